@@ -9,13 +9,15 @@ from typing import Any
 
 from roll.utils.answers import last_boxed
 from roll.utils.math_numbers import PlainNumber, equal_numbers, read_number
+from roll.utils.math_residues import as_residues
 from roll.utils.math_statements import is_one_value, names_other_than_one_value
-from roll.utils.math_text import alternatives, chain, is_name, normalized, said_again, same_words, trimmed
+from roll.utils.math_text import alternatives, chain, is_name, logs_alike, normalized, said_again, same_words, trimmed
 from roll.utils.time_limit import TimeLimitReached, call_within
 
 MAX_ANSWER_CHARS = 2000  # a longer "answer" is no answer, and parsing it would only take time
 MAX_DIGITS = 4000  # of a power that is worth computing
 COMPARE_LIMIT_S = 5.0
+CHECK_LIMIT_S = 1.0  # of one part of a chain of equals, such as an integral
 ABOUT = 0.05  # how far apart, relatively, the parts of an approximation may be
 _EXPONENT = r"\s*(?:\^|\*\*)[\s{(]*(\d+)"
 POWER_OF_POWER = re.compile(rf"(\d+){_EXPONENT}{_EXPONENT}")
@@ -56,7 +58,7 @@ class MathEqual:
         at_sight = equal_at_sight(truth, answer, self._tolerance)
         if at_sight is not None:
             return at_sight
-        truth, answer = trimmed(truth), trimmed(answer)
+        truth, answer = prepared(truth, answer)
         if len(parts := said_again(answer)) > 1 and is_one_value(truth):
             return all(self(truth, part) for part in parts)
         try:
@@ -68,7 +70,9 @@ class MathEqual:
         gold = self._parsed(truth)
         if not gold:
             raise ValueError(f"ground_truth {truth!r} cannot be read as mathematics")
-        parts, is_about = chain(answer) if is_one_value(answer) else ([answer], False)
+        parts, is_about = chain(answer)
+        if not is_one_value(answer) and not (len(parts) == 2 and is_name(parts[0]) and "," in parts[1]):
+            parts, is_about = [answer], False
         wanted, _ = chain(truth)
         if len(parts) > 1 and len(wanted) == 1:
             return any(self._same(truth, gold, part) for part in self._claims(parts, is_about))
@@ -91,10 +95,18 @@ class MathEqual:
                 continue
             if is_name(part) and _symbols(value) and not re.fullmatch(r"[A-Za-z]", part.strip()):
                 continue
-            if not (self._is_about(value, last) if is_about else self._is_same_value(value, last)):
+            if not self._agree(value, last, is_about):
                 return []
             claims += [part] * is_about
         return claims
+
+    def _agree(self, part: Any, last: Any, is_about: bool) -> bool:
+        """True as well where it takes too long to say: the last part is what is claimed."""
+        check = self._is_about if is_about else self._is_same_value
+        try:
+            return call_within(CHECK_LIMIT_S, lambda: check(part, last))
+        except TimeLimitReached:
+            return True
 
     def _is_same_value(self, one: Any, other: Any) -> bool:
         found = self._values.same(one, other, self._tolerance)
@@ -161,12 +173,17 @@ def check_tolerance(tolerance: float | None) -> None:
 def equal_at_sight(truth: str, answer: str, tolerance: float | None = None) -> bool | None:
     """The verdict where nothing has to be parsed; None where something has. Several forms of one value must all be
     right."""
-    truth, answer = trimmed(truth), trimmed(answer)
+    truth, answer = prepared(truth, answer)
     found = _at_sight(truth, answer, tolerance)
     if found or len(parts := said_again(answer)) < 2 or not is_one_value(truth):
         return found
     verdicts = [equal_at_sight(truth, part, tolerance) for part in parts]
     return None if None in verdicts and False not in verdicts else all(verdicts)
+
+
+def prepared(truth: str, answer: str) -> tuple[str, str]:
+    """As they are compared: without what says nothing, with the same logarithms and without a common modulus."""
+    return as_residues(*logs_alike(trimmed(truth), trimmed(answer)))
 
 
 def _at_sight(truth: str, answer: str, tolerance: float | None) -> bool | None:

@@ -13,6 +13,10 @@ from roll.utils.math_text import BOUNDS, MEMBER_OF, SPACE, TEXT, split, without_
 
 _SUBSCRIPT = re.compile(r"_\s*(?:\{[^{}]*\}|\\?\w)")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
+_BOUNDED = re.compile(  # the bounds of a sum name no value
+    r"(\\(?:i{0,3}int|oint|sum|prod|coprod|lim(?:sup|inf)?|sup|inf|max|min)(?![A-Za-z])(?:\s*\\limits)?)"
+    r"(?:\s*[_^]\s*(?:\{(?:[^{}]|\{[^{}]*\})*\}|\\[A-Za-z]+|\w))+"
+)
 _BEFORE_DIGIT = re.compile(r"\\[A-Za-z]+(?=\d)")
 _MATRIX = re.compile(
     r"\\begin\{[bpvBV]?(?:small)?matrix\}.*\\end\{[bpvBV]?(?:small)?matrix\}",
@@ -48,21 +52,18 @@ _WORDED = re.compile(
 )
 """Numbers with words between them: "4 then 5"."""
 
-_NAMES = """frac dfrac tfrac cfrac sqrt cdot times div over choose binom dbinom tbinom sum prod int lim inf limits to max min
-gcd lcm det dim ker rank tr Pr Re Im arg mod pmod bmod equiv approx simeq exp log ln lg sin cos tan sinh cosh tanh
-arcsin arccos arctan arcsinh arccosh arctanh cot sec csc circ deg degree angle triangle square infty pi nabla
-partial ell hbar imath jmath norm
-left right big bigl bigr Big Bigl Bigr lfloor rfloor lceil rceil lvert rvert lbrace rbrace lbrack rbrack lparen
-rparen vert Vert lVert rVert
-text textrm textbf textit textstyle textcolor textsf texttt textup mathrm mathbf mathit mathsf mathbb mathcal mathtt
+_NAMES = """frac dfrac tfrac cfrac sqrt cdot times div over choose binom dbinom tbinom sum prod coprod int iint
+iiint oint lim limsup liminf sup inf limits to max min gcd lcm det dim ker rank tr Pr Re Im arg mod pmod bmod equiv
+approx simeq exp log ln lg sin cos tan sinh cosh tanh arcsin arccos arctan arcsinh arccosh arctanh cot sec csc circ
+deg degree angle triangle square infty pi nabla partial ell hbar imath jmath norm left right big bigl bigr Big Bigl
+Bigr lfloor rfloor lceil rceil lvert rvert lbrace rbrace lbrack rbrack lparen rparen vert Vert lVert rVert text
+textrm textbf textit textstyle textcolor textsf texttt textup mathrm mathbf mathit mathsf mathbb mathcal mathtt
 mbox operatorname mathop boldsymbol bm displaystyle sf rm bf it emph tiny small normalsize large Large LARGE huge
-Huge footnotesize scriptsize color colorbox underline boxed fbox
-overline bar dot ddot hat tilde widehat widetilde vec overrightarrow begin end in ldots therefore
-checkmark quad qquad hspace vspace thinspace medspace thickspace enspace
-alpha beta gamma Gamma zeta theta Theta phi varphi Phi delta Delta varDelta epsilon varepsilon eta iota
-kappa varkappa lambda Lambda mu nu xi Xi Pi varPi rho varrho sigma Sigma varSigma varsigma
-tau upsilon Upsilon varUpsilon chi psi Psi varPsi omega Omega varOmega varTheta varPhi varLambda
-varXi"""
+Huge footnotesize scriptsize color colorbox underline boxed fbox overline bar dot ddot hat tilde widehat widetilde
+vec overrightarrow begin end in ldots therefore checkmark quad qquad hspace vspace thinspace medspace thickspace
+enspace alpha beta gamma Gamma zeta theta Theta phi varphi Phi delta Delta varDelta epsilon varepsilon eta iota
+kappa varkappa lambda Lambda mu nu xi Xi Pi varPi rho varrho sigma Sigma varSigma varsigma tau upsilon Upsilon
+varUpsilon chi psi Psi varPsi omega Omega varOmega varTheta varPhi varLambda varXi"""
 _KNOWN = frozenset(_NAMES.split())
 """Commands that may stand in a number, or around it."""
 _ODD_SIGN = re.compile(
@@ -88,7 +89,7 @@ def names_other_than_one_value(truth: str, answer: str) -> bool:
 def is_one_value(text: str) -> bool:
     """True unless it is a list, a range, a set, or several numbers with words between."""
     # the comma and the semicolon of a space divide nothing
-    text = _BEFORE_DIGIT.sub(r"\g<0> ", SPACE.sub(" ", text))
+    text = _BEFORE_DIGIT.sub(r"\g<0> ", SPACE.sub(" ", _BOUNDED.sub(r"\1 ", text)))
     if _SAYS_MANY.search(text) or _WORDED.search(_bare(text)):
         return False
     return sum(map(_is_value, split(text, ","))) < 2
@@ -99,7 +100,8 @@ def _plain_text(text: str) -> str:
     if read_number(text) is not None:
         return "0"
     text = re.sub(r"(?<=\d)(?:\{,\}|,)(?=\d{3}(?!\d))", "", MEMBER_OF.sub("", without_sizes(text)))
-    return _MATRIX.sub("(1,2)", TEXT.sub(r" \1 ", _SUBSCRIPT.sub("", text.replace(r"\!", ""))))
+    text = _SUBSCRIPT.sub("", _BOUNDED.sub(r"\1 ", text.replace(r"\!", "")))
+    return _MATRIX.sub("(1,2)", TEXT.sub(r" \1 ", text))
 
 
 def _bare(text: str) -> str:
@@ -113,6 +115,7 @@ def _is_value(part: str) -> bool:
 
 def _has_unknown_sign(answer: str, truth: str) -> bool:
     """A command or a sign that has no place in a number, and is not in the truth either."""
+    answer = _BOUNDED.sub(r"\1 ", answer)
     odd = [command for command in _COMMAND.findall(answer) if command[1:] not in _KNOWN]
     odd += _ODD_SIGN.findall(_SUBSCRIPT.sub("", answer))
     return any(sign not in truth for sign in odd) or _PERCENT_OF.search(answer) is not None

@@ -27,7 +27,16 @@ _LETTERED = re.compile(
     r"^\\(?:text|textbf|textrm|mathrm|mathbf)\s*\{\s*\([A-F]\)\s*\}(?:\s|~|\\[,;:! ]|\\q?quad\b)*(?=\S)"
 )
 """The letter of a choice before its value: \\textbf{(B)}\\ 12."""
-_ANGLES = str.maketrans({"\u27e8": "(", "\u27e9": ")"})
+_ANGLE = re.compile(r"\\langle\b|\u27e8|(?P<right>\\rangle\b|\u27e9)")
+_POINTED = re.compile(r"(?:[A-Za-z]\s*=\s*)?(?:\\left\s*)?<(?=[^<>]*,)(?P<inside>[^<>]*?)(?:\\right\s*)?>")
+_LN = re.compile(
+    r"\\(?:text|mathrm|operatorname)\s*\{\s*ln\s*\}|(?<![\\A-Za-z])ln(?![A-Za-z])|\\log\s*_\s*(?:e|\{\s*e\s*\})(?![A-Za-z])"
+)
+_LG = re.compile(r"\\(?:text|mathrm|operatorname)\s*\{\s*lg\s*\}|\\lg(?![A-Za-z])")
+_LOG = re.compile(r"\\(?:text|mathrm|operatorname)\s*\{\s*log\s*\}|(?<![\\A-Za-z])log(?![A-Za-z])|\\log(?![A-Za-z])")
+_NO_BASE = re.compile(r"\\log(?!\s*_)")
+_TENDS = re.compile(r"(_\s*\{[^{}]*?)(?:\\(?:long)?rightarrow\b|\u2192)")
+_ACCENT = re.compile(r"\\(?:vec|hat|bar|tilde|dot|overline|overrightarrow|boldsymbol|bm)\s*\{?\s*([A-Za-z]+)\s*\}?")
 
 
 def written_out(text: str) -> str:
@@ -49,17 +58,34 @@ def normalized(text: str) -> str:
 
 def trimmed(text: str) -> str:
     r"""Without what says nothing around it: spaces of LaTeX, a full stop, a font, the letter of a choice before its
-    value, `P(X = 2) =`. Angle brackets are round ones.
+    value, `P(X = 2) =`. Angle brackets are round ones, \log_e and ln are \ln.
 
     Examples: r"\,5\," -> "5", r"\text{5 apples}" -> "5 apples", r"P(A \cap B) = 1/4" -> "1/4",
     r"\textbf{(B)}\ 12" -> "12"
     """
-    text = re.sub(r"\\langle\b", "(", re.sub(r"\\rangle\b", ")", written_out(text).translate(_ANGLES)))
+    text = _ANGLE.sub(lambda found: ")" if found["right"] else "(", written_out(text))
+    text = _LG.sub(r"\\log_{10} ", _LN.sub(r"\\ln ", _TENDS.sub(r"\1\\to ", text)))
     text = _LETTERED.sub("", _FULL_STOP.sub("", _SPACES_AROUND.sub("", text + " ")))
     whole = TEXT.fullmatch(text)
     if whole is not None and re.search(r"\d", whole[1]):
         text = whole[1].strip()
+    if (pointed := _POINTED.fullmatch(text)) is not None:  # <1, 2>
+        text = f"({pointed['inside']})"
     return _CHANCE.sub("", text)
+
+
+def logs_alike(truth: str, answer: str) -> tuple[str, str]:
+    r"""Both with natural logarithms, if one of them has \ln alone and the other \log alone.
+
+    A \log without a base is that of 10, as math-verify reads it; beside an \ln it is the natural one, as calculus and
+    number theory write it. Example: (r"2\ln 3", r"\log 9") -> (r"2\ln 3", r"\ln 9")
+    """
+    texts = [_LOG.sub(r"\\log ", text) for text in (truth, answer)]
+    natural, common = ([sign in text for text in texts] for sign in (r"\ln", r"\log"))
+    if natural[0] == natural[1] or common[0] == common[1] or natural[0] == common[0]:
+        return truth, answer
+    truth, answer = (_NO_BASE.sub(r"\\ln", text) for text in texts)
+    return truth, answer
 
 
 def same_words(one: str, other: str) -> bool:
@@ -93,7 +119,7 @@ def chain(text: str) -> tuple[list[str], bool]:
 
 def is_name(text: str) -> bool:
     r"""What is given a value: x, x_1, f(x), \theta, \angle ABC, "The area"."""
-    text = TEXT.sub(r"\1", text).strip(" ${}")
+    text = _ACCENT.sub(r"\1", TEXT.sub(r"\1", text)).strip(" ${}")
     return re.fullmatch(
         r"(?:\\[A-Za-z]+\s*)?[A-Za-z']*(?:_\{?\w+\}?)?'*\s*(?:\([A-Za-z0-9, ]*\))?", text
     ) is not None or (re.fullmatch(r"[A-Za-z' ]+", text) is not None)
