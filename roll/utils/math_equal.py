@@ -20,17 +20,17 @@ COMPARE_LIMIT_S = 5.0
 CHECK_LIMIT_S = 1.0  # of one part of a chain of equals, such as an integral
 ABOUT = 0.05  # how far apart, relatively, the parts of an approximation may be
 _EXPONENT = r"\s*(?:\^|\*\*)[\s{(]*(\d+)"
-POWER_OF_POWER = re.compile(rf"(\d+){_EXPONENT}{_EXPONENT}")
-POWER = re.compile(rf"(\d+){_EXPONENT}")
-TOWER = re.compile(rf"\d+(?:{_EXPONENT}){{3,}}")
+POWER_OF_POWER = re.compile(rf"(?<!\d)(\d+){_EXPONENT}{_EXPONENT}")
+POWER = re.compile(rf"(?<!\d)(\d+){_EXPONENT}")
+TOWER = re.compile(rf"(?<!\d)\d+(?:{_EXPONENT}){{3,}}")
 RAISED = re.compile(rf"[\d)}}\]]{_EXPONENT}")
 NUMERAL, SUM = re.compile(r"\d[\d.,]*"), re.compile(r"[\d\s.,+*/^()-]*")
 BASED = re.compile(r"\$?\(?([0-9A-Fa-f]+)\)?_\s*\{?\(?(?:\\text\{)?(\d+)\}?\)?\}?\$?")
-FACTORIAL = re.compile(r"(\d+)\s*!")
+FACTORIAL = re.compile(r"(?<!\d)(\d+)\s*!")
 FACTORIAL_OF_MORE = re.compile(
     r"[)}\]!]\s*!(?=.*(?:\d{4}|\^|!))|(?:\d{4}|\^|!).*[)}\]!]\s*!|!\s*[)}\]]+\s*[\^*]", re.DOTALL
 )
-CHOICE = re.compile(r"\\[dt]?binom\s*\{?\s*(\d+)|(\d+)\s*\\choose|\d[eE][-+]?(\d+)")
+CHOICE = re.compile(r"\\[dt]?binom\s*\{?\s*(\d+)|(?<!\d)(\d+)\s*\\choose|\d[eE][-+]?(\d+)")
 
 
 class MathEqual:

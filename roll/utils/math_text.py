@@ -11,6 +11,8 @@ _WRITTEN_OUT = {  # signs that LaTeX has commands for
 }  # fmt: skip
 _SIGNS = str.maketrans(_WRITTEN_OUT)
 _ROOT = re.compile(r"\u221a\s*(?:(\d+|[A-Za-z])|\(([^()]*)\)|\{([^{}]*)\})")
+_CALLED_ROOT = re.compile(r"(?<![\\A-Za-z])sqrt\s*\(([^()]*)\)")
+_CALLED_PI = re.compile(r"(?<![\\A-Za-z])pi(?![A-Za-z])")
 _COLOURED = re.compile(r"\\(?:textcolor|colorbox)\s*\{[^{}]*\}\s*\{([^{}]*)\}")
 TEXT = re.compile(r"\\(?:text|textrm|textbf|textit|mathrm|mathbf|mbox|hbox|operatorname)\s*\{([^{}]*)\}")
 SPACE = re.compile(r"\\[,;: ]|\\(?:thin|med|thick|en)space\b")
@@ -42,8 +44,10 @@ _ACCENT = re.compile(r"\\(?:vec|hat|bar|tilde|dot|overline|overrightarrow|boldsy
 def written_out(text: str) -> str:
     r"""With LaTeX's commands for signs of Unicode, and without colours.
 
-    Examples: "2\u221a3" -> r"2\sqrt{3}", "x\u00b2" -> "x^2", "2\u00bd" -> "2 1/2", r"\textcolor{red}{5}" -> "5"
+    Examples: "2\u221a3" and "2sqrt(3)" -> r"2\sqrt{3}", "x\u00b2" -> "x^2", "2\u00bd" -> "2 1/2",
+    r"\textcolor{red}{5}" -> "5"
     """
+    text = _CALLED_ROOT.sub(r"\\sqrt{\1}", _CALLED_PI.sub(r"\\pi ", text))
     text = _COLOURED.sub(r"\1", text.translate(_SIGNS).replace(r"\varnothing", r"\emptyset"))
     return _ROOT.sub(lambda found: rf"\sqrt{{{found[1] or found[2] or found[3]}}}", text).strip()
 

@@ -1,11 +1,14 @@
-r"""What sentences give as their answer: the last number of a text, with all that belongs to it.
+r"""What sentences give as their answer.
 
-1. The number as written: sign, separators, decimals, power of ten, fraction, percent sign (`NUMBER`).
-2. Its formula, if it is in one: between marks of LaTeX ($3x$), or terms with letters (3x + 5). A formula gives what it
-   comes to (`conclusion`).
-3. What is before it and makes it one of several ("4 or 5", "between 4 and 5") or denies it ("not 5"). "From 36 to 18"
-   tells of a change: it gives 18.
-4. What is behind it and denies it ("5 is wrong").
+1. The sentence behind the last "answer is", if it is mathematics from end to end and no number follows it: "The answer
+   is a + b." Else the last number of the text, with all that belongs to it:
+2. The number as written: sign, separators, decimals, power of ten, fraction, percent sign (`NUMBER`). "5, not 4" and
+   "5 rather than 4" give 5; the 2 of "5 m^2" and the 7 of "5 (mod 7)" are no last numbers.
+3. What it is a part of: a formula between marks of LaTeX ($3x$) or outside of them (2\pi, 3x + 5), which gives what it
+   comes to (`formulas`); a list of numbers ("1, 2 and 3", "(1, 2)").
+4. What is before it and makes it one of several ("4 or 5", "between 4 and 5"), a bound ("x > 5") or none ("not 5",
+   "cannot be 5"). "From 36 to 18" tells of a change: it gives 18.
+5. What is behind it and denies it ("5 is wrong").
 
 All patterns take time linear in the length of the text.
 """
@@ -14,6 +17,9 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from itertools import pairwise
+
+from roll.utils.formulas import MATH, NEARBY, NUMBER, NUMBER_PATTERN, formula_around
 
 SAID = re.compile(
     r"""\b(?:answer|choice|option)[\s*]*(?:is|was|would[ ]be|should[ ]be|:)[\s*:]*(?=\S)
@@ -24,24 +30,24 @@ SAID = re.compile(
 )
 SENTENCE_END = re.compile(r"(?<!^[A-Z])[.!?](?:\s|$)|\n|\u3002")
 
-_POWER_OF_TEN = (
-    r"[eE][-+]?\d+(?!\w)|\s*(?:\\times|\\cdot|\*|\u00d7|x)\s*10\s*(?:\^|\*\*)\s*(?:\{\s*[-+]?\d+\s*\}|[-+]?\d+)"
-)
-_NUMBER = (
-    r"[-+]?\\[dt]?frac\s*\{\s*[-+]?\d+\s*\}\s*\{\s*\d+\s*\}"
-    rf"|(?<![\w.])[-+]?(?:\d{{1,3}}(?:,\d{{3}})+|\d+)(?:\.\d+)?(?:{_POWER_OF_TEN})?(?:\s*/\s*\d+)?(?:\\?%)?"
-    rf"|(?<![\w.])[-+]?\.\d+(?:{_POWER_OF_TEN})?(?:\\?%)?"
-)
-NUMBER = re.compile(_NUMBER)
-
-_NEARBY = 80  # characters before the last number that are looked at
 _BEFORE = re.compile(
-    rf"(?:(?:{_NUMBER})[\s$]*,?\s+(?:or|(?P<range>to|through))|\bbetween[\s$]+(?:{_NUMBER})[\s$]+and"
-    r"|\bnot|n't|\\neq?|\u2260|(?<![\d)])!=)\s+$",
-    re.IGNORECASE,
+    rf"""(?:(?:{NUMBER_PATTERN})[\s$]*,?\s+(?:or(?:\s+(?:maybe|perhaps|possibly))?|(?P<range>to|through))
+    | \bbetween(?:[\s$]+(?:{NUMBER_PATTERN})[\s$]+and)?
+    | (?<=\w\s)(?:[<>]=?|[\u2264\u2265]|\\[lg]eq?)
+    | (?P<none>(?:\b(?:not|never|cannot|neither|nor)|n't)(?:\s+(?:possibly\s+)?(?:be|equal(?:\s+to)?))?
+        | \\neq?|\u2260|(?<![\d)])!=))\s+$""",
+    re.IGNORECASE | re.VERBOSE,
 )
+_CONTRAST = re.compile(
+    rf"(?P<meant>{NUMBER_PATTERN})[\s$]*(?:[a-z]+\s*)?,?\s*\(?(?:and\s+)?(?:not|rather\s+than|instead\s+of|as\s+opposed\s+to)[\s$]+"
+    rf"(?:{NUMBER_PATTERN})[\s$]*\)?"
+)
+_CHOICE = re.compile(r"^\(?[A-H][).:]\s+(?=\S)|\s+\([A-H]\)$")
+_NO_LAST = re.compile(r"(?<=\d)\s+(?:[kcm]?m|ft|in|yd|mi|feet|inches|units?|miles?)\s*\^\s*\{?[23]\}?")
+"""The power of a unit, "5 m^2"."""
 _CHANGE = re.compile(
-    r"(?<!range )(?<!ranges )(?<!ranging )\b(?:from|round|simplif|reduc|convert|chang|increas|decreas|drop|f[ae]ll|"
+    r"(?<!range )(?<!ranges )(?<!ranging )(?<!anything )(?<!anywhere )(?<!somewhere )(?<!values )(?<!numbers )"
+    r"\b(?:from|round|simplif|reduc|convert|chang|increas|decreas|drop|f[ae]ll|"
     r"r[io]se|rais|gr[eo]w|lower|go|went|add|join|expand|upgrad|extend|bump|evaluat|doubl)[a-z]*\b(?:[^.!?\n]|\.\d)*$",
     re.IGNORECASE,
 )
@@ -51,49 +57,60 @@ _DENIAL_BEHIND = re.compile(
     re.IGNORECASE,
 )
 
-_MARKED = re.compile(r"\$\$?((?:[^$\\]|\\.)+)\$\$?|\\\((.*?)\\\)|\\\[(.*?)\\\]", re.DOTALL)
-_PLAIN_WORD = re.compile(r"(?<![\\A-Za-z{])(?![A-Z]{2,3}(?![A-Za-z]))[A-Za-z]{2,}(?![A-Za-z}])")  # AB is a distance
-_TERM = r"(?:\d+(?:\.\d+)?[a-z]?|(?![ai]\s+[a-z]{2})[a-z])(?!\w)"  # no article, no "I"
-_TERMS = re.compile(
-    rf"(?<![\w.])(?!a\s)(?:{_TERM}(?:(?:[-+*/^]|\s[-+*/]\s){_TERM})+|\d+(?:\.\d+)?[xyz](?!\w|\s+(?:as|more|less|the|\w+er)\b))"
-)
-
-_ARROW = re.compile(
-    r"\\(?:Rightarrow|Longrightarrow|rightarrow|longrightarrow|implies|iff|Leftrightarrow|therefore|to|mapsto)\b"
-    r"|[\u21d2\u2192]|=>"
-)
-_DEFINES = re.compile(r"(?:\s|\\q?quad\b)*[A-Za-z](?:_\w|_\{\w+\})?\s*=")
-_ASIDE = r"\\(?:text|textrm|mathrm|mbox)\s*\{(?!\s*(?:or|and)\b)[^{}]*\}"  # a unit, a name, a full stop
-_RESULT = re.compile(
-    rf"(?:^|(?<=[\d)]!)=|(?<![!<>])=|\\approx|\\sim)[\s\\$]*({_NUMBER})"
-    rf"(?:\s|\\[,;:! ]|[~.,;/]|{_ASIDE}(?:\^\{{?\d\}}?)?)*$"
-)
-_LOOKS = re.compile(r"\\(?:underline|bf|(?:text)?color\s*\{\w+\})\s*(?=\{)|\\text\s*\{[\s.,;]*\}\s*$")
-_LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z]")
-
 
 def last_said(text: str) -> str | None:
     """The rest of the sentence behind the last "answer is", "answer:" or heading "Answer"; None if there is none.
 
     Example: "So the answer is (C). Done." -> "(C)"
     """
-    said = deque(SAID.finditer(text), maxlen=1)
-    return SENTENCE_END.split(text[said[0].end() :], maxsplit=1)[0].strip() if said else None
+    said = _said(text)
+    return said and said[0].strip()
 
 
-def last_number(text: str) -> str | None:
-    r"""The last number with what belongs to it, as the head of this file says. None if there is none.
+def answer_in_prose(text: str) -> str | None:
+    r"""The answer of a text without a box, as the head of this file says. None if there is none.
 
     Examples: "it costs $1,234.50 in all." -> "1,234.50", "it is 4 or 5" -> "4 or 5", "it is not 5" -> "not 5",
-    r"so it is $\sqrt{5}$" -> r"\sqrt{5}", "it is 3x+5" -> "3x+5"
+    r"so it is $\sqrt{5}$" -> r"\sqrt{5}", "it is 3x+5" -> "3x+5", "The answer is x." -> "x"
     """
     text = text.replace("\u2212", "-")
+    return _said_formula(text) or _last_number(text)
+
+
+def _said(text: str) -> tuple[str, str] | None:
+    """The rest of the sentence behind the last "answer is", and what follows it."""
+    said = deque(SAID.finditer(text), maxlen=1)
+    if not said:
+        return None
+    sentence, *rest = SENTENCE_END.split(text[said[0].end() :], maxsplit=1)
+    return sentence, rest[0] if rest else ""
+
+
+def _said_formula(text: str) -> str | None:
+    """What an answer is said to be, if that is mathematics alone."""
+    said, rest = _said(text) or ("", "")
+    said = _CHOICE.sub("", said.strip("* \t").rstrip("."))
+    words = said.replace("$", " ").split()
+    if not words or len(said) > 2 * NEARBY or "=" in said or "boxed" in said or NUMBER.search(rest) or "$" in rest:
+        return None
+    if not all(MATH.fullmatch(word) or word in ("and", "or") for word in words):
+        return None
+    has_unit = any(word[-1].isalnum() and len(after) == 1 and after.isalpha() for word, after in pairwise(words))
+    return None if has_unit else " ".join(words)
+
+
+def _last_number(text: str) -> str | None:
+    text = _NO_LAST.sub(lambda found: " " * len(found[0]), text)
     numbers = deque(NUMBER.finditer(text), maxlen=1)
     if not numbers:
         return None
-    start, end, said = _formula(text, numbers[0]) or (*numbers[0].span(), numbers[0].group())
+    start, end = numbers[0].span()
+    contrast = next((one for one in _CONTRAST.finditer(text, max(0, start - NEARBY)) if one.end() >= end), None)
+    if contrast is not None:
+        start, end = contrast.span("meant")
+    start, end, said = formula_around(text, start, end) or (start, end, text[start:end])
     denial = "not " if _DENIAL_BEHIND.match(text, end) else ""
-    return denial + _hedge(text[max(0, start - _NEARBY) : start]) + said
+    return denial + _hedge(text[max(0, start - NEARBY) : start]) + said
 
 
 def _hedge(before: str) -> str:
@@ -101,35 +118,4 @@ def _hedge(before: str) -> str:
     hedge = _BEFORE.search(before.rstrip("$ \n") + " ")
     if hedge is None or (hedge["range"] and _CHANGE.search(before, 0, hedge.start())):
         return ""
-    return hedge.group().replace("$", "")
-
-
-def _formula(text: str, number: re.Match[str]) -> tuple[int, int, str] | None:
-    """Start, end and conclusion of the formula that holds a number."""
-    for found in _MARKED.finditer(text, max(0, text.rfind("\n", 0, number.start()))):
-        if found.start() < number.start() and number.end() <= found.end():
-            content = found[found.lastindex or 0].strip()
-            return None if _PLAIN_WORD.search(content) else (*found.span(), conclusion(content))
-    for found in _TERMS.finditer(text, max(0, number.start() - _NEARBY)):
-        if found.start() <= number.start() and number.end() <= found.end() and re.search("[a-z]", found.group()):
-            return *found.span(), found.group()
-    return None
-
-
-def conclusion(formula: str) -> str:
-    r"""What a formula comes to: what is behind its last arrow, or the last of its equations, or of its numbers.
-
-    Examples: r"2x = 48 \implies x = 24" -> "x = 24", "2x = 48, x = 24" -> "x = 24", "(3)(8) = 24" -> "24"
-    """
-    arrows = [arrow.end() for arrow in _ARROW.finditer(formula)]
-    said = _LOOKS.sub("", formula[next((at for at in reversed(arrows) if _is_outside(formula, at)), 0) :]).strip()
-    equations = said.split(",")
-    if all("=" in each for each in equations) and not all(map(_DEFINES.match, equations)):
-        said = equations[-1].strip()
-    result = _RESULT.search(said)
-    return result[1] if result and not _LETTER.search(re.sub(_ASIDE, "", said[: result.start()])) else said
-
-
-def _is_outside(formula: str, at: int) -> bool:
-    """Whether no brace is open there."""
-    return formula.count("{", 0, at) == formula.count("}", 0, at)
+    return "not " if hedge["none"] else hedge.group().replace("$", "")

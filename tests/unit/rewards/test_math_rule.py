@@ -18,6 +18,7 @@ from roll.pipeline.rlvr.rewards.math_rule import MathRule
 from roll.pipeline.rlvr.rewards.table import row_checks
 from roll.utils.math_equal import MathEqual, is_huge, reference
 from tests.unit.rewards.math_pairs import FORMS, KEPT, MENDED, WRITTEN
+from tests.unit.utils.prose_sentences import PAID
 
 
 @pytest.fixture(scope="module")
@@ -244,6 +245,11 @@ def test_outside_a_box_the_last_number_counts_with_what_hedges_it(math_rule: Mat
     assert score(r"So it is $\sqrt{5}$", "5") == score("So it is 3x+5", "5") == score("It is 5x", "5") == 0
     assert score(r"So it is $\sqrt{5}$", r"\sqrt{5}") == score("y = 2x + 5", "2x+5") == score("$x = 5$ cm", "5") == 1
     assert score(r"It is \boxed{5}, in \boxed{}.", "5") == 1
+
+
+@pytest.mark.parametrize(("truth", "response", "is_right"), PAID)
+def test_a_sentence_is_paid_for_what_it_says(math_rule: MathRule, truth: str, response: str, is_right: bool) -> None:
+    assert math_rule(RewardInput("", response, truth)).score == is_right
 
 
 @pytest.mark.parametrize(("tolerance", "is_right"), [(None, False), (0.01, True), (0.001, False)])

@@ -7,7 +7,7 @@ import pytest
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult
 from roll.pipeline.rlvr.rewards.exact_match import ExactMatch, Regex
 from roll.utils.answers import boxed_answer, final_answer, has_open_box, last_boxed
-from roll.utils.prose import last_number
+from roll.utils.prose import answer_in_prose
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_last_boxed(text: str, answer: str | None) -> None:
         ("5-3", "3"),
         ("x2 is no number, 1/2 is", "1/2"),
         ("50%", "50%"),
-        ("1,2,3", "3"),
+        ("1,2,3", "1,2,3"),
         (".5", ".5"),
         ("none", None),
         # one of several, or none of them
@@ -98,8 +98,8 @@ def test_last_boxed(text: str, answer: str | None) -> None:
         ("5 x 3 = 15", "15"),
     ],
 )
-def test_last_number(text: str, answer: str | None) -> None:
-    found = last_number(text)
+def test_answer_in_prose(text: str, answer: str | None) -> None:
+    found = answer_in_prose(text)
     assert found == answer
 
 
@@ -128,7 +128,7 @@ def test_very_long_garbage_is_searched_in_linear_time(text: str) -> None:
     """Milliseconds; in quadratic time it would run into the limit."""
     last_boxed(text)
     boxed_answer(text)
-    last_number(text)
+    answer_in_prose(text)
 
 
 def score(reward: ExactMatch, response: str, truth: object = "1234") -> float:

@@ -9,7 +9,7 @@ from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult, checks_ro
 from roll.utils.answers import boxed_answer, has_open_box
 from roll.utils.math_equal import MathEqual
 from roll.utils.math_truths import references, truth_problem
-from roll.utils.prose import last_number
+from roll.utils.prose import answer_in_prose
 
 
 def problem_of(row: Mapping[str, Any]) -> str | None:
@@ -39,7 +39,7 @@ class MathRule:
             raise ValueError("the row has no ground_truth")
         text = sample.answer
         boxed = boxed_answer(text)
-        answer = boxed if boxed is not None or self._require_boxed or has_open_box(text) else last_number(text)
+        answer = boxed if boxed is not None or self._require_boxed or has_open_box(text) else answer_in_prose(text)
         metrics = {"answer_found": float(answer is not None), "boxed": float(boxed is not None)}
         truths = references(sample.ground_truth)
         correct = answer is not None and any(self._equal(truth, answer) for truth in truths)

@@ -1,0 +1,124 @@
+r"""Formulas in a text, and what they come to.
+
+They stand between marks of LaTeX ($3x$), are lists of numbers (1, 2 and 3), words of mathematics outside of marks
+(2 \pi r, \sqrt{5}), or terms with letters (3x + 5).
+"""
+
+from __future__ import annotations
+
+import re
+
+NEARBY = 80  # characters before the last number that are looked at
+_POWER_OF_TEN = (
+    r"[eE][-+]?\d+(?!\w)|\s*(?:\\times|\\cdot|\*|\u00d7|x)\s*10\s*(?:\^|\*\*)\s*(?:\{\s*[-+]?\d+\s*\}|[-+]?\d+)"
+)
+NUMBER_PATTERN = (
+    r"[-+]?\\[dt]?frac\s*\{\s*[-+]?\d+\s*\}\s*\{\s*\d+\s*\}"
+    rf"|(?<![\w.])[-+]?(?:\d{{1,3}}(?:,\d{{3}})+|\d+)(?:\.\d+)?(?:{_POWER_OF_TEN})?(?:\s*/\s*\d+)?(?:\\?%)?"
+    rf"|(?<![\w.])[-+]?\.\d+(?:{_POWER_OF_TEN})?(?:\\?%)?"
+)
+NUMBER = re.compile(NUMBER_PATTERN)
+
+_LIST = re.compile(
+    rf"(?<![A-Za-z])[(\[{{]\s*(?:{NUMBER_PATTERN})(?:\s*,\s*(?:{NUMBER_PATTERN}))+\s*[)\]}}]"
+    rf"|(?:{NUMBER_PATTERN})(?:\s*,\s*(?:{NUMBER_PATTERN}))+(?:,?\s+(?:and|or)\s+|\s*,\s*)(?:{NUMBER_PATTERN})|(?:{NUMBER_PATTERN})[\s$]+and[\s$]+(?:{NUMBER_PATTERN})"
+    rf"|(?:{NUMBER_PATTERN})\s*(?:\(\s*mod(?:ulo)?\s+(?:{NUMBER_PATTERN})\s*\)|mod(?:ulo)?\s+(?:{NUMBER_PATTERN}))"
+)
+"""Several numbers that are one answer, and a residue: (1, 2)   1, 2 and 3   5 (mod 7)"""
+_MARKED = re.compile(r"\$\$?((?:[^$\\]|\\.)+)\$\$?|\\\((.*?)\\\)|\\\[(.*?)\\\]", re.DOTALL)
+_NAMES = r"(?:sqrt|sin|cos|tan|log|ln|exp|pi|mod)"
+_PLAIN_WORD = re.compile(  # AB is a distance
+    rf"(?<![\\A-Za-z{{])(?![A-Z]{{2,3}}(?![A-Za-z])|(?:{_NAMES}|or|and|d[a-z])(?![A-Za-z]))[A-Za-z]{{2,}}(?![A-Za-z}}])"
+)
+_TERM = r"(?:\d+(?:\.\d+)?[a-z]?|(?![ai]\s+[a-z]{2})[a-z])(?!\w)"  # no article, no "I"
+_TERMS = re.compile(
+    rf"(?<![\w.])(?!a\s)(?:{_TERM}(?:(?:[-+*/^]|\s[-+*/]\s){_TERM})+|\d+(?:\.\d+)?[nxyz]{{1,3}}(?!\w|\s+(?:as|more|less|the|\w+er)\b))"
+)
+MATH = re.compile(
+    rf"(?:\d[\d.,]*|\\(?:[A-Za-z]+|[{{}},;!])|(?<![A-Za-z]){_NAMES}(?![A-Za-z])|(?<![A-Za-z])[A-Za-z](?![A-Za-z])"
+    r"|[-+*/^=<>_(){}\[\]|!\u221a\u03c0\u00d7\u00b7\u221e\u2261\u2264\u2265]|(?<=[\w}\])]),)+"
+)
+"""A word of mathematics, without blanks."""
+_MORE_THAN_DIGITS = re.compile(rf"\\(?!times|cdot|text|div)[A-Za-z]|[\^\u221a\u03c0]|(?<![A-Za-z]){_NAMES}(?![A-Za-z])")
+_FACTOR = re.compile(r"(?![mgshLV])[A-Za-z](?:[\^_].*)?")  # the r of 2\pi r, not a unit
+_WORD = re.compile(r"[^\s$=:<>\u2248\u2192]+")
+_OPERATORS, _AFTER = "+-*/^\u00d7\u00b7", ".,;!?*\"'"
+
+_ARROW = re.compile(
+    r"\\(?:Rightarrow|Longrightarrow|rightarrow|longrightarrow|implies|iff|Leftrightarrow|therefore|to|mapsto)\b"
+    r"|[\u21d2\u2192]|=>"
+)
+_DEFINES = re.compile(r"(?:\s|\\q?quad\b)*[A-Za-z](?:_\w|_\{\w+\})?\s*=")
+_ASIDE = r"\\(?:text|textrm|mathrm|mbox)\s*\{(?!\s*(?:or|and)\b)[^{}]*\}"  # a unit, a name, a full stop
+_RESULT = re.compile(
+    rf"(?:^|(?<=[\d)]!)=|(?<![!<>])=|\\approx|\\sim)[\s\\$]*({NUMBER_PATTERN})"
+    rf"(?:\s|\\[,;:! ]|[~.,;/]|{_ASIDE}(?:\^\{{?\d\}}?)?)*$"
+)
+_LOOKS = re.compile(r"\\(?:underline|bf|(?:text)?color\s*\{\w+\})\s*(?=\{)|\\text\s*\{[\s.,;]*\}\s*$")
+_LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z]")
+
+
+def formula_around(text: str, start: int, end: int) -> tuple[int, int, str] | None:
+    """Start, end and conclusion of what the number from `start` to `end` is a part of."""
+    for found in _MARKED.finditer(text, max(0, text.rfind("\n", 0, start))):
+        if found.start() < start and end <= found.end():
+            content = found[found.lastindex or 0].strip()
+            return None if _PLAIN_WORD.search(content) else (*found.span(), conclusion(content))
+    for found in _LIST.finditer(text, max(0, start - NEARBY)):
+        if found.start() <= start and end <= found.end():
+            return *found.span(), re.sub(r"^\{(.*)\}$", r"\\{\1\\}", found[0].replace("$", ""))
+    if (run := _run(text, start, end)) is not None:
+        return run
+    for found in _TERMS.finditer(text, max(0, start - NEARBY)):
+        if found.start() <= start and end <= found.end() and re.search("[a-z]", found[0]):
+            return *found.span(), found[0]
+    return None
+
+
+def _run(text: str, start: int, end: int) -> tuple[int, int, str] | None:
+    r"""The words of mathematics around a number, if they hold more than digits: "it is 2 \pi r." gives r"2 \pi r"."""
+    begins, ends = text.rfind("\n", 0, start) + 1, text.find("\n", end)
+    window = max(begins, start - NEARBY), min(ends if ends >= 0 else len(text), end + NEARBY)
+    words = list(_WORD.finditer(text, *window))
+    at = next(i for i, word in enumerate(words) if word.end() > start)
+    first = last = at
+    while first and _belong_together(text, words[first - 1], words[first]):
+        first -= 1
+    while last + 1 < len(words) and _belong_together(text, words[last], words[last + 1]):
+        last += 1
+    run = text[words[first].start() : words[last].end()]
+    said = run.lstrip("*_\"'").rstrip(_AFTER + "+-/ ")
+    if not _MORE_THAN_DIGITS.search(said) or not MATH.fullmatch(words[at][0].lstrip("*_\"'").rstrip(_AFTER)):
+        return None
+    start = words[first].start() + len(run) - len(run.lstrip("*_\"'"))
+    return start, start + len(said), said
+
+
+def _belong_together(text: str, left: re.Match[str], right: re.Match[str]) -> bool:
+    one, other = left[0], right[0].rstrip(_AFTER)
+    if not text[left.end() : right.start()].isspace() or {one, other} & {"a", "i", "A", "I"}:
+        return False
+    if not MATH.fullmatch(one) or not MATH.fullmatch(other) or one[-1] in _AFTER:
+        return False
+    if one[-1] in _OPERATORS or other[0] in _OPERATORS + "\\" or other.startswith("pi"):
+        return True
+    return one[-1].isalpha() and _FACTOR.fullmatch(other) is not None
+
+
+def conclusion(formula: str) -> str:
+    r"""What a formula comes to: what is behind its last arrow, or the last of its equations, or of its numbers.
+
+    Examples: r"2x = 48 \implies x = 24" -> "x = 24", "2x = 48, x = 24" -> "x = 24", "(3)(8) = 24" -> "24"
+    """
+    arrows = [arrow.end() for arrow in _ARROW.finditer(formula)]
+    said = _LOOKS.sub("", formula[next((at for at in reversed(arrows) if _is_outside(formula, at)), 0) :]).strip()
+    equations = said.split(",")
+    if all("=" in each for each in equations) and not all(map(_DEFINES.match, equations)):
+        said = equations[-1].strip()
+    result = _RESULT.search(said)
+    return result[1] if result and not _LETTER.search(re.sub(_ASIDE, "", said[: result.start()])) else said
+
+
+def _is_outside(formula: str, at: int) -> bool:
+    """Whether no brace is open there."""
+    return formula.count("{", 0, at) == formula.count("}", 0, at)
