@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult, requires
 from roll.pipeline.rlvr.rewards.builtins import RewardType
@@ -27,22 +27,50 @@ OPTION_WORD = re.compile(
 SEVERAL = re.compile(r"\s*(?:,|;|/|&|\+|\band\b|\s)\s*", re.IGNORECASE)
 MENTION = re.compile(
     r"\b(?:(?:option|choice)|I(?:'d|\s+would)?\s+(?:choose|pick|select|go\s+with)(?:\s+(?:option|choice))?)\s+\(?(?P<named>[A-Z])\b"
-    r"|\((?P<bracketed>[A-Z])\)|\b(?-i:(?P<right>[A-Z]))\)?\s+is\s+(?:the\s+)?(?:correct|right|best)\b"
+    r"|\((?P<bracketed>[A-Z])\)|\b(?-i:(?P<right>[A-Z]))\)?\s+is\s+(?:(?:the\s+)?(?:correct|right|best)|incorrect|false|wrong|untrue|not\s+(?:true|correct|right))\b"
     r"|\b(?:it(?:'s|\s+is)|hence|thus|therefore|so|choose|select|pick|go\s+with),?\s+(?-i:(?P<last>[A-Z]))[\s.!*]*\Z",
     re.IGNORECASE,
 )
-DENIED_BEFORE = re.compile(
-    r"(?:\b(?:not|never|nor|neither|(?<!true )(?<!correct )except|eliminates?|rules?\s+out|excludes?|rejects?|"
-    r"cannot\s+be|(?<!which is )(?<!that is )(?:wrong|incorrect))|n't(?:\s+be)?)"
-    r"[\s:*]*(?:the\s+)?(?:option|choice|answer)?[\s:*]*$",
+_NOT_BEFORE = r"\b(?:not|never|nor|neither|(?<!true )(?<!correct )except|eliminates?|rules?\s+out|excludes?|rejects?"
+_TO_A_CHOICE = r"[\s:*]*(?:the\s+)?(?:option|choice|answer)?[\s:*]*$"
+_NO_ANSWER = r"out\b|(?:not|never)(?:\s+(?:the|an?|my))?(?:\s+\w+)?\s+(?:answer|choice|option|it)\b"
+_TRUE = r"(?:\w+\s+)?(?:correct|right|true|valid|accurate)\b"
+_IS = r"[)*\s]*(?:is|are|was)(?P<contracted>n't)?\s+"
+
+
+class Denials(NamedTuple):
+    """What tells, before or behind a choice, that it is none."""
+
+    before: re.Pattern[str]
+    behind: re.Pattern[str]
+
+
+USUAL = Denials(
+    re.compile(
+        rf"(?:{_NOT_BEFORE}|cannot\s+be|(?<!which is )(?<!that is )(?:wrong|incorrect))|n't(?:\s+be)?){_TO_A_CHOICE}",
+        re.I,
+    ),
+    re.compile(
+        rf"{_IS}(?:{_NO_ANSWER}|wrong\b|incorrect\b|false\b|untrue\b|(?:not|never)\s+(?:(?:the|an?|my)\s+)?{_TRUE}"
+        rf"|(?(contracted)(?:(?:the|an?|my)\s+)?(?:\w+\s+)?(?:answer|choice|option|correct|right|true|it)\b|(?!)))",
+        re.I,
+    ),
+)
+"""That a choice "is not a mammal" may be what was asked for."""
+OF_FALSE_ONES = Denials(
+    re.compile(rf"(?:{_NOT_BEFORE}|cannot\s+be)|n't(?:\s+be)?){_TO_A_CHOICE}", re.I),
+    re.compile(
+        rf"{_IS}(?:{_NO_ANSWER}|(?(contracted)(?:(?:the|an?|my)\s+)?(?:\w+\s+)?(?:answer|choice|option|it)\b"
+        rf"|(?:an?\s+)?(?:correct|right|true|valid|accurate)\b(?!\s+(?:answer|choice|option))))",
+        re.I,
+    ),
+)
+"""Where a question asks which choice is not true: "(B) is not true" names it, "(A) is true" does not."""
+ASKS_FOR_A_FALSE_ONE = re.compile(
+    r"\b(?:which|what|select|identify|choose|find|pick|name)\b[^.?!\n]*\b(?:not|isn't|aren't|false|incorrect|untrue|"
+    r"invalid|wrong|inaccurate|except|exception)\b|\ball\b[^.?!\n]*\bexcept\b",
     re.IGNORECASE,
 )
-DENIED_BEHIND = re.compile(
-    r"[)*\s]*(?:is|are|was)(?:\s+(?:wrong|incorrect|false|out)|(?:n't|\s+(?:not|never))(?:\s+(?:the|an?|my))?(?:\s+\w+)?\s+"
-    r"(?:answer|choice|option|correct|right|true|it))\b",
-    re.IGNORECASE,
-)
-"""That the choice is none; that it "is not a mammal" may be what was asked for."""
 JSON = re.compile(r"\s*(?:```\w*\s*)?\{")
 FIELD = re.compile(r"[\"'](?:answer|final_answer|choice|option)[\"']\s*:\s*[\"']([^\"']*)[\"']", re.IGNORECASE)
 DENIAL_CHARS = 40  # before a choice, that are looked at
@@ -56,8 +84,10 @@ class MultipleChoice:
 
     The answer is the last `\boxed{}` after thinking, else the last `<answer>`, else what the last "answer is" or
     "answer:" says, else all of a response that is a choice, else the field "answer" of its JSON, else the last
-    `(B)`, `option B`, `I choose B`, `B is correct` or, at the end, `so B` in it that is not denied ("not (B)"). A
-    ground truth is a letter ("B", "(B)", "B. Paris"), several ("A, C", in any order), or a text. Where the row has a
+    `(B)`, `option B`, `I choose B`, `B is correct` or, at the end, `so B` in it that is not denied ("not (B)"). Where
+    the question asks which is not true, "(B) is not true" names (B), and "(A) is true" denies (A).
+
+    A ground truth is a letter ("B", "(B)", "B. Paris"), several ("A, C", in any order), or a text. Where the row has a
     column `options_column`, a list of texts or a mapping of letters to texts, the text of an option is as good as its
     letter. Texts are compared without case, punctuation around them and a leading article; numbers by value.
 
@@ -84,12 +114,13 @@ class MultipleChoice:
     def __call__(self, sample: RewardInput) -> RewardResult:
         truths = self._truths(sample.ground_truth)
         options = self._options(sample.payload.get(self._options_column))
+        denials = OF_FALSE_ONES if ASKS_FOR_A_FALSE_ONE.search(sample.question[-MAX_CHARS:]) else USUAL
         text = sample.answer
         answer, place = final_answer(text)
         if answer is None or (place == "said" and JSON.match(text) and FIELD.search(text)):
-            answer = self._unmarked(text)
+            answer = self._unmarked(text, denials)
         is_boxed = place == "boxed"
-        is_right = answer is not None and any(self._equal(answer, truth, options) for truth in truths)
+        is_right = answer is not None and any(self._equal(answer, truth, options, denials) for truth in truths)
         is_right = is_right and (is_boxed or not self._require_boxed)
         score = self._scores[(0 if is_right else 2) + (0 if is_boxed else 1)]
         metrics = {"answer_found": float(answer is not None), "boxed": float(is_boxed), "success": float(is_right)}
@@ -115,8 +146,8 @@ class MultipleChoice:
         """Example: "B. Paris" as the second option is "Paris"."""
         return re.sub(rf"^\s*\(?{letter}[.):]\s*", "", text)
 
-    def _equal(self, answer: str, truth: str, options: Mapping[str, str]) -> bool:
-        wanted, given = self._choices(truth, options), self._choices(answer, options)
+    def _equal(self, answer: str, truth: str, options: Mapping[str, str], denials: Denials) -> bool:
+        wanted, given = self._choices(truth, options), self._choices(answer, options, denials)
         if wanted and given:
             return wanted == given
         text = self._text_of(truth)
@@ -127,7 +158,7 @@ class MultipleChoice:
         behind = re.match(rf"\(?[{self._letters}][.):]\s*(?=\S)", truth)
         return plain(truth[behind.end() :] if behind else truth)
 
-    def _choices(self, text: str, options: Mapping[str, str]) -> frozenset[str]:
+    def _choices(self, text: str, options: Mapping[str, str], denials: Denials = USUAL) -> frozenset[str]:
         """The letters that a text stands for; empty if it is no choice."""
         if len(text) > MAX_CHARS:
             return frozenset()
@@ -137,7 +168,7 @@ class MultipleChoice:
             r",?\s+(?:because|since|as|which|not|rather)\b|$)",
             text,
         )
-        if one is not None and DENIED_BEHIND.match(text, one.end(1)):
+        if one is not None and denials.behind.match(text, one.end(1)):
             return frozenset()
         if one is not None and not self._is_list(text[one.end() :]):
             return frozenset(one[1])
@@ -155,22 +186,23 @@ class MultipleChoice:
         """Example: of "(A), (C)" the first letter is not all."""
         return re.match(rf"\s*(?:[,;&/]|and\b)\s*[(\[]?[{self._letters}](?:[)\].:,;\s]|$)", rest) is not None
 
-    def _unmarked(self, text: str) -> str | None:
+    def _unmarked(self, text: str, denials: Denials) -> str | None:
         """A response that says nothing of an answer: all of it, or the last choice that is written as one."""
         text = text.strip()
         if fields := FIELD.findall(text):
             return fields[-1].strip()
         mentions = list(MENTION.finditer(text))
-        if mentions and not self._choices(text, {}):
-            meant = [mention for mention in mentions if not _is_denied(text, mention)]
+        if mentions and not self._choices(text, {}, denials):
+            meant = [mention for mention in mentions if not _is_denied(text, mention, denials)]
             return meant[-1][meant[-1].lastgroup or 0].upper() if meant else None
         return text or None
 
 
-def _is_denied(text: str, mention: re.Match[str]) -> bool:
+def _is_denied(text: str, mention: re.Match[str], denials: Denials) -> bool:
     """Example: "It is not (B)." does not choose B."""
     before = text[max(0, mention.start() - DENIAL_CHARS) : mention.start()]
-    return DENIED_BEFORE.search(before) is not None or DENIED_BEHIND.match(text, mention.end()) is not None
+    letter_end = mention.end(mention.lastgroup or 0)
+    return denials.before.search(before) is not None or denials.behind.match(text, letter_end) is not None
 
 
 class CrossThinkQA(MultipleChoice):
