@@ -18,6 +18,7 @@ from roll.pipeline.rlvr.rlvr_checks import data_args_of
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.types.rollout import Task
 from roll.utils.text import show
+from roll.utils.thinking import thinking_end
 
 NUM_ROWS = 8
 _MOST_SHOWN = 200
@@ -43,7 +44,7 @@ def row_findings(config: RLVRConfig) -> Iterator[Finding]:
         for task in tasks:
             if task.domain not in told:
                 told.add(task.domain)
-                yield from _reward(config, task)
+                yield from reward_findings(config, task)
 
 
 def _first(sources: Sequence[DataSource]) -> Iterator[Row]:
@@ -66,20 +67,20 @@ def _prompts(key: str, args: DataArgs, tasks: Sequence[Task], most: int) -> Iter
     )
 
 
-def _reward(config: RLVRConfig, task: Task) -> Iterator[Finding]:
-    """What it gives to the reference answer, bare, and to nothing. Most want a form around the answer, so a score of 0
-    says little, and a failure much."""
+def reward_findings(config: RLVRConfig, task: Task) -> Iterator[Finding]:
+    """What the reward gives to the reference answer, behind thinking that the prompt opens, and to nothing. Most want a
+    form around the answer, so a score of 0 says little, and a failure much."""
     settings, at = config.rewards[task.domain], f"rewards.{task.domain}"
     if settings.is_model or settings.is_judge:
         yield Finding("ok", f"{at}: a model scores, which is not asked here", at)
         return
-    truth = task.payload.get("ground_truth")
+    truth, ends = task.payload.get("ground_truth"), thinking_end(task.prompt_text)
     answers = ["", *([str(truth)] if truth not in (None, "") else [])]
     inputs = [
         RewardInput(
             prompt_text=task.prompt_text,
-            response_text=answer,
-            raw_text=answer,
+            response_text=ends + answer,
+            raw_text=ends + answer,
             ground_truth=truth,
             domain=task.domain,
             payload=task.payload,

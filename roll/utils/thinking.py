@@ -15,11 +15,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-_NAME = r"(?:longcat_)?(?:think(?:ing)?|thoughts?|reasoning|working_out)"
+_NAME = r"(?:longcat_)?(?:think(?:ing)?|thoughts?|reasoning|working_out|scratch_?pad|inner_monologue|chain_of_thought)"
 _SIDE = r"(?:begin|start|end)"
 _INNER = rf"/?(?:[\w-]+:)?(?:{_SIDE}_(?:of_)?)?{_NAME}(?:_{_SIDE})?(?::[\w-]+)?"
 _MARK = re.compile(
-    rf"<\|{_INNER}\|>|<{_INNER}>|\u25c1{_INNER}\u25b7|(?-i:\[/?THINK(?:ING)?\])"
+    rf"<\|{_INNER}\|>|<\s?{_INNER}\s?>|\u25c1{_INNER}\u25b7|(?-i:\[/?THINK(?:ING)?\])"
     r"|<\|inner_(?:prefix|suffix)\|>|<\|channel>(?:thought\b)?|<channel\|>|<\|(?:open|close)\|>think<\|sep\|>",
     re.IGNORECASE,
 )
@@ -29,12 +29,21 @@ _HEADER = re.compile(r"<\|channel\|>\s*(\w+)[^<]*(?:<\|constrain\|>[^<]*)?<\|mes
 _MESSAGE_END = re.compile(r"<\|(?:end|start|channel|return|call)\|>")
 _OTHER_PARTS = re.compile(r"<\|(?:open|close)\|>\w+<\|sep\|>")  # of Kimi K3: the response
 _FRAMES = re.compile(r"(?:<\|end\|>)?(?:<\|start\|>\w*)?" + _HEADER.pattern + r"|<\|(?:end|start)\|>")
+_OTHER_SIDE = {"begin": "end", "start": "end", "prefix": "suffix", "open": "close"}
+_SIDE_OF_BEGINNING = re.compile(r"(?<![a-z])(?:begin|start|prefix|open)(?![a-z])", re.IGNORECASE)
 _IN_PIECES = (
     ("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>"),
     ("<|open|>", "<|sep|>", "<|close|>"),
 )
 """Special tokens that mark thinking together with plain text between them."""
-_LONGEST = 120
+_TURN = re.compile(
+    r"<[|\uff5c]|[|\uff5c]>|\[/?(?:INST|SYSTEM_PROMPT)\]|</?s>|_of_turn>"
+    r"|^\W*(?:assistant|user|human|system|model|gpt)\b[ \t]*(?::|$)",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""A mark of turns: what is behind it is another message."""
+_BEGINS_A_TURN = re.compile(r"(?:^|\n|[>\]:]|assistant|model)[ \t]*$", re.IGNORECASE)
+_LONGEST = 4000  # characters of a prompt's end that may begin the answer
 FINAL = "final"
 
 
@@ -81,19 +90,37 @@ def after_thinking(text: str) -> str:
 
 
 def answer_opening(prompt: str) -> str:
-    """What the prompt's end has of the answer already: the mark that begins the thinking, with white space as it is.
-    Nothing where the thinking is not open.
+    """What the prompt's end has of the answer already: the mark that begins the thinking, with all that follows it,
+    such as first words. Nothing where the thinking is not open, or the mark is a word of an earlier turn.
 
-    Example: "<think>\\n" of "...<|Assistant|><think>\\n".
+    Example: "<think>\\nOkay," of "...<|Assistant|><think>\\nOkay,".
     """
     tail = prompt[-_LONGEST:]
     bare = tail.rstrip()
-    header = [match for match in _HEADER.finditer(bare) if match.end() == len(bare) and match[1] != FINAL]
-    if header:
-        return tail[header[-1].start() :]
-    marks = marks_in(bare)
-    is_open = bool(marks) and not marks[-1].ends and marks[-1].end == len(bare)
-    return tail[marks[-1].start :] if is_open else ""
+    marks, headers = marks_in(bare), list(_HEADER.finditer(bare))
+    if headers and headers[-1][1] != FINAL:
+        start, end = headers[-1].span()
+    elif marks and not marks[-1].ends:
+        start, end = marks[-1].start, marks[-1].end
+    else:
+        return ""
+    is_open = end == len(bare) or (_BEGINS_A_TURN.search(bare[:start]) and not _TURN.search(bare[end:]))
+    return tail[start:] if is_open else ""
+
+
+def thinking_end(prompt: str) -> str:
+    """The mark that ends the thinking that a prompt opens; "" where it opens none. Example: "</think>"."""
+    opening = answer_opening(prompt)
+    if _HEADER.match(opening):
+        return f"<|end|><|start|>assistant<|channel|>{FINAL}<|message|>"
+    if opening.startswith("<|channel>"):
+        return "<channel|>"
+    if (mark := _MARK.match(opening)) is None:
+        return ""
+    said = _SIDE_OF_BEGINNING.sub(lambda side: _OTHER_SIDE[side[0].lower()], mark[0])
+    if said == mark[0]:
+        return re.sub(r"^(<\|?\s?|\[|\u25c1)", r"\1/", said)
+    return said.upper() if mark[0].isupper() else said
 
 
 def opened(prompt: str, text: str) -> str:

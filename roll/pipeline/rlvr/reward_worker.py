@@ -23,6 +23,7 @@ from roll.pipeline.rlvr.rewards.base import (
     RewardResult,
     Score,
     finite,
+    has_form,
 )
 from roll.pipeline.rlvr.rewards.chain import scores_of
 from roll.pipeline.rlvr.rewards.table import build_reward, is_async, takes_batch
@@ -188,7 +189,7 @@ class RewardWorker:
         return None if well_formed else outcome_of(0.0, time.monotonic() - started)
 
     def _well_formed(self, sample: RewardInput) -> bool:
-        return self._format is None or self._format.fullmatch(sample.response_text) is not None
+        return self._format is None or has_form(self._format.fullmatch, self._format.pattern, sample.response_text)
 
     def _timed_out(self, started: float) -> RewardOutcome:
         return timed_out(self._timeout_s, self._most_s, started)

@@ -12,6 +12,7 @@ from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.reward_worker import RewardWorker
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult
 from roll.pipeline.rlvr.rewards.code.extract import code_in
+from roll.pipeline.rlvr.rewards.exact_match import Regex
 from roll.pipeline.rlvr.rewards.penalties import LongWord, Repetition
 
 HARMONY = ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>")
@@ -141,3 +142,17 @@ def test_exact_match_looks_behind_the_thinking(pattern: str | None, text: str, s
     worker = RewardWorker("math", RewardConfig(reward="exact_match", reward_args={"pattern": pattern}))
     (outcome,) = worker.score([RewardInput("", text, "42")])
     assert outcome is not None and outcome.score == score
+
+
+@pytest.mark.parametrize("text", ["<think>a</think>42", "<think>a</think>42\n"])
+@pytest.mark.parametrize("pattern", [r"^<think>.*</think>\d+$", r"<think>.*</think>\d+\n?"])
+def test_a_dollar_at_the_end_of_a_format_leaves_out_a_last_line_break(pattern: str, text: str) -> None:
+    config = RewardConfig(reward="math_rule", format_pattern=pattern)
+    (outcome,) = RewardWorker("math", config).score([RewardInput("", text, "42")])
+    assert outcome is not None and outcome.score == 1
+    assert Regex(pattern)(RewardInput("", text)) == 1
+
+
+def test_a_format_still_takes_all_of_the_text() -> None:
+    for pattern, text in ((r"\d+$", "4\n\n"), (r"\d+$", "4 x"), (r"\d+", "4\n"), (r"\d+\$", "4\n")):
+        assert Regex(pattern)(RewardInput("", text)) == 0

@@ -2,11 +2,14 @@
 
 import pytest
 
-from roll.utils.thinking import after_thinking, answer_opening, marking_tokens, opened, without_marks
+from roll.utils.thinking import after_thinking, answer_opening, marking_tokens, opened, thinking_end, without_marks
 
 PAIRS = [
     ("<think>", "</think>"),
     ("<Think>", "</Think>"),
+    ("<think >", "</think >"),
+    ("<scratchpad>", "</scratchpad>"),
+    ("<inner_monologue>", "</inner_monologue>"),
     ("<thinking>", "</thinking>"),
     ("<thought>", "</thought>"),
     ("<reasoning>", "</reasoning>"),
@@ -51,6 +54,26 @@ def test_a_prompt_that_ends_in_open_thinking_is_the_answers_opening(begin: str, 
     assert opened(prompt, f"{begin}say 41") == f"{begin}say 41", "it said so itself"
     assert answer_opening(f"<|assistant|>{begin}\n\n{end}\n\n") == "", "the template left the thinking out"
     assert answer_opening(f"What does {begin} mean?<|assistant|>\n") == ""
+
+
+@pairs
+def test_first_words_of_thinking_in_the_prompt_are_the_answers_too(begin: str, end: str) -> None:
+    prompt = f"<|user|>2+3?<|assistant|>\n{begin}\nOkay, "
+    assert answer_opening(prompt) == f"{begin}\nOkay, "
+    assert after_thinking(opened(prompt, "41? no, 42")) == ""
+    assert after_thinking(opened(prompt, f"41{end}42")) == "42"
+    assert answer_opening(f"User: how to use {begin} well?") == "", "a word of the question"
+    assert answer_opening(f"<|user|>\n{begin} is what?<|assistant|>\n") == "", "another turn's"
+    assert answer_opening(f"[INST] {begin} is what? [/INST]") == ""
+    assert answer_opening(f"User: hi\n{begin} is what?\nAssistant: ") == ""
+
+
+@pairs
+def test_the_end_of_the_thinking_that_a_prompt_opens(begin: str, end: str) -> None:
+    for prompt in (f"<|assistant|>{begin}\n", f"<|assistant|>\n{begin}\nOkay,"):
+        assert thinking_end(prompt).lower() == end.lower()
+        assert after_thinking(opened(prompt, f"{thinking_end(prompt)}42")) == "42"
+    assert thinking_end("<|assistant|>\n") == ""
 
 
 @pairs

@@ -20,7 +20,7 @@ from roll.pipeline.rlvr.judge.judge import Judge
 from roll.pipeline.rlvr.reward_attempts import Attempts
 from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.reward_worker import failed, outcome_of, timed_out
-from roll.pipeline.rlvr.rewards.base import Reward, RewardInput, RewardOutcome, Score
+from roll.pipeline.rlvr.rewards.base import Reward, RewardInput, RewardOutcome, Score, has_form
 from roll.pipeline.rlvr.rewards.table import build_reward
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.types.rollout import AnyTrajectory, Generate, Place, Task, TrajectoryGroup
@@ -68,7 +68,7 @@ class _Judged:
         if self.form is None:
             return True
         match = functools.partial(self.form.fullmatch, timeout=self.timeout_s, concurrent=True)
-        return await asyncio.to_thread(match, text) is not None
+        return await asyncio.to_thread(has_form, match, self.form.pattern, text)
 
 
 class EngineJudges:

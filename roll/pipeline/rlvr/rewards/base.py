@@ -46,6 +46,16 @@ class RewardInput:
         return after_thinking(self.response_text)
 
 
+def has_form(match: Callable[..., object], pattern: str, text: str) -> bool:
+    """Whether all of the text has the form. As everywhere, a `$` at the end of a pattern leaves out a last line break.
+
+    `match`: `fullmatch` of the compiled pattern.
+    """
+    if match(text) is not None:
+        return True
+    return pattern.endswith("$") and text.endswith("\n") and match(text[:-1]) is not None
+
+
 @dataclass(frozen=True)
 class RewardResult:
     """A score and what is worth seeing beside it: `metrics` are averaged and tracked, `extra` is shown beside the

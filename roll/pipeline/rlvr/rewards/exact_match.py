@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult, requires
+from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult, has_form, requires
 
 
 @requires("ground_truth")
@@ -59,4 +59,5 @@ class Regex:
         self._otherwise = float(otherwise)
 
     def __call__(self, sample: RewardInput) -> float:
-        return self._score if self._pattern.fullmatch(sample.response_text) else self._otherwise
+        fits = has_form(self._pattern.fullmatch, self._pattern.pattern, sample.response_text)
+        return self._score if fits else self._otherwise

@@ -125,7 +125,11 @@ def as_json(message: Any) -> Any:
     mark, *rest = message
     if mark in ("l", "t", "q"):
         return [as_json(item) for item in rest]
-    if mark == "d":
+    if mark == "n":  # a named tuple: its class, the names, the items
+        return [as_json(item) for item in rest[3:]]
+    if mark == "D":
+        mark, rest = "d", rest[1:]
+    if mark in ("d", "C", "O"):
         return {_key(as_json(key)): as_json(item) for key, item in rest}
     if mark == "i":
         return int(rest[0], 16)

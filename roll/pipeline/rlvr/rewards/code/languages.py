@@ -24,7 +24,10 @@ ENVIRONMENT = {  # digits: an integer may be as long as it likes, as in the lang
 NEEDS: Mapping[str, tuple[str, ...]] = {  # guests that a guest imports
     "program": ("names",),
     "answer": ("names", "wire"),
-    "checker": ("names", "wire", "remote", "absent", "pytest_stand_in", "fixtures", "units", "files"),
+    "checker": (
+        *("names", "wire", "stand_ins", "raised", "remote"),
+        *("absent", "pytest_stand_in", "fixtures", "units", "files"),
+    ),
 }
 
 

@@ -4,6 +4,8 @@ It knows no expected result. What it replies is what the answer made of the argu
 """
 
 import builtins
+import collections
+import copy
 import importlib.machinery
 import importlib.util
 import os
@@ -23,6 +25,8 @@ class AnswerSide:
     def __init__(self, channel, cpu_s):
         self._channel, self._cpu_s = channel, cpu_s
         self._objects = []
+        self._numbers = {}
+        self._named = {}
         self._loop = None
         self._given = common_names()
         self._module = types.ModuleType("solution")
@@ -44,8 +48,15 @@ class AnswerSide:
         except Gone:
             raise
         except BaseException as error:
-            message = failure(error)
+            message = [*failure(error), *self._of_error(error)]
         self._channel.send(message)
+
+    def _of_error(self, error):
+        """Its arguments and attributes."""
+        try:
+            return [self._plain(list(error.args)), [[name, self._plain(value)] for name, value in vars(error).items()]]
+        except Exception:
+            return []
 
     def do_begin(self):
         """A case begins: it has CPU time of its own."""
@@ -109,6 +120,31 @@ class AnswerSide:
         setattr(self._objects[number], name, self._value(value))
         return [None]
 
+    def do_type(self, number):
+        return [self._plain(type(self._objects[number]))]
+
+    def do_is(self, number, what):
+        value = self._objects[number]
+        return [callable(value) if what == "callable" else isinstance(value, type)]
+
+    def do_copy(self, number, is_deep):
+        return [self._plain((copy.deepcopy if is_deep else copy.copy)(self._objects[number]))]
+
+    def do_signature(self, number):
+        """(name, kind, [default] or [], [annotation] or []) of each parameter, and [annotation] or [] of the result."""
+        import inspect  # takes a while, and few tests ask for one
+
+        found, none = inspect.signature(self._objects[number]), inspect.Signature.empty
+
+        def given(value):
+            return [] if value is none else [self._plain(value)]
+
+        parameters = found.parameters.values()
+        return [
+            [[one.name, int(one.kind), given(one.default), given(one.annotation)] for one in parameters],
+            given(found.return_annotation),
+        ]
+
     def do_operate(self, number, name, arguments):
         """What an operator, or a built-in function, does by a method of the object's class."""
         target = self._objects[number]
@@ -118,6 +154,8 @@ class AnswerSide:
             return [self._plain(built_in(target))]
         if name == "isinstance":
             return [isinstance(values[0], target)]
+        if name == "issubclass":
+            return [issubclass(values[0], target)]
         method = getattr(type(target), name, None)
         if method is None:
             raise TypeError(f"{type(target).__name__} has no {name}")
@@ -128,14 +166,34 @@ class AnswerSide:
         return plain(value, self._keep)
 
     def _keep(self, value):
-        self._objects.append(value)
-        return ["object", len(self._objects) - 1]
+        if isinstance(value, tuple):
+            kind = type(value)
+            items = [self._plain(item) for item in tuple.__iter__(value)]
+            return ["n", self._number(kind), kind.__name__, list(kind._fields), *items]
+        return ["object", self._number(value)]
+
+    def _number(self, value):
+        """One object has one number, so that the tests may ask whether it is the same."""
+        if id(value) not in self._numbers:
+            self._objects.append(value)
+            self._numbers[id(value)] = len(self._objects) - 1
+        return self._numbers[id(value)]
 
     def _value(self, message) -> typing.Any:
         return value_of(message, self._find)
 
-    def _find(self, mark, number):
+    def _find(self, mark, number, *more):
+        if mark == "n":
+            return self._named_tuple(number, *more)
         return self._objects[number] if mark == "object" else self._callback(number)
+
+    def _named_tuple(self, number, name, fields, *items):
+        """One of the answer's class with this number, or of a class of the tests."""
+        key = (name, *fields)
+        if number is None and key not in self._named:
+            self._named[key] = collections.namedtuple(name, fields)
+        kind = self._named[key] if number is None else self._objects[number]
+        return tuple.__new__(kind, [self._value(item) for item in items])
 
     def _callback(self, number):
         """A function of the tests."""

@@ -10,7 +10,8 @@ import sys
 import unittest
 
 from files import Fault, File, SolutionModule, is_dunder
-from remote import Peer, Remote
+from remote import Peer
+from stand_ins import BUILT_IN, Remote
 from wire import Channel, Gone
 
 
@@ -51,7 +52,7 @@ class Tests:
             answer = self._answer = self._answer or Answer(self._peer)
             candidate = (lambda: answer.candidate(file)) if file.function else None
             solution, names = answer.for_file(file)
-            units, close = file.load(solution, names, candidate, lambda value: type(value) is Remote)
+            units, close = file.load(solution, names, candidate, lambda value: type(value) is Remote, BUILT_IN)
         except BaseException as error:
             if self._peer.is_gone:
                 self._say("file", file.index, False, "the answer's process ended")

@@ -60,22 +60,23 @@ class File:
     def is_answers(self, name):
         return not self.is_tool(name)
 
-    def load(self, solution, names, candidate, is_answers):
+    def load(self, solution, names, candidate, is_answers, built_in=()):
         """The units of the file, and what to call after the last one. `names`: those that it finds without importing
-        them."""
+        them; `built_in`: what is another one there than Python's."""
         loader = TextLoader(f"{self.name}.py", self.text)
         module = types.ModuleType(self.name)
         given = {**{name: value for name, value in COMMON.items() if self.is_tool(name)}, **names}
-        vars(module).update(given, __builtins__=self._builtins())
+        vars(module).update(given, __builtins__=self._builtins(built_in))
         module.__spec__ = importlib.util.spec_from_loader(module.__name__, loader)
         sys.modules["solution"], sys.modules[module.__name__] = solution, module
         vars(module).update({name: self._library(library) for name, library in self.libraries.items()})
         loader.exec_module(module)
         return units_of(module, is_answers, given, candidate, self.called)
 
-    def _builtins(self):
+    def _builtins(self, built_in):
         """Python's own, but for names that are the answer's: one that it does not define is not there."""
-        return {name: value for name, value in vars(builtins).items() if name not in self.own}
+        every = {**vars(builtins), **dict(built_in)}
+        return {name: value for name, value in every.items() if name not in self.own}
 
     def _library(self, name):
         try:

@@ -1,98 +1,17 @@
-"""Objects of the answer, as the tests see them.
+"""The other process, as the side of the tests asks it.
 
-A comparison or a sum of such an object and plain data is refused: asking the answer's class for it would hand it the
-expected value, or let it decide. Between two objects of the answer it is asked. A message that is not of the protocol
-ends the talk: whoever sends one speaks for the answer, and has lost.
+A message that is not of the protocol ends the talk: whoever sends one speaks for the answer, and has lost.
 """
 
-import builtins
+import collections
 
-from wire import Gone, plain, value_of
+from raised import Raised
+from stand_ins import Remote
+from wire import Gone, plain, plain_name, value_of
 
-ASKED = (
-    *(
-        "len",
-        "iter",
-        "next",
-        "reversed",
-        "str",
-        "repr",
-        "bool",
-        "int",
-        "float",
-        "complex",
-        "index",
-        "hash",
-        "neg",
-        "pos",
-    ),
-    *("abs", "invert", "round", "floor", "ceil", "trunc", "enter", "exit", "getitem", "setitem", "delitem"),
-    *("aiter", "anext", "aenter", "aexit"),
-)
-EQUALITY = {"eq": False, "ne": True}
-OPERATORS = (
-    *("lt", "le", "gt", "ge", "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"),
-    *("lshift", "rshift"),
-)
-
-
-class Remote:
-    """One object over there."""
-
-    __slots__ = ("_number", "_peer")
-
-    def __init__(self, peer, number):
-        object.__setattr__(self, "_peer", peer)
-        object.__setattr__(self, "_number", number)
-
-    def __call__(self, *arguments, **keywords):
-        return self._peer.call(self._number, arguments, keywords)
-
-    def __getattr__(self, name):
-        return self._peer.ask("get", self._number, name)
-
-    def __setattr__(self, name, value):
-        self._peer.ask("set", self._number, name, self._peer.plain(value))
-
-    def __await__(self):
-        return self._peer.ask("await", self._number)
-        yield
-
-    def __instancecheck__(self, value):
-        return isinstance(value, Remote) and self._peer.operate(self._number, "isinstance", (value,)) is True
-
-
-def _asked(name):
-    return lambda self, *arguments: self._peer.operate(self._number, name, arguments)
-
-
-def _equality(name, otherwise):
-    def compare(self, other):
-        if not isinstance(other, Remote):
-            return otherwise
-        said = self._peer.operate(self._number, name, (other,))
-        same = self._number == other._number
-        return (same != otherwise) if said is NotImplemented else said is True
-
-    return compare
-
-
-def _operator(name):
-    def operate(self, other):
-        return self._peer.operate(self._number, name, (other,)) if isinstance(other, Remote) else NotImplemented
-
-    return operate
-
-
-for _make, _names in ((_asked, ASKED), (_operator, OPERATORS)):
-    for _name in _names:
-        setattr(Remote, f"__{_name}__", _make(f"__{_name}__"))
-for _name, _otherwise in EQUALITY.items():
-    setattr(Remote, f"__{_name}__", _equality(f"__{_name}__", _otherwise))
-
+MOST_CLASSES, MOST_FIELDS = 200, 255  # of named tuples: making one takes time
 
 FOUL = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError, MemoryError, StopIteration)
-ENDING = (StopIteration, StopAsyncIteration, GeneratorExit)
 
 
 class Peer:
@@ -101,14 +20,16 @@ class Peer:
     def __init__(self, channel):
         self._channel = channel
         self._functions = []
-        self._exceptions = {}
+        self._raised = Raised()
+        self._remotes = {}
+        self._named = {}
         self.is_gone = False
 
     def names(self):
         """What the answer defines: name -> None, or the exception that stands for one of its own, so that tests can
         catch it."""
         (*pairs,) = self._answer("names")
-        return self._read(lambda: {plain_name(name): self._exception(name, bases) for name, bases in pairs})
+        return self._read(lambda: self._raised.classes([(plain_name(name), bases) for name, bases in pairs]))
 
     def name(self, name):
         return self.ask("name", name)
@@ -120,6 +41,39 @@ class Peer:
     def ask(self, *request):
         reply = self._answer(*request)
         return self._read(lambda: self._value(reply[0]))
+
+    def stand_in(self, *request):
+        """A reply that must be an object of the other side."""
+        reply = self._answer(*request)
+        return self._read(lambda: self._find(*reply[0]))
+
+    def class_number(self, kind):
+        """Of a named tuple's class, if it is the answer's."""
+        return next((key[0] for key, made in self._named.items() if made is kind), None)
+
+    def signature(self, number):
+        import inspect  # takes a while, and few tests ask for one
+
+        reply = self._answer("signature", number)
+
+        def read():
+            parameters, result = reply
+            none = inspect.Signature.empty
+
+            def given(values):
+                return self._value(values[0]) if values else none
+
+            return inspect.Signature(
+                [
+                    inspect.Parameter(
+                        name, inspect._ParameterKind(kind), default=given(default), annotation=given(noted)
+                    )
+                    for name, kind, default, noted in parameters
+                ],
+                return_annotation=given(result),
+            )
+
+        return self._read(read)
 
     def operate(self, number, name, arguments):
         reply = self._answer("operate", number, name, [self.plain(argument) for argument in arguments])
@@ -149,6 +103,9 @@ class Peer:
     def _keep(self, value):
         if isinstance(value, Remote):
             return ["object", value._number]
+        if isinstance(value, tuple):
+            kind = type(value)
+            return ["n", self.class_number(kind), kind.__name__, list(kind._fields), *map(self.plain, value)]
         if not callable(value):
             raise TypeError(f"a test cannot pass a {type(value).__name__} to the answer")
         self._functions.append(value)
@@ -157,10 +114,21 @@ class Peer:
     def _value(self, message):
         return value_of(message, self._find)
 
-    def _find(self, mark, number):
-        if mark != "object" or type(number) is not int:
+    def _find(self, mark, number, *more):
+        if mark == "n":
+            return self._named_tuple(number, *more)
+        if mark != "object" or type(number) is not int or more:
             raise ValueError("an unknown mark")
-        return Remote(self, number)
+        return self._remotes.setdefault(number, Remote(self, number))
+
+    def _named_tuple(self, number, name, fields, *items):
+        """A tuple as Python makes it: nothing of its class comes from the other side but names."""
+        key = (number if type(number) is int else None, plain_name(name), *map(plain_name, fields))
+        if key not in self._named:
+            if len(self._named) >= MOST_CLASSES or len(fields) > MOST_FIELDS:
+                raise ValueError("too many classes, or fields of one")
+            self._named[key] = collections.namedtuple(name, fields)
+        return self._named[key]._make(self._value(item) for item in items)
 
     def _read(self, read):
         """What `read` makes of a reply. Raises Gone if it is none."""
@@ -189,6 +157,13 @@ class Peer:
             self.is_gone = True
             raise
 
+    def _error(self, request, bases, text, arguments=None, attributes=()):
+        may_end = request[0] == "await" or (request[0] == "operate" and request[2] in ("__next__", "__anext__"))
+        values = [] if arguments is None else self._value(arguments)
+        return self._raised.error(
+            bases, text, values, {name: self._value(value) for name, value in attributes}, may_end
+        )
+
     def _called(self, number, arguments):
         return self._functions[at(number, self._functions)], [self._value(argument) for argument in arguments]
 
@@ -198,31 +173,6 @@ class Peer:
         except Exception as error:
             return ["raise", type(error).__name__, str(error)]
 
-    def _exception(self, name, bases):
-        if bases is None:
-            return None
-        base = next(found for found in map(_built_in, bases) if found is not None)
-        self._exceptions[name] = type(name, (base,), {})
-        return self._exceptions[name]
-
-    def _error(self, request, bases, text):
-        """The error here. One that ends a loop does so only where the tests asked for a next item: an answer's call in
-        a `map` of the tests would end that."""
-        asked = request[0] == "await" or (request[0] == "operate" and request[2] in ("__next__", "__anext__"))
-        for name in bases:
-            kind = self._exceptions.get(name) or _built_in(name)
-            if kind is None or (issubclass(kind, ENDING) and not asked):
-                continue
-            try:
-                error = kind(str(text))
-                break
-            except TypeError:  # one that wants more, as UnicodeDecodeError
-                continue
-        else:
-            error = RuntimeError(str(text))
-        error.is_of_answer = True  # pyright: ignore[reportAttributeAccessIssue]
-        return error
-
 
 def at(index, values):
     """The index, if there is such a value. Raises ValueError."""
@@ -230,17 +180,6 @@ def at(index, values):
     if not 0 <= number < len(values):
         raise ValueError("no such value")
     return number
-
-
-def plain_name(name):
-    if not isinstance(name, str) or not name.isidentifier():
-        raise ValueError("no name")
-    return name
-
-
-def _built_in(name):
-    found = getattr(builtins, name, None)
-    return found if isinstance(found, type) and issubclass(found, BaseException) else None
 
 
 def _become(mine, now):

@@ -16,6 +16,9 @@ LONG_BITS = 10_000  # an integer of more travels in base 16, which takes no time
 MOST_DIGITS = 4300
 MARKS = {list: "l", tuple: "t", set: "s", frozenset: "f", collections.deque: "q"}
 KINDS = {mark: kind for kind, mark in MARKS.items()}
+DICTS = {collections.Counter: "C", collections.OrderedDict: "O"}
+TYPES = {kind.__name__: kind for kind in (int, float, complex, bool, str, bytes, list, tuple, dict, set, frozenset)}
+"""Classes whose objects travel by value; they travel by name."""
 TEXTS = {
     "decimal": (decimal.Decimal, str),
     "fraction": (fractions.Fraction, str),
@@ -28,6 +31,12 @@ READ_TEXT = {
     "datetime": datetime.datetime.fromisoformat,
     "date": datetime.date.fromisoformat,
 }
+
+
+class Kept:
+    """What stands for an object of the other side."""
+
+    __slots__ = ()
 
 
 class Gone(BaseException):
@@ -68,7 +77,9 @@ def whole(text):
 
 
 def plain(value, keep):
-    """The value as JSON; what is no plain data as `keep(value)` has it."""
+    """The value as JSON; what is no plain data, and a named tuple, as `keep(value)` has it."""
+    if issubclass(type(value), Kept):
+        return keep(value)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
@@ -78,11 +89,16 @@ def plain(value, keep):
         return float(value)
     if isinstance(value, str):
         return str.__str__(value)
+    if isinstance(value, tuple) and hasattr(type(value), "_fields"):
+        return keep(value)
     for kind, mark in MARKS.items():
         if isinstance(value, kind):
             return [mark, *(plain(item, keep) for item in kind.__iter__(value))]
     if isinstance(value, dict):
-        return ["d", *([plain(key, keep), plain(item, keep)] for key, item in dict.items(value))]
+        pairs = [[plain(key, keep), plain(item, keep)] for key, item in dict.items(value)]
+        if isinstance(value, collections.defaultdict):
+            return ["D", type_name(value.default_factory), *pairs]
+        return [next((mark for kind, mark in DICTS.items() if isinstance(value, kind)), "d"), *pairs]
     if isinstance(value, bytes | bytearray):
         return ["b" if isinstance(value, bytes) else "B", bytes(value).hex()]
     if isinstance(value, complex):
@@ -92,6 +108,8 @@ def plain(value, keep):
     for name, (kind, text) in TEXTS.items():
         if type(value) is kind:
             return [name, text(value)]
+    if (name := type_name(value)) is not None:
+        return ["T", name]
     if hasattr(type(value), "tolist"):  # numpy
         return plain(value.tolist(), keep)
     return keep(value)
@@ -106,6 +124,16 @@ def value_of(message, find):
         return KINDS[mark](value_of(item, find) for item in rest)
     if mark == "d":
         return {value_of(key, find): value_of(item, find) for key, item in rest}
+    if mark in ("C", "O"):
+        made = collections.Counter() if mark == "C" else collections.OrderedDict()
+        for key, item in rest:
+            made[value_of(key, find)] = value_of(item, find)
+        return made
+    if mark == "D":
+        factory = None if rest[0] is None else TYPES[rest[0]]
+        return collections.defaultdict(factory, [(value_of(key, find), value_of(item, find)) for key, item in rest[1:]])
+    if mark == "T":
+        return TYPES[rest[0]]
     if mark == "i":
         return int(rest[0], 16)
     if mark in ("b", "B"):
@@ -117,3 +145,14 @@ def value_of(message, find):
     if mark in READ_TEXT:
         return READ_TEXT[mark](rest[0])
     return find(mark, *rest)
+
+
+def type_name(value):
+    """The name of one of TYPES; None for all else."""
+    return next((name for name, kind in TYPES.items() if kind is value), None)
+
+
+def plain_name(name):
+    if not isinstance(name, str) or not name.isidentifier():
+        raise ValueError("no name")
+    return name

@@ -1,0 +1,71 @@
+"""What the answer raises, as the tests see it: of Python's class, or of one made here by its name. Nothing of the
+answer's own class runs here."""
+
+import builtins
+
+from files import is_dunder
+from wire import plain_name
+
+ENDING = (StopIteration, StopAsyncIteration, GeneratorExit)
+SAID = "_said_by_the_answer"
+
+
+class Raised:
+    """Exceptions of the answer, as the tests see them."""
+
+    def __init__(self):
+        self._classes = {}
+
+    def classes(self, pairs):
+        """Of (name, names of its bases or None) pairs, what stands for each: None for what is no exception. A class has
+        a shorter line of bases than those that derive from it, and comes first."""
+        pairs.sort(key=lambda pair: len(pair[1] or ()))
+        return {name: None if bases is None else self._made(name, bases) for name, bases in pairs}
+
+    def _made(self, name, bases):
+        base = next(found for base in bases if (found := self._classes.get(base) or _built_in(base)) is not None)
+        self._classes[name] = type(name, (base,), {"__str__": _said})
+        return self._classes[name]
+
+    def error(self, bases, text, arguments, attributes, may_end):
+        """The error here. One that ends a loop does so only where it `may_end` one: an answer's call in a `map` of the
+        tests would end that."""
+        for name in bases:
+            kind = self._classes.get(name) or _built_in(name)
+            if kind is None or (issubclass(kind, ENDING) and not may_end):
+                continue
+            error = _with_arguments(kind, str(text), arguments)
+            if error is not None:
+                break
+        else:
+            error = RuntimeError(str(text))
+        vars(error).update({plain_name(name): value for name, value in attributes.items() if not is_dunder(name)})
+        vars(error)[SAID] = str(text)
+        error.is_of_answer = True  # pyright: ignore[reportAttributeAccessIssue]
+        return error
+
+
+def _said(self):
+    """str() of an exception of the answer's own class."""
+    return vars(self).get(SAID) or BaseException.__str__(self)
+
+
+def _with_arguments(kind, text, arguments):
+    """The exception with its arguments, if it says the same with them; None if it cannot be made of a text alone."""
+    is_own = kind.__str__ is _said
+    if is_own or all(type(one) in (str, int, float, bool, type(None)) for one in arguments):
+        try:
+            error = kind(*arguments)
+            if is_own or str(error) == text:
+                return error
+        except (TypeError, ValueError):
+            pass
+    try:
+        return kind(text)
+    except TypeError:  # one that wants more, as UnicodeDecodeError
+        return None
+
+
+def _built_in(name):
+    found = getattr(builtins, name, None)
+    return found if isinstance(found, type) and issubclass(found, BaseException) else None
