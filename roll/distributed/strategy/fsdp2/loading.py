@@ -26,11 +26,12 @@ def load_shards(
     kept_in: torch.dtype,
     cut: Callable[[LoadedModel], None],
     place: torch.device,
+    device: torch.device,
     adapts: bool = False,
 ) -> LoadedModel:
     """The model with this rank's shards in it, in dtype `kept_in`. `cut` shards the empty form of the model; `place` is
-    where the shards lie. `adapts`: with the adapters that `args` ask for; the weights beside them, which no optimizer
-    touches, are kept in model_args.dtype. Collective.
+    where the shards lie, `device` the one that computes. `adapts`: with the adapters that `args` ask for; the weights
+    beside them, which no optimizer touches, are kept in model_args.dtype. Collective.
 
     Every buffer comes from the rank that reads: those that no checkpoint holds (the frequencies of rotary embeddings)
     are numbers that the memory happened to contain otherwise.
@@ -42,12 +43,26 @@ def load_shards(
     source = _source(args, head, model) if rank == SOURCE else None
     ties = list(_ties(model.module))
     cut(model)
-    model.module.to_empty(device=place)
+    make_room(model.module, place, device)
     for (module, name), others in ties:
         for other, other_name in others:
             setattr(other, other_name, getattr(module, name))
     _fill(model.module, None if source is None else source.module)
     return model
+
+
+def make_room(module: nn.Module, place: torch.device, device: torch.device) -> None:
+    """Memory with no values yet for an empty module: parameters at `place`, buffers on the `device` that computes.
+
+    FSDP2 moves shards from host memory to the device when a block is called, and never moves buffers; NCCL takes no
+    tensor in host memory.
+    """
+    module.to_empty(device=place)
+    if place == device:
+        return
+    for part in module.modules():
+        for name, buffer in part.named_buffers(recurse=False, remove_duplicate=False):
+            part._buffers[name] = torch.empty_like(buffer, device=device)
 
 
 def _source(args: ModelArgs, head: Head, form: LoadedModel) -> LoadedModel:

@@ -68,6 +68,7 @@ class Fsdp2Rank:
             kept_in,
             self._cut,
             place,
+            self.context.device,
             adapts,
         )
         return self._model

@@ -58,14 +58,18 @@ def norms_of_heads(model: LoadedModel) -> frozenset[str]:
 def make_one(shards: Mapping[str, nn.Parameter], summed: frozenset[str], group: dist.ProcessGroup) -> None:
     """Gradients of what tensor-parallel ranks have whole: equal on all of them, up to the last bit, in which they must
     not drift apart, so they get the mean; of norms of heads the sum, since each has seen its heads alone."""
-    for name, gradient in _whole_gradients(shards):
-        dist.all_reduce(gradient, group=group)
+    for name, device, gradient in _whole_gradients(shards):
+        there = gradient.to(device)  # with offload_policy it is in host memory, which NCCL does not reach
+        dist.all_reduce(there, group=group)
         if name not in summed:
-            gradient.div_(group.size())
+            there.div_(group.size())
+        if there is not gradient:
+            gradient.copy_(there)
 
 
-def _whole_gradients(shards: Mapping[str, nn.Parameter]) -> Iterator[tuple[str, torch.Tensor]]:
+def _whole_gradients(shards: Mapping[str, nn.Parameter]) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """(name, kind of the device that computes, this rank's part)."""
     for name, shard in shards.items():
         assert isinstance(shard, DTensor)
         if isinstance(shard.grad, DTensor) and tensor_placement(shard) is None:
-            yield name, shard.grad.to_local()
+            yield name, shard.device_mesh.device_type, shard.grad.to_local()
