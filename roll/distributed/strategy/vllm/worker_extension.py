@@ -68,19 +68,23 @@ class LayerwiseUpdate:
         if self._is_open:  # the last update broke off: vLLM must forget the parts it collected
             self._close()
         self._is_whole = whole
-        self._missing = {
+        # Tied weights have two names, of which the model lists and loads the first.
+        second_names = self._parameter_names() - {name for name, _ in self._model.named_parameters()}
+        initialize_layerwise_reload(self._model)
+        # Only now: layers are in the form of the checkpoint, without the scales that online quantisation adds.
+        self._missing = {name.replace(".base_layer.", ".") for name in self._parameter_names() - second_names}
+        if self._device.type == "cpu":
+            self._have_experts_packed()
+        self._is_open = True
+
+    def _parameter_names(self) -> set[str]:
+        """All names of parameters that a checkpoint can hold: not the scales that attention computes itself."""
+        return {
             f"{prefix}.{name}"
             for prefix, module in self._model.named_modules()
             if not is_deferred_attention_layer(module)
             for name, _ in module.named_parameters(recurse=False)
         }
-        # Tied weights have two names, of which the model lists and loads the first.
-        self._missing &= {name for name, _ in self._model.named_parameters()}
-        self._missing = {name.replace(".base_layer.", ".") for name in self._missing}  # beside adapters
-        initialize_layerwise_reload(self._model)
-        if self._device.type == "cpu":
-            self._have_experts_packed()
-        self._is_open = True
 
     def add(self, source: dict[str, Any]) -> None:
         weights = list(self._receiver.read(decode_source(source)))

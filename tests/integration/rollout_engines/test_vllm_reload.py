@@ -1,0 +1,103 @@
+"""Weight updates of layers that vLLM keeps in another form than the checkpoint's, by its own functions for reloading.
+The engine around them is in the contract suite."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("vllm", reason="vllm is not installed")
+
+Named = Iterable[tuple[str, torch.Tensor]]
+
+
+def quantised_online() -> Any:
+    """A layer that vLLM quantises while it loads, as `quantization: fp8_per_tensor` asks, and tied weights."""
+    from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
+    from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
+    from vllm.model_executor.model_loader.weight_utils import default_weight_loader
+    from vllm.model_executor.utils import replace_parameter
+
+    class OnlineMethod(QuantizeMethodBase):
+        def create_weights(self, layer: nn.Module, *_: Any, **__: Any) -> None: ...
+
+        def apply(self, layer: nn.Module, *_: Any, **__: Any) -> torch.Tensor:
+            raise NotImplementedError
+
+        def process_weights_after_loading(self, layer: nn.Module) -> None:
+            weight: Any = layer.weight
+            scale = weight.abs().max().reshape(1) / 448
+            replace_parameter(layer, "weight", (weight / scale).to(torch.float8_e4m3fn).t().contiguous())
+            replace_parameter(layer, "weight_scale", scale)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.proj: Any = nn.Linear(3, 2, bias=True)
+            self.proj.quant_method = OnlineMethod()
+            self.embed = nn.Embedding(4, 3)
+            self.lm_head = nn.Linear(3, 4, bias=False)
+            self.lm_head.weight = self.embed.weight
+
+        def load_weights(self, weights: Named) -> set[str]:
+            parameters, loaded = dict(self.named_parameters()), set[str]()
+            for name, value in weights:
+                getattr(parameters[name], "weight_loader", default_weight_loader)(parameters[name], value)
+                loaded.add(name)
+            return loaded
+
+    model = Model().requires_grad_(False)
+    record_metadata_for_reloading(model)
+    model.proj.quant_method.process_weights_after_loading(model.proj)
+    return model
+
+
+Update = Callable[[dict[str, torch.Tensor]], list[str]]
+
+
+@pytest.fixture
+def model() -> Any:
+    return quantised_online()
+
+
+@pytest.fixture
+def update(model: Any, monkeypatch: pytest.MonkeyPatch) -> Update:
+    """A whole update with these weights; what it says is missing."""
+    from roll.distributed.strategy.vllm import worker_extension
+
+    monkeypatch.setattr(worker_extension, "decode_source", lambda source: source)
+    config: Any = None  # only layers of attention ask it
+    layerwise = worker_extension.LayerwiseUpdate(model, config, torch.device("cpu"), 0)
+    monkeypatch.setattr(layerwise._receiver, "read", lambda source: source.items())
+
+    def whole(weights: dict[str, torch.Tensor]) -> list[str]:
+        layerwise.begin(whole=True)
+        layerwise.add(weights)
+        return layerwise.finish()
+
+    return whole
+
+
+WEIGHTS = {
+    "proj.weight": torch.tensor([[448.0, 0, 0], [0, 224, 0]]),
+    "proj.bias": torch.tensor([1.0, 2]),
+    "embed.weight": torch.arange(12.0).reshape(4, 3),
+}
+
+
+def test_scales_of_online_quantisation_are_not_awaited_from_the_trainer(model: Any, update: Update) -> None:
+    """The names were taken from the quantised layers, so that the first update of every such engine failed."""
+    place = model.proj.weight.data_ptr()
+    for factor in (1.0, 2.0):
+        assert update({name: value * factor for name, value in WEIGHTS.items()}) == []
+        assert model.proj.weight.to(torch.float32).t().tolist() == [[448, 0, 0], [0, 224, 0]]
+        assert model.proj.weight_scale.tolist() == [factor]
+        assert model.proj.bias.tolist() == [factor, 2 * factor]
+    assert model.proj.weight.data_ptr() == place  # CUDA graphs read there
+
+
+@pytest.mark.parametrize("name", sorted(WEIGHTS))
+def test_a_weight_that_was_not_sent_is_named_and_a_tied_one_once(update: Update, name: str) -> None:
+    assert update({other: value for other, value in WEIGHTS.items() if other != name}) == [name]
