@@ -12,6 +12,7 @@ from roll.configs.problems import Problem
 from roll.configs.roles import idle_keys
 from roll.configs.run import RunConfig
 from roll.configs.switches import ROLE, switched_off
+from roll.utils.allocator import expandable
 
 SCHEDULE_KEYS = frozenset({"min_lr_ratio"})
 
@@ -71,6 +72,13 @@ def run_warnings(config: RunConfig, plan: RunPlan) -> Iterator[str]:
         yield (
             "system_envs.USE_MODELSCOPE does nothing here: write model_download_type: MODELSCOPE for models from there."
         )
+    for name, worker in config.model_roles.items():
+        given = {**config.system_envs, **worker.system_envs}
+        if (names := expandable(given)) and plan.layout.shares_devices(name):
+            yield (
+                f"{name}: expandable_segments is taken out of {names[0]} of system_envs: weights go to other roles on "
+                "its GPUs by CUDA IPC, which containers refuse for such memory. Set it for roles that share none."
+            )
     for name, worker in config.learning_roles.items():
         args = worker.training_args
         if args.warmup_steps and args.warmup_ratio:

@@ -13,6 +13,7 @@ import psutil
 
 from roll.doctor.finding import Finding
 from roll.errors import ResourceError
+from roll.utils.allocator import expandable
 from roll.utils.ray_address import check_reachable
 
 GIB = 1 << 30
@@ -115,6 +116,9 @@ def environment_findings(environment: Mapping[str, str] = os.environ) -> Iterato
     if environment.get("PYTHONDONTWRITEBYTECODE"):
         what = "PYTHONDONTWRITEBYTECODE is set: every worker compiles all modules anew, and starts many times slower"
         yield Finding("hint", what, "PYTHONDONTWRITEBYTECODE", "unset it")
+    for name in expandable(environment):
+        what = f"{name} switches expandable_segments on: roles that share GPUs start without it, for CUDA IPC"
+        yield Finding("hint", what, name, "unset it, or set it in the system_envs of roles with GPUs of their own")
     if environment.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON"):
         yield Finding("ok", "HF_HUB_OFFLINE is set: models and data come from this machine alone")
 

@@ -20,6 +20,7 @@ from roll.distributed.executor.placement import Occupant, Placement
 from roll.distributed.executor.pools.job_pool import JobPool
 from roll.distributed.executor.pools.task_pool import TaskPool
 from roll.distributed.executor.processes.cluster import Calls, Cluster, WorkerSpec
+from roll.distributed.executor.processes.environment import SHARES_GPUS
 from roll.distributed.executor.processes.launch import RayRuntime
 from roll.distributed.executor.processes.resource_manager import ResourceManager
 from roll.distributed.executor.processes.suspension import SuspensionWatch
@@ -230,10 +231,12 @@ class RunClusters:
             for seat in seats
         ]
         is_engine = role.use == "generate"
+        shares = self.resources.has_gpus and self._plan.layout.shares_devices(name)
+        on_shared_gpus = {SHARES_GPUS: "1"} if shares else {}
         spec = WorkerSpec(
             worker_class=_WORKERS[role.use],
             arguments=[(blueprint, *([self._plan.most_answers] if is_engine else [])) for blueprint in blueprints],
-            system_envs={**self._engine_environment(settings), **self._environment(settings)},
+            system_envs={**self._engine_environment(settings), **self._environment(settings), **on_shared_gpus},
             is_async=is_engine,
             is_distributed=not is_engine,
             timeout_s=self._config.rpc_timeout,

@@ -139,3 +139,24 @@ def test_a_row_of_a_pipelines_own_decides_like_the_others() -> None:
 def test_only_the_critic_carries_values_and_it_starts_from_a_reward_model() -> None:
     assert [role.name for role in ROLES.values() if role.head == "value"] == ["critic"]
     assert CRITIC.model_keys == ("reward_pretrain", "pretrain")
+
+
+@pytest.mark.parametrize(
+    ("infer", "envs", "said"),
+    [
+        (
+            [0, 1],
+            {"system_envs.PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+            {"actor_train", "actor_infer"},
+        ),
+        ([0, 1], {"actor_train.system_envs.PYTORCH_ALLOC_CONF": "expandable_segments:True"}, {"actor_train"}),
+        ([0, 1], {"system_envs.PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512"}, set[str]()),
+        ([4, 5], {"actor_infer.system_envs.PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, set[str]()),
+    ],
+)
+def test_expandable_segments_of_roles_that_share_gpus_are_said_to_be_taken_out(
+    infer: list[int], envs: dict[str, Any], said: set[str]
+) -> None:
+    made = config({"actor_infer.device_mapping": infer, "num_gpus_per_node": 8, **envs})
+    found = {text.partition(":")[0] for text in warnings_of(made) if "expandable_segments" in text}
+    assert said <= found if said else not found

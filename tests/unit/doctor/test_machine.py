@@ -112,6 +112,8 @@ def test_the_environment_is_read() -> None:
         ("hint", "PYTHONDONTWRITEBYTECODE"),
     ]
     assert levels(machine.environment_findings({})) == ["ok"]
+    expandable = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512,expandable_segments:True"}
+    assert "roles that share GPUs start without it" in told(machine.environment_findings(expandable))
     assert "HF_HUB_OFFLINE is set" in told(machine.environment_findings({"HF_HUB_OFFLINE": "1"}))
 
 

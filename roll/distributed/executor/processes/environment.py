@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 
 from roll.distributed.executor.processes.resource_manager import TakenSeat
+from roll.utils.allocator import clear_expandable
 from roll.utils.network import LOOPBACK
 
 # NCCL's own defaults where its version is new enough, said aloud: SGLang sets others for itself, and the ranks of one
@@ -15,6 +16,17 @@ from roll.utils.network import LOOPBACK
 _NCCL = {"NCCL_CUMEM_ENABLE": "1", "NCCL_NVLS_ENABLE": "2"}
 RUN_MARK = "ROLL_RUN"  # in the environment of every worker and of what it starts: the id of its run
 RUN_ID = uuid.uuid4().hex  # of this driver's
+
+
+SHARES_GPUS = "ROLL_SHARES_GPUS"  # in the environment of workers whose GPUs another role uses as well
+
+
+def begin_environment(variables: MutableMapping[str, str], own: Mapping[str, str]) -> list[str]:
+    """Adds to a worker's variables what is its `own`, before torch is imported. Returns the variables, inherited from a
+    shell or an image, in which expandable segments were switched off: of roles that share GPUs, memory must be open to
+    other processes (`roll.utils.allocator`)."""
+    variables.update(own)
+    return clear_expandable(variables) if SHARES_GPUS in variables else []
 
 
 def role_environment(role: str, system_envs: Mapping[str, str], seat: TakenSeat) -> dict[str, str]:

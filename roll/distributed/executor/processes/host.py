@@ -19,7 +19,7 @@ from typing import Any
 
 import ray
 
-from roll.distributed.executor.processes.environment import IMPORT_FOLDERS
+from roll.distributed.executor.processes.environment import IMPORT_FOLDERS, begin_environment
 from roll.distributed.executor.processes.failures import Failure
 from roll.distributed.executor.processes.memory import MemoryWatch
 from roll.utils.background import lost_failure
@@ -36,12 +36,14 @@ class Host:
     `Failure`: KeyboardInterrupt and SystemExit, too, which would otherwise mean something to Ray."""
 
     def __init__(self, rank: int, environment: Mapping[str, str]):
-        os.environ.update(environment)
+        cleared = begin_environment(os.environ, environment)
         for folder in filter(None, os.environ.get(IMPORT_FOLDERS, "").split(os.pathsep)):
             add_folder(Path(folder))
         for stream in (sys.stdout, sys.stderr):  # the first lines of the process's own log, see `launch`
             stream.write(f":worker:{os.environ.get('ROLL_ROLE')}-{rank}\n")
             stream.flush()
+        if cleared:
+            sys.stderr.write(f"{', '.join(cleared)}: without expandable_segments, since this role shares its GPUs\n")
         self._rank = rank
         self._worker: Any = None
         self._build_failure: Failure | None = None

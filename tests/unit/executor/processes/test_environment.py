@@ -3,6 +3,8 @@ import pytest
 from roll.distributed.executor.processes.environment import (
     RUN_ID,
     RUN_MARK,
+    SHARES_GPUS,
+    begin_environment,
     import_environment,
     rank_environment,
     role_environment,
@@ -42,6 +44,17 @@ def test_threads_and_nccl_settings_of_each_kind_of_role(role: str, seat: TakenSe
 
 def test_what_the_user_sets_wins():
     assert role_environment("critic", {"OMP_NUM_THREADS": "4"}, on(LAPTOP))["OMP_NUM_THREADS"] == "4"
+
+
+@pytest.mark.parametrize(("own", "left"), [({SHARES_GPUS: "1"}, {"PYTORCH_ALLOC_CONF": "a:1"}), ({}, None)])
+def test_roles_that_share_gpus_start_without_expandable_segments(own: dict[str, str], left: dict[str, str] | None):
+    """Whoever sets the flag: a shell or an image, which workers inherit, or system_envs."""
+    inherited = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    own = own | {"PYTORCH_ALLOC_CONF": "a:1,expandable_segments:True"}
+    variables = dict(inherited)
+    cleared = begin_environment(variables, own)
+    assert variables == (own | left if left is not None else inherited | own)
+    assert cleared == ([] if left is None else ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
 
 
 def test_sglang_leaves_the_settings_of_nccl_to_those_of_all_roles():
