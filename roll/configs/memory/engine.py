@@ -14,7 +14,6 @@ from roll.configs.memory.share import SHARED, given_share, share_key
 
 _GRAPHS = 1.0 * GB  # captured batch sizes and model decide: 0.5 to 2
 _PREFILL_TOKENS = 8192  # of one forward pass, unless told otherwise
-_PAGE_BYTES = {"fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True)
@@ -74,8 +73,7 @@ def _memory(
     room, cache = _cache(
         facts, engine, share, weights.num_bytes, total((*working, *graphs)) if key.holds_everything else 0
     )
-    page = _PAGE_BYTES.get(str(worker.strategy_config.get("kv_cache_dtype")), size)
-    per_token = cache_bytes_per_token(shape, page, tensor, pipeline)
+    per_token = cache_bytes_per_token(shape, size, tensor, pipeline)
     name = (
         f"key-value cache for {_tokens(cache / per_token)}" if cache else f"key-value cache up to {share:g} of the GPU"
     )

@@ -18,6 +18,7 @@ from roll.configs.memory.share import default_share
 from roll.configs.problems import Problem, nearest
 from roll.configs.strategies.spec import Choice
 from roll.configs.strategies.value_kinds import Kinds, class_annotations, kinds_of, misfits
+from roll.distributed.strategy.engine_options import SGLANG, refusals, refused_keys
 
 SOCKETS_VARIABLE = "ROLL_SOCKETS_DIRECTORY"
 REPACKS = "it packs layers anew after every weight update"
@@ -28,26 +29,6 @@ _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _CPU_KV_CACHE_TOKENS = 32_768
 _CPU_MAX_RUNNING_REQUESTS = 256
 
-# Keys of ServerArgs that belong to another setting, or that the strategy relies on; values that mean the same are fine.
-_TAKEN: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "model_path": ("set model_args.model_name_or_path", ()),
-    "tokenizer_path": ("set model_args.tokenizer_path", ()),
-    "device": ("the role's device_mapping says", ()),
-    "dp_size": ("more devices in device_mapping give more engines", (1,)),
-    "pp_size": ("weight updates reach the first pipeline stage only; use tp_size", (1,)),
-    "nnodes": ("an engine stays on one node", (1,)),
-    "node_rank": ("an engine stays on one node", (0,)),
-    "skip_tokenizer_init": ("stop strings need the tokenizer", (False,)),
-    "tokenizer_worker_num": ("requests enter by the worker's own process", (1,)),
-    "sampling_backend": ("only this one draws every sample from its own seed", ("pytorch",)),
-    "allow_auto_truncate": ("an over-long prompt is refused", (False,)),
-    "enable_weights_cpu_backup": ("weights that did not change are not sent again after an offload", (True,)),
-    "speculative_algorithm": ("log-probs and seeds of drafted tokens are not checked here yet", ()),
-    "disaggregation_mode": ("an engine prefills and decodes itself", ("null",)),
-    "enable_return_routed_experts": ("actor_train.router_replay.mode: R3 does", (False,)),
-    "enable_lora": ("weight updates send whole weights", (False,)),
-    "custom_sigquit_handler": ("the worker watches the engine's processes itself", ()),
-}
 # Ranges that the fields do not state, beyond which an engine fails after minutes.
 _COUNT: dict[str, float] = {"least": 1}
 _RANGES: dict[str, dict[str, float]] = {
@@ -129,15 +110,14 @@ def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:
     """Keys of `strategy_config` that ServerArgs does not have, or that are not the user's to set."""
     at = f"{role_name}.strategy_args.strategy_config"
     known = engine_argument_kinds()
+    refused = refused_keys(SGLANG, role)
+    others = [key for key in role.strategy_config if key not in refused]
     if known is not None:
         kinds = {key: replace(kind, **_RANGES.get(key, {})) for key, kind in known.items() if kind is not None}
-        given = {key: value for key, value in role.strategy_config.items() if key not in _TAKEN}
-        yield from misfits(at, given, kinds)
-    for key, value in role.strategy_config.items():
-        reason, same = _TAKEN.get(key, ("", ()))
-        if reason and value is not None and value not in same:
-            yield Problem(f"{at}.{key} cannot be set: {reason}.", (f"{at}.{key}",))
-        elif known is not None and key not in known:
+        yield from misfits(at, {key: role.strategy_config[key] for key in others}, kinds)
+    yield from refusals(SGLANG, role_name, role)
+    for key in others:
+        if known is not None and key not in known:
             match = nearest(key, known)
             hint = f"Did you mean {match}? " if match else ""
             yield Problem(

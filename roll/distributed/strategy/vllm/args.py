@@ -17,6 +17,7 @@ from roll.configs.memory.share import default_share
 from roll.configs.problems import Problem, nearest
 from roll.configs.strategies.spec import Choice
 from roll.configs.strategies.value_kinds import Kinds, class_annotations, kinds_of, misfits
+from roll.distributed.strategy.engine_options import VLLM, refusals, refused_keys
 from roll.utils.network import LOOPBACK
 
 WORKER_EXTENSION = "roll.distributed.strategy.vllm.worker_extension.RollWorkerExtension"
@@ -28,18 +29,6 @@ _CPU_KV_CACHE_BYTES = 256 << 20
 _CPU_MAX_NUM_SEQS = 256
 _ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # for which vLLM has room, and no others
 
-# Keys of AsyncEngineArgs that belong to another setting, or that the strategy relies on.
-_TAKEN = {
-    "model": "set model_args.model_name_or_path",
-    "tokenizer": "set model_args.tokenizer_path",
-    "worker_extension_cls": "weight updates need ours",
-    "logprobs_mode": "log-probs must be those of the distribution that was sampled from (processed_logprobs)",
-    "data_parallel_size": "more devices in device_mapping give more engines",
-    "max_lora_rank": "it follows actor_train.model_args.lora_rank",
-    "max_loras": "the policy's adapter is the only one",
-    "max_cpu_loras": "the policy's adapter is the only one",
-}
-_MAY_BE_ONE = ("data_parallel_size", "max_loras", "max_cpu_loras")  # of these: what they are anyway
 # Ranges that the fields do not state, beyond which an engine fails after minutes.
 _COUNT: dict[str, float] = {"least": 1}
 _RANGES: dict[str, dict[str, float]] = {
@@ -134,14 +123,14 @@ def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:
     """Keys of `strategy_config` that AsyncEngineArgs does not take, or that are not the user's to set."""
     at = f"{role_name}.strategy_args.strategy_config"
     known = engine_argument_kinds()
+    refused = refused_keys(VLLM, role)
+    others = [key for key in role.strategy_config if key not in refused]
     if known is not None:
         kinds = {key: replace(kind, **_RANGES.get(key, {})) for key, kind in known.items() if kind is not None}
-        given = {key: value for key, value in role.strategy_config.items() if key not in _TAKEN}
-        yield from misfits(at, given, kinds)
-    for key in role.strategy_config:
-        if key in _TAKEN and role.strategy_config[key] not in ((None, 1) if key in _MAY_BE_ONE else (None,)):
-            yield Problem(f"{at}.{key} cannot be set: {_TAKEN[key]}.", (f"{at}.{key}",))
-        elif known is not None and key not in known:
+        yield from misfits(at, {key: role.strategy_config[key] for key in others}, kinds)
+    yield from refusals(VLLM, role_name, role)
+    for key in others:
+        if known is not None and key not in known:
             match = nearest(key, known)
             hint = f"Did you mean {match}? " if match else ""
             yield Problem(

@@ -1,0 +1,197 @@
+"""The table of engine arguments that change what is sampled or stored, and of those that the strategies rely on.
+
+Every argument of vLLM 0.32.0 and SGLang 0.5.23 was read for it. One that is in no table changes speed, memory or the
+last bits of a sum: `tests/unit/distributed/strategy/engine_options_without_effect.txt` lists them, and a test fails
+for an argument of a newer engine that is in neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from roll.configs.cluster import WorkerConfig
+from roll.configs.problems import Problem
+from roll.configs.roles import ACTOR_INFER
+
+OFF: tuple[Any, ...] = (False, "", {}, [])
+_CHECKPOINT = "trainers send weights in bf16 or fp32, and it wants them quantised"
+_FEWER_BITS = "log-probs of numbers with fewer bits are not checked here"
+_STATE = "log-probs from a state that is kept otherwise are not checked here"
+_DRAFTS = "log-probs and seeds of drafted tokens are not checked here, and the drafter's weights would grow stale"
+_STALE = "keys and values that are kept outside of the engine would outlive a weight update"
+_EXPERTS = "weight updates do not follow experts that are moved or copied"
+_OTHER_WEIGHTS = "weight updates do not reach weights that are kept elsewhere"
+_OTHER_DISTRIBUTION = "it changes the distribution, which the trainer's log-probs would not know"
+_NO_STRUCTURE = "requests ask for no structure, so that it would change nothing or what is sampled"
+_ANOTHER_MODEL = "trainers would have another model: set the key of model_args"
+_FORM = "set model_args.model_config_kwargs, which trainers read as well"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Why an argument is refused, and the values that are fine; `bad`: all are but these. `dtype_names`: so is the
+    role's own number format."""
+
+    reason: str
+    fine: tuple[Any, ...] = OFF
+    dtype_names: bool = False
+    bad: tuple[Any, ...] = ()
+
+
+def _rules(reason: str, names: str, *fine: Any) -> dict[str, Rule]:
+    return dict.fromkeys(names.split(), Rule(reason, OFF + fine))
+
+
+ONLINE_FP8 = ("fp8_per_tensor", "fp8_per_block", "fp8_per_channel")
+
+VLLM: Mapping[str, Rule] = {
+    "model": Rule("set model_args.model_name_or_path", ()),
+    "tokenizer": Rule("set model_args.tokenizer_path", ()),
+    "worker_extension_cls": Rule("weight updates need ours", ()),
+    "logprobs_mode": Rule("log-probs must be those of the distribution that was sampled from (processed_logprobs)", ()),
+    "data_parallel_size": Rule("more devices in device_mapping give more engines", (1,)),
+    "max_lora_rank": Rule("it follows actor_train.model_args.lora_rank", ()),
+    "max_loras": Rule("the policy's adapter is the only one", (1,)),
+    "max_cpu_loras": Rule("the policy's adapter is the only one", (1,)),
+    "lora_target_modules": Rule("the engine would leave adapters out that are trained"),
+    "dtype": Rule("set model_args.dtype", ("auto",), dtype_names=True),
+    "quantization": Rule(f"{_CHECKPOINT}; {', '.join(ONLINE_FP8)} quantise what is sent", OFF + ONLINE_FP8),
+    "kv_cache_dtype": Rule(_FEWER_BITS, ("auto",), dtype_names=True),
+    "load_format": Rule(_CHECKPOINT, bad=("bitsandbytes", "gguf")),
+    "generation_config": Rule("set generating_args, and model_args for the tokens that end an answer", ("auto",)),
+    "runner": Rule("it generates", ("auto", "generate")),
+    "convert": Rule("it generates", ("auto", "none")),
+    "mamba_cache_dtype": Rule(_STATE, ("auto",)),
+    "mamba_ssm_cache_dtype": Rule(_STATE, ("auto",)),
+    "hf_overrides": Rule(_FORM),
+    "quantization_config": Rule(f"of online quantisation only quantization: {', '.join(ONLINE_FP8)} is shown here"),
+    **_rules(_FEWER_BITS, "kv_cache_dtype_skip_layers kv_sharing_fast_prefill"),
+    **_rules(_STATE, "enable_mamba_cache_stochastic_rounding mamba_cache_philox_rounds use_replayssm"),
+    **_rules(_DRAFTS, "speculative_config spec_method spec_model spec_tokens"),
+    **_rules(_OTHER_DISTRIBUTION, "logits_processors override_generation_config watermark_config diffusion_config"),
+    **_rules(_OTHER_DISTRIBUTION, "disable_sliding_window engram_config"),
+    **_rules(_NO_STRUCTURE, "structured_outputs_config reasoning_parser reasoning_parser_plugin reasoning_config"),
+    **_rules(_STALE, "kv_transfer_config kv_offloading_size ec_transfer_config", 0),
+    **_rules(_EXPERTS, "enable_eplb eplb_config enable_elastic_ep"),
+    **_rules(_ANOTHER_MODEL, "model_weights hf_config_path revision code_revision tokenizer_revision"),
+    **_rules(_ANOTHER_MODEL, "model_class_overrides"),
+    "tokenizer_mode": Rule(_ANOTHER_MODEL, ("auto", "hf", "slow")),
+    "skip_tokenizer_init": Rule("stop strings need the tokenizer"),
+    "enable_return_routed_experts": Rule("actor_train.router_replay.mode: R3 has SGLang do it"),
+    "enable_trace_replay": Rule("samples would be those of a trace"),
+    "weight_transfer_config": Rule("weight updates go by the worker's own extension"),
+    "default_mm_loras": Rule("the policy's adapter is the only one"),
+}
+
+SGLANG: Mapping[str, Rule] = {
+    "model_path": Rule("set model_args.model_name_or_path", ()),
+    "tokenizer_path": Rule("set model_args.tokenizer_path", ()),
+    "device": Rule("the role's device_mapping says", ()),
+    "dp_size": Rule("more devices in device_mapping give more engines", (1,)),
+    "pp_size": Rule("weight updates reach the first pipeline stage only; use tp_size", (1,)),
+    "nnodes": Rule("an engine stays on one node", (1,)),
+    "node_rank": Rule("an engine stays on one node", (0,)),
+    "skip_tokenizer_init": Rule("stop strings need the tokenizer", (False,)),
+    "tokenizer_worker_num": Rule("requests enter by the worker's own process", (1,)),
+    "sampling_backend": Rule("only this one draws every sample from its own seed", ("pytorch",)),
+    "allow_auto_truncate": Rule("an over-long prompt is refused", (False,)),
+    "enable_weights_cpu_backup": Rule("weights that did not change are not sent again after an offload", (True,)),
+    "disaggregation_mode": Rule("an engine prefills and decodes itself", ("null",)),
+    "enable_return_routed_experts": Rule("actor_train.router_replay.mode: R3 does", (False,)),
+    "enable_lora": Rule("weight updates send whole weights", (False,)),
+    "lora_paths": Rule("weight updates send whole weights"),
+    "custom_sigquit_handler": Rule("the worker watches the engine's processes itself", ()),
+    "dtype": Rule("set model_args.dtype", ("auto",), dtype_names=True),
+    "quantization": Rule("weight updates of quantised layers are not shown here; vLLM's quantization is", OFF),
+    "kv_cache_dtype": Rule(_FEWER_BITS, ("auto",), dtype_names=True),
+    "qsa_indexer_dtype": Rule(_FEWER_BITS, ("auto",), dtype_names=True),
+    "deepep_dispatcher_output_dtype": Rule(_FEWER_BITS, ("auto", "bf16")),
+    "flashinfer_a2a_dispatch_type": Rule(_FEWER_BITS, ("auto", "bf16")),
+    "flashinfer_mxfp4_moe_precision": Rule(_FEWER_BITS, ("default", "bf16")),
+    "prefill_kv_cache_dequant_dtype": Rule(_FEWER_BITS, ("auto",)),
+    "mamba_ssm_dtype": Rule(_STATE, ("auto", "float32")),
+    "json_model_override_args": Rule(_FORM, (*OFF, "{}")),
+    "grammar_backend": Rule(_NO_STRUCTURE, ("none",)),
+    "sampling_defaults": Rule("set generating_args", ("openai", "model")),
+    "preferred_sampling_params": Rule("set generating_args"),
+    "tokenizer_mode": Rule(_ANOTHER_MODEL, ("auto",)),
+    "model_config_parser": Rule(_ANOTHER_MODEL, ("auto", "hf")),
+    "kv_canary": Rule("it writes marks into the cache", ("none",)),
+    "load_format": Rule(_CHECKPOINT, bad=("bitsandbytes", "gguf", "flash_rl")),
+    "rl_on_policy_target": Rule("its log-probs are those of another trainer's kernels, and not checked here"),
+    "forward_hooks": Rule(_OTHER_DISTRIBUTION),
+    "is_embedding": Rule("it generates"),
+    "encoder_only": Rule("it generates"),
+    "delete_ckpt_after_loading": Rule("trainers load the same files"),
+    **_rules(_CHECKPOINT, "quantization_param_path modelopt_quant modelopt_checkpoint_restore_path"),
+    **_rules(_CHECKPOINT, "modelopt_checkpoint_save_path modelopt_export_path quantize_and_serve rl_quant_profile"),
+    **_rules(_FEWER_BITS, "enable_quant_communications enable_w4a4_mxfp4_megamoe enable_deepseek_v4_fp4_indexer"),
+    **_rules(_FEWER_BITS, "enable_tf32_matmul enable_hisparse hisparse_config enable_decoder_swa_bounded_replay"),
+    **_rules(_FEWER_BITS, "enable_encoder_swa_bounded_replay enable_mis"),
+    **_rules(_STATE, "enable_mamba_cache_stochastic_rounding mamba_cache_philox_rounds enable_int8_mamba_checkpoint"),
+    **_rules(_STATE, "enable_linear_replayssm enable_linear_replayssm_spec"),
+    **_rules(_OTHER_DISTRIBUTION, "enable_custom_logit_processor enable_watermark watermark_config watermark_key"),
+    **_rules(_OTHER_DISTRIBUTION, "watermark_key_b watermark_default_enabled watermark_enforce_all dllm_algorithm"),
+    **_rules(_OTHER_DISTRIBUTION, "dllm_algorithm_config dllm_fdfo enable_strict_thinking mlx_enable_sampling"),
+    **_rules(_NO_STRUCTURE, "constrained_json_whitespace_pattern constrained_json_disable_any_whitespace"),
+    **_rules(_NO_STRUCTURE, "constrained_json_max_whitespace_cnt reasoning_parser"),
+    **_rules(_STALE, "hicache_storage_backend enable_lmcache lmcache_config_file enable_flexkv flexkv_config_file"),
+    **_rules(_STALE, "enable_unified_cache_external_linker unified_cache_external_linker_backend radix_cache_backend"),
+    **_rules(_EXPERTS, "enable_eplb ep_num_redundant_experts enable_elastic_expert_backup elastic_ep_backend", 0),
+    **_rules(_EXPERTS, "enable_waterfill enable_paged_experts"),
+    "init_expert_location": Rule(_EXPERTS, ("trivial",)),
+    **_rules(_OTHER_WEIGHTS, "kt_weight_path kt_num_gpu_experts custom_weight_loader enable_nvidia_megakernel"),
+    **_rules(_OTHER_WEIGHTS, "enable_amd_monokernel ple_offload_embedding ple_offload_dir"),
+    "weight_cache_mode": Rule(_OTHER_WEIGHTS, ("off",)),
+    **_rules(_ANOTHER_MODEL, "revision decrypted_config_file"),
+    **_rules(
+        _DRAFTS,
+        "speculative_algorithm uno_lora_path speculative_draft_model_path speculative_boundary_reduction "
+        "speculative_draft_model_revision speculative_draft_load_format speculative_num_steps speculative_eagle_topk "
+        "speculative_num_draft_tokens speculative_dflash_block_size speculative_domino_candidate_pool_size "
+        "speculative_dspark_block_size speculative_dspark_sps_table_path speculative_dspark_confidence_sts_path "
+        "speculative_use_rejection_sampling speculative_use_block_verification speculative_token_map "
+        "speculative_draft_kv_cache_dtype speculative_draft_window_size speculative_draft_sink_size "
+        "speculative_enable_w4a4_mxfp4_megamoe speculative_draft_model_quantization enable_multi_layer_eagle "
+        "speculative_adaptive speculative_adaptive_config decoupled_spec_bind_endpoint decoupled_spec_rank "
+        "decoupled_spec_connect_endpoints decrypted_draft_config_file enable_draft_weights_cpu_backup",
+    ),
+    "decoupled_spec_role": Rule(_DRAFTS, (*OFF, "null")),
+}
+
+_DTYPE_NAMES = {"fp32": ("float32", "float"), "bf16": ("bfloat16", "bf16"), "fp16": ("float16", "half")}
+
+
+def _is_refused(rules: Mapping[str, Rule], role: WorkerConfig, key: str) -> bool:
+    """Whether `strategy_config` gives an argument a value that its rule does not take; null asks for nothing."""
+    value = role.strategy_config[key]
+    if key not in rules or value is None:
+        return False
+    rule = rules[key]
+    if rule.bad:
+        return value in rule.bad
+    names = _DTYPE_NAMES[role.model_args.dtype] if rule.dtype_names else ()
+    return not any(value == fine for fine in (*rule.fine, *names))
+
+
+def refused_keys(rules: Mapping[str, Rule], role: WorkerConfig) -> list[str]:
+    """The keys of `strategy_config` whose values are refused."""
+    return [key for key in role.strategy_config if _is_refused(rules, role, key)]
+
+
+def refusals(rules: Mapping[str, Rule], role_name: str, role: WorkerConfig) -> Iterator[Problem]:
+    """What is wrong with these keys, and which values they may have. `load_format: dummy` begins with random weights,
+    which a trainer replaces for the policy's engines alone."""
+    at = f"{role_name}.strategy_args.strategy_config"
+    for key in refused_keys(rules, role):
+        fine = [str(value) for value in rules[key].fine if not isinstance(value, bool | dict | list) and value != ""]
+        rest = f" It may be {' or '.join(fine)}." if fine and not rules[key].bad else ""
+        yield Problem(f"{at}.{key} cannot be set: {rules[key].reason}.{rest}", (f"{at}.{key}",))
+    if role.strategy_config.get("load_format") == "dummy" and role_name != ACTOR_INFER.name:
+        yield Problem(
+            f"{at}.load_format: dummy begins with random weights, and no trainer sends others to {role_name}. Remove "
+            "it.",
+            (f"{at}.load_format",),
+        )

@@ -1,0 +1,113 @@
+"""Which engine arguments are refused, and that every argument of the installed engines has been read."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.configs.cluster import WorkerConfig
+from roll.distributed.strategy.engine_options import ONLINE_FP8, SGLANG, VLLM, Rule, refusals
+from roll.distributed.strategy.sglang import args as sglang_args
+from roll.distributed.strategy.vllm import args as vllm_args
+
+_LISTS = Path(__file__).with_name("engine_options_without_effect.txt")
+RULES = {"vllm": VLLM, "sglang": SGLANG}
+ARGUMENTS: dict[str, Callable[[], Mapping[str, Any] | None]] = {
+    "vllm": vllm_args.engine_argument_kinds,
+    "sglang": sglang_args.engine_argument_kinds,
+}
+
+
+def without_effect(engine: str) -> set[str]:
+    sections = _LISTS.read_text(encoding="utf-8").split("# ")
+    (words,) = [section.partition("\n")[2] for section in sections if section.startswith(f"{engine}:")]
+    return set(words.split())
+
+
+def said(
+    rules: Mapping[str, Rule], role_name: str = "actor_infer", number_format: str = "bf16", **given: Any
+) -> list[str]:
+    role = WorkerConfig.model_validate(
+        {
+            "model_args": {"model_name_or_path": "m", "dtype": "bf16"},
+            "strategy_args": {"strategy_name": "vllm", "strategy_config": given},
+        }
+    )
+    return [problem.text for problem in refusals(rules, role_name, role)]
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_every_argument_of_the_installed_engine_is_in_one_list(engine: str) -> None:
+    """A new argument fails here until somebody has read whether it changes what is sampled or stored."""
+    known = ARGUMENTS[engine]()
+    if known is None:
+        pytest.skip(f"{engine} is not installed")
+    listed = without_effect(engine)
+    assert {*known} - {*RULES[engine]} - listed == set()
+    assert listed - {*known} == set() and {*RULES[engine]} - {*known} == set()
+    assert listed & {*RULES[engine]} == set()
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("vllm", {"quantization": "awq"}, "trainers send weights in bf16 or fp32"),
+    ("vllm", {"quantization": "fp8"}, "It may be fp8_per_tensor or fp8_per_block or fp8_per_channel."),
+    ("vllm", {"quantization_config": {"linear": "mxfp8"}}, "only quantization: fp8_per_tensor"),
+    ("vllm", {"kv_cache_dtype": "fp8"}, "log-probs of numbers with fewer bits are not checked here. It may be auto."),
+    ("vllm", {"kv_cache_dtype": "float16"}, "fewer bits"),
+    ("vllm", {"speculative_config": {"method": "ngram"}}, "drafted tokens"),
+    ("vllm", {"spec_tokens": 3}, "drafted tokens"),
+    ("vllm", {"logits_processors": ["a.b:C"]}, "it changes the distribution"),
+    ("vllm", {"structured_outputs_config": {"backend": "xgrammar"}}, "requests ask for no structure"),
+    ("vllm", {"override_generation_config": {"top_k": 3}}, "it changes the distribution"),
+    ("vllm", {"generation_config": "vllm"}, "set generating_args"),
+    ("vllm", {"dtype": "float32"}, "set model_args.dtype"),
+    ("vllm", {"load_format": "bitsandbytes"}, "wants them quantised"),
+    ("vllm", {"hf_overrides": {"rope_theta": 1}}, "set model_args.model_config_kwargs"),
+    ("vllm", {"kv_offloading_size": 4.0}, "would outlive a weight update"),
+    ("vllm", {"enable_eplb": True}, "do not follow experts"),
+    ("vllm", {"mamba_ssm_cache_dtype": "float16"}, "a state that is kept otherwise"),
+    ("sglang", {"quantization": "fp8"}, "weight updates of quantised layers"),
+    ("sglang", {"kv_cache_dtype": "fp8_e5m2"}, "fewer bits"),
+    ("sglang", {"speculative_algorithm": "EAGLE"}, "drafted tokens"),
+    ("sglang", {"speculative_draft_model_path": "/draft"}, "drafted tokens"),
+    ("sglang", {"enable_custom_logit_processor": True}, "it changes the distribution"),
+    ("sglang", {"grammar_backend": "xgrammar"}, "requests ask for no structure, so that it would change nothing"),
+    ("sglang", {"preferred_sampling_params": {"top_k": 5}}, "set generating_args"),
+    ("sglang", {"json_model_override_args": '{"rope_theta": 1}'}, "set model_args.model_config_kwargs"),
+    ("sglang", {"enable_weights_cpu_backup": False}, "weights that did not change"),
+    ("sglang", {"hicache_storage_backend": "file"}, "would outlive a weight update"),
+    ("sglang", {"load_format": "flash_rl"}, "wants them quantised"),
+    ("sglang", {"delete_ckpt_after_loading": True}, "trainers load the same files"),
+]
+
+
+@pytest.mark.parametrize(("engine", "given", "reason"), REFUSED, ids=[f"{e}-{next(iter(g))}" for e, g, _ in REFUSED])
+def test_what_changes_samples_or_log_probs_is_refused_with_the_reason(
+    engine: str, given: dict[str, Any], reason: str
+) -> None:
+    (text,) = said(RULES[engine], **given)
+    assert text.startswith(f"actor_infer.strategy_args.strategy_config.{next(iter(given))} cannot be set: ")
+    assert reason in text
+
+
+FINE: list[tuple[str, dict[str, Any]]] = [
+    *[("vllm", {"quantization": name}) for name in ONLINE_FP8],
+    ("vllm", {"kv_cache_dtype": "auto", "dtype": "bfloat16", "generation_config": "auto"}),
+    ("vllm", {"kv_cache_dtype": "bfloat16"}),
+    ("vllm", {"speculative_config": None, "logits_processors": [], "enable_eplb": False}),
+    ("vllm", {"load_format": "dummy"}),
+    ("sglang", {"kv_cache_dtype": "bf16", "speculative_algorithm": None, "grammar_backend": "none"}),
+    ("sglang", {"json_model_override_args": "{}", "enable_custom_logit_processor": False, "dp_size": 1}),
+]
+
+
+@pytest.mark.parametrize(("engine", "given"), FINE)
+def test_values_that_change_nothing_pass(engine: str, given: dict[str, Any]) -> None:
+    assert said(RULES[engine], **given) == []
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_random_weights_are_for_engines_that_a_trainer_sends_to(engine: str) -> None:
+    (text,) = said(RULES[engine], role_name="rewards.judge", load_format="dummy")
+    assert "no trainer sends others to rewards.judge" in text
