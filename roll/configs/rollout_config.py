@@ -144,7 +144,12 @@ class RolloutConfig(RunConfig):
     )
 
     # requests
-    max_running_requests: int = setting(128, "Most answers in flight per rollout engine.", ge=1)
+    max_running_requests: int | None = setting(
+        None,
+        "Most answers in flight per rollout engine, and of vLLM on GPUs its max_num_seqs. Default: 128; 512 for vLLM "
+        "and SGLang on GPUs.",
+        ge=1,
+    )
     is_use_additional_prompts: bool = setting(
         False,
         "When query_filter_config drops groups, start others in their place, at most as many as a step has. Off: the "

@@ -5,6 +5,7 @@ from roll.configs.memory.model_shape import ModelShape
 from roll.configs.memory.parts import RoleFacts
 from roll.configs.plan.run_plan import RunPlan, TrainPlan
 from roll.configs.roles import Role
+from roll.configs.strategy import answers_at_once
 
 
 def role_facts(
@@ -24,7 +25,7 @@ def role_facts(
         train=learns,
         gpu_bytes=gpu_bytes,
         bucket_bytes=plan.bucket_bytes if publishes else 0,
-        most_answers=plan.most_answers,
+        most_answers=answers_at_once(plan.most_answers, worker.strategy_name, on_gpus=True),
         longest=0 if role.is_apart else plan.longest_row,
     )
 

@@ -9,6 +9,7 @@ from roll.configs.plan.derive import compares_vocabulary, needs_ref_log_probs, w
 from roll.configs.plan.describe import counted, update_sum, updates_in_run
 from roll.configs.plan.run_plan import TrainPlan
 from roll.configs.preset_keys import preset_rows
+from roll.configs.strategy import answers_at_once
 
 _OLD = {
     "update": "from the update's own forward pass",
@@ -20,6 +21,8 @@ _OLD = {
 def batch_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, ...]]:
     for train in plan.trains.values():
         yield train.role, f"{batch_sum(plan, train)}; {updates_in_run(config, train)}"
+    if config.explores:
+        yield "answers", answers_sum(config, plan)
     if config.estimator.needs_greedy and config.explores:
         yield "greedy", f"{plan.num_groups} answers more, one to each prompt, with which rewards are compared"
     if config.learns:
@@ -89,6 +92,18 @@ def _ahead_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str,
     if weighs_importance(config):
         limit = "" if weight.upper_bound is None else f", at most {weight.upper_bound:g}"
         yield "", f"loss weighted by p / p_engine per {weight.weight_type}{limit} (train_infer_correction.is_weight)"
+
+
+def answers_sum(config: AlgorithmConfig, plan: BatchPlan) -> str:
+    """What one engine has to do in a step, and how much of it at once.
+
+    Example: "256 per engine in a step, 128 of them at once, 512 on GPUs (max_running_requests)"
+    """
+    each = -(-plan.samples_per_step // max(1, len(plan.layout["actor_infer"].workers)))
+    name = config.actor_infer.strategy_name
+    at_once, on_gpus = (answers_at_once(plan.most_answers, name, gpus) for gpus in (False, True))
+    more = f", {on_gpus} on GPUs" if on_gpus != at_once else ""
+    return f"{each} per engine in a step, {at_once} of them at once{more} (max_running_requests)"
 
 
 def batch_sum(plan: BatchPlan, train: TrainPlan) -> str:

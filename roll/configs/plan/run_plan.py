@@ -88,7 +88,7 @@ class RunPlan:
     trained_length: int  # of the longest row that is trained on
     longest_row: int  # that the run makes at all
     bucket_bytes: int = 0  # of a weight update; 0: weights go nowhere
-    most_answers: int = 0  # in flight in one engine
+    most_answers: int | None = None  # in flight in one engine; None: as many as suit it (`answers_at_once`)
     background: frozenset[str] = frozenset()  # roles that work whenever their devices are free
     leaving_whole: frozenset[str] = frozenset()  # of these: all their engines leave devices where one has to
     keeps_kv: bool = False  # of answers in flight when weights change

@@ -28,6 +28,7 @@ class Blueprint:
     keeps_kv: bool = False
     adapter_rank: int | None = None  # of LoRA adapters that are sent by themselves
     tells_routes: bool = False
+    most_answers: int | None = None  # in flight in an engine
 
 
 @dataclass(frozen=True)

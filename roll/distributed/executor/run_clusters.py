@@ -15,6 +15,7 @@ from roll.configs.plan.run_plan import RunPlan
 from roll.configs.roles import Use
 from roll.configs.run import RunConfig
 from roll.configs.strategies.table import spec_of
+from roll.configs.strategy import answers_at_once
 from roll.distributed.executor.blueprint import BatchLimits, Blueprint
 from roll.distributed.executor.placement import Occupant, Placement
 from roll.distributed.executor.pools.job_pool import JobPool
@@ -184,7 +185,7 @@ class RunClusters:
         layout, is_apart = self._plan.layout, self._config.roles[name].is_apart
         facade = partial(
             ApartCluster if is_apart else GenerateCluster,
-            room=self._plan.most_answers,
+            room=self._answers_at_once(settings),
             leaves_whole=name in self._plan.leaving_whole,
         )
         on_shared_gpus = self.resources.has_gpus and layout.shares_devices(name)
@@ -196,6 +197,9 @@ class RunClusters:
         recovery = EngineRecovery(cluster, RecoverySettings(cluster.spec.worker_class, arguments, waits))
         self._recoveries.append(recovery)
         return facade(cluster, recovery=recovery)
+
+    def _answers_at_once(self, settings: WorkerConfig) -> int:
+        return answers_at_once(self._plan.most_answers, settings.strategy_name, self.resources.has_gpus)
 
     def _environment(self, settings: WorkerConfig) -> dict[str, str]:
         """What the YAML wants in the environment of a role's workers."""
@@ -211,6 +215,7 @@ class RunClusters:
         role, seats = self._config.roles[name], self.resources.seats(self._plan.layout[name])
         assert settings.strategy_name is not None and role.head is not None
         strategy_class = strategy_class_path(settings.strategy_name, role.use)
+        most_answers = self._answers_at_once(settings)
         blueprints = [
             Blueprint(
                 role=name,
@@ -227,6 +232,7 @@ class RunClusters:
                 keeps_kv=self._plan.keeps_kv,
                 adapter_rank=self._plan.adapter_rank,
                 tells_routes=self._plan.tells_routes,
+                most_answers=most_answers,
             )
             for seat in seats
         ]
@@ -235,7 +241,7 @@ class RunClusters:
         on_shared_gpus = {SHARES_GPUS: "1"} if shares else {}
         spec = WorkerSpec(
             worker_class=_WORKERS[role.use],
-            arguments=[(blueprint, *([self._plan.most_answers] if is_engine else [])) for blueprint in blueprints],
+            arguments=[(blueprint, *([most_answers] if is_engine else [])) for blueprint in blueprints],
             system_envs={**self._engine_environment(settings), **self._environment(settings), **on_shared_gpus},
             is_async=is_engine,
             is_distributed=not is_engine,

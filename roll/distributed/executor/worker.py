@@ -60,6 +60,7 @@ def build_strategy(blueprint: Blueprint, *more: Any) -> Any:
         keeps_kv=blueprint.keeps_kv,
         adapter_rank=blueprint.adapter_rank,
         tells_routes=blueprint.tells_routes,
+        most_answers=blueprint.most_answers,
     )
     constructor: Any = resolve(blueprint.strategy_class)
     settings = blueprint.settings

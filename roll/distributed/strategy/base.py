@@ -53,6 +53,7 @@ class RankContext:
     keeps_kv: bool = False  # of an engine: weights change under the keys and values of requests in flight
     adapter_rank: int | None = None  # of an engine: it gets LoRA adapters of this rank beside weights that stay
     tells_routes: bool = False  # of an engine: answers come with the experts that their tokens went to
+    most_answers: int | None = None  # of an engine: in flight at once
 
 
 class Strategy(ABC):

@@ -50,7 +50,7 @@ ROWS = (
         r"Capture cuda graph failed",
         "Graphs are made after the cache took its share, and what is left is too small for them.",
         f"{ENGINE}.mem_fraction_static",
-        "Lower it, set cuda_graph_max_bs smaller, or disable_cuda_graph: true",
+        "Lower it, set cuda_graph_max_bs_decode smaller, or disable_cuda_graph: true",
     ),
     KnownError(
         "an engine did not start",

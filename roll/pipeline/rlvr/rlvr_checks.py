@@ -7,6 +7,7 @@ from roll.configs.load.aliases import REWARD_MODEL, ROLL_REWARDS
 from roll.configs.problems import Problem, did_you_mean
 from roll.configs.rollout_checks import unused_filter_keys
 from roll.configs.rollout_config import LENGTH_KEYS
+from roll.configs.strategy import ANSWERS_AT_ONCE
 from roll.configs.switches import REWARD, RLVR, switched_off
 from roll.datasets.templates import template_name_problem, template_warning
 from roll.pipeline.operators.checks import missing_packages, operator_problems, own_function_problems
@@ -230,11 +231,12 @@ def _redundancy_problems(config: RLVRConfig) -> Iterator[Problem]:
             (key, "actor_infer.generating_args.temperature"),
         )
     at_once = config.group_size + more
-    if at_once > config.max_running_requests:
+    most = config.max_running_requests or ANSWERS_AT_ONCE  # on GPUs there may be more
+    if at_once > most:
         yield Problem(
             f"{key}: {more} answers beside {config.group_size} are {at_once}, but an engine has "
-            f"{config.max_running_requests} in flight (max_running_requests): the last ones would begin when others "
-            f"have ended. Set {key} to at most {max(0, config.max_running_requests - config.group_size)}, or raise "
+            f"{most} in flight (max_running_requests): the last ones would begin when others "
+            f"have ended. Set {key} to at most {max(0, most - config.group_size)}, or raise "
             "max_running_requests.",
             (key, "max_running_requests", "num_return_sequences_in_group"),
         )

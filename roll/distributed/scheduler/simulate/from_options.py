@@ -11,6 +11,7 @@ from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.layout import RolePlace
 from roll.configs.plan.rollout_bounds import RolloutBounds, ahead_by, least_staleness
+from roll.configs.strategy import answers_at_once
 from roll.distributed.scheduler.filters import make_filter
 from roll.distributed.scheduler.rollout_core import Keep
 from roll.distributed.scheduler.simulate.costs import Costs, read_costs
@@ -94,7 +95,7 @@ def _setup_of_yaml(options: argparse.Namespace, config: AlgorithmConfig, plan: B
         devices=devices_of(plan),
         workload=_workload(options, plan.response_length, plan.prompt_length // 2),
         costs=costs,
-        max_running=config.max_running_requests,
+        max_running=answers_at_once(config.max_running_requests, config.actor_infer.strategy_name, on_gpus=False),
         max_replacements=plan.num_groups if config.is_use_additional_prompts else 0,
         keep=_filter_of(config),
         passes=passes,

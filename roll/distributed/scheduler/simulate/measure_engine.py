@@ -12,6 +12,7 @@ import torch
 
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.plan.batch_plan import BatchPlan
+from roll.configs.strategy import answers_at_once
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.rollout.generate_worker import GenerateWorker
 from roll.distributed.strategy.table import strategy_class_path
@@ -35,10 +36,11 @@ async def _measure(config: AlgorithmConfig, plan: BatchPlan) -> dict[str, Any]:
     path = strategy_class_path(settings.strategy_name, "generate")
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
     blueprint = Blueprint("actor_infer", 0, 1, 0, config.seed, device, path, settings)
-    engine = _Engine(GenerateWorker(blueprint, config.max_running_requests))
+    most = answers_at_once(config.max_running_requests, settings.strategy_name, device != "cpu")
+    engine = _Engine(GenerateWorker(blueprint, most))
     await engine.worker.setup()
     try:
-        return await _costs(engine, plan, [n for n in RUNNING if n <= config.max_running_requests])
+        return await _costs(engine, plan, [n for n in RUNNING if n <= most])
     finally:
         await engine.worker.shutdown()
 

@@ -28,6 +28,8 @@ SPARE_POSITIONS = 8  # SGLang keeps some positions of context_length for itself 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _CPU_KV_CACHE_TOKENS = 32_768
 _CPU_MAX_RUNNING_REQUESTS = 256
+_LARGEST_GRAPH = 512
+_GRAPH_SIZES = {"cuda_graph_config", "cuda_graph_bs_decode", "cuda_graph_max_bs_decode"}
 
 # Ranges that the fields do not state, beyond which an engine fails after minutes.
 _COUNT: dict[str, float] = {"least": 1}
@@ -64,8 +66,11 @@ def environment(role: WorkerConfig, on_cpu: bool, directory: Path) -> dict[str, 
     return worker_environment(on_cpu, role.num_gpus_per_worker, directory)
 
 
-def engine_arguments(role: WorkerConfig, on_cpu: bool, seed: int, shares_devices: bool = False) -> dict[str, Any]:
-    """Keyword arguments of ServerArgs: ours, and over them the user's `strategy_config`."""
+def engine_arguments(
+    role: WorkerConfig, on_cpu: bool, seed: int, shares_devices: bool = False, most_answers: int | None = None
+) -> dict[str, Any]:
+    """Keyword arguments of ServerArgs: ours, and over them the user's `strategy_config`. `most_answers`: in flight at
+    once."""
     given = {key: value for key, value in role.strategy_config.items() if value is not None}
     arguments: dict[str, Any] = {
         "dtype": _DTYPES[role.model_args.dtype],
@@ -88,6 +93,9 @@ def engine_arguments(role: WorkerConfig, on_cpu: bool, seed: int, shares_devices
     else:  # so that a trainer on the same devices can have the memory, and the weights come back as they were
         arguments |= {"enable_memory_saver": True, "enable_weights_cpu_backup": True}
         arguments |= default_share(role, shares_devices)
+        if most_answers is not None and not _GRAPH_SIZES & given.keys():
+            # SGLang's own limit is 256 on an 80 GB GPU, above which batches run without a graph.
+            arguments["cuda_graph_max_bs_decode"] = min(most_answers, _LARGEST_GRAPH)
     return (
         arguments
         | given

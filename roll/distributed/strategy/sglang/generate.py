@@ -64,7 +64,8 @@ class SglangStrategy(EngineStrategy):
             os.environ.setdefault(name, value)
 
     async def start(self) -> None:
-        arguments = engine_arguments(self._role, self._on_cpu, self._context.seed, self._context.shares_devices)
+        where = self._context
+        arguments = engine_arguments(self._role, self._on_cpu, where.seed, where.shares_devices, where.most_answers)
         self._tokenizer = EngineTokenizer(self._role.model_args)
         arguments["tokenizer_path"] = self._tokenizer.path
         try:

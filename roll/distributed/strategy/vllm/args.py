@@ -4,7 +4,7 @@ seconds)."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
@@ -27,6 +27,7 @@ ADAPTER_NAME, ADAPTER_ID = "policy", 1
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _CPU_KV_CACHE_BYTES = 256 << 20
 _CPU_MAX_NUM_SEQS = 256
+_PREFILL_TOKENS = 8192  # as vLLM's own server on an H100
 _ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # for which vLLM has room, and no others
 
 # Ranges that the fields do not state, beyond which an engine fails after minutes.
@@ -73,9 +74,15 @@ def environment(role: WorkerConfig, on_cpu: bool, directory: Path) -> dict[str, 
 
 
 def engine_arguments(
-    role: WorkerConfig, on_cpu: bool, seed: int, shares_devices: bool = False, adapter_rank: int | None = None
+    role: WorkerConfig,
+    on_cpu: bool,
+    seed: int,
+    shares_devices: bool = False,
+    adapter_rank: int | None = None,
+    most_answers: int | None = None,
 ) -> dict[str, Any]:
-    """Keyword arguments of AsyncEngineArgs: ours, and over them the user's `strategy_config`."""
+    """Keyword arguments of AsyncEngineArgs: ours, and over them the user's `strategy_config`. `most_answers`: in flight
+    at once."""
     given = {key: value for key, value in role.strategy_config.items() if value is not None}
     pipeline = int(given.get("pipeline_parallel_size", 1))
     arguments: dict[str, Any] = {
@@ -101,7 +108,7 @@ def engine_arguments(
         }
     else:
         # so that a trainer on the same devices can have the memory
-        arguments |= {"enable_sleep_mode": True, **default_share(role, shares_devices)}
+        arguments |= {"enable_sleep_mode": True, **default_share(role, shares_devices), **_batch(given, most_answers)}
     return (
         arguments
         | given
@@ -111,6 +118,15 @@ def engine_arguments(
             "logprobs_mode": "processed_logprobs",
         }
     )
+
+
+def _batch(given: Mapping[str, Any], most_answers: int | None) -> dict[str, int]:
+    """Sizes of an engine's batch on a GPU. Without them an AsyncLLM that no server starts has 128 sequences and
+    prefills 2,048 tokens at a time (vLLM 0.32, arg_utils.py: ENGINE_CONTEXT is in none of its tables)."""
+    tokens = given.get("max_num_batched_tokens") or _PREFILL_TOKENS
+    sizes = {} if most_answers is None else {"max_num_seqs": min(most_answers, tokens)}
+    # Prompts that are not prefilled in parts must fit: vLLM knows how long they are.
+    return sizes if given.get("enable_chunked_prefill") is False else sizes | {"max_num_batched_tokens": tokens}
 
 
 def problems(choice: Choice) -> Iterator[Problem]:

@@ -61,7 +61,9 @@ class VllmStrategy(EngineStrategy):
         from vllm.v1.engine.async_llm import AsyncLLM
 
         where = self._context
-        arguments = engine_arguments(self._role, self._on_cpu, where.seed, where.shares_devices, where.adapter_rank)
+        arguments = engine_arguments(
+            self._role, self._on_cpu, where.seed, where.shares_devices, where.adapter_rank, where.most_answers
+        )
         self._tokenizer = EngineTokenizer(self._role.model_args)
         arguments["tokenizer"] = self._tokenizer.path
         os.environ[OWNER_VARIABLE] = str(os.getpid())

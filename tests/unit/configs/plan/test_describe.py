@@ -92,6 +92,21 @@ def test_the_batch_is_shown_as_a_sum_with_the_schedules_length() -> None:
     assert "in validation 32 + 68 = 100" in text({"val_sequence_length": 100})
 
 
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "per engine in a step, 128 of them at once, 512 on GPUs (max_running_requests)"),
+        ({"max_running_requests": 96}, "per engine in a step, 96 of them at once (max_running_requests)"),
+        (
+            {"actor_infer.strategy_args.strategy_name": "hf_infer"},
+            "per engine in a step, 128 of them at once (max_running_requests)",
+        ),
+    ],
+)
+def test_answers_of_an_engine_are_shown_with_how_many_run_at_once(changes: dict[str, object], line: str) -> None:
+    assert line in text(changes)
+
+
 def test_expert_sizes_and_packing_are_shown_with_the_workers() -> None:
     shown = text(
         {

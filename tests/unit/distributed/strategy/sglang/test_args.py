@@ -101,3 +101,20 @@ def test_only_engines_of_several_ranks_bind_them_to_cores() -> None:
     assert "SGLANG_CPU_OMP_THREADS_BIND" not in worker_environment(on_cpu=True)
     assert worker_environment(True, 2)["SGLANG_CPU_OMP_THREADS_BIND"] == "0|1"
     assert "SGLANG_USE_CPU_ENGINE" not in worker_environment(on_cpu=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "largest"),
+    [
+        ({}, 512),
+        ({"cuda_graph_max_bs_decode": 64}, 64),
+        ({"cuda_graph_bs_decode": [1, 2]}, None),
+        ({"cuda_graph_config": {}}, None),
+    ],
+)
+def test_graphs_on_a_gpu_reach_as_many_answers_as_there_are_at_once(given: dict[str, Any], largest: int | None) -> None:
+    arguments = engine_arguments(role(**given), on_cpu=False, seed=0, most_answers=1024)
+    assert arguments.get("cuda_graph_max_bs_decode") == largest
+    assert (
+        "cuda_graph_max_bs_decode" not in engine_arguments(role(**given), on_cpu=True, seed=0, most_answers=64) or given
+    )

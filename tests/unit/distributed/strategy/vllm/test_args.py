@@ -137,3 +137,26 @@ def test_importing_the_module_imports_neither_torch_nor_vllm() -> None:
     root = Path(__file__).parents[4]
     printed = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True, cwd=root)
     assert printed.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes"),
+    [
+        ({}, (512, 8192)),
+        ({"max_num_seqs": 64}, (64, 8192)),
+        ({"max_num_batched_tokens": 4096}, (512, 4096)),
+        ({"max_num_batched_tokens": 256}, (256, 256)),
+        ({"enable_chunked_prefill": False}, (512, None)),
+    ],
+)
+def test_an_engine_on_a_gpu_samples_all_answers_that_it_is_given_at_once(
+    given: dict[str, Any], sizes: tuple[int, int | None]
+) -> None:
+    """An AsyncLLM that no server starts has 128 sequences and prefills 2,048 tokens otherwise, on any GPU."""
+    arguments = engine_arguments(make_role(**given), on_cpu=False, seed=0, most_answers=512)
+    assert (arguments["max_num_seqs"], arguments.get("max_num_batched_tokens")) == sizes
+
+
+def test_an_engine_on_a_cpu_keeps_its_sizes() -> None:
+    arguments = engine_arguments(make_role(), on_cpu=True, seed=0, most_answers=512)
+    assert arguments["max_num_seqs"] == 256 and "max_num_batched_tokens" not in arguments
