@@ -34,6 +34,7 @@ Hub = Annotated[
 
 
 LOGITS_PER_CHUNK = 2**23  # of some columns of the vocabulary: a small tile is as fast, and stays in a CPU's cache
+LOGITS_PER_CHUNK_ON_GPUS = 2**26  # the same on a GPU: each tile costs about 20 launches, whatever its size
 LOGITS_PER_CHUNK_OF_SHARES = 2**26  # of some tokens: each costs a pass over the head's gradient
 
 
@@ -43,7 +44,7 @@ class FusedKernelOptions(Settings):
     logits_per_chunk: int | None = setting(
         None,
         "Logits that exist at once, of 4 bytes each and up to four times over. Fewer: less memory, and smaller matrix "
-        "products; the same numbers. Default: 8,388,608 (2^23), with the megatron strategies 2^26.",
+        "products; the same numbers. Default: 8,388,608 (2^23); on GPUs and with the megatron strategies 2^26.",
         ge=1,
     )
     impl_backend: Literal["torch", "cut_cross_entropy", "liger"] = setting(

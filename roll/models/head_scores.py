@@ -18,6 +18,9 @@ from torch.nn import functional
 
 from roll.models.head_tiles import PLAIN, Bend, Known, Pulls, Sums, arithmetic
 
+WIDE = 128  # columns of a tile of a GPU's matrix product
+_ALIGNED = 8  # columns of 16 bytes in bf16: with others cuBLAS loads single numbers
+
 
 class Product(NamedTuple):
     """A factor of the logits: states [N, H] and the weight that they meet, [V, H]."""
@@ -38,17 +41,24 @@ class Teacher(NamedTuple):
 
 @dataclass(frozen=True)
 class Ask:
-    """What is wanted, and how: `tile_elements` logits at a time, by torch.compile if `compiled`."""
+    """What is wanted, and how: `tile_elements` logits at a time, by torch.compile if `compiled`. Tiles are a `multiple`
+    of columns wide where so many fit."""
 
     tile_elements: int
     bend: Bend = PLAIN
     entropy: bool = False
     top_k: int = 0
     compiled: bool = False
+    multiple: int = 1
 
     def columns(self, positions: int) -> int:
-        """Of the vocabulary at a time."""
-        return max(1, self.tile_elements // max(positions, 1))
+        """Of the vocabulary at a time.
+
+        Example: 2^26 logits of 14,000 positions are 4793 columns, and 4736 as a multiple of 128.
+        """
+        columns = max(1, self.tile_elements // max(positions, 1))
+        step = self.multiple if columns >= self.multiple else min(self.multiple, _ALIGNED)
+        return columns - columns % step if columns >= step else columns
 
 
 class HeadScores(NamedTuple):

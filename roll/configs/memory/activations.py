@@ -9,7 +9,7 @@ the model's own widths, because the paper's 34 bytes per token and hidden unit a
 from roll.configs.cluster import WorkerConfig
 from roll.configs.memory.model_shape import ModelShape
 from roll.configs.memory.parts import Part, RoleFacts
-from roll.configs.model import LOGITS_PER_CHUNK, LOGITS_PER_CHUNK_OF_SHARES
+from roll.configs.model import LOGITS_PER_CHUNK_OF_SHARES, LOGITS_PER_CHUNK_ON_GPUS
 
 _FP32 = 4
 _CHUNK_COPIES = 4  # of a chunk in fp32: logits, their exponentials, the gradient, and one on the way
@@ -107,7 +107,7 @@ def fewer_to_score(worker: WorkerConfig) -> str:
 
 def _logits(facts: RoleFacts) -> int:
     """That exist at once."""
-    return facts.worker.model_args.fused_kernel_options.logits_per_chunk or LOGITS_PER_CHUNK
+    return facts.worker.model_args.fused_kernel_options.logits_per_chunk or LOGITS_PER_CHUNK_ON_GPUS
 
 
 def _chunk(shape: ModelShape, tokens: int, tensor: int, logits: int, copies: int) -> Part:

@@ -15,7 +15,7 @@ from roll.errors import StrategyError
 from roll.models import head_kernels
 from roll.models.head_scores import Ask, HeadScores, Product, Teacher, head_scores
 from roll.models.head_tiles import PLAIN, Bend
-from roll.models.hf import LogProbHead
+from roll.models.hf import LogProbHead, tile_size
 
 N, H, V, TEACHER_H = 9, 6, 13, 4
 SINGLE: Any = partial(torch.testing.assert_close, rtol=1e-5, atol=3e-6, check_dtype=False)
@@ -278,3 +278,48 @@ def test_compiled_chunks_give_the_same_numbers() -> None:
     total(wanted).backward()
     for mine, theirs in zip(case.leaves, exact.leaves, strict=True):
         SINGLE(mine.grad, theirs.grad)
+
+
+@pytest.mark.parametrize(
+    ("elements", "multiple", "positions", "columns"),
+    [
+        (2**23, 1, 14_000, 599),
+        (2**26, 128, 14_000, 4736),
+        (2**26, 128, 5_000, 13_312),
+        (2**26, 128, 1, 2**26),
+        (2**23, 128, 100_000, 80),
+        (2**23, 128, 2_000_000, 4),
+        (1, 128, 7, 1),
+    ],
+)
+def test_tiles_are_as_wide_as_fits_and_a_multiple(elements: int, multiple: int, positions: int, columns: int) -> None:
+    assert Ask(elements, multiple=multiple).columns(positions) == columns
+    assert columns * positions <= elements or columns == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "size"),
+    [
+        (None, "cpu", (2**23, 1)),
+        (5000, "cpu", (5000, 1)),
+        (None, "cuda", (2**26, 128)),
+        (2**24, "cuda", (2**24, 128)),
+        (None, "npu", (2**26, 128)),
+    ],
+)
+def test_tiles_suit_the_device(given: int | None, kind: str, size: tuple[int, int]) -> None:
+    assert tile_size(given, kind) == size
+
+
+def test_tiles_of_a_multiple_of_columns_say_the_same() -> None:
+    """With a width that does not divide the vocabulary, in both passes."""
+    torch.manual_seed(3)
+    states, weight = torch.randn(6, 5, requires_grad=True), torch.randn(50, 5, requires_grad=True)
+    targets = torch.arange(6)
+    results = []
+    for ask in (Ask(10**6), Ask(6 * 23, multiple=8)):
+        assert ask.columns(6) in (10**6 // 6, 16)
+        log_probs = head_scores([Product(states, weight)], None, targets, ask).log_probs
+        results.append([log_probs.detach(), *torch.autograd.grad(log_probs.sum(), (states, weight))])
+    for whole, tiled in zip(*results, strict=True):
+        torch.testing.assert_close(tiled, whole, rtol=1e-5, atol=1e-6)

@@ -115,6 +115,4 @@ def test_only_engines_of_several_ranks_bind_them_to_cores() -> None:
 def test_graphs_on_a_gpu_reach_as_many_answers_as_there_are_at_once(given: dict[str, Any], largest: int | None) -> None:
     arguments = engine_arguments(role(**given), on_cpu=False, seed=0, most_answers=1024)
     assert arguments.get("cuda_graph_max_bs_decode") == largest
-    assert (
-        "cuda_graph_max_bs_decode" not in engine_arguments(role(**given), on_cpu=True, seed=0, most_answers=64) or given
-    )
+    assert "cuda_graph_max_bs_decode" not in engine_arguments(role(), on_cpu=True, seed=0, most_answers=64)
