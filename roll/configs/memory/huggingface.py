@@ -2,7 +2,7 @@
 
 from roll.configs.memory.activations import fewer_to_score, scoring_parts, whole_scoring_parts
 from roll.configs.memory.engine import cache_bytes_per_token
-from roll.configs.memory.parts import CONTEXT, Part, RankMemory, RoleFacts
+from roll.configs.memory.parts import CONTEXT, Part, RankMemory, RoleFacts, pinned
 
 _ROWS_PER_PASS = 8192  # tokens of prompts that are prefilled together, at most
 _STAYS = (Part("context", CONTEXT, True),)
@@ -14,7 +14,7 @@ def score_memory(facts: RoleFacts) -> RankMemory:
         states={"weights": (Part("weights", weights),)},
         passes={"scoring": whole_scoring_parts(facts)},
         stays=_STAYS,
-        copies=(Part("copies of weights", weights),),
+        copies=pinned("copies of weights", _tensors(facts)),
         loading=(Part("the whole model", weights),),
         ways={
             "scoring": f"{fewer_to_score(facts.worker)}; deepspeed_infer with stage 3, or megatron_infer, "
@@ -36,7 +36,12 @@ def generate_memory(facts: RoleFacts) -> RankMemory:
             "publish": (Part("bucket", facts.bucket_bytes, True),),
         },
         stays=_STAYS,
-        copies=(Part("copies of weights", weights),),
+        copies=pinned("copies of weights", _tensors(facts)),
         loading=(Part("the whole model", weights),),
         ways={"rollout": "a smaller max_running_requests, or an engine that divides weights (vllm, sglang)"},
     )
+
+
+def _tensors(facts: RoleFacts) -> list[tuple[float, int]]:
+    """Bytes of each weight, and how many there are of it."""
+    return [(facts.dtype_bytes * each.num_elements / each.count, each.count) for each in facts.shape.weights]

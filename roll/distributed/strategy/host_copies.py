@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 import torch
+from torch import nn
 
 
 class HostCopies:
@@ -14,22 +15,28 @@ class HostCopies:
     that changes its device gets a new gradient accumulator, without the hooks of the old one).
 
     Copies are made in page-locked memory, which a GPU reads and writes at full speed while the next copy is prepared,
-    and kept for the next trip: a trip allocates nothing on the host but in the first round.
+    and kept for the next trip: a trip allocates nothing on the host but in the first round. What is `frozen`, which
+    nobody changes, is copied once: its later trips only drop it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, frozen: bool = False) -> None:
+        self._frozen = frozen
         self._away: dict[int, tuple[torch.UntypedStorage, torch.Tensor]] = {}
+        self._known: dict[int, tuple[torch.UntypedStorage, torch.Tensor]] = {}  # of what is frozen, and here
         self._spare: defaultdict[int, list[torch.Tensor]] = defaultdict(list)
 
     def take(self, tensors: Iterable[torch.Tensor]) -> None:
         """Their storages hold nothing afterwards. What is away already, empty, or shares a storage goes once."""
         taken = []
         for storage in _storages(tensors):
+            taken.append(storage)
+            if (known := self._known.pop(storage._cdata, None)) is not None:
+                self._away[storage._cdata] = known
+                continue
             flat = _bytes_of(storage)
             copy = self._host_buffer(len(flat), pinned=flat.is_cuda)
             copy.copy_(flat, non_blocking=True)
             self._away[storage._cdata] = (storage, copy)
-            taken.append(storage)
         _wait_for_copies(taken)
         for storage in taken:
             storage.resize_(0)
@@ -42,12 +49,25 @@ class HostCopies:
             storage.resize_(len(copy))
             _bytes_of(storage).copy_(copy, non_blocking=True)
         _wait_for_copies([storage for storage, _ in back])
-        for _, copy in back:
-            self._spare[len(copy)].append(copy)
+        for storage, copy in back:
+            if self._frozen:
+                self._known[storage._cdata] = (storage, copy)
+            else:
+                self._spare[len(copy)].append(copy)
+
+    def forget(self) -> None:
+        """Something has changed what is frozen and here, a checkpoint for instance: it is copied anew."""
+        self._known.clear()
 
     def _host_buffer(self, num_bytes: int, pinned: bool) -> torch.Tensor:
         spare = self._spare[num_bytes]
         return spare.pop() if spare else torch.empty(num_bytes, dtype=torch.uint8, pin_memory=pinned)
+
+
+def tensors_of(module: nn.Module) -> Iterator[torch.Tensor]:
+    """What `Module.to` moves."""
+    yield from module.parameters()
+    yield from module.buffers()
 
 
 def _storages(tensors: Iterable[torch.Tensor]) -> Iterator[torch.UntypedStorage]:

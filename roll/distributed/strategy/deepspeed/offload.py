@@ -30,7 +30,7 @@ class ScorerOffload:
 
     def __init__(self, engine: DeepSpeedEngine, config: EngineConfig):
         self._engine, self._config = engine, config
-        self._copies = HostCopies()
+        self._copies = HostCopies(frozen=True)
 
     def to_host(self) -> None:
         if self._config.partitions_weights:
@@ -48,13 +48,14 @@ class Offload:
 
     def __init__(self, engine: DeepSpeedEngine, config: EngineConfig):
         self._engine, self._config = engine, config
-        self._copies = HostCopies()
+        self._copies, self._frozen = HostCopies(), HostCopies(frozen=True)
 
     def to_host(self, states: frozenset[State]) -> None:
         optimizer = self._zero_optimizer()
         if self._config.partitions_weights:
             self._engine.empty_partition_cache()
         self._copies.take(self._tensors(states))
+        self._frozen.take(self._untrained(states))
         if optimizer is not None:
             with self._trained_module(optimizer):
                 optimizer.offload_states(include=self._kinds(states))
@@ -63,6 +64,7 @@ class Offload:
         """DeepSpeed reloads whatever its set of offloaded kinds holds, so the others leave it for the call."""
         optimizer = self._zero_optimizer()
         self._copies.bring_back(self._tensors(states))
+        self._frozen.bring_back(self._untrained(states))
         if optimizer is None:
             return
         staying = optimizer.offloaded_states - self._kinds(states)
@@ -71,6 +73,10 @@ class Offload:
             optimizer.reload_states()
         finally:
             optimizer.offloaded_states |= staying
+
+    def forget_frozen(self) -> None:
+        """A checkpoint may hold other values of what is not trained now."""
+        self._frozen.forget()
 
     def _zero_optimizer(self) -> Any:
         """None without ZeRO."""
@@ -96,11 +102,15 @@ class Offload:
             kinds -= {Kind.lp_params}
         return kinds
 
-    def _tensors(self, states: frozenset[State]) -> Iterator[torch.Tensor]:
-        """What DeepSpeed is not asked to move."""
+    def _untrained(self, states: frozenset[State]) -> Iterator[torch.Tensor]:
         if State.WEIGHTS in states:
+            yield from untrained(self._engine, self._config)
+
+    def _tensors(self, states: frozenset[State]) -> Iterator[torch.Tensor]:
+        """What changes, and DeepSpeed is not asked to move."""
+        if State.WEIGHTS in states and self._config.stage == 0:
             model: Any = self._engine.module
-            yield from model.parameters() if self._config.stage == 0 else untrained(self._engine, self._config)
+            yield from (parameter for parameter in model.parameters() if parameter.requires_grad)
         if State.OPTIMIZER in states:
             yield from self._optimizer_tensors()
 

@@ -162,6 +162,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
             self.rank.stop()
             self._build(one_group=True)
         deepspeed_checkpoint.load(self.engine, directory, self.context.rank, self._has_adapters)
+        self._offload.forget_frozen()
 
     def begin_schedule(self) -> None:
         go_on_after(self._schedule, 0)

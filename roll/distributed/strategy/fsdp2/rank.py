@@ -36,7 +36,7 @@ class Fsdp2Rank:
         self.platform = platform_of(context.device)
         self._mesh: RankMesh | None = None
         self._model: LoadedModel | None = None
-        self._copies = HostCopies()
+        self._copies, self._frozen = HostCopies(), HostCopies(frozen=True)
         self._norms_of_heads: frozenset[str] = frozenset()
 
     @property
@@ -102,23 +102,35 @@ class Fsdp2Rank:
     def weights_at_work(self) -> Iterator[None]:
         """Inside, the shards are on the device; afterwards where `param_offload` wants them."""
         if self.settings.param_offload:
-            self._copies.bring_back(self._local_shards())
+            self._bring_back()
         try:
             yield
         finally:
             if self.settings.param_offload:
-                self._copies.take(self._local_shards())
+                self._take()
 
     def offload_weights(self) -> None:
         if not self.settings.offload_policy:
-            self._copies.take(self._local_shards())
+            self._take()
 
     def load_weights(self) -> None:
         if not self.settings.param_offload:
-            self._copies.bring_back(self._local_shards())
+            self._bring_back()
 
-    def _local_shards(self) -> list[torch.Tensor]:
-        return [local(shard) for shard in self.shards().values()]
+    def forget_frozen(self) -> None:
+        """A checkpoint may hold other values of what is not trained now."""
+        self._frozen.forget()
+
+    def _take(self) -> None:
+        self._copies.take(self._local_shards(trained=True))
+        self._frozen.take(self._local_shards(trained=False))
+
+    def _bring_back(self) -> None:
+        self._copies.bring_back(self._local_shards(trained=True))
+        self._frozen.bring_back(self._local_shards(trained=False))
+
+    def _local_shards(self, trained: bool) -> list[torch.Tensor]:
+        return [local(shard) for shard in self.shards().values() if shard.requires_grad == trained]
 
     def stop(self) -> None:
         self._model = None

@@ -138,6 +138,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
             raise StrategyError(f"{directory} was saved with {', '.join(wrong)}. Resume with the same, or start anew.")
         with self.rank.weights_at_work():
             checkpoint.load(directory, self.rank, self.updater)
+            self.rank.forget_frozen()
 
     def begin_schedule(self) -> None:
         go_on_after(self.updater.schedule, 0)

@@ -13,6 +13,7 @@ from roll.distributed.strategy.hf.args import argument_problems, parse_settings
 from roll.distributed.strategy.hf.parameter_import import ParameterImport
 from roll.distributed.strategy.hf.sampler import BatchSampler
 from roll.distributed.strategy.hf.sampler_thread import SamplerThread
+from roll.distributed.strategy.host_copies import HostCopies, tensors_of
 from roll.distributed.strategy.stop_strings import StopStrings
 from roll.distributed.weights.bucket import BucketSource, GroupSpec
 from roll.distributed.weights.transport import WeightReceiver
@@ -44,6 +45,7 @@ class HfGenerateStrategy(GenerateStrategy):
         self._settings = parse_settings(role)
         self._sampler: BatchSampler | None = None
         self._thread: SamplerThread | None = None
+        self._copies = HostCopies()  # parameters stay who they are: weight updates write into them
         self._away: frozenset[State] = frozenset()
 
     def setup(self) -> None:
@@ -142,7 +144,7 @@ class HfGenerateStrategy(GenerateStrategy):
             assert self._sampler is not None
             self._sampler.drop_cache()
             if State.WEIGHTS in states and self._context.device.type != "cpu":
-                torch.nn.Module.to(self._model, "cpu")
+                self._copies.take(tensors_of(self._model))
                 torch.cuda.empty_cache()
 
         self._running().run_between_tokens(leave)
@@ -153,7 +155,7 @@ class HfGenerateStrategy(GenerateStrategy):
 
         def come_back() -> None:
             if State.WEIGHTS in states and self._context.device.type != "cpu":
-                torch.nn.Module.to(self._model, self._context.device)
+                self._copies.bring_back(tensors_of(self._model))
             if is_back:
                 assert self._sampler is not None
                 self._sampler.recompute_cache()

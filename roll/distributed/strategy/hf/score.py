@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from roll.configs.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, State
+from roll.distributed.strategy.host_copies import HostCopies, tensors_of
 from roll.distributed.strategy.model_score import ModelScoreStrategy
 from roll.models.loading import load_model
 from roll.platforms.table import platform_of
@@ -16,6 +17,7 @@ class HfScoreStrategy(ModelScoreStrategy):
         self.role, self.context = role, context
         self.dp_rank, self.dp_size = context.rank, context.world_size
         self.platform = platform_of(context.device)
+        self._copies = HostCopies(frozen=True)
 
     def setup(self) -> None:
         self.platform.set_device(self.context.device)
@@ -25,12 +27,12 @@ class HfScoreStrategy(ModelScoreStrategy):
 
     def offload_states(self, states: frozenset[State]) -> None:
         if State.WEIGHTS in states and self.context.device.type != "cpu":
-            self.model.module.to("cpu")
+            self._copies.take(tensors_of(self.model.module))
             self.platform.empty_cache()
 
     def load_states(self, states: frozenset[State]) -> None:
         if State.WEIGHTS in states:
-            self.model.module.to(self.context.device)
+            self._copies.bring_back(tensors_of(self.model.module))
 
     def shutdown(self) -> None:
         self._model = None

@@ -19,7 +19,7 @@ class Offload:
 
     def __init__(self, chunks: Sequence[Any], optimizer: Any):
         self._chunks, self._optimizer = chunks, optimizer
-        self._copies = HostCopies()
+        self._copies, self._frozen = HostCopies(), HostCopies(frozen=True)
         self._dropped: list[tuple[torch.Tensor, int]] = []  # buffers of gradients and their bytes
 
     def to_host(self, states: frozenset[State]) -> None:
@@ -27,14 +27,16 @@ class Offload:
         if State.OPTIMIZER in states:
             self._copies.take(self._optimizer_tensors())
         if State.WEIGHTS in states:
-            self._copies.take(self._weights())
+            self._copies.take(weight for weight in self._weights() if weight.requires_grad)
+            self._frozen.take(weight for weight in self._weights() if not weight.requires_grad)
         if State.GRADIENTS in states:
             self._drop_gradients()
 
     def to_device(self, states: frozenset[State]) -> None:
         """What `to_host` moved. Gradients come back as zeros."""
         if State.WEIGHTS in states:
-            self._copies.bring_back(self._weights())
+            self._copies.bring_back(weight for weight in self._weights() if weight.requires_grad)
+            self._frozen.bring_back(weight for weight in self._weights() if not weight.requires_grad)
         if State.OPTIMIZER in states:
             self._copies.bring_back(self._optimizer_tensors())
         if State.GRADIENTS in states:
@@ -42,6 +44,10 @@ class Offload:
                 gradients.untyped_storage().resize_(size)
                 gradients.zero_()
             self._dropped.clear()
+
+    def forget_frozen(self) -> None:
+        """A checkpoint may hold other values of what is not trained now."""
+        self._frozen.forget()
 
     def _weights(self) -> Iterator[torch.Tensor]:
         """Under the distributed optimizer most of them are views of a buffer, which goes whole."""

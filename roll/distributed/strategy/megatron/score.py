@@ -10,6 +10,7 @@ import torch
 from roll.algorithms.distillation import Distillation
 from roll.configs.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, ScoreStrategy, State
+from roll.distributed.strategy.host_copies import HostCopies, tensors_of
 from roll.distributed.strategy.megatron.rank import MegatronRank
 from roll.types.batch import MicroBatch, TokenOutputs
 
@@ -26,6 +27,7 @@ class MegatronScoreStrategy(ScoreStrategy):
         self.rank = MegatronRank(role, context)
         self.dp_rank, self.dp_size = self.rank.dp_rank, self.rank.dp_size
         self._model: Model | None = None
+        self._copies = HostCopies(frozen=True)
 
     def setup(self) -> None:
         self.rank.start()
@@ -53,14 +55,12 @@ class MegatronScoreStrategy(ScoreStrategy):
 
     def offload_states(self, states: frozenset[State]) -> None:
         if State.WEIGHTS in states and self._model is not None and self.context.device.type != "cpu":
-            for chunk in self._model.chunks:
-                chunk.to("cpu")
+            self._copies.take(tensor for chunk in self._model.chunks for tensor in tensors_of(chunk))
             self.rank.platform.empty_cache()
 
     def load_states(self, states: frozenset[State]) -> None:
         if State.WEIGHTS in states and self._model is not None:
-            for chunk in self._model.chunks:
-                chunk.to(self.context.device)
+            self._copies.bring_back(tensor for chunk in self._model.chunks for tensor in tensors_of(chunk))
 
     def shutdown(self) -> None:
         self._model = None

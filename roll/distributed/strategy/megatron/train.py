@@ -169,6 +169,7 @@ class MegatronTrainStrategy(TrainStrategy):
         checkpoint.load(
             directory, self._chunks, self._updater, self.model.adapters, required_facts(self.role, self.dp_size)
         )
+        self._offload.forget_frozen()
 
     def begin_schedule(self) -> None:
         self._updater.begin_schedule()

@@ -1,9 +1,10 @@
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
-from roll.distributed.strategy.host_copies import HostCopies
+from roll.distributed.strategy.host_copies import HostCopies, tensors_of
 
 KEPT_ALIVE: list[Any] = []
 
@@ -42,6 +43,56 @@ def test_host_memory_of_the_first_trip_serves_the_next_ones():
         used |= {copy.data_ptr() for _, copy in copies._away.values()}
         copies.bring_back([tensor])
     assert len(used) == 1
+
+
+def test_what_is_frozen_is_copied_once_and_dropped_after_that(monkeypatch: pytest.MonkeyPatch):
+    """Weights of a reference travelled home in every step. What lies in host memory stays there while they are back."""
+    frozen = nn.Linear(3, 2)
+    expected = frozen.weight.tolist()
+    copies, made = HostCopies(frozen=True), 0
+    make = copies._host_buffer
+
+    def counted(num_bytes: int, pinned: bool) -> torch.Tensor:
+        nonlocal made
+        made += 1
+        return make(num_bytes, pinned)
+
+    monkeypatch.setattr(copies, "_host_buffer", counted)
+    for _ in range(3):
+        copies.take(tensors_of(frozen))
+        assert frozen.weight.untyped_storage().nbytes() == 0
+        copies.bring_back(tensors_of(frozen))
+        assert frozen.weight.tolist() == expected
+    assert made == 2  # weight and bias
+
+
+def test_what_a_checkpoint_changed_is_copied_anew():
+    tensor, copies = torch.ones(3), HostCopies(frozen=True)
+    for value, forgets in ((1.0, False), (2.0, True)):
+        tensor.fill_(value)
+        if forgets:
+            copies.forget()
+        copies.take([tensor])
+        copies.bring_back([tensor])
+        assert tensor.tolist() == [value] * 3
+
+
+def test_what_changes_between_trips_comes_back_as_it_left():
+    tensor, copies = torch.zeros(3), HostCopies()
+    for step in range(3):
+        tensor.add_(1)
+        copies.take([tensor])
+        copies.bring_back([tensor])
+        assert tensor.tolist() == [step + 1.0] * 3
+
+
+def test_buffers_of_a_module_leave_with_its_weights_and_stay_the_same_objects():
+    module = nn.BatchNorm1d(2)
+    mean, copies = module.running_mean, HostCopies()
+    copies.take(tensors_of(module))
+    assert mean is not None and mean.untyped_storage().nbytes() == 0
+    copies.bring_back(tensors_of(module))
+    assert module.running_mean is mean and mean.tolist() == [0, 0]
 
 
 def test_hooks_on_gradients_are_still_there_after_a_trip():
