@@ -57,6 +57,19 @@ def test_roles_that_share_gpus_start_without_expandable_segments(own: dict[str, 
     assert cleared == ([] if left is None else ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
 
 
+def test_programs_of_the_environment_are_found_by_workers_with_gpus(monkeypatch: pytest.MonkeyPatch):
+    """`make` calls .venv/bin/python without activating it; vLLM looks for ninja on PATH."""
+    monkeypatch.setattr("sys.executable", "/code/.venv/bin/python")
+    for gpus, path, expected in (
+        ("0,1", "/usr/bin:/bin", "/usr/bin:/bin:/code/.venv/bin"),
+        ("0", "/code/.venv/bin:/bin", "/code/.venv/bin:/bin"),
+        ("", "/usr/bin", "/usr/bin"),
+    ):
+        variables = {"PATH": path}
+        begin_environment(variables, {"CUDA_VISIBLE_DEVICES": gpus})
+        assert variables["PATH"] == expected
+
+
 def test_sglang_leaves_the_settings_of_nccl_to_those_of_all_roles():
     assert not NCCL.keys() & worker_environment(on_cpu=False).keys()
 
