@@ -96,7 +96,7 @@ class RunConfig(Settings):
     num_train_epochs: float | None = setting(
         None,
         "Without max_steps: the run has as many steps as so many passes over the rows of the training take, the last "
-        "step whole. Of environments there are no rows.",
+        "step whole. Of environments, roll_math and roll_qa alone have rows, the questions of their files.",
         gt=0,
     )
     eval_steps: int = setting(

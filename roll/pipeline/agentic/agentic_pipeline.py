@@ -27,8 +27,9 @@ from roll.pipeline.agentic.env_sets import ValidatedEnvs
 from roll.pipeline.agentic.episode_credit import EpisodeCredit
 from roll.pipeline.agentic.episode_metrics import CRASHES, HANGS, episode_metrics
 from roll.pipeline.agentic.group_filters import load_filter
-from roll.pipeline.agentic.settings import job_limit_s, manager_of
+from roll.pipeline.agentic.settings import job_limit_s, manager_of, num_questions
 from roll.pipeline.base_pipeline import RLPipeline
+from roll.pipeline.length import of_known_length
 from roll.pipeline.policy_tokenizer import policy_tokenizer
 from roll.pipeline.step_credit import StepCredit
 from roll.pipeline.step_samples import StepSamples
@@ -55,6 +56,8 @@ class AgenticPipeline(RLPipeline):
         return EpisodeCredit(self.config, self.plan)
 
     def load_data(self) -> TaskSource:
+        if (questions := num_questions(self.config)) is not None:
+            self.config, self.plan = of_known_length(self.config, self.plan, questions, self.plan.num_groups)
         return EnvTaskSource(self.config.train_env_manager.slots, self.config.train_seeds, self.config.seed)
 
     def build(self) -> None:

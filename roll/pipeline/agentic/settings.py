@@ -6,6 +6,8 @@ from roll.algorithms.advantage import AdvantageSettings
 from roll.algorithms.episodes import EpisodeSettings
 from roll.pipeline import settings
 from roll.pipeline.agentic.agentic_config import AgenticConfig
+from roll.pipeline.agentic.env.rows import load_rows
+from roll.pipeline.agentic.env_checks import asks_rows
 from roll.pipeline.agentic.env_manager.episode import TRAINING, EpisodeRules
 from roll.pipeline.agentic.env_manager_config import EnvManagerConfig
 
@@ -46,6 +48,16 @@ def job_limit_s(config: AgenticConfig, purpose: str) -> float:
     if episode_s is None:
         return _NO_LIMIT_S
     return (episode_s + (step_s or 0.0)) * (1 + manager.env_retries) + _GRACE_S
+
+
+def num_questions(config: AgenticConfig) -> int | None:
+    """The rows of all data files that are asked in the training, by which epochs are steps. None where the run is given
+    its steps, or an environment has no rows. Raises EnvError for a file that cannot be read."""
+    envs = [config.custom_envs[tag] for tag in config.domains]
+    if not config.counts_epochs or not all(map(asks_rows, envs)):
+        return None
+    files = dict.fromkeys((str(env.env_config["dataset_name"]), env.env_config.get("split", "train")) for env in envs)
+    return sum(len(load_rows(name, split)) for name, split in files)
 
 
 def episode_settings(config: AgenticConfig) -> EpisodeSettings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from roll.configs.load.validate import validate
 from roll.configs.plan.batch_plan import build_plan
 from roll.pipeline.agentic.agentic_checks import agentic_problems, agentic_warnings, code_problems
 from roll.pipeline.agentic.agentic_config import AgenticConfig
-from roll.pipeline.agentic.settings import episode_rules, episode_settings
+from roll.pipeline.agentic.settings import episode_rules, episode_settings, num_questions
+from roll.pipeline.length import of_known_length
 
 TREE: dict[str, Any] = {
     "pretrain": "org/model",
@@ -429,3 +431,20 @@ def test_one_ratio_per_turn_and_one_per_token_contradict_each_other() -> None:
 def test_a_template_without_a_history_is_taken_with_a_warning() -> None:
     made = config(custom_envs__Lake__env_manager_cls="step_concat")
     assert [text for text in agentic_warnings(made) if "custom_envs.Lake.agent_template has no {history}" in text]
+
+
+def test_epochs_of_questions_are_steps_and_of_games_are_refused(tmp_path: Path) -> None:
+    """3 epochs of 10 questions, 4 in a step, are 8 steps."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(f'{{"problem": "{i}?", "answer": "{i}"}}\n' for i in range(10)))
+    env = {"env_type": "roll_math", "env_config": {"dataset_name": str(rows)}, "agent_template": "{observation}"}
+    changes = {"num_train_epochs": 3, "custom_envs": {"A": env}, "rollout_batch_size": 16}
+    made = config(
+        **changes, train_env_manager={"num_env_groups": 4, "group_size": 4, "tags": ["A"]}, val_env_manager=None
+    )
+    plan = build_plan(made)
+    assert num_questions(made) == 10
+    assert of_known_length(made, plan, 10, made.num_groups)[0].max_steps == 8
+    assert num_questions(made.model_copy(update={"num_train_epochs": None})) is None
+    (told,) = [text for text in problems({"num_train_epochs": 3}) if "num_train_epochs" in text]
+    assert "has no rows that could be counted. Set max_steps" in told

@@ -57,7 +57,8 @@ ASKED = [{"role": "user", "content": [{"type": "text", "text": "31?"}]}]
         ({"question": ASKED, "answer": "13"}, "question", "31?"),
         ({"extra": {"asked": "31?"}, "answer": "13"}, "extra.asked", "31?"),
         ({"question": ["31?"], "answer": "13"}, "question", "question holds a list, and a question is a text"),
-        ({"question": [*ASKED, *ASKED], "answer": "13"}, "question", "question holds 2 messages, and one is asked"),
+        ({"question": [*ASKED, *ASKED], "answer": "13"}, "question", "question holds 2 messages; one is asked"),
+        ({"question": [{"role": "system", "content": "Add."}, *ASKED], "answer": "13"}, "question", "Add.\n\n31?"),
         ({"question": "31?", "image": "a.png", "answer": "13"}, "question", "column 'image' holds a picture"),
     ],
 )
@@ -68,7 +69,7 @@ def test_a_question_is_a_text_or_one_message(row: dict[str, Any], key: str, foun
     def question() -> str:
         return Questions(str(tmp_path / "rows.jsonl"), "train", key, "answer", "val", 0, "me").draw(0)[0]
 
-    if found == "31?":
+    if found.endswith("31?"):
         assert question() == found
     else:
         with pytest.raises(EnvError, match=found):

@@ -82,14 +82,19 @@ class Questions:
 
 
 def _question(row: Row, key: str, value: Any) -> str:
-    """A text, or what a conversation of one message says. Raises EnvError for others, and for pictures."""
+    """A text, or what a conversation of one message says, behind its system message. Raises EnvError for others, and
+    for pictures."""
     try:
         check_text_alone(row)
         if are_messages(value):
             messages = messages_in(value, row, key, "question_key")
-            if len(messages) > 1:
-                raise ConfigError(f"{row.where}: question_key: {key} holds {len(messages)} messages, and one is asked")
-            return str(messages[0]["content"])
+            before = messages[:-1] if messages[0]["role"] == "system" and len(messages) == 2 else []
+            if len(messages) > 1 + len(before):
+                raise ConfigError(
+                    f"{row.where}: question_key: {key} holds {len(messages)} messages; one is asked, and one of the "
+                    "system may stand before it"
+                )
+            return "\n\n".join(str(message["content"]) for message in messages)
     except ConfigError as error:
         raise EnvError(str(error)) from error
     if isinstance(value, Mapping | list | tuple):

@@ -26,6 +26,9 @@ ADAPTERS = ("gymnasium", "gem", "native", "roll_math", "roll_qa", "webshop")
 """Of these, those that take what is installed or read files: only the machine of the run can tell whether they can be
 built."""
 
+ASKS_ROWS = ("roll_math", "roll_qa")
+"""Those that ask the rows of a data file, which can be counted."""
+
 _ROCK = "runs in containers of ROCK, a service: write an environment that asks yours, as package.module:Class"
 NOT_HERE: Mapping[str, str] = {
     "deepeyes": "shows pictures, which are not read yet",
