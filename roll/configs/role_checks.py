@@ -35,9 +35,10 @@ def run_problems(config: RunConfig) -> Iterator[Problem]:
                 (f"{role}.worker_cls",),
             )
         yield from batching_problems(config.roles[role], worker, config.trained_length, config.length_keys)
-    if config.counts_epochs and not config.has_rows:
+    if config.counts_epochs and not config.can_count_rows:
         yield Problem(
-            "num_train_epochs: environments have no rows that epochs could count. Set max_steps.",
+            "num_train_epochs: environments have no rows that epochs could count, but for roll_math and "
+            "roll_qa. Set max_steps.",
             ("num_train_epochs", "max_steps"),
         )
     workers = config.model_roles

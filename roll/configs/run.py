@@ -258,6 +258,11 @@ class RunConfig(Settings):
         return own not in Path(place).expanduser().absolute().parents if isinstance(place, str) else not place
 
     @property
+    def can_count_rows(self) -> bool:
+        """False where num_train_epochs says nothing of the length of the run."""
+        return self.has_rows
+
+    @property
     def takes_steps(self) -> bool:
         """False of a process that only measures."""
         return True

@@ -56,7 +56,7 @@ def imported_from(given: Given, system: str | None = None, source: Path | None =
     kind = system or system_of(given)
     notes = [*_notes(given), *given.notes]
     if kind == "verl":
-        return convert(verl_keys(given), verl_table(given), [*notes, *verl_notes(given)])
+        return convert(verl_keys(given), verl_table(given, source), [*notes, *verl_notes(given)])
     if kind == "trinity":
         return import_trinity(given, notes)
     return convert_roll(given, source)

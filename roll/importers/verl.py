@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from roll.importers.given import Given
@@ -12,6 +13,7 @@ from roll.importers.verl_conditions import CONDITIONS, ROLLOUT
 from roll.importers.verl_rows import ROWS
 from roll.importers.verl_sft_rows import SFT
 from roll.importers.verl_sums import SUMS
+from roll.importers.verl_turns import plays, turns_table
 from roll.importers.verl_versions import WHOLE_STEPS, derived, version_notes
 
 _OF_SFT = ("model.partial_pretrain", "data.prompt_dict_keys", "data.multiturn.enable", "data.max_length", "optim.lr")
@@ -40,12 +42,16 @@ def is_verl(tree: Mapping[str, Any]) -> bool:
     return "actor_rollout_ref" in tree or (isinstance(model, Mapping) and "partial_pretrain" in model)
 
 
-def verl_table(given: Given) -> Table:
+def verl_table(given: Given, script: Path | None = None) -> Table:
+    """The table for what the keys train; tools are read from files beside the script."""
     keys = {_known_as(key) for key, _ in given.keys}
     program = " ".join(given.command.program) if given.command else ""
     is_sft = "sft_trainer" in program or any(key in keys for key in _OF_SFT)
     is_rl = any(key.startswith("actor_rollout_ref.") for key in keys)
-    return VERL_SFT if is_sft and not is_rl else VERL_RL
+    if is_sft and not is_rl:
+        return VERL_SFT
+    values = {_known_as(key): value for key, value in given.keys}
+    return turns_table(VERL_RL, values, script) if plays(values) else VERL_RL
 
 
 def verl_keys(given: Given) -> list[tuple[str, Any]]:

@@ -34,7 +34,7 @@ def of_command(command: Command, script: Path) -> Composed:
     name = (command.flag("config-name") or command.short_flag("-cn") or "").strip().removesuffix(".yaml")
     if not name:
         return found
-    path = _beside(name, command.flag("config-path") or command.short_flag("-cp") or "", script)
+    path = _beside(f"{name}.yaml", command.flag("config-path") or command.short_flag("-cp") or "", script)
     if VERLS.fullmatch(name) and path is None:
         found.bases.append(name)
     elif path is None:
@@ -56,6 +56,12 @@ def of_file(path: Path, tree: Mapping[str, Any]) -> Composed | None:
     return found
 
 
+def beside(written: str, script: Path | None) -> Path | None:
+    """A file as a script writes it; without a script, from this folder."""
+    folder, _, name = written.strip().rpartition("/")
+    return _beside(name, folder, script or Path("script")) if name else None
+
+
 def _beside(name: str, folder: str, script: Path) -> Path | None:
     """The file by its folder as the script writes it, whose beginning only a run of the script would tell."""
     known = re.split(r"[}`)]", folder)[-1]
@@ -65,7 +71,7 @@ def _beside(name: str, folder: str, script: Path) -> Path | None:
     for above in [here, *here.parents][:_HIGHEST]:
         folders += [above.joinpath(*parts[start:]) for start in range(len(parts))]
     folders += [here, here / "config"]
-    return next((path for path in (folder / f"{name}.yaml" for folder in folders) if path.is_file()), None)
+    return next((path for path in (folder / name for folder in folders) if path.is_file()), None)
 
 
 def _compose(path: Path, found: Composed, depth: int) -> None:

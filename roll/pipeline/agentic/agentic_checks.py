@@ -12,7 +12,7 @@ from roll.datasets.forms import FORMS
 from roll.datasets.templates import PLAIN, template_name_problem, template_problem
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.agentic.env.build import import_problems
-from roll.pipeline.agentic.env_checks import asks_rows, env_problems, env_warnings, is_plain, managers, played
+from roll.pipeline.agentic.env_checks import env_problems, env_warnings, is_plain, managers, played
 from roll.pipeline.agentic.env_config import STEP, TRAJECTORY
 from roll.pipeline.agentic.env_manager_config import EnvManagerConfig
 from roll.pipeline.agentic.env_sets import env_set_problems
@@ -27,7 +27,7 @@ def agentic_problems(config: AgenticConfig) -> list[Problem]:
     found += _manager_problems(
         config, "train_env_manager", config.train_env_manager, "rollout_batch_size", config.rollout_batch_size
     )
-    found += [*_process_problems(config), *_epoch_problems(config)]
+    found += _process_problems(config)
     main = config.val_env_manager
     found += env_set_problems(config.eval_sets, main.tags if main is not None else ())
     if main is not None and config.validates:
@@ -133,16 +133,6 @@ def _tag_problems(config: AgenticConfig, at: str, manager: EnvManagerConfig) -> 
             )
     if len(set(manager.tags)) != len(manager.tags):
         yield Problem(f"{at}.tags names a tag more than once: {', '.join(manager.tags)}.", (f"{at}.tags",))
-
-
-def _epoch_problems(config: AgenticConfig) -> Iterator[Problem]:
-    envs = {tag: config.custom_envs[tag] for tag in config.domains if tag in config.custom_envs}
-    if config.counts_epochs and (tag := next((tag for tag, env in envs.items() if not asks_rows(env)), None)):
-        yield Problem(
-            f"num_train_epochs: custom_envs.{tag} ({envs[tag].env_type}) has no rows that could be counted. Set "
-            "max_steps.",
-            ("num_train_epochs", f"custom_envs.{tag}.env_type"),
-        )
 
 
 def _process_problems(config: AgenticConfig) -> Iterator[Problem]:

@@ -185,6 +185,12 @@ class AgenticConfig(AlgorithmConfig):
         return {"delete": "down", "auto": "nearest"}.get(self.batch_adjust_mode, "up")  # type: ignore[return-value]
 
     @property
+    def can_count_rows(self) -> bool:
+        """True where every environment of the training asks the rows of a file."""
+        envs = [self.custom_envs.get(tag) for tag in self.domains]
+        return bool(envs) and all(env is not None and env.asks_rows for env in envs)
+
+    @property
     def is_multi_turn(self) -> bool:
         return True
 

@@ -7,7 +7,7 @@ import regex
 from roll.configs.problems import Problem, did_you_mean
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.agentic.env.build import import_problems
-from roll.pipeline.agentic.env.table import ADAPTERS, ASKS_ROWS, ENVIRONMENTS, NOT_HERE, gem_id
+from roll.pipeline.agentic.env.table import ADAPTERS, ENVIRONMENTS, NOT_HERE, gem_id
 from roll.pipeline.agentic.env_config import AGENT_NATIVE, MANAGERS, STEP, STEP_CONCAT, EnvConfig
 from roll.pipeline.agentic.env_manager_config import EnvManagerConfig
 from roll.pipeline.agentic.templates import OBSERVATIONS, STEP_FIELDS, TRAJECTORY_FIELDS, fields_of
@@ -48,11 +48,6 @@ def played(config: AgenticConfig) -> dict[str, EnvConfig]:
 def is_plain(env: EnvConfig) -> bool:
     """A shipped environment of plain Python: building one asks nothing of the machine."""
     return env.env_type in ENVIRONMENTS and env.env_type not in ADAPTERS
-
-
-def asks_rows(env: EnvConfig) -> bool:
-    """True for a shipped environment that asks the rows of a data file: epochs of it can be counted."""
-    return env.env_type in ASKS_ROWS
 
 
 def env_problems(config: AgenticConfig) -> Iterator[Problem]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from roll.configs.base import Settings, setting
-from roll.pipeline.agentic.env.table import ENVIRONMENTS, default_pattern
+from roll.pipeline.agentic.env.table import ASKS_ROWS, ENVIRONMENTS, default_pattern
 from roll.pipeline.agentic.templates import OBSERVATIONS, fields_of
 from roll.pipeline.agentic.tools.config import ToolWrapperConfig
 
@@ -84,6 +84,11 @@ class EnvConfig(Settings):
         before, after = self.pre_step_template or "", self.next_step_template or ""
         shown = set(OBSERVATIONS) & {*fields_of(before), *fields_of(after)}
         return before + ("" if shown else "{observation}") + after
+
+    @property
+    def asks_rows(self) -> bool:
+        """True for a shipped environment that asks the rows of a data file: epochs of it can be counted."""
+        return self.env_type in ASKS_ROWS
 
     @property
     def is_per_turn(self) -> bool:

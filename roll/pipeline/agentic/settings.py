@@ -7,7 +7,6 @@ from roll.algorithms.episodes import EpisodeSettings
 from roll.pipeline import settings
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.agentic.env.rows import load_rows
-from roll.pipeline.agentic.env_checks import asks_rows
 from roll.pipeline.agentic.env_manager.episode import TRAINING, EpisodeRules
 from roll.pipeline.agentic.env_manager_config import EnvManagerConfig
 
@@ -53,9 +52,9 @@ def job_limit_s(config: AgenticConfig, purpose: str) -> float:
 def num_questions(config: AgenticConfig) -> int | None:
     """The rows of all data files that are asked in the training, by which epochs are steps. None where the run is given
     its steps, or an environment has no rows. Raises EnvError for a file that cannot be read."""
-    envs = [config.custom_envs[tag] for tag in config.domains]
-    if not config.counts_epochs or not all(map(asks_rows, envs)):
+    if not (config.counts_epochs and config.can_count_rows):
         return None
+    envs = [config.custom_envs[tag] for tag in config.domains]
     files = dict.fromkeys((str(env.env_config["dataset_name"]), env.env_config.get("split", "train")) for env in envs)
     return sum(len(load_rows(name, split)) for name, split in files)
 

@@ -1,0 +1,166 @@
+"""verl's tools and interactions become environments that are played in episodes, or the report says what is lost."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from roll.cli import main
+from roll.commands import main as roll
+from roll.importers.command import imported_from
+from roll.importers.convert import Imported
+from roll.importers.given import read
+from tests.unit.importers.test_import import entry
+from tests.unit.importers.test_verl_meaning import at
+
+ROLLOUT = "actor_rollout_ref.rollout"
+TURNS = f"{ROLLOUT}.multi_turn"
+CHECKS = {"class_name": "verl.tools.gsm8k_tool.Gsm8kTool", "config": {"type": "native"}}
+RUNS = {"class_name": "verl.tools.sandbox_fusion_tools.SandboxFusionTool", "config": {"default_timeout": 30}}
+SEARCHES = {
+    "class_name": "verl.tools.search_tool.SearchTool",
+    "config": {"retrieval_service_url": "http://127.0.0.1:8000/retrieve", "topk": 5, "timeout": 30},
+}
+SCRIPT = f"""PROJECT_DIR="$(pwd)"
+python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=64 data.max_prompt_length=512 \\
+    data.max_response_length=1536 data.return_raw_chat=True data.filter_overlong_prompts=True data.truncation=error \\
+    data.train_files=$HOME/data/sums/train.parquet data.val_files=$HOME/data/sums/test.parquet \\
+    actor_rollout_ref.model.path=org/model actor_rollout_ref.actor.ppo_mini_batch_size=32 \\
+    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 actor_rollout_ref.actor.use_kl_loss=True \\
+    {ROLLOUT}.name=vllm {ROLLOUT}.mode=async {ROLLOUT}.n=8 {ROLLOUT}.tensor_model_parallel_size=1 \\
+    {TURNS}.enable=True {TURNS}.tool_config_path="$PROJECT_DIR/config/tools.yaml" {TURNS}.format=hermes \\
+    trainer.n_gpus_per_node=8 trainer.nnodes=1 trainer.test_freq=5 trainer.total_epochs=3 trainer.logger=console $@
+"""
+
+
+def imported(folder: Path, tools: list[dict[str, Any]] | None, *words: str, section: str = "tools") -> Imported:
+    (folder / "run.sh").write_text(SCRIPT)
+    if tools is not None:
+        (folder / "tools.yaml").write_text(yaml.safe_dump({section: tools}))
+    return imported_from(read(folder / "run.sh", words), source=folder / "run.sh")
+
+
+def test_a_tool_that_checks_answers_is_a_question_with_several_tries(tmp_path: Path) -> None:
+    """64 prompts x 8 answers are 512 episodes, updates of 32 x 8 = 256 = 4 x 8 x 8 ranks."""
+    found = imported(tmp_path, [CHECKS], f"{TURNS}.max_assistant_turns=4", "data.train_files=/d/gsm8k/train.parquet")
+    assert found.pipeline == "agentic" and found.is_as_meant, found.changes
+    env, held_out = at(found, "custom_envs.Training"), at(found, "custom_envs.Validation")
+    assert (env["env_type"], env["max_steps"], env["env_config"]["tries"]) == ("roll_math", 4, 4)
+    assert env["env_config"]["dataset_name"] == "/d/gsm8k/train.parquet" and "####" in env["action_pattern"]
+    assert env["env_config"]["question_key"] == "prompt"
+    assert env["env_config"]["answer_key"] == "reward_model.ground_truth"
+    assert held_out["env_config"]["mode"] == "val" and held_out["env_config"]["dataset_name"].endswith("test.parquet")
+    assert (at(found, "rollout_batch_size"), at(found, "prompt_length"), at(found, "sequence_length")) == (
+        512,
+        512,
+        2048,
+    )
+    manager = at(found, "train_env_manager")
+    assert (manager["num_env_groups"], manager["group_size"], manager["tags"]) == (64, 8, ["Training"])
+    args = at(found, "actor_train.training_args")
+    assert (args["per_device_train_batch_size"], args["gradient_accumulation_steps"]) == (4, 8)
+    assert at(found, "num_train_epochs") == 3
+    assert not {"rewards", "validation", "response_length", "num_return_sequences_in_group"} & found.tree.keys()
+    outcome, note = entry(found, f"{TURNS}.tool_config_path")
+    assert outcome == "approximated" and "the right answer ends the episode" in note
+
+
+def test_a_tool_that_runs_code_is_the_sandbox_of_here(tmp_path: Path) -> None:
+    found = imported(tmp_path, [RUNS])
+    assert found.is_as_meant, found.changes
+    wrapper = at(found, "custom_envs.Training.tool_wrapper")
+    assert wrapper["tool_configs"] == [{"tool_id": "python_code", "tool_args": {"timeout": 30.0}}]
+    assert wrapper["wrapper_args"] == {"max_tool_uses": None}
+    assert "JSON in the words of the model" in entry(found, f"{TURNS}.tool_config_path")[1]
+
+
+def test_a_search_asks_the_same_server_about_questions_whose_answers_are_texts(tmp_path: Path) -> None:
+    found = imported(tmp_path, [SEARCHES], f"{TURNS}.max_user_turns=3")
+    assert found.is_as_meant, found.changes
+    env = at(found, "custom_envs.Training")
+    assert (env["env_type"], env["max_steps"]) == ("roll_qa", 4)
+    assert env["env_config"]["answer_key"] == "reward_model.ground_truth.target"
+    args = {"search_url": "http://127.0.0.1:8000/retrieve", "topk": 5, "timeout": 30.0}
+    assert env["tool_wrapper"]["tool_configs"] == [{"tool_id": "search", "tool_args": args}]
+
+
+def test_an_interaction_that_asks_to_try_again_is_another_try(tmp_path: Path) -> None:
+    path = f"{TURNS}.interaction_config_path=tools.yaml"
+    entries = [{"name": "sums", "class_name": "verl.interactions.gsm8k_interaction.Gsm8kInteraction", "config": {}}]
+    found = imported(tmp_path, entries, f"{TURNS}.tool_config_path=null", path, section="interaction")
+    assert found.is_as_meant, found.changes
+    assert at(found, "custom_envs.Training.env_config.tries") == 5
+    assert "tool_wrapper" not in at(found, "custom_envs.Training")
+
+
+@pytest.mark.parametrize(
+    ("tool", "reason"),
+    [
+        (
+            {"class_name": "verl.tools.mcp_search_tool.MCPSearchTool", "config": {"type": "mcp"}},
+            "Model Context Protocol",
+        ),
+        ({"class_name": "verl.tools.geo3k_tool.Geo3kTool"}, "pictures"),
+        ({"class_name": "verl.tools.image_zoom_in_tool.ImageZoomInTool"}, "pictures"),
+        ({"class_name": "my.tools.Weather", "config": {}}, "package.module:Class"),
+        ({"class_name": "verl.tools.search_tool.SearchTool", "config": {}}, "names no server"),
+        ({}, "without class_name"),
+        (None, "is not here"),
+    ],
+)
+def test_a_tool_that_is_not_here_makes_another_run(
+    tool: dict[str, Any] | None, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = imported(tmp_path, None if tool is None else [RUNS, tool])
+    assert entry(found, f"{TURNS}.tool_config_path")[0] == "changes the run"
+    assert reason in entry(found, f"{TURNS}.tool_config_path")[1]
+    assert roll(["import", "run.sh", "--out", "my.yaml"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("word", "key"),
+    [
+        ("custom_reward_function.path=mine.py", "custom_reward_function.path"),
+        ("reward_model.enable=true", "reward_model.enable"),
+        (f"{ROLLOUT}.agent.default_agent_loop=my_agent", f"{ROLLOUT}.agent.default_agent_loop"),
+        (f"{ROLLOUT}.agent.agent_loop_config_path=loop.yaml", f"{ROLLOUT}.agent.agent_loop_config_path"),
+        ("data.train_files=[a.parquet,b.parquet]", "data.train_files"),
+        ("data.train_max_samples=100", "data.train_max_samples"),
+    ],
+)
+def test_what_episodes_lose_of_the_matter_is_told(word: str, key: str, tmp_path: Path) -> None:
+    assert entry(imported(tmp_path, [RUNS], word), key)[0] == "changes the run"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        (f"{ROLLOUT}.agent.default_agent_loop=tool_agent", f"{ROLLOUT}.agent.num_workers=8"),
+        ("algorithm.filter_groups.enable=true", "data.gen_batch_size=96", f"{TURNS}.max_parallel_calls=1"),
+        ("algorithm.adv_estimator=gae", "critic.model.path=org/model", "critic.ppo_micro_batch_size_per_gpu=4"),
+        (f"{ROLLOUT}.val_kwargs.n=4", f"{ROLLOUT}.val_kwargs.do_sample=true", f"{ROLLOUT}.val_kwargs.temperature=0.6"),
+        ("data.val_files=null", "trainer.test_freq=-1", "trainer.total_training_steps=20"),
+        ("data.val_batch_size=256", "data.shuffle=false", "trainer.val_before_train=false"),
+        (f"{TURNS}.max_tool_response_length=256", f"{TURNS}.tokenization_sanity_check_mode=disable"),
+    ],
+)
+def test_episodes_of_an_import_pass_a_dry_run(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = imported(tmp_path, [RUNS], *words)
+    assert roll(["import", "run.sh", *words, "--out", "my.yaml"]) == 0, found.changes
+    assert len(found.entries) == len({each.key for each in found.entries})
+    code = main("agentic", ["--config_path", str(tmp_path), "--config_name", "my", "--dry_run", "--elsewhere"])
+    shown = capsys.readouterr()
+    assert code == 0, shown.err + (tmp_path / "my.yaml").read_text()
+    assert "The plan works." in shown.out
+    assert " do nothing" not in shown.out and "does nothing" not in shown.out, shown.out
+
+
+def test_turns_that_are_off_ask_rows_once(tmp_path: Path) -> None:
+    found = imported(tmp_path, [RUNS], f"{TURNS}.enable=false")
+    assert found.pipeline == "rlvr" and "rewards" in found.tree
