@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from roll.importers.rows import NOTHING, ChangesRun, Each, Look, Near, Row, Sum, Table
+from roll.importers.rows import NOTHING, ChangesRun, Each, Look, Near, NotHere, Row, Sum, Table
 
 TRAINING, VALIDATION = "Training", "Validation"
 """The entries of custom_envs that an import writes."""
@@ -15,6 +15,7 @@ _PER_PROCESS = 128
 _COLUMNS: Mapping[str, str] = {
     "file_name": "env_config.dataset_name",
     "split": "env_config.split",
+    "subset": "env_config.subset",
     "messages": "env_config.question_key",
     "prompt": "env_config.question_key",
     "ground_truth": "env_config.answer_key",
@@ -91,7 +92,7 @@ def _moved_sum(made: Callable[[Look], Sum], asks_rows: bool) -> Callable[[Look],
             settings["sequence_length"] = settings["prompt_length"] + settings.pop("response_length")
             text += f" sequence_length: {settings['sequence_length']}, the whole conversation."
         if not settings and found.settings:
-            text = _ELSEWHERE
+            raise NotHere(_ELSEWHERE)
         return replace(found, settings=settings, text=text)
 
     return moved

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from roll.importers import trinity_agents as agents
 from roll.importers.rows import Table, needless, summed
 from roll.importers.trinity_dpo import TRINITY_DPO
 from roll.importers.trinity_rows import OF_ANY_TASK, OWN_ROWS, RENAMED, RENAMED_SECTIONS
@@ -28,6 +29,9 @@ def trinity_table(keys: Iterable[tuple[str, Any]]) -> Table:
     """That of the algorithm which the keys name, with rows for sections that are written without anything in them."""
     given = list(keys)
     table = _TABLES.get(str(dict(given).get("algorithm.algorithm_type")), TRINITY_RL)
+    values = dict(given)
+    if table is TRINITY_RL and agents.plays(values):
+        table = agents.agents_table(table, values)
     names = [table.canonical(key) for key, value in given if value in _EMPTY]
     sections = [name for name in dict.fromkeys(names) if table.row(name) is None and _is_section(table, name)]
     return replace(table, rows=(*table.rows, *(needless(name, "empty: not given") for name in sections)))

@@ -40,8 +40,6 @@ _WORKFLOWS: Mapping[str, tuple[str, str]] = {
 }
 """Workflows of one question and one answer: the reward, and the system prompt where none is given."""
 _NEAREST: Mapping[str, str] = {
-    "frozen_lake": "env_type: frozen_lake is the same game with maps and words of its own",
-    "webshop": "env_type: webshop is the same shop",
     "alfworld": "an environment of yours that wraps it: env_type: package.module:Class",
     "sciworld": "an environment of yours that wraps it: env_type: package.module:Class",
     "react": "env_type: roll_math or roll_qa with a tool_wrapper asks rows in several turns (docs/tools.md)",

@@ -10,6 +10,7 @@ from typing import Any
 from roll.importers import verl_counts
 from roll.importers.arithmetic import devices, split
 from roll.importers.rows import ChangesRun, Condition, LeftOpen, Look, NotHere, Sum
+from roll.importers.trinity_agents import is_played
 from roll.importers.trinity_mix import sampled
 from roll.importers.trinity_opd import auxiliary_gpus, distils
 from roll.importers.verl_conditions import ACTOR, CRITIC, MEGATRON, ROLLOUT, has_critic, strategy_of
@@ -115,7 +116,7 @@ class _Step:
         self.started = started
         asked = sampled(look, look.number(_TRAIN_BATCH, 0)) or started * self.group
         self.near = ""
-        if share:
+        if share or is_played(look):  # turns of an episode are samples there
             asked = min(asked, self.prompts * self.group)
         if asked > self.prompts * self.group:
             self.prompts = -(-asked // self.group)

@@ -13,8 +13,6 @@ from roll.configs.load.yaml_file import read_yaml
 from roll.errors import ConfigError
 from roll.importers.verl_files import beside
 
-TRIES = "tries"
-"""In the place of a tool: what checks an answer, so that another may follow."""
 _OWN_TOOL = "write it as a Tool of roll.pipeline.agentic.tools.base: tool_id: package.module:Class"
 _PICTURES = ("geo3k", "image", "zoom", "video", "crop")
 _RUNS_CODE = ("sandbox", "codeinterpreter", "code_interpreter", "python")
@@ -24,8 +22,8 @@ _CHECKS = ("gsm8k", "math")
 
 @dataclass
 class Tools:
-    """`configs` of tool_wrapper, `lost` tools with the reason, and whether one `checks` answers; `nears`: how those
-    that are here differ."""
+    """`configs` of tool_wrapper, `lost` tools with the reason, and whether one `checks` an answer, so that another may
+    follow; `nears`: how those that are here differ."""
 
     configs: list[dict[str, Any]] = field(default_factory=list)
     checks: bool = False

@@ -55,8 +55,11 @@ def num_questions(config: AgenticConfig) -> int | None:
     if not (config.counts_epochs and config.can_count_rows):
         return None
     envs = [config.custom_envs[tag] for tag in config.domains]
-    files = dict.fromkeys((str(env.env_config["dataset_name"]), env.env_config.get("split", "train")) for env in envs)
-    return sum(len(load_rows(name, split)) for name, split in files)
+    files = {
+        (str(env.env_config["dataset_name"]), env.env_config.get("split", "train"), env.env_config.get("subset"))
+        for env in envs
+    }
+    return sum(len(load_rows(*file)) for file in files)
 
 
 def episode_settings(config: AgenticConfig) -> EpisodeSettings:

@@ -213,10 +213,8 @@ def test_arguments_of_a_reward_of_ones_own_reach_it() -> None:
 @pytest.mark.parametrize(
     ("flow", "nearest"),
     [
-        ("frozen_lake_workflow", "env_type: frozen_lake"),
         ("alfworld_workflow", "package.module:Class"),
-        ("webshop_workflow", "env_type: webshop"),
-        ("as_react_workflow", "tool_wrapper"),
+        ("agentscope_v2_react_search_workflow", "tool_wrapper"),
         ("email_search_workflow", "tool_wrapper"),
         ("math_trainable_ruler_workflow", "llm_judge"),
         ("my.own.Workflow", "docs/adding_an_env.md"),

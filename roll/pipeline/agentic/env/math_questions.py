@@ -39,10 +39,11 @@ class MathQuestions(Env):
         answer_format: Literal["boxed", "text"] = "boxed",
         max_steps: int | None = None,
         tolerance: float | None = None,
+        subset: str | None = None,
     ):
         if tries < 1 or answer_format not in ("boxed", "text"):
             raise EnvError(f"tries: {tries} must be 1 or more, and answer_format: {answer_format} boxed or text")
-        self._questions = Questions(dataset_name, split, question_key, answer_key, mode, seed, "roll_math")
+        self._questions = Questions(dataset_name, split, question_key, answer_key, mode, seed, "roll_math", subset)
         self._is_boxed = answer_format == "boxed"
         self.tries = min(tries, max_steps or tries)
         boxed = r" Put the final answer within \boxed{}." if self._is_boxed else ""
@@ -53,7 +54,7 @@ class MathQuestions(Env):
             check_tolerance(tolerance)
         except ValueError as error:
             raise EnvError(str(error)) from None
-        _check_truths(dataset_name, split, answer_key)
+        _check_truths(dataset_name, split, answer_key, subset)
         self._tolerance = tolerance
 
     def reset(self, seed: int) -> str:
@@ -93,8 +94,8 @@ def _compare(tolerance: float | None) -> MathProcesses:
 
 
 @functools.lru_cache(maxsize=16)
-def _check_truths(name: str, split: str, key: str) -> None:
+def _check_truths(name: str, split: str, key: str, subset: str | None) -> None:
     """Raises EnvError for the first answer of a file that is none."""
-    for place, row in enumerate(load_rows(name, split)):
+    for place, row in enumerate(load_rows(name, split, subset)):
         if row.get(key) not in (None, "") and (problem := truth_problem(row[key])) is not None:
             raise EnvError(f"answer_key: {key} of row {place} of {name} {problem}")

@@ -41,10 +41,11 @@ class QaQuestions(Env):
         reward: Literal["exact_match", "f1"] = "exact_match",
         extract_boxed: bool = False,
         max_steps: int | None = None,
+        subset: str | None = None,
     ):
         if reward not in ("exact_match", "f1"):
             raise EnvError(f"reward: {reward} must be exact_match or f1")
-        self._questions = Questions(dataset_name, split, question_key, answer_key, mode, seed, "roll_qa")
+        self._questions = Questions(dataset_name, split, question_key, answer_key, mode, seed, "roll_qa", subset)
         self._reward, self._is_boxed = reward, extract_boxed
         form = r"\boxed{answer}" if extract_boxed else "<answer>answer</answer>"
         self.instruction = f"Answer the question in a few words, as {form}."

@@ -19,7 +19,7 @@ Mode = Literal["train", "val"]
 
 
 @functools.lru_cache(maxsize=16)
-def load_rows(name: str, split: str = "train") -> Sequence[Mapping[str, Any]]:
+def load_rows(name: str, split: str = "train", subset: str | None = None) -> Sequence[Mapping[str, Any]]:
     """The rows of a file, or of a data set of the Hugging Face hub; read once per process. Raises EnvError."""
     look = look_at(name)
     if look.is_file:
@@ -29,7 +29,7 @@ def load_rows(name: str, split: str = "train") -> Sequence[Mapping[str, Any]]:
             f"{name} does not exist: name a {', '.join(ENDINGS)} file, or a data set of the Hugging Face hub"
         )
     try:
-        return load_hub_set(name, None, split)
+        return load_hub_set(name, subset, split)
     except ConfigError as error:
         raise EnvError(str(error)) from error
 
@@ -55,24 +55,33 @@ class Questions:
     the other ask each of them once."""
 
     def __init__(
-        self, dataset_name: str, split: str, question_key: str, answer_key: str, mode: Mode, seed: int, owner: str
+        self,
+        dataset_name: str,
+        split: str,
+        question_key: str,
+        answer_key: str,
+        mode: Mode,
+        seed: int,
+        owner: str,
+        subset: str | None = None,
     ):
         if mode not in ("train", "val"):
             raise EnvError(f"mode is {mode!r}, not train or val")
-        self._name, self._split, self._keys = dataset_name, split, (question_key, answer_key)
+        self._name, self._keys = dataset_name, (question_key, answer_key)
+        self._file = (dataset_name, split, subset)
         self._mode, self._seed, self._owner = mode, seed, owner
         self._row(0)
 
     def draw(self, env_seed: int) -> tuple[str, Any]:
         """(question, answer)."""
-        count = len(load_rows(self._name, self._split))
+        count = len(load_rows(*self._file))
         if self._mode == "val":
             return self._row(env_seed % count)
         return self._row(random.Random(f"{self._owner} {self._seed} {env_seed}").randrange(count))
 
     def _row(self, place: int) -> tuple[str, Any]:
         """Raises EnvError that names a column which is not there."""
-        row = Row(self._name, place, load_rows(self._name, self._split)[place])
+        row = Row(self._name, place, load_rows(*self._file)[place])
         for what, key in zip(("question_key", "answer_key"), self._keys, strict=True):
             value = row.value(key)
             if value is None or (isinstance(value, str) and not value):
