@@ -129,6 +129,10 @@ class WorkerConfig(Settings):
     topr_negative_weight: float = setting(
         1.0, "Of actor_train, with pg_variant topr: weight of negative advantages.", ge=0
     )
+    ppo_epochs: int | None = setting(None, "Of critic: passes over a step's samples. Default: the run's.", ge=1)
+    max_grad_norm: float | None = setting(
+        None, "Of critic: its gradients are scaled down to this norm; 0 is off. Default: the run's.", ge=0
+    )
     tag_included: Names = setting(
         (), "Tags of the data that belong to this reward's domain, beside the domain's own name."
     )

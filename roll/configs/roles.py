@@ -106,7 +106,14 @@ ACTOR_TRAIN = Role(
     "actor_train", "train", "lm", ("pretrain",), is_needed=True, also_reads=POLICY | {"data_args", TOKENIZER}
 )  # fmt: skip
 ACTOR_INFER = Role("actor_infer", "generate", "lm", ("pretrain",), is_needed=True)
-CRITIC = Role("critic", "train", "value", ("reward_pretrain", "pretrain"), why_not="this role learns values")
+CRITIC = Role(
+    "critic",
+    "train",
+    "value",
+    ("reward_pretrain", "pretrain"),
+    also_reads=frozenset({"ppo_epochs", "max_grad_norm"}),
+    why_not="this role learns values",
+)
 REFERENCE = Role("reference", "score", "lm", ("pretrain",))
 REWARD_PRETRAIN = ("reward_pretrain",)
 

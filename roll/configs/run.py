@@ -257,6 +257,11 @@ class RunConfig(Settings):
         own = self.checkpoint_dir.absolute()
         return own not in Path(place).expanduser().absolute().parents if isinstance(place, str) else not place
 
+    def grad_norm_of(self, role: str, worker: WorkerConfig) -> float:
+        """The norm that a role's gradients are scaled down to: its own, where it has one."""
+        own = worker.max_grad_norm if "max_grad_norm" in self.roles[role].reads else None
+        return self.max_grad_norm if own is None else own
+
     @property
     def can_count_rows(self) -> bool:
         """False where num_train_epochs says nothing of the length of the run."""

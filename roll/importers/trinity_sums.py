@@ -14,7 +14,7 @@ from roll.importers.trinity_operators import INPUTS, OPERATOR_SUMS
 from roll.importers.trinity_rec import REC_CONDITIONS
 from roll.importers.trinity_rewards import REWARD_CONDITIONS, REWARD_SUMS
 from roll.importers.trinity_steps import STEP_CONDITIONS, STEP_SUMS, over_share
-from roll.importers.verl_conditions import ACTOR, MODEL, ROLLOUT
+from roll.importers.verl_conditions import ACTOR, CRITIC, MODEL, ROLLOUT
 from roll.utils.text import show
 
 _OWN = "trinity."
@@ -110,6 +110,7 @@ def algorithm_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
         "data.prompt_key": None,
         f"{ACTOR}.ppo_micro_batch_size_per_gpu": 4,
     }
+    found[f"{CRITIC}.grad_clip"] = given.get(f"{ACTOR}.grad_clip") or 1.0  # one key for both there
     found |= _ALGORITHMS.get(str(given.get(_TYPE, "grpo")), _ALGORITHMS["grpo"])
     loss, advantage = (str(given.get(f"{_OWN}algorithm.{name}_fn")) for name in ("policy_loss", "advantage"))
     if loss in _LOSSES:

@@ -275,12 +275,12 @@ CRITIC_ROWS: tuple[Row, ...] = (
     summed(f"{CRITIC}.use_dynamic_bsz", "critic tokens", needs="critic"),
     summed(f"{CRITIC}.ppo_max_token_len_per_gpu", "critic tokens", 32768, needs="critic"),
     summed(f"{CRITIC}.forward_max_token_len_per_gpu", "critic scoring tokens", needs="critic"),
-    summed(f"{CRITIC}.ppo_epochs", "critic alike", needs="critic"),
+    to(f"{CRITIC}.ppo_epochs", "critic.ppo_epochs", needs="critic"),
     Row(f"{CRITIC}.shuffle", idle=(None, True), outcome="approximated", note=_SHUFFLED, needs="critic"),
     to(f"{CRITIC}.cliprange_value", "value_clip", via=words.number, default=0.5, needs="critic"),
     needless(f"{CRITIC}.loss_agg_mode", "the value loss is a mean over the tokens"),
-    summed(f"{CRITIC}.grad_clip", "critic alike", needs="critic"),
-    summed(f"{CRITIC}.optim.clip_grad", "critic alike", needs="critic"),
+    to(f"{CRITIC}.grad_clip", "critic.max_grad_norm", via=words.number, default=1.0, needs="critic"),
+    to(f"{CRITIC}.optim.clip_grad", "critic.max_grad_norm", via=words.number, needs="critic"),
     *optimizer(CRITIC, "critic", 1e-5),
     *(
         row

@@ -207,21 +207,6 @@ def sampling(look: Look) -> Sum:
     return Sum({key: temperature}, f"{key}: {temperature:g}.")
 
 
-def critic_alike(look: Look) -> Sum:
-    """What the policy's keys say of the critic as well; another value of the critic is lost."""
-    pairs = {
-        "ppo_epochs": (f"{ACTOR}.ppo_epochs", "ppo_epochs"),
-        "grad_clip": (f"{ACTOR}.grad_clip", "max_grad_norm"),
-        "optim.clip_grad": (f"{ACTOR}.optim.clip_grad", "max_grad_norm"),
-    }
-    changed = {}
-    for name, (policys, key) in pairs.items():
-        own, other = look(f"{CRITIC}.{name}"), look(policys)
-        if look.is_given(f"{CRITIC}.{name}") and other is not None and own != other:
-            changed[f"{CRITIC}.{name}"] = f"{key} counts for policy and critic: it is {other}, by {policys}"
-    return Sum({}, "the same as of the policy, and one key here", changes=changed)
-
-
 def validation_sampling(look: Look) -> Sum:
     at = f"{ROLLOUT}.val_kwargs"
     sampled = look(f"{at}.do_sample")
@@ -273,7 +258,6 @@ SUMS: Mapping[str, Callable[[Look], Sum]] = {
     "validation": validation_sampling,
     "pictures": pictures,
     "sampling": sampling,
-    "critic alike": critic_alike,
     "engine": engine_arguments,
     "filter": group_filter,
     "lora": adapters,

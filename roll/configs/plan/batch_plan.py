@@ -102,13 +102,15 @@ def _scores(role: Role, old: OldLogProbs, is_reference: bool) -> bool:
 def role_train_plan(config: AlgorithmConfig, role: str, worker: WorkerConfig) -> TrainPlan:
     """The plan of a role that learns; `updates_per_epoch` is rounded down when the batch does not divide (see
     `batch_problems`) and nothing else is said about it."""
-    waits = config.critic_warmup if config.roles[role].head == "lm" and config.needs_critic else 0
+    row = config.roles[role]
+    waits = config.critic_warmup if row.head == "lm" and config.needs_critic else 0
+    own = worker.ppo_epochs if "ppo_epochs" in row.reads else None
     return train_plan(
         config,
         role,
         worker,
         samples_per_step=config.num_groups * config.group_size,
-        epochs=config.ppo_epochs,
+        epochs=own or config.ppo_epochs,
         waits=waits,
         rounding=config.update_rounding,
     )

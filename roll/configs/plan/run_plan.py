@@ -146,7 +146,7 @@ def train_plan(
         infer_batch_size=worker.infer_batch_size,
         waits=waits,
         warmup_ratio=0.0 if args.warmup_steps else args.warmup_ratio,
-        max_grad_norm=config.max_grad_norm,
+        max_grad_norm=config.grad_norm_of(role, worker),
         rounding=rounding,
         optimizer_waits=config.is_offload_optimizer_states_in_train_step,
         sequence_size=sizes.sequence,

@@ -75,7 +75,7 @@ RULES = (
     ),
     Rule("*.model_args.adapter_name_or_path", "free", _WEIGHTS),
     Rule("*.training_args.*", "applied", _OPTIMIZER),
-    Rule("max_grad_norm", "applied", _OPTIMIZER),
+    *(Rule(key, "applied", _OPTIMIZER) for key in ("max_grad_norm", "critic.max_grad_norm")),
     Rule("mode", "refused", "what was sampled and not trained on yet is kept elsewhere in another mode"),
     Rule("experience.reuse.*", "applied", "groups that are there come back under the new rule"),
     Rule("experience.*", "free", _PLACE),

@@ -124,12 +124,42 @@ def test_a_reference_is_split_as_the_policy_is() -> None:
     assert at(ulysses, "reference.model_args.ulysses_size") == 4
 
 
-@pytest.mark.parametrize("name, lost", [("ppo_epochs", "2"), ("grad_clip", "5.0"), ("optim.clip_grad", "5.0")])
-def test_another_value_of_the_critic_is_lost_and_the_same_is_not(name: str, lost: str) -> None:
-    found = imported("verl_ppo_fsdp.yaml", f"critic.{name}={lost}")
-    assert entry(found, f"critic.{name}")[0] == ("changes the run" if name != "optim.clip_grad" else "asks for nothing")
-    same = {"ppo_epochs": "1"}.get(name, "1.0")
-    assert entry(imported("verl_ppo_fsdp.yaml", f"critic.{name}={same}"), f"critic.{name}")[0] == "asks for nothing"
+@pytest.mark.parametrize(
+    ("word", "key", "value"),
+    [
+        ("ppo_epochs=2", "ppo_epochs", 2),
+        ("ppo_mini_batch_size=32", "training_args.gradient_accumulation_steps", None),
+        ("grad_clip=5.0", "max_grad_norm", 5.0),
+        ("optim.clip_grad=5.0", "max_grad_norm", 5.0),
+        ("cliprange_value=0.2", "value_clip", 0.2),
+    ],
+)
+def test_a_critic_learns_by_numbers_of_its_own(word: str, key: str, value: float | None) -> None:
+    words = [
+        "algorithm.adv_estimator=gae",
+        f"{MODEL}.path=org/model",
+        f"{ACTOR}.grad_clip=0.5",
+        f"{ACTOR}.ppo_epochs=4",
+    ]
+    words += [f"{ACTOR}.ppo_micro_batch_size_per_gpu=1", "critic.ppo_micro_batch_size_per_gpu=1"]
+    found = imported_from(read(None, [*words, f"critic.{word}"]), "verl")
+    assert entry(found, f"critic.{word.partition('=')[0]}")[0] == "mapped" and found.changes == ()
+    assert (at(found, "max_grad_norm"), at(found, "ppo_epochs")) == (0.5, 4)
+    if value is None:
+        passes = [at(found, f"{role}.training_args.gradient_accumulation_steps") for role in ("actor_train", "critic")]
+        assert passes == [32, 4]
+    else:
+        assert at(found, key if key == "value_clip" else f"critic.{key}") == value
+
+
+def test_a_critic_without_a_norm_of_its_own_has_that_of_verl() -> None:
+    """Trinity's grad_clip is that of both."""
+    words = ["algorithm.adv_estimator=gae", f"{MODEL}.path=org/model", f"{ACTOR}.grad_clip=0.5"]
+    assert at(imported_from(read(None, words), "verl"), "critic.max_grad_norm") == 1.0
+    both = ["algorithm.algorithm_type=ppo", "model.model_path=org/model", "trainer.grad_clip=0.5"]
+    both += ["cluster.gpu_per_node=8", "model.max_model_len=2048", "buffer.batch_size=8"]
+    tree = imported_from(read(None, both), "trinity")
+    assert (at(tree, "critic.max_grad_norm"), at(tree, "max_grad_norm")) == (0.5, 0.5)
 
 
 def test_keys_of_megatron_that_have_a_place_here_are_mapped() -> None:

@@ -141,6 +141,22 @@ def test_the_critic_has_its_own_arithmetic_and_the_actor_skips_the_warm_up_steps
     assert (plan.actor_train.updates_per_step, plan.actor_train.total_updates) == (4, 60)
 
 
+def test_a_critic_may_have_epochs_and_a_norm_of_its_own() -> None:
+    """2 updates in an epoch of 256 samples: 3 epochs make 6 a step, whatever the policy makes."""
+    critic = {"strategy_args": {"strategy_name": "deepspeed_train"}, "device_mapping": [0], "ppo_epochs": 3}
+    critic["training_args"] = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 16}
+    made = config({"critic": critic | {"max_grad_norm": 0.5}, "adv_estimator": "gae", "max_steps": 10})
+    plan = build_plan(made)
+    assert plan.critic is not None
+    assert (plan.critic.epochs, plan.critic.updates_per_step, plan.critic.total_updates) == (3, 6, 60)
+    assert (plan.critic.max_grad_norm, plan.actor_train.max_grad_norm) == (0.5, 1.0)
+    assert plan.actor_train.epochs == 1
+    same = build_plan(config({"critic": {**critic, "ppo_epochs": None}, "adv_estimator": "gae", "ppo_epochs": 2}))
+    assert same.critic is not None and (same.critic.epochs, same.critic.max_grad_norm) == (2, 1.0)
+    idle = build_plan(config({"actor_train.ppo_epochs": 3, "actor_train.max_grad_norm": 0.5}))
+    assert (idle.actor_train.epochs, idle.actor_train.max_grad_norm) == (1, 1.0), "the run's count for the policy"
+
+
 @settings(max_examples=50)
 @given(prompts=st.integers(1, 200), weights=st.lists(st.integers(0, 20), min_size=2, max_size=5).filter(any))
 def test_domain_prompts_sum_to_the_batch_and_miss_their_share_by_less_than_one(
