@@ -96,6 +96,7 @@ class _Conversion:
         self._writer: dict[str, str] = {}
         self._sums: dict[str, Sum | NotHere] = {}
         self._left_open: set[str] = set()
+        self._shown: set[str] = set()  # sums that the entry of a key tells of
 
     def run(self, given: list[tuple[str, str, Any]], names: Mapping[str, str], notes: tuple[str, ...]) -> Imported:
         by_key: dict[str, Entry] = {}
@@ -111,8 +112,15 @@ class _Conversion:
             by_key[known_as] if names[known_as] == key else self._again(key, value, names[known_as], known_as)
             for key, known_as, value in given
         ]
+        notes = (*notes, *self._untold())
         opened = tuple(sorted(names.get(key, key) for key in self._look.left_open | self._left_open))
         return Imported(self._table.system, self._table.pipeline, self._tree, tuple(entries), defaults, notes, opened)
+
+    def _untold(self) -> Iterator[str]:
+        """How a sum differs from the other system where no given key says it."""
+        for name, made in self._sums.items():
+            if isinstance(made, Sum) and made.near and name not in self._shown:
+                yield f"By default: {made.text} {made.near}"
 
     def _again(self, key: str, value: Any, counts: str, known_as: str) -> Entry:
         """The entry of a key that another name of it overrules."""
@@ -165,6 +173,7 @@ class _Conversion:
 
     def _summed(self, row: Row, key: str, known_as: str, value: Any) -> Entry:
         made = self._sum(row.sum)
+        self._shown.add(row.sum)
         if isinstance(made, NotHere):
             return Entry(key, value, self._lost(made), str(made))
         if known_as in made.changes:

@@ -21,9 +21,14 @@ from roll.importers.verl_counts import (
     token_batches,
 )
 from roll.importers.verl_mtp import head_training
+from roll.importers.verl_sources import WHOLE, rewards_by_source
 from roll.importers.words import trackers
 
-DOMAIN = "verl"
+DOMAIN = WHOLE
+_THEIRS = (
+    "Where verl is installed, verl_function with path: verl.utils.reward_score and name: default_compute_score is its "
+    "own choice."
+)
 
 
 def policy_form(look: Look) -> Sum:
@@ -87,8 +92,8 @@ def norms(look: Look) -> Sum:
 
 
 def rewards(look: Look) -> Sum:
-    """One domain takes all rows: a function of one's own, which verl calls by data_source and ground truth, or
-    math_rule."""
+    """A function of one's own takes all rows, which verl calls by data_source and ground truth; without one the source
+    of a row chooses its reward."""
     at = f"rewards.{DOMAIN}"
     if look("reward_model.enable"):
         return _reward_model(look, at)
@@ -100,31 +105,34 @@ def rewards(look: Look) -> Sum:
         args |= {"data_source_key": source} if (source := look("data.reward_fn_key")) != "data_source" else {}
         settings: dict[str, Any] = {f"{at}.reward": "verl_function", f"{at}.reward_args": args}
         text, near, changed = f"{at}.reward: verl_function calls {name} of {path}.", "", dict[str, str]()
+        places = [at]
     else:
-        settings, text = {f"{at}.reward": "math_rule"}, f"{at}.reward: math_rule."
-        near = (
-            "verl chooses the reward by the column data_source; here math_rule scores all rows (docs/rewards.md). "
-            "Where verl is installed, verl_function with path: verl.utils.reward_score and name: "
-            "default_compute_score is its own choice."
-        )
-        changed = _own_values(look)
+        made, near = rewards_by_source(look)
+        settings = {f"rewards.{name}.{key}": value for name, keys in made.items() for key, value in keys.items()}
+        text = " ".join(f"rewards.{name}.reward: {keys['reward']}." for name, keys in made.items())
+        if len(made) > 1:
+            sections = ["actor_train", *([] if validates(look) else ["validation"])]
+            settings |= {f"{section}.data_args.tag": look("data.reward_fn_key") for section in sections}
+        near += f" {_THEIRS}"
+        changed, places = _own_values(look, len(made) > 1), [f"rewards.{name}" for name in made]
     if buffer := _overlong(look):
         most = look.number("data.max_response_length")
         args = {"max_tokens": most, "cache_tokens": look.size(f"{buffer}.len")}
         weight = look.amount(f"{buffer}.penalty_factor", 1.0)
-        settings[f"{at}.reward_manager_config"] = [{"reward": "overlong", "reward_args": args, "weight": weight}]
+        part = {"reward": "overlong", "reward_args": args, "weight": weight}
+        settings |= {f"{place}.reward_manager_config": [part] for place in places}
         text += f" overlong: 0 up to {most - args['cache_tokens']} tokens, then down to -{weight:g} at {most}."
     return Sum(settings, text, near, changes=changed)
 
 
-def _own_values(look: Look) -> dict[str, str]:
+def _own_values(look: Look, reads_source: bool = False) -> dict[str, str]:
     """What says nothing without a function of one's own, but that of the system."""
     reason = "custom_reward_function.path is not given: nothing here takes it"
     below = look.below("custom_reward_function.reward_kwargs")
     found = {f"custom_reward_function.reward_kwargs.{key}": reason for key in below}
     if look("custom_reward_function.name") != "compute_score":
         found["custom_reward_function.name"] = reason
-    if look("data.reward_fn_key") != "data_source":
+    if look("data.reward_fn_key") != "data_source" and not reads_source:
         found["data.reward_fn_key"] = "math_rule scores all rows, whatever a column says"
     return found
 
@@ -224,17 +232,20 @@ def validation_sampling(look: Look) -> Sum:
 
 def group_filter(look: Look) -> Sum:
     """Dynamic sampling: groups whose answers are all right or all wrong are replaced."""
-    prompts, at = look.number("data.train_batch_size"), f"rewards.{DOMAIN}.query_filter_config"
+    prompts = look.number("data.train_batch_size")
+    is_own = look("custom_reward_function.path") or look("reward_model.enable")
+    names = [DOMAIN] if is_own else list(rewards_by_source(look)[0])
     more = max(0, look.number("data.gen_batch_size", prompts) - prompts)
     settings = {
-        f"{at}.type": "std_filter",
-        f"{at}.filter_args": {"std_threshold": 0.0},
+        **{f"rewards.{name}.query_filter_config.type": "std_filter" for name in names},
+        **{f"rewards.{name}.query_filter_config.filter_args": {"std_threshold": 0.0} for name in names},
         "is_use_additional_prompts": True,
         "max_additional_running_prompts": more,
     }
     return Sum(
         settings,
-        f"{at}: groups with equal rewards are dropped; {more} more prompts than the {prompts} of a step run at once.",
+        f"query_filter_config: groups with equal rewards are dropped; {more} more prompts than the {prompts} of a step "
+        "run at once.",
         "A step starts at most as many groups again as it has, where verl counts max_num_gen_batches.",
     )
 

@@ -8,7 +8,7 @@ import pytest
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported
 from roll.importers.given import read
-from tests.unit.importers.test_import import entry, imported
+from tests.unit.importers.test_import import entry
 
 ACTOR, ROLLOUT, REF, MODEL = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "ref", "model"))
 GRPO = ("algorithm.adv_estimator=grpo", f"{ROLLOUT}.n=4", f"{MODEL}.path=org/model")

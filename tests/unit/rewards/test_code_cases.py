@@ -107,3 +107,9 @@ def test_what_is_wrong_names_the_column(columns: dict[str, Any], text: str) -> N
         read_cases(columns)
     assert str(caught.value).startswith(text)
     assert problem_of(columns) == str(caught.value)
+
+
+def test_the_ground_truth_stands_in_for_cases_that_a_row_does_not_have() -> None:
+    truth = '{"inputs": ["1\\n"], "outputs": ["2\\n"]}'
+    assert read_cases({"ground_truth": truth}) == read_cases({"test_cases": truth})
+    assert read_cases({"test_cases": truth, "ground_truth": "42"}) == read_cases({"test_cases": truth})

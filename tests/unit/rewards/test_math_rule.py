@@ -269,3 +269,8 @@ def test_a_slow_comparison_is_wrong_and_no_failure() -> None:
     equal, started = MathEqual(limit_s=0.5), time.monotonic()
     assert not equal("5", r"\sum_{i=1}^{10^9} \sin(i)")
     assert time.monotonic() - started < 5
+
+
+def test_a_wrong_answer_may_cost_something() -> None:
+    costs = MathRule(wrong=-1.0)
+    assert [costs(RewardInput("", answer, "42")).score for answer in ("so 42", "so 41", "")] == [1.0, -1.0, -1.0]

@@ -21,7 +21,7 @@ def problem_of(row: Mapping[str, Any]) -> str | None:
 @requires("ground_truth")
 @checks_rows(problem_of)
 class MathRule:
-    r"""1 if the answer equals the ground truth, 0 if not.
+    r"""1 if the answer equals the ground truth, `wrong` if not.
 
     The answer is the last `\boxed{}` after the thinking, or else the last number there, with
     what makes it one of two or denies it ("4 or 5", "not 5"). Thinking that never ends, and a last box that is never
@@ -30,9 +30,9 @@ class MathRule:
     does not count. `tolerance`: how far decimals may be off, relatively (MathEqual).
     """
 
-    def __init__(self, require_boxed: bool = False, tolerance: float | None = None):
+    def __init__(self, require_boxed: bool = False, tolerance: float | None = None, wrong: float = 0.0):
         self._equal = MathEqual(tolerance)
-        self._require_boxed = require_boxed
+        self._require_boxed, self._wrong = require_boxed, wrong
 
     def __call__(self, sample: RewardInput) -> RewardResult:
         if sample.ground_truth is None or (isinstance(sample.ground_truth, str) and not sample.ground_truth.strip()):
@@ -43,4 +43,4 @@ class MathRule:
         metrics = {"answer_found": float(answer is not None), "boxed": float(boxed is not None)}
         truths = references(sample.ground_truth)
         correct = answer is not None and any(self._equal(truth, answer) for truth in truths)
-        return RewardResult(float(correct), metrics, {"answer": answer})
+        return RewardResult(1.0 if correct else self._wrong, metrics, {"answer": answer})

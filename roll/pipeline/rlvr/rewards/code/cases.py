@@ -14,7 +14,8 @@ from roll.pipeline.rlvr.rewards.code.suite_problems import problem_of_suite
 
 TYPE, CASES, FUNCTION, ENTRY_POINT = "case_type", "test_cases", "test_case_function", "entry_point"
 METADATA = "metadata"
-COLUMNS = (CASES,)
+TRUTH = "ground_truth"
+COLUMNS = ((CASES, TRUTH),)
 
 Kind = Literal["stdin", "function", "assert"]
 KINDS: Mapping[str, Kind] = {
@@ -58,8 +59,9 @@ class Cases:
 
 
 def read_cases(row: Mapping[str, Any]) -> Cases:
-    """Raises BadCases. Without a `case_type` the form of the cases says what they are."""
-    raw = _parsed(row.get(CASES))
+    """Raises BadCases. Without a `case_type` the form of the cases says what they are; a row without `test_cases` may
+    have them as its ground truth, as verl's rows of code do."""
+    raw = _parsed(row.get(TRUTH) if row.get(CASES) is None else row.get(CASES))
     entries = _entries(raw)
     within = raw if isinstance(raw, Mapping) else entries[0] if isinstance(entries[0], Mapping) else {}
     of_cases = _function(within.get("fn_name"))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult, checks_rows, requires
-from roll.pipeline.rlvr.rewards.code.cases import COLUMNS, problem_of, read_cases
+from roll.pipeline.rlvr.rewards.code.cases import COLUMNS, TRUTH, problem_of, read_cases
 from roll.pipeline.rlvr.rewards.code.extract import code_in
 from roll.pipeline.rlvr.rewards.code.languages import LANGUAGES, fences_of, find_python, missing
 from roll.pipeline.rlvr.rewards.code.local import LocalJudge
@@ -67,7 +67,7 @@ class CodeSandbox:
             self._judge = RemoteJudge(_checked_url(code_url), time_limit_s, total_s)
 
     def __call__(self, sample: RewardInput) -> RewardResult:
-        cases = read_cases(sample.payload)
+        cases = read_cases({**sample.payload, TRUTH: sample.ground_truth})
         plain = self._languages[0] if self._plain else None
         code = code_in(sample.response_text, fences_of(self._languages), plain)
         if code is None:

@@ -1,0 +1,119 @@
+"""What verl's rows are scored by where no function of one's own is named: it chooses by the column data_source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roll.importers.rows import Look
+from roll.importers.words import files
+
+_MOST_BYTES = 2 << 30  # of a file whose column is read
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A reward of here, the sources that verl scores so, parts of file names that tell, and how it differs."""
+
+    reward: str
+    sources: tuple[str, ...]
+    names: tuple[str, ...]
+    args: Mapping[str, Any]
+    near: str
+
+
+MATH, DAPO, CODE = "maths", "dapo", "code"
+WHOLE = "verl"
+"""The domain of all rows, where there is one alone."""
+DOMAINS: Mapping[str, Domain] = {
+    MATH: Domain(
+        "math_rule",
+        (
+            "openai/gsm8k", "lighteval/MATH", "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500",
+            "numina_aops_forum", "numina_synthetic_math", "numina_amc_aime", "numina_synthetic_amc", "numina_cn_k12",
+            "numina_olympiads",
+        ),
+        ("gsm8k", "math", "numina", "eurus"),
+        {},
+        "math-verify compares, where there each source has its own way to find an answer.",
+    ),
+    DAPO: Domain(
+        "math_rule",
+        ("math_dapo", "math", "math_dapo_reasoning", "aime", "aime24", "aime25", "aime2024", "aime2025"),
+        ("dapo", "aime"),
+        {"wrong": -1.0},
+        "A wrong answer is -1, as there; math-verify compares.",
+    ),
+    CODE: Domain(
+        "code_sandbox",
+        ("codecontests", "apps", "codeforces", "taco"),
+        ("codecontests", "apps", "codeforces", "taco", "eurus", "livecodebench"),
+        {},
+        "The share of the cases that a program passes is paid: of all, where verl tries the first ten.",
+    ),
+}  # fmt: skip
+"""By the name of the domain."""
+
+
+def domain_of(source: str) -> str:
+    """The domain of a value of data_source; math for one that verl itself would refuse."""
+    for name, domain in DOMAINS.items():
+        if source in domain.sources or (name == DAPO and source.startswith("aime")):
+            return name
+    return MATH
+
+
+def sources_of(look: Look) -> dict[str, tuple[str, ...]]:
+    """Sources by domain: those that are in the files, where these are on this machine, else all of the domains that the
+    names of the files tell. Nothing where neither tells."""
+    given = [str(path) for key in ("data.train_files", "data.val_files") for path in files(look(key) or [])]
+    read = {source for path in given for source in _in_file(path, str(look("data.reward_fn_key")))}
+    if read:
+        return _by_domain(sorted(read))
+    names = [path.lower().rsplit("/data/", 1)[-1] for path in given]
+    told = [name for name, domain in DOMAINS.items() if any(part in path for part in domain.names for path in names)]
+    if (
+        DAPO in told
+        and MATH in told
+        and not any(part in path for part in ("gsm8k", "numina", "eurus") for path in names)
+    ):
+        told.remove(MATH)  # dapo-math-17k is one set
+    return {name: DOMAINS[name].sources for name in told}
+
+
+def rewards_by_source(look: Look) -> tuple[dict[str, dict[str, Any]], str]:
+    """The keys of each domain, and how they differ. Domains share the rows by the column only where there are several.
+
+    Example: gsm8k alone is {"verl": {"reward": "math_rule"}}.
+    """
+    found = sources_of(look) or {MATH: ()}
+    made: dict[str, dict[str, Any]] = {}
+    for name, sources in found.items():
+        domain = DOMAINS[name]
+        keys: dict[str, Any] = {"reward": domain.reward} | ({"reward_args": dict(domain.args)} if domain.args else {})
+        keys |= {"reward_type": "soft"} if name == CODE else {}
+        made[WHOLE if len(found) == 1 else name] = keys | ({"tag_included": list(sources)} if len(found) > 1 else {})
+    nears = [DOMAINS[name].near for name in found]
+    by = f"The column {look('data.reward_fn_key')} chooses the domain (data_args.tag)." if len(found) > 1 else ""
+    return made, " ".join(filter(None, (by, *nears)))
+
+
+def _by_domain(sources: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, list[str]] = {}
+    for source in sources:
+        found.setdefault(domain_of(source), []).append(source)
+    return {name: tuple(own) for name, own in found.items()}
+
+
+def _in_file(path: str, column: str) -> Iterator[str]:
+    place = Path(path).expanduser()
+    if "$" in path or place.suffix != ".parquet" or not place.is_file() or place.stat().st_size > _MOST_BYTES:
+        return
+    try:
+        import pyarrow.parquet
+
+        yield from map(str, pyarrow.parquet.read_table(place, columns=[column]).column(column).unique().to_pylist())
+    except (ImportError, OSError, KeyError, ValueError):  # pyarrow's own errors are ValueErrors
+        return

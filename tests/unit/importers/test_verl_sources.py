@@ -1,0 +1,87 @@
+"""verl scores a row by its data_source; an import writes the rewards of the sources that its files have."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.cli import main
+from roll.commands import main as roll
+from roll.importers.command import imported_from
+from roll.importers.convert import Imported
+from roll.importers.given import read
+from roll.importers.verl_sources import DOMAINS, domain_of
+from tests.unit.importers.test_import import entry
+from tests.unit.importers.test_verl_meaning import GRPO, at
+
+LEARN = ("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4", "data.train_batch_size=64", "trainer.logger=console")
+
+
+def of(files: str, *words: str) -> Imported:
+    return imported_from(read(None, [*GRPO, *LEARN, f"data.train_files={files}", *words]), "verl")
+
+
+@pytest.mark.parametrize(
+    ("files", "reward"),
+    [
+        ("/d/gsm8k/train.parquet", {"reward": "math_rule"}),
+        ("[/d/gsm8k/train.parquet,/d/math/train.parquet]", {"reward": "math_rule"}),
+        ("/d/mine.parquet", {"reward": "math_rule"}),
+        ("/d/dapo-math-17k.parquet", {"reward": "math_rule", "reward_args": {"wrong": -1.0}}),
+        ("/d/codecontests.parquet", {"reward": "code_sandbox", "reward_type": "soft"}),
+    ],
+)
+def test_one_kind_of_source_is_one_domain(files: str, reward: dict[str, Any]) -> None:
+    found = of(files)
+    assert found.tree["rewards"] == {"verl": reward} and "tag" not in at(found, "actor_train.data_args")
+    assert found.is_as_meant
+
+
+def test_several_kinds_are_a_domain_each_by_the_column() -> None:
+    found = of("[/d/gsm8k/train.parquet,/d/dapo-math-17k.parquet]", "data.val_files=/d/aime-2024.parquet")
+    rewards = found.tree["rewards"]
+    assert sorted(rewards) == ["dapo", "maths"]
+    assert "openai/gsm8k" in rewards["maths"]["tag_included"] and "math_dapo" in rewards["dapo"]["tag_included"]
+    assert rewards["dapo"]["reward_args"] == {"wrong": -1.0} and "reward_args" not in rewards["maths"]
+    assert [at(found, f"{name}.data_args.tag") for name in ("actor_train", "validation")] == ["data_source"] * 2
+    assert entry(found, "data.train_files")[0] == "mapped" and at(found, "rewards.verl") is None
+    assert any("A wrong answer is -1, as there" in note for note in found.notes), "no key of the source says it"
+
+
+def test_files_of_this_machine_say_their_sources_themselves(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="files of rows are parquet")
+    import pyarrow
+
+    rows = {"source": ["openai/gsm8k", "taco", "taco", "aime2026"], "prompt": ["a", "b", "c", "d"]}
+    parquet.write_table(pyarrow.table(rows), tmp_path / "gsm8k.parquet")
+    found = of(f"{tmp_path}/gsm8k.parquet", "data.reward_fn_key=source")
+    tags = {name: keys["tag_included"] for name, keys in found.tree["rewards"].items()}
+    assert tags == {"dapo": ["aime2026"], "maths": ["openai/gsm8k"], "code": ["taco"]}
+    assert at(found, "actor_train.data_args.tag") == "source"
+    assert entry(found, "data.reward_fn_key")[0] == "approximated"
+
+
+def test_penalties_and_filters_are_those_of_every_domain(tmp_path: Path) -> None:
+    buffer = "reward_model.overlong_buffer"
+    words = (f"{buffer}.enable=true", f"{buffer}.len=128", "algorithm.filter_groups.enable=true")
+    rewards = of("[/d/gsm8k.parquet,/d/taco.parquet]", *words).tree["rewards"]
+    assert sorted(rewards) == ["code", "maths"]
+    for keys in rewards.values():
+        assert keys["reward_manager_config"][0]["reward"] == "overlong"
+        assert keys["query_filter_config"]["type"] == "std_filter"
+
+
+def test_no_source_is_of_two_domains() -> None:
+    for name, domain in DOMAINS.items():
+        assert {domain_of(source) for source in domain.sources} == {name}
+
+
+def test_domains_of_an_import_pass_a_dry_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [*GRPO, *LEARN, "data.train_files=[/d/gsm8k.parquet,/d/taco.parquet]", "data.val_files=/d/aime.parquet"]
+    assert roll(["import", *words, "--from", "verl", "--out", "my.yaml"]) == 0
+    code = main("rlvr", ["--config_path", str(tmp_path), "--config_name", "my", "--dry_run", "--elsewhere"])
+    shown = capsys.readouterr()
+    assert code == 0 and "The plan works." in shown.out, shown.err + shown.out
