@@ -13,6 +13,7 @@ from roll.importers.given import YAML_ENDINGS, Given, read
 from roll.importers.old_roll import convert_roll, is_roll
 from roll.importers.report import command, report, summary, yaml_text
 from roll.importers.trinity import is_trinity
+from roll.importers.trinity_old import with_trainer_config
 from roll.importers.trinity_stages import import_trinity
 from roll.importers.verl import is_verl, verl_keys, verl_notes, verl_table
 from roll.utils.output import say
@@ -58,7 +59,7 @@ def imported_from(given: Given, system: str | None = None, source: Path | None =
     if kind == "verl":
         return convert(verl_keys(given), verl_table(given, source), [*notes, *verl_notes(given)])
     if kind == "trinity":
-        return import_trinity(given, notes)
+        return import_trinity(with_trainer_config(given, source), notes)
     return convert_roll(given, source)
 
 

@@ -184,7 +184,7 @@ class _Conversion:
             return Entry(key, value, "asks for nothing", made.idle[known_as])
         near = made.nears.get(known_as, made.near)
         text = " ".join(filter(None, (made.text, near, row.note)))
-        if not made.settings:
+        if not (made.settings or near):
             return Entry(key, value, "asks for nothing", text)
         return Entry(key, value, "approximated" if near else "mapped", text)
 

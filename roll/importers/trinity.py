@@ -9,7 +9,8 @@ from typing import Any
 from roll.importers import trinity_agents as agents
 from roll.importers.rows import Table, needless, summed
 from roll.importers.trinity_dpo import TRINITY_DPO
-from roll.importers.trinity_rows import OF_ANY_TASK, OWN_ROWS, RENAMED, RENAMED_SECTIONS
+from roll.importers.trinity_old import OLD_ROWS, present_key
+from roll.importers.trinity_rows import OF_ANY_TASK, OWN_ROWS, RENAMED, RENAMED_SECTIONS, own
 from roll.importers.trinity_sft import TRINITY_SFT
 from roll.importers.trinity_steps import SAVES
 from roll.importers.trinity_sums import TRINITY_CONDITIONS, TRINITY_SUMS, algorithm_defaults
@@ -27,7 +28,7 @@ def is_trinity(tree: Mapping[str, Any]) -> bool:
 
 def trinity_table(keys: Iterable[tuple[str, Any]]) -> Table:
     """That of the algorithm which the keys name, with rows for sections that are written without anything in them."""
-    given = list(keys)
+    given = [(present_key(key), value) for key, value in keys]
     table = _TABLES.get(str(dict(given).get("algorithm.algorithm_type")), TRINITY_RL)
     values = dict(given)
     if table is TRINITY_RL and agents.plays(values):
@@ -48,6 +49,7 @@ def without_none(keys: Iterable[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]
 
 
 def _of_rl(key: str) -> str:
+    key = present_key(key)
     if key in RENAMED:
         return RENAMED[key]
     for section, theirs in RENAMED_SECTIONS.items():
@@ -59,7 +61,13 @@ def _of_rl(key: str) -> str:
 TRINITY_RL = Table(
     "trinity",
     "rlvr",
-    (*OWN_ROWS, summed(SAVES, "saves", default=-1), *(row for row in ROWS if row.key != SAVES), *OF_ANY_TASK),
+    (
+        *OWN_ROWS,
+        *map(own, OLD_ROWS),
+        summed(SAVES, "saves", default=-1),
+        *(row for row in ROWS if row.key != SAVES),
+        *OF_ANY_TASK,
+    ),
     {**SUMS, **TRINITY_SUMS},
     {**CONDITIONS, **TRINITY_CONDITIONS},
     _of_rl,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from roll.importers import words
-from roll.importers.rows import ChangesRun, Condition, Look, NotHere, Row, Sum, lacks, needless, summed, to
+from roll.importers.rows import AsksNothing, ChangesRun, Condition, Look, NotHere, Row, Sum, lacks, needless, summed, to
 from roll.importers.trinity_rewards import system_prompt_of
 
 _OWN = "trinity."
@@ -16,6 +16,7 @@ _BUFFER = "buffer.trainer_input.experience_buffer"
 _REPLAY = f"{_BUFFER}.replay_buffer"
 _EVAL = "buffer.explorer_input.eval_tasksets"
 _PARTS = ("explore", "train")
+COLOCATED = "colocate"
 _ROOM = 4  # steps of staleness for groups that come back, where the other system has no bound
 
 _STORAGES = {"queue": "queue", "file": "file", "sql": "sql"}
@@ -43,7 +44,9 @@ _OF_A_SET = {
 def _mode(value: Any) -> str:
     if value in (*_PARTS, "bench"):
         return str(value)
-    raise ChangesRun(f"mode: {value} is not here: both, explore, train and bench are")
+    if value == COLOCATED:
+        raise AsksNothing("trainer and engines take turns on all GPUs, as their device_mapping says")
+    raise ChangesRun(f"mode: {value} is not here: both, colocate, explore, train and bench are")
 
 
 def _storage(value: Any) -> str:

@@ -30,10 +30,12 @@ _THINKS_FIRST = (
 )
 _BOXED_FLOW = "math_boxed_workflow"
 _BOXED = "Reason step by step, and give the final answer within \\boxed{}."
+_EVALUATES = "math_eval_workflow"
 _OWN_WORDS = "The workflow's system prompt is in words of ours: data_args.system_prompt takes another."
 _WORKFLOWS: Mapping[str, tuple[str, str]] = {
     "math_workflow": ("math_reward", _TAGGED),
     _BOXED_FLOW: ("math_boxed_reward", _BOXED),
+    _EVALUATES: ("math_boxed_reward", _BOXED),
     "simple_workflow": ("", ""),
     "on_policy_distill_workflow": ("", ""),
     "on_policy_distill_math_workflow": ("math_boxed_reward", ""),
@@ -52,6 +54,7 @@ _NEAREST: Mapping[str, str] = {
     "sudoku": "an environment of yours: env_type: package.module:Class",
 }
 _ANOTHER = "an environment or rollout loop of yours (docs/adding_an_env.md, docs/adding_a_rollout_loop.md)"
+_OF_MATHS = ("math_reward", "math_boxed_reward", "accuracy_reward", "math_dapo_reward")
 _FORMAT = r".*?<think>.*?</think>\s*<answer>.*?</answer>[^\S\n]*(?:\n.*)?"
 _STRICT = r"<think>\n.*?\n</think>\n<answer>\n.*?\n</answer>(?:\n.*)?"
 _PLAIN = r"(?:(?!</?think>).)*"
@@ -88,7 +91,10 @@ def _dapo(look: Look) -> _Made:
         weight = look.amount(f"{_OWN}{_ARGS}.penalty_factor", 1.0)
         parts = ({"reward": "overlong", "reward_args": {"max_tokens": most, "cache_tokens": cache}, "weight": weight},)
     return _Made(
-        "math_rule", {}, parts, f"{_VERDICT} A wrong answer is 0, as in older versions there; in newer ones -1."
+        "math_rule",
+        {},
+        parts,
+        f"{_VERDICT} A wrong answer is 0, as in older versions there; newer ones: reward_args.wrong: -1.",
     )
 
 
@@ -184,14 +190,17 @@ def _eval_rewards(look: Look) -> Sum:
     own = {_WORKFLOW: workflow(look), "default_eval_workflow_type": workflow(look), _REWARD: _reward_name(look)}
     own |= {"with_think": bool(look(f"{_OWN}{_FLOW_ARGS}.with_think"))}
     own |= {"format_score_coef": look(f"{_OWN}{_FLOW_ARGS}.format_score_coef", 0.1)}
-    lost = {}
+    lost, nears = {}, {}
     given = {f"{SETS}.{key}": value for key, value in look.below(f"{_OWN}{SETS}").items()}
     given |= {_OF_EVALUATION: look(f"{_OWN}{_OF_EVALUATION}")}
     for key, value in given.items():
         of_training = own.get(key.rpartition(".")[2])
+        if value is not None and _plain(str(value)) == _EVALUATES and _reward_name(look) in _OF_MATHS:
+            nears[f"{_OWN}{key}"] = "A validation is scored by the reward of the training, math-verify on its answers."
+            continue
         if of_training is not None and value is not None and _plain(str(value)) != _plain(str(of_training)):
             lost[f"{_OWN}{key}"] = f"validation is answered and scored as training is, by {of_training}"
-    return Sum({}, "as in training", lost=lost)
+    return Sum({}, "as in training", lost=lost, nears=nears)
 
 
 def _system_prompt(look: Look) -> Sum:

@@ -9,6 +9,7 @@ from roll.importers import words
 from roll.importers.rows import AsksNothing, ChangesRun, Near, Row, changes, lacks, needless, summed, to
 from roll.importers.trinity_mix import MIX_ROWS
 from roll.importers.trinity_modes import EVAL_ROWS, MODE_ROWS
+from roll.importers.trinity_old import CONFIG_ROW
 from roll.importers.trinity_opd import OPD_ROWS
 from roll.importers.trinity_operators import OPERATOR_ROWS
 from roll.importers.trinity_rec import REC_ROWS
@@ -123,11 +124,7 @@ SHARED = (
     changes("model.custom_chat_template", "global_template takes the path of a file with it"),
     to("model.chat_template_path", "global_template"),
     changes("trainer.trainer_type", "roll trains with its own strategies", "verl"),
-    changes(
-        "trainer.trainer_config_path",
-        "a file of its own, which is not read: give its keys behind this one, as trainer.trainer_config.x=y",
-        "",
-    ),
+    CONFIG_ROW,
     needless("trainer.name", "roles have the names of the YAML"),
     lacks("trainer.save_strategy", "every rank writes its part at once", "unrestricted"),
     lacks(

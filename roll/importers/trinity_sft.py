@@ -19,6 +19,7 @@ from roll.importers.rows import (
     summed,
     to,
 )
+from roll.importers.trinity_old import OLD_CONDITIONS
 from roll.importers.trinity_rows import BUFFER, EMBEDDED, SHARED, own, shuffles
 from roll.importers.trinity_steps import given_lengths, shortest
 from roll.importers.trinity_sums import folders, resume, trackers
@@ -163,6 +164,7 @@ SUMS_OF_ROWS: Mapping[str, Callable[[Look], Sum]] = {
 }
 CONDITIONS_OF_ROWS: Mapping[str, Condition] = {
     **SFT.conditions,
+    **OLD_CONDITIONS,
     "epochs": lambda look: "" if not dict(given_lengths(look)) else "total_steps counts",
 }
 ROWS_DERIVED = {

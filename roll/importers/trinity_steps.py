@@ -12,6 +12,7 @@ from roll.importers.arithmetic import devices, split
 from roll.importers.rows import ChangesRun, Condition, LeftOpen, Look, NotHere, Sum
 from roll.importers.trinity_agents import is_played
 from roll.importers.trinity_mix import sampled
+from roll.importers.trinity_modes import COLOCATED
 from roll.importers.trinity_opd import auxiliary_gpus, distils
 from roll.importers.verl_conditions import ACTOR, CRITIC, MEGATRON, ROLLOUT, has_critic, strategy_of
 from roll.importers.verl_counts import gpus, micro_batch
@@ -54,9 +55,9 @@ def _shares(look: Look, section: str) -> int:
 
 def _left(look: Look) -> int:
     """Engines and auxiliary models have GPUs of their own, the trainer has the others; where there are no others, all
-    share. A run that only trains has no engines."""
+    share, as with mode: colocate. A run that only trains has no engines."""
     total = gpus(look)
-    if look(f"{_OWN}mode") == "train":
+    if look(f"{_OWN}mode") in ("train", COLOCATED):
         return total
     left = total - _engine_gpus(look) - auxiliary_gpus(look)
     return left if left > 0 else total
@@ -91,6 +92,8 @@ def _placement(look: Look) -> Sum:
         settings["actor_infer.device_mapping"] = devices(0, total)
         if look(f"{_OWN}mode") == "train":
             return Sum(settings, f"mode: train has no engines: {train} GPUs train.", near.strip())
+        if look(f"{_OWN}mode") == COLOCATED:
+            return Sum(settings, f"mode: colocate: trainer and engines share all {total} GPUs, in turn.", near.strip())
         shared = "No GPU is left for a trainer of its own: trainer and engines share all, in turn."
         return replace(made, settings=settings, near=f"{shared}{near}")
     first, num = left, _engine_gpus(look)

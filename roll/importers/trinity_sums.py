@@ -9,6 +9,7 @@ from roll.importers import words
 from roll.importers.rows import ChangesRun, Condition, Look, Near, NotHere, Sum
 from roll.importers.trinity_mix import MIX_CONDITIONS, MIX_SUMS
 from roll.importers.trinity_modes import MODE_CONDITIONS, MODE_SUMS
+from roll.importers.trinity_old import OLD_CONDITIONS
 from roll.importers.trinity_opd import OPD_CONDITIONS, OPD_SUMS
 from roll.importers.trinity_operators import INPUTS, OPERATOR_SUMS
 from roll.importers.trinity_rec import REC_CONDITIONS
@@ -311,6 +312,7 @@ TRINITY_CONDITIONS: Mapping[str, Condition] = {
         "model.enable_thinking counts" if look.is_given(f"{_OWN}model.enable_thinking") else ""
     ),
     **STEP_CONDITIONS,
+    **OLD_CONDITIONS,
     **REWARD_CONDITIONS,
     "over rollout": lambda look: "" if over_share(look) else "over_rollout.ratio is 0",
     "dynamic timeout": lambda look: (
