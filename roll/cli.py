@@ -15,6 +15,7 @@ from pathlib import Path
 
 from roll.configs.load.loader import compose_tree, resolve_tree, without_unset, yaml_names
 from roll.configs.plan.describe import describe
+from roll.configs.plan.describe_defaults import default_lines
 from roll.errors import ConfigError, RollError
 from roll.pipeline.display.memory_report import MemoryReport, memory_report
 from roll.pipeline.kind import kind_of
@@ -64,9 +65,12 @@ def run_command(argv: Sequence[str]) -> int:
 
 
 def plan_command(argv: Sequence[str]) -> int:
-    """`roll plan CONFIG.yaml [--elsewhere] [key=value ...]`: the dry run of the same."""
-    arguments, overrides = _run_parser("plan").parse_known_args(argv)
-    return _ending(None, partial(yaml_at, arguments.config), overrides, replace(_asked(arguments), is_plan=True))
+    """`roll plan CONFIG.yaml [--elsewhere] [--defaults] [key=value ...]`: the dry run of the same."""
+    parser = _run_parser("plan")
+    parser.add_argument("--defaults", action="store_true", help="also list every value that the YAML leaves to roll")
+    arguments, overrides = parser.parse_known_args(argv)
+    asked = replace(_asked(arguments), is_plan=True, lists_defaults=arguments.defaults)
+    return _ending(None, partial(yaml_at, arguments.config), overrides, asked)
 
 
 def start_yaml(
@@ -168,7 +172,11 @@ def _before(stage: Stage, loaded: Loaded) -> None:
 
 def _show(spec: PipelineSpec, loaded: Loaded, shown: Loaded, asked: Asked) -> MemoryReport:
     """Prints a plan, its memory, and warnings."""
-    _say(describe(shown.config, shown.plan, spec.batch_rows(shown.config, shown.plan)))
+    batch = spec.batch_rows(shown.config, shown.plan)
+    learning = spec.algorithm_rows(shown.config, shown.plan, shown.given)
+    _say(describe(shown.config, shown.plan, batch, learning, shown.chosen))
+    if asked.lists_defaults:
+        _say("\n".join(default_lines(shown.config, shown.given, shown.chosen)))
     memory = memory_report(loaded.config, loaded.plan)
     if memory.text and (asked.is_plan or memory.knows_gpus):
         _say(memory.text)

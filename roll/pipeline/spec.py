@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from roll.configs.load.chosen import Chosen, Machine
+from roll.configs.load.given import Given
 from roll.configs.own_hooks import ask, findings, named
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.roles import Role
@@ -12,6 +14,8 @@ from roll.errors import ConfigError
 from roll.utils.imports import resolve
 
 T = TypeVar("T")
+_DEFAULTS = "roll.pipeline.start.device_defaults"
+_DEVICES = ((f"{_DEFAULTS}:strategy_defaults",), (f"{_DEFAULTS}:device_defaults",))
 
 
 @dataclass(frozen=True)
@@ -20,11 +24,13 @@ class PipelineSpec:
 
     `config`: the class of its settings, a RunConfig. `run_class`: a Run, built as `Class(config, plan)` by a real run
     only. `plan`: `(config)` to the RunPlan. `batch`: `(config, plan)` to the rows that the printed plan has under
-    "Batch". Functions of the checked settings beside those that every run passes, each `(config)` to what it finds:
-    `problems` and `warnings` on any machine, `machine_problems` on this one, `code_problems` in the user's own code.
-    `data_problems`: in the data, wherever they are; a plan asks `local_rows` instead, which reads no more than files of
-    this machine. `reports`: what a plan adds, lines, or Problems that stop a run. `unchecked`: what a plan has not
-    looked at.
+    "Batch". `algorithm`: `(config, plan, given)` to those under "Algorithm"; `given` are the keys that the YAML says.
+    `defaults`: rounds of functions `(config, given, machine)` to what is Chosen for keys that the YAML leaves out; a
+    round sees what those before it chose. Functions of the checked settings beside those that every run passes, each
+    `(config)` to what it finds: `problems` and `warnings` on any machine, `machine_problems` on this one,
+    `code_problems` in the user's own code. `data_problems`: in the data, wherever they are; a plan asks `local_rows`
+    instead, which reads no more than files of this machine. `reports`: what a plan adds, lines, or Problems that stop a
+    run. `unchecked`: what a plan has not looked at.
     """
 
     name: str
@@ -32,6 +38,8 @@ class PipelineSpec:
     run_class: str
     plan: str = "roll.configs.plan.run_plan:build_run_plan"
     batch: str = "roll.configs.plan.describe:train_rows"
+    algorithm: str = "roll.configs.plan.describe_rates:rate_rows"
+    defaults: tuple[tuple[str, ...], ...] = _DEVICES
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     machine_problems: tuple[str, ...] = ()
@@ -44,6 +52,10 @@ class PipelineSpec:
     def findings(self, hooks: tuple[str, ...], kind: type[T] | tuple[type[T], ...], config: RunConfig) -> list[T]:
         """What all functions of one field find."""
         return [found for hook in hooks for found in findings(self._owner, hook, kind, config)]
+
+    def choices(self, hooks: tuple[str, ...], config: RunConfig, given: Given, machine: Machine) -> list[Chosen]:
+        """What one round of `defaults` chooses."""
+        return [found for hook in hooks for found in findings(self._owner, hook, Chosen, config, given, machine)]
 
     def config_class(self) -> type[RunConfig]:
         """The class of its settings. Raises ConfigError for one whose rows and keys do not fit together."""
@@ -60,6 +72,10 @@ class PipelineSpec:
     def batch_rows(self, config: RunConfig, plan: RunPlan) -> list[tuple[str, ...]]:
         """What the printed plan has under "Batch"."""
         return findings(self._owner, self.batch, tuple, config, plan)
+
+    def algorithm_rows(self, config: RunConfig, plan: RunPlan, given: Given) -> list[tuple[str, ...]]:
+        """What the printed plan has under "Algorithm"."""
+        return findings(self._owner, self.algorithm, tuple, config, plan, given)
 
     def make_run(self, config: RunConfig, plan: RunPlan) -> Any:
         return named(self._owner, self.run_class)(config, plan)
@@ -84,10 +100,19 @@ def broken_table(cls: type[RunConfig]) -> str:
     return ""
 
 
+_RL_SIZES = "roll.pipeline.start.rl_defaults"
+
+
+def _rl_defaults(groups: str) -> tuple[tuple[str, ...], ...]:
+    first = (groups, f"{_RL_SIZES}:rate_defaults", f"{_RL_SIZES}:length_defaults", *_DEVICES[0])
+    return first, _DEVICES[1], (f"{_RL_SIZES}:batch_defaults",)
+
+
 _MIX = "roll.pipeline.experts.mix_checks"
 _RL: Mapping[str, Any] = {
     "plan": "roll.configs.plan.batch_plan:build_plan",
     "batch": "roll.configs.plan.describe_batch:batch_rows",
+    "algorithm": "roll.configs.plan.describe_learning:algorithm_rows",
     "unchecked": "data that are not files of this machine, addresses of judges",
 }
 _RL_PROBLEMS = (
@@ -100,7 +125,11 @@ _RL_PROBLEMS = (
     f"{_MIX}:mix_problems",
 )
 _RL_MACHINE = ("roll.configs.mode_checks:mode_machine_problems", f"{_MIX}:missing_mix_files")
-_RL_WARNINGS = ("roll.configs.checks:config_warnings", f"{_MIX}:mix_warnings")
+_RL_WARNINGS = (
+    "roll.configs.checks:config_warnings",
+    "roll.pipeline.start.rate_warnings:rate_warnings",
+    f"{_MIX}:mix_warnings",
+)
 _RL_CODE = (f"{_MIX}:mix_operator_problems",)
 _RL_ROWS = (f"{_MIX}:local_mix_rows",)
 _RL_DATA = (f"{_MIX}:mix_row_problems",)
@@ -115,6 +144,7 @@ PIPELINES: Mapping[str, PipelineSpec] = {
         PipelineSpec(
             "rlvr",
             config=f"{_RLVR}.rlvr_config:RLVRConfig",
+            defaults=_rl_defaults(f"{_RL_SIZES}:group_defaults"),
             run_class=f"{_RLVR}.rlvr_pipeline:RLVRPipeline",
             problems=(*_RL_PROBLEMS, f"{_RLVR}.rlvr_checks:rlvr_problems"),
             warnings=(*_RL_WARNINGS, f"{_RLVR}.rlvr_checks:rlvr_warnings"),
@@ -128,6 +158,7 @@ PIPELINES: Mapping[str, PipelineSpec] = {
         PipelineSpec(
             "agentic",
             config=f"{_AGENTIC}.agentic_config:AgenticConfig",
+            defaults=_rl_defaults(f"{_AGENTIC}.agentic_defaults:env_defaults"),
             run_class=f"{_AGENTIC}.agentic_pipeline:AgenticPipeline",
             problems=(*_RL_PROBLEMS, f"{_AGENTIC}.agentic_checks:agentic_problems"),
             warnings=(*_RL_WARNINGS, f"{_AGENTIC}.agentic_checks:agentic_warnings"),

@@ -55,3 +55,14 @@ def table(rows: Iterable[Sequence[str]]) -> list[str]:
     cells = [tuple(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def short(value: object) -> str:
+    """A value as it is written in a plan. Examples: short(1e-6) == "1e-6", short(True) == "true", short("a") == "a"."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return re.sub(r"e([+-])0(?=\d$)", r"e\1", f"{value:g}")
+    if isinstance(value, list | tuple):
+        return ", ".join(map(short, value))
+    return value if isinstance(value, str) else show(value)

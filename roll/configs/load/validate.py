@@ -10,6 +10,7 @@ from pydantic_core import ErrorDetails
 
 from roll.configs.base import Settings, holds_mapping, nested_class
 from roll.configs.load.aliases import apply_aliases
+from roll.configs.load.given import Given, given_keys
 from roll.configs.load.inert_keys import InertKey, inert_keys
 from roll.configs.load.known_keys import Path, known_keys, path_text, sections
 from roll.configs.problems import Problem, did_you_mean, nearest
@@ -47,12 +48,17 @@ LIMITS = {
 @dataclass(frozen=True)
 class Checked(Generic[C]):
     """`config` is built from what was right; `broken` are the paths that were not, so that later findings about them
-    are left out."""
+    are left out. `tree` is what was right, under the names of here; `given` are the keys that it says itself."""
 
     config: C | None
     problems: tuple[Problem, ...]
     warnings: tuple[str, ...]
     broken: frozenset[str] = field(default_factory=frozenset)
+    tree: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def given(self) -> Given:
+        return given_keys(self.tree)
 
     def about_sound_keys(self, problems: Iterable[Problem]) -> list[Problem]:
         """The findings that do not depend on a broken key."""
@@ -73,7 +79,7 @@ def validate(cls: type[C], tree: Mapping[str, Any]) -> Checked[C]:
     while True:
         config, errors = _build(cls, raw)
         if config is not None:
-            return Checked(config, tuple(problems), tuple(warnings), frozenset(broken))
+            return Checked(config, tuple(problems), tuple(warnings), frozenset(broken), raw)
         found = list(_findings(cls, raw, errors))
         told = {problem.text for problem in problems}
         wrong: dict[Path, str | None] = {}

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from roll.configs.cluster import WorkerConfig
+from roll.configs.load.chosen import Chosen
 from roll.configs.memory.share import default_share, given_share, share_key
 from roll.configs.plan.layout import Layout, RolePlace
 from roll.configs.plan.parallel import parallel_sizes
@@ -12,8 +13,16 @@ from roll.configs.run import RunConfig
 from roll.utils.text import table
 
 
-def describe(config: RunConfig, plan: RunPlan, batch: Iterable[tuple[str, ...]]) -> str:
-    """Everything a person checks before a run, in about 25 lines. `batch`: the rows about a step."""
+def describe(
+    config: RunConfig,
+    plan: RunPlan,
+    batch: Iterable[tuple[str, ...]],
+    algorithm: Iterable[tuple[str, ...]] = (),
+    chosen: Iterable[Chosen] = (),
+) -> str:
+    """Everything a person checks before a run, in about 40 lines. `batch`: the rows about a step; `algorithm`: those
+    about what it learns by; `chosen`: what roll chose for keys that the YAML leaves out."""
+    learning, choices = table(algorithm), table((choice.key, choice.told) for choice in chosen)
     roles, length = config.model_roles, run_length(config) if config.takes_steps else "no steps"
     sections = {
         f"{config.exp_name}: {length}, seed {config.seed}, output in {config.output_dir}": [],
@@ -24,8 +33,10 @@ def describe(config: RunConfig, plan: RunPlan, batch: Iterable[tuple[str, ...]])
             *_staying_lines(plan),
             *_share_lines(plan.layout, roles),
         ],
+        **({"Algorithm": learning} if learning else {}),
         "Batch": table([*batch, *_pack_rows(plan, roles)]),
         "Schedule": table(_schedule_rows(config, config.missing_validation)),
+        **({"Chosen, since the YAML leaves it out": choices} if choices else {}),
     }
     return "\n".join(line for title, lines in sections.items() for line in (title, *(f"  {line}" for line in lines)))
 
@@ -130,6 +141,8 @@ def _device_lines(layout: Layout) -> list[str]:
     are nodes at the end that nothing uses."""
     rows: list[tuple[str, ...]] = []
     held = {place.role: place.device_ids for place in layout.roles}
+    if not any(held.values()) and layout.num_nodes == 1:
+        return ["none is used: all roles run on the CPU"]
     used = max((max(ids) for ids in held.values() if ids), default=-1) // layout.num_devices_per_node + 1
     for node in range(used):
         first = node * layout.num_devices_per_node

@@ -8,7 +8,6 @@ from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.derive import compares_vocabulary, needs_ref_log_probs, weighs_importance
 from roll.configs.plan.describe import counted, update_sum, updates_in_run
 from roll.configs.plan.run_plan import TrainPlan
-from roll.configs.preset_keys import preset_rows
 from roll.configs.strategy import answers_at_once
 
 _OLD = {
@@ -48,11 +47,6 @@ def batch_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, 
         yield "prompts", "domains as they occur in the data"
     else:
         yield "prompts", ", ".join(f"{count} of {domain}" for domain, count in plan.prompts_per_domain.items())
-    yield "tokens", f"prompt {plan.prompt_length} + response {plan.response_length} = {plan.sequence_length}"
-    validation = (plan.val_prompt_length, plan.val_response_length)
-    if validation != (plan.prompt_length, plan.response_length):
-        yield "", f"in validation {validation[0]} + {validation[1]} = {plan.val_sequence_length}"
-    yield from preset_rows(config.algorithm, config.value)
 
 
 def _mix_rows(mix: MixConfig, samples: int) -> Iterator[tuple[str, str]]:

@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from roll.configs.load.chosen import Chosen
 from roll.configs.load.defaults import with_epochs
+from roll.configs.load.given import Given
 from roll.configs.load.known_keys import known_keys
 from roll.configs.load.loader import Composed, load_tree
 from roll.configs.load.overruled import overruled
@@ -16,21 +18,26 @@ from roll.configs.run import RunConfig
 from roll.errors import ConfigError
 from roll.pipeline.kind import other_kind
 from roll.pipeline.spec import PipelineSpec
+from roll.pipeline.start.choose import choose
 from roll.pipeline.start.preflight import role_strategy_problems, role_strategy_warnings
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A configuration without contradictions, of the pipeline's own class."""
+    """A configuration without contradictions, of the pipeline's own class. `given`: the keys that its YAML says.
+    `chosen`: what roll chose for others, by the machine, the model and the sizes of the run."""
 
     config: RunConfig
     plan: RunPlan
     warnings: tuple[str, ...]
+    given: Given = frozenset()
+    chosen: tuple[Chosen, ...] = ()
 
 
 def load(spec: PipelineSpec, directory: Path, name: str, overrides: Sequence[str] = ()) -> Loaded:
     """Composes, checks and plans. Looks at nothing but the YAML, its fragments, and the module of an estimator or a
-    loss of the user's own: the plan depends on it."""
+    loss of the user's own: the plan depends on it; and where the YAML leaves out devices, backends or lengths, at this
+    machine and the model's config.json."""
     return check(spec, load_tree(directory, name, overrides, spec.config_class()))
 
 
@@ -44,7 +51,8 @@ def check(spec: PipelineSpec, composed: Composed, beside: Beside | None = None) 
     settings = with_epochs(composed.settings, cls.role_table) if cls.has_rows else composed.settings
     read = overruled(settings, cls.role_table)
     checked = validate(cls, read.tree)
-    problems, config = [*checked.problems, *checked.about_sound_keys(read.problems)], checked.config
+    config, chosen = choose(spec, checked)
+    problems = [*checked.problems, *checked.about_sound_keys(read.problems)]
     if config is not None:
         later = [*other_kind(spec, config), *run_problems(config), *role_strategy_problems(config)]
         later += spec.findings(spec.problems, Problem, config)
@@ -61,4 +69,4 @@ def check(spec: PipelineSpec, composed: Composed, beside: Beside | None = None) 
         match = nearest(key, known_keys(cls), cutoff=0.8)
         if match and match not in composed.settings:
             warnings.append(f"{key} comes from a fragment and nothing uses it. Did you mean {match}?")
-    return Loaded(config, plan, tuple(together(warnings)))
+    return Loaded(config, plan, tuple(together(warnings)), checked.given, chosen)

@@ -35,8 +35,9 @@ from roll.pipeline.saving.adapter_files import adapter_problems
 from roll.pipeline.saving.hub_checks import hub_problems
 from roll.pipeline.saving.model_files import read_model_config
 from roll.pipeline.saving.rehearsal import room_problems
+from roll.pipeline.start.device_defaults import unplaced
+from roll.pipeline.start.this_machine import this_machine
 from roll.pipeline.tracking.build import missing_logins, missing_trackers, tracker_problems
-from roll.utils.gpu_memory import smallest_gpu_bytes
 from roll.utils.hub import is_hub_id
 from roll.utils.imports import is_installed
 from roll.utils.paths import look_at
@@ -185,23 +186,18 @@ def _model_problems(config: RunConfig) -> Iterator[Problem]:
 
 
 def _cpu_problems(config: RunConfig) -> Iterator[Problem]:
-    """Roles that would run on the CPU though there are GPUs, or the YAML speaks of some."""
-    without = [name for name, worker in config.model_roles.items() if worker.device_mapping is None]
-    unsaid = [name for name in without if config.model_roles[name].world_size is None]
-    if not unsaid:
-        return
+    """Roles for which no devices could be chosen, though there are GPUs, or the YAML speaks of some."""
     if config.gpu_memory_gb is not None:
-        why = f"gpu_memory_gb: {config.gpu_memory_gb:g} speaks of GPUs"
-    elif "num_gpus_per_node" in config.model_fields_set and len(without) == len(config.model_roles):
-        why = f"num_gpus_per_node: {config.num_gpus_per_node} speaks of devices"
-    elif smallest_gpu_bytes() is not None:
-        why = "this machine has GPUs"
+        why = f"gpu_memory_gb: {config.gpu_memory_gb:g} speaks of GPUs, and this machine has none"
+    elif "num_gpus_per_node" in config.model_fields_set or this_machine().num_gpus:
+        why = "its work splits over no number of the run's devices"
     else:
         return
-    for name in unsaid:
+    for name in unplaced(config):
         yield Problem(
-            f"{name}.device_mapping is missing: {why}, and {name} would run on the CPU. Name its devices, such as "
-            f"list(range(0, {config.num_gpus_per_node})), or write {name}.world_size: 1 for one worker on the CPU.",
+            f"{name}.device_mapping is missing, and none can be chosen: {why}. Set num_gpus_per_node to the GPUs of a "
+            f"node, name the devices of {name}, such as list(range(0, {config.num_gpus_per_node})), or write "
+            f"{name}.world_size: 1 for one worker on the CPU.",
             (f"{name}.device_mapping", f"{name}.world_size"),
         )
 

@@ -23,11 +23,13 @@ NONE: frozenset[str] = frozenset()
 @dataclass(frozen=True)
 class Asked:
     """How a start is asked for. `is_plan`: it is planned only. `elsewhere`: the plan is for a machine that has other
-    files and logins. `unset`: variables of the environment that the YAML names and this machine does not have."""
+    files and logins. `unset`: variables of the environment that the YAML names and this machine does not have.
+    `lists_defaults`: every value that the YAML leaves to roll is listed."""
 
     is_plan: bool = False
     elsewhere: bool = False
     unset: frozenset[str] = NONE
+    lists_defaults: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from roll.commands import main
+from roll.configs.load.chosen import Machine
 from roll.configs.problems import Problem
-from roll.pipeline.start import preflight
+from roll.pipeline.start import choose, preflight
 from tests.helpers.configs import tree
 
 ROLL = Path(__file__).resolve().parents[3] / "roll"
@@ -123,11 +124,15 @@ def test_a_role_without_devices_is_not_planned_for_the_cpu_of_a_machine_with_gpu
 ) -> None:
     without = ("actor_train.device_mapping=null", "actor_infer.device_mapping=null", "rollout_batch_size=64")
     on_cpu = ("actor_train.world_size=1", "actor_infer.world_size=1")
-    monkeypatch.setattr(preflight, "smallest_gpu_bytes", lambda: 80e9)
-    for more in ((), ("gpu_memory_gb=80",), ("num_gpus_per_node=8",)):
-        assert plan(*without, *more) == 2
-        said = capsys.readouterr().err
-        assert "actor_train.device_mapping is missing" in said and "actor_infer.device_mapping is missing" in said
+    assert plan(*without, "gpu_memory_gb=80", "num_gpus_per_node=null") == 2
+    said = capsys.readouterr().err
+    assert "actor_train.device_mapping is missing" in said and "gpu_memory_gb: 80 speaks of GPUs" in said
+    for module in (choose, preflight):
+        monkeypatch.setattr(module, "this_machine", lambda: Machine(num_gpus=4))
+    assert plan(*without, "num_gpus_per_node=null") == 0, capsys.readouterr().err
+    assert "node 0  0..3  actor_train, actor_infer (take turns)" in capsys.readouterr().out
+    assert plan(*without, "num_gpus_per_node=2") == 0, capsys.readouterr().err
+    assert "node 0  0..1  actor_train, actor_infer (take turns)" in capsys.readouterr().out
     assert plan(*without, *on_cpu) == 0, capsys.readouterr().err
 
 

@@ -1,0 +1,57 @@
+"""Values that roll chooses for keys that a YAML leaves out: by the machine, the model and the size of a step."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from roll.utils.text import short
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What choices depend on: the GPUs that this process sees, the memory of the smallest of them in bytes (None: not
+    known), and which optional packages are installed."""
+
+    num_gpus: int = 0
+    gpu_bytes: float | None = None
+    packages: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """One value and why it is that. `rolls`: ROLL's own default, where it is another.
+
+    Example: Chosen("actor_train.training_args.learning_rate", 1e-6, "all weights are trained", rolls=5e-5)
+    """
+
+    key: str
+    value: Any
+    reason: str
+    rolls: Any = None
+    shown: str = ""
+    """The value in a few words, where it is long."""
+
+    @property
+    def text(self) -> str:
+        """Example: "1e-6, ROLL's default is 5e-5"."""
+        other = "" if self.rolls is None else f", ROLL's default is {short(self.rolls)}"
+        return f"{self.shown or short(self.value)}{other}"
+
+    @property
+    def told(self) -> str:
+        """The same with the reason."""
+        return f"{self.text} ({self.reason})"
+
+
+def with_chosen(tree: Mapping[str, Any], chosen: Iterable[Chosen]) -> dict[str, Any]:
+    """The tree with these values in it. The tree that is given does not change."""
+    made = dict(tree)
+    for choice in chosen:
+        node, rest = made, choice.key
+        while "." in rest:
+            name = next((key for key in node if rest.startswith(f"{key}.")), rest.partition(".")[0])
+            inner, rest = node.get(name), rest[len(name) + 1 :]
+            node[name] = dict(inner) if isinstance(inner, Mapping) else {}
+            node = node[name]
+        node[rest] = choice.value
+    return made

@@ -1,0 +1,138 @@
+"""What a run learns by, one line each: algorithm, loss, rates and sizes, with a mark at each default."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from roll.configs.algorithm import AlgorithmConfig
+from roll.configs.load.given import Given, says_any
+from roll.configs.plan.batch_plan import BatchPlan
+from roll.configs.plan.describe import counted
+from roll.configs.plan.describe_rates import DEFAULT, rate_rows
+from roll.configs.preset_keys import preset_rows
+from roll.configs.presets import PRESETS
+from roll.configs.strategy import narrowing_settings
+from roll.utils.text import short
+
+Rows = Iterator[tuple[str, ...]]
+_SAMPLING = "actor_infer.generating_args"
+_SCOPES: Mapping[str | None, str] = {
+    "batch": "the batch",
+    "group": "its group",
+    "running": "all so far",
+    "leave_one_out": "the others in its group",
+}
+_GRPO = ("adv_estimator", "norm_mean_type", "norm_std_type", "pg_variant", "actor_train.pg_variant", "loss_agg_mode")
+
+
+def algorithm_rows(config: AlgorithmConfig, plan: BatchPlan, given: Given) -> Rows:
+    """The rows under "Algorithm" of a run of reinforcement learning. `given`: the keys of its YAML."""
+    if config.learns:
+        yield from _name_rows(config, given)
+        yield "advantages", _advantages(config) + _mark(config, given, "adv_estimator")
+        yield "loss", _loss(config, given)
+        yield "clip", _clip(config, given)
+        yield "KL", _kl(config, given)
+    if config.samples:
+        yield "temperature", _temperature(config, given)
+    yield from rate_rows(config, plan, given) if config.learns else ()
+    if config.learns:
+        yield from _update_rows(plan, given)
+    if config.takes_steps:
+        samples = f"{plan.num_groups} prompts x {plan.group_size} samples = {plan.samples_per_step} samples a step"
+        yield "groups", samples + _by_default(key for key in config.batch_keys if key not in given)
+    yield from _length_rows(plan, given)
+
+
+def _name_rows(config: AlgorithmConfig, given: Given) -> Rows:
+    if config.algorithm is not None:
+        yield from preset_rows(config.algorithm, config.value)
+    elif config.adv_estimator == "grpo" and not says_any(given, *_GRPO):
+        yield "algorithm", f"grpo{DEFAULT}"
+    else:
+        yield "algorithm", "no preset: the lines below"
+
+
+def _advantages(config: AlgorithmConfig) -> str:
+    row = config.estimator
+    mean, std = (
+        own if scope == "default" else scope
+        for scope, own in zip(config.reward_norms, (row.mean, row.std), strict=True)
+    )
+    parts = [row.name]
+    if row.takes_norms and mean:
+        parts.append(f"reward minus the mean of {_SCOPES.get(mean, mean)}")
+    if row.takes_std and std:
+        parts.append(f"divided by the deviation of {_SCOPES.get(std, std)}")
+    if row.needs_critic:
+        parts.append(f"gamma {config.gamma:g}, lambd {config.lambd:g}")
+    return f"{parts[0]}: {', '.join(parts[1:])}" if parts[1:] else parts[0]
+
+
+def _loss(config: AlgorithmConfig, given: Given) -> str:
+    form = config.policy_form.name + _mark(config, given, "pg_variant", "actor_train.pg_variant")
+    ratio = config.importance_sampling
+    per = f", ratio per {ratio}" if config.policy_form.reads_ratio and ratio != "token" else ""
+    return f"{form}{per}, {config.loss_agg_mode}{_mark(config, given, 'loss_agg_mode')}"
+
+
+def _clip(config: AlgorithmConfig, given: Given) -> str:
+    form = config.policy_form
+    if "pg_clip" not in form.keys:
+        values = ", ".join(f"{key} {short(config.value(key))}{_mark(config, given, key)}" for key in form.keys)
+        return values or f"{form.name} has none"
+    keys = ("pg_clip_low", "pg_clip_high") if config.use_pg_clip_range else ("pg_clip", "pg_clip")
+    low, high = config.value(keys[0]), config.value(keys[1])
+    dual = f", dual_clip_ratio_c {config.dual_clip_ratio_c:g}" if config.dual_clip_loss else ""
+    named = " and ".join(dict.fromkeys(keys))
+    text = f"ratio within {1 - low:g} and {1 + high:g} ({named}"
+    return f"{text}{', by default' if not says_any(given, *keys) and _preset(config, keys[0]) is None else ''}){dual}"
+
+
+def _kl(config: AlgorithmConfig, given: Given) -> str:
+    parts = []
+    if "use_kl_loss" in config.kl_terms:
+        parts.append(f"{short(config.kl_loss_coef)} x KL to the reference in the loss, {config.kl_loss_type}")
+    if "add_token_level_kl" in config.kl_terms:
+        aim = f", adapted to {config.target_kl:g}" if config.target_kl is not None else ""
+        parts.append(f"{short(config.init_kl_coef)} x KL to the reference in the reward, {config.kl_penalty}{aim}")
+    return "; ".join(parts) or f"none{_mark(config, given, 'use_kl_loss', 'add_token_level_kl')}"
+
+
+def _temperature(config: AlgorithmConfig, given: Given) -> str:
+    worker = config.actor_infer
+    sampling = worker.generating_args
+    text = f"{short(sampling.temperature)}{_mark(config, given, f'{_SAMPLING}.temperature')}"
+    cuts = narrowing_settings(worker.strategy_name, sampling)
+    return ", ".join([text, *(f"{key} {short(sampling.value(key))}" for key in cuts)])
+
+
+def _update_rows(plan: BatchPlan, given: Given) -> Rows:
+    for place, train in enumerate(plan.trains.values()):
+        key = f"{train.role}.training_args.gradient_accumulation_steps"
+        size = f"{counted(train.updates_per_step, 'update')} a step, {train.samples_per_update} samples each"
+        yield "updates" if not place else "", f"{train.role} {size}{'' if key in given else DEFAULT}"
+
+
+def _length_rows(plan: BatchPlan, given: Given) -> Rows:
+    left = [] if "prompt_length" in given else ["prompt_length"]
+    left += [] if says_any(given, "response_length", "sequence_length") else ["response_length"]
+    text = f"prompt {plan.prompt_length} + response {plan.response_length} = {plan.sequence_length} tokens"
+    yield "lengths", text + _by_default(left)
+    validation = (plan.val_prompt_length, plan.val_response_length)
+    if validation != (plan.prompt_length, plan.response_length):
+        yield "", f"in validation {validation[0]} + {validation[1]} = {plan.val_sequence_length}"
+
+
+def _mark(config: AlgorithmConfig, given: Given, *keys: str) -> str:
+    """What stands behind a value that the YAML leaves out: that it is a default, or whose it is."""
+    if says_any(given, *keys):
+        return ""
+    return DEFAULT if all(_preset(config, key) is None for key in keys) else f" ({config.algorithm})"
+
+
+def _by_default(keys: Iterable[str]) -> str:
+    named = " and ".join(keys)
+    return f" ({named} by default)" if named else ""
+
+
+def _preset(config: AlgorithmConfig, key: str) -> object:
+    return PRESETS[config.algorithm].settings.get(key) if config.algorithm is not None else None
