@@ -77,7 +77,9 @@ class WorkerConfig(Settings):
 
     name: str | None = setting(None, "Name of the role in logs. Default: its key.")
     strategy_args: StrategyArgs | None = setting(
-        None, "Backend of the role. Required for every role that runs a model."
+        None,
+        "Backend of the role. Default: what is installed (vllm, then sglang, else hf_infer; deepspeed_train, "
+        "else fsdp2_train); without GPUs hf_infer generates.",
     )
     model_args: ModelArgs = setting({}, "The model.")
     training_args: TrainingArgs = setting({}, "Batch, optimizer and schedule of a role that learns.")
@@ -87,7 +89,8 @@ class WorkerConfig(Settings):
     device_mapping: DeviceMapping = setting(
         None,
         "Global device ids of the role: a list, or a string such as list(range(0,8)). Node of a device: id // "
-        "num_gpus_per_node. None: the role runs on `world_size` CPU workers.",
+        "num_gpus_per_node. Default: all GPUs that the run sees, which roles share; without GPUs, or with "
+        "`world_size`, CPU workers.",
     )
     num_gpus_per_worker: int = setting(
         1,

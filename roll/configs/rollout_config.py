@@ -102,10 +102,13 @@ class RolloutConfig(RunConfig):
     )
     response_length: int | None = setting(
         None,
-        "Longest answer in tokens. Give this or sequence_length; sequence_length = prompt_length + response_length.",
+        "Longest answer in tokens; sequence_length = prompt_length + response_length. Give one of the two. "
+        "Default: 2048, or what the model's positions leave.",
         ge=1,
     )
-    sequence_length: int | None = setting(None, "Longest prompt and answer together.", ge=2)
+    sequence_length: int | None = setting(
+        None, "Longest prompt and answer together. Default of agentic runs: 4096, or the model's positions.", ge=2
+    )
     val_prompt_length: int | None = setting(
         None, "The same as prompt_length in validation. Default: prompt_length.", ge=1
     )

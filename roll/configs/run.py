@@ -154,7 +154,11 @@ class RunConfig(Settings):
         1, "Machines of the run. Default: as many as the largest id of a device_mapping asks for.", ge=1, le=MOST_NODES
     )
     num_gpus_per_node: int = setting(
-        DEVICES_PER_NODE, "Devices per machine; on a machine without GPUs, slots.", ge=1, le=MOST_DEVICES_PER_NODE
+        DEVICES_PER_NODE,
+        "Devices per machine; on a machine without GPUs, slots. Where a role's devices are chosen for it: the "
+        "GPUs that this process sees.",
+        ge=1,
+        le=MOST_DEVICES_PER_NODE,
     )
     gpu_memory_gb: float | None = setting(
         None,

@@ -27,7 +27,8 @@ class TrainingArgs(Settings):
     )
     gradient_accumulation_steps: int = setting(
         1,
-        "Forward-backward passes per optimizer update. Samples per update: this x per_device_train_batch_size x ranks.",
+        "Forward-backward passes per optimizer update. Samples per update: this x per_device_train_batch_size "
+        "x ranks. Reinforcement learning, where the YAML leaves it out: as many as make one update of a step.",
         ge=1,
     )
     optim: Optimizer = setting(
@@ -37,7 +38,13 @@ class TrainingArgs(Settings):
         "one learning rate; fsdp2_train, and deepspeed_train without ZeRO (docs/trainers.md).",
     )
     muon_momentum: float = setting(0.95, "With optim: muon: decay of its gradient average.", ge=0, lt=1)
-    learning_rate: float = setting(5e-5, "Peak learning rate.", ge=0, le=10)
+    learning_rate: float = setting(
+        5e-5,
+        "Peak learning rate. Reinforcement learning, where the YAML leaves it out: 1e-6 with all weights, "
+        "1e-5 with LoRA and for a critic.",
+        ge=0,
+        le=10,
+    )
     lr_scheduler_type: Schedule = setting(
         "linear",
         "Shape of the learning rate after the warm-up: flat, a line to 0, or a half cosine to 0. It runs over "

@@ -19,7 +19,7 @@ from roll.importers.given import Given, leaves
 from roll.importers.rows import CHANGES
 from roll.pipeline.kind import kind_of
 from roll.pipeline.spec import PIPELINES
-from roll.utils.text import show
+from roll.utils.text import short, show
 
 _SIGNS = ("actor_train", "actor_infer", "rollout_batch_size", "sft_train", "student", "custom_envs")
 
@@ -34,7 +34,8 @@ def is_roll(tree: Mapping[str, Any]) -> bool:
 
 
 def convert_roll(given: Given, source: Path | None) -> Imported:
-    """The YAML without the keys that would be refused, and with the names of here."""
+    """The YAML without the keys that would be refused, with the names of here, and with ROLL's defaults where those of
+    here are others."""
     if source is None:
         raise ConfigError("a YAML of ROLL is imported from its file.")
     pipeline = _pipeline(given.tree)
@@ -43,7 +44,8 @@ def convert_roll(given: Given, source: Path | None) -> Imported:
     variables = {name.split(".")[0] for name in references(tree)}
     entries = (*_steps(pipeline, tree), *_entries(cls, tree, variables))
     notes = ["Fragments of its defaults list are looked for beside the YAML, then among those of roll."]
-    return Imported("roll", pipeline, tree, entries, notes=tuple(notes) if "defaults" in tree else ())
+    written = dict(_defaults(pipeline, tree))
+    return Imported("roll", pipeline, tree, entries, written, tuple(notes) if "defaults" in tree else ())
 
 
 def _pipeline(tree: Mapping[str, Any]) -> str:
@@ -55,6 +57,35 @@ def _pipeline(tree: Mapping[str, Any]) -> str:
     except ConfigError:
         return "rlvr"
     return name if name in PIPELINES else "rlvr"
+
+
+_ROLLS: Mapping[str, Any] = {
+    "actor_train.training_args.learning_rate": 5e-5,
+    "actor_train.training_args.per_device_train_batch_size": 8,
+    "actor_train.training_args.gradient_accumulation_steps": 1,
+    "critic.training_args.learning_rate": 5e-5,
+    "critic.training_args.per_device_train_batch_size": 8,
+    "critic.training_args.gradient_accumulation_steps": 1,
+}
+_GROUPS: Mapping[str, Mapping[str, Any]] = {
+    "rlvr": {"num_return_sequences_in_group": 1},
+    "agentic": {"train_env_manager.group_size": 1, "train_env_manager.num_env_groups": 128},
+}
+"""ROLL's own defaults of keys whose default here is another (docs/porting.md)."""
+
+
+def _defaults(pipeline: str, tree: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Writes them into the sections that the tree has; each with what to say of it."""
+    for key, value in ({**_ROLLS, **_GROUPS[pipeline]} if pipeline in _GROUPS else {}).items():
+        *sections, last = key.split(".")
+        node: Any = tree
+        for place, name in enumerate(sections):
+            if place and isinstance(node, dict):  # the section of a role has to be there, what is in it need not be
+                node[name] = node.get(name) if node.get(name) is not None else {}
+            node = node.get(name) if isinstance(node, dict) else None
+        if isinstance(node, dict) and node.get(last) is None:
+            node[last] = value
+            yield key, f"{short(value)}, ROLL's default"
 
 
 def _steps(pipeline: str, tree: dict[str, Any]) -> Iterator[Entry]:

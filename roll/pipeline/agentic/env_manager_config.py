@@ -13,9 +13,19 @@ TRAIN_SEEDS, VAL_SEEDS = (0, SEEDS), (SEEDS, 2 * SEEDS)
 class EnvManagerConfig(WorkerConfig):
     """`train_env_manager` and `val_env_manager`: which environments, how many, in which groups."""
 
-    num_env_groups: int = setting(128, "Groups of environments that run at once.", ge=1, le=MOST_GROUPS)
+    num_env_groups: int = setting(
+        128,
+        "Groups of environments that run at once. Default of the training, where group_size is left out too: "
+        "the groups of a step.",
+        ge=1,
+        le=MOST_GROUPS,
+    )
     group_size: int = setting(
-        1, "Episodes with the same environment seed, compared with each other.", ge=1, le=MOST_GROUPS
+        1,
+        "Episodes with the same environment seed, compared with each other. Default of the training: 8 where "
+        "advantages compare within a group, as those of grpo do, and 1 elsewhere.",
+        ge=1,
+        le=MOST_GROUPS,
     )
     group_size_redundancy: int = setting(
         0,

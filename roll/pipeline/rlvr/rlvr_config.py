@@ -43,7 +43,13 @@ VALIDATION = Role(
 class RLVRConfig(AlgorithmConfig):
     """All keys of an RLVR run."""
 
-    num_return_sequences_in_group: int = setting(1, "Answers per prompt: the group size.", ge=1, le=MOST_GROUPS)
+    num_return_sequences_in_group: int = setting(
+        1,
+        "Answers per prompt: the group size. Default: 8 where advantages compare within a group, as those of "
+        "grpo do, and 1 elsewhere.",
+        ge=1,
+        le=MOST_GROUPS,
+    )
     group_size_redundancy: int = setting(
         0,
         "So many more answers are begun per prompt in training: the first num_return_sequences_in_group to end make "
