@@ -27,6 +27,7 @@ class Subcommand:
 
 
 SUBCOMMANDS: Mapping[str, Subcommand] = {
+    "init": Subcommand("a short YAML for a run of your own, by a few questions", "roll.init.command:run"),
     "run": Subcommand("a run of any kind, or several in stages", "roll.cli:run_command"),
     "plan": Subcommand("the dry run of the same: its checks and its plan", "roll.cli:plan_command"),
     "schema": Subcommand("the keys of a kind of run as a JSON schema, for editors", "roll.pipeline.schema:run"),

@@ -37,6 +37,7 @@ FLOORS = {
     "roll.chat": 12,
     "roll.push": 12,
     "roll.evaluate": 13,
+    "roll.init": 13,
     "roll.commands": 13,
     "roll.completion": 14,  # a command of its own, which reads the others
     "roll.__main__": 14,
@@ -73,6 +74,7 @@ FORBIDDEN = {
     "roll.chat": ENGINES | {"ray"},
     "roll.report": {"torch", "ray", "transformers"} | ENGINES,
     "roll.studio": {"torch", "ray", "transformers"} | ENGINES,
+    "roll.init": {"torch", "ray", "transformers"} | ENGINES,
     "roll.commands": {"torch", "ray", "numpy", "transformers"} | ENGINES,
 }
 

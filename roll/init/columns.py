@@ -1,0 +1,69 @@
+"""Which columns of a file hold prompts, reference answers and tags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from roll.configs.data import DataArgs
+from roll.datasets.loader import DataFile
+from roll.datasets.sources import data_sources
+from roll.errors import ConfigError
+
+PROMPTS = ("prompt", "question", "problem", "instruction", "query", "input")
+MESSAGES = ("messages", "conversations", "prompt")
+TRUTHS = ("ground_truth", "answer", "solution", "target", "label", "reference", "reward_model.ground_truth")
+LOOKED_AT = 1000
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names of columns; empty: none, or as they are called by default. `tags`: the tags of the first rows."""
+
+    prompt: str = ""
+    messages: str = ""
+    truth: str = ""
+    tags: tuple[str, ...] = ()
+
+
+def columns_of(data: str, prompt: str = "", truth: str = "") -> Columns:
+    """The columns of a file of this machine, by the names that are usual; of what is elsewhere nothing is known.
+    `prompt` and `truth` are given. Raises ConfigError for a file that is missing, empty or cannot be read, and where no
+    column is known to hold the prompt."""
+    sources, problems = data_sources(DataArgs(file_name=(data,)), "--data", reach=False)
+    if problems:
+        raise ConfigError(*(f"{problem.replace('--data.file_name', '--data')}." for problem in problems))
+    files = [source for source in sources if isinstance(source, DataFile)]
+    if not files:
+        return Columns(prompt, "", truth)
+    rows = [row.values for row in islice(files[0].rows(), LOOKED_AT)]
+    if not rows:
+        raise ConfigError(f"--data: {data} holds no row.")
+    first, tags = rows[0], tuple(dict.fromkeys(str(row["tag"]) for row in rows if row.get("tag") is not None))
+    for given, option in ((prompt, "--prompt"), (truth, "--ground_truth")):
+        if given and _value(first, given) is None:
+            raise ConfigError(f"{option}: {data} has no column {given}. It has {', '.join(map(str, first))}.")
+    truth = truth or next((name for name in TRUTHS if _value(first, name) is not None), "")
+    if not prompt:
+        messages = next((name for name in MESSAGES if isinstance(first.get(name), list)), "")
+        if messages:
+            return Columns("", messages, truth, tags)
+        prompt = next((name for name in PROMPTS if isinstance(first.get(name), str)), "")
+    if not prompt:
+        raise ConfigError(
+            f"--data: none of the columns of {data} is known to hold the prompt: {', '.join(map(str, first))}. Name it "
+            "with --prompt COLUMN."
+        )
+    is_list = isinstance(first.get(prompt), list)
+    return Columns("" if is_list else prompt, prompt if is_list else "", truth, tags)
+
+
+def _value(row: Mapping[str, Any], name: str) -> Any:
+    """Of a column, or of column.name where a column holds mappings."""
+    if name in row:
+        return row[name]
+    column, _, inner = name.partition(".")
+    held = row.get(column)
+    return held.get(inner) if inner and isinstance(held, Mapping) else None
