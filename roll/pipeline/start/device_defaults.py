@@ -9,6 +9,7 @@ from typing import Any
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.cluster import WorkerConfig
 from roll.configs.load.chosen import Chosen, Machine
+from roll.configs.load.defaults import DEVICES_PER_NODE
 from roll.configs.load.given import Given
 from roll.configs.load.loader import fragments_dir
 from roll.configs.load.yaml_file import read_yaml
@@ -102,8 +103,9 @@ def device_defaults(config: RunConfig, given: Given, machine: Machine) -> Iterat
             why = "this machine has no GPU; each role has a worker of its own"
             yield from (Chosen(f"{name}.world_size", 1, why, shown="1, on the CPU") for name in left)
         return
-    if "num_gpus_per_node" not in given and "num_nodes" not in given and len(devices) == machine.num_gpus:
-        yield Chosen("num_gpus_per_node", machine.num_gpus, "the GPUs that this process sees", rolls=8)
+    is_here = "num_gpus_per_node" not in given and "num_nodes" not in given and len(devices) == machine.num_gpus
+    if is_here and machine.num_gpus != DEVICES_PER_NODE:
+        yield Chosen("num_gpus_per_node", machine.num_gpus, "the GPUs that this process sees", rolls=DEVICES_PER_NODE)
     policy = config.model_roles.get("actor_train")
     for name, worker in left.items():
         use = config.roles[name].use
