@@ -94,18 +94,16 @@ def _strategy(name: str, strategy: str, reason: str, config: dict[str, Any] | No
 
 def device_defaults(config: RunConfig, given: Given, machine: Machine) -> Iterator[Chosen]:
     """The devices of every role that holds a model and names none: all of the run, which roles share in turns."""
+    here = _gpus_of_a_node(config, given, machine)
+    if here is not None and here != DEVICES_PER_NODE:
+        yield Chosen("num_gpus_per_node", here, "the GPUs that this process sees", rolls=DEVICES_PER_NODE)
     left = unplaced(config)
-    if not left:
-        return
     devices, reason = run_devices(config, given, machine)
+    if not devices and not _on_gpus(config, machine):
+        why = "this machine has no GPU; each role has a worker of its own"
+        yield from (Chosen(f"{name}.world_size", 1, why, shown="1, on the CPU") for name in left)
     if not devices:
-        if not _on_gpus(config, machine):
-            why = "this machine has no GPU; each role has a worker of its own"
-            yield from (Chosen(f"{name}.world_size", 1, why, shown="1, on the CPU") for name in left)
         return
-    is_here = "num_gpus_per_node" not in given and "num_nodes" not in given and len(devices) == machine.num_gpus
-    if is_here and machine.num_gpus != DEVICES_PER_NODE:
-        yield Chosen("num_gpus_per_node", machine.num_gpus, "the GPUs that this process sees", rolls=DEVICES_PER_NODE)
     policy = config.model_roles.get("actor_train")
     for name, worker in left.items():
         use = config.roles[name].use
@@ -128,37 +126,48 @@ def unplaced(config: RunConfig) -> dict[str, WorkerConfig]:
 
 def run_devices(config: RunConfig, given: Given, machine: Machine) -> tuple[list[int], str]:
     """All devices of the run with the reason; none where roles run on the CPU, or nothing says how many there are."""
-    held = [max(role.device_mapping) for role in config.model_roles.values() if role.device_mapping]
-    counts = f"num_nodes {config.num_nodes} x num_gpus_per_node {config.num_gpus_per_node}"
-    if machine.num_gpus and "num_gpus_per_node" not in given and "num_nodes" not in given:
-        if max(held, default=-1) < machine.num_gpus:
-            return list(range(machine.num_gpus)), f"all {machine.num_gpus} GPUs that this process sees"
-        return list(range(config.num_devices)), counts
-    speaks = "num_gpus_per_node" in given or "num_nodes" in given
-    if machine.num_gpus or (speaks and not held):
-        return list(range(config.num_devices)), counts
+    here = _gpus_of_a_node(config, given, machine)
+    if here is not None and config.num_nodes == 1:
+        return list(range(here)), f"all {here} GPUs that this process sees"
+    speaks = "num_gpus_per_node" in given or config.num_nodes > 1
+    if machine.num_gpus or (speaks and not _named_devices(config)):
+        each = config.num_gpus_per_node if here is None else here
+        return list(range(config.num_nodes * each)), f"num_nodes {config.num_nodes} x num_gpus_per_node {each}"
     return [], ""
 
 
+def _gpus_of_a_node(config: RunConfig, given: Given, machine: Machine) -> int | None:
+    """The GPUs of this machine, where the YAML does not say how many a node has and names none beyond them."""
+    named, fits = _named_devices(config), max(_named_devices(config), default=-1) < machine.num_gpus
+    if not machine.num_gpus or "num_gpus_per_node" in given or not fits:
+        return None
+    is_elsewhere = bool(named) and not unplaced(config) and machine.num_gpus > DEVICES_PER_NODE
+    return None if is_elsewhere else machine.num_gpus
+
+
+def _named_devices(config: RunConfig) -> set[int]:
+    return {device for role in config.model_roles.values() for device in role.device_mapping or ()}
+
+
 def _fitting(config: RunConfig, given: Given, name: str, worker: WorkerConfig, count: int) -> int:
-    """The most of so many devices that the role can share its work over; 0 if none do."""
+    """The most of so many devices that the role can share its work over. Where its samples split over none, those that
+    its model can; 0 if there are none."""
     samples = None
     if isinstance(config, AlgorithmConfig) and config.roles[name].learns and "rollout_batch_size" in given:
         samples = config.num_groups * config.group_size if config.update_rounding == "whole" else None
     args = f"{name}.training_args"
+    keys = [key for key in ("per_device_train_batch_size", "gradient_accumulation_steps") if f"{args}.{key}" in given]
+    each = math.prod(worker.training_args.value(key) for key in keys)
+    able: list[int] = []
     for number in range(count, 0, -1):
-        if number % worker.num_gpus_per_worker:
-            continue
         sizes = parallel_sizes(worker.model_copy(update={"device_mapping": tuple(range(number))}))
         ranks = math.prod((sizes.data, sizes.tensor, sizes.pipeline, sizes.context, sizes.sequence))
-        if config.roles[name].use != "generate" and ranks != number:
+        if number % worker.num_gpus_per_worker or (config.roles[name].use != "generate" and ranks != number):
             continue
-        update = sizes.data
-        for key in ("per_device_train_batch_size", "gradient_accumulation_steps"):
-            update *= worker.training_args.value(key) if f"{args}.{key}" in given else 1
-        if samples is None or samples % update == 0:
+        if samples is None or samples % (sizes.data * each) == 0:
             return number
-    return 0
+        able.append(number)
+    return able[0] if able else 0
 
 
 def _on_gpus(config: RunConfig, machine: Machine) -> bool:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from roll.configs.load.chosen import Chosen, Machine, with_chosen
+from roll.errors import ConfigError
 from roll.pipeline.kind import kind_of
 from roll.pipeline.start import choose
 from roll.pipeline.start.load import Loaded, load
@@ -161,6 +162,31 @@ def test_the_length_of_an_engine_is_a_limit_too(plan: Plan) -> None:
 def test_a_number_of_gpus_in_the_yaml_counts_for_machines_that_are_not_here(plan: Plan) -> None:
     config = plan(RLVR, Machine(packages=ALL), "num_nodes=2", "num_gpus_per_node=4").config
     assert config.value("actor_train.device_mapping") == tuple(range(8))
+
+
+def test_one_node_says_nothing_of_devices(plan: Plan) -> None:
+    on_cpu = plan(RLVR, Machine(packages=ALL), "num_nodes=1").config
+    assert on_cpu.value("actor_train.device_mapping") is None
+    assert plan(RLVR, Machine(4, 80e9, ALL), "num_nodes=1").config.value("actor_train.device_mapping") == (0, 1, 2, 3)
+
+
+def test_several_nodes_have_as_many_gpus_as_this_one(plan: Plan) -> None:
+    config = plan(RLVR, Machine(4, 80e9, ALL), "num_nodes=2").config
+    assert (config.num_gpus_per_node, len(config.value("actor_infer.device_mapping"))) == (4, 8)
+
+
+@pytest.mark.parametrize(("gpus", "per_node"), [(2, 2), (1, 8), (16, 8)])
+def test_a_run_that_names_devices_of_this_machine_asks_for_no_more_of_a_node(
+    plan: Plan, gpus: int, per_node: int
+) -> None:
+    """A node of 8, where nothing else is said, would never be there on a machine of 2."""
+    named = ("actor_train.device_mapping=[0]", "actor_infer.device_mapping=[1]", "rollout_batch_size=64")
+    assert plan(RLVR, Machine(gpus, 80e9, ALL), *named).config.num_gpus_per_node == per_node
+
+
+def test_samples_that_split_over_no_number_of_gpus_are_told_with_values_that_do(plan: Plan) -> None:
+    with pytest.raises(ConfigError, match="do not split into updates of .*Nearest values that work"):
+        plan(RLVR, EIGHT, "rollout_batch_size=3", f"{ARGS}.per_device_train_batch_size=16")
 
 
 def test_a_role_beside_slots_keeps_its_worker_on_a_machine_without_gpus(plan: Plan) -> None:
