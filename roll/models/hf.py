@@ -21,11 +21,10 @@ from roll.configs.model import LOGITS_PER_CHUNK, LOGITS_PER_CHUNK_ON_GPUS, Fused
 from roll.models.head_kernels import kernel_log_probs
 from roll.models.head_scores import WIDE, Ask, HeadScores, Product, Teacher, head_scores
 from roll.models.head_tiles import PLAIN, Bend
+from roll.models.layout import Padded, RowLayout
 from roll.models.lessons import Lesson, among_response_tokens, common, divergence, told_likeliest
 from roll.models.lora import low_rank_part
-from roll.models.pack import Pack
 from roll.models.router_balance import balances
-from roll.models.sequence_ranks import SequenceRanks
 
 _DEFAULTS = FusedKernelOptions()
 
@@ -104,9 +103,9 @@ class ValueHead(nn.Module):
 class TokenLogProbModel(nn.Module):
     """A causal language model that scores given tokens.
 
-    Rows are right padded, so that no sampled token sees padding and no attention mask is needed. With their `lengths`
-    they are computed as one pack, without the padding, by a model that takes packs (`packed_attention.py`). `ranks`
-    that are given the same rows share the pack; each gets all outputs.
+    Rows are right padded, so that no sampled token sees padding and no attention mask is needed. By another `layout`
+    they are computed without the padding, by a model that takes packs (`packed_attention.py`). Ranks that share the
+    layout's tokens each get all outputs.
     """
 
     def __init__(self, backbone: nn.Module, head: LogProbHead):
@@ -120,34 +119,34 @@ class TokenLogProbModel(nn.Module):
         response_mask: torch.Tensor,
         temperature: float = 1.0,
         entropy: bool = False,
-        lengths: torch.Tensor | None = None,
-        ranks: SequenceRanks | None = None,
-        balanced: torch.Tensor | None = None,
+        layout: RowLayout | None = None,
+        balanced: bool = False,
         lesson: Lesson | None = None,
         told: Distillation | None = None,
     ) -> tuple[torch.Tensor | None, ...]:
         """Log-probs (and entropy) of input_ids where response_mask is True and 0 elsewhere. [B, T] -> fp32 [B, T].
 
         A row's first token is preceded by nothing: its log-prob is 0 whatever the mask says. With a `lesson` the
-        divergence from the teacher comes third, and with the lengths of the rows as `balanced`, what the routers of a
-        mixture say last (`router_balance.py`). A teacher (`told`) gives its lesson alone, of response tokens.
+        divergence from the teacher comes third, and if `balanced`, what the routers of a mixture say last
+        (`router_balance.py`). A teacher (`told`) gives its lesson alone, of response tokens.
         """
-        seen = _seen_before(self.backbone, input_ids, response_mask, lengths, ranks, balanced)
+        layout = layout or Padded(input_ids)
+        seen = _seen_before(self.backbone, response_mask, layout, balanced)
         positions = seen.positions
         targets = input_ids[:, 1:].reshape(-1)[positions]
         if told is not None:
-            return (_of_all_ranks(self._told(seen.hidden, targets, told), positions, response_mask, ranks),)
+            return (_of_all_ranks(self._told(seen.hidden, targets, told), positions, response_mask, layout),)
         more: dict[str, Any] = {}
         if lesson is not None:
             more["lesson"] = lesson.at(among_response_tokens(response_mask[:, 1:], positions))
         found = self.head(seen.hidden, targets, temperature, entropy, **more)
         scores: list[torch.Tensor | None] = [
-            _at_positions(found.log_probs, positions, input_ids, ranks),
-            None if found.entropy is None else _at_positions(found.entropy, positions, input_ids, ranks),
+            _at_positions(found.log_probs, positions, input_ids, layout),
+            None if found.entropy is None else _at_positions(found.entropy, positions, input_ids, layout),
         ]
         if found.divergence is not None:
-            scores.append(_at_positions(found.divergence, positions, input_ids, ranks))
-        return tuple(scores) if balanced is None else (*scores, seen.balance)
+            scores.append(_at_positions(found.divergence, positions, input_ids, layout))
+        return (*scores, seen.balance) if balanced else tuple(scores)
 
     def _told(self, hidden: torch.Tensor, targets: torch.Tensor, told: Distillation) -> torch.Tensor:
         if not told.top_k:
@@ -169,15 +168,15 @@ class TokenValueModel(nn.Module):
         self,
         input_ids: torch.Tensor,
         response_mask: torch.Tensor,
-        lengths: torch.Tensor | None = None,
-        ranks: SequenceRanks | None = None,
-        balanced: torch.Tensor | None = None,
+        layout: RowLayout | None = None,
+        balanced: bool = False,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor | None]:
-        """values[t] is read from the hidden state of t - 1, before token t is known. [B, T] -> fp32 [B, T]. With
-        `lengths` the rows are one pack, which `ranks` share; `balanced` as in the policy."""
-        seen = _seen_before(self.backbone, input_ids, response_mask, lengths, ranks, balanced)
-        values = _at_positions(self.head(seen.hidden), seen.positions, input_ids, ranks)
-        return values if balanced is None else (values, seen.balance)
+        """values[t] is read from the hidden state of t - 1, before token t is known. [B, T] -> fp32 [B, T]. `layout`
+        and `balanced` as in the policy."""
+        layout = layout or Padded(input_ids)
+        seen = _seen_before(self.backbone, response_mask, layout, balanced)
+        values = _at_positions(self.head(seen.hidden), seen.positions, input_ids, layout)
+        return (values, seen.balance) if balanced else values
 
 
 class SequenceModel(nn.Module):
@@ -194,37 +193,30 @@ class SequenceModel(nn.Module):
         self,
         input_ids: torch.Tensor,
         lengths: torch.Tensor,
-        packs: bool = False,
-        ranks: SequenceRanks | None = None,
+        layout: RowLayout | None = None,
     ) -> torch.Tensor:
         """A number per label of the head. [B, T] -> fp32 [B, labels]. Decoders read it at a row's last token that is
-        no padding token."""
+        no padding token. A `layout` holds all tokens of the rows."""
         columns = torch.arange(input_ids.shape[1], device=input_ids.device)
         inside = columns < lengths[:, None]
         padded = torch.where(inside, input_ids, self.pad_token_id)
-        if not packs:
+        if layout is None:
             return self.pretrained(input_ids=padded, attention_mask=inside.long()).logits.float()
-        pack = _pack(input_ids, lengths, ranks)
-        hidden = self.pretrained.base_model(**pack.arguments).last_hidden_state[0]
+        hidden = self.pretrained.base_model(**layout.arguments).last_hidden_state.flatten(0, 1)
         last = torch.where(padded != self.pad_token_id, columns, 0).argmax(1)
         rows = torch.arange(len(last), device=last.device)
-        places = pack.places(rows, last)
+        places = layout.places(rows, last)
         score: Any = self.pretrained.score
-        if ranks is None:
+        if layout.ranks is None:
             return score(hidden.index_select(0, places)).float()
-        own = pack.has(places)
+        own = layout.has(places)
         numbers = score(hidden.index_select(0, places[own])).float()
-        return ranks.whole(numbers.new_zeros(len(rows), numbers.shape[1]).index_copy(0, rows[own], numbers))
-
-
-def _pack(input_ids: torch.Tensor, counts: torch.Tensor, ranks: SequenceRanks | None) -> Pack:
-    pack = Pack.of(input_ids, counts)
-    return pack if ranks is None else pack.shared(ranks)
+        return layout.ranks.whole(numbers.new_zeros(len(rows), numbers.shape[1]).index_copy(0, rows[own], numbers))
 
 
 class _Seen(NamedTuple):
     """Hidden states [n, H] of the tokens that precede a response token, and the indices of these among all tokens but
-    each row's last, [B * (T - 1)]; of a pack that ranks share, this rank's. The balance of the layers' routers, where
+    each row's last, [B * (T - 1)]; where ranks share the tokens, this rank's. The balance of the layers' routers, where
     it is wanted."""
 
     hidden: torch.Tensor
@@ -232,56 +224,35 @@ class _Seen(NamedTuple):
     balance: torch.Tensor | None
 
 
-def _seen_before(
-    backbone: nn.Module,
-    input_ids: torch.Tensor,
-    response_mask: torch.Tensor,
-    lengths: torch.Tensor | None,
-    ranks: SequenceRanks | None,
-    balanced: torch.Tensor | None,
-) -> _Seen:
-    """A row's last token predicts nothing we have, so it is not computed."""
+def _seen_before(backbone: Any, response_mask: torch.Tensor, layout: RowLayout, balanced: bool) -> _Seen:
     positions = response_mask[:, 1:].reshape(-1).nonzero()[:, 0]
-    told: dict[str, Any] = {} if balanced is None else {"output_router_logits": True}
-    if lengths is not None:
-        pack = _pack(input_ids, (lengths - 1).clamp(min=1), ranks)
-        output = backbone(**pack.arguments, **told)
-        balance = None if balanced is None else _balance(backbone, output, pack.is_row_token(), ranks)
-        hidden = output.last_hidden_state[0]
-        width = max(input_ids.shape[1] - 1, 1)
-        places = pack.places(positions // width, positions % width)
-        if ranks is not None:
-            own = pack.has(places)
-            places, positions = places[own], positions[own]
-        return _Seen(hidden.index_select(0, places), positions, balance)
-    context = input_ids[:, :-1] if input_ids.shape[1] > 1 else input_ids
-    output = backbone(input_ids=context, use_cache=False, **told)
+    output = backbone(**layout.arguments, **({"output_router_logits": True} if balanced else {}))
     balance = None
-    if balanced is not None:
-        inside = torch.arange(context.shape[1], device=context.device) < (balanced - 1).clamp(min=1)[:, None]
-        balance = _balance(backbone, output, inside.flatten(), None)
-    hidden = output.last_hidden_state
-    return _Seen(hidden.reshape(-1, hidden.shape[-1]).index_select(0, positions), positions, balance)
-
-
-def _balance(backbone: Any, output: Any, counted: torch.Tensor, ranks: SequenceRanks | None) -> torch.Tensor:
-    return balances(output.router_logits, backbone.config.get_text_config().num_experts_per_tok, counted, ranks)
+    if balanced:
+        top_k = backbone.config.get_text_config().num_experts_per_tok
+        balance = balances(output.router_logits, top_k, layout.row_tokens(), layout.ranks)
+    width = max(response_mask.shape[1] - 1, 1)
+    places = layout.places(positions // width, positions % width)
+    if layout.ranks is not None:
+        own = layout.has(places)
+        places, positions = places[own], positions[own]
+    return _Seen(output.last_hidden_state.flatten(0, 1).index_select(0, places), positions, balance)
 
 
 def _of_all_ranks(
-    values: torch.Tensor, positions: torch.Tensor, response_mask: torch.Tensor, ranks: SequenceRanks | None
+    values: torch.Tensor, positions: torch.Tensor, response_mask: torch.Tensor, layout: RowLayout
 ) -> torch.Tensor:
     """The rows of all response tokens, in their order."""
-    if ranks is None:
+    if layout.ranks is None:
         return values
     mask = response_mask[:, 1:].reshape(-1)
-    return ranks.whole(values.new_zeros(len(mask), values.shape[1]).index_copy(0, positions, values))[mask]
+    return layout.ranks.whole(values.new_zeros(len(mask), values.shape[1]).index_copy(0, positions, values))[mask]
 
 
 def _at_positions(
-    values: torch.Tensor, positions: torch.Tensor, input_ids: torch.Tensor, ranks: SequenceRanks | None
+    values: torch.Tensor, positions: torch.Tensor, input_ids: torch.Tensor, layout: RowLayout
 ) -> torch.Tensor:
     rows, width = input_ids.shape
     flat = values.new_zeros(rows * (width - 1)).index_copy(0, positions, values)
-    flat = flat if ranks is None else ranks.whole(flat)
+    flat = flat if layout.ranks is None else layout.ranks.whole(flat)
     return functional.pad(flat.view(rows, width - 1), (1, 0))

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from roll.models.layout import UNKNOWN, RowLayout, computed
 from roll.models.sequence_ranks import SequenceRanks
 
 
 @dataclass(frozen=True)
-class Pack:
+class Pack(RowLayout):
     """What a Hugging Face backbone takes for rows that do not see each other. N tokens of B rows; where `ranks` share
     them, this rank's part of the tokens."""
 
@@ -21,7 +22,8 @@ class Pack:
     starts: torch.Tensor  # int32 [B + 1]: where each row begins, and N; of the whole pack
     longest: int
     num_tokens: int  # of the rows, all ranks together
-    ranks: SequenceRanks | None = None
+    inside: torch.Tensor  # bool [B, T]: which tokens of the padded rows these are
+    shared_by: SequenceRanks | None = None
 
     @classmethod
     def of(cls, input_ids: torch.Tensor, counts: torch.Tensor) -> Pack:
@@ -38,7 +40,14 @@ class Pack:
             functional.pad(counts.cumsum(0), (1, 0)).to(torch.int32),
             int(counts.max()),
             int(counts.sum()),
+            inside,
         )
+
+    @classmethod
+    def scored(cls, input_ids: torch.Tensor, lengths: torch.Tensor, ranks: SequenceRanks | None = None) -> Pack:
+        """Rows without their last tokens, which `ranks` may share."""
+        pack = cls.of(input_ids, computed(lengths))
+        return pack if ranks is None else pack.shared(ranks)
 
     def shared(self, ranks: SequenceRanks) -> Pack:
         """This rank's part. Tokens that make the parts equally long are a row of their own, at the end.
@@ -51,9 +60,12 @@ class Pack:
         ids = functional.pad(self.input_ids, (0, missing)).chunk(ranks.size, 1)[ranks.rank]
         positions = torch.cat([self.position_ids[0], filling])[None].chunk(ranks.size, 1)[ranks.rank]
         starts = torch.cat([self.starts, self.starts[-1:] + missing]) if missing else self.starts
-        return replace(
-            self, input_ids=ids, position_ids=positions, starts=starts, longest=max(self.longest, missing), ranks=ranks
-        )
+        longest = max(self.longest, missing)
+        return replace(self, input_ids=ids, position_ids=positions, starts=starts, longest=longest, shared_by=ranks)
+
+    @property
+    def ranks(self) -> SequenceRanks | None:
+        return self.shared_by
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -70,17 +82,31 @@ class Pack:
             "sequence_ranks": self.ranks,
         }
 
-    def places(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        """Where in the pack these tokens are; in this rank's part, outside of it for those of others."""
-        first = 0 if self.ranks is None else self.ranks.rank * self.input_ids.shape[1]
-        return self.starts[:-1].index_select(0, rows) + columns - first
+    @property
+    def _first(self) -> int:
+        """Where in the whole pack this rank's part begins."""
+        return 0 if self.ranks is None else self.ranks.rank * self.input_ids.shape[1]
 
-    def is_row_token(self) -> torch.Tensor:
-        """Which tokens of this rank's part are of rows [N], and not what makes the parts equally long."""
-        count = self.input_ids.shape[1]
-        first = 0 if self.ranks is None else self.ranks.rank * count
-        return torch.arange(first, first + count, device=self.input_ids.device) < self.num_tokens
+    def places(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+        return self.starts[:-1].index_select(0, rows) + columns - self._first
 
     def has(self, places: torch.Tensor) -> torch.Tensor:
-        """Which of the places are in this rank's part."""
         return (places >= 0) & (places < self.input_ids.shape[1])
+
+    def row_tokens(self) -> torch.Tensor:
+        """Without what makes the parts of ranks equally long."""
+        count = min(max(self.num_tokens - self._first, 0), self.input_ids.shape[1])
+        return torch.arange(count, device=self.input_ids.device)
+
+    def of_tokens(self, routes: torch.Tensor) -> torch.Tensor:
+        flat = routes[self.inside]
+        if self.ranks is None:
+            return flat
+        missing = flat.new_full((-len(flat) % self.ranks.size, *flat.shape[1:]), UNKNOWN)
+        return torch.cat([flat, missing]).chunk(self.ranks.size)[self.ranks.rank]
+
+    def of_rows(self, routes: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
+        rows = routes.new_full((*input_ids.shape, *routes.shape[1:]), UNKNOWN)
+        flat = routes if self.ranks is None else self.ranks.joined(routes.int()).to(routes.dtype)  # gloo has no int16
+        rows[self.inside] = flat[: self.num_tokens]
+        return rows.cpu()

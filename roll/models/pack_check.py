@@ -7,6 +7,7 @@ from transformers.modeling_layers import GenericForSequenceClassification
 
 from roll.models.hf import SequenceModel
 from roll.models.loading import LoadedModel
+from roll.models.pack import Pack
 from roll.models.packed_attention import refusal
 from roll.models.sequence_ranks import SequenceRanks
 
@@ -43,10 +44,11 @@ def _hidden(
     hook = backbone.register_forward_hook(lambda *call: found.append(call[-1].last_hidden_state[0]))
     try:
         if isinstance(module, SequenceModel):
-            module(input_ids, lengths, True, ranks)
+            pack = Pack.of(input_ids, lengths)
+            module(input_ids, lengths, pack if ranks is None else pack.shared(ranks))
         else:
             columns = torch.arange(input_ids.shape[1], device=input_ids.device)
-            module(input_ids, columns < lengths[:, None], lengths=lengths, ranks=ranks)
+            module(input_ids, columns < lengths[:, None], layout=Pack.scored(input_ids, lengths, ranks))
     except TypeError as error:
         raise refusal(f"its forward pass takes no packs: {error}") from error
     finally:

@@ -17,7 +17,7 @@ def balances(
     router_logits: Sequence[torch.Tensor], top_k: int, counted: torch.Tensor, ranks: SequenceRanks | None = None
 ) -> torch.Tensor:
     """`layer_balance` of every layer [layers]. `router_logits` are [n, E] each, of the tokens of this rank; those that
-    are `counted` [n] alone count."""
+    `counted` names alone count, int64 [m], as often as it names them."""
     found = []
     for logits in router_logits:
         probabilities = logits.softmax(-1, dtype=torch.float32)

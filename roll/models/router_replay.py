@@ -19,10 +19,9 @@ from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from roll.errors import StrategyError
-from roll.models.sequence_ranks import SequenceRanks
+from roll.models.layout import UNKNOWN
 
 _LAYER = re.compile(r"\blayers\.(\d+)\.")
-UNKNOWN = -1  # in place of an expert: the router chooses for itself
 
 
 class RouterReplay:
@@ -99,34 +98,3 @@ class _Choice(TorchFunctionMode):
             return found
         self.chosen = torch.where(self._given != UNKNOWN, self._given, found.indices)
         return torch.return_types.topk((scores.gather(1, self.chosen), self.chosen))
-
-
-def of_tokens(routes: torch.Tensor, lengths: torch.Tensor | None, ranks: SequenceRanks | None) -> torch.Tensor:
-    """Of rows [B, T, layers, k] what the tokens have that a forward pass computes, [n, layers, k]: all but each padded
-    row's last; of a pack all but each row's own last, and of these this rank's."""
-    if lengths is None:
-        return routes[:, : max(routes.shape[1] - 1, 1)].flatten(0, 1)
-    flat = routes[_in_pack(routes, lengths)]
-    if ranks is None:
-        return flat
-    missing = flat.new_full((-len(flat) % ranks.size, *flat.shape[1:]), UNKNOWN)
-    return torch.cat([flat, missing]).chunk(ranks.size)[ranks.rank]
-
-
-def of_rows(
-    told: torch.Tensor, input_ids: torch.Tensor, lengths: torch.Tensor | None, ranks: SequenceRanks | None
-) -> torch.Tensor:
-    """The inverse: [n, layers, k] -> [B, T, layers, k] on the CPU; what was not computed is `UNKNOWN`."""
-    rows = told.new_full((*input_ids.shape, *told.shape[1:]), UNKNOWN)
-    if lengths is None:
-        width = max(input_ids.shape[1] - 1, 1)
-        rows[:, :width] = told.unflatten(0, (-1, width))
-        return rows.cpu()
-    inside = _in_pack(rows, lengths)
-    flat = told if ranks is None else ranks.joined(told.int()).to(told.dtype)  # gloo sends no int16
-    rows[inside] = flat[: int(inside.sum())]
-    return rows.cpu()
-
-
-def _in_pack(rows: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    return torch.arange(rows.shape[1], device=rows.device) < (lengths - 1).clamp(min=1)[:, None]

@@ -18,13 +18,15 @@ from roll.errors import StrategyError
 from roll.models.activation_offload import ActivationOffload
 from roll.models.compiled import compile_model
 from roll.models.hf import SequenceModel, TokenLogProbModel, TokenValueModel
+from roll.models.layout import Padded, RowLayout
 from roll.models.lessons import Study, TeacherHead, lesson_of
 from roll.models.loading import LoadedModel
 from roll.models.lora import Exported
+from roll.models.pack import Pack
 from roll.models.pack_check import check_packs
 from roll.models.packed_attention import use_packed_attention
 from roll.models.router_balance import check_routers
-from roll.models.router_replay import RouterReplay, of_rows, of_tokens
+from roll.models.router_replay import RouterReplay
 from roll.models.sequence_ranks import SequenceRanks
 from roll.types.batch import MicroBatch, TokenOutputs
 
@@ -62,12 +64,15 @@ class ModelScoreStrategy(ScoreStrategy):
         self._check_policy()
         outputs = []
         for batch in self._batches(micro_batches):
-            log_probs, entropies = self._token_scores(self.model.module, batch, temperature, entropy)
+            layout = self._layout(batch)
+            self._give_routes(batch, layout)
+            asked = (batch.input_ids, batch.response_mask, temperature, entropy, layout)
+            log_probs, entropies = self.model.module(*asked)
             outputs.append(
                 TokenOutputs(
                     log_probs=log_probs.cpu(),
                     entropy=None if entropies is None else entropies.cpu(),
-                    routes=self._told_routes(batch),
+                    routes=self._told_routes(batch, layout),
                 )
             )
         return outputs[: len(micro_batches)]
@@ -75,26 +80,26 @@ class ModelScoreStrategy(ScoreStrategy):
     @torch.no_grad()
     def values(self, micro_batches: Sequence[MicroBatch]) -> list[TokenOutputs]:
         self._check_critic()
-        batches = self._batches(micro_batches)
-        outputs = [TokenOutputs(values=self._token_values(self.model.module, batch).cpu()) for batch in batches]
+        forward, outputs = self.model.module, []
+        for batch in self._batches(micro_batches):
+            values = forward(batch.input_ids, batch.response_mask, self._layout(batch))
+            outputs.append(TokenOutputs(values=values.cpu()))
         return outputs[: len(micro_batches)]
 
     @torch.no_grad()
     def row_scores(self, micro_batches: Sequence[MicroBatch]) -> list[torch.Tensor]:
         if not isinstance(self.model.module, SequenceModel):
             raise StrategyError(f"{self.context.role} has no sequence-classification head and gives rows no numbers")
-        forward, packs, ranks = self.model.module, self.role.packs_rows, self.sequence_ranks
-        batches = self._batches(micro_batches)
-        outputs = [forward(batch.input_ids, batch.lengths, packs, ranks).cpu() for batch in batches]
+        forward, batches = self.model.module, self._batches(micro_batches)
+        outputs = [forward(batch.input_ids, batch.lengths, self._whole_rows(batch)).cpu() for batch in batches]
         return outputs[: len(micro_batches)]
 
     @torch.no_grad()
     def lessons(self, micro_batches: Sequence[MicroBatch], told: Distillation) -> list[torch.Tensor]:
         self._check_policy()
-        forward, ranks, found = self.model.module, self.sequence_ranks, []
+        forward, found = self.model.module, []
         for batch in self._batches(micro_batches):
-            packed = self._packed(batch)
-            (values,) = forward(batch.input_ids, batch.response_mask, lengths=packed, ranks=ranks, told=told)
+            (values,) = forward(batch.input_ids, batch.response_mask, layout=self._layout(batch), told=told)
             found.append(values.cpu())
         return found[: len(micro_batches)]
 
@@ -138,48 +143,45 @@ class ModelScoreStrategy(ScoreStrategy):
     def _kept_outputs(
         self, forward: Callable[..., Any], batch: MicroBatch, loss: Loss, temperature: float
     ) -> TokenOutputs:
-        packed, balanced = self._packed(batch), batch.lengths if "balance" in loss.needs else None
+        layout, balanced = self._layout(batch), "balance" in loss.needs
         if "values" in loss.needs:
             self._check_critic()
-            found = forward(batch.input_ids, batch.response_mask, packed, self.sequence_ranks, balanced)
-            values, balance = (found, None) if balanced is None else found
+            found = forward(batch.input_ids, batch.response_mask, layout, balanced)
+            values, balance = found if balanced else (found, None)
             return TokenOutputs(values=values, balance=balance)
         self._check_policy()
-        self._give_routes(batch)
-        wants_entropy = "entropy" in loss.needs
+        self._give_routes(batch, layout)
         lesson = lesson_of(self._study, batch.lesson)
-        asked = (batch.input_ids, batch.response_mask, temperature, wants_entropy, packed, self.sequence_ranks)
+        asked = (batch.input_ids, batch.response_mask, temperature, "entropy" in loss.needs, layout)
         log_probs, entropy, *more = forward(*asked, balanced, lesson)
         return TokenOutputs(
             log_probs=log_probs,
             entropy=entropy,
             divergence=None if lesson is None else more[0],
-            balance=None if balanced is None else more[-1],
+            balance=more[-1] if balanced else None,
         )
 
-    def _token_scores(
-        self, forward: Callable[..., Any], batch: MicroBatch, temperature: float, entropy: bool
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        self._give_routes(batch)
-        packed = self._packed(batch)
-        return forward(batch.input_ids, batch.response_mask, temperature, entropy, packed, self.sequence_ranks)
-
-    def _token_values(self, forward: Callable[..., Any], batch: MicroBatch) -> torch.Tensor:
-        return forward(batch.input_ids, batch.response_mask, self._packed(batch), self.sequence_ranks)
-
-    def _give_routes(self, batch: MicroBatch) -> None:
+    def _give_routes(self, batch: MicroBatch, layout: RowLayout) -> None:
         if self._replay is not None:
-            given = batch.routes
-            self._replay.give(None if given is None else of_tokens(given, self._packed(batch), self.sequence_ranks))
+            self._replay.give(None if batch.routes is None else layout.of_tokens(batch.routes))
 
-    def _told_routes(self, batch: MicroBatch) -> torch.Tensor | None:
+    def _told_routes(self, batch: MicroBatch, layout: RowLayout) -> torch.Tensor | None:
         if self._replay is None or not self.role.router_replay.tells:
             return None
-        return of_rows(self._replay.told(), batch.input_ids, self._packed(batch), self.sequence_ranks)
+        return layout.of_rows(self._replay.told(), batch.input_ids)
 
-    def _packed(self, batch: MicroBatch) -> torch.Tensor | None:
-        """The lengths by which rows become a pack."""
-        return batch.lengths if self.role.packs_rows else None
+    def _layout(self, batch: MicroBatch) -> RowLayout:
+        """How the tokens of the batch, which is on the device, are computed: all but each row's last."""
+        if not self.role.packs_rows:
+            return Padded(batch.input_ids, batch.lengths)
+        return Pack.scored(batch.input_ids, batch.lengths, self.sequence_ranks)
+
+    def _whole_rows(self, batch: MicroBatch) -> RowLayout | None:
+        """The same of all tokens; None: padded, with an attention mask, as a model that looks both ways needs it."""
+        if not self.role.packs_rows:
+            return None
+        pack = Pack.of(batch.input_ids, batch.lengths)
+        return pack if self.sequence_ranks is None else pack.shared(self.sequence_ranks)
 
     def _batches(self, micro_batches: Sequence[MicroBatch]) -> Iterator[MicroBatch]:
         """On the device, while the weights are there to score; with those that keep ranks in step."""

@@ -21,6 +21,7 @@ from roll.configs.strategies.spec import Choice
 from roll.distributed.strategy.hf.sampler import BatchSampler
 from roll.errors import StrategyError
 from roll.models.loading import load_policy
+from roll.models.pack import Pack
 from roll.models.pack_check import check_packs
 from roll.models.packed_attention import use_packed_attention
 from roll.types.rollout import GenerationRequest, SamplingParams
@@ -108,7 +109,7 @@ def test_rows_in_a_pack_score_as_the_model_does_or_are_refused_in_the_plan(kind:
     use_packed_attention(loaded.pretrained)
     check_packs(loaded, torch.device("cpu"))
     with torch.no_grad():
-        (found, *_) = loaded.module(ids, mask, TEMPERATURE, lengths=torch.tensor(LENGTHS))
+        (found, *_) = loaded.module(ids, mask, TEMPERATURE, layout=Pack.scored(ids, torch.tensor(LENGTHS)))
         wanted = torch.cat([log_probs(right_model(kind, directory), row) for row in rows()])
     assert found is not None
     torch.testing.assert_close(found[mask], wanted, rtol=0, atol=ROUNDING)

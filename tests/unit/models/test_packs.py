@@ -166,14 +166,14 @@ def test_log_probs_entropy_and_gradients_of_a_pack_are_those_of_padded_rows(
     ids, mask = rows()
     weights = torch.linspace(-1, 1, mask.numel()).view(mask.shape)
 
-    def scored(lengths: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
-        log_probs, entropy = model.module(ids, mask, 0.7, True, lengths)
+    def scored(layout: Pack | None) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+        log_probs, entropy = model.module(ids, mask, 0.7, True, layout)
         found = gradients(model, (log_probs * weights + entropy * weights.flip(0)).sum())
         return log_probs.detach(), entropy.detach(), found
 
     *want, wanted_gradients = scored(None)
     taking_packs(model)
-    *got, got_gradients = scored(LENGTHS)
+    *got, got_gradients = scored(Pack.scored(ids, LENGTHS))
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
     assert len(got_gradients) == len(wanted_gradients)
@@ -188,7 +188,9 @@ def test_values_of_a_pack_are_those_of_padded_rows(tmp_path: Path) -> None:
     ids, mask = rows()
     want = model.module(ids, mask).detach()
     assert float(want.abs().max()) > 0.1
-    torch.testing.assert_close(taking_packs(model).module(ids, mask, LENGTHS), want, rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        taking_packs(model).module(ids, mask, Pack.scored(ids, LENGTHS)), want, rtol=0, atol=1e-5
+    )
 
 
 def test_numbers_of_rows_in_a_pack_are_those_of_hugging_faces_own_model(tmp_path: Path) -> None:
@@ -203,7 +205,9 @@ def test_numbers_of_rows_in_a_pack_are_those_of_hugging_faces_own_model(tmp_path
         want = model.module(ids, LENGTHS)
         alone = [model.pretrained(input_ids=row[None, :n]).logits[0] for row, n in zip(ids, LENGTHS, strict=True)]
         torch.testing.assert_close(want, torch.stack(alone), rtol=0, atol=1e-5)
-        torch.testing.assert_close(taking_packs(model).module(ids, LENGTHS, True), want, rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            taking_packs(model).module(ids, LENGTHS, Pack.of(ids, LENGTHS)), want, rtol=0, atol=1e-5
+        )
 
 
 @pytest.mark.parametrize(
@@ -298,5 +302,5 @@ def test_bf16_packs_stay_within_bf16_rounding(tmp_path: Path) -> None:
     ids, mask = rows()
     with torch.no_grad():
         want = model.module(ids, mask)[0]
-        got = taking_packs(model).module(ids, mask, lengths=LENGTHS)[0]
+        got = taking_packs(model).module(ids, mask, layout=Pack.scored(ids, LENGTHS))[0]
     assert float((got - want).abs().mean()) < 0.03

@@ -1,0 +1,84 @@
+"""Rows of tokens as a backbone takes them: padded, or one behind the other."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from roll.models.sequence_ranks import SequenceRanks
+
+UNKNOWN = -1  # in place of an expert: the router chooses for itself
+
+
+def computed(lengths: torch.Tensor) -> torch.Tensor:
+    """Tokens of each row that are computed: all but its last, which predicts nothing we have."""
+    return (lengths - 1).clamp(min=1)
+
+
+class RowLayout(ABC):
+    """How the tokens of B rows become the n tokens that a backbone computes, and where each is found again."""
+
+    @property
+    def ranks(self) -> SequenceRanks | None:
+        """Those that share the tokens, each with a part; None: all are here."""
+        return None
+
+    @property
+    @abstractmethod
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the backbone's forward pass."""
+
+    @abstractmethod
+    def places(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+        """Where these tokens of the rows are among the n computed ones; of those of other ranks, outside of them."""
+
+    def has(self, places: torch.Tensor) -> torch.Tensor:
+        """Which of the places are in this rank's part."""
+        return torch.ones_like(places, dtype=torch.bool)
+
+    @abstractmethod
+    def row_tokens(self) -> torch.Tensor:
+        """The place of every computed token of every row, int64 [m], row after row; of this rank's part."""
+
+    @abstractmethod
+    def of_tokens(self, routes: torch.Tensor) -> torch.Tensor:
+        """What the computed tokens have of the rows' [B, T, layers, k]: [n, layers, k]."""
+
+    @abstractmethod
+    def of_rows(self, routes: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
+        """The inverse: [n, layers, k] -> [B, T, layers, k] on the CPU; what was not computed is `UNKNOWN`."""
+
+
+@dataclass(frozen=True)
+class Padded(RowLayout):
+    """Rows [B, T] without their last column."""
+
+    input_ids: torch.Tensor  # int64 [B, T]
+    lengths: torch.Tensor | None = None  # int64 [B]; asked for where tokens are counted
+
+    @property
+    def width(self) -> int:
+        return max(self.input_ids.shape[1] - 1, 1)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {"input_ids": self.input_ids[:, : self.width], "use_cache": False}
+
+    def places(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+        return rows * self.width + columns
+
+    def row_tokens(self) -> torch.Tensor:
+        assert self.lengths is not None, "padding is counted by the lengths of the rows"
+        columns = torch.arange(self.width, device=self.input_ids.device)
+        return (columns < computed(self.lengths)[:, None]).flatten().nonzero()[:, 0]
+
+    def of_tokens(self, routes: torch.Tensor) -> torch.Tensor:
+        return routes[:, : self.width].flatten(0, 1)
+
+    def of_rows(self, routes: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
+        rows = routes.new_full((*input_ids.shape, *routes.shape[1:]), UNKNOWN)
+        rows[:, : self.width] = routes.unflatten(0, (-1, self.width))
+        return rows.cpu()
