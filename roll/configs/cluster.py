@@ -30,6 +30,12 @@ Environment = Annotated[
 ]
 
 
+PrefixSharing = Annotated[
+    Literal["off", "auto", "on"],
+    BeforeValidator(lambda value: {True: "on", False: "off"}[value] if isinstance(value, bool) else value),  # of YAML
+]
+
+
 class SequencePackingArgs(Settings):
     """`sequence_packing_args` of a role, with use_sequence_packing."""
 
@@ -157,6 +163,13 @@ class WorkerConfig(Settings):
         "batches are packs filled up to a number of tokens. For models whose layers all attend (docs/trainers.md).",
     )
     sequence_packing_args: SequencePackingArgs = setting({}, "Details of sequence packing.")
+    use_prefix_sharing: PrefixSharing = setting(
+        "off",
+        "Rows of a micro batch that begin alike (answers to one prompt, turns of an episode) as one tree: what they "
+        "have in common is computed once, in training and when scoring, with the same numbers. on: wherever it saves "
+        "tokens. auto: where it saves time, and off for a role that cannot. On CPUs, for models whose layers attend "
+        "to whole rows (docs/prefix_sharing.md).",
+    )
 
     router_replay: RouterReplayConfig = setting({}, "Experts of a mixture, chosen once for a step.")
 
@@ -185,6 +198,11 @@ class WorkerConfig(Settings):
     def packs_rows(self) -> bool:
         """True where the rows of a micro batch are one sequence, as those are that ranks share."""
         return self.use_sequence_packing or self.model_args.ulysses_size > 1
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """True where rows that begin alike may be one tree."""
+        return self.use_prefix_sharing != "off"
 
     @property
     def packing_switch(self) -> tuple[str, str]:

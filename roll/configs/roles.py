@@ -40,6 +40,7 @@ _TRAINERS_ONLY = frozenset({"model_args.fused_kernel_options", "model_args.ulyss
 _SCORING = frozenset({
     "infer_batch_size", "use_dynamic_batching_in_infer", "max_tokens_per_microbatch_in_infer",
     "sequence_length_round_in_infer", "use_sequence_packing", "sequence_packing_args",
+    "use_prefix_sharing",
     "use_torch_compile",
 })  # fmt: skip
 _TRAINING = frozenset({

@@ -25,6 +25,7 @@ from roll.models.layout import Padded, RowLayout
 from roll.models.lessons import Lesson, among_response_tokens, common, divergence, told_likeliest
 from roll.models.lora import low_rank_part
 from roll.models.router_balance import balances
+from roll.models.tree import asked_once, rows_at
 
 _DEFAULTS = FusedKernelOptions()
 
@@ -132,20 +133,22 @@ class TokenLogProbModel(nn.Module):
         """
         layout = layout or Padded(input_ids)
         seen = _seen_before(self.backbone, response_mask, layout, balanced)
-        positions = seen.positions
+        places, positions = seen.places, seen.positions
         targets = input_ids[:, 1:].reshape(-1)[positions]
         if told is not None:
-            return (_of_all_ranks(self._told(seen.hidden, targets, told), positions, response_mask, layout),)
+            told_values = self._told(rows_at(seen.hidden, places), targets, told)
+            return (_of_all_ranks(told_values, positions, response_mask, layout),)
         more: dict[str, Any] = {}
         if lesson is not None:
             more["lesson"] = lesson.at(among_response_tokens(response_mask[:, 1:], positions))
-        found = self.head(seen.hidden, targets, temperature, entropy, **more)
-        scores: list[torch.Tensor | None] = [
-            _at_positions(found.log_probs, positions, input_ids, layout),
-            None if found.entropy is None else _at_positions(found.entropy, positions, input_ids, layout),
-        ]
-        if found.divergence is not None:
-            scores.append(_at_positions(found.divergence, positions, input_ids, layout))
+        answers = None
+        if layout.shares_tokens and lesson is None:  # a teacher says something of its own of every row
+            places, targets, answers = asked_once(places, targets)
+        found = self.head(rows_at(seen.hidden, places), targets, temperature, entropy, **more)
+        scores: list[torch.Tensor | None] = []
+        for values in (found.log_probs, found.entropy, *(() if lesson is None else (found.divergence,))):
+            of_rows = values if values is None or answers is None else values.index_select(0, answers)
+            scores.append(None if of_rows is None else _at_positions(of_rows, positions, input_ids, layout))
         return (*scores, seen.balance) if balanced else tuple(scores)
 
     def _told(self, hidden: torch.Tensor, targets: torch.Tensor, told: Distillation) -> torch.Tensor:
@@ -175,7 +178,7 @@ class TokenValueModel(nn.Module):
         and `balanced` as in the policy."""
         layout = layout or Padded(input_ids)
         seen = _seen_before(self.backbone, response_mask, layout, balanced)
-        values = _at_positions(self.head(seen.hidden), seen.positions, input_ids, layout)
+        values = _at_positions(self.head(rows_at(seen.hidden, seen.places)), seen.positions, input_ids, layout)
         return (values, seen.balance) if balanced else values
 
 
@@ -208,18 +211,19 @@ class SequenceModel(nn.Module):
         places = layout.places(rows, last)
         score: Any = self.pretrained.score
         if layout.ranks is None:
-            return score(hidden.index_select(0, places)).float()
+            return score(rows_at(hidden, places)).float()
         own = layout.has(places)
-        numbers = score(hidden.index_select(0, places[own])).float()
+        numbers = score(rows_at(hidden, places[own])).float()
         return layout.ranks.whole(numbers.new_zeros(len(rows), numbers.shape[1]).index_copy(0, rows[own], numbers))
 
 
 class _Seen(NamedTuple):
-    """Hidden states [n, H] of the tokens that precede a response token, and the indices of these among all tokens but
-    each row's last, [B * (T - 1)]; where ranks share the tokens, this rank's. The balance of the layers' routers, where
-    it is wanted."""
+    """Hidden states [n, H] of all computed tokens. For every response token the place of the one before it, and its
+    index among all tokens but each row's last, [B * (T - 1)]; where ranks share the tokens, this rank's. The balance of
+    the layers' routers, where it is wanted."""
 
     hidden: torch.Tensor
+    places: torch.Tensor
     positions: torch.Tensor
     balance: torch.Tensor | None
 
@@ -236,7 +240,7 @@ def _seen_before(backbone: Any, response_mask: torch.Tensor, layout: RowLayout, 
     if layout.ranks is not None:
         own = layout.has(places)
         places, positions = places[own], positions[own]
-    return _Seen(output.last_hidden_state.flatten(0, 1).index_select(0, places), positions, balance)
+    return _Seen(output.last_hidden_state.flatten(0, 1), places, positions, balance)
 
 
 def _of_all_ranks(

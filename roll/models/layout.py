@@ -1,4 +1,4 @@
-"""Rows of tokens as a backbone takes them: padded, or one behind the other."""
+"""Rows of tokens as a backbone takes them: padded, one behind the other, or with shared prefixes computed once."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ class RowLayout(ABC):
     def ranks(self) -> SequenceRanks | None:
         """Those that share the tokens, each with a part; None: all are here."""
         return None
+
+    @property
+    def shares_tokens(self) -> bool:
+        """True where a computed token may stand for several rows."""
+        return False
 
     @property
     @abstractmethod

@@ -1,4 +1,5 @@
-"""Whether the rows of a pack see nothing of each other: asked of the model itself, before it computes for anybody."""
+"""Whether the rows of a pack, or of a tree, see nothing of each other: asked of the model itself, before it computes
+for anybody."""
 
 from __future__ import annotations
 
@@ -6,10 +7,12 @@ import torch
 from transformers.modeling_layers import GenericForSequenceClassification
 
 from roll.models.hf import SequenceModel
+from roll.models.layout import RowLayout
 from roll.models.loading import LoadedModel
 from roll.models.pack import Pack
-from roll.models.packed_attention import refusal
+from roll.models.packed_attention import refusal, tree_refusal
 from roll.models.sequence_ranks import SequenceRanks
+from roll.models.tree import tree_or_pack
 
 _LENGTHS = (7, 5)
 _TOLERANCE = {torch.float32: 1e-4}  # of the norm; leaks of random weights are above 1e-2
@@ -25,15 +28,47 @@ def check_packs(model: LoadedModel, device: torch.device, ranks: SequenceRanks |
     alone = _hidden(model, row[None], lengths[1:])
     for other in (before, before.flip(0)):
         behind = _hidden(model, torch.stack([other, row]), lengths, ranks)[-len(alone) :]
-        off = float((behind - alone).float().norm() / alone.float().norm())
-        if not off < _TOLERANCE.get(alone.dtype, _HALF):
+        if (off := _off(behind, alone)) is not None:
             raise refusal(f"a row is off by {off:.0%} behind another one")
 
 
+def check_trees(model: LoadedModel, device: torch.device) -> None:
+    """The same of rows that share prefixes, on two levels: StrategyError if a row is another one than alone."""
+    row = torch.arange(3, 3 + max(_LENGTHS), device=device)
+    other, third = row.clone(), row.clone()
+    other[2:] += 9
+    third[4:] += 4
+    rows = torch.stack([other, row, third, row])
+    lengths = torch.tensor([7, 7, 7, 5], device=device)
+    alone = [_hidden(model, each[None], length[None]) for each, length in zip(rows, lengths, strict=True)]
+    for order in ([0, 1, 2, 3], [3, 2, 1, 0]):
+        ids = rows[order]
+        counts = lengths[order] if isinstance(model.module, SequenceModel) else lengths[order] - 1
+        tree = tree_or_pack(ids, counts, least_saved=0)
+        assert tree.shares_tokens
+        whole = _hidden(model, ids, lengths[order], layout=tree)
+        for at, own in enumerate(order):
+            columns = torch.arange(len(alone[own]), device=device)
+            found = whole[tree.places(torch.full_like(columns, at), columns)]
+            if (off := _off(found, alone[own])) is not None:
+                raise tree_refusal(f"a row is off by {off:.0%} beside others that begin alike")
+
+
+def _off(found: torch.Tensor, alone: torch.Tensor) -> float | None:
+    """By how much of their norm hidden states differ; None: by rounding alone."""
+    off = float((found - alone).float().norm() / alone.float().norm())
+    return None if off < _TOLERANCE.get(alone.dtype, _HALF) else off
+
+
 def _hidden(
-    model: LoadedModel, input_ids: torch.Tensor, lengths: torch.Tensor, ranks: SequenceRanks | None = None
+    model: LoadedModel,
+    input_ids: torch.Tensor,
+    lengths: torch.Tensor,
+    ranks: SequenceRanks | None = None,
+    layout: RowLayout | None = None,
 ) -> torch.Tensor:
-    """Hidden states [N, H] of these rows, by the module's own pass, which gathers its weights."""
+    """Hidden states [N, H] of these rows, as a pack or by the `layout`, by the module's own pass, which gathers its
+    weights."""
     module, found = model.module, []
     if isinstance(module, SequenceModel):
         if not isinstance(module.pretrained, GenericForSequenceClassification):
@@ -45,10 +80,11 @@ def _hidden(
     try:
         if isinstance(module, SequenceModel):
             pack = Pack.of(input_ids, lengths)
-            module(input_ids, lengths, pack if ranks is None else pack.shared(ranks))
+            module(input_ids, lengths, layout or (pack if ranks is None else pack.shared(ranks)))
         else:
             columns = torch.arange(input_ids.shape[1], device=input_ids.device)
-            module(input_ids, columns < lengths[:, None], layout=Pack.scored(input_ids, lengths, ranks))
+            pack = Pack.scored(input_ids, lengths, ranks)
+            module(input_ids, columns < lengths[:, None], layout=layout or pack)
     except TypeError as error:
         raise refusal(f"its forward pass takes no packs: {error}") from error
     finally:

@@ -1,4 +1,4 @@
-"""Attention within the rows of a pack, by where each begins."""
+"""Attention within the rows of a pack, by where each begins, or of rows that share prefixes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from roll.configs.strategies.packing import PACKABLE_LAYERS
 from roll.errors import StrategyError
 from roll.models.attention import OTHER_FORMS
 from roll.models.sequence_ranks import SequenceRanks
+from roll.models.tree_attention import tree_attention
+from roll.types.forest import Forest
 
 PACKED_ATTENTION = "roll_packed"
 
@@ -59,12 +61,13 @@ def packed_attention(
     cu_seq_lens_q: torch.Tensor | None = None,
     max_length_q: int = 0,
     sequence_ranks: SequenceRanks | None = None,
+    forest: Forest | None = None,
     **kwargs: object,
 ) -> tuple[torch.Tensor, None]:
     """Query [1, heads, N, D] with keys and values [1, groups, N, D] -> [1, N, heads, D]. `attention_mask`: what `reach`
-    said of this layer. Where ranks share the pack, N are this rank's tokens. StrategyError for whatever would see other
-    tokens than in a row of its own."""
-    if cu_seq_lens_q is None or not isinstance(attention_mask, int):
+    said of this layer. Where ranks share the pack, N are this rank's tokens; with a `forest`, the tokens of that.
+    StrategyError for whatever would see other tokens than in a row of its own."""
+    if (cu_seq_lens_q is None and forest is None) or not isinstance(attention_mask, int):
         raise refusal(f"{type(module).__name__} is not told where the rows of a pack begin")
     if sliding_window is not None and sliding_window != attention_mask:
         raise refusal(f"{type(module).__name__} has a window of {sliding_window}, its mask one of {attention_mask}")
@@ -74,6 +77,11 @@ def packed_attention(
         raise refusal(f"{type(module).__name__} computes with {' and '.join(forms)}")
     if key.shape[2] != query.shape[2]:
         raise refusal(f"{type(module).__name__} has {key.shape[2]} keys for {query.shape[2]} tokens")
+    if forest is not None:
+        if 0 < attention_mask < forest.longest:
+            raise tree_refusal(f"a layer sees {attention_mask} tokens back, and a row has {forest.longest}")
+        return tree_attention(query, key, value, forest, scaling), None
+    assert cu_seq_lens_q is not None
     if sequence_ranks is not None:
         query, key, value = _some_heads(query, key, value, sequence_ranks)
     if query.is_cuda and query.dtype != torch.float32:
@@ -157,3 +165,7 @@ def refusal(why: str) -> StrategyError:
         f"use_sequence_packing does not work with this model: {why}. Set it to false, and ulysses_size, which packs "
         "rows as well, to 1"
     )
+
+
+def tree_refusal(why: str) -> StrategyError:
+    return StrategyError(f"use_prefix_sharing does not work with this model: {why}. Set it to off")

@@ -15,7 +15,12 @@ def work(lengths: np.ndarray) -> np.ndarray:
     Example: a row of 24 576 tokens costs as much as 49 152 tokens in short rows.
     """
     tokens = np.asarray(lengths, np.float64)
-    return tokens + tokens**2 / _LINEAR
+    return tokens + pair_work(tokens**2 / 2)
+
+
+def pair_work(pairs: np.ndarray) -> np.ndarray:
+    """What so many pairs of tokens that see each other cost, in tokens of a short row."""
+    return pairs * (2 / _LINEAR)
 
 
 def balance(lengths: np.ndarray, num_parts: int) -> list[np.ndarray]:

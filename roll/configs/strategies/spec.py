@@ -47,6 +47,7 @@ class Choice:
     worker: WorkerConfig
     max_grad_norm: float = 1.0
     num_nodes: int = 1
+    longest: int = 0  # tokens of the longest row
 
     @property
     def name_key(self) -> str:
@@ -89,6 +90,7 @@ class StrategySpec:
     hands_over_head: bool = False  # a student may get its hidden states and its head
     runs_transformers: bool = False  # its model is a module of transformers
     packs: bool = False  # rows may stand one after the other in one sequence
+    shares_prefixes: bool = False  # of rows, each computed once (use_prefix_sharing)
     shares_sequences: bool = False  # that sequence may be divided over ranks (ulysses_size)
     settings: str = ""  # the class (roll.configs.base:Settings) that strategy_config must fit
     problems: str = ""  # (Choice) -> Problems that hold on any machine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -12,23 +13,27 @@ from torch import nn
 from roll.algorithms.distillation import Distillation
 from roll.algorithms.loss import Loss
 from roll.configs.cluster import WorkerConfig
-from roll.distributed.strategy.base import RankContext, ScoreStrategy
+from roll.configs.prefix_sharing import obstacles, window_of
+from roll.distributed.strategy.base import RankContext, ScoreStrategy, TrainStrategy
 from roll.distributed.weights.together import with_partners
 from roll.errors import StrategyError
 from roll.models.activation_offload import ActivationOffload
 from roll.models.compiled import compile_model
 from roll.models.hf import SequenceModel, TokenLogProbModel, TokenValueModel
-from roll.models.layout import Padded, RowLayout
+from roll.models.layout import Padded, RowLayout, computed
 from roll.models.lessons import Study, TeacherHead, lesson_of
 from roll.models.loading import LoadedModel
 from roll.models.lora import Exported
 from roll.models.pack import Pack
-from roll.models.pack_check import check_packs
-from roll.models.packed_attention import use_packed_attention
+from roll.models.pack_check import check_packs, check_trees
+from roll.models.packed_attention import tree_refusal, use_packed_attention
 from roll.models.router_balance import check_routers
 from roll.models.router_replay import RouterReplay
 from roll.models.sequence_ranks import SequenceRanks
+from roll.models.tree import tree_or_pack
 from roll.types.batch import MicroBatch, TokenOutputs
+
+logger = logging.getLogger(__name__)
 
 
 class ModelScoreStrategy(ScoreStrategy):
@@ -39,6 +44,7 @@ class ModelScoreStrategy(ScoreStrategy):
     _model: LoadedModel | None = None
     _study: Study | None = None  # of one that learns from a teacher
     _replay: RouterReplay | None = None  # of a mixture, where experts are to be those of another pass
+    _shares_prefixes = False  # rows that begin alike are a tree
     _activations: ActivationOffload | None = None  # where they wait in host memory
 
     @property
@@ -172,16 +178,27 @@ class ModelScoreStrategy(ScoreStrategy):
 
     def _layout(self, batch: MicroBatch) -> RowLayout:
         """How the tokens of the batch, which is on the device, are computed: all but each row's last."""
+        if self._shares_prefixes:
+            return self._tree(batch, computed(batch.lengths))
         if not self.role.packs_rows:
             return Padded(batch.input_ids, batch.lengths)
         return Pack.scored(batch.input_ids, batch.lengths, self.sequence_ranks)
 
     def _whole_rows(self, batch: MicroBatch) -> RowLayout | None:
         """The same of all tokens; None: padded, with an attention mask, as a model that looks both ways needs it."""
+        if self._shares_prefixes:
+            return self._tree(batch, batch.lengths)
         if not self.role.packs_rows:
             return None
         pack = Pack.of(batch.input_ids, batch.lengths)
         return pack if self.sequence_ranks is None else pack.shared(self.sequence_ranks)
+
+    def _tree(self, batch: MicroBatch, counts: torch.Tensor) -> RowLayout:
+        routes = batch.routes if self._replay is not None else None
+        may_part = self.role.use_prefix_sharing == "auto"
+        found = tree_or_pack(batch.input_ids, counts, routes, by_cost=may_part)
+        window = window_of(self.model.pretrained.config.get_text_config().to_dict()) if may_part else None
+        return found if window is None or int(counts.max()) <= window else Pack.of(batch.input_ids, counts)
 
     def _batches(self, micro_batches: Sequence[MicroBatch]) -> Iterator[MicroBatch]:
         """On the device, while the weights are there to score; with those that keep ranks in step."""
@@ -197,12 +214,35 @@ class ModelScoreStrategy(ScoreStrategy):
             use_packed_attention(self.model.pretrained, self.sequence_ranks is not None)
             with self._ready_to_score(), self._without_dropout():
                 check_packs(self.model, self.context.device, self.sequence_ranks)
+        if self.role.shares_prefixes:
+            self._share_prefixes()
         if self.role.router_replay.is_on:
             self._replay = RouterReplay(self.model.pretrained)
         if self.role.model_args.enable_activation_offload:
             self._activations = ActivationOffload(self.model.module)
         if self.role.use_torch_compile:
             compile_model(self.model)
+
+    def _share_prefixes(self) -> None:
+        """Has rows that begin alike computed as a tree. StrategyError for a role that is to, and cannot."""
+        pretrained = self.model.pretrained
+        attention = pretrained.config.get_text_config()._attn_implementation
+        try:
+            for key, why in obstacles(self.role, isinstance(self, TrainStrategy)).items():
+                raise tree_refusal(f"{key}: {why}")
+            if self.context.device.type != "cpu":
+                raise tree_refusal(f"it runs on {self.context.device.type}, and trees on CPUs alone")
+            use_packed_attention(pretrained, is_shared=True)
+            with self._ready_to_score(), self._without_dropout():
+                check_packs(self.model, self.context.device)
+                check_trees(self.model, self.context.device)
+        except StrategyError as error:
+            if self.role.use_prefix_sharing == "on":
+                raise
+            logger.info("%s: use_prefix_sharing: auto is off here: %s", self.context.role, error)
+            pretrained.set_attn_implementation(attention)
+        else:
+            self._shares_prefixes = True
 
     def _evened_out(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
         """These, and behind them the empty ones that ranks need whose forward passes must be equal in number."""

@@ -10,6 +10,7 @@ from roll.configs.load.validate import validate
 from roll.configs.lora import PEFT, lora_problems
 from roll.configs.mixture import balance_problems
 from roll.configs.prediction_heads import head_training_problems
+from roll.configs.prefix_sharing import prefix_sharing_problems
 from roll.configs.problems import Problem, nearest
 from roll.configs.roles import TASKS, Use
 from roll.configs.router_replay import router_replay_problems
@@ -108,6 +109,8 @@ def _ability_problems(choice: Choice, spec: StrategySpec) -> Iterator[Problem]:
     if not generates:
         yield from compile_problems(choice, spec.compiles, who_compiles)
         yield from fused_head_problems(choice, spec.head_kernels)
+        who_shares = ", ".join(name for name in serving(role.use) if STRATEGIES[name].shares_prefixes)
+        yield from prefix_sharing_problems(choice, spec.shares_prefixes, who_shares)
     if worker.use_sequence_packing and (generates or not spec.packs):
         instead = [] if generates else [name for name in serving(role.use) if STRATEGIES[name].packs]
         way_out = f"Use {' or '.join(instead)}, or set it to false" if instead else "Set it to false"

@@ -117,8 +117,8 @@ RULES = (
             "rpc_timeout", "*_timeout", "*.backend_timeout", "model_update_buffer_size_mb", "weight_sync_route",
             "max_running_requests", "router_args*", "*.infer_batch_size", "*dynamic_batching*",
             "*.max_tokens_per_microbatch*", "*.sequence_length_round*", "*.use_sequence_packing",
-            "*.ulysses_size", "*.sequence_packing_args*", "*.attn_implementation", "*gradient_checkpointing*",
-            "*enable_activation_offload",
+            "*.use_prefix_sharing", "*.ulysses_size", "*.sequence_packing_args*", "*.attn_implementation",
+            "*gradient_checkpointing*", "*enable_activation_offload",
         )
     ),
     Rule("*", "applied", "read from the YAML in every step"),

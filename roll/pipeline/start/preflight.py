@@ -56,7 +56,7 @@ class MachineReport:
 def choices(config: RunConfig) -> list[Choice]:
     """The roles of this run, as the specs of their strategies are asked about them."""
     return [
-        Choice(config.roles[role], worker, config.grad_norm_of(role, worker), config.num_nodes)
+        Choice(config.roles[role], worker, config.grad_norm_of(role, worker), config.num_nodes, config.longest_row)
         for role, worker in config.model_roles.items()
     ]
 

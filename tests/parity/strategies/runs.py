@@ -29,6 +29,7 @@ from tests.helpers.processes import DEVICE_VARIABLE
 from tests.parity.proof import Case
 from tests.parity.strategies import routes
 from tests.parity.strategies.balance import Balanced
+from tests.parity.strategies.forks import forks
 from tests.parity.strategies.reference import (
     BETAS,
     EPSILON,
@@ -69,6 +70,7 @@ class Run:
     backend_timeout: int = 30
     fsdp2: dict[str, Any] | None = None
     packs: bool = False
+    shares: str = "off"  # use_prefix_sharing; unless that, the rows are those of forks.py
     compiled: bool = False
     optimizer_waits: bool = False
     replay: str = "disable"  # router_replay.mode
@@ -78,6 +80,15 @@ class Run:
     def together(self) -> int:
         """Ranks that take the same rows."""
         return self.sequence * (self.fsdp2 or {}).get("tensor_parallel_size", 1)
+
+    @property
+    def layout(self) -> str:
+        if self.shares != "off":
+            return "trees"
+        return "packed" if self.packs or self.sequence > 1 else "padded"
+
+    def rows(self) -> list[MicroBatch]:
+        return rows() if self.shares == "off" else forks()
 
     def config(self) -> WorkerConfig:
         zero = {"stage": self.stage} | self.zero
@@ -105,6 +116,7 @@ class Run:
                 "training_args": training | {"lr_scheduler_type": "constant"} | self.training,
                 "backend_timeout": self.backend_timeout,
                 "use_sequence_packing": self.packs,
+                "use_prefix_sharing": self.shares,
                 "use_torch_compile": self.compiled,
                 "router_replay": {"mode": self.replay},
             }
@@ -136,7 +148,7 @@ class Run:
             num_ranks,
             ", ".join([divided_by, *given]),
             self.sequence,
-            "packed" if self.packs or self.sequence > 1 else "padded",
+            self.layout,
             trains(self.role, self.model),
             str(self.model.get("dtype", "fp32")),
         )
@@ -179,7 +191,7 @@ def trainer(run: Run) -> Iterator[DeepSpeedTrainStrategy | Fsdp2TrainStrategy]:
 
 def my_micro_batches(run: Run, dp_rank: int, dp_size: int) -> list[MicroBatch]:
     """This rank's rows in micro batches of `run.split`'s proportions."""
-    everything = rows() if run.replay == "disable" else routes.given(rows(), run.model_dir)
+    everything = run.rows() if run.replay == "disable" else routes.given(run.rows(), run.model_dir)
     mine = everything[dp_rank::dp_size]
     bounds = np.round(np.cumsum((0, *run.split)) / sum(run.split) * len(mine)).astype(int)
     return [join(mine[a:b]) for a, b in itertools.pairwise(bounds)]
@@ -206,13 +218,13 @@ def kept_export(run: Run) -> dict[str, np.ndarray]:
 
 def one_update(strategy: TrainStrategy, run: Run) -> dict[str, float]:
     batches = my_micro_batches(run, strategy.dp_rank, strategy.dp_size)
-    return strategy.train_step(batches, run.loss, scale_of(rows()), TEMPERATURE)[1]  # type: ignore[arg-type]
+    return strategy.train_step(batches, run.loss, scale_of(run.rows()), TEMPERATURE)[1]  # type: ignore[arg-type]
 
 
 def train(run: Run) -> Trace:
     """The updates of `run` on this rank."""
     with trainer(run) as strategy:
-        trace = Trace({}, [], [], first_scores(strategy, run.role, rows()), run.case(strategy.context.world_size))
+        trace = Trace({}, [], [], first_scores(strategy, run.role, run.rows()), run.case(strategy.context.world_size))
         with gradients_before_a_step(strategy, run) as trace.gradients:
             trace.metrics.append(one_update(strategy, run))
         trace.parameters.append(masters(strategy, run) if run.masters else exported(strategy))
@@ -237,7 +249,7 @@ def first_scores(strategy: TrainStrategy, role: str, given: list[MicroBatch]) ->
 def replayed(run: Run) -> Replayed:
     """What the trainer says of the rows with and without given experts, and the gradients of an update with them."""
     with trainer(run) as strategy:
-        found = routes.look(strategy, rows(), run.model_dir)
+        found = routes.look(strategy, run.rows(), run.model_dir)
         with gradients_before_a_step(strategy, run) as gradients:
             one_update(strategy, run)
         return replace(found, gradients=gradients)
@@ -247,7 +259,7 @@ def balanced(run: Run) -> Balanced:
     """One update with a load-balancing loss; the metric is that of all ranks."""
     with trainer(run) as strategy, gradients_before_a_step(strategy, run) as gradients:
         batches = my_micro_batches(run, strategy.dp_rank, strategy.dp_size)
-        sums, _ = strategy.train_step(batches, run.loss, scale_of(rows()), TEMPERATURE)  # type: ignore[arg-type]
+        sums, _ = strategy.train_step(batches, run.loss, scale_of(run.rows()), TEMPERATURE)  # type: ignore[arg-type]
         total, count = strategy.all_reduce_sum([float(number) for number in sums.means["moe_aux_loss"]])
         return Balanced(gradients, total / count)
 

@@ -15,6 +15,7 @@ from roll.errors import StrategyError
 from roll.types.batch import MicroBatch, TokenOutputs
 from roll.utils.imports import resolve
 from tests.helpers.processes import RankPool
+from tests.parity.strategies.forks import forks
 from tests.parity.strategies.reference import TEMPERATURE, join, naive_log_probs, rows
 from tests.parity.strategies.runs import context
 
@@ -31,12 +32,16 @@ class Scorer:
     world_size: int = 1
     strategy_config: dict[str, Any] = field(default_factory=dict)
     packs: bool = False
+    shares: bool = False  # rows of forks.py, as trees
     sequence: int = 1  # neighbouring ranks that share every sequence
 
     @property
     def together(self) -> int:
         """Ranks that take the same rows."""
         return self.sequence * self.strategy_config.get("tensor_parallel_size", 1)
+
+    def rows(self) -> list[MicroBatch]:
+        return forks() if self.shares else rows()
 
     def config(self, model_dir: Path, dtype: str = "fp32") -> WorkerConfig:
         return WorkerConfig.model_validate(
@@ -48,6 +53,7 @@ class Scorer:
                     "ulysses_size": self.sequence,
                 },
                 "use_sequence_packing": self.packs,
+                "use_prefix_sharing": self.shares,
             }
         )
 
@@ -67,6 +73,8 @@ SCORERS = [
 ]
 PACKS = [replace(SCORERS[i], packs=True) for i in (0, 3, 5)]
 PACKS_IDS = ["hf-packs", "ds-zero3-x2-packs", "fsdp2-x2-packs"]
+TREES = [replace(SCORERS[i], shares=True) for i in (0, 3, 5)]
+TREES_IDS = ["hf-trees", "ds-zero3-x2-trees", "fsdp2-x2-trees"]
 SHARED_IDS = ["fsdp2-x2-tensor", "ds-zero3-x2-shared", "fsdp2-x2-shared", "ds-zero3-x4-shared", "fsdp2-x4-shared"]
 ZERO3, FSDP, *LARGE = [replace(SCORERS[i], world_size=size, sequence=2) for size in (2, 4) for i in (3, 5)]
 TENSOR = Scorer("fsdp2_infer", FSDP2, 2, {"tensor_parallel_size": 2})
@@ -104,7 +112,8 @@ def scored(scorer: Scorer, model_dir: Path, dtype: str, role: str) -> tuple[list
     cls = resolve(scorer.class_path)
     strategy: ScoreStrategy = cls(config, where)  # type: ignore[operator]
     strategy.setup()
-    batches = [join(rows()[i : i + 3]) for i in range(3 - 2 * strategy.dp_rank)]
+    given = scorer.rows()
+    batches = [join(given[i : i + 3]) for i in range(3 - 2 * strategy.dp_rank)]
     if role == "critic":
         outputs = strategy.values(batches)
         with pytest.raises(StrategyError, match="value head"):
@@ -128,10 +137,10 @@ def assert_rows_equal(
         assert not got[i, len(row) :].any()
 
 
-@pytest.mark.gate("hf", "ds-zero3-x2", "fsdp2-x2", "hf-packs")
+@pytest.mark.gate("hf", "ds-zero3-x2", "fsdp2-x2", "hf-packs", "hf-trees")
 @pytest.mark.parametrize(
     "scorer",
-    [*SCORERS, *PACKS, *SHARED],
+    [*SCORERS, *PACKS, *TREES, *SHARED],
     ids=[
         "hf",
         "ds",
@@ -141,6 +150,7 @@ def assert_rows_equal(
         "fsdp2-x2",
         "fsdp2-param-offload-x2",
         *PACKS_IDS,
+        *TREES_IDS,
         *SHARED_IDS,
     ],
 )
@@ -150,7 +160,7 @@ def test_log_probs_and_entropy_equal_a_plain_forward_pass(
     """fp32, another order of sums: 1e-5 on values of about 6. Rows are compared with themselves alone and unpadded."""
     model = AutoModelForCausalLM.from_pretrained(tiny_model_dir, dtype=torch.float32)
     with torch.no_grad():
-        want = [naive_log_probs(model, row, TEMPERATURE) for row in rows()]
+        want = [naive_log_probs(model, row, TEMPERATURE) for row in scorer.rows()]
     for outputs, batches in rank_pool(scorer.world_size).run(scored, scorer, tiny_model_dir, "fp32", "reference"):
         assert len(outputs) == len(batches)
         for i, (output, batch) in enumerate(zip(outputs, batches, strict=True)):
@@ -171,11 +181,11 @@ def test_bf16_log_probs_stay_within_bf16_rounding(scorer: Scorer, rank_pool: Poo
         assert_rows_equal(output.log_probs, batch, want[i : i + 3], 3e-2)
 
 
-@pytest.mark.gate("hf-packs", "fsdp2-x2")
+@pytest.mark.gate("hf-packs", "fsdp2-x2", "fsdp2-x2-trees")
 @pytest.mark.parametrize(
     "scorer",
-    [SCORERS[0], SCORERS[3], SCORERS[5], *PACKS, FSDP, TENSOR],
-    ids=["hf", "ds-zero3-x2", "fsdp2-x2", *PACKS_IDS, "fsdp2-x2-shared", "fsdp2-x2-tensor"],
+    [SCORERS[0], SCORERS[3], SCORERS[5], *PACKS, *TREES, FSDP, TENSOR],
+    ids=["hf", "ds-zero3-x2", "fsdp2-x2", *PACKS_IDS, *TREES_IDS, "fsdp2-x2-shared", "fsdp2-x2-tensor"],
 )
 def test_values_are_read_before_the_token_is_known(
     scorer: Scorer, rank_pool: Pools, tiny_model_dir: Path, tmp_path: Path
@@ -185,7 +195,7 @@ def test_values_are_read_before_the_token_is_known(
     torch.nn.init.normal_(model.score.weight, std=0.1)
     model.save_pretrained(tmp_path)
     want = []
-    for row in rows():
+    for row in scorer.rows():
         with torch.no_grad():
             states = model(input_ids=row.input_ids).logits[0, :, 0]
         want.append(torch.cat([torch.zeros(1), states[:-1]]) * row.response_mask[0])

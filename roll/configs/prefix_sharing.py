@@ -1,0 +1,60 @@
+"""`use_prefix_sharing` of a role: what it cannot do with it, before anything starts."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from roll.configs.cluster import WorkerConfig
+from roll.configs.problems import Problem
+from roll.configs.strategies.spec import Choice
+
+
+def prefix_sharing_problems(choice: Choice, shares: bool, who_can: str) -> Iterator[Problem]:
+    """Finds what keeps a role from `use_prefix_sharing: on`. `who_can`: strategies that share prefixes."""
+    worker, key = choice.worker, f"{choice.role.name}.use_prefix_sharing"
+    if worker.use_prefix_sharing != "on":
+        return
+    if not shares:
+        name = worker.strategy_name
+        text = (
+            f"{key}: on with {name}, whose attention takes no trees. Strategies that do: {who_can}. Or set it to off."
+        )
+        yield Problem(text, (key, choice.name_key))
+        return
+    for other, why in obstacles(worker, choice.role.learns).items():
+        text = f"{key}: on with {choice.role.name}.{other}, {why}. Remove one of the two."
+        yield Problem(text, (key, f"{choice.role.name}.{other}"))
+
+
+def obstacles(worker: WorkerConfig, learns: bool) -> Mapping[str, str]:
+    """The keys of a role's section with which prefixes are not shared, and why."""
+    args, found = worker.model_args, {}
+    if args.ulysses_size > 1:
+        found["model_args.ulysses_size"] = "whose ranks divide rows among them and not trees"
+    if worker.strategy_config.get("tensor_parallel_size", 1) != 1:
+        found["strategy_args.strategy_config.tensor_parallel_size"] = "with which trees are not tested"
+    if learns and args.has_lora and args.lora_dropout:
+        found["model_args.lora_dropout"] = "which would leave out the same numbers for all rows of a prefix"
+    if args.attn_implementation == "eager":
+        found["model_args.attn_implementation"] = "eager, which has no form for it"
+    if worker.device_mapping is not None:
+        found["device_mapping"] = "and on devices other than CPUs it is not there yet"
+    return found
+
+
+def window_problems(choice: Choice, text: Mapping[str, Any]) -> Iterator[Problem]:
+    """Finds layers that see back less far than rows are long, by the config.json of the model (of its text part)."""
+    window = window_of(text)
+    if choice.worker.use_prefix_sharing == "on" and window is not None and window < choice.longest:
+        key, model_key = f"{choice.role.name}.use_prefix_sharing", f"{choice.role.name}.model_args.model_name_or_path"
+        yield Problem(
+            f"{key}: on with {choice.worker.model_args.model_name_or_path}, which has layers that see {window} tokens "
+            f"back, and rows of up to {choice.longest}. Set it to off.",
+            (key, model_key),
+        )
+
+
+def window_of(text: Mapping[str, Any]) -> int | None:
+    """How many tokens back some layer of a model sees, where that is not all."""
+    window, layers = text.get("sliding_window"), text.get("layer_types")
+    slides = "sliding_attention" in layers if layers else text.get("use_sliding_window", True)
+    return window if slides and isinstance(window, int) and window > 0 else None

@@ -1,0 +1,159 @@
+"""Rows of tokens that begin alike, as trees: every token once. Index arithmetic, numpy alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from roll.types.packing import pair_work, work
+
+_NODE = 16  # tokens that cost as much as a node: its calls of a kernel in each layer
+LEAST_SAVED = 32  # tokens that sharing a node has to save
+_LEAST_FACTOR = 1.1  # by which a tree has to be cheaper than its rows
+
+
+@dataclass(frozen=True)
+class Forest:
+    """B rows with M tokens as N distinct ones, in K nodes: chains of tokens that the same rows have.
+
+    Tokens are in depth-first order: the descendants of a node are one slice right behind its own tokens. A row that is
+    the beginning of another has no node of its own.
+
+    Example: rows [5 6 4] and [5 6 7 8] are tokens [5 6 4 7 8]: source [0 1 2 5 6], depth [0 1 2 2 3], start [0 2 3 5],
+    end [5 3 5], level [0 1 1], first [0 3], places [0 1 2 0 1 3 4].
+    """
+
+    source: np.ndarray  # int64 [N]: which of the M tokens of the rows, row after row, this is
+    depth: np.ndarray  # int64 [N]: its column in its row
+    start: np.ndarray  # int64 [K + 1]: node k is tokens [start[k], start[k + 1]), which see each other causally
+    end: np.ndarray  # int64 [K]: the descendants of node k are tokens [start[k + 1], end[k]), which see all of it
+    level: np.ndarray  # int64 [K]: number of ancestors
+    first: np.ndarray  # int64 [B]: where each row begins in `places`
+    places: np.ndarray  # int64 [M]: which of the N each token of the rows is, row after row
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.source)
+
+    @cached_property
+    def nodes(self) -> list[tuple[int, int, int, bool]]:
+        """Of every node: where it starts and stops, where its descendants end, and whether it has no ancestors."""
+        return list(
+            zip(
+                self.start[:-1].tolist(),
+                self.start[1:].tolist(),
+                self.end.tolist(),
+                (self.level == 0).tolist(),
+                strict=True,
+            )
+        )
+
+    @cached_property
+    def longest(self) -> int:
+        """Tokens of the longest row."""
+        return int(self.depth.max()) + 1
+
+    def costs(self) -> np.ndarray:
+        """Cost of every node [K], in tokens of a short row: its matrices, its attention, its calls."""
+        own = np.diff(self.start)
+        return own + pair_work(own**2 / 2 + own * self.depth[self.start[:-1]]) + _NODE
+
+
+def forest_of(keys: Sequence[np.ndarray], by_cost: bool = False, least_saved: int = LEAST_SAVED) -> Forest:
+    """The forest of B rows. `keys[i]` [tokens, ...] holds all that a token is computed with: tokens are shared where
+    these and all before them are equal, of one dtype in all rows. A branching that saves less than
+    `least_saved` tokens is not made; `by_cost`: rows that are not cheaper as a tree stand alone.
+
+    A function of the rows alone: ranks with the same rows have the same forest.
+    """
+    counts = np.array([len(key) for key in keys])
+    texts = [np.ascontiguousarray(key).tobytes() for key in keys]
+    order = np.array(sorted(range(len(keys)), key=texts.__getitem__))
+    shared = np.array([0, *(_shared(keys[a], keys[b]) for a, b in pairwise(order))])
+    _lower_small(shared, counts[order], least_saved)
+    forest = _laid_out(order, shared, counts)
+    if by_cost and _lower_dear(forest, order, shared, counts):
+        forest = _laid_out(order, shared, counts)
+    _check(forest, keys, counts)
+    return forest
+
+
+def _shared(one: np.ndarray, other: np.ndarray) -> int:
+    """Tokens with which both rows begin."""
+    longest = min(len(one), len(other))
+    differs = one[:longest] != other[:longest]
+    differs = differs.reshape(longest, -1).any(1)
+    return int(differs.argmax()) if differs.any() else longest
+
+
+def _lower_small(shared: np.ndarray, counts: np.ndarray, least_saved: int) -> None:
+    """Lowers branchings that save few tokens to the branching before. `shared[i]`: tokens that row i of the order has
+    in common with row i - 1, and `counts[i]` its own."""
+    spans = [(1, len(shared), 0)]  # rows first - 1 to stop begin with `above` tokens, of which they share more
+    while spans:
+        first, stop, above = spans.pop()
+        if first >= stop:
+            continue
+        here = int(shared[first:stop].min())
+        at = first + np.flatnonzero(shared[first:stop] == here)
+        children = list(zip([first - 1, *at], [*at, stop], strict=True))
+        saves_little = above < here and (here - above) * len(at) < least_saved
+        # A row that ends here costs no node: with one child beside it there is none to save.
+        if saves_little and sum(counts[last - 1] > here for _, last in children) > 1:
+            shared[at] = here = above
+        spans += [(begin + 1, last, here) for begin, last in children]
+
+
+def _lower_dear(forest: Forest, order: np.ndarray, shared: np.ndarray, counts: np.ndarray) -> bool:
+    """Parts the rows of trees that do not pay. True if there are some."""
+    tree_of_node = np.cumsum(forest.level == 0) - 1
+    tree_costs = np.bincount(tree_of_node, forest.costs())
+    tree_of_row = np.cumsum(shared == 0) - 1  # in the order, in which trees stand one after the other
+    flat_costs = np.bincount(tree_of_row, work(counts[order]) + _NODE)
+    dear = flat_costs < _LEAST_FACTOR * tree_costs
+    parted = dear[tree_of_row] & (shared > 0)
+    shared[parted] = 0
+    return bool(parted.any())
+
+
+def _laid_out(order: np.ndarray, shared: np.ndarray, counts: np.ndarray) -> Forest:
+    offsets = np.cumsum(counts) - counts
+    new = counts[order] - shared  # tokens that each row of the order adds
+    begin = np.cumsum(new) - new
+    num_tokens = int(new.sum())
+    row = np.repeat(np.arange(len(order)), new)
+    depth = np.arange(num_tokens) - begin[row] + shared[row]
+    source = offsets[order[row]] + depth
+    places = np.empty(int(counts.sum()), np.int64)
+    parent = np.arange(-1, num_tokens - 1)
+    path = places[:0]
+    for i, at in enumerate(order):
+        before, path = path, places[offsets[at] : offsets[at] + counts[at]]
+        path[: shared[i]] = before[: shared[i]]
+        path[shared[i] :] = np.arange(begin[i], begin[i] + new[i])
+        if new[i]:
+            parent[begin[i]] = path[shared[i] - 1] if shared[i] else -1
+    num_children = np.bincount(parent[parent >= 0], minlength=num_tokens)
+    starts = (parent < 0) | (num_children[parent] > 1)
+    start = np.append(np.flatnonzero(starts), num_tokens)
+    node_of = np.cumsum(starts) - 1
+    above = [int(node_of[parent[s]]) if parent[s] >= 0 else -1 for s in start[:-1]]
+    level, end = np.zeros(len(above), np.int64), start[1:].copy()
+    for node, its in enumerate(above):
+        level[node] = level[its] + 1 if its >= 0 else 0
+    for node in range(len(above) - 1, -1, -1):
+        if above[node] >= 0:
+            end[above[node]] = max(end[above[node]], end[node])
+    return Forest(source, depth, start, end, level, offsets, places)
+
+
+def _check(forest: Forest, keys: Sequence[np.ndarray], counts: np.ndarray) -> None:
+    """AssertionError, a bug, unless every row is found again."""
+    flat = np.concatenate(keys)
+    wrong = (flat[forest.source][forest.places] != flat).reshape(len(flat), -1).any(1)
+    wrong |= forest.depth[forest.places] != np.arange(len(flat)) - np.repeat(forest.first, counts)
+    assert not wrong.any(), f"row {np.repeat(np.arange(len(keys)), counts)[wrong][0]} is not in its forest"

@@ -1,0 +1,105 @@
+"""Training and scoring on trees of rows that begin alike, against Hugging Face + torch.optim.AdamW in one process,
+which sees each row alone and unpadded."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.types.forest import forest_of
+from tests.helpers.processes import RankError, RankPool
+from tests.parity.compare import assert_same_training
+from tests.parity.megatron import models
+from tests.parity.strategies import balance, runs
+from tests.parity.strategies.balance import COEF, shares
+from tests.parity.strategies.forks import PROMPT, THOUGHT, forks
+from tests.parity.strategies.models import save_critic, save_windowed
+from tests.parity.strategies.reference import LEARNING_RATE, BentLoss, SquaredValueLoss, train_reference
+from tests.parity.strategies.runs import Run
+from tests.parity.strategies.test_deepspeed_train import largest_difference
+
+Pools = Callable[[int], RankPool]
+TRAINERS: dict[str, tuple[int, dict[str, Any]]] = {
+    "zero0-x1": (1, {"stage": 0}),
+    "zero2-x2": (2, {"stage": 2}),
+    "zero3-x2": (2, {"stage": 3}),
+    "fsdp2-x1": (1, {"fsdp2": {}}),
+    "fsdp2-x2": (2, {"fsdp2": {}}),
+    "fsdp2-x1-offload": (1, {"fsdp2": {}, "model": {"enable_activation_offload": True}}),
+    "fsdp2-x2-auto": (2, {"fsdp2": {}, "shares": "auto"}),
+    "zero2-x2-reentrant": (2, {"stage": 2, "model": {"gradient_checkpointing_use_reentrant": True}}),
+}
+
+
+def test_the_rows_share_most_of_their_tokens() -> None:
+    """In the micro batches of the tests below; else they would compare packs."""
+    ids = [row.input_ids[0, :-1].numpy() for row in forks()]
+    for part in (ids, ids[::2], ids[1::2]):
+        forest = forest_of(part)
+        assert forest.num_tokens < 0.55 * sum(map(len, part)) and forest.level.max() >= 1
+        assert forest.num_tokens >= PROMPT + THOUGHT
+    assert forest_of(ids).level.max() == 2
+
+
+@pytest.mark.gate("zero0-x1", "zero3-x2", "fsdp2-x2")
+@pytest.mark.proof
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_three_updates_on_trees_equal_torch_adamw(trainer: str, rank_pool: Pools, tiny_model_dir: Path) -> None:
+    """Gradient of the first update, parameters and gradient norm of three: gradients clipped, a loss with entropy,
+    gradient checkpointing, tokens that are trained in several rows."""
+    loss, max_norm, (world_size, given) = BentLoss(entropy_coef=0.3), 0.05, TRAINERS[trainer]
+    want = train_reference(tiny_model_dir, forks(), loss, [LEARNING_RATE] * 3, max_norm=max_norm)
+    model = {"disable_gradient_checkpointing": False} | given.get("model", {})
+    run = Run(tiny_model_dir, max_norm=max_norm, loss=loss, **{"shares": "on", **given, "model": model})
+    assert_same_training(rank_pool(world_size).run(runs.train, run)[0], want)
+
+
+@pytest.mark.parametrize("trainer", ["zero2-x2", "fsdp2-x1"])
+def test_trees_in_several_micro_batches_equal_torch_adamw(
+    trainer: str, rank_pool: Pools, make_tiny_model_dir: Callable[..., Path]
+) -> None:
+    """Another family, whose heads are normed, with a pack beside: rows that share nothing in their micro batch.
+    Gradients of the norms of queries and keys are near 0 (1e-7), of which AdamW makes steps of any size."""
+    model_dir = make_tiny_model_dir(arch="qwen3", tie_word_embeddings=True)
+    want = train_reference(model_dir, forks(), BentLoss(), [LEARNING_RATE] * 3)
+    world_size, given = TRAINERS[trainer]
+    run = Run(model_dir, split=(1, 3), shares="on", packs=True, **given)
+    assert_same_training(rank_pool(world_size).run(runs.train, run)[0], want, parameter_tolerance=5e-5)
+
+
+@pytest.mark.gate("fsdp2-x2")
+@pytest.mark.proof
+@pytest.mark.parametrize("trainer", ["zero3-x2", "fsdp2-x2"])
+def test_a_critic_on_trees_equals_torch_adamw_on_a_token_classifier(
+    trainer: str, rank_pool: Pools, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    save_critic(tiny_model_dir, tmp_path)
+    want = train_reference(tmp_path, forks(), SquaredValueLoss(), [LEARNING_RATE] * 3)
+    world_size, given = TRAINERS[trainer]
+    run = Run(tmp_path, loss=SquaredValueLoss(), role="critic", shares="on", **given)
+    assert_same_training(rank_pool(world_size).run(runs.train, run)[0], want)
+
+
+@pytest.mark.parametrize("trainer", ["fsdp2-x1"])
+def test_the_balance_of_a_mixture_counts_the_tokens_of_rows(trainer: str, rank_pool: Pools, tmp_path: Path) -> None:
+    mixture = models.make(tmp_path, "qwen3_moe", vocab_size=296)
+    want = balance.reference(mixture, forks(), shares(8, 1, (1,)), COEF)
+    world_size, given = TRAINERS[trainer]
+    run = Run(mixture, shares="on", model={"moe_aux_loss_coef": COEF}, **given)
+    got = rank_pool(world_size).run(runs.balanced, run)
+    assert largest_difference(got[0].gradients, want.gradients) < 2e-6
+    assert got[0].moe_aux_loss == pytest.approx(want.moe_aux_loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("trainer", ["fsdp2-x1"])
+def test_windows_end_the_setup_with_on_and_leave_auto_to_packs(
+    trainer: str, rank_pool: Pools, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    save_windowed(tiny_model_dir, tmp_path, 5)
+    world_size, given = TRAINERS[trainer]
+    with pytest.raises(RankError, match="use_prefix_sharing does not work with this model: a layer sees 5 tokens back"):
+        rank_pool(world_size).run(runs.fresh_export, Run(tmp_path, shares="on", **given))
+    want = train_reference(tmp_path, forks(), BentLoss(), [LEARNING_RATE] * 3)
+    run = Run(tmp_path, shares="auto", **given)
+    assert_same_training(rank_pool(world_size).run(runs.train, run)[0], want)

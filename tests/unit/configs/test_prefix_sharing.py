@@ -1,0 +1,97 @@
+"""`use_prefix_sharing` in a plan: what it reads, and what it refuses."""
+
+from typing import Any
+
+import pytest
+
+from roll.configs.cluster import WorkerConfig
+from roll.configs.prefix_sharing import obstacles, window_of
+from roll.configs.roles import ROLES
+from roll.configs.strategies import packing
+from roll.configs.strategies.spec import Choice
+from tests.helpers.configs import problems
+
+SHARED = {"actor_train.use_prefix_sharing": "on", "actor_train.device_mapping": ...}
+MEGATRON = {"actor_train.strategy_args.strategy_name": "megatron_train"}
+FSDP2 = {"actor_train.strategy_args.strategy_name": "fsdp2_train"}
+
+
+def said(changes: dict[str, Any]) -> list[str]:
+    return [text for text in problems(changes) if "use_prefix_sharing" in text]
+
+
+@pytest.mark.parametrize(("given", "means"), [(True, "on"), (False, "off"), ("on", "on"), ("auto", "auto")])
+def test_on_and_off_are_words_though_yaml_has_them_as_booleans(given: Any, means: str) -> None:
+    worker = WorkerConfig(use_prefix_sharing=given)
+    assert worker.use_prefix_sharing == means and worker.shares_prefixes == (means != "off")
+    assert not worker.packs_rows, "how micro batches are cut stays as it is"
+    assert WorkerConfig().use_prefix_sharing == "off"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (MEGATRON, "on with megatron_train, whose attention takes no trees. Strategies that do: deepspeed_train, fsdp"),
+        ({"actor_train.model_args.ulysses_size": 2}, "on with actor_train.model_args.ulysses_size, whose ranks divide"),
+        (
+            FSDP2 | {"actor_train.strategy_args.strategy_config": {"tensor_parallel_size": 2}},
+            "on with actor_train.strategy_args.strategy_config.tensor_parallel_size, with which trees are not tested",
+        ),
+        (
+            {"actor_train.model_args.lora_target": "all-linear", "actor_train.model_args.lora_dropout": 0.1},
+            "on with actor_train.model_args.lora_dropout, which would leave out the same numbers for all rows",
+        ),
+        ({"actor_train.model_args.attn_implementation": "eager"}, "on with actor_train.model_args.attn_implementation"),
+        ({"actor_train.device_mapping": [0, 1]}, "on with actor_train.device_mapping, and on devices other than CPUs"),
+    ],
+)
+def test_what_is_not_exact_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    (text,) = said(SHARED | changes)
+    assert text.startswith(f"actor_train.use_prefix_sharing: {message}")
+    for mode in ("auto", "off"):
+        assert said(SHARED | changes | {"actor_train.use_prefix_sharing": mode}) == []
+
+
+def test_a_plain_role_may_share_and_one_that_scores_has_no_dropout() -> None:
+    assert said(SHARED) == said(SHARED | FSDP2) == []
+    worker = WorkerConfig.model_validate({"model_args": {"lora_target": "all-linear", "lora_dropout": 0.1}})
+    assert list(obstacles(worker, learns=True)) == ["model_args.lora_dropout"] and not obstacles(worker, learns=False)
+
+
+def choice(mode: str, longest: int = 100) -> Choice:
+    worker = {"model_args": {"model_name_or_path": "m"}, "use_prefix_sharing": mode}
+    return Choice(ROLES["actor_train"], WorkerConfig.model_validate(worker), longest=longest)
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        ({"model_type": "gpt_oss"}, "which has sinks in its attention"),
+        ({"model_type": "gemma2"}, "which has a soft cap on attention"),
+        ({"model_type": "mamba2"}, "which has states that go on"),
+        ({"layer_types": ["linear_attention", "full_attention"]}, "layers of type linear_attention, which see past"),
+        ({"model_type": "mistral", "sliding_window": 99}, "layers that see 99 tokens back, and rows of up to 100"),
+        (
+            {"text_config": {"sliding_window": 64, "layer_types": ["sliding_attention", "full_attention"]}},
+            "layers that see 64 tokens back, and rows of up to 100",
+        ),
+    ],
+)
+def test_models_whose_rows_would_be_other_ones_are_refused_before_they_are_loaded(
+    model: dict[str, Any], why: str
+) -> None:
+    (problem,) = packing.model_problems(choice("on"), model)
+    assert problem.text.startswith("actor_train.use_prefix_sharing: on with m, ") and why in problem.text
+    assert list(packing.model_problems(choice("auto"), model)) == []
+
+
+def test_windows_that_hold_a_row_are_no_hindrance() -> None:
+    window = {"sliding_window": 100}
+    assert list(packing.model_problems(choice("on"), window)) == []
+    for model, seen in (
+        (window, 100),
+        (window | {"use_sliding_window": False}, None),
+        (window | {"layer_types": ["full_attention"]}, None),
+        ({"sliding_window": None}, None),
+    ):
+        assert window_of(model) == seen

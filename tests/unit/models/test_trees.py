@@ -1,0 +1,199 @@
+"""Rows that share prefixes as one tree against the same rows as a pack: numbers and gradients of whole models."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, Qwen2Config
+
+from roll.errors import StrategyError
+from roll.models.layout import Padded, RowLayout, computed
+from roll.models.loading import LoadedModel
+from roll.models.pack import Pack
+from roll.models.pack_check import check_packs, check_trees
+from roll.models.packed_attention import use_packed_attention
+from roll.models.tree import Tree, asked_once, rows_at, tree_or_pack
+from tests.unit.models.test_packs import CPU, SHAPE, TAKEN, gradients, loaded, saved
+
+# A group with one prompt, an equal answer twice and one that was cut at once; an episode's turns, each the beginning of
+# the next; a row of one token, and one that has nothing in common with others.
+PROMPT = [5, 9, 4, 8, 3, 11, 7]
+ROWS = [
+    [*PROMPT, 20, 21, 22, 23, 24],
+    [*PROMPT, 20, 30, 31, 32],
+    [*PROMPT, 20, 21, 22, 23, 24],
+    [*PROMPT],
+    [*PROMPT, 40, 41],
+    [50, 51, 52],
+    [50, 51, 52, 53, 54, 55],
+    [50, 51, 52, 53, 54, 55, 56, 57, 58, 59],
+    [60],
+    [33, 34, 35, 36],
+]
+LENGTHS = torch.tensor([len(row) for row in ROWS])
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    ids = torch.zeros(len(ROWS), int(LENGTHS.max()), dtype=torch.int64)
+    for at, row in enumerate(ROWS):
+        ids[at, : len(row)] = torch.tensor(row)
+    mask = torch.arange(ids.shape[1]) < LENGTHS[:, None]
+    mask[:, :2] = False
+    return ids, mask
+
+
+def tree(routes: torch.Tensor | None = None) -> Tree:
+    ids, _ = batch()
+    found = tree_or_pack(ids, computed(LENGTHS), routes, least_saved=0)
+    assert isinstance(found, Tree)
+    return found
+
+
+def taking_trees(model: LoadedModel) -> LoadedModel:
+    use_packed_attention(model.pretrained, is_shared=True)
+    with torch.no_grad():
+        check_packs(model, CPU)
+        check_trees(model, CPU)
+    return model
+
+
+def test_a_tree_has_every_token_once_at_its_column() -> None:
+    ids, _ = batch()
+    found = tree()
+    assert found.input_ids.shape == (1, 7 + 4 + 2 + 1 + 9 + 1 + 3) and found.shares_tokens
+    places = [tuple(ROWS[at][: c + 1]) for at, row in enumerate(ROWS) for c in range(max(len(row) - 1, 1))]
+    assert len(set(places)) == found.input_ids.shape[1]
+    assert torch.equal(found.input_ids[0][found.row_tokens()], ids[found.inside])
+    columns = torch.arange(ids.shape[1]).expand_as(ids)[found.inside]
+    assert torch.equal(found.position_ids[0][found.row_tokens()], columns)
+    assert found.places(torch.tensor([0, 1, 4]), torch.tensor([6, 6, 6])).unique().numel() == 1
+
+
+def test_rows_that_share_nothing_are_a_pack() -> None:
+    ids = torch.tensor([[5, 6, 7], [6, 6, 7]])
+    assert isinstance(tree_or_pack(ids, torch.tensor([2, 2]), least_saved=0), Pack)
+    assert isinstance(tree_or_pack(ids[[0, 0]], torch.tensor([2, 2]), by_cost=True), Tree), "a duplicate costs nothing"
+
+
+def test_experts_of_tokens_are_part_of_what_they_share() -> None:
+    """Rows 0 and 2 are equal; where the recorded experts of one differ in column 3, they part there."""
+    ids, _ = batch()
+    routes = torch.zeros(*ids.shape, 2, 2, dtype=torch.int16)
+    same = tree(routes)
+    assert torch.equal(same.input_ids, tree().input_ids)
+    routes[2, 3, 1, 0] = 1
+    parted = tree(routes)
+    assert parted.input_ids.shape[1] == same.input_ids.shape[1] + 11 - 3
+    assert torch.equal(parted.of_rows(parted.of_tokens(routes), ids)[parted.inside], routes[parted.inside])
+    unknown = parted.of_rows(parted.of_tokens(routes), ids)[~parted.inside]
+    assert (unknown == -1).all()
+
+
+def test_a_head_is_asked_once_for_a_place_and_the_token_behind_it() -> None:
+    places, targets = torch.tensor([4, 1, 1, 1]), torch.tensor([9, 7, 8, 7])
+    asked, tokens, answers = asked_once(places, targets)
+    assert asked.tolist() == [1, 1, 4] and tokens.tolist() == [7, 8, 9] and answers.tolist() == [2, 0, 1, 0]
+
+
+def test_gradients_of_one_place_add_up_before_they_are_rounded() -> None:
+    """256 + 1 is 256 in bf16: one by one, the small ones would be lost."""
+    hidden = torch.zeros(2, 1, dtype=torch.bfloat16, requires_grad=True)
+    found = rows_at(hidden, torch.zeros(9, dtype=torch.int64))
+    found.backward(torch.tensor([256.0] + [1.0] * 8, dtype=torch.bfloat16)[:, None])
+    assert hidden.grad is not None and hidden.grad.flatten().tolist() == [264, 0]
+
+
+@pytest.mark.parametrize("recomputes", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("kind", ["full", "mixture"])
+def test_log_probs_entropy_balance_and_gradients_of_a_tree_are_those_of_rows(
+    kind: str, recomputes: bool, tmp_path: Path
+) -> None:
+    """fp32, other orders of sums: 1e-5 of the largest. The mixture's load balance counts every row's tokens."""
+    model = taking_trees(loaded(saved(TAKEN[kind], tmp_path), disable_gradient_checkpointing=not recomputes))
+    ids, mask = batch()
+    weights = torch.linspace(-1, 1, mask.numel()).view(mask.shape)
+    balanced = kind == "mixture"
+
+    def scored(layout: RowLayout) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        log_probs, entropy, *more = model.module(ids, mask, 0.7, True, layout, balanced)
+        loss = (log_probs * weights + entropy * weights.flip(0)).sum() + sum(each.sum() for each in more)
+        return [part.detach() for part in (log_probs, entropy, *more)], gradients(model, loss)
+
+    want, wanted_gradients = scored(Pack.scored(ids, LENGTHS))
+    got, got_gradients = scored(tree())
+    for a, b in zip(got + got_gradients, want + wanted_gradients, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-5 * max(1.0, float(b.abs().max())))
+
+
+@pytest.mark.parametrize("head", ["value", "sequence"])
+def test_numbers_of_tokens_and_rows_of_a_tree_are_those_of_rows(head: Any, tmp_path: Path) -> None:
+    config = Qwen2Config(**SHAPE)
+    config.num_labels = 1
+    kind = AutoModelForTokenClassification if head == "value" else AutoModelForSequenceClassification
+    model = taking_trees(loaded(saved(config, tmp_path, kind), head))
+    ids, mask = batch()
+    if head == "value":
+        got, want = (model.module(ids, mask, layout) for layout in (tree(), Pack.scored(ids, LENGTHS)))
+    else:
+        got = model.module(ids, LENGTHS, tree_or_pack(ids, LENGTHS, least_saved=0))
+        want = model.module(ids, LENGTHS, Pack.of(ids, LENGTHS))
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-5)
+    for a, b in zip(gradients(model, got.sum()), gradients(model, want.sum()), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-5 * max(1.0, float(b.abs().max())))
+
+
+def test_bf16_trees_stay_within_bf16_rounding(tmp_path: Path) -> None:
+    model = taking_trees(loaded(saved(TAKEN["full"], tmp_path), dtype="bf16"))
+    ids, mask = batch()
+    with torch.no_grad():
+        want = model.module(ids, mask, layout=Pack.scored(ids, LENGTHS))[0]
+        got = model.module(ids, mask, layout=tree())[0]
+    assert float((got - want).abs().mean()) < 0.03
+
+
+def test_a_window_shorter_than_a_row_is_refused(tmp_path: Path) -> None:
+    model = loaded(saved(TAKEN["window-in-some-layers"], tmp_path))
+    use_packed_attention(model.pretrained)
+    ids, mask = batch()
+    with pytest.raises(StrategyError, match="use_prefix_sharing does not work .* sees 4 tokens back, and a row has 11"):
+        model.module(ids, mask, layout=tree())
+
+
+FAULTS: dict[str, Callable[[Tree, int], Tree]] = {
+    "sibling seen": lambda tree, node: with_forest(tree, end=plus_one(tree.forest.end, node)),
+    "descendants lost": lambda tree, node: with_forest(tree, end=tree.forest.start[1:]),
+    "ancestors lost": lambda tree, node: with_forest(tree, level=tree.forest.level * 0),
+    "position of a branch": lambda tree, node: replace(
+        tree, position_ids=tree.position_ids + (torch.arange(len(tree.source)) >= int(tree.forest.start[node])).long()
+    ),
+    "place": lambda tree, node: replace(tree, all_places=(tree.all_places + 1).clamp(max=len(tree.source) - 1)),
+}  # fmt: skip
+
+
+def plus_one(ends: np.ndarray, node: int) -> np.ndarray:
+    return ends + (np.arange(len(ends)) == node)
+
+
+def with_forest(tree: Tree, **changed: np.ndarray) -> Tree:
+    return replace(tree, forest=replace(tree.forest, **changed))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_show_in_the_numbers(fault: str, tmp_path: Path) -> None:
+    """The comparisons above would tell: each is off by far more than rounding."""
+    model = taking_trees(loaded(saved(TAKEN["full"], tmp_path)))
+    ids, mask = batch()
+    found = tree()
+    wrong = FAULTS[fault](found, int((found.forest.level == 2).argmax()))
+    with torch.no_grad():
+        want, got = (model.module(ids, mask, layout=layout)[0] for layout in (found, wrong))
+    assert not float((got - want).abs().max()) < 1e-3
+
+
+def test_padded_rows_count_no_padding() -> None:
+    ids, _ = batch()
+    assert len(Padded(ids, LENGTHS).row_tokens()) == int(computed(LENGTHS).sum())

@@ -1,0 +1,129 @@
+"""Forests of random rows against a dictionary of their prefixes."""
+
+import numpy as np
+import pytest
+
+from roll.types.forest import Forest, forest_of
+from roll.types.packing import work
+
+Rows = list[np.ndarray]
+
+
+def rows_of(*texts: str) -> Rows:
+    return [np.array([ord(letter) for letter in text]) for text in texts]
+
+
+def tokens(forest: Forest, rows: Rows) -> list[int]:
+    return np.concatenate(rows)[forest.source].tolist()
+
+
+def test_the_example_of_its_docstring() -> None:
+    forest = forest_of([np.array([5, 6, 4]), np.array([5, 6, 7, 8])], least_saved=0)
+    assert forest.source.tolist() == [0, 1, 2, 5, 6] and forest.depth.tolist() == [0, 1, 2, 2, 3]
+    assert forest.start.tolist() == [0, 2, 3, 5] and forest.end.tolist() == [5, 3, 5]
+    assert forest.level.tolist() == [0, 1, 1] and forest.first.tolist() == [0, 3]
+    assert forest.places.tolist() == [0, 1, 2, 0, 1, 3, 4]
+
+
+def random_rows(seed: int) -> Rows:
+    """Up to 12 rows of few letters: copies, beginnings and continuations of others, on many levels."""
+    rng = np.random.default_rng(seed)
+    rows: Rows = []
+    for _ in range(int(rng.integers(1, 13))):
+        base = rows[int(rng.integers(len(rows)))] if rows and rng.random() < 0.8 else np.zeros(0, np.int64)
+        kept = base[: int(rng.integers(len(base) + 1))] if rng.random() < 0.8 else base
+        more = int(rng.integers(0 if len(kept) else 1, 9))
+        rows.append(np.concatenate([kept, rng.integers(0, 3, more)]))
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_tokens_are_the_distinct_prefixes_and_see_exactly_what_stands_before_them(seed: int) -> None:
+    rows = random_rows(seed)
+    forest = forest_of(rows, least_saved=0)
+    prefixes = {tuple(row[: c + 1].tolist()) for row in rows for c in range(len(row))}
+    paths: dict[int, tuple[int, ...]] = {}
+    for first, row in zip(forest.first, rows, strict=True):
+        for column in range(len(row)):
+            place = int(forest.places[first + column])
+            prefix = tuple(row[: column + 1].tolist())
+            assert paths.setdefault(place, prefix) == prefix and forest.depth[place] == column
+    assert len(paths) == forest.num_tokens == len(prefixes), "every place is a prefix of its own"
+    sees: dict[int, set[int]] = {place: set() for place in paths}
+    for start, stop, end, is_root in forest.nodes:
+        assert start < stop <= end and is_root == (forest.depth[start] == 0)
+        for query in range(start, end):
+            sees[query] |= set(range(start, min(stop, query + 1)))
+    for place, path in paths.items():
+        assert {paths[seen] for seen in sees[place]} == {path[: n + 1] for n in range(len(path))}
+    for node, (start, stop, end, _) in enumerate(forest.nodes):
+        above = [other for other in forest.nodes if other[1] <= start and end <= other[2]]
+        assert forest.level[node] == len(above)
+        if stop < end:
+            assert sum(forest.depth[start:end] == forest.depth[stop - 1] + 1) > 1, "a node ends where rows part"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_order_of_rows_changes_nothing_but_where_they_are(seed: int) -> None:
+    rows = random_rows(seed)
+    order = np.random.default_rng(seed + 1).permutation(len(rows))
+    one, other = forest_of(rows, least_saved=0), forest_of([rows[at] for at in order], least_saved=0)
+    assert tokens(one, rows) == tokens(other, [rows[at] for at in order])
+    assert one.nodes == other.nodes
+    for at, its in enumerate(order):
+        span = slice(one.first[its], one.first[its] + len(rows[its]))
+        mine = slice(other.first[at], other.first[at] + len(rows[its]))
+        assert one.places[span].tolist() == other.places[mine].tolist()
+
+
+def test_turns_of_an_episode_are_one_node() -> None:
+    row = np.arange(100)
+    forest = forest_of([row[:n] for n in range(10, 101, 10)])
+    assert forest.start.tolist() == [0, 100] and forest.num_tokens == 100
+
+
+def test_a_deep_chain_of_branches_is_built_in_one_pass() -> None:
+    row = np.arange(2000)
+    rows = [np.append(row[:n], 5000 + n) for n in range(1, 2001)]
+    forest = forest_of(rows, least_saved=0)
+    assert forest.num_tokens == 4000 and forest.level.max() == 1999
+
+
+def test_one_branching_that_saves_little_is_not_made() -> None:
+    """Two rows with 3 tokens in common stand alone; with 32 they share, and a row that ends there costs no node."""
+    assert forest_of(rows_of("abcx", "abcy")).num_tokens == 8
+    assert forest_of(rows_of("a" * 32 + "x", "a" * 32 + "y")).num_tokens == 34
+    assert forest_of(rows_of("abc", "abcy")).num_tokens == 4
+    assert forest_of(rows_of("abcx", "abcy", "abcz"), least_saved=6).num_tokens == 6
+    assert forest_of(rows_of("abcx", "abcy", "abcz"), least_saved=7).num_tokens == 12
+
+
+def test_a_branching_inside_a_shared_prompt_falls_back_to_the_prompt() -> None:
+    prompt = "p" * 40
+    forest = forest_of(rows_of(prompt + "abx", prompt + "aby", prompt + "c"))
+    assert forest.num_tokens == 40 + 3 + 3 + 1 and forest.level.tolist() == [0, 1, 1, 1]
+
+
+def test_costs_are_tokens_pairs_and_nodes() -> None:
+    """A prompt of 512 with 8 answers of 64: 9 nodes, 1024 tokens."""
+    prompt = np.zeros(512, np.int64)
+    forest = forest_of([np.concatenate([prompt, np.full(64, at + 1)]) for at in range(8)])
+    pairs = 512**2 / 2 + 8 * (64**2 / 2 + 64 * 512)
+    assert forest.costs().sum() == pytest.approx(1024 + pairs * 2 / 24_576 + 9 * 16)
+    assert work(np.array([512]))[0] == pytest.approx(forest.costs()[0] - 16)
+
+
+def test_by_cost_rows_that_gain_little_stand_alone() -> None:
+    """Sharing 40 of 1000 tokens in two rows saves less than a tenth; another group in the batch stays a tree."""
+    begin, group = np.full(40, 7), np.full(300, 9)
+    rows = [np.concatenate([begin, np.full(960, at)]) for at in (1, 2)]
+    rows += [np.append(group, at) for at in range(4)]
+    assert forest_of(rows).num_tokens == 40 + 2 * 960 + 304
+    assert forest_of(rows, by_cost=True).num_tokens == 2000 + 304
+
+
+def test_rows_with_keys_of_several_numbers_part_where_any_differs() -> None:
+    one = np.stack([np.arange(50), np.zeros(50, np.int64)], 1)
+    other = one.copy()
+    other[45, 1] = 1
+    assert forest_of([one, other]).num_tokens == 55
