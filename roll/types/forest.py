@@ -71,15 +71,21 @@ def forest_of(keys: Sequence[np.ndarray], by_cost: bool = False, least_saved: in
     A function of the rows alone: ranks with the same rows have the same forest.
     """
     counts = np.array([len(key) for key in keys])
-    texts = [np.ascontiguousarray(key).tobytes() for key in keys]
-    order = np.array(sorted(range(len(keys)), key=texts.__getitem__))
-    shared = np.array([0, *(_shared(keys[a], keys[b]) for a, b in pairwise(order))])
+    order, shared = in_order(keys)
     _lower_small(shared, counts[order], least_saved)
     forest = _laid_out(order, shared, counts)
     if by_cost and _lower_dear(forest, order, shared, counts):
         forest = _laid_out(order, shared, counts)
     _check(forest, keys, counts)
     return forest
+
+
+def in_order(keys: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The rows such that those that begin alike are neighbours [B], and how many tokens each has in common with the one
+    before it [B], the first 0."""
+    texts = [np.ascontiguousarray(key).tobytes() for key in keys]
+    order = np.array(sorted(range(len(keys)), key=texts.__getitem__), np.int64)
+    return order, np.array([0, *(_shared(keys[a], keys[b]) for a, b in pairwise(order))], np.int64)
 
 
 def _shared(one: np.ndarray, other: np.ndarray) -> int:

@@ -16,7 +16,7 @@ from roll.algorithms.distillation import Distillation
 from roll.distributed.executor.blueprint import BatchLimits, Blueprint, WorkerInfo
 from roll.distributed.executor.jobs import RowCredit, TrainReport, TrainRequest
 from roll.distributed.executor.scores import Score, join_scores
-from roll.distributed.executor.shards import micro_batches, without_idle
+from roll.distributed.executor.shards import micro_batches, tree_micro_batches, without_idle
 from roll.distributed.executor.weights.lanes import Peers
 from roll.distributed.executor.weights.send_plan import SendPlan, Sent
 from roll.distributed.executor.weights.sender import WeightSender
@@ -93,7 +93,7 @@ class ScoreWorker:
             self._forward(kind, [], temperature)  # a sharded engine needs all its ranks
             return (None,)
         batch = type(parts[0]).concatenate(parts)
-        groups = micro_batches(batch.lengths, np.arange(len(batch)), limits)
+        groups = _cut(self.strategy, batch, np.arange(len(batch)), limits)
         outputs = self._forward(kind, _padded(self.strategy, batch, groups, limits), temperature)
         ends = np.cumsum([part.num_tokens for part in parts])[:-1]
         flats = [_in_row_order(of_kind, groups, batch.lengths) for of_kind in outputs]
@@ -108,7 +108,7 @@ class ScoreWorker:
             self.strategy.lessons([], told)
             return (None,)
         batch = type(parts[0]).concatenate(parts)
-        groups = micro_batches(batch.lengths, np.arange(len(batch)), limits)
+        groups = _cut(self.strategy, batch, np.arange(len(batch)), limits)
         found = self.strategy.lessons(_padded(self.strategy, batch, groups, limits), told)
         flat = np.concatenate([values.numpy() for values in found])
         ends = np.cumsum([part.response_lengths.sum() for part in parts])
@@ -122,7 +122,7 @@ class ScoreWorker:
         if not len(rows):
             self.strategy.row_scores([])  # a sharded engine needs all its ranks
             return np.zeros((0, 0), np.float32)
-        groups = micro_batches(rows.lengths, np.arange(len(rows)), limits)
+        groups = _cut(self.strategy, rows, np.arange(len(rows)), limits)
         outputs = self.strategy.row_scores(_padded(self.strategy, rows, groups, limits))
         return np.concatenate([output.numpy() for output in outputs])[np.argsort(np.concatenate(groups))]
 
@@ -192,9 +192,11 @@ class TrainWorker(ScoreWorker):
         if job.idle is not None:
             assert isinstance(batch, TrainBatch), "without credit no row is idle"
             idle = job.idle.find(batch)
-            chunks, counts = self._without_idle(chunks, idle, samples.lengths, request.limits)
+            chunks, counts = self._without_idle(chunks, idle, samples, request.limits)
             idle[np.concatenate(chunks)] = False  # these are computed, and speak for themselves
             sums.merge([job.idle.told(batch.samples, idle, job.epochs)])
+        elif self.strategy.shares_prefixes:
+            counts = self._most_needed(samples, chunks, request.limits)
         if job.choice is not None:
             assert isinstance(batch, TrainBatch), "tokens are chosen by the credit they got"
             at = (self.strategy.all_reduce_sum, self.strategy.dp_rank, self.strategy.dp_size)
@@ -279,16 +281,20 @@ class TrainWorker(ScoreWorker):
         ]
 
     def _without_idle(
-        self, chunks: Sequence[np.ndarray], idle: np.ndarray, lengths: np.ndarray, limits: BatchLimits
+        self, chunks: Sequence[np.ndarray], idle: np.ndarray, rows: Rows, limits: BatchLimits
     ) -> tuple[list[np.ndarray], list[int]]:
-        """The rows of each update that its loss has to see, and their number of micro batches: as many as the rank with
-        the most needs. Every rank takes part in every update, with an idle row if it has no other."""
-        moving = [without_idle(chunk, idle, lengths, 1) for chunk in chunks]
+        """The rows of each update that its loss has to see, and their number of micro batches. Every rank takes part in
+        every update, with an idle row if it has no other."""
+        moving = [without_idle(chunk, idle, rows.lengths, 1) for chunk in chunks]
+        counts = self._most_needed(rows, moving, limits)
+        return [without_idle(c, idle, rows.lengths, count) for c, count in zip(chunks, counts, strict=True)], counts
+
+    def _most_needed(self, rows: Rows, chunks: Sequence[np.ndarray], limits: BatchLimits) -> list[int]:
+        """Micro batches of each update: as many as the rank with the most needs. Collective."""
         needed = np.zeros((self.strategy.dp_size, len(chunks)))
-        needed[self.strategy.dp_rank] = [len(micro_batches(lengths, rows, limits)) for rows in moving]
+        needed[self.strategy.dp_rank] = [len(_cut(self.strategy, rows, chunk, limits)) for chunk in chunks]
         of_ranks = np.array(self.strategy.all_reduce_sum(needed.ravel().tolist())).reshape(needed.shape)
-        counts = [round(most) for most in of_ranks.max(axis=0)]
-        return [without_idle(c, idle, lengths, count) for c, count in zip(chunks, counts, strict=True)], counts
+        return [round(most) for most in of_ranks.max(axis=0)]
 
     def _update(
         self,
@@ -300,10 +306,23 @@ class TrainWorker(ScoreWorker):
         more: Sequence[MicroBatch],
     ) -> tuple[MetricSums, dict[str, float]]:
         limits = request.limits
-        groups = micro_batches(rows_of(batch).lengths, rows, limits, count)
+        groups = _cut(self.strategy, rows_of(batch), rows, limits, count)
         padded = [*_padded(self.strategy, batch, groups, limits), *more]
         sums, values = self.strategy.train_step(padded, request.job.loss, scale, request.job.temperature)
+        if self.strategy.shares_prefixes:
+            sums.add("prefix_sharing_factor", *self.strategy.counted_prefixes())
         return sums.to_floats(), values
+
+
+def _cut(
+    strategy: ScoreStrategy, batch: Rows, rows: np.ndarray, limits: BatchLimits, at_least: int = 1
+) -> list[np.ndarray]:
+    """These rows in micro batches, by their lengths, or by their tokens where they may share them."""
+    if not strategy.shares_prefixes or limits.together > 1:
+        return micro_batches(batch.lengths, rows, limits, at_least)
+    ends = np.cumsum(batch.lengths)
+    keys = [batch.input_ids[ends[row] - batch.lengths[row] : ends[row]] for row in rows]
+    return tree_micro_batches(keys, rows, limits, at_least)
 
 
 def _padded(

@@ -82,6 +82,11 @@ class ScoreStrategy(Strategy):
     dp_rank: int
     dp_size: int
 
+    @property
+    def shares_prefixes(self) -> bool:
+        """True where rows of a micro batch that begin alike are computed as a tree. From `setup` on."""
+        return False
+
     @abstractmethod
     def log_probs(
         self, micro_batches: Sequence[MicroBatch], temperature: float, entropy: bool = False
@@ -116,6 +121,10 @@ class ScoreStrategy(Strategy):
 
 class TrainStrategy(ScoreStrategy):
     """A backend that learns."""
+
+    def counted_prefixes(self) -> tuple[int, int]:
+        """Tokens of the rows that were trained on since the last call, and how many of them were computed."""
+        return 0, 0
 
     def learn_from(self, told: Distillation, head: TeacherHead | None) -> None:
         """From now on micro batches may come with a teacher's lesson. The head is there where it tells hidden

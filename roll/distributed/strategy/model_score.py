@@ -45,6 +45,7 @@ class ModelScoreStrategy(ScoreStrategy):
     _study: Study | None = None  # of one that learns from a teacher
     _replay: RouterReplay | None = None  # of a mixture, where experts are to be those of another pass
     _shares_prefixes = False  # rows that begin alike are a tree
+    _trained_tokens = (0, 0)  # of rows, and computed of them
     _activations: ActivationOffload | None = None  # where they wait in host memory
 
     @property
@@ -56,6 +57,14 @@ class ModelScoreStrategy(ScoreStrategy):
     def model(self) -> LoadedModel:
         assert self._model is not None, "setup() comes first"
         return self._model
+
+    @property
+    def shares_prefixes(self) -> bool:
+        return self._shares_prefixes
+
+    def counted_prefixes(self) -> tuple[int, int]:
+        counted, self._trained_tokens = self._trained_tokens, (0, 0)
+        return counted
 
     def base_log_probs(self, micro_batches: Sequence[MicroBatch], temperature: float) -> list[TokenOutputs]:
         if self.model.adapters is None:
@@ -150,6 +159,10 @@ class ModelScoreStrategy(ScoreStrategy):
         self, forward: Callable[..., Any], batch: MicroBatch, loss: Loss, temperature: float
     ) -> TokenOutputs:
         layout, balanced = self._layout(batch), "balance" in loss.needs
+        if self._shares_prefixes:
+            rows, computed_ones = self._trained_tokens
+            num_tokens = layout.arguments["input_ids"].numel()
+            self._trained_tokens = (rows + len(layout.row_tokens()), computed_ones + num_tokens)
         if "values" in loss.needs:
             self._check_critic()
             found = forward(batch.input_ids, batch.response_mask, layout, balanced)

@@ -7,7 +7,8 @@ from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.run_plan import TrainPlan
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.distributed.executor.scores import ScorePiece, ScoreSet, join_scores
-from roll.distributed.executor.shards import Piece, micro_batches, spread, without_idle
+from roll.distributed.executor.shards import Piece, micro_batches, spread, tree_micro_batches, without_idle
+from roll.types.forest import forest_of
 from roll.types.packing import neighbours_by_rank
 
 
@@ -156,3 +157,50 @@ def test_pairs_are_never_split(lengths: list[int], limits: BatchLimits) -> None:
     assert len(micro_batches(of_rows, np.arange(len(of_rows)), limits, at_least=pairs)) == pairs
     for rank in (part for ranks in (1, pairs) for part in neighbours_by_rank(of_rows, 2, ranks)):
         assert (rank[::2] % 2 == 0).all() and (rank[1::2] == rank[::2] + 1).all()
+
+
+def groups_of(*sizes: int, prompt: int = 40, answer: int = 10) -> list[np.ndarray]:
+    """Answers of some groups, one of each after the other."""
+    generator, rows = np.random.default_rng(0), []
+    prompts = [generator.integers(0, 99, prompt) for _ in sizes]
+    for at in range(max(sizes)):
+        for start, size in zip(prompts, sizes, strict=True):
+            if at < size:
+                rows.append(np.concatenate([start, generator.integers(100, 999, answer)]))
+    return rows
+
+
+def computed_tokens(keys: list[np.ndarray], batch: np.ndarray) -> int:
+    return forest_of([keys[row] for row in batch], least_saved=0).num_tokens
+
+
+def test_rows_that_begin_alike_are_in_one_micro_batch_though_their_number_is_the_same() -> None:
+    keys = groups_of(4, 4)
+    batches = tree_micro_batches(keys, np.arange(8), BatchLimits(4))
+    assert [sorted(batch.tolist()) for batch in batches] in ([[0, 2, 4, 6], [1, 3, 5, 7]], [[1, 3, 5, 7], [0, 2, 4, 6]])
+
+
+def test_a_limit_by_tokens_counts_those_that_are_computed() -> None:
+    """8 rows of 50 tokens are 400, and 160 as trees: 80 of each group."""
+    keys = groups_of(4, 4)
+    assert len(tree_micro_batches(keys, np.arange(8), BatchLimits(1, max_tokens=160))) == 1
+    two = tree_micro_batches(keys, np.arange(8), BatchLimits(1, max_tokens=159))
+    assert [computed_tokens(keys, batch) for batch in two] == [80, 80], "even, and no group is cut"
+    assert [len(batch) for batch in tree_micro_batches(keys, np.arange(8), BatchLimits(1, max_tokens=1))] == [1] * 8
+
+
+@given(
+    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=5),
+    limits=st.sampled_from([BatchLimits(3), BatchLimits(1, max_tokens=90), BatchLimits(1, max_tokens=200, packs=True)]),
+    at_least=st.integers(1, 6),
+)
+def test_tree_micro_batches_hold_every_row_once_within_their_limits(
+    sizes: list[int], limits: BatchLimits, at_least: int
+) -> None:
+    keys, rows = groups_of(*sizes), np.arange(sum(sizes)) + 7
+    batches = tree_micro_batches(keys, rows, limits, at_least)
+    assert sorted(np.concatenate(batches).tolist()) == rows.tolist() and len(batches) >= min(at_least, len(rows))
+    for batch in batches:
+        assert len(batch) <= limits.num_rows or limits.max_tokens is not None
+        if limits.max_tokens is not None and len(batch) > 1:
+            assert computed_tokens(keys, batch - 7) <= limits.max_tokens
