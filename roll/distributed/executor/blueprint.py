@@ -38,6 +38,7 @@ class WorkerInfo:
     dp_rank: int
     dp_size: int
     exports_weights: bool = False
+    shares_prefixes: bool = False  # rows of a micro batch that begin alike are computed as a tree
 
 
 @dataclass(frozen=True)

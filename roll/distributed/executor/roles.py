@@ -168,6 +168,10 @@ class TrainCluster(ScoreCluster):
         self._train_limits = train_limits
 
     @property
+    def shares_prefixes(self) -> bool:
+        return self.info[0].shares_prefixes
+
+    @property
     def lead_rank(self) -> int:
         """The rank that drives a weight update."""
         return next(rank for rank, info in enumerate(self.info) if info.exports_weights)

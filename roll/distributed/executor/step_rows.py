@@ -17,7 +17,7 @@ from roll.errors import WorkerError, describe
 from roll.types.assembly import RowTable
 from roll.types.batch import RowMeta, SampleBatch, SampleSet
 from roll.types.collate import collate_groups, padding_rows, row_columns, row_meta, sampled_rows, split_rows
-from roll.types.packing import rows_by_rank
+from roll.types.packing import groups_by_rank, rows_by_rank
 from roll.types.rollout import (
     AnyTrajectory,
     Place,
@@ -48,12 +48,17 @@ class StepRows:
         return len(self.meta)
 
     def share(self, rows: np.ndarray, num_updates: int, num_ranks: int, cluster: TrainCluster) -> SampleSet:
-        """These rows, as many as divide into updates and ranks, balanced over the data-parallel ranks of the
-        cluster."""
+        """These rows, as many as divide into updates and ranks, balanced over the data-parallel ranks of the cluster;
+        where it computes rows that begin alike as a tree, those of a group together."""
         num_padding = max(0, int(rows.max()) + 1 - len(self))
         shortest = int(np.argmin(self.meta.lengths))
         lengths = np.append(self.meta.lengths, np.repeat(self.meta.lengths[shortest], num_padding))
-        by_rank = rows_by_rank(lengths, rows, num_updates, num_ranks)
+        if cluster.shares_prefixes:
+            own = np.append(self.meta.response_lengths, np.zeros(num_padding, np.int64))
+            groups = np.append(self.meta.group_ids, np.repeat(self.meta.group_ids[shortest], num_padding))
+            by_rank = groups_by_rank(lengths, own, groups, rows, num_updates, num_ranks)
+        else:
+            by_rank = rows_by_rank(lengths, rows, num_updates, num_ranks)
         if self._batch is not None:
             batch = self._batch
             if num_padding:

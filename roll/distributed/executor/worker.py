@@ -159,7 +159,8 @@ class TrainWorker(ScoreWorker):
 
     def setup(self) -> WorkerInfo:
         self.strategy.setup()
-        return WorkerInfo(self.strategy.dp_rank, self.strategy.dp_size, self.strategy.exports_weights)
+        own = self.strategy
+        return WorkerInfo(own.dp_rank, own.dp_size, own.exports_weights, own.shares_prefixes)
 
     def learn_from(self, told: Distillation, head: TeacherHead | None) -> None:
         self.strategy.learn_from(told, head)

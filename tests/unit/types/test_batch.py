@@ -11,6 +11,7 @@ from roll.types.batch import SampleBatch, TrainBatch
 from roll.types.collate import collate_groups, pad, padding_rows, row_meta, unpad
 from roll.types.packing import (
     balance,
+    groups_by_rank,
     micro_batches_by_count,
     micro_batches_by_tokens,
     packs,
@@ -175,6 +176,41 @@ def test_ranks_share_every_update_of_the_given_order():
     ]
     with pytest.raises(ValueError, match="8 rows do not divide into 3 updates on 2 ranks"):
         rows_by_rank(lengths, order, 3, 2)
+
+
+def test_rows_of_a_group_stay_on_one_rank_where_they_are_a_tree() -> None:
+    """Prompts of 90 and answers of 10: groups of 4, 2 and 2, in one update of 8 rows on 2 ranks."""
+    groups = np.array([0, 1, 0, 2, 0, 1, 0, 2])
+    lengths, own = np.full(8, 100), np.full(8, 10)
+    ranks = groups_by_rank(lengths, own, groups, np.arange(8), 1, 2)
+    assert sorted(sorted(groups[rank].tolist()) for rank in ranks) == [[0, 0, 0, 0], [1, 1, 2, 2]]
+    two = groups_by_rank(lengths, own, groups, np.arange(8), 2, 2)
+    assert [sorted(rank[:2]) for rank in two] == [[0, 2], [1, 3]] and all(sorted(rank[2:])[0] >= 4 for rank in two)
+    three = groups_by_rank(lengths[:6], own[:6], np.zeros(6, int), np.arange(6), 1, 3)
+    assert [len(rank) for rank in three] == [2, 2, 2], "a group that fits nowhere is cut"
+
+
+def test_where_groups_save_little_rows_are_balanced_one_by_one() -> None:
+    lengths, own = np.array([4, 1, 2, 3, 9, 8, 7, 6]), np.array([4, 1, 2, 3, 8, 8, 7, 6])
+    order, groups = np.arange(8), np.arange(8) // 4
+    got, want = groups_by_rank(lengths, own, groups, order, 2, 2), rows_by_rank(lengths, order, 2, 2)
+    assert [part.tobytes() for part in got] == [part.tobytes() for part in want]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_groups_leave_ranks_as_even_as_rows_allow(seed: int) -> None:
+    """Equally many rows of every update, each row once; groups of equal size are whole."""
+    random = np.random.default_rng(seed)
+    groups = np.repeat(np.arange(16), 8)
+    own = random.integers(10, 200, len(groups))
+    lengths = own + random.integers(300, 900, 16)[groups]
+    order = random.permutation(len(groups)) if seed % 2 else np.arange(len(groups))
+    ranks = groups_by_rank(lengths, own, groups, order, 2, 4)
+    assert sorted(np.concatenate(ranks).tolist()) == list(range(len(groups))) and {len(r) for r in ranks} == {32}
+    for update, rows in enumerate(np.split(order, 2)):
+        assert {row for rank in ranks for row in rank[16 * update : 16 * update + 16]} == set(rows.tolist())
+    if seed % 2 == 0:
+        assert all(len(set(groups[rank])) == 4 for rank in ranks)
 
 
 def test_difficulty_comes_from_the_data_where_they_hold_a_number() -> None:
