@@ -8,8 +8,10 @@ from roll.configs.memory.share import default_share, given_share, share_key
 from roll.configs.plan.layout import Layout, RolePlace
 from roll.configs.plan.parallel import parallel_sizes
 from roll.configs.plan.run_plan import RunPlan, TrainPlan
+from roll.configs.prefix_sharing import obstacles
 from roll.configs.problems import ids_text
 from roll.configs.run import RunConfig
+from roll.configs.strategies.table import spec_of
 from roll.utils.text import table
 
 
@@ -34,7 +36,7 @@ def describe(
             *_share_lines(plan.layout, roles),
         ],
         **({"Algorithm": learning} if learning else {}),
-        "Batch": table([*batch, *_pack_rows(plan, roles)]),
+        "Batch": table([*batch, *_pack_rows(plan, roles), *_tree_rows(plan, roles)]),
         "Schedule": table(_schedule_rows(config, config.missing_validation)),
         **({"Chosen, since the YAML leaves it out": choices} if choices else {}),
     }
@@ -125,6 +127,17 @@ def _pack_rows(plan: RunPlan, roles: Mapping[str, WorkerConfig]) -> Iterator[tup
             budget = worker.packed_tokens_in_infer
             parts.append(f"{f'up to {budget} tokens' if budget else f'{worker.infer_batch_size} rows'} in scoring")
         yield "packs", f"{role}: {'; '.join(parts)}"
+
+
+def _tree_rows(plan: RunPlan, roles: Mapping[str, WorkerConfig]) -> Iterator[tuple[str, ...]]:
+    for role, worker in roles.items():
+        if not worker.shares_prefixes:
+            continue
+        found = [f"{key}, {why}" for key, why in obstacles(worker, role in plan.trains).items()]
+        if not spec_of(worker.strategy_name).shares_prefixes:
+            found = [f"{worker.strategy_name}, whose attention takes no trees"]
+        how = f"; off here: {found[0]}" if found else ", tokens that rows of a micro batch begin with are computed once"
+        yield "prefix sharing", f"{role}: {worker.use_prefix_sharing}{how}"
 
 
 def _where(place: RolePlace) -> str:

@@ -142,6 +142,16 @@ def test_the_plan_says_how_large_packs_are_and_how_many_at_most() -> None:
     assert "packs" not in text()
 
 
+def test_the_plan_says_who_shares_prefixes_and_why_auto_does_not() -> None:
+    alone = {"actor_train.use_prefix_sharing": "auto", "actor_train.device_mapping": ..., "actor_train.world_size": 2}
+    assert "actor_train: auto, tokens that rows of a micro batch begin with are computed once" in text(alone)
+    on_gpus = text({"actor_train.use_prefix_sharing": "auto"})
+    assert "actor_train: auto; off here: device_mapping, and on devices other than CPUs it is not there yet" in on_gpus
+    megatron = text(alone | {"actor_train.strategy_args.strategy_name": "megatron_train"})
+    assert "actor_train: auto; off here: megatron_train, whose attention takes no trees" in megatron
+    assert "prefix sharing" not in text()
+
+
 def test_nodes_that_nothing_uses_are_one_line() -> None:
     shown = text({"num_nodes": 100_000, "num_gpus_per_node": 1_000})
     assert "node 1..99999" in shown
