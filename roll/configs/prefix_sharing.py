@@ -1,6 +1,7 @@
 """`use_prefix_sharing` of a role: what it cannot do with it, before anything starts."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from roll.configs.cluster import WorkerConfig
@@ -25,6 +26,18 @@ def prefix_sharing_problems(choice: Choice, shares: bool, who_can: str) -> Itera
         yield Problem(text, (key, f"{choice.role.name}.{other}"))
 
 
+def prefix_sharing_machine_problems(choice: Choice) -> Iterator[Problem]:
+    """Finds a role that would share prefixes on GPUs, where the run is this machine's."""
+    worker, key = choice.worker, f"{choice.role.name}.use_prefix_sharing"
+    if worker.use_prefix_sharing == "on" and worker.device_mapping is not None and _has_gpus():
+        text = f"{key}: on: trees are computed on CPUs, and this machine has GPUs, where they are not there yet."
+        yield Problem(f"{text} Set it to off.", (key, f"{choice.role.name}.device_mapping"), "machine")
+
+
+def _has_gpus() -> bool:
+    return any(Path("/dev").glob("nvidia[0-9]*"))
+
+
 def obstacles(worker: WorkerConfig, learns: bool) -> Mapping[str, str]:
     """The keys of a role's section with which prefixes are not shared, and why."""
     args, found = worker.model_args, {}
@@ -36,8 +49,6 @@ def obstacles(worker: WorkerConfig, learns: bool) -> Mapping[str, str]:
         found["model_args.lora_dropout"] = "which would leave out the same numbers for all rows of a prefix"
     if args.attn_implementation == "eager":
         found["model_args.attn_implementation"] = "eager, which has no form for it"
-    if worker.device_mapping is not None:
-        found["device_mapping"] = "and on devices other than CPUs it is not there yet"
     return found
 
 

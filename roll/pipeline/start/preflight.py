@@ -16,6 +16,7 @@ from roll.configs.mixture import balance_model_problems
 from roll.configs.optimizers import optimizer_machine_problems
 from roll.configs.plan.parallel import parallel_sizes
 from roll.configs.prediction_heads import head_model_problems
+from roll.configs.prefix_sharing import prefix_sharing_machine_problems
 from roll.configs.problems import Problem
 from roll.configs.router_replay import router_replay_model_problems
 from roll.configs.run import RunConfig
@@ -88,6 +89,7 @@ def machine_report(config: RunConfig) -> MachineReport:
         problems += compile_machine_problems(choice)
         problems += optimizer_machine_problems(choice)
         problems += fused_head_machine_problems(choice)
+        problems += prefix_sharing_machine_problems(choice)
         problems += spec.findings(spec.machine_problems, Problem, choice)
         problems += adapter_problems(choice) if choice.role.learns else ()
         model, why_not = read_model_config(worker.model_args)

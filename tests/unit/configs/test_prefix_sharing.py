@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.prefix_sharing import obstacles, window_of
+from roll.configs.prefix_sharing import obstacles, prefix_sharing_machine_problems, window_of
 from roll.configs.roles import ROLES
 from roll.configs.strategies import packing
 from roll.configs.strategies.spec import Choice
-from tests.helpers.configs import problems
+from roll.pipeline.start.preflight import choices
+from tests.helpers.configs import config, problems
 
-SHARED = {"actor_train.use_prefix_sharing": "on", "actor_train.device_mapping": ...}
+SHARED = {"actor_train.use_prefix_sharing": "on"}
 MEGATRON = {"actor_train.strategy_args.strategy_name": "megatron_train"}
 FSDP2 = {"actor_train.strategy_args.strategy_name": "fsdp2_train"}
 
@@ -42,7 +43,6 @@ def test_on_and_off_are_words_though_yaml_has_them_as_booleans(given: Any, means
             "on with actor_train.model_args.lora_dropout, which would leave out the same numbers for all rows",
         ),
         ({"actor_train.model_args.attn_implementation": "eager"}, "on with actor_train.model_args.attn_implementation"),
-        ({"actor_train.device_mapping": [0, 1]}, "on with actor_train.device_mapping, and on devices other than CPUs"),
     ],
 )
 def test_what_is_not_exact_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
@@ -56,6 +56,17 @@ def test_a_plain_role_may_share_and_one_that_scores_has_no_dropout() -> None:
     assert said(SHARED) == said(SHARED | FSDP2) == []
     worker = WorkerConfig.model_validate({"model_args": {"lora_target": "all-linear", "lora_dropout": 0.1}})
     assert list(obstacles(worker, learns=True)) == ["model_args.lora_dropout"] and not obstacles(worker, learns=False)
+
+
+def test_gpus_are_refused_where_the_machine_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device_mapping counts slots where there are none."""
+    found = [made for made in choices(config(SHARED)) if made.role.learns]
+    assert [list(prefix_sharing_machine_problems(made)) for made in found] == [[]]
+    monkeypatch.setattr("roll.configs.prefix_sharing._has_gpus", lambda: True)
+    (problem,) = prefix_sharing_machine_problems(found[0])
+    assert problem.text.startswith("actor_train.use_prefix_sharing: on: trees are computed on CPUs, and this machine")
+    others = choices(config({"actor_train.use_prefix_sharing": "auto"}))
+    assert [list(prefix_sharing_machine_problems(made)) for made in others] == [[]] * len(others)
 
 
 def choice(mode: str, longest: int = 100) -> Choice:

@@ -143,10 +143,10 @@ def test_the_plan_says_how_large_packs_are_and_how_many_at_most() -> None:
 
 
 def test_the_plan_says_who_shares_prefixes_and_why_auto_does_not() -> None:
-    alone = {"actor_train.use_prefix_sharing": "auto", "actor_train.device_mapping": ..., "actor_train.world_size": 2}
+    alone = {"actor_train.use_prefix_sharing": "auto"}
     assert "actor_train: auto, tokens that rows of a micro batch begin with are computed once" in text(alone)
-    on_gpus = text({"actor_train.use_prefix_sharing": "auto"})
-    assert "actor_train: auto; off here: device_mapping, and on devices other than CPUs it is not there yet" in on_gpus
+    divided = text(alone | {"actor_train.model_args.ulysses_size": 2})
+    assert "actor_train: auto; off here: model_args.ulysses_size, whose ranks divide rows" in divided
     megatron = text(alone | {"actor_train.strategy_args.strategy_name": "megatron_train"})
     assert "actor_train: auto; off here: megatron_train, whose attention takes no trees" in megatron
     assert "prefix sharing" not in text()
