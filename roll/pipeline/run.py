@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
@@ -38,6 +38,10 @@ logger = logging.getLogger(__name__)
 
 FAILED = 1
 BAD_CONFIGURATION = 2
+STOPPED = 130
+
+Row = tuple[int, Mapping[str, float]]
+"""The steps done, and the metrics of the last of them."""
 
 
 class Run(ABC):
@@ -61,7 +65,11 @@ class Run(ABC):
         self.account = Account(config)
         self.record = RunRecord(Path(config.logging_dir), self.view)
         self.timer = Timer(on_enter=lambda phase: self.display.phase(phase), on_leave=self.account.phase)
-        self._rows: list[tuple[int, Mapping[str, float]]] = []
+        self.exit_code = FAILED
+        self.failure: RollError | None = None
+        """What the run ended with, where that was an error; known once it has ended."""
+        self._rows: list[Row] = []
+        self._steps_done = self._saved = 0
 
     def prepare(self, checkpoint: Checkpoint | None) -> None:
         """Everything that can refuse the run, before `build` starts its processes: the data, and whether this
@@ -101,21 +109,45 @@ class Run(ABC):
     def run(self) -> int:
         """Runs to the end and returns the exit code: 0, 1 after a failure, 2 for a bad configuration, 130 after
         Ctrl-C, 143 after SIGTERM, 129 after SIGHUP."""
+        for _ in self.steps():
+            pass
+        if self.interrupts.has_failed:
+            leave(self.exit_code)
+        return self.exit_code
+
+    def steps(self) -> Generator[Row, None, None]:
+        """The same, one step at a time: each row is there when its step is done, validated and saved. Errors are logged
+        and kept in `failure`, the exit code in `exit_code`. Whoever closes the iterator before its end ends the run at
+        once, as a second Ctrl-C does: nothing more is saved."""
         terminal = open_terminal()
         try:
             self._configure_logging(terminal, self.config.logging_dir)
         except OSError as error:
             self._configure_logging(terminal, None)
-            logger.error("logging_dir: %s cannot be written: %s", self.config.logging_dir, error.strerror)
-            return BAD_CONFIGURATION
-        code = FAILED
+            self.failure = ConfigError(f"logging_dir: {self.config.logging_dir} cannot be written: {error.strerror}")
+            logger.error("%s", self.failure)
+            self.exit_code = BAD_CONFIGURATION
+            return
         try:
-            code = self._run_to_the_end(terminal)
+            self.exit_code = yield from self._to_the_end(terminal)
+        except GeneratorExit:
+            self.record.cause, self.exit_code = "stopped", STOPPED
+            raise
         finally:
-            self.record.end(code)
-        if self.interrupts.has_failed:
-            _leave(code)
-        return code
+            self.record.end(self.exit_code)
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """The metrics so far, those before a resume included."""
+        return self._rows
+
+    def save_now(self) -> Path | None:
+        """The checkpoint of the steps done, written if it is not there. Between two steps. None in a process that has no
+        model to save (`mode: explore`)."""
+        if self._saved != self._steps_done:
+            self._save(self._steps_done)
+            self._saved = self._steps_done
+        return self.checkpoints.latest()
 
     def _configure_logging(self, terminal: Console | None, directory: str | None) -> None:
         configure_logging(
@@ -125,24 +157,25 @@ class Run(ABC):
             secrets=find_secrets(self.config.model_dump()),
         )
 
-    def _run_to_the_end(self, terminal: Console | None) -> int:
+    def _to_the_end(self, terminal: Console | None) -> Generator[Row, None, int]:
+        """Returns the exit code."""
         try:
             with self.interrupts, ExitStack() as stack:
                 self.display = stack.enter_context(make_display(terminal, self.view.columns, self._known_steps))
                 self.hub = stack.enter_context(hub_pushes(self.config, self.interrupts))
                 stack.callback(self.close)
-                self._run()
+                yield from self._run()
         except KeyboardInterrupt:
             self.record.cause = "stopped"
             logger.warning("stopped")
-            return self.interrupts.exit_code or 130
+            return self.interrupts.exit_code or STOPPED
         except ConfigError as error:
-            self.record.cause = "\n".join(error.problems)
+            self.failure, self.record.cause = error, "\n".join(error.problems)
             for problem in error.problems:
                 logger.error("%s", problem)
             return BAD_CONFIGURATION
         except RollError as error:
-            self.record.cause = f"{type(error).__name__}: {error}"
+            self.failure, self.record.cause = error, f"{type(error).__name__}: {error}"
             logger.error("%s", self.record.cause)
             logger.debug("where it was raised", exc_info=True)
             return self._failed()
@@ -158,7 +191,7 @@ class Run(ABC):
         """A signal to all processes of a job reaches Ray as well: that its end failed is no failure of the run."""
         return (self.interrupts.exit_code if self.interrupts.has_failed else 0) or FAILED
 
-    def _run(self) -> None:
+    def _run(self) -> Iterator[Row]:
         started = time.perf_counter()
         checkpoint = self.find_checkpoint()
         self.prepare(checkpoint)
@@ -189,7 +222,8 @@ class Run(ABC):
             if checkpoint is not None and self.config.takes_steps:
                 self._rows = [*read_metrics(checkpoint.path / METRICS_FILE)]
             self.display.start(steps_done, self.config.max_steps if self.config.takes_steps else 0)
-            self._loop(steps_done)
+            self._steps_done = self._saved = steps_done
+            yield from self._loop(steps_done)
             failed = False
         finally:
             gc.unfreeze()  # the process may have more to do: another stage
@@ -231,8 +265,8 @@ class Run(ABC):
         every = self.config.eval_steps
         return every > 0 and (steps_done == self.config.max_steps or steps_done % every == 0)
 
-    def _loop(self, steps_done: int) -> None:
-        config, saved = self.config, steps_done
+    def _loop(self, steps_done: int) -> Iterator[Row]:
+        config = self.config
         self.interrupts.patient = True
         if self.measures_first(steps_done) and (metrics := self.evaluate(steps_done)):
             self._rows.append((steps_done, metrics))
@@ -245,7 +279,7 @@ class Run(ABC):
                 metrics = self.step(steps_done)
             except StepGivenUp:
                 break
-            steps_done += 1
+            steps_done = self._steps_done = steps_done + 1
             last = steps_done == config.max_steps
             validated = self.measures_after(steps_done) and not self.interrupts.requested
             if validated:
@@ -256,12 +290,13 @@ class Run(ABC):
             if config.save_steps > 0 and (last or steps_done % config.save_steps == 0):
                 with self.timer("checkpoint"):
                     self._save(steps_done)
-                saved = steps_done
+                self._saved = steps_done
                 self._rows[-1] = (steps_done, metrics | self.timer.metrics())
             self.account.look(*self._rows[-1])
             if last or validated or self.interrupts.requested or steps_done % config.logging_steps == 0:
                 self._report()
-        if self.interrupts.requested and saved < steps_done:
+            yield self._rows[-1]
+        if self.interrupts.requested and self._saved < steps_done:
             self._save(steps_done)
         self.account.end()
         self.interrupts.patient = False
@@ -302,7 +337,7 @@ class Run(ABC):
         self.trackers.close(failed)
 
 
-def _leave(code: int) -> None:
+def leave(code: int) -> None:
     """Ends this process now: without Ray's own processes, its native threads would hang or crash at an ordinary end."""
     logging.shutdown()
     sys.stdout.flush()

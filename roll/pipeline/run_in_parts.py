@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from roll.configs.algorithm import AlgorithmConfig
@@ -21,7 +21,7 @@ from roll.pipeline.experience.read_groups import ReadGroups
 from roll.pipeline.experience.seat import Seat
 from roll.pipeline.experience.weights import FolderPublisher, FolderReader
 from roll.pipeline.publishing import Publisher
-from roll.pipeline.run import Run
+from roll.pipeline.run import Row, Run
 from roll.pipeline.saving.checkpoint import Checkpoint
 from roll.pipeline.tracking.local import METRICS_FILE, read_metrics
 from roll.types.rollout import TrajectoryGroup
@@ -122,9 +122,9 @@ class RunInParts(Run):
             return super().measures_first(steps_done)
         return self.measures_after(steps_done) and steps_done not in dict(self._rows)
 
-    def _loop(self, steps_done: int) -> None:
+    def _loop(self, steps_done: int) -> Iterator[Row]:
         if self.config.takes_steps:
-            super()._loop(steps_done)
+            yield from super()._loop(steps_done)
             return
         metrics = self.evaluate(steps_done)
         self._rows.append((steps_done, metrics))

@@ -14,6 +14,7 @@ import pytest
 from roll.errors import ConfigError, ResourceError
 from roll.pipeline import interrupts
 from roll.pipeline.base_pipeline import VIEW
+from roll.pipeline.records.run_record import RUN_FILE, read_story
 from roll.pipeline.run import Run
 from roll.pipeline.saving.checkpoint import Checkpoint
 from roll.pipeline.tracking.local import JsonlTracker, read_metrics
@@ -333,3 +334,43 @@ def test_a_logging_dir_that_cannot_be_made_ends_the_run_in_words(
     run = Counting(tmp_path, "never", logging_dir=str(tmp_path / "file" / "logs"))
     assert run.run() == 2
     assert f"logging_dir: {tmp_path}/file/logs cannot be written: Not a directory" in capsys.readouterr().err
+
+
+def test_a_run_step_by_step_gives_what_the_whole_run_tracks(tmp_path: Path) -> None:
+    run = Counting(tmp_path, "never")
+    seen = [(step, metrics["rollout/reward_mean"]) for step, metrics in run.steps()]
+    assert seen == [(1, 0.0), (2, 1.0), (3, 2.0), (4, 3.0)]
+    assert (run.exit_code, run.failure) == (0, None)
+    tracked = read_metrics(tmp_path / "logs/metrics.jsonl")
+    assert [step for step, _ in tracked] == [step for step, _ in run.rows] == [0, 1, 2, 3, 4]
+
+
+def test_a_run_that_is_left_after_a_step_closes_once_and_gives_its_signals_back(tmp_path: Path) -> None:
+    class Closed(Counting):
+        def close(self) -> None:
+            closed.append(1)
+
+    closed: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    run = Closed(tmp_path, "never")
+    steps = run.steps()
+    next(steps)
+    assert signal.getsignal(signal.SIGINT) != before
+    steps.close()
+    assert (closed, run.exit_code, run.saved) == ([1], 130, [])
+    assert signal.getsignal(signal.SIGINT) == before
+    (start,) = read_story(tmp_path / "logs" / RUN_FILE).starts
+    assert (start.exit_code, start.cause) == (130, "stopped")
+
+
+def test_a_checkpoint_between_steps_is_written_once(tmp_path: Path) -> None:
+    run = Counting(tmp_path, "never", save_steps=2)
+    found = [run.save_now() for step, _ in run.steps() if step in (1, 2)]
+    assert [path.name for path in found if path] == ["step_000001", "step_000002"]
+    assert run.saved == [1, 2, 4]
+
+
+def test_a_refused_run_keeps_its_error(tmp_path: Path) -> None:
+    run = Counting(tmp_path, "prepare")
+    assert [*run.steps()] == []
+    assert (run.exit_code, str(run.failure)) == (2, "it cannot go on")
