@@ -20,6 +20,7 @@ from roll.distributed.executor.processes.host import AsyncHost
 from roll.distributed.executor.processes.resource_manager import ResourceManager, TakenSeat
 from roll.errors import RollError, WorkerError, describe
 from roll.utils.background import BackgroundTasks
+from roll.utils.script_code import script_code
 
 logger = logging.getLogger(__name__)
 
@@ -315,7 +316,7 @@ class JobPool:
         self._num_started += 1
         options = actor_options(self.role, self._resources, seat, self._system_envs)
         actor = ray.remote(AsyncHost).options(**options, max_concurrency=_MAX_CONCURRENCY)
-        handle = actor.remote(seat.rank, {"CUDA_VISIBLE_DEVICES": ""})
+        handle = actor.remote(seat.rank, {"CUDA_VISIBLE_DEVICES": ""}, script_code())
         return _Worker(name, seat, handle, handle.build.remote(self._worker_class, self._arguments_of(name), 0))
 
 

@@ -26,6 +26,7 @@ from roll.errors import WorkerError, describe
 from roll.utils.background import BackgroundTasks
 from roll.utils.meter import IDLE, Look, Meter
 from roll.utils.packed import packed
+from roll.utils.script_code import script_code
 
 logger = logging.getLogger(__name__)
 
@@ -259,7 +260,7 @@ class TaskPool:
         options = actor_options(self.role, self._resources, seat, self._system_envs)
         mark = uuid.uuid4().hex
         environment = rank_environment([seat], seat, is_distributed=False) | {_MARK: mark}
-        handle = ray.remote(PoolHost).options(**options).remote(seat.rank, environment)
+        handle = ray.remote(PoolHost).options(**options).remote(seat.rank, environment, script_code())
         ready = handle.build.remote(self._worker_class, self._arguments, 0)
         return _Worker(seat, handle, ready, mark, Meter(self.role, f"rank {seat.rank}"))
 

@@ -18,6 +18,7 @@ from roll.distributed.executor.processes.resource_manager import ResourceManager
 from roll.errors import WorkerError
 from roll.utils.imports import code_folder, own_folders
 from roll.utils.meter import Look
+from roll.utils.script_code import script_code
 
 if TYPE_CHECKING:
     from roll.distributed.strategy.base import State
@@ -240,7 +241,7 @@ class Cluster:
         more["max_restarts"] = spec.max_restarts
         return tuple(
             actor.options(**{**actor_options(self.role, resources, seat, spec.system_envs), **more}).remote(
-                seat.rank, rank_environment(self.seats, seat, spec.is_distributed)
+                seat.rank, rank_environment(self.seats, seat, spec.is_distributed), script_code()
             )
             for seat in self.seats
         )

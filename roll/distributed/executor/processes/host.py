@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import ray
@@ -27,18 +28,22 @@ from roll.utils.imports import add_folder, import_external, resolve
 from roll.utils.meter import IDLE, Look, Meter, Usage
 from roll.utils.packed import packed
 from roll.utils.ports import free_port
+from roll.utils.script_code import set_script_code
 
 _TOGETHER_S = 0.01
+_NO_CODE: Mapping[str, object] = MappingProxyType({})
 
 
 class Host:
     """A worker that serves one call at a time, in the main thread. Whatever escapes from a call comes back as
-    `Failure`: KeyboardInterrupt and SystemExit, too, which would otherwise mean something to Ray."""
+    `Failure`: KeyboardInterrupt and SystemExit, too, which would otherwise mean something to Ray. `code`: what the
+    driver's script defines (`script_code`); Ray sends it by value."""
 
-    def __init__(self, rank: int, environment: Mapping[str, str]):
+    def __init__(self, rank: int, environment: Mapping[str, str], code: Mapping[str, object] = _NO_CODE):
         cleared = begin_environment(os.environ, environment)
         for folder in filter(None, os.environ.get(IMPORT_FOLDERS, "").split(os.pathsep)):
             add_folder(Path(folder))
+        set_script_code(code)
         for stream in (sys.stdout, sys.stderr):  # the first lines of the process's own log, see `launch`
             stream.write(f":worker:{os.environ.get('ROLL_ROLE')}-{rank}\n")
             stream.flush()
@@ -134,8 +139,8 @@ class AsyncHost(Host):
     """A worker that serves many calls at once, on one event loop. Calls may start in another order than they were
     made. What fails on the loop with nobody to tell fails every call, the open ones and all later ones."""
 
-    def __init__(self, rank: int, environment: Mapping[str, str]):
-        super().__init__(rank, environment)
+    def __init__(self, rank: int, environment: Mapping[str, str], code: Mapping[str, object] = _NO_CODE):
+        super().__init__(rank, environment, code)
         self._built = asyncio.Event()
         self._open_calls: set[asyncio.Task[Any]] = set()
         self._lost: Failure | None = None  # the first failure that nobody was told of

@@ -1,0 +1,161 @@
+"""Arguments and keys of a call in Python become what a YAML becomes: a checked configuration of one kind of run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from roll.api.keys import ScriptCode, put
+from roll.api.rewards import Reward, check_reward, reward_keys, takes_every_row
+from roll.api.rows import Data, file_names
+from roll.cli import yaml_at
+from roll.configs.load.loader import RawTree, compose_tree, resolve_tree, without_unset
+from roll.errors import ConfigError
+from roll.pipeline.kind import kind_of
+from roll.pipeline.spec import PipelineSpec, pipeline_of
+from roll.pipeline.stages.entries import STAGES
+from roll.pipeline.start.load import Loaded, check
+from roll.pipeline.start.start_checks import Asked, beside_mistakes
+from roll.utils.script_code import with_script_code
+from roll.utils.text import show
+
+Config = str | os.PathLike[str] | Mapping[str, Any]
+LEARNERS: Mapping[str, str] = {
+    "rlvr": "actor_train",
+    "sft": "sft_train",
+    "dpo": "actor_train",
+    "rm": "reward_train",
+    "distill": "student",
+}
+"""The section that learns from rows, by kind of run."""
+_ANY_TAG = ""  # no column has this name: with one reward every row is of it
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What a call names beside keys. `kind`: the kind of run, None where a YAML says it."""
+
+    kind: str | None = None
+    config: Config | None = None
+    model: str | os.PathLike[str] | None = None
+    data: Data | None = None
+    eval_data: Data | None = None
+    reward: Reward | None = None
+    env: Any = None
+    teacher: str | os.PathLike[str] | None = None
+    keys: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A run that is described, and not checked yet. `code`: what the caller's program defines for it."""
+
+    spec: PipelineSpec
+    raw: RawTree
+    code: Mapping[str, object]
+    unset: frozenset[str] = frozenset()
+
+    def check(self, is_plan: bool = False) -> Loaded:
+        """Raises ConfigError with all mistakes, and what else would stop a start."""
+        asked = Asked(is_plan=is_plan, unset=self.unset)
+        beside = partial(beside_mistakes, self.spec, asked)
+        return check(self.spec, resolve_tree(self.raw, self.spec.config_class()), beside)
+
+    @contextmanager
+    def code_at_hand(self) -> Iterator[None]:
+        """`resolve` finds the code meanwhile, and so do workers that are started."""
+        with with_script_code(self.code):
+            yield
+
+
+def compose(arguments: Arguments, is_plan: bool = False) -> Composed:
+    """Raises ConfigError for arguments that are none. A plan leaves variables open that the environment lacks."""
+    code = ScriptCode()
+    raw = _base(arguments.config, code)
+    put(raw.tree, _of_arguments(arguments), code)
+    put(raw.tree, arguments.keys, code)
+    if STAGES in raw.tree:
+        raise ConfigError(f"{STAGES}: several runs one after the other are started with `roll run`, not from Python.")
+    unset: frozenset[str] = frozenset()
+    if is_plan:
+        raw, unset = without_unset(raw)
+    kind = arguments.kind if arguments.config is None else None
+    with with_script_code(code.objects):
+        spec = pipeline_of(kind) if kind and not raw.tree.get("pipeline") else kind_of(raw.tree, kind)
+    return Composed(spec, raw, code.objects, unset)
+
+
+def _base(config: Config | None, code: ScriptCode) -> RawTree:
+    """The tree that keys are set in."""
+    if config is None or isinstance(config, Mapping):
+        tree: dict[str, Any] = {}
+        put(tree, config or {}, code)
+        if "defaults" in tree:
+            raise ConfigError("defaults names fragments of a YAML. Write a YAML, and name its path.")
+        return RawTree(Path(f"{_script_name()}.yaml"), tree, frozenset())
+    if not isinstance(config, str | os.PathLike):
+        what = f"{show(config)} is a {type(config).__name__}"
+        raise ConfigError(f"{what}. Give the path of a YAML, or a mapping of its keys.")
+    return compose_tree(*yaml_at(os.fspath(config)), ())
+
+
+def _script_name() -> str:
+    """The script's, which names the run; "notebook" where there is none."""
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    return Path(file).stem if file else "notebook"
+
+
+def _of_arguments(given: Arguments) -> dict[str, Any]:
+    learner = LEARNERS.get(given.kind or "rlvr", "actor_train")
+    keys: dict[str, Any] = {}
+    if given.model is not None:
+        keys["pretrain"] = _model("model", given.model)
+    if given.teacher is not None:
+        keys["teacher_pretrain"] = _model("teacher", given.teacher)
+    if given.data is not None:
+        keys[f"{learner}.data_args.file_name"] = file_names("data", given.data)
+    if given.eval_data is not None:
+        keys["validation.data_args.file_name"] = file_names("eval_data", given.eval_data)
+    if given.reward is not None:
+        keys["rewards"] = reward_keys(given.reward)
+        if takes_every_row(given.reward):
+            keys |= {name.replace("file_name", "tag"): _ANY_TAG for name in keys if name.endswith("file_name")}
+    if given.env is not None:
+        keys |= _env_keys(given.env)
+    _refuse_twice(keys, given.keys)
+    for domain, settings in _mapping(given.keys.get("rewards")).items():
+        if callable(reward := _mapping(settings).get("reward")):
+            check_reward(f"rewards.{domain}.reward", reward, _mapping(settings).get("reward_args"))
+    return keys
+
+
+def _env_keys(env: Any) -> dict[str, Any]:
+    """One environment under its own name, which is played in training."""
+    if not (isinstance(env, str) or callable(env)):
+        raise ConfigError(f"env: {show(env)} is a {type(env).__name__}. Give a class, or the name of an environment.")
+    name = env.rpartition(":")[2] if isinstance(env, str) else str(getattr(env, "__name__", type(env).__name__))
+    return {f"custom_envs.{name}.env_type": env, "train_env_manager.tags": [name]}
+
+
+def _model(name: str, model: object) -> str:
+    if not isinstance(model, str | os.PathLike):
+        what = f"{name} is a {type(model).__name__}"
+        raise ConfigError(f"{what}. Give the path of its folder, or its name on the Hugging Face hub.")
+    return os.fspath(model)
+
+
+def _refuse_twice(made: Mapping[str, Any], keys: Mapping[str, Any]) -> None:
+    names = {"pretrain": "model", "teacher_pretrain": "teacher", "rewards": "reward"}
+    for key, argument in names.items():
+        if key in made and key in keys:
+            raise ConfigError(f"{argument} and {key} say the same twice. Leave one out.")
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,80 @@
+"""Rows of a Python program as the file that a run reads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from roll.errors import ConfigError
+from roll.utils.text import show
+
+FOLDER = "~/.cache/roll/rows"
+Data = str | os.PathLike[str] | Iterable[Any]
+_FORMS = 'a path, a list of rows such as {"prompt": ..., "ground_truth": ...}, or one split of a datasets.Dataset'
+
+
+def file_names(key: str, data: Data) -> str | list[str]:
+    """What `file_name` is for these data: the paths as they are; rows are written to a file of ~/.cache/roll/rows that
+    is named by what is in it, so that equal rows are the same file. Raises ConfigError for what has no rows."""
+    if isinstance(data, str | os.PathLike):
+        return os.fspath(data)
+    if isinstance(data, Mapping):
+        named = f": it has {', '.join(map(str, data))}" if len(data) <= 8 else ""
+        raise ConfigError(f"{key} is a mapping{named}. Give {_FORMS}.")
+    if hasattr(data, "iterrows") and hasattr(data, "to_dict"):  # a pandas.DataFrame
+        data = data.to_dict(orient="records")  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(data, bytes) or not isinstance(data, Iterable):
+        raise ConfigError(f"{key}: {show(data)} is a {type(data).__name__}. Give {_FORMS}.")
+    rows = list(data)
+    if rows and all(isinstance(row, str | os.PathLike) for row in rows):
+        return [os.fspath(row) for row in rows]
+    if not rows:
+        raise ConfigError(f"{key} is empty: there is not one row to learn from. Give {_FORMS}.")
+    return str(_written(key, "".join(_line(key, number, row) for number, row in enumerate(rows, 1))))
+
+
+def _line(key: str, number: int, row: Any) -> str:
+    if not isinstance(row, Mapping):
+        raise ConfigError(f"{key}: row {number} is a {type(row).__name__}, not a mapping of columns. Give {_FORMS}.")
+    if not row:
+        raise ConfigError(f"{key}: row {number} has no columns.")
+    try:
+        return json.dumps(dict(row), default=_plain, ensure_ascii=False) + "\n"
+    except (TypeError, ValueError, RecursionError):
+        raise ConfigError(_why_not(key, number, row)) from None
+
+
+def _why_not(key: str, number: int, row: Mapping[Any, Any]) -> str:
+    for column, value in row.items():
+        try:
+            json.dumps({column: value}, default=_plain)
+        except (TypeError, ValueError, RecursionError):
+            what = f"a {type(value).__name__}"
+            return f"{key}: row {number}, column {show(column)} holds {what}, which JSON cannot. Make it a text."
+    return f"{key}: row {number} cannot be written as JSON."
+
+
+def _plain(value: Any) -> Any:
+    """Arrays and numbers of numpy, dates, paths."""
+    for method in ("tolist", "isoformat", "__fspath__"):
+        if callable(found := getattr(value, method, None)):
+            return found()
+    raise TypeError
+
+
+def _written(key: str, text: str) -> Path:
+    data = text.encode("utf-8", errors="surrogatepass")
+    place = Path(FOLDER).expanduser() / f"{hashlib.sha256(data).hexdigest()[:16]}.jsonl"
+    try:
+        if not place.is_file():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = place.with_name(f".{place.name}.{os.getpid()}")
+            unfinished.write_bytes(data)
+            unfinished.replace(place)
+    except OSError as error:
+        raise ConfigError(f"{key}: its rows cannot be written to {place}: {error.strerror}. Give a path.") from error
+    return place
