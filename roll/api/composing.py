@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from roll.api.keys import ScriptCode, put
+from roll.api.keys import ScriptCode, a_kind, nested, put
 from roll.api.rewards import Reward, check_reward, reward_keys, takes_every_row
 from roll.api.rows import Data, file_names
 from roll.cli import yaml_at
@@ -78,7 +78,13 @@ def compose(arguments: Arguments, is_plan: bool = False) -> Composed:
     """Raises ConfigError for arguments that are none. A plan leaves variables open that the environment lacks."""
     code = ScriptCode()
     raw = _base(arguments.config, code)
-    put(raw.tree, _of_arguments(arguments), code)
+    made = _of_arguments(arguments)
+    if made and arguments.config is not None:
+        names = ("model", "data", "eval_data", "reward", "env", "teacher")
+        given = ", ".join(name for name in names if getattr(arguments, name) is not None)
+        raise ConfigError(f"{given} stands in the configuration that is given: write it as a key of its own there.")
+    _refuse_twice(made, nested(arguments.keys, code))
+    put(raw.tree, made, code)
     put(raw.tree, arguments.keys, code)
     if STAGES in raw.tree:
         raise ConfigError(f"{STAGES}: several runs one after the other are started with `roll run`, not from Python.")
@@ -100,7 +106,7 @@ def _base(config: Config | None, code: ScriptCode) -> RawTree:
             raise ConfigError("defaults names fragments of a YAML. Write a YAML, and name its path.")
         return RawTree(Path(f"{_script_name()}.yaml"), tree, frozenset())
     if not isinstance(config, str | os.PathLike):
-        what = f"{show(config)} is a {type(config).__name__}"
+        what = f"{show(config)} is {a_kind(config)}"
         raise ConfigError(f"{what}. Give the path of a YAML, or a mapping of its keys.")
     return compose_tree(*yaml_at(os.fspath(config)), ())
 
@@ -128,7 +134,6 @@ def _of_arguments(given: Arguments) -> dict[str, Any]:
             keys |= {name.replace("file_name", "tag"): _ANY_TAG for name in keys if name.endswith("file_name")}
     if given.env is not None:
         keys |= _env_keys(given.env)
-    _refuse_twice(keys, given.keys)
     for domain, settings in _mapping(given.keys.get("rewards")).items():
         if callable(reward := _mapping(settings).get("reward")):
             check_reward(f"rewards.{domain}.reward", reward, _mapping(settings).get("reward_args"))
@@ -138,22 +143,35 @@ def _of_arguments(given: Arguments) -> dict[str, Any]:
 def _env_keys(env: Any) -> dict[str, Any]:
     """One environment under its own name, which is played in training."""
     if not (isinstance(env, str) or callable(env)):
-        raise ConfigError(f"env: {show(env)} is a {type(env).__name__}. Give a class, or the name of an environment.")
+        raise ConfigError(f"env: {show(env)} is {a_kind(env)}. Give a class, or the name of an environment.")
     name = env.rpartition(":")[2] if isinstance(env, str) else str(getattr(env, "__name__", type(env).__name__))
     return {f"custom_envs.{name}.env_type": env, "train_env_manager.tags": [name]}
 
 
 def _model(name: str, model: object) -> str:
     if not isinstance(model, str | os.PathLike):
-        what = f"{name} is a {type(model).__name__}"
+        what = f"{name} is {a_kind(model)}"
         raise ConfigError(f"{what}. Give the path of its folder, or its name on the Hugging Face hub.")
     return os.fspath(model)
 
 
+_ARGUMENTS = {
+    "pretrain": "model",
+    "teacher_pretrain": "teacher",
+    "rewards": "reward",
+    "custom_envs": "env",
+    "validation.data_args.file_name": "eval_data",
+    **{f"{section}.data_args.file_name": "data" for section in LEARNERS.values()},
+}
+"""The argument of each key."""
+
+
 def _refuse_twice(made: Mapping[str, Any], keys: Mapping[str, Any]) -> None:
-    names = {"pretrain": "model", "teacher_pretrain": "teacher", "rewards": "reward"}
-    for key, argument in names.items():
-        if key in made and key in keys:
+    for key, argument in _ARGUMENTS.items():
+        node: Any = keys
+        for part in key.split("."):
+            node = _mapping(node).get(part)
+        if node is not None and any(name == key or name.startswith(f"{key}.") for name in made):
             raise ConfigError(f"{argument} and {key} say the same twice. Leave one out.")
 
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from roll.api.keys import name_of
+from roll.api.keys import a_kind, name_of
 from roll.errors import ConfigError
 from roll.utils.text import show
 
@@ -57,7 +57,7 @@ def _one(key: str, reward: Any) -> Any:
 def check_reward(key: str, reward: object, arguments: Mapping[str, Any] | None = None) -> None:
     """Raises ConfigError with one sentence on what keeps it from scoring a sample."""
     if not callable(reward):
-        what = f"{show(reward)} is a {type(reward).__name__}, which cannot be called"
+        what = f"{show(reward)} is {a_kind(reward)}, which cannot be called"
         raise ConfigError(f"{key}: {what}. Give a function: {_FORM.format(name='reward')}.")
     name, called = name_of(reward), reward
     if inspect.isclass(reward):

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from roll.api.keys import a_kind
 from roll.errors import ConfigError
 from roll.utils.text import show
 
@@ -28,7 +29,7 @@ def file_names(key: str, data: Data) -> str | list[str]:
     if hasattr(data, "iterrows") and hasattr(data, "to_dict"):  # a pandas.DataFrame
         data = data.to_dict(orient="records")  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(data, bytes) or not isinstance(data, Iterable):
-        raise ConfigError(f"{key}: {show(data)} is a {type(data).__name__}. Give {_FORMS}.")
+        raise ConfigError(f"{key}: {show(data)} is {a_kind(data)}. Give {_FORMS}.")
     rows = list(data)
     if rows and all(isinstance(row, str | os.PathLike) for row in rows):
         return [os.fspath(row) for row in rows]
@@ -39,7 +40,7 @@ def file_names(key: str, data: Data) -> str | list[str]:
 
 def _line(key: str, number: int, row: Any) -> str:
     if not isinstance(row, Mapping):
-        raise ConfigError(f"{key}: row {number} is a {type(row).__name__}, not a mapping of columns. Give {_FORMS}.")
+        raise ConfigError(f"{key}: row {number} is {a_kind(row)}, not a mapping of columns. Give {_FORMS}.")
     if not row:
         raise ConfigError(f"{key}: row {number} has no columns.")
     try:
@@ -53,7 +54,7 @@ def _why_not(key: str, number: int, row: Mapping[Any, Any]) -> str:
         try:
             json.dumps({column: value}, default=_plain)
         except (TypeError, ValueError, RecursionError):
-            what = f"a {type(value).__name__}"
+            what = f"{a_kind(value)}"
             return f"{key}: row {number}, column {show(column)} holds {what}, which JSON cannot. Make it a text."
     return f"{key}: row {number} cannot be written as JSON."
 

@@ -142,8 +142,8 @@ class Run(ABC):
         return self._rows
 
     def save_now(self) -> Path | None:
-        """The checkpoint of the steps done, written if it is not there. Call it between two steps. None where there is no
-        model to save (`mode: explore`)."""
+        """The checkpoint of the steps done, written if it is not there. Call it between two steps. None where nothing
+        is to be saved (`mode: explore`)."""
         if self._saved != self._steps_done:
             self._save(self._steps_done)
             self._saved = self._steps_done

@@ -1,5 +1,6 @@
 """Imports go down only, each engine stays in its file's floor, and Ray lives in one package (docs/architecture.md)."""
 
+import ast
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ FLOORS = {
     "roll.report": 12,
     "roll.doctor": 13,
     "roll.studio": 13,
+    "roll.api": 13,  # `import roll`: the same runs from Python
     "roll.chat": 12,
     "roll.push": 12,
     "roll.evaluate": 13,
@@ -73,6 +75,7 @@ FORBIDDEN = {
     "roll.importers": {"torch", "ray", "numpy", "transformers"} | ENGINES,
     "roll.chat": ENGINES | {"ray"},
     "roll.report": {"torch", "ray", "transformers"} | ENGINES,
+    "roll.api": {"torch", "ray", "transformers"} | ENGINES,
     "roll.studio": {"torch", "ray", "transformers"} | ENGINES,
     "roll.init": {"torch", "ray", "transformers"} | ENGINES,
     "roll.commands": {"torch", "ray", "numpy", "transformers"} | ENGINES,
@@ -149,8 +152,18 @@ def test_the_checks_see_what_they_look_for(name: str, text: str, check: Callable
     assert len(list(check(parse(text, name)))) == 1
 
 
-def test_init_files_are_empty() -> None:
-    assert [m.relative for m in modules("roll") if m.path.name == "__init__.py" and m.tree.body] == []
+def test_init_files_are_empty_but_that_of_roll() -> None:
+    """Which has the names of roll.api, and imports nothing before one is used."""
+    found = [m for m in modules("roll") if m.path.name == "__init__.py" and m.tree.body]
+    assert [m.relative for m in found] == ["roll/__init__.py"]
+    at_once = [
+        name for node in found[0].tree.body if isinstance(node, ast.Import | ast.ImportFrom) for name in _of(node)
+    ]
+    assert at_once == ["importlib", "typing"]
+
+
+def _of(node: ast.Import | ast.ImportFrom) -> list[str]:
+    return [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
 
 
 def test_every_package_has_an_init_file() -> None:
