@@ -74,8 +74,19 @@ def distill(model: Model, data: Data, teacher: Model, *, eval_data: Data | None 
     return _run("distill", model=model, data=data, teacher=teacher, eval_data=eval_data, keys=keys)
 
 
-def start(config: Config, **keys: Any) -> TrainingRun:
-    """A run to iterate over, of a YAML's path or of a mapping of its keys; `keys` win over it.
+def start(
+    config: Config | None = None,
+    *,
+    model: Model | None = None,
+    data: Data | None = None,
+    reward: Reward | None = None,
+    env: Any = None,
+    eval_data: Data | None = None,
+    teacher: Model | None = None,
+    **keys: Any,
+) -> TrainingRun:
+    """A run to iterate over. `config`: the path of a YAML, or a mapping of its keys; the other arguments are those of
+    `roll.train`, and win over it, as `keys` do. Without a YAML that says it, `pipeline="sft"` is fine-tuning.
 
     Raises ConfigError with all mistakes. Engines start with the first step.
 
@@ -83,7 +94,8 @@ def start(config: Config, **keys: Any) -> TrainingRun:
         for step in roll.start("my_run.yaml", max_steps=20):
             print(step.number, step.metrics["rollout/reward_mean"], step.samples[0]["response_text"])
     """
-    return TrainingRun(compose(Arguments(config=config, keys=keys)))
+    kind = _kind(config, env, keys)
+    return TrainingRun(compose(Arguments(kind, config, model, data, eval_data, reward, env, teacher, keys)))
 
 
 def plan(
@@ -97,12 +109,12 @@ def plan(
     teacher: Model | None = None,
     **keys: Any,
 ) -> Plan:
-    """What a run would do: of a YAML or a mapping, as for `roll.start`, or of the arguments of `roll.train` (with
-    `pipeline="sft"` of `roll.sft`, and so on). Starts nothing, and raises nothing for a configuration with mistakes.
+    """What a run would do; arguments as for `roll.start`. Starts nothing, and raises nothing for a configuration with
+    mistakes.
 
     Example: print(roll.plan("my_run.yaml", num_gpus_per_node=8))
     """
-    kind = None if config is not None else keys.get("pipeline") or ("agentic" if env is not None else "rlvr")
+    kind = _kind(config, env, keys)
     return plan_of(Arguments(kind, config, model, data, eval_data, reward, env, teacher, keys))
 
 
@@ -123,6 +135,11 @@ def evaluate(config: Config, *, checkpoint: Model | bool | None = None, **keys: 
 
 def _run(kind: str, *, keys: dict[str, Any], **arguments: Any) -> SavedRun:
     return TrainingRun(compose(Arguments(kind, keys=keys, **arguments))).finish()
+
+
+def _kind(config: Config | None, env: Any, keys: dict[str, Any]) -> str | None:
+    """The kind of a run without a YAML; None where one tells."""
+    return None if config is not None or keys.get("pipeline") else "rlvr" if env is None else "agentic"
 
 
 def _says(argument: str, keys: dict[str, Any]) -> bool:

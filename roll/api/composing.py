@@ -78,20 +78,21 @@ def compose(arguments: Arguments, is_plan: bool = False) -> Composed:
     """Raises ConfigError for arguments that are none. A plan leaves variables open that the environment lacks."""
     code = ScriptCode()
     raw = _base(arguments.config, code)
-    made = _of_arguments(arguments)
-    if made and arguments.config is not None:
-        names = ("model", "data", "eval_data", "reward", "env", "teacher")
-        given = ", ".join(name for name in names if getattr(arguments, name) is not None)
-        raise ConfigError(f"{given} stands in the configuration that is given: write it as a key of its own there.")
-    _refuse_twice(made, nested(arguments.keys, code))
+    keys = nested(arguments.keys, code)
+    kind = arguments.kind if arguments.config is None else None
+    made = _of_arguments(arguments, kind or keys.get("pipeline") or _kind_of(raw))
+    _refuse_twice(made, keys)
+    if "rewards" in made:  # it takes the place of a YAML's, and is not one more
+        raw.tree.pop("rewards", None)
     put(raw.tree, made, code)
-    put(raw.tree, arguments.keys, code)
+    put(raw.tree, keys, code)
+    if arguments.reward is not None and takes_every_row(arguments.reward):
+        _forget_tags(raw.tree)
     if STAGES in raw.tree:
         raise ConfigError(f"{STAGES}: several runs one after the other are started with `roll run`, not from Python.")
     unset: frozenset[str] = frozenset()
     if is_plan:
         raw, unset = without_unset(raw)
-    kind = arguments.kind if arguments.config is None else None
     with with_script_code(code.objects):
         spec = pipeline_of(kind) if kind and not raw.tree.get("pipeline") else kind_of(raw.tree, kind)
     return Composed(spec, raw, code.objects, unset)
@@ -111,14 +112,23 @@ def _base(config: Config | None, code: ScriptCode) -> RawTree:
     return compose_tree(*yaml_at(os.fspath(config)), ())
 
 
+def _kind_of(raw: RawTree) -> str | None:
+    """Of a YAML; None where nothing in it tells."""
+    try:
+        return kind_of(raw.tree).name
+    except ConfigError:
+        return None
+
+
 def _script_name() -> str:
     """The script's, which names the run; "notebook" where there is none."""
     file = getattr(sys.modules["__main__"], "__file__", None)
     return Path(file).stem if file else "notebook"
 
 
-def _of_arguments(given: Arguments) -> dict[str, Any]:
-    learner = LEARNERS.get(given.kind or "rlvr", "actor_train")
+def _of_arguments(given: Arguments, kind: Any) -> dict[str, Any]:
+    """Keys, by dotted name. `kind`: of the run, if that is known already."""
+    learner = LEARNERS.get(str(kind), "actor_train")
     keys: dict[str, Any] = {}
     if given.model is not None:
         keys["pretrain"] = _model("model", given.model)
@@ -130,14 +140,21 @@ def _of_arguments(given: Arguments) -> dict[str, Any]:
         keys["validation.data_args.file_name"] = file_names("eval_data", given.eval_data)
     if given.reward is not None:
         keys["rewards"] = reward_keys(given.reward)
-        if takes_every_row(given.reward):
-            keys |= {name.replace("file_name", "tag"): _ANY_TAG for name in keys if name.endswith("file_name")}
     if given.env is not None:
         keys |= _env_keys(given.env)
     for domain, settings in _mapping(given.keys.get("rewards")).items():
         if callable(reward := _mapping(settings).get("reward")):
             check_reward(f"rewards.{domain}.reward", reward, _mapping(settings).get("reward_args"))
     return keys
+
+
+def _forget_tags(tree: dict[str, Any]) -> None:
+    """Unless keys name the column of the tags: with one reward nothing has to tell whose rows these are."""
+    sets = [each for each in _mapping(tree.get("eval_sets")).values() if isinstance(each, dict)]
+    sections = [tree.setdefault("actor_train", {}), *filter(None, [tree.get("validation")]), *sets]
+    for section in sections:
+        if isinstance(section, dict) and isinstance(args := section.setdefault("data_args", {}), dict):
+            args.setdefault("tag", _ANY_TAG)
 
 
 def _env_keys(env: Any) -> dict[str, Any]:
@@ -159,7 +176,6 @@ _ARGUMENTS = {
     "pretrain": "model",
     "teacher_pretrain": "teacher",
     "rewards": "reward",
-    "custom_envs": "env",
     "validation.data_args.file_name": "eval_data",
     **{f"{section}.data_args.file_name": "data" for section in LEARNERS.values()},
 }

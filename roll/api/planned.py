@@ -62,7 +62,7 @@ def plan_of(arguments: Arguments) -> Plan:
             memory = memory_report(config, plan)
             found = foreseen(spec, loaded, memory, asked)
             text = describe(config, plan, spec.batch_rows(config, plan))
+            warnings = (*loaded.warnings, *multimodal_notes(config), *memory.warnings)
     except ConfigError as error:
         return Plan(problems=error.problems)
-    warnings = (*loaded.warnings, *multimodal_notes(config), *memory.warnings)
     return Plan(text, memory.text, tuple(found.stops), warnings, tuple(found.lines), config, plan)

@@ -131,6 +131,17 @@ def test_a_function_is_a_value_of_any_key_that_names_code() -> None:
     assert env["train_env_manager"] == {"tags": ["Walk"]}
 
 
+def test_arguments_win_over_a_yaml_of_any_kind() -> None:
+    Path("my.yaml").write_text(yaml.safe_dump({**MINIMAL, "actor_train": {**LEARNER, "data_args": {"file_name": "x"}}}))
+    tree = tree_of(config="my.yaml", data="mine.jsonl", reward=right, keys={"seed": 3})
+    assert tree["actor_train"]["data_args"] == {"file_name": "mine.jsonl", "tag": ""}
+    assert tree["rewards"] == {"reward": {"reward": "roll_script:right"}}
+    assert (tree["seed"], tree["pretrain"]) == (3, "org/model")
+    for config in ({"pipeline": "sft"}, {"sft_train": {}, "sequence_length": 8}):
+        tree = tree_of(config=config, data="a.jsonl")
+        assert tree["sft_train"] == {"data_args": {"file_name": "a.jsonl"}}
+
+
 def test_script_code_is_set_for_a_while() -> None:
     with with_script_code({"right": right}):
         with with_script_code({"other": Right}):
@@ -221,7 +232,6 @@ def locked(lock: Any) -> Callable[[Any], float]:
             {"data": "a", "keys": {"actor_train.data_args": {"file_name": "b"}}},
             "data and actor_train.data_args.file_name",
         ),
-        ({"data": "a", "config": {"seed": 1}}, "data stands in the configuration that is given: write it as a key"),
         ({"keys": {"stages": []}}, "stages: several runs one after the other are started with `roll run`"),
         ({"config": {"defaults": []}}, "defaults names fragments of a YAML"),
         ({"config": 3}, "3 is an int. Give the path of a YAML"),
@@ -262,4 +272,4 @@ def test_importing_roll_imports_nothing_heavy_and_has_every_name() -> None:
     assert found.stdout.split() == []
     with pytest.raises(AttributeError, match="module 'roll' has no attribute 'trian'"):
         _ = roll.trian  # type: ignore[attr-defined]
-    assert {"train", "open"} <= {*dir(roll)}
+    assert {"train", "open"} <= {*roll.__dir__()}
