@@ -68,7 +68,7 @@ class SortTwice(Env):
 
 def main() -> None:
     subprocess.run([sys.executable, PREPARE, "--out", TASK], check=True)  # nothing where it is there already
-    for step in roll.start(KEYS, env=SortTwice):
+    for step in roll.start(KEYS, model=TASK / "model", env=SortTwice):
         print(f"step {step.number}: an episode earns {step.metrics['rollout/reward_mean']:.3f}")
         if step.number % 10 == 0:
             for turn in step.samples[0]["turns"]:

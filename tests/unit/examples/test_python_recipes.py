@@ -38,8 +38,6 @@ def test_a_recipe_starts_what_can_be_planned(
     plans: list[roll.Plan] = []
 
     def start(config: Any = None, **arguments: Any) -> None:
-        if config is not None and "pretrain" not in config and "model" not in arguments:
-            arguments["model"] = "missing"
         plans.append(roll.plan(config, **arguments))
         raise _PlannedOnly
 

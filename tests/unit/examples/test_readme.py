@@ -15,7 +15,7 @@ def test_the_run_of_the_readme_can_be_planned(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("my_run.yaml").write_text(*snippets("../README.md", "yaml"))
-    Path("short_reward.py").write_text(*snippets("../README.md", "python"))
+    Path("short_reward.py").write_text(snippets("../README.md", "python")[0])
     Path("train.jsonl").write_text(json.dumps({"prompt": "1 + 1", "ground_truth": "2"}) + "\n")
     with importable(tmp_path):
         assert main(["plan", "my_run.yaml"]) == 0
