@@ -1,6 +1,7 @@
 """Calls that may hang or crash, on real Ray."""
 
 import asyncio
+import os
 import re
 import threading
 import time
@@ -14,6 +15,8 @@ from roll.configs.plan.layout import RolePlace, Seat
 from roll.distributed.executor.pools.task_pool import TaskPool
 from roll.distributed.executor.processes.resource_manager import ResourceManager
 from roll.errors import WorkerError
+from roll.utils.imports import resolve
+from roll.utils.script_code import with_script_code
 
 MakePool = Callable[..., TaskPool]
 SHORT_S = 0.2  # for calls that never come back, however long one waits
@@ -45,6 +48,23 @@ def test_calls_get_their_own_results_and_use_all_workers(make_pool: MakePool) ->
     sums, pids = asyncio.run(ask())
     assert sums == list(range(1, 301))
     assert len(pids) == 2
+
+
+def test_workers_find_the_code_of_the_drivers_script_also_those_that_replace_others(make_pool: MakePool) -> None:
+    """A class inside a function, which holds a lambda: no worker could import either."""
+    double = lambda number: 2 * number  # noqa: E731
+
+    class Local:
+        def twice(self, number: int) -> int:
+            if number < 0:
+                os._exit(1)
+            return resolve("roll_script:double")(number)  # pyright: ignore[reportCallIssue]
+
+    with with_script_code({"Local": Local, "double": double}):
+        pool = make_pool(1, "roll_script:Local")
+        pool.wait_ready()
+        replies = asyncio.run(pool.call_each("twice", [(3,), (-1,), (4,)], timeout_s=60))
+    assert [replies[0], replies[2], pool.num_restarts > 0] == [6, 8, True]
 
 
 def test_many_calls_made_together_are_answered_in_their_order(make_pool: MakePool) -> None:
