@@ -82,6 +82,10 @@ setup(
         "prometheus": ["prometheus_client>=0.20,<1"],  # track_with: prometheus; ray[default] and vllm bring it
         "ifeval": ["py3langid>=0.4,<0.5"],
         "trackers": ["wandb>=0.20", "mlflow-skinny>=3.4", "swanlab>=0.6"],  # track_with
+        "agents": [
+            "fastapi>=0.115,<1",
+            "uvicorn>=0.30,<1",
+        ],  # env_manager_cls: proxy; vllm, sglang and studio bring them
         "environments": ["gymnasium>=1"],  # env_type: gym
         "launch": ["ray[default]>=2.60,<3"],  # ray job submit, and Ray's dashboard
         "studio": ["nicegui>=3.10,<4"],  # roll studio

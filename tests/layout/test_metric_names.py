@@ -10,7 +10,7 @@ from tests.layout.source import Module, modules
 
 OWNERS = (
     "rollout", "env", "val", "actor", "critic", "train", "train_infer", "time",
-    "goodput", "busy", "throughput", "memory", "mfu", "sync",
+    "goodput", "busy", "throughput", "memory", "mfu", "sync", "agentic",
 )  # fmt: skip
 NAMES = re.compile(rf"({'|'.join(OWNERS)})/[\w*/]*[a-z]")
 OF_USERS = ("roll.pipeline.rlvr.rewards", "roll.pipeline.agentic.env")  # they name what they report as a user would

@@ -12,8 +12,8 @@ from roll.datasets.forms import FORMS
 from roll.datasets.templates import PLAIN, template_name_problem, template_problem
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.agentic.env.build import import_problems
-from roll.pipeline.agentic.env_checks import env_problems, env_warnings, is_plain, managers, played
-from roll.pipeline.agentic.env_config import STEP, TRAJECTORY
+from roll.pipeline.agentic.env_checks import env_problems, env_warnings, is_plain, managers, played, program_problems
+from roll.pipeline.agentic.env_config import PROXY, STEP, TRAJECTORY
 from roll.pipeline.agentic.env_manager_config import EnvManagerConfig
 from roll.pipeline.agentic.env_sets import env_set_problems
 from roll.pipeline.agentic.tools.build import tool_problems
@@ -84,7 +84,9 @@ def machine_problems(config: AgenticConfig) -> list[Problem]:
 def code_problems(config: AgenticConfig) -> Iterator[Problem]:
     """What the users' environments and adapters say: each is imported, built once and thrown away."""
     for tag, env in played(config).items():
-        if not is_plain(env):
+        if env.env_manager_cls == PROXY:
+            yield from program_problems(f"custom_envs.{tag}", env)
+        elif not is_plain(env):
             yield from import_problems(f"custom_envs.{tag}", env)
         if env.tool_wrapper is not None:
             yield from tool_problems(f"custom_envs.{tag}.tool_wrapper", env.tool_wrapper)
@@ -219,7 +221,7 @@ def _seed_problems(config: AgenticConfig) -> Iterator[Problem]:
 def _algorithm_problems(config: AgenticConfig) -> Iterator[Problem]:
     trained = {tag: config.custom_envs[tag] for tag in config.domains if tag in config.custom_envs}
     estimator = config.adv_estimator
-    whole = [tag for tag, env in trained.items() if env.env_manager_cls == TRAJECTORY]
+    whole = [tag for tag, env in trained.items() if env.env_manager_cls in (TRAJECTORY, PROXY)]
     if config.estimator.needs_greedy:
         yield Problem(
             f"adv_estimator: {estimator} compares with the greedy answer to a prompt, and an environment has episodes. "
@@ -229,16 +231,16 @@ def _algorithm_problems(config: AgenticConfig) -> Iterator[Problem]:
     if config.estimator.steps_only and whole:
         yield Problem(
             f"adv_estimator: {estimator} credits single steps, but custom_envs.{whole[0]}.env_manager_cls is "
-            f"{TRAJECTORY}. Set it to {STEP}, or choose agentic_reinforce or grpo.",
+            f"{trained[whole[0]].env_manager_cls}. Set it to {STEP}, or choose agentic_reinforce or grpo.",
             ("adv_estimator", f"custom_envs.{whole[0]}.env_manager_cls"),
         )
-    steps = [tag for tag, env in trained.items() if env.is_per_turn]
+    steps = [tag for tag, env in trained.items() if env.is_per_turn or env.env_manager_cls == PROXY]
     if config.estimator.needs_critic and steps:
         at = f"custom_envs.{steps[0]}.env_manager_cls"
         yield Problem(
             f"adv_estimator: {estimator} values the tokens of a conversation, but {at} is "
-            f"{trained[steps[0]].env_manager_cls}: its samples end after each turn. Set it to {TRAJECTORY}, or choose "
-            "gigpo or step_reinforce.",
+            f"{trained[steps[0]].env_manager_cls}: its samples end before the conversation does. Set it to "
+            f"{TRAJECTORY}, or choose another estimator.",
             ("adv_estimator", at),
         )
     if config.ratio_type == "segment" and config.importance_sampling != "segment":

@@ -27,6 +27,7 @@ from roll.pipeline.agentic.env_sets import ValidatedEnvs
 from roll.pipeline.agentic.episode_credit import EpisodeCredit
 from roll.pipeline.agentic.episode_metrics import CRASHES, HANGS, episode_metrics
 from roll.pipeline.agentic.group_filters import load_filter
+from roll.pipeline.agentic.proxy.metrics import agentic_metrics
 from roll.pipeline.agentic.settings import job_limit_s, manager_of, num_questions
 from roll.pipeline.base_pipeline import RLPipeline
 from roll.pipeline.length import of_known_length
@@ -145,7 +146,7 @@ class AgenticPipeline(RLPipeline):
         metrics = super().report(groups, trained, step)
         for name in (CRASHES, HANGS):  # told below, as sums
             metrics.pop(f"rollout/{name}_mean", None)
-        metrics |= episode_metrics(groups.sampled, "env")
+        metrics |= episode_metrics(groups.sampled, "env") | agentic_metrics(groups.sampled)
         if not self.config.samples:
             return metrics
         if RETRIED_REQUESTS in metrics:

@@ -1,6 +1,7 @@
 """What can be wrong with the environments of a configuration: their types, patterns and templates."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import regex
 
@@ -8,21 +9,20 @@ from roll.configs.problems import Problem, did_you_mean
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.agentic.env.build import import_problems
 from roll.pipeline.agentic.env.table import ADAPTERS, ENVIRONMENTS, NOT_HERE, gem_id
-from roll.pipeline.agentic.env_config import AGENT_NATIVE, MANAGERS, STEP, STEP_CONCAT, EnvConfig
+from roll.pipeline.agentic.env_config import AGENT_NATIVE, MANAGERS, PROGRAM, PROXY, STEP, STEP_CONCAT, EnvConfig
 from roll.pipeline.agentic.env_manager_config import EnvManagerConfig
 from roll.pipeline.agentic.templates import OBSERVATIONS, STEP_FIELDS, TRAJECTORY_FIELDS, fields_of
 from roll.pipeline.agentic.tools.table import NOT_HERE as TOOLS_NOT_HERE
 from roll.pipeline.agentic.tools.table import TOOLS
-from roll.utils.imports import split
+from roll.utils.imports import is_installed, is_missing, split
 from roll.utils.text import show
 
 OTHER_MANAGERS: Mapping[str, str] = {
     "VLTrajEnvManager": ": it shows pictures, which are not read yet; in words trajectory does the same, with the same "
     "pre_step_template and next_step_template",
-    "ProxyEnvManager": ": it answers programs that ask over HTTP; what its GEMRunner plays, trajectory plays, and "
-    "agent_native plays an environment that keeps its conversation itself",
 }
 """Why ROLL's other env managers are not here, and what is."""
+PROGRAM_KEYS = ("agent", "agent_command", "tasks")
 STEP_TEMPLATES = ("pre_step_template", "next_step_template")
 UNREAD_BY_NATIVE = (
     "agent_system_template",
@@ -32,6 +32,7 @@ UNREAD_BY_NATIVE = (
     "history_length",
     "env_instruction",
 )
+UNREAD_BY_PROGRAMS = (*UNREAD_BY_NATIVE, "format_penalty", "max_env_step_concurrent")
 
 
 def managers(config: AgenticConfig) -> Iterator[tuple[str, EnvManagerConfig]]:
@@ -47,16 +48,78 @@ def played(config: AgenticConfig) -> dict[str, EnvConfig]:
 
 def is_plain(env: EnvConfig) -> bool:
     """A shipped environment of plain Python: building one asks nothing of the machine."""
-    return env.env_type in ENVIRONMENTS and env.env_type not in ADAPTERS
+    return env.env_manager_cls != PROXY and env.env_type in ENVIRONMENTS and env.env_type not in ADAPTERS
 
 
 def env_problems(config: AgenticConfig) -> Iterator[Problem]:
     for tag, env in played(config).items():
         at = f"custom_envs.{tag}"
+        yield from _program_problems(at, env)
+        if env.env_manager_cls == PROXY:
+            continue
         yield from _type_problems(at, env)
         yield from _pattern_problems(at, env)
         yield from _template_problems(at, env)
         yield from _tool_problems(at, env)
+
+
+def _program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
+    """Keys of programs, with proxy and without it."""
+    given = [key for key in PROGRAM_KEYS if getattr(env, key) is not None]
+    manager = f"{at}.env_manager_cls"
+    if env.env_manager_cls != PROXY:
+        if given:
+            yield Problem(
+                f"{at}.{given[0]} is for programs that ask over HTTP, but {manager} is {env.env_manager_cls}. Set it "
+                f"to {PROXY}, or remove the key.",
+                (f"{at}.{given[0]}", manager),
+            )
+        return
+    if (env.agent is None) == (env.agent_command is None):
+        what = "both say" if env.agent is not None else "are missing: one says"
+        yield Problem(
+            f"{at}.agent and {at}.agent_command {what} which program plays with {manager}: {PROXY}. Set one of them, "
+            "for example agent: my_agent:play.",
+            (f"{at}.agent", f"{at}.agent_command"),
+        )
+    if env.env_type != PROGRAM or env.env_config or env.tool_wrapper is not None:
+        key = "tool_wrapper" if env.tool_wrapper is not None else "env_config" if env.env_config else "env_type"
+        yield Problem(
+            f"{at}.{key} does nothing with {manager}: {PROXY}: the program has its world and its tools itself, and "
+            f"{at}.tasks says what it is to do. Remove it.",
+            (f"{at}.{key}", manager),
+        )
+    for key in ("agent", "tasks"):
+        path = getattr(env, key)
+        if path is None or (key == "tasks" and path.endswith((".json", ".jsonl"))):
+            continue
+        try:
+            if ":" not in path:
+                raise ImportError(f"{show(path)} is not module:{'function' if key == 'agent' else 'name'}")
+            split(path)
+        except ImportError as error:
+            yield Problem(f"{at}.{key}: {error}.", (f"{at}.{key}",))
+
+
+def program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
+    """What a program needs of the machine: packages, its module, and its tasks. Nothing is imported."""
+    if lacking := [name for name in ("fastapi", "uvicorn") if not is_installed(name)]:
+        yield Problem(
+            f"{at}.env_manager_cls: {PROXY} needs {' and '.join(lacking)}. Install roll-rl[agents].",
+            (f"{at}.env_manager_cls",),
+            "machine",
+        )
+    for key in ("agent", "tasks"):
+        path = getattr(env, key)
+        if path is None or (key == "tasks" and path.endswith((".json", ".jsonl"))):
+            if path is not None and not Path(path).expanduser().is_file():
+                yield Problem(f"{at}.{key}: there is no file {path}.", (f"{at}.{key}",), "place")
+        elif is_missing(path):
+            yield Problem(
+                f"{at}.{key}: there is no module {path.partition(':')[0]} on the path, nor beside the YAML.",
+                (f"{at}.{key}",),
+                "place",
+            )
 
 
 def _type_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
@@ -173,7 +236,15 @@ def env_warnings(config: AgenticConfig) -> Iterator[str]:
                 f"custom_envs.{tag}.agent_template has no {{history}}: the policy sees the observation of its turn "
                 f"alone, as with env_manager_cls: {STEP}. Add it, if earlier ones are to be shown."
             )
-        given = [key for key in UNREAD_BY_NATIVE if key in env.model_fields_set and getattr(env, key) is not None]
+        unread = UNREAD_BY_PROGRAMS if env.env_manager_cls == PROXY else UNREAD_BY_NATIVE
+        given = [key for key in unread if key in env.model_fields_set and getattr(env, key) is not None]
+        if env.env_manager_cls == PROXY and given:
+            yield f"custom_envs.{tag}: {', '.join(given)} {'do' if len(given) > 1 else 'does'} nothing with {PROXY}."
+        if env.env_manager_cls == PROXY:
+            yield (
+                f"custom_envs.{tag}: the program runs with the rights of this run, without a sandbox. Use programs and "
+                "models that you trust."
+            )
         if env.env_manager_cls == AGENT_NATIVE and given:
             yield (
                 f"custom_envs.{tag}: {', '.join(given)} {'do' if len(given) > 1 else 'does'} nothing with "

@@ -11,7 +11,9 @@ from roll.pipeline.agentic.templates import OBSERVATIONS, fields_of
 from roll.pipeline.agentic.tools.config import ToolWrapperConfig
 
 TRAJECTORY, STEP, STEP_CONCAT, AGENT_NATIVE = "trajectory", "step", "step_concat", "agent_native"
-MANAGERS = (TRAJECTORY, STEP, STEP_CONCAT, AGENT_NATIVE)
+PROXY = "proxy"
+MANAGERS = (TRAJECTORY, STEP, STEP_CONCAT, AGENT_NATIVE, PROXY)
+PROGRAM = "program"  # the env_type of an entry with env_manager_cls: proxy, which has none
 PER_TURN = (STEP, STEP_CONCAT, AGENT_NATIVE)
 """Those whose samples are single turns."""
 _ROLL = "roll.pipeline.agentic.env_manager"
@@ -20,6 +22,7 @@ ROLL_MANAGERS: Mapping[str, str] = {
     f"{_ROLL}.step_env_manager.StepEnvManager": STEP,
     f"{_ROLL}.step_concat_env_manager.StepConcatEnvManager": STEP_CONCAT,
     f"{_ROLL}.agent_native_env_manager.AgentNativeStepEnvManager": AGENT_NATIVE,
+    f"{_ROLL}.proxy_env_manager.ProxyEnvManager": PROXY,
 }
 LIFTED = ("action_pattern", "format_penalty", "env_instruction")
 """Keys that ROLL users write into env_config and that the env manager, not the environment, needs here."""
@@ -39,9 +42,25 @@ class EnvConfig(Settings):
         "trajectory: one sample per episode, the whole conversation. step: one sample per turn, whose prompt holds the "
         "last history_length turns. step_concat: the same with the observations of these turns alone, as they were. "
         "agent_native: one sample per turn, whose prompt is the conversation that the environment keeps itself; it "
-        "gets whole answers, and no template is used. ROLL's class paths of the four are understood.",
+        "gets whole answers, and no template is used. proxy: a program asks over HTTP, see agent. ROLL's class paths "
+        "of the five are understood.",
     )
-    max_steps: int = setting(10, "An episode is cut off after so many turns.", ge=1)
+    agent: str | None = setting(
+        None,
+        "env_manager_cls: proxy: the function that plays an episode, module:function, called with a task and a session "
+        "in a process of its own; it returns the reward, or a mapping with reward and metrics. docs/agents.md.",
+    )
+    agent_command: str | None = setting(
+        None,
+        "env_manager_cls: proxy: the command that plays an episode, in place of agent. {base_url}, {api_key}, "
+        "{anthropic_base_url}, {model}, {task_file} and {reward_file} are filled in.",
+    )
+    tasks: str | None = setting(
+        None,
+        "env_manager_cls: proxy: a file of JSON lines, or package.module:name of what has a length and items; an "
+        "episode gets row env_seed modulo their number. None: a task holds its seed alone.",
+    )
+    max_steps: int = setting(10, "An episode is cut off after so many turns; with proxy, answers.", ge=1)
     max_tokens_per_step: int | None = setting(
         None, "Longest answer of a turn. Default: actor_infer.generating_args.max_new_tokens, else the room left.", ge=1
     )
@@ -106,5 +125,7 @@ def lifted(env: Mapping[str, Any]) -> dict[str, Any]:
     inside = {key: own[key] for key in (*keys, "max_steps") if key in own}  # max_steps is for both
     rest = {key: value for key, value in own.items() if key not in keys}
     pattern = default_pattern(env_type, own) if isinstance(env_type, str) and not is_native else None
+    if ROLL_MANAGERS.get(str(name), name) == PROXY:
+        env = {"env_type": PROGRAM, **env}
     inside = ({} if pattern is None else {"action_pattern": pattern}) | inside
     return {**inside, **{key: value for key, value in env.items() if value is not None}, "env_config": rest}

@@ -6,6 +6,8 @@ import asyncio
 import logging
 from dataclasses import replace
 from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from roll.distributed.executor.pools.job import FinishedJobs, Job
 from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS, EngineClient
@@ -13,8 +15,9 @@ from roll.distributed.executor.rollout.finished_requests import DIRECT_TOKENS
 from roll.errors import describe
 from roll.models.tokenizer import tokenizer_of
 from roll.pipeline.agentic.agentic_config import AgenticConfig
+from roll.pipeline.agentic.env_config import PROXY
 from roll.pipeline.agentic.env_manager.chat import ChatEncoder
-from roll.pipeline.agentic.env_manager.episode import Counts, CutEpisode, EpisodeJob, EpisodePlayer
+from roll.pipeline.agentic.env_manager.episode import Counts, CutEpisode, EpisodeJob, EpisodePlayer, EpisodeRules
 from roll.pipeline.agentic.env_manager.forms import make_form
 from roll.pipeline.agentic.settings import episode_rules
 from roll.types.batch import SampledRows
@@ -23,10 +26,19 @@ from roll.types.rollout import Generate, RowTexts, Trajectory
 from roll.types.texts import TextTable
 from roll.utils.background import start
 
+if TYPE_CHECKING:
+    from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
+
 logger = logging.getLogger(__name__)
 
 _LINGER_S = 0.002  # after the first result, so that those of the same moment travel together
 _MAX_ABANDONED_THREADS = 16  # then the process should be replaced
+
+
+class Player(Protocol):
+    num_abandoned_threads: int
+
+    async def play(self, job: EpisodeJob, counts: Counts | None = None) -> list[Trajectory]: ...
 
 
 class Players:
@@ -34,7 +46,8 @@ class Players:
 
     def __init__(self, config: AgenticConfig, encoder: ChatEncoder, generate: Generate):
         self._config, self._encoder, self._generate = config, encoder, generate
-        self._players: dict[tuple[str, str], EpisodePlayer] = {}
+        self._players: dict[tuple[str, str], Player] = {}
+        self._endpoint: Endpoint | None = None
         self._turnstiles: dict[str, asyncio.Semaphore] = {}
 
     async def play(self, job: EpisodeJob, counts: Counts) -> list[Trajectory]:
@@ -47,14 +60,24 @@ class Players:
     def num_abandoned_threads(self) -> int:
         return sum(player.num_abandoned_threads for player in self._players.values())
 
-    def _make(self, tag: str, purpose: str) -> EpisodePlayer:
+    def _make(self, tag: str, purpose: str) -> Player:
         rules = episode_rules(self._config, tag, purpose)
+        if rules.config.env_manager_cls == PROXY:
+            return self._program_player(rules, tag, purpose)
         reserve = min(rules.max_answer_tokens or rules.max_length - self._config.prompt_length, rules.max_length // 2)
         form = make_form(rules.config, self._encoder, rules.max_length, max(1, reserve))
         turnstile = None
         if rules.config.max_env_step_concurrent:
             turnstile = self._turnstiles.setdefault(tag, asyncio.Semaphore(rules.config.max_env_step_concurrent))
         return EpisodePlayer(rules, self._encoder, form, self._generate, turnstile)
+
+    def _program_player(self, rules: EpisodeRules, tag: str, purpose: str) -> Player:
+        """All programs of a process ask at one port."""
+        from roll.pipeline.agentic.proxy.endpoint.server import Endpoint  # brings fastapi
+        from roll.pipeline.agentic.proxy.player import ProgramPlayer
+
+        self._endpoint = self._endpoint or Endpoint(self._encoder, self._generate)
+        return ProgramPlayer(rules, self._endpoint, Path(self._config.output_dir) / "agents" / tag / purpose)
 
 
 class EnvWorker:

@@ -32,7 +32,7 @@ class Script:
         self.requests.append(request)
         await asyncio.sleep(self.delay_s)
         text = self.texts[turn % len(self.texts)]
-        ids = self.encoder._encode(text + "<|im_end|>")[: request.sampling.max_new_tokens]
+        ids = self.encoder.encode(text + "<|im_end|>")[: request.sampling.max_new_tokens]
         finish = "stop" if self.encoder.show(ids).endswith("<|im_end|>") else "length"
         log_probs = -(turn + np.arange(len(ids)) / 100).astype(np.float32)
         return [Generation(ids, log_probs, np.full(len(ids), turn, np.int32), finish)]

@@ -171,6 +171,42 @@ def test_rolls_env_managers_are_known_by_their_paths() -> None:
         assert config(custom_envs__Lake__env_manager_cls=home + path).custom_envs["Lake"].env_manager_cls == name
 
 
+def test_a_program_is_named_by_agent_or_by_a_command() -> None:
+    proxy = {"env_manager_cls": "proxy", "agent": "json:loads"}
+    assert problems({"custom_envs.Lake": proxy}) == []
+    path = "roll.pipeline.agentic.env_manager.proxy_env_manager.ProxyEnvManager"
+    made = config(custom_envs__Lake={"env_manager_cls": path, "agent_command": "true", "tasks": "a.jsonl"})
+    assert (made.custom_envs["Lake"].env_manager_cls, made.custom_envs["Lake"].env_type) == ("proxy", "program")
+    assert list(map(str, code_problems(made))) == ["custom_envs.Lake.tasks: there is no file a.jsonl."]
+    assert "without a sandbox" in agentic_warnings(made)[0]
+    missing = config(custom_envs__Lake={"env_manager_cls": "proxy", "agent": "no_such_module:play"})
+    assert "custom_envs.Lake.agent: there is no module no_such_module" in str(next(iter(code_problems(missing))))
+
+
+@pytest.mark.parametrize(
+    ("entry", "text"),
+    [
+        ({"env_manager_cls": "proxy"}, "custom_envs.Lake.agent and custom_envs.Lake.agent_command are missing"),
+        ({"env_manager_cls": "proxy", "agent": "a:b", "agent_command": "c"}, "both say which program plays"),
+        ({"env_manager_cls": "proxy", "agent": "play"}, "custom_envs.Lake.agent: 'play' is not module:function."),
+        ({"env_manager_cls": "proxy", "agent": "a:b", "tasks": "rows"}, "Lake.tasks: 'rows' is not module:name."),
+        ({"env_manager_cls": "proxy", "agent": "a:b", "env_type": "sokoban"}, "env_type does nothing with"),
+        ({"env_manager_cls": "proxy", "agent": "a:b", "env_config": {"x": 1}}, "env_config does nothing with"),
+        ({"env_type": "sokoban", "agent": "a:b"}, "agent is for programs that ask over HTTP"),
+        ({"env_type": "sokoban", "tasks": "a.jsonl"}, "tasks is for programs that ask over HTTP"),
+    ],
+)
+def test_keys_of_programs_that_do_nothing_are_refused(entry: dict[str, Any], text: str) -> None:
+    (found,) = problems({"custom_envs.Lake": entry})
+    assert text in found
+
+
+@pytest.mark.parametrize("estimator", ["gae", "gigpo", "step_reinforce"])
+def test_estimators_that_need_whole_rows_or_single_turns_refuse_programs(estimator: str) -> None:
+    found = problems({"custom_envs.Lake": {"env_manager_cls": "proxy", "agent": "a:b"}, "adv_estimator": estimator})
+    assert any("custom_envs.Lake.env_manager_cls" in text and "proxy" in text for text in found)
+
+
 def test_a_native_environment_finds_its_actions_and_chooses_the_words() -> None:
     env = {
         "env_type": "sokoban_native_env",

@@ -62,7 +62,7 @@ def test_log_probs_and_versions_stand_at_the_tokens_they_speak_of(encoder: ChatE
     assert (row.log_probs[~row.response_mask] == 0).all()
     assert (row.policy_versions[~row.response_mask] == -1).all()
     versions = row.policy_versions[row.response_mask]
-    answer = len(encoder._encode(GO + "<|im_end|>"))
+    answer = len(encoder.encode(GO + "<|im_end|>"))
     assert versions.tolist() == [0] * answer + [1] * answer + [2] * answer
     expected = np.concatenate([-(turn + np.arange(answer) / 100) for turn in range(3)])
     np.testing.assert_allclose(row.log_probs[row.response_mask], expected, atol=1e-6)

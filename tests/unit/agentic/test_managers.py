@@ -72,7 +72,7 @@ def check_rows(rows: list[Trajectory], encoder: ChatEncoder, prompts: list[str],
     k is -(k + t / 100)."""
     assert len(rows) == len(prompts)
     for turn, (row, prompt, answer) in enumerate(zip(rows, prompts, answers, strict=True)):
-        given, said = encoder._encode(prompt), encoder._encode(answer + "<|im_end|>")
+        given, said = encoder.encode(prompt), encoder.encode(answer + "<|im_end|>")
         np.testing.assert_array_equal(row.input_ids, [*given, *said])
         np.testing.assert_array_equal(row.response_mask, [False] * len(given) + [True] * len(said))
         np.testing.assert_allclose(row.log_probs[: len(given)], 0)

@@ -39,7 +39,7 @@ class ChatEncoder:
         self._tokenizer = tokenizer
         self._reads_tool_calls = reads_tool_calls
         self._template = PromptTemplate.load(template, tokenizer, "actor_train.data_args.template")
-        self._ends = Ends(tokenizer)
+        self.ends = Ends(tokenizer)
         self._decode = decoder(tokenizer)
         self._has_special_marks = bool(marking_tokens(special_tokens(tokenizer)))
         self.answer_opening = answer_opening(self._render([("user", "x")]))
@@ -47,19 +47,32 @@ class ChatEncoder:
 
     def start(self, messages: Messages) -> np.ndarray:
         """Ids of a conversation up to where the answer begins. int32."""
-        return self._encode(self._render(messages))
+        return self.encode(self._render(messages))
 
     def conversation(self, conversation: Conversation) -> np.ndarray:
         """Ids of a conversation that an environment keeps, up to where the answer begins. int32. Raises EnvError if the
         chat template does not take it."""
         try:
             messages = clean_messages(list(conversation.messages), parses=self._reads_tool_calls)
-            tools = plain(list(conversation.tools)) or None
-            return self._encode(rendered(lambda form: self._rendered(form, tools), messages))
+            return self.encode(self.render(messages, plain(list(conversation.tools))))
         except Exception as error:  # whatever a template raises
             raise EnvError(
                 f"the chat template does not take the environment's conversation: {describe(error)}"
             ) from None
+
+    def render(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] = (), asks: bool = True) -> str:
+        """The text of clean messages. `asks`: up to where the answer begins. Raises what the template raises."""
+        return rendered(lambda form: self._rendered(form, list(tools) or None, asks), messages)
+
+    @property
+    def template_source(self) -> str:
+        """The Jinja text of the chat template."""
+        source = self._template.form.source or self._tokenizer.chat_template
+        return source if isinstance(source, str) else str((source or {}).get("default", ""))
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        return self._tokenizer
 
     def follow_up(self, answer_ids: np.ndarray, message: str) -> np.ndarray:
         """Ids between a sampled answer and the next one: the end of the answer's turn, unless the answer has ended, and
@@ -69,7 +82,7 @@ class ChatEncoder:
         template's own end. Example of gpt-oss: `yes<|return|>` is followed by `<|start|>user`, not by `<|end|>`."""
         after = self._ids_behind([("user", "x"), ("assistant", ANSWER), ("user", message)])
         said, closing = answer_ids.tolist(), self._closing
-        if said and (said[-1] in self._ends.tokens or said[-1:] == closing[-1:].tolist()):
+        if said and (said[-1] in self.ends.tokens or said[-1:] == closing[-1:].tolist()):
             begins_next = not len(closing) and said[-1:] == after[:1].tolist()  # GLM's: the next role's mark
             return after[len(closing) + begins_next :]
         overlaps = (n for n in range(len(closing), 0, -1) if said[-n:] == closing[:n].tolist())
@@ -83,12 +96,12 @@ class ChatEncoder:
             last = self._ids_behind([("user", "x"), ("assistant", ANSWER)], asks=False).tolist()
         except TemplateError:
             last = []
-        special = self._ends.special
+        special = self.ends.special
         shared = next(
             (i for i, (a, b) in enumerate(zip(after, last, strict=False)) if a != b), min(len(after), len(last))
         )
         ends = [place for place in range(shared) if after[place] in special]
-        if not ends and last[:1] and last[0] in self._ends.tokens and after[0] in special:  # gpt-oss: one for another
+        if not ends and last[:1] and last[0] in self.ends.tokens and after[0] in special:  # gpt-oss: one for another
             ends = [0]
         return np.array(after[: ends[-1] + 1 if ends else 0], np.int32)
 
@@ -100,7 +113,7 @@ class ChatEncoder:
                 "actor_train.data_args.template: the chat template does not show an assistant's message as it is, so "
                 "a conversation cannot be continued behind sampled tokens. Use another Jinja template."
             )
-        return self._encode(after)
+        return self.encode(after)
 
     def decode(self, ids: np.ndarray) -> str:
         """The text of an answer, without special tokens but those that mark its thinking."""
@@ -114,7 +127,8 @@ class ChatEncoder:
         """The text with special tokens."""
         return str(self._tokenizer.decode(ids.tolist()))
 
-    def _encode(self, text: str) -> np.ndarray:
+    def encode(self, text: str) -> np.ndarray:
+        """Ids of a text in which special tokens are named. int32."""
         if isinstance(self._tokenizer, PreTrainedTokenizerFast):  # its Rust part alone takes a third of the time
             ids = self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
         else:

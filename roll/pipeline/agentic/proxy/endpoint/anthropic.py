@@ -1,0 +1,219 @@
+"""Anthropic's messages: a request's body as a call, and a reply as JSON or as events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from roll.pipeline.agentic.proxy.endpoint.chat import read_messages, refuse_unknown, shown_tools
+from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
+from roll.pipeline.agentic.proxy.endpoint.session import Reply
+from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, SYSTEM, TOOL, USER, ChatCall
+from roll.pipeline.agentic.proxy.transcript.tree import Answer
+
+HARMLESS = frozenset({"metadata", "service_tier", "thinking", "container", "inference_geo", "speed"})
+"""Fields that change nothing that the policy sees: it thinks as its template has it."""
+_BILLING = "x-anthropic-billing-header"  # Claude Code's, which differs at every request
+_SIGNATURE = "roll"
+
+
+class MessagesBody(BaseModel):
+    """The fields of a request that are read. Others are refused by name, unless they are harmless."""
+
+    model_config = ConfigDict(extra="allow")
+
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    model: str = ""
+    max_tokens: int | None = Field(None, ge=1)
+    system: str | list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: dict[str, Any] | None = None
+    stop_sequences: list[str] | None = None
+    stream: bool | None = None
+
+
+def read_anthropic(body: MessagesBody) -> ChatCall:
+    """Raises Refusal for what this endpoint does not do."""
+    overrides = refuse_unknown(body, HARMLESS)
+    choice = (body.tool_choice or {}).get("type", "auto")
+    if body.messages[-1].get("role") == ASSISTANT:
+        raise Refusal(400, "messages: the last one is the assistant's; an answer is not begun for the policy here.")
+    messages = [*_system(body.system), *(one for message in body.messages for one in _messages(message))]
+    return ChatCall(
+        messages=read_messages(messages),
+        tools=shown_tools([_tool(tool) for tool in body.tools or ()], choice),
+        max_tokens=body.max_tokens,
+        stop=tuple(text for text in body.stop_sequences or () if text),
+        overrides=overrides,
+    )
+
+
+def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    if tool.get("type", "custom") != "custom":
+        raise Refusal(400, f"tools: {tool.get('type')!r} is a tool of Anthropic's servers, which are not here.",
+                      "unsupported", "tools")  # fmt: skip
+    inner = {
+        "name": tool.get("name"),
+        "description": tool.get("description", ""),
+        "parameters": tool.get("input_schema", {}),
+    }
+    return {"type": "function", "function": inner}
+
+
+def _system(system: str | Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
+    texts = [system] if isinstance(system, str) else [str(block.get("text", "")) for block in system or ()]
+    text = "\n".join(text for text in texts if text and not text.startswith(_BILLING))
+    return [{"role": SYSTEM, "content": text}] if text else []
+
+
+def _messages(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """A message of blocks in order: each tool result is a message of its own, texts between them stay together."""
+    role, content = message.get("role"), message.get("content")
+    if role not in (USER, ASSISTANT, SYSTEM):
+        raise Refusal(400, f"messages: the role {role!r} is neither user nor assistant.", param="messages")
+    if isinstance(content, str):
+        yield {"role": role, "content": content}
+    elif role == ASSISTANT:
+        yield _answer(_blocks(content))
+    else:
+        yield from _said(str(role), _blocks(content))
+
+
+def _said(role: str, blocks: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    texts: list[str] = []
+    for block in blocks:
+        if block.get("type") == "tool_result":
+            if texts:
+                yield {"role": role, "content": "".join(texts)}
+                texts = []
+            yield {
+                "role": TOOL,
+                "tool_call_id": block.get("tool_use_id", ""),
+                "content": _text(block.get("content", "")),
+            }
+        else:
+            texts.append(_text([block]))
+    if texts:
+        yield {"role": role, "content": "".join(texts)}
+
+
+def _answer(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    texts, thoughts, calls = [], [], []
+    for block in blocks:
+        kind = block.get("type")
+        if kind == "thinking":
+            thoughts.append(str(block.get("thinking", "")))
+        elif kind == "tool_use":
+            inner = {"name": block.get("name"), "arguments": json.dumps(block.get("input") or {}, ensure_ascii=False)}
+            calls.append({"id": block.get("id", ""), "type": "function", "function": inner})
+        else:
+            texts.append(_text([block]))
+    found: dict[str, Any] = {"role": ASSISTANT, "content": "".join(texts)}
+    if thoughts:
+        found["reasoning_content"] = "".join(thoughts)
+    return found | ({"tool_calls": calls} if calls else {})
+
+
+def _blocks(content: Any) -> list[Mapping[str, Any]]:
+    if not isinstance(content, list) or not all(isinstance(block, Mapping) for block in content):
+        raise Refusal(400, "messages: content is a text or a list of blocks.", param="messages")
+    return content
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    texts: list[str] = []
+    for block in _blocks(content):
+        if block.get("type", "text") != "text" or not isinstance(block.get("text"), str):
+            raise Refusal(400, f"messages: a block of type {block.get('type')!r} is not read here; texts, tool_use, "
+                          "tool_result and thinking are.", "unsupported", "messages")  # fmt: skip
+        texts.append(block["text"])
+    return "".join(texts)
+
+
+class AnthropicWire:
+    """Replies to one request."""
+
+    def __init__(self, body: MessagesBody, reply_id: str):
+        self._model, self._id = body.model or "policy", f"msg_{reply_id}"
+
+    def reply(self, reply: Reply) -> dict[str, Any]:
+        (answer,) = reply.answers
+        return {
+            **self._begun(reply, reply.num_sampled),
+            "content": [_finished(block) for block in _parts(answer)],
+            "stop_reason": _stop_reason(answer),
+        }
+
+    def events(self, reply: Reply) -> Iterator[str]:
+        """The events of a stream, made from the whole answer: block by block."""
+        (answer,) = reply.answers
+        yield _event("message_start", {"message": {**self._begun(reply, 0), "content": [], "stop_reason": None}})
+        for index, (kind, value) in enumerate(_parts(answer)):
+            empty, deltas = _streamed(kind, value)
+            yield _event("content_block_start", {"index": index, "content_block": empty})
+            for delta in deltas:
+                yield _event("content_block_delta", {"index": index, "delta": delta})
+            yield _event("content_block_stop", {"index": index})
+        delta = {"stop_reason": _stop_reason(answer), "stop_sequence": None}
+        yield _event("message_delta", {"delta": delta, "usage": {"output_tokens": reply.num_sampled}})
+        yield _event("message_stop", {})
+
+    def ping(self) -> str:
+        return _event("ping", {})
+
+    def error(self, refusal: Refusal) -> Iterator[str]:
+        yield _event("error", refusal.anthropic())
+
+    def _begun(self, reply: Reply, num_sampled: int) -> dict[str, Any]:
+        usage = {"input_tokens": reply.num_prompt, "output_tokens": num_sampled}
+        return {
+            "id": self._id,
+            "type": "message",
+            "role": ASSISTANT,
+            "model": self._model,
+            "stop_sequence": None,
+            "usage": usage,
+        }
+
+
+def _parts(answer: Answer) -> list[tuple[str, Any]]:
+    message = answer.message
+    parts: list[tuple[str, Any]] = [("thinking", message.reasoning)] if message.reasoning else []
+    if message.content or not (message.calls or message.reasoning):
+        parts.append(("text", message.content))
+    return parts + [("tool_use", call) for call in message.calls]
+
+
+def _finished(part: tuple[str, Any]) -> dict[str, Any]:
+    kind, value = part
+    if kind == "thinking":
+        return {"type": kind, "thinking": value, "signature": _SIGNATURE}
+    if kind == "text":
+        return {"type": kind, "text": value}
+    return {"type": kind, "id": value.call_id, "name": value.name, "input": json.loads(value.arguments)}
+
+
+def _streamed(kind: str, value: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A block as it begins, and its deltas."""
+    if kind == "thinking":
+        deltas = [{"type": "thinking_delta", "thinking": value}, {"type": "signature_delta", "signature": _SIGNATURE}]
+        return {"type": kind, "thinking": "", "signature": ""}, deltas
+    if kind == "text":
+        return {"type": kind, "text": ""}, [{"type": "text_delta", "text": value}]
+    begun = {"type": kind, "id": value.call_id, "name": value.name, "input": {}}
+    return begun, [{"type": "input_json_delta", "partial_json": value.arguments}]
+
+
+def _stop_reason(answer: Answer) -> str:
+    if answer.generation.finish_reason == "length":
+        return "max_tokens"
+    return "tool_use" if answer.message.calls else "end_turn"
+
+
+def _event(kind: str, values: Mapping[str, Any]) -> str:
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **values}, ensure_ascii=False)}\n\n"

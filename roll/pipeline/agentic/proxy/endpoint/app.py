@@ -1,0 +1,224 @@
+"""The routes of the endpoint: who may ask, and how a reply travels."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
+
+from roll.errors import describe
+from roll.pipeline.agentic.proxy.endpoint.anthropic import AnthropicWire, MessagesBody, read_anthropic
+from roll.pipeline.agentic.proxy.endpoint.chat import ChatBody, ChatWire, read_body, read_chat
+from roll.pipeline.agentic.proxy.endpoint.errors import Refusal, not_allowed
+from roll.pipeline.agentic.proxy.endpoint.session import MOST_REFUSED, Exchange, Reply, Session
+from roll.pipeline.agentic.proxy.transcript.message import ChatCall
+from roll.utils.background import start
+
+MOST_BYTES = 32 << 20  # of a body
+PING_S = 10.0
+MODEL = "policy"
+_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
+_SESSION_HEADER = "x-roll-session"
+
+Find = Callable[[str], Session | None]
+"""The open session with this id."""
+
+
+def make_app(find: Find) -> FastAPI:
+    """Serves both protocols under /v1, where the key says which session it is, and under /s/SESSION/v1."""
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    routes = _Routes(find)
+    for prefix in ("", "/s/{session_id}"):
+        add = app.add_api_route
+        add(f"{prefix}/v1/chat/completions", routes.chat, methods=["POST"])
+        add(f"{prefix}/v1/messages", routes.messages, methods=["POST"])
+        add(f"{prefix}/v1/messages/count_tokens", routes.count_tokens, methods=["POST"])
+        add(f"{prefix}/v1/models", routes.models, methods=["GET"])
+        add(f"{prefix}/v1/models/{{model:path}}", routes.models, methods=["GET"])
+        add(f"{prefix}/v1/reward", routes.reward, methods=["POST"])
+        add(f"{prefix}/v1/task", routes.task, methods=["GET"])
+
+    async def refused(request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException):
+            error = Refusal(error.status_code, f"{request.method} {request.url.path}: {error.detail}.", "not_found")
+        elif not isinstance(error, Refusal):
+            error = Refusal(500, f"The endpoint failed: {describe(error)}")
+        body = error.anthropic() if _is_anthropic(request) else error.openai()
+        return JSONResponse(body, error.status, error.headers)
+
+    for kind in (Refusal, HTTPException, Exception):
+        app.add_exception_handler(kind, refused)
+    return app
+
+
+def _is_anthropic(request: Request) -> bool:
+    return "anthropic-version" in request.headers or "/v1/messages" in request.url.path
+
+
+class _Routes:
+    def __init__(self, find: Find):
+        self._find = find
+
+    async def chat(self, request: Request) -> Response:
+        session = self._session(request)
+        body = await _body(request)
+        read: ChatBody = _counted(session, lambda: read_body(ChatBody, body))
+        call = _counted(session, lambda: read_chat(read))
+        exchange, reply_id = _exchange(session, request, call, body)
+        wire = ChatWire(read, session.parser, reply_id)
+        return await _answered(session, request, exchange, wire, bool(read.stream))
+
+    async def messages(self, request: Request) -> Response:
+        session = self._session(request)
+        body = await _body(request)
+        read: MessagesBody = _counted(session, lambda: read_body(MessagesBody, body))
+        if read.max_tokens is None:
+            raise Refusal(400, "max_tokens: Field required", param="max_tokens")
+        call = _counted(session, lambda: read_anthropic(read))
+        exchange, reply_id = _exchange(session, request, call, body)
+        return await _answered(session, request, exchange, AnthropicWire(read, reply_id), bool(read.stream))
+
+    async def count_tokens(self, request: Request) -> Response:
+        session = self._session(request)
+        call = read_anthropic(read_body(MessagesBody, await _body(request)))
+        num_tokens = len(session.transcript.renderer.whole(call.messages, call.tools))
+        return JSONResponse({"input_tokens": num_tokens})
+
+    async def models(self, request: Request) -> Response:
+        self._session(request)
+        if _is_anthropic(request):
+            one: dict[str, Any] = {"type": "model", "display_name": MODEL, "created_at": "1970-01-01T00:00:00Z"}
+            more = {"has_more": False, "first_id": MODEL, "last_id": MODEL}
+        else:
+            one, more = {"object": "model", "created": 0, "owned_by": "roll"}, {"object": "list"}
+        if (name := request.path_params.get("model")) is not None:
+            return JSONResponse({"id": name, **one})
+        return JSONResponse({"data": [{"id": MODEL, **one}], **more})
+
+    async def reward(self, request: Request) -> Response:
+        """{"reward": number, "metrics": {...}}: what the session earned. The last one counts."""
+        session = self._session(request)
+        try:
+            given = json.loads(await _body(request))
+            session.give_reward(given["reward"], given.get("metrics"))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise Refusal(400, f'Send {{"reward": a number, "metrics": numbers by name}}: {describe(error)}') from None
+        return JSONResponse({"reward": session.reward})
+
+    async def task(self, request: Request) -> Response:
+        return JSONResponse(dict(self._session(request).task))
+
+    def _session(self, request: Request) -> Session:
+        """The one that the key opens, which path and header may name besides. Raises Refusal, with the same words
+        whatever is wrong. A web page must not reach the endpoint by a name that it makes point here."""
+        host = request.headers.get("host", "")
+        if (host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]) not in _HOSTS:
+            raise Refusal(403, f"The endpoint is not called {host!r}.")
+        bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+        keys = {key for key in (bearer, request.headers.get("x-api-key", "")) if key}
+        key = keys.pop() if len(keys) == 1 else ""
+        named = key.removeprefix("roll-").rpartition("-")[0]
+        session = self._find(named)
+        expected = session.key if session is not None else "-"
+        if not hmac.compare_digest(key.encode(), expected.encode()) or session is None:
+            raise not_allowed()
+        for also in (request.path_params.get("session_id"), request.headers.get(_SESSION_HEADER)):
+            if also is not None and also != session.session_id:
+                raise not_allowed()
+        return session
+
+
+async def _body(request: Request) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > MOST_BYTES:
+            raise Refusal(413, f"A body has at most {MOST_BYTES} bytes.")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _counted(session: Session, read: Callable[[], Any]) -> Any:
+    """What `read` makes of the body. A program that sends nothing but nonsense is ended."""
+    try:
+        found = read()
+    except Refusal:
+        session.transcript.counts["refused"] += 1
+        session.num_refused += 1
+        if session.num_refused >= MOST_REFUSED:
+            session.failure = f"{MOST_REFUSED} requests in a row were refused"
+            session.over.set()
+        raise
+    session.num_refused = 0
+    return found
+
+
+def _exchange(session: Session, request: Request, call: ChatCall, body: bytes) -> tuple[Exchange, str]:
+    digest = hashlib.blake2b(request.url.path.encode() + b"\0" + body, digest_size=16).digest()
+    try:
+        is_retry = int(request.headers.get("x-stainless-retry-count", "0")) > 0
+    except ValueError:
+        is_retry = False
+    exchange = session.exchange(call, digest, is_retry)
+    return exchange, f"{session.session_id[-8:]}{session.num_requests}"
+
+
+async def _answered(
+    session: Session, request: Request, exchange: Exchange, wire: ChatWire | AnthropicWire, streams: bool
+) -> Response:
+    if streams:
+        events = _stream(session, exchange, wire)
+        return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+    gone = start(_until_gone(request))
+    try:
+        await asyncio.wait({exchange.work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if gone.done():
+            session.leave(exchange)
+            return Response(status_code=499)
+        reply = await _result(exchange.work)
+        reply.deliver()
+        return JSONResponse(wire.reply(reply))
+    finally:
+        gone.cancel()
+
+
+async def _until_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _result(work: Awaitable[Reply]) -> Reply:
+    try:
+        return await work
+    except asyncio.CancelledError:
+        raise Refusal(410, "The session is over.", "session_closed") from None
+
+
+async def _stream(session: Session, exchange: Exchange, wire: ChatWire | AnthropicWire) -> AsyncIterator[str]:
+    """A comment now and then until the answer is there, then its events; an error is an event, too."""
+    try:
+        yield wire.ping()
+        while not (await asyncio.wait({exchange.work}, timeout=PING_S))[0]:
+            yield wire.ping()
+        try:
+            reply = await _result(exchange.work)
+        except Refusal as refusal:
+            for line in wire.error(refusal):
+                yield line
+            return
+        lines = list(wire.events(reply))
+        for line in lines[:-1]:
+            yield line
+        reply.deliver()
+        yield lines[-1]
+    except (asyncio.CancelledError, GeneratorExit):
+        session.leave(exchange)
+        raise

@@ -1,0 +1,220 @@
+"""OpenAI's chat completions: a request's body as a call, and a reply as JSON or as events."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from roll.datasets.messages import clean_messages
+from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
+from roll.pipeline.agentic.proxy.endpoint.session import MOST_SAMPLES, Reply
+from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, SYSTEM, Call, ChatCall, ChatMessage
+from roll.pipeline.agentic.proxy.transcript.parse import Parser
+from roll.pipeline.agentic.proxy.transcript.tree import Answer
+
+SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "seed", "min_p",
+            "repetition_penalty", "logit_bias")  # fmt: skip
+"""Fields that the run decides about, whatever the program says."""
+HARMLESS = frozenset({
+    "user", "metadata", "store", "service_tier", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_retention",
+    "safety_identifier", "reasoning_effort", "verbosity", "prediction", "modalities",
+})  # fmt: skip
+"""Fields that change nothing that the policy sees."""
+_FINISH = {"stop": "stop", "length": "length"}
+
+
+class ChatBody(BaseModel):
+    """The fields of a request that are read. Others are refused by name, unless they are harmless."""
+
+    model_config = ConfigDict(extra="allow")
+
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    model: str = ""
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    max_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    stop: str | list[str] | None = None
+    n: int | None = Field(None, ge=1, le=MOST_SAMPLES)
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    stream: bool | None = None
+    stream_options: dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
+
+
+def read_body(kind: type[BaseModel], body: bytes) -> Any:
+    """The body as that model. Raises Refusal that names the field."""
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"])) or "body"
+        raise Refusal(400, f"{field}: {first['msg']}", param=field) from None
+
+
+def refuse_unknown(body: BaseModel, harmless: frozenset[str]) -> dict[str, Any]:
+    """The sampling that the body asks for, which is the run's. Raises Refusal for a field that is not known here."""
+    extra = {name: value for name, value in (body.model_extra or {}).items() if value is not None}
+    for name in extra:
+        if name not in harmless and name not in SAMPLING:
+            raise Refusal(400, f"{name} is not supported by this endpoint: leave it out.", "unsupported", name)
+    return {name: value for name, value in extra.items() if name in SAMPLING}
+
+
+def read_chat(body: ChatBody) -> ChatCall:
+    """Raises Refusal for what this endpoint does not do."""
+    overrides = refuse_unknown(body, HARMLESS)
+    if body.top_logprobs:
+        raise Refusal(400, "top_logprobs: engines hand over the log-prob of the sampled token alone. Set it to 0.",
+                      "unsupported", "top_logprobs")  # fmt: skip
+    if (body.response_format or {}).get("type", "text") != "text":
+        raise Refusal(400, "response_format: this endpoint does not guide decoding. Use type text.", "unsupported",
+                      "response_format")  # fmt: skip
+    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    return ChatCall(
+        messages=read_messages(body.messages),
+        tools=shown_tools(body.tools or (), body.tool_choice),
+        max_tokens=body.max_completion_tokens or body.max_tokens,
+        stop=tuple(text for text in stop if text),
+        n=body.n or 1,
+        overrides=overrides,
+    )
+
+
+def shown_tools(tools: Sequence[Mapping[str, Any]], choice: str | Mapping[str, Any] | None) -> tuple[Any, ...]:
+    """The tools that the policy sees: none where it may not call one."""
+    if choice not in (None, "auto", "none"):
+        raise Refusal(400, f"tool_choice: {choice!r} needs guided decoding, which this endpoint does not do. Use auto "
+                      "or none.", "unsupported", "tool_choice")  # fmt: skip
+    for tool in tools:
+        inner = tool.get("function")
+        if tool.get("type", "function") != "function" or not isinstance(inner, Mapping) or not inner.get("name"):
+            raise Refusal(400, "tools: each is {type: function, function: {name, description, parameters}}.",
+                          "unsupported", "tools")  # fmt: skip
+    return () if choice == "none" else tuple(tools)
+
+
+def read_messages(messages: list[dict[str, Any]]) -> tuple[ChatMessage, ...]:
+    """Raises Refusal for what no chat template takes, by its place."""
+    given = [{**m, "content": ""} if m.get("content") is None and m.get("role") == ASSISTANT else m for m in messages]
+    try:
+        cleaned = clean_messages(given, parses=False)
+        return tuple(_message(message) for message in cleaned)
+    except (TypeError, ValueError, KeyError) as error:
+        raise Refusal(400, f"messages: {error}", param="messages") from None
+
+
+def _message(message: Mapping[str, Any]) -> ChatMessage:
+    role = SYSTEM if message["role"] == "developer" else message["role"]
+    reasoning = next((message[name] for name in ("reasoning_content", "reasoning") if message.get(name)), "")
+    calls = tuple(
+        Call(
+            call["function"]["name"],
+            arguments if isinstance(arguments := call["function"].get("arguments") or "{}", str)
+            else json.dumps(arguments, ensure_ascii=False),
+            str(call.get("id") or ""),
+        )
+        for call in message.get("tool_calls") or ()
+    )  # fmt: skip
+    content = message["content"].encode("utf-8", "replace").decode()
+    is_answer = role == ASSISTANT
+    return ChatMessage(
+        role,
+        content,
+        str(reasoning) if is_answer else "",
+        calls if is_answer else (),
+        "" if is_answer else str(message.get("tool_call_id") or ""),
+        "" if is_answer else str(message.get("name") or ""),
+    )
+
+
+class ChatWire:
+    """Replies to one request. `wants_log_probs` and `counts_usage` are what the body says."""
+
+    def __init__(self, body: ChatBody, parser: Parser, reply_id: str):
+        self._body, self._parser = body, parser
+        self._base = {"id": f"chatcmpl-{reply_id}", "created": int(time.time()), "model": body.model or "policy"}
+
+    def reply(self, reply: Reply) -> dict[str, Any]:
+        choices = [
+            {
+                "index": i,
+                "message": self._message(answer),
+                "finish_reason": _finish(answer),
+                "logprobs": self._log_probs(answer),
+            }
+            for i, answer in enumerate(reply.answers)
+        ]
+        return {**self._base, "object": "chat.completion", "choices": choices, "usage": _usage(reply)}
+
+    def events(self, reply: Reply) -> Iterator[str]:
+        """The lines of a stream, made from the whole answer: part by part."""
+        for i, answer in enumerate(reply.answers):
+            message = answer.message
+            yield self._event(i, {"role": ASSISTANT, "content": ""})
+            if message.reasoning:
+                yield self._event(i, {"reasoning_content": message.reasoning})
+            if message.content:
+                yield self._event(i, {"content": message.content})
+            for place, call in enumerate(message.calls):
+                yield self._event(i, {"tool_calls": [{"index": place, **_call(call)}]})
+            yield self._event(i, {}, _finish(answer), self._log_probs(answer))
+        if (self._body.stream_options or {}).get("include_usage"):
+            yield _line({**self._base, "object": "chat.completion.chunk", "choices": [], "usage": _usage(reply)})
+        yield "data: [DONE]\n\n"
+
+    def ping(self) -> str:
+        return ": waiting\n\n"
+
+    def error(self, refusal: Refusal) -> Iterator[str]:
+        yield _line(refusal.openai())
+
+    def _event(self, index: int, delta: dict[str, Any], finish: str | None = None, log_probs: Any = None) -> str:
+        choice = {"index": index, "delta": delta, "finish_reason": finish, "logprobs": log_probs}
+        return _line({**self._base, "object": "chat.completion.chunk", "choices": [choice]})
+
+    def _message(self, answer: Answer) -> dict[str, Any]:
+        message = answer.message
+        found: dict[str, Any] = {"role": ASSISTANT, "content": message.content or (None if message.calls else "")}
+        if message.reasoning:
+            found["reasoning_content"] = message.reasoning
+        if message.calls:
+            found["tool_calls"] = [_call(call) for call in message.calls]
+        return found
+
+    def _log_probs(self, answer: Answer) -> dict[str, Any] | None:
+        if not self._body.logprobs:
+            return None
+        show, generation = self._parser.encoder.show, answer.generation
+        tokens = []
+        for place, log_prob in enumerate(generation.log_probs.tolist()):
+            text = show(generation.token_ids[place : place + 1])
+            tokens.append({"token": text, "logprob": log_prob, "bytes": list(text.encode()), "top_logprobs": []})
+        return {"content": tokens, "refusal": None}
+
+
+def _call(call: Call) -> dict[str, Any]:
+    return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _finish(answer: Answer) -> str:
+    reason = _FINISH.get(answer.generation.finish_reason, "stop")
+    return "tool_calls" if answer.message.calls and reason == "stop" else reason
+
+
+def _usage(reply: Reply) -> dict[str, int]:
+    sampled = reply.num_sampled
+    return {
+        "prompt_tokens": reply.num_prompt,
+        "completion_tokens": sampled,
+        "total_tokens": reply.num_prompt + sampled,
+    }
+
+
+def _line(value: Any) -> str:
+    return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"

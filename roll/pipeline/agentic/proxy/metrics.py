@@ -1,0 +1,53 @@
+"""What sessions were like: how often programs kept to what was sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from roll.pipeline.agentic.proxy.transcript.causes import CAUSES
+from roll.pipeline.agentic.proxy.transcript.transcript import Transcript
+from roll.types.rollout import TrajectoryGroup
+
+CONTINUED, BROKEN, REQUESTS, ROWS = "continued_requests", "broken_requests", "requests", "rows"
+_COUNTED = (CONTINUED, BROKEN, "retried_requests", "refused_requests", "malformed_calls", "overridden_requests")
+
+
+def session_metrics(transcript: Transcript, num_rows: int, num_answers: int) -> dict[str, float]:
+    """Counts of one session."""
+    counts = transcript.counts
+    found = {
+        "num_turns": num_answers,
+        REQUESTS: counts["requests"],
+        ROWS: num_rows,
+        CONTINUED: counts["continued"],
+        BROKEN: counts["broken"],
+        "retried_requests": counts["retries"],
+        "refused_requests": counts["refused"],
+        "malformed_calls": counts["malformed_calls"],
+        "overridden_requests": counts["overridden"],
+    }
+    causes = {f"broken_{cause}": counts[f"broken_{cause}"] for cause in CAUSES if counts[f"broken_{cause}"]}
+    return {name: float(value) for name, value in (found | causes).items()}
+
+
+def agentic_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+    """Shares over all sessions of a step; nothing where no program was played."""
+    sessions = [attempt.metrics for group in groups for attempt in group.attempts if REQUESTS in attempt.metrics]
+    if not sessions:
+        return {}
+    sums = {name: sum(session.get(name, 0.0) for session in sessions) for name in (*_COUNTED, REQUESTS, ROWS)}
+    built = max(sums[CONTINUED] + sums[BROKEN], 1.0)
+    requests = max(sums[REQUESTS], 1.0)
+    metrics = {
+        "agentic/prefix_broken_fraction": sums[BROKEN] / built,
+        "agentic/rows_per_session_mean": sums[ROWS] / len(sessions),
+        "agentic/requests_per_session_mean": sums[REQUESTS] / len(sessions),
+        "agentic/retries_fraction": sums["retried_requests"] / requests,
+        "agentic/refused_fraction": sums["refused_requests"] / (requests + sums["refused_requests"]),
+        "agentic/malformed_call_fraction": sums["malformed_calls"] / requests,
+        "agentic/sampling_overridden_fraction": sums["overridden_requests"] / requests,
+    }
+    for cause in CAUSES:
+        if count := sum(session.get(f"broken_{cause}", 0.0) for session in sessions):
+            metrics[f"agentic/broken_{cause}_fraction"] = count / built
+    return metrics

@@ -1,0 +1,163 @@
+"""Plays the episodes of an entry with env_manager_cls: proxy: a program asks, the policy answers, and what was sampled
+becomes rows."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from roll.errors import EnvError
+from roll.pipeline.agentic.env_manager.env_thread import EnvCrash
+from roll.pipeline.agentic.env_manager.episode import Counts, EpisodeJob, EpisodeRules, failed_row
+from roll.pipeline.agentic.env_manager.forms import state_key
+from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
+from roll.pipeline.agentic.proxy.endpoint.session import Session, checked_metrics, checked_reward
+from roll.pipeline.agentic.proxy.metrics import session_metrics
+from roll.pipeline.agentic.proxy.programs.programs import Ended, Programs
+from roll.pipeline.agentic.proxy.tasks import Tasks
+from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT
+from roll.pipeline.agentic.proxy.transcript.rows import transcript_rows
+from roll.pipeline.agentic.proxy.transcript.transcript import Transcript
+from roll.pipeline.agentic.proxy.transcript.tree import Answer
+from roll.types.rollout import Trajectory, Turn
+from roll.utils.background import start
+
+logger = logging.getLogger(__name__)
+_LAST_S = 10.0  # that a program has after the turn limit
+
+
+class ProgramPlayer:
+    """Plays episodes of one tag; many at once."""
+
+    def __init__(self, rules: EpisodeRules, endpoint: Endpoint, logs: Path):
+        config = rules.config
+        self._rules, self._endpoint = rules, endpoint
+        self._tasks = Tasks(config.tasks)
+        self._programs = Programs(config.agent, config.agent_command, logs)
+        self._told: set[str] = set()  # causes of breaks
+        self.num_abandoned_threads = 0  # those of environments; a program is killed
+
+    async def play(self, job: EpisodeJob, counts: Counts | None = None) -> list[Trajectory]:
+        """The rows of the episode, one for each branch of its conversation. A program that fails is started again with
+        a new session, up to `retries` times; after that the one row says why."""
+        counts = counts or Counts()
+        failure = ""
+        await self._endpoint.start()
+        for attempt in range(1 + self._rules.retries):
+            counts.num_tokens = 0
+            task = {**self._tasks.of(job.env_seed), "seed": job.env_seed}
+            session = self._endpoint.open(job, attempt, self._rules, counts, task)
+            try:
+                async with asyncio.timeout(self._rules.episode_timeout_s) as clock:
+                    session.deadline = clock
+                    ended = await self._until_over(job, attempt, session, task)
+                self._settle(session, ended)
+                await self._endpoint.close(session)
+                return self._rows(job, session, counts)
+            except EnvCrash as error:
+                counts.crashes += 1
+                failure = str(error)
+            except TimeoutError:
+                counts.hangs += 1
+                failure = f"the program took longer than {self._rules.episode_timeout_s:g} s"
+                break
+            except EnvError as error:
+                failure = str(error)
+                break
+            finally:
+                await self._endpoint.close(session)
+        return [failed_row(job.index, f"{job.tag}: {failure}", counts.metrics())]
+
+    async def stop(self) -> None:
+        """Ends what starts programs, and with it what still runs."""
+        await self._programs.stop()
+
+    async def _until_over(
+        self, job: EpisodeJob, attempt: int, session: Session, task: Mapping[str, Any]
+    ) -> Ended | None:
+        """How the program ended; None if it was ended some seconds after its last answer."""
+        name = f"{job.name}-{attempt}"
+        running = start(self._programs.run(name, task, self._endpoint.environment(session)))
+        limit = start(session.over.wait())
+        try:
+            await asyncio.wait({running, limit}, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                await asyncio.wait({running}, timeout=0 if session.error or session.failure else _LAST_S)
+            return await running if running.done() else None
+        finally:
+            for task_of in (running, limit):
+                task_of.cancel()
+            await asyncio.gather(running, limit, return_exceptions=True)
+
+    def _settle(self, session: Session, ended: Ended | None) -> None:
+        """Takes the reward of a program that has ended. Raises EnvCrash for one that failed, EnvError for one without
+        reward."""
+        if session.error is not None:
+            raise session.error
+        if session.failure:
+            raise EnvCrash(session.failure)
+        tail = f" ({ended.tail})" if ended is not None and ended.tail else ""
+        if ended is not None and ended.code:
+            raise EnvCrash(f"the program ended with exit code {ended.code}{tail}")
+        result = None if ended is None else ended.result
+        if result is not None:
+            given = result if isinstance(result, Mapping) else {"reward": result}
+            try:
+                session.reward = checked_reward(given.get("reward"))
+                session.metrics |= checked_metrics(given.get("metrics"))
+            except ValueError as error:
+                raise EnvError(f"the program gave no reward: {error}") from None
+        if session.reward is None:
+            late = "; it still ran after its last answer (max_steps) and was ended" if ended is None else ""
+            raise EnvError(
+                f"the program gave no reward: return one, post it, or write it to ROLL_REWARD_FILE{late}{tail}"
+            )
+        if not session.num_answers:
+            raise EnvError(f"the program never asked the policy: does it use OPENAI_BASE_URL?{tail}")
+
+    def _rows(self, job: EpisodeJob, session: Session, counts: Counts) -> list[Trajectory]:
+        transcript = session.transcript
+        found = list(transcript_rows(transcript.root))
+        if not found or session.reward is None:
+            raise EnvError("no answer reached the program")
+        for one in transcript.breaks:
+            if one.cause not in self._told:
+                self._told.add(one.cause)
+                logger.info("%s: %s. Each such request starts a new training row.", job.name, one.text())
+        rows = [
+            replace(row, reward=session.reward, index=job.index, state_key=state_key(_asked(answer)))
+            for row, answer in found
+        ]
+        assert rows[-1].turn_rewards is not None
+        last = rows[-1].turn_rewards.copy()
+        last[-1] = session.reward
+        rows[-1] = replace(rows[-1], turn_rewards=last)
+        turns = _turns(transcript, session.reward)
+        metrics = session_metrics(transcript, len(rows), session.num_answers) | session.metrics | counts.metrics()
+        witness = {"witness": [one.as_dict() for one in transcript.breaks]} if transcript.breaks else {}
+        text = "\n".join(f"{turn.response}" for turn in turns)
+        rows[0] = replace(rows[0], metrics=metrics, extra=witness, turns=turns, response_text=text)
+        return rows
+
+
+def _asked(answer: Answer) -> str:
+    return answer.history[-2].content if len(answer.history) > 1 else ""
+
+
+def _turns(transcript: Transcript, reward: float) -> tuple[Turn, ...]:
+    """Every answer that a program received, with what was said since the one before; the reward is the last one's."""
+    nodes = (node for node in transcript.root.below() if node.answer is not None and node.is_end)
+    answers = sorted((node.answer for node in nodes if node.answer is not None), key=lambda answer: answer.request)
+    answers = [answer for answer in answers if answer.delivered]
+    turns: list[Turn] = []
+    for answer in answers:
+        before = answer.history[:-1]
+        since = max((i + 1 for i, message in enumerate(before) if message.role == ASSISTANT), default=0)
+        seen = "\n".join(f"[{message.role}] {message.content}" for message in before[since:])
+        calls = "".join(f"\n{call.name}({call.arguments})" for call in answer.message.calls)
+        turns.append(Turn(seen, answer.message.content + calls, None, reward if answer is answers[-1] else 0.0))
+    return tuple(turns)

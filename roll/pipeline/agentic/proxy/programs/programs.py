@@ -1,0 +1,180 @@
+"""Programs of episodes, each in processes of its own: started, watched and ended from the worker's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roll.errors import EnvError
+from roll.pipeline.agentic.proxy.programs import host
+from roll.utils.background import BackgroundTasks
+
+PLACES = ("base_url", "api_key", "anthropic_base_url", "model", "task_file", "reward_file")
+"""Words in braces that a command may hold."""
+_READY_S = 120.0
+_TAIL_LINES = 4
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program ended: its exit code (128 + the signal's number if one did), what it returned or wrote into its
+    reward file, and the last lines of its output."""
+
+    code: int
+    result: Any
+    tail: str
+
+
+class Programs:
+    """Starts the programs of one custom_envs entry through one host process (see host.py). `agent` is
+    module:function, else `command` says what is started."""
+
+    def __init__(self, agent: str | None, command: str | None, logs: Path):
+        self._agent, self._logs = agent, logs
+        self._command = None if command is None else [_file(word) for word in shlex.split(command)]
+        self._host: asyncio.subprocess.Process | None = None
+        self._starting = asyncio.Lock()
+        self._running: dict[str, asyncio.Future[int]] = {}
+        self._tasks = BackgroundTasks()
+        self._num_started = 0
+
+    async def run(self, name: str, task: Mapping[str, Any], environment: Mapping[str, str]) -> Ended:
+        """Plays an episode. Cancelling it ends the program and all that it has started, and waits for that."""
+        process = await self._ready()
+        folder = Path(tempfile.mkdtemp(prefix="roll-agent-"))
+        self._num_started += 1
+        episode = f"{name}-{self._num_started}"
+        ended = self._running[episode] = asyncio.get_running_loop().create_future()
+        log = self._logs / f"{name}.log"
+        try:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            self._send(process, {"start": self._job(episode, folder, log, task, environment)})
+            try:
+                code = await asyncio.shield(ended)
+            except asyncio.CancelledError:
+                self._send(process, {"stop": episode})
+                await asyncio.wait({ended}, timeout=4 * host.GRACE_S)
+                raise
+            return Ended(code, _result(folder), _tail(log))
+        finally:
+            self._running.pop(episode, None)
+            await asyncio.to_thread(shutil.rmtree, folder, True)
+
+    async def stop(self) -> None:
+        """Ends the host, and with it what still runs."""
+        if self._host is not None and self._host.stdin is not None:
+            self._host.stdin.close()
+            await self._host.wait()
+
+    def _job(
+        self, episode: str, folder: Path, log: Path, task: Mapping[str, Any], environment: Mapping[str, str]
+    ) -> dict[str, Any]:
+        files = {name: str(folder / name.replace("_file", ".json")) for name in ("task_file", "reward_file")}
+        Path(files["task_file"]).write_text(json.dumps(dict(task), ensure_ascii=False), encoding="utf-8")
+        session = {
+            "base_url": environment["OPENAI_BASE_URL"],
+            "api_key": environment["OPENAI_API_KEY"],
+            "anthropic_base_url": environment["ANTHROPIC_BASE_URL"],
+            "model": environment["ROLL_MODEL"],
+        }
+        places = {**session, **files}
+        command = None if self._command is None else [_filled(word, places) for word in self._command]
+        env = {**environment, "ROLL_TASK_FILE": files["task_file"], "ROLL_REWARD_FILE": files["reward_file"]}
+        for name in ("NO_PROXY", "no_proxy"):
+            env[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1")))
+        return {
+            "id": episode,
+            "folder": str(folder),
+            "log": str(log),
+            "task": dict(task),
+            "env": env,
+            "command": command,
+            "result": files["reward_file"],
+            "session": {**session, "folder": str(folder), "seed": task["seed"]},
+        }
+
+    async def _ready(self) -> asyncio.subprocess.Process:
+        """The host, started when it is first needed, and again if it died. Raises EnvError if the agent's module
+        cannot be imported."""
+        async with self._starting:
+            if self._host is not None and self._host.returncode is None:
+                return self._host
+            arguments = [] if self._agent is None else [self._agent]
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", host.__name__, *arguments),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1"},
+            )
+            assert process.stdout is not None
+            try:
+                first = await asyncio.wait_for(process.stdout.readline(), _READY_S)
+            except TimeoutError:
+                process.kill()
+                raise EnvError(f"agent: {self._agent} took longer than {_READY_S:g} s to import") from None
+            if not first:
+                raise EnvError(f"agent: {self._agent} cannot be imported; the worker's log says why")
+            self._host = process
+            self._tasks.start(self._listen(process))
+            return process
+
+    async def _listen(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        while line := await process.stdout.readline():
+            told = json.loads(line)
+            if (ended := self._running.get(told["id"])) is not None and not ended.done():
+                ended.set_result(int(told["code"]))
+        for ended in self._running.values():  # the host died, and its programs with it
+            if not ended.done():
+                ended.set_exception(EnvError("the process that starts programs died"))
+
+    def _send(self, process: asyncio.subprocess.Process, request: Mapping[str, Any]) -> None:
+        if process.stdin is not None and not process.stdin.is_closing():
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+
+
+def _file(word: str) -> str:
+    """A word that names a file of the YAML's folder or of another on the path, as its whole path: the program runs in
+    a folder of its own."""
+    if os.path.isabs(word) or not Path(word).suffix:
+        return word
+    return next((str(file) for entry in ("", *sys.path) if (file := Path(entry).absolute() / word).is_file()), word)
+
+
+def _filled(word: str, places: Mapping[str, str]) -> str:
+    for name in PLACES:
+        word = word.replace(f"{{{name}}}", places[name])
+    return word
+
+
+def _result(folder: Path) -> Any:
+    """What stands in the reward file; None without one. Text that is no JSON stays text."""
+    try:
+        text = (folder / "reward.json").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return text
+    return found["value"] if isinstance(found, dict) and found.keys() == {"value"} else found
+
+
+def _tail(log: Path) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
+            lines: Sequence[str] = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    told = [line.strip() for line in lines if line.strip(" ^~")]
+    return " | ".join(told[-_TAIL_LINES:])

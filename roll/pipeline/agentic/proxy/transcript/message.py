@@ -1,0 +1,106 @@
+"""Messages of a program's conversation in one form, whichever protocol brought them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+ASSISTANT, SYSTEM, TOOL, USER = "assistant", "system", "tool", "user"
+Tool = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A tool call. `arguments`: JSON text, as it stands on the wire."""
+
+    name: str
+    arguments: str
+    call_id: str = ""
+
+    @cached_property
+    def canonical(self) -> str:
+        """The arguments without their spacing and the order of their keys; what is no JSON stays as it is."""
+        try:
+            return json.dumps(json.loads(self.arguments or "{}"), sort_keys=True, ensure_ascii=False)
+        except ValueError:
+            return self.arguments
+
+    def for_template(self) -> dict[str, Any]:
+        try:
+            arguments: Any = json.loads(self.arguments or "{}")
+        except ValueError:
+            arguments = self.arguments
+        return {
+            "id": self.call_id,
+            "type": "function",
+            "function": {"name": self.name, "arguments": arguments if isinstance(arguments, dict) else self.arguments},
+        }
+
+
+@dataclass(frozen=True)
+class ChatMessage:
+    """One message. `calls` and `reasoning` are of the assistant; `call_id` says which call a tool's result answers."""
+
+    role: str
+    content: str = ""
+    reasoning: str = ""
+    calls: tuple[Call, ...] = ()
+    call_id: str = ""
+    name: str = ""
+
+    @cached_property
+    def key(self) -> bytes:
+        """Equal for messages that say the same: call ids, and spacing and order in arguments, do not count."""
+        calls = [(call.name, call.canonical) for call in self.calls]
+        return _digest([self.role, self.content, self.reasoning, calls])
+
+    def for_template(self) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
+        if self.calls:
+            message["tool_calls"] = [call.for_template() for call in self.calls]
+        if self.call_id:
+            message["tool_call_id"] = self.call_id
+        if self.name:
+            message["name"] = self.name
+        return message
+
+
+@dataclass(frozen=True)
+class ChatCall:
+    """What a request asks for. `tools` are those that are shown to the policy; `max_tokens` and `stop` narrow what the
+    run allows. `overrides`: names of sampling keys whose values in the request are not the run's, and do nothing."""
+
+    messages: tuple[ChatMessage, ...]
+    tools: tuple[Tool, ...] = ()
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    n: int = 1
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def root(self) -> bytes:
+        return _digest(list(self.tools))
+
+    @cached_property
+    def chain(self) -> tuple[bytes, ...]:
+        """A key for each message, of it and all before it."""
+        return chained(self.root, self.messages)
+
+
+def chained(before: bytes, messages: Sequence[ChatMessage]) -> tuple[bytes, ...]:
+    keys: list[bytes] = []
+    for message in messages:
+        before = hashlib.blake2b(before + message.key, digest_size=16).digest()
+        keys.append(before)
+    return tuple(keys)
+
+
+def _digest(value: Any) -> bytes:
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

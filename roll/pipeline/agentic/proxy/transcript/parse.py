@@ -1,0 +1,131 @@
+"""What a model said as a message: its thinking, its text and its tool calls, by transformers' response templates."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from roll.pipeline.agentic.env_manager.chat import ChatEncoder
+from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, Call, ChatMessage, Tool
+
+_OPENING = "<|im_start|>assistant\n"  # what the templates below begin an answer with; any other mark would do
+_THINKING = {"open": "<think>", "close": "</think>", "content": "text"}
+_TEXT = {"content": "text"}
+HERMES = {
+    "defaults": {"role": ASSISTANT},
+    "start_anchor": _OPENING,
+    "fields": {
+        "thinking": _THINKING,
+        "tool_calls": {
+            "open_pattern": r"\s*<tool_call>",
+            "close": "</tool_call>",
+            "repeats": True,
+            "content": "json",
+            "transform": {"type": "function", "function": "{content}"},
+        },
+        "content": _TEXT,
+    },
+}
+"""Qwen2.5, Qwen3, Hermes: <tool_call>{"name": ..., "arguments": {...}}</tool_call>."""
+QWEN_XML = {
+    "defaults": {"role": ASSISTANT},
+    "start_anchor": _OPENING,
+    "fields": {
+        "thinking": _THINKING,
+        "tool_calls": {
+            "open_pattern": r"\s*<tool_call>\s*<function=(?P<name>[^>\n]+)>",
+            "close_pattern": r"</function>\s*</tool_call>",
+            "repeats": True,
+            "content": "xml-inline",
+            "content_args": {"tag_pattern": r"<parameter=(?P<key>[^>\n]+)>\s*(?P<value>.*?)\s*</parameter>"},
+            "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
+        },
+        "content": _TEXT,
+    },
+}
+"""Qwen3.5 and Qwen3-Coder: <tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>."""
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """`is_malformed`: there was a call that cannot be read; its text is in the message as it was said."""
+
+    message: ChatMessage
+    is_malformed: bool = False
+
+
+@dataclass(frozen=True)
+class Parser:
+    encoder: ChatEncoder
+
+    @cached_property
+    def template(self) -> Mapping[str, Any] | None:
+        """How calls are written; None where no form is known that the chat template writes."""
+        own = getattr(self.encoder.tokenizer, "response_template", None)
+        source = self.encoder.template_source
+        if own or "<tool_call>" not in source:
+            return own or None
+        return QWEN_XML if "<function=" in source else HERMES
+
+    @property
+    def takes_tools(self) -> bool:
+        return self.template is not None and "tools" in self.encoder.template_source
+
+    def text(self, ids: np.ndarray) -> str:
+        """The answer with the special tokens in it, which may mark calls, without the one that ends it."""
+        ended = len(ids) and int(ids[-1]) in self.encoder.ends.tokens
+        return self.encoder.show(ids[:-1] if ended else ids)
+
+    def parse(self, text: str, tools: Sequence[Tool], prefix: str) -> Parsed:
+        """`prefix`: of the ids of the calls."""
+        text = self.encoder.answer_opening + text
+        plain = Parsed(ChatMessage(ASSISTANT, self._visible(text)))
+        schema: Mapping[str, Any] | None = self.template if tools else HERMES
+        if schema is None or not ("<think>" in text or "</think>" in text or tools):
+            return plain
+        if not tools and schema is HERMES:
+            schema = {**HERMES, "fields": {"thinking": _THINKING, "content": _TEXT}}
+        if "start_anchor" in schema and schema["start_anchor"] == _OPENING and "<" not in text:
+            return plain
+        try:
+            found = self.encoder.tokenizer.parse_response(
+                text, dict(schema), prefix=_OPENING, tools=[dict(tool) for tool in tools] or None
+            )
+            calls = tuple(_call(call, f"{prefix}{i}") for i, call in enumerate(found.get("tool_calls") or ()))
+        except Exception:  # it raises ValueError, KeyError and others of what is no call
+            return Parsed(plain.message, is_malformed=True)
+        content = str(found.get("content") or "")
+        before = _before_calls(text)
+        if calls and before and before not in content:
+            content = f"{before}{content}"
+        return Parsed(ChatMessage(ASSISTANT, self._visible(content), str(found.get("thinking") or ""), calls))
+
+    def _visible(self, text: str) -> str:
+        return self._marks.sub("", text) if self._marks.pattern else text
+
+    @cached_property
+    def _marks(self) -> re.Pattern[str]:
+        """The tokenizer's special tokens as texts."""
+        names = (str(self.encoder.tokenizer.convert_ids_to_tokens(token)) for token in self.encoder.ends.special)
+        return re.compile("|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)))
+
+
+def _before_calls(text: str) -> str:
+    """What is said between the thinking and the first call: the parser keeps only what stands behind the last one."""
+    return text.rpartition("</think>")[2].partition("<tool_call>")[0].strip()
+
+
+def _call(found: Mapping[str, Any], call_id: str) -> Call:
+    inner = found["function"]
+    name, arguments = inner["name"], inner.get("arguments", {})
+    if isinstance(arguments, str):
+        arguments = json.loads(arguments)
+    if not isinstance(name, str) or not name or not isinstance(arguments, dict):
+        raise ValueError("a call is a name and a mapping of arguments")
+    return Call(name, json.dumps(arguments, ensure_ascii=False), call_id)

@@ -1,0 +1,62 @@
+"""A program's messages as token ids, and sampled ids as a message, by the model's own chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from roll.errors import EnvError, describe
+from roll.pipeline.agentic.env_manager.chat import ChatEncoder
+from roll.pipeline.agentic.proxy.transcript.message import ChatMessage, Tool
+
+
+class RenderRefused(EnvError):
+    """The chat template does not take the messages."""
+
+
+@dataclass(frozen=True)
+class Renderer:
+    encoder: ChatEncoder
+
+    def whole(self, messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> np.ndarray:
+        """Ids of the conversation up to where the next answer begins. int32. Raises RenderRefused."""
+        try:
+            return self.encoder.encode(self._text(messages, tools, True))
+        except Exception as error:  # whatever a template raises
+            raise RenderRefused(f"the chat template does not take these messages: {describe(error)}") from None
+
+    def behind(
+        self, messages: Sequence[ChatMessage], place: int, tools: Sequence[Tool], said: np.ndarray
+    ) -> np.ndarray | None:
+        """Ids between the sampled answer `said`, which is message `place`, and where the next answer begins: the end of
+        its turn, unless it has ended, and all later messages. None where nothing can be put behind sampled tokens: the
+        template writes the messages up to there in another way when others follow (Qwen3 drops their thinking), or no
+        special token begins what follows."""
+        try:
+            before = self._text(messages[: place + 1], tools, False)
+            whole = self._text(messages, tools, True)
+        except Exception:  # it may still take the conversation as a whole
+            return None
+        closing = self._closing(before)
+        if whole[:closing] != before[:closing]:
+            return None
+        ids = self.encoder.encode(whole[closing:])
+        if not len(ids) or int(ids[0]) not in self.encoder.ends.special:
+            return None
+        if len(said) and int(said[-1]) in self.encoder.ends.tokens:
+            begins_next = closing == len(before.rstrip()) and int(ids[0]) == int(said[-1])
+            return ids[1:] if closing < len(before.rstrip()) or begins_next else ids
+        return ids
+
+    def _closing(self, text: str) -> int:
+        """Where the end of the last turn begins; the end of the text without white space where none closes it."""
+        bare = text.rstrip()
+        marks = (str(self.encoder.tokenizer.convert_ids_to_tokens(token)) for token in self.encoder.ends.special)
+        return min((len(bare) - len(mark) for mark in marks if mark and bare.endswith(mark)), default=len(bare))
+
+    def _text(self, messages: Sequence[ChatMessage], tools: Sequence[Tool], asks: bool) -> str:
+        given: list[dict[str, Any]] = [message.for_template() for message in messages]
+        return self.encoder.render(given, [dict(tool) for tool in tools], asks)

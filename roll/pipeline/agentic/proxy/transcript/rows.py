@@ -1,0 +1,65 @@
+"""Training rows of a session: one per branch, in which every sampled token is trained once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from roll.pipeline.agentic.proxy.transcript.tree import Answer, Node
+from roll.types.rollout import Trajectory, routes_of_row
+
+
+def transcript_rows(root: Node) -> Iterator[tuple[Trajectory, Answer]]:
+    """A row for every path from the root to a leaf, in the order in which the leaves were sampled, with the answer that
+    ends it. The mask is True on sampled tokens that were delivered and that no earlier row has; a row without such
+    tokens is left out. The ids of a row are exactly what an engine was sent for its last answer, and what it sampled.
+
+    Rewards stand at nothing yet: every row has `reward` NaN and zeros as turn_rewards."""
+    leaves = [node for node in root.below() if not node.children and node.answer is not None]
+    trained: set[int] = set()
+    number = 0
+    for leaf in sorted(leaves, key=lambda node: _of(node).request):
+        path = leaf.path()
+        own = [node for node in path if node.answer is not None and node.answer.delivered and id(node) not in trained]
+        if not own:
+            continue
+        trained |= {id(node) for node in own}
+        path = path[: path.index(own[-1]) + 1]  # what nobody received at its end is context of nothing
+        yield _row(path, {id(node) for node in own}, number), _of(path[-1])
+        number += 1
+
+
+def _of(node: Node) -> Answer:
+    assert node.answer is not None
+    return node.answer
+
+
+def _row(path: list[Node], own: set[int], number: int) -> Trajectory:
+    """`own`: the nodes of the path that this row trains."""
+    ids = np.concatenate([node.ids for node in path]).astype(np.int32)
+    mask = np.zeros(len(ids), bool)
+    log_probs = np.zeros(len(ids), np.float32)
+    versions = np.full(len(ids), -1, np.int32)
+    begin = 0
+    for node in path:
+        end = begin + len(node.ids)
+        if id(node) in own:
+            sampled, part = _of(node).generation, slice(node.begin, node.begin + len(node.ids))
+            mask[begin:end] = True
+            log_probs[begin:end] = sampled.log_probs[part]
+            versions[begin:end] = sampled.policy_versions[part]
+        begin = end
+    last = _of(path[-1]).generation
+    num_runs = int(mask[0]) + int((mask[1:] & ~mask[:-1]).sum())
+    return Trajectory(
+        input_ids=ids,
+        response_mask=mask,
+        log_probs=log_probs,
+        policy_versions=versions,
+        routes=routes_of_row(last.routes, len(ids)),
+        reward=float("nan"),
+        finish_reason=last.finish_reason,
+        turn=number,
+        turn_rewards=np.zeros(num_runs, np.float32),
+    )
