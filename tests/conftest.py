@@ -24,7 +24,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["RAY_AUTH_MODE"] = "disabled"  # else Ray writes a token file into the home directory
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-os.environ["RAY_worker_niceness"] = "0"  # Ray's own 15 would let any other process of the machine starve a test
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - by its own 15 any other process would starve a test
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

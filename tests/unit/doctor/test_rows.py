@@ -7,7 +7,6 @@ from roll.doctor.rows import reward_findings
 from roll.types.rollout import Task
 from tests.helpers.configs import config
 
-
 OPENINGS = ["", "<think>\n", "<think>\nOkay,", "[THINK]", "<|channel|>analysis<|message|>"]
 FORM = r".*</think>.*$"
 
