@@ -22,13 +22,13 @@ class Plan:
     is_good: bool
 
 
-async def plan_of(text: str, name: str) -> Plan:
-    """Relative paths are those of the folder that the studio was started in, as with a run. A caller that is cancelled
-    ends the process."""
+async def plan_of(text: str, name: str, elsewhere: bool = False) -> Plan:
+    """Relative paths are those of the folder that the studio was started in, as with a run. `elsewhere`: it is to run
+    on a machine with other files. A caller that is cancelled ends the process."""
     with tempfile.TemporaryDirectory(prefix="roll-studio-") as folder:
         file = Path(folder) / f"{name}.yaml"
         file.write_text(text, encoding="utf-8")
-        words = (sys.executable, "-m", "roll", "plan", str(file))
+        words = (sys.executable, "-m", "roll", "plan", str(file), *(("--elsewhere",) if elsewhere else ()))
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
             *words, stdout=pipe, stderr=pipe, stdin=asyncio.subprocess.DEVNULL

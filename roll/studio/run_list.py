@@ -100,7 +100,7 @@ class RunList:
         return found
 
     def _glance(self, key: str, directory: Path) -> Glance | None:
-        """None for a run.json that cannot be read, and for a run that was removed meanwhile."""
+        """None for a run that was removed meanwhile. One whose run.json cannot be read is listed as broken."""
         has_waited = key in self._silent or len(self._silent) >= _MOST_WAITED_FOR
         try:
             patience_s = _SHORT_S if has_waited else self._patience_s
@@ -108,11 +108,13 @@ class RunList:
             self._silent.discard(key)
         except Unanswered:
             self._silent.add(key)
-            return self._seen.get(key) or _silent(key, directory)
+            return self._seen.get(key) or _unread(key, directory, "unknown")
         except ConfigError:
             self._runs.pop(key, None)
             self._silent.discard(key)
-            return None
+            if not (is_logs(directory / "logs") or is_logs(directory)):
+                return None
+            self._seen[key] = _unread(key, directory, "broken")
         return self._seen[key]
 
     def _look(self, key: str, directory: Path) -> None:
@@ -140,9 +142,9 @@ def run_directories(folder: Path, depth: int = _DEPTH) -> Iterator[Path]:
             yield from run_directories(folder / name, depth - 1)
 
 
-def _silent(key: str, directory: Path) -> Glance:
-    """Stands for a run whose files have not answered yet."""
-    return Glance(key, directory.name, directory, "unknown", 0, None, "", None, None, 0.0)
+def _unread(key: str, directory: Path, state: State) -> Glance:
+    """Stands for a run whose files have not answered yet, or cannot be read."""
+    return Glance(key, directory.name, directory, state, 0, None, "", None, None, 0.0)
 
 
 def _glance(key: str, run: RunFiles) -> Glance:

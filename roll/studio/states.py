@@ -10,7 +10,7 @@ import psutil
 
 from roll.pipeline.records.run_record import RunStart
 
-State = Literal["running", "finished", "stopped", "failed", "killed", "unknown"]
+State = Literal["running", "finished", "stopped", "failed", "killed", "unknown", "broken"]
 SILENT_S = 300.0
 """A run of another machine that has written nothing for so long counts as killed."""
 _STOPPED = frozenset({129, 130, 143})

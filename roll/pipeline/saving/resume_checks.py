@@ -1,7 +1,7 @@
 """What is wrong with going on from a checkpoint under this configuration: found before any process is started."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -16,7 +16,7 @@ from roll.errors import ConfigError, StrategyError
 from roll.pipeline.saving.checkpoint import Checkpoint
 from roll.pipeline.saving.manifest import reason
 from roll.pipeline.saving.model_files import read_model_config
-from roll.pipeline.saving.resume_rules import differences
+from roll.pipeline.saving.resume_rules import Difference, differences
 
 logger = logging.getLogger(__name__)
 
@@ -92,22 +92,43 @@ def state_of_roles(config: RunConfig, plan: RunPlan) -> dict[str, Any]:
     }
 
 
-def check_resume(checkpoint: Checkpoint, config: RunConfig, plan: RunPlan, kind: type[S]) -> tuple[S, frozenset[str]]:
-    """The saved state, and the keys whose new values hold from now on, each of which is told. Raises ConfigError with
-    everything that stands against going on."""
+def resume_problems(checkpoint: Checkpoint, config: RunConfig, plan: RunPlan) -> tuple[str, ...]:
+    """Everything that stands against going on, for a plan; empty where nothing does."""
     try:
-        state = kind.model_validate(checkpoint.state.run)
+        state = _state(checkpoint, RunState)
+    except ConfigError as error:
+        return tuple(error.problems)
+    return tuple(_refusals(checkpoint, config, plan, state, differences(checkpoint.state.config, config)))
+
+
+def _state(checkpoint: Checkpoint, kind: type[S]) -> S:
+    try:
+        return kind.model_validate(checkpoint.state.run)
     except ValidationError as error:
         raise ConfigError(
             f"{checkpoint.path}: its driver state is not that of a run of this kind: {reason(error)}"
         ) from error
-    found = differences(checkpoint.state.config, config)
+
+
+def _refusals(
+    checkpoint: Checkpoint, config: RunConfig, plan: RunPlan, state: RunState, found: Sequence[Difference]
+) -> list[str]:
     problems = [f"{d} since the checkpoint, but {d.rule.why}." for d in found if d.rule.effect == "refused"]
     for role, worker in config.learning_roles.items():
         problems += _role_problems(checkpoint, role, worker, plan.trains[role], state)
-    if problems:
-        keep = f"Resuming from {checkpoint.path} needs the settings it was saved under; or start anew in another "
-        raise ConfigError(*problems, keep + "output_dir.")
+    keep = (
+        f"Resuming from {checkpoint.path} needs the settings it was saved under; or start anew in another output_dir."
+    )
+    return [*problems, keep] if problems else []
+
+
+def check_resume(checkpoint: Checkpoint, config: RunConfig, plan: RunPlan, kind: type[S]) -> tuple[S, frozenset[str]]:
+    """The saved state, and the keys whose new values hold from now on, each of which is told. Raises ConfigError with
+    everything that stands against going on."""
+    state = _state(checkpoint, kind)
+    found = differences(checkpoint.state.config, config)
+    if problems := _refusals(checkpoint, config, plan, state, found):
+        raise ConfigError(*problems)
     applied = [difference for difference in found if difference.rule.effect == "applied"]
     for difference in applied:
         logger.warning("resuming with another setting: %s (%s)", difference, difference.rule.why)

@@ -9,13 +9,15 @@ from dataclasses import dataclass, replace
 from roll.configs.problems import Problem, together
 from roll.configs.run import RunConfig
 from roll.distributed.strategy.table import class_problems
+from roll.errors import ConfigError
 from roll.pipeline.display.memory_report import MemoryReport
 from roll.pipeline.spec import PipelineSpec
 from roll.pipeline.start.load import Loaded
 from roll.pipeline.start.output_folder import folder_problems
 from roll.pipeline.start.preflight import choices, machine_report
-from roll.utils.hub import is_hub_id
+from roll.utils.hub import folder_hint, is_hub_id
 from roll.utils.imports import import_all
+from roll.utils.paths import look_at
 
 NONE: frozenset[str] = frozenset()
 
@@ -57,11 +59,28 @@ def foreseen(
     found = [*start_problems(spec, config, is_plan=True), *memory.problems]
     found += [replace(problem, of="machine") for problem in memory.machine_problems]
     found += [each for each in said if isinstance(each, Problem)]
+    found += _checkpoint_problems(loaded)
     stops, unchecked = sort_out(found, config, asked, ignored)
     unchecked += [*machine_report(config).unchecked, *_of_other_machines(config)]
     lines = [each for each in said if isinstance(each, str)]
     lines += [f"Not checked here: {text}" for text in dict.fromkeys(unchecked)]
     return Foreseen(_told(stops), [*lines, f"Not checked in a plan: {spec.unchecked}."])
+
+
+def _checkpoint_problems(loaded: Loaded) -> list[Problem]:
+    """What a start would find against the checkpoint that it goes on from. Digests are left to the start."""
+    config, place = loaded.config, loaded.config.resume_from_checkpoint
+    if not place or (isinstance(place, str) and not look_at(place).is_directory):
+        return []
+    from roll.pipeline.saving.checkpoint import CheckpointStore
+    from roll.pipeline.saving.resume_checks import resume_problems  # brings what trainers save
+
+    keys = ("resume_from_checkpoint",)
+    try:
+        found = CheckpointStore(config.checkpoint_dir, verify=False).resolve(place, cleans=False)
+    except ConfigError as error:
+        return [Problem(text, keys, "place") for text in error.problems]
+    return [] if found is None else [Problem(text, keys) for text in resume_problems(found, config, loaded.plan)]
 
 
 def beside_mistakes(spec: PipelineSpec, asked: Asked, config: RunConfig) -> list[Problem]:
@@ -139,7 +158,11 @@ def _texts(node: object, path: str) -> Iterator[tuple[str, str]]:
 
 def _of_other_machines(config: RunConfig) -> Iterator[str]:
     names = {worker.model_args.model_name_or_path for worker in config.model_roles.values()}
-    if of_hub := sorted(name for name in names if name is not None and is_hub_id(name)):
-        yield f"{', '.join(of_hub)}: the Hugging Face hub is not asked."
+    of_hub = sorted(name for name in names if name is not None and is_hub_id(name))
+    if owned := [name for name in of_hub if "/" in name]:
+        yield f"{', '.join(owned)}: the Hugging Face hub is not asked."
+    for name in [name for name in of_hub if "/" not in name]:
+        told = "there is no such folder here, and the Hugging Face hub, of which it would be an id, is not asked"
+        yield f"{name}: {told}.{folder_hint(name)}"
     if config.num_nodes > 1 and not os.environ.get("RAY_ADDRESS"):
         yield f"num_nodes: {config.num_nodes} nodes, and RAY_ADDRESS names no cluster (docs/many_nodes.md)."

@@ -60,6 +60,8 @@ class Builder:
             for field, width in ((self._kind, "130px"), (self._example, "320px")):
                 field.props("dense outlined options-dense").style(f"width: {width}")
             ui.space()
+            self._elsewhere = ui.checkbox("for another machine", on_change=self._plan_anew)
+            self._elsewhere.tooltip("The plan does not look for files and logins that only the other machine has.")
             ui.button("Import", on_click=self._open_import, icon="upload").props("flat no-caps")
             ui.button("Download", on_click=self._download, icon="download").props("flat no-caps")
             self._run = ui.button("Run", on_click=self._open_run, icon="play_arrow").props("no-caps")
@@ -109,6 +111,9 @@ class Builder:
         self._show_form()
         await self._think(0.0)
 
+    async def _plan_anew(self) -> None:
+        await self._think(0.0)
+
     async def _typed(self, event: ValueChangeEventArguments[str]) -> None:
         if event.value == self._text:  # what the form wrote
             return
@@ -140,7 +145,7 @@ class Builder:
             return False
         self._state.set_text("planning ...")
         self._state.classes(replace="text-weight-medium soft")
-        self._planning = start(plan_of(text, "new"))
+        self._planning = start(plan_of(text, "new", bool(self._elsewhere.value)))
         with suppress(asyncio.CancelledError):
             plan = await self._planning
             if mine == self._edits and not self._state.is_deleted:

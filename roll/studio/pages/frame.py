@@ -14,7 +14,7 @@ from roll.studio.waits import Unanswered
 REFRESH_S = 2.0
 STATE_COLORS: dict[State, str] = {
     "running": "blue-7", "finished": "green-7", "stopped": "orange-8", "failed": "red-7", "killed": "red-4",
-    "unknown": "grey-6",
+    "unknown": "grey-6", "broken": "red-10",
 }  # fmt: skip
 _PAGES = {"Runs": "/", "New run": "/new"}
 _STYLE = """

@@ -11,8 +11,11 @@ import yaml
 from roll.commands import main
 from roll.configs.load.chosen import Machine
 from roll.configs.problems import Problem
+from roll.pipeline.saving.checkpoint import CheckpointStore
+from roll.pipeline.saving.driver_state import write_state
 from roll.pipeline.start import choose, preflight
 from tests.helpers.configs import tree
+from tests.unit.pipeline.saving.test_resume_checks import saved
 
 ROLL = Path(__file__).resolve().parents[3] / "roll"
 SHAPE = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3, "max_position_embeddings": 64}
@@ -73,6 +76,38 @@ def test_what_would_stop_a_run_fails_the_plan(
     assert plan(*wrong) == 2
     shown = capsys.readouterr()
     assert message in shown.err and not shown.out.rstrip().endswith("The plan works.\n" * 2)
+
+
+def test_a_plain_name_that_is_no_folder_is_asked_about(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """gpt2 is an id of the hub, and so may be modle."""
+    assert plan("pretrain=modle") == 0
+    shown = capsys.readouterr().out
+    assert "Not checked here: modle: there is no such folder here" in shown
+    assert "Did you mean the folder ./model?" in shown
+
+
+def test_a_file_of_a_reward_function_that_is_not_there_fails_the_plan(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("rewards.math.reward=verl_function", "rewards.math.reward_args={path: none.py}")
+    assert plan(*words) == 2
+    assert "there is no file none.py with a reward function" in capsys.readouterr().err
+    assert plan(*words, "--elsewhere") == 0
+    (place / "none.py").write_text("raise OSError('no disk')\n")
+    assert plan(*words) == 2
+    assert "no disk" in capsys.readouterr().err
+
+
+def test_settings_that_the_checkpoint_does_not_let_change_fail_the_plan(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with CheckpointStore("out/checkpoints").writing(3) as directory:
+        write_state(directory, saved(directory, {"pretrain": "model", "track_with": "jsonl"}).state)
+    words = ("output_dir=out", "resume_from_checkpoint=true")
+    assert plan(*words) == 0, capsys.readouterr().err
+    assert plan(*words, "seed=7") == 2
+    said = capsys.readouterr().err
+    assert "seed: 42 -> 7 since the checkpoint" in said and "start anew in another output_dir" in said
 
 
 def test_a_config_json_that_cannot_be_read_fails_the_plan(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

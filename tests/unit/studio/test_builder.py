@@ -128,6 +128,8 @@ def test_a_plan_tells_problems_or_what_would_run(tiny_model_dir: Path, tmp_path:
     assert not bad.is_good and any("rollout_batch_size" in problem for problem in bad.problems)
     lost = asyncio.run(plan_of(set_key(text, ("pretrain",), str(tmp_path / "model")), "new"))
     assert not lost.is_good and any("no model directory" in problem for problem in lost.problems)
+    there = asyncio.run(plan_of(set_key(text, ("pretrain",), str(tmp_path / "model")), "new", elsewhere=True))
+    assert there.is_good and "no model directory" in there.text, "the other machine may have it"
 
 
 def test_a_run_gets_a_new_directory_below_the_folder(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_a_builder_that_is_left_says_nothing_of_its_plan(
 ) -> None:
     begun = threading.Event()
 
-    async def plan(text: str, name: str) -> Plan:
+    async def plan(text: str, name: str, elsewhere: bool) -> Plan:
         begun.set()
         with suppress(asyncio.CancelledError):  # it ends when it is no longer wanted
             await asyncio.sleep(60)

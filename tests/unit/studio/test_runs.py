@@ -124,7 +124,8 @@ def test_a_damaged_run_hides_no_other(tmp_path: Path) -> None:
     make_run(tmp_path / "good", "good")
     make_run(tmp_path / "bad")
     (tmp_path / "bad" / "logs" / "run.json").write_text("{")
-    assert [glance.name for glance in RunList([tmp_path]).glances()] == ["good"]
+    glances = {glance.name: glance.state for glance in RunList([tmp_path]).glances()}
+    assert glances == {"good": "finished", "bad": "broken"}
 
 
 def test_a_run_goes_on_while_its_process_is_there() -> None:

@@ -49,7 +49,10 @@ def test_a_pipe_in_a_run_hangs_neither_it_nor_others(tmp_path: Path, name: str) 
         write(run, 2, record(prompt_text=run.name))
     with_pipe(bad, name)
     found = RunList([tmp_path], patience_s=60.0)
-    assert {glance.name for glance in found.glances()} == {"good", *([] if name == "logs/run.json" else ["bad"])}
+    assert {glance.name for glance in found.glances()} == {"good", "bad"}
+    assert [glance.state for glance in found.glances() if glance.name == "bad"] == (
+        ["broken"] if name == "logs/run.json" else ["finished"]
+    )
     indexes = RolloutIndexes(found)
     assert prompts(indexes, good) == ["good"]
     assert prompts(indexes, bad) == ([] if name in FILES[:2] else ["bad"]), "no metrics know its steps"

@@ -11,6 +11,7 @@ from typing import Literal, cast
 from roll.configs.load.aliases import LLM_JUDGE, REWARD_MODEL
 from roll.configs.problems import Problem
 from roll.datasets.rows import GROUND_TRUTH, Columns, Domain
+from roll.errors import describe
 from roll.pipeline.rlvr.judge.build import api_judge, way_of
 from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.rewards.base import REQUIRED, ROW_CHECK, TAKES_BATCH, BatchReward, Reward, RowCheck
@@ -148,7 +149,8 @@ def _part_problems(part: Part, config: RewardConfig) -> Iterator[Problem]:
         yield Problem(f"{part.key}.reward: {error}.", keys, "place" if is_away else "run")
         return
     if part.reward != LLM_JUDGE:  # it is built from the domain's settings
-        yield from (Problem(text, keys) for text in _call_problems(part, found))
+        wrong = [Problem(text, keys) for text in _call_problems(part, found)]
+        yield from wrong or _build_problems(part, found, keys)
 
 
 def _call_problems(part: Part, found: object) -> Iterator[str]:
@@ -175,11 +177,21 @@ def _call_problems(part: Part, found: object) -> Iterator[str]:
     except TypeError as error:
         yield f"{key}.reward_args: {_called_as(part, is_class, signature)}: {error}."
         return
-    if name in BUILTINS and BUILTINS[name].is_quick:
-        try:
-            found(**args)
-        except (re.error, TypeError, ValueError) as error:
-            yield f"{key}.reward_args: {name}: {error}."
+
+
+def _build_problems(part: Part, found: object, keys: tuple[str, ...]) -> Iterator[Problem]:
+    """Of one that comes with roll; some import a function of the user's, whose module may raise anything."""
+    if part.reward not in BUILTINS or not BUILTINS[part.reward].is_quick or not callable(found):
+        return
+    at = f"{part.key}.reward_args: {part.reward}"
+    try:
+        found(**part.args)
+    except FileNotFoundError as error:
+        yield Problem(f"{at}: {error}.", keys, "place")
+    except (re.error, ImportError, TypeError, ValueError) as error:
+        yield Problem(f"{at}: {error}.", keys)
+    except Exception as error:
+        yield Problem(f"{at}: {describe(error)}.", keys)
 
 
 def _called_as(part: Part, is_class: bool, signature: inspect.Signature) -> str:
