@@ -15,13 +15,12 @@ from roll.importers.shell_state import State
 from roll.importers.shell_tests import all_of, any_of, negated, verdict
 from roll.importers.shell_tree import TreeReader
 from roll.importers.shell_values import text_of, words_of
+from roll.importers.shell_variables import ASSIGNMENT, Variables
 
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=(.*)", re.DOTALL)
 _DECLARING = ("export", "local", "declare", "readonly", "typeset")
 _CHANGE = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:(\+\+|--)|([-+*/%]?)=(?!=)(.*))\s*", re.DOTALL)
 _RUNS_TEXT = ("bash", "sh", "zsh")
 _MOST_COMMANDS = 200
-_DECIDES = "stands in an if or a loop and is not followed"
 
 Verdict = bool | None | str
 DONE = "done"
@@ -41,8 +40,9 @@ class Walk:
     state: State = field(default_factory=State)
     found: list[list[str]] = field(default_factory=list)
     depth: int = 0
-    undecided: int = 0
-    _local: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._variables = Variables(self.state)
 
     def script(self, steps: Steps) -> None:
         with suppress(_Ends):
@@ -76,11 +76,11 @@ class Walk:
 
     def _perhaps(self, node: Node) -> Verdict:
         """What runs only if something holds that nothing here decides."""
-        self.undecided += 1
+        self._variables.undecided += 1
         try:
             return self._node(node)
         finally:
-            self.undecided -= 1
+            self._variables.undecided -= 1
 
     def _node(self, node: Node) -> Verdict:
         self.state.step()
@@ -142,7 +142,7 @@ class Walk:
 
     def _for(self, node: For) -> Verdict:
         words = self.state.entries("@") if node.words is None else self._words(node.words)
-        if not node.name or not words or any("$" in word for word in words) or self.undecided:
+        if not node.name or not words or any("$" in word for word in words) or self._variables.undecided:
             if node.name:
                 self.state.leave_open(node.name)
             if node.words is None or words or not node.name:
@@ -167,16 +167,16 @@ class Walk:
         name, step, sign, sum = change[1], change[2], change[3], change[4]
         first = f"{name} {step[0]} 1" if step else f"{name} {sign} ({sum})" if sign else sum
         value = whole_number(first, self.state.variables)
-        self._set(name, "" if value is None else str(value), is_known=value is not None)
+        self._variables.write(name, "" if value is None else str(value), is_known=value is not None)
         return DONE
 
     def _simple(self, words: tuple[str, ...]) -> Verdict:
         start = 0
-        while start < len(words) and _ASSIGNMENT.fullmatch(words[start]):
+        while start < len(words) and ASSIGNMENT.fullmatch(words[start]):
             start += 1
         if start == len(words):
             for word in words:
-                self._assign(word)
+                self._variables.assign(word)
             return DONE
         return self._run(words[start:])
 
@@ -188,7 +188,7 @@ class Walk:
         if words[0] in ("[", "[[", "test"):
             return verdict(words, self.state)
         if words[0] in _DECLARING:
-            self._declare(words)
+            self._variables.declare(words)
             return DONE
         return self._program(self._words(words))
 
@@ -200,7 +200,7 @@ class Walk:
         name = words[0] if words else ":"
         if name in (":", "true", "false"):
             return name != "false"
-        if name in ("exit", "return") and not self.undecided:
+        if name in ("exit", "return") and not self._variables.undecided:
             raise _Ends(name)
         if name in self.state.functions and self.depth <= DEEPEST:
             return self._call(name, words[1:])
@@ -237,8 +237,8 @@ class Walk:
     def _call(self, name: str, arguments: list[str]) -> Verdict:
         held, local = self.state.arguments, dict(self.state.variables)
         self.state.arguments = arguments
-        names = self._local
-        self._local = set()
+        names = self._variables.local
+        self._variables.local = set()
         try:
             return self._walk(self.state.functions[name])
         except _Ends as end:
@@ -246,11 +246,11 @@ class Walk:
                 raise
             return None
         finally:
-            for each in self._local:
+            for each in self._variables.local:
                 self.state.variables.pop(each, None)
                 if each in local:
                     self.state.variables[each] = local[each]
-            self.state.arguments, self._local = held, names
+            self.state.arguments, self._variables.local = held, names
 
     def _text(self, text: str) -> Verdict:
         """Of a script within the script."""
@@ -264,59 +264,6 @@ class Walk:
                 raise
             self.state.note(f"The script in {text[:60]} cannot be read: {error}.")
             return DONE
-
-    def _declare(self, words: tuple[str, ...]) -> None:
-        for word in words[1:]:
-            if _ASSIGNMENT.fullmatch(word):
-                self._assign(word, is_local=words[0] in ("local", "declare", "typeset"))
-
-    def _assign(self, word: str, is_local: bool = False) -> None:
-        match = _ASSIGNMENT.fullmatch(word)
-        assert match is not None
-        name, index, adds, value = match.groups()
-        if is_local and self.state.arguments is not None:
-            self._local.add(name)
-        if self.undecided:
-            self._set(name, value, is_known=False)
-        elif index is not None:
-            self._entry(name, index[1:-1], text_of(value, self.state))
-        elif value.startswith("(") and value.endswith(")"):
-            array = _entries(value[1:-1], self.state)
-            self.state.assign_array(name, [*self.state.entries(name), *array] if adds else array)
-        elif adds and name in self.state.arrays:
-            first, *others = self.state.arrays[name] or [""]
-            self.state.assign_array(name, [first + text_of(value, self.state), *others])
-        else:
-            text = text_of(value, self.state)
-            self.state.assign(name, (self.state.known(name) or "") + text if adds else text)
-
-    def _entry(self, name: str, index: str, value: str) -> None:
-        place = whole_number(index, self.state.variables)
-        values = list(self.state.entries(name))
-        if place is not None and 0 <= place <= len(values):
-            self.state.assign_array(name, [*values[:place], value, *values[place + 1 :]])
-
-    def _set(self, name: str, value: str, is_known: bool) -> None:
-        """Sets a variable; one of which nothing tells the value is left as it was, or open."""
-        if is_known and not self.undecided:
-            self.state.assign(name, value)
-            return
-        self.state.note(f"{name}={value} {_DECIDES}.")
-        self.state.leave_open(name)
-
-
-def _entries(inside: str, state: State) -> list[str]:
-    """Words of an array as it is written, one after the other."""
-    reader = TreeReader(inside)
-    found: list[str] = []
-    while True:
-        reader.skip(newlines=True)
-        if reader.at >= len(inside):
-            return found
-        written = reader.word()
-        reader.at += not written
-        found += words_of(written, state) if written else []
-        state.spend(0)
 
 
 def _script_in(words: list[str]) -> str | None:
