@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from roll.configs.data import DataArgs
+from roll.datasets.answers.parts import reasoning_of
 from roll.datasets.answers.turns import Message, Turns
 from roll.datasets.loader import DataFile, Row
 from roll.datasets.media import check_text_alone
@@ -77,7 +78,20 @@ class Columns:
             messages = [*asked, *answer]
         messages = with_system(messages, row, self.system, args.system_prompt)
         tools = () if self.tools is None else tools_in(row, self.tools)
-        return Conversation(messages, tools, len(messages) - len(answer) if answer else 0, unanswered)
+        given = len(messages) - len(answer) if answer else 0
+        self._check_says_something(messages, given, row)
+        return Conversation(messages, tools, given, unanswered)
+
+    def _check_says_something(self, messages: list[Message], given: int, row: Row) -> None:
+        answers = [place for place, message in enumerate(messages) if message["role"] == "assistant" and place >= given]
+        answers = [place for place in answers if messages[place].get("weight") != 0]
+        for place in answers if self.train_on == "all" else answers[-1:]:
+            message = messages[place]
+            if not message["content"].strip() and not message.get("tool_calls") and reasoning_of(message) is None:
+                raise ConfigError(
+                    f"{row.where}: message {place + 1} (assistant) is empty, so that a model would learn to end at "
+                    "once. Correct the row, leave it out, or give the message a weight of 0"
+                )
 
     def reads(self, row: Row, args: DataArgs) -> list[str | None]:
         """The columns that a run reads of the row."""

@@ -33,6 +33,11 @@ _TOOLS = ("tool", "ipython", "observation", "tool_response")  # roles whose cont
 _PAIRS_OF_KEYS = (
     ("role", "content"), ("role", "tool_calls"), ("role", "function_call"), ("role", "value"), ("from", "value"),
 )  # fmt: skip
+_EXCHANGES = (
+    ("input", "output"), ("user", "assistant"), ("human", "assistant"), ("human", "gpt"), ("question", "answer"),
+    ("prompt", "response"), ("query", "response"), ("instruction", "output"),
+)  # fmt: skip
+"""Keys of a turn and its answer in one mapping, as Capybara has them."""
 _SHAPE = "must be a list of messages, each with role and content, such as [{'role': 'user', 'content': '...'}]"
 _TURN = re.compile(r"\n\n(Human|Assistant):")
 
@@ -62,7 +67,7 @@ def conversation_column(row: Row, but: str) -> str | None:
 def are_messages(value: object) -> bool:
     """True of what looks like messages, clean or not: a list of mappings with roles and contents."""
     found = plain(value)
-    return isinstance(found, list) and bool(found) and all(map(_is_message, found))
+    return isinstance(found, list) and bool(found) and (all(map(_is_message, found)) or _exchange(found) is not None)
 
 
 def told_in_text(value: object) -> object:
@@ -104,10 +109,31 @@ def clean_messages(value: object, parses: bool = True) -> list[Message]:
     found = plain(value)
     if isinstance(found, Mapping) and _is_columns(found):
         found = [dict(zip(found, each, strict=True)) for each in zip(*found.values(), strict=True)]
+        value = found
+    if isinstance(found, list) and (keys := _exchange(found)) is not None:
+        found = value = _both_sides(found, *keys)
     if not isinstance(found, list) or not found:
         raise _Shapeless(_SHAPE)
     given = value if isinstance(value, list) else found
     return [_clean(message, given[place], place + 1, parses) for place, message in enumerate(found)]
+
+
+def _exchange(turns: list[Any]) -> tuple[str, str] | None:
+    """The keys of both sides, where every item is a turn and its answer."""
+    if not turns or not all(
+        isinstance(turn, Mapping) and not {"role", "from", "content"} & set(turn) for turn in turns
+    ):
+        return None
+    return next((keys for keys in _EXCHANGES if all(set(keys) <= set(turn) for turn in turns)), None)
+
+
+def _both_sides(turns: list[Any], asked: str, answered: str) -> list[Message]:
+    messages: list[Message] = []
+    for number, turn in enumerate(turns):
+        if not number and isinstance(turn.get("system"), str) and turn["system"]:
+            messages.append({"role": "system", "content": turn["system"]})
+        messages += [{"role": "user", "content": turn[asked]}, {"role": "assistant", "content": turn[answered]}]
+    return messages
 
 
 class _Shapeless(ValueError):
@@ -117,7 +143,8 @@ class _Shapeless(ValueError):
 def _is_columns(value: Mapping[str, Any]) -> bool:
     """True of the form that sequences of mappings have in data sets: a list for every key."""
     is_lists = all(isinstance(each, list) for each in value.values())
-    return is_lists and ("role" in value or "from" in value) and len({len(each) for each in value.values()}) == 1
+    names = {"role", "from"} & set(value) or any(set(keys) <= set(value) for keys in _EXCHANGES)
+    return is_lists and bool(names) and len({len(each) for each in value.values()}) == 1
 
 
 def _clean(value: Any, given: Any, place: int, parses: bool) -> Message:

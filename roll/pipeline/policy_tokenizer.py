@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from roll.configs.model import ModelArgs
 from roll.configs.strategies.model_numbers import text_part
+from roll.datasets.answers.ends import asks
 from roll.errors import ConfigError
 from roll.models.tokenizer import tokenizer_key, tokenizer_of
 from roll.pipeline.saving.model_files import read_model_config
@@ -20,6 +21,8 @@ def policy_tokenizer(role: str, args: ModelArgs) -> PreTrainedTokenizerBase:
         return tokenizer_of(args)
     key = tokenizer_key(role, args)
     tokenizer = tokenizer_of(args, key)
+    if args.model_name_or_path is not None:
+        asks(tokenizer, str(args.model_name_or_path))
     model, _ = read_model_config(args)
     size = text_part(model).get("vocab_size") if model is not None else None
     largest = max(tokenizer.get_vocab().values())

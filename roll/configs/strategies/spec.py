@@ -40,6 +40,17 @@ class ShareKey:
 
 
 @dataclass(frozen=True)
+class ModelRegistry:
+    """Where an engine has its list of architectures. `engine`: its name for people; `read`: path of a function (folder
+    of `package`) -> Registry; `plugins`: the group of entry points by which others bring more."""
+
+    engine: str
+    package: str
+    read: str
+    plugins: str
+
+
+@dataclass(frozen=True)
 class Choice:
     """A role that runs on a strategy, as the strategy's spec is asked about it."""
 
@@ -104,6 +115,7 @@ class StrategySpec:
     memory: Mapping[Use, str] = field(default_factory=dict)  # (RoleFacts) -> RankMemory
     size_keys: tuple[str, ...] = ()  # keys of strategy_config whose product is num_gpus_per_worker by default
     share: ShareKey | None = None
+    registry: ModelRegistry | None = None
     narrows: tuple[str, ...] = NARROWING  # sampling settings that change the distribution its log-probs are of
     retired: Mapping[str, str] = field(default_factory=dict)  # keys that older engines had, and why they do nothing
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from roll.configs.strategies.spec import Package, ShareKey, StrategySpec
+from roll.configs.strategies.spec import ModelRegistry, Package, ShareKey, StrategySpec
 from roll.utils.imports import resolve
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ _TORCH = (Package("torch"), Package("transformers"))
 _DEEPSPEED = (*_TORCH, Package("deepspeed", "deepspeed"))
 _MEGATRON = (*_TORCH, Package("megatron", "megatron"))
 _CLASSES, _CONFIGS = "roll.distributed.strategy", "roll.configs.strategies"
+_REGISTRIES = "roll.pipeline.start.engine_models"
 _MEMORY = "roll.configs.memory"
 _SIZES = ("tensor_parallel_size", "tp_size", "pipeline_parallel_size", "pp_size")
 
@@ -110,6 +111,7 @@ _SPECS = (
         largest_adapter=512,
         problems=f"{_CLASSES}.vllm.args:problems",
         environment=f"{_CLASSES}.vllm.args:environment",
+        registry=ModelRegistry("vLLM", "vllm", f"{_REGISTRIES}:vllm_registry", "vllm.general_plugins"),
         memory={"generate": f"{_MEMORY}.engine:vllm_memory"},
         size_keys=_SIZES,
         share=ShareKey("gpu_memory_utilization", own_default=0.92, holds_everything=True),
@@ -133,6 +135,7 @@ _SPECS = (
         devices_per_worker=True,
         problems=f"{_CLASSES}.sglang.args:problems",
         environment=f"{_CLASSES}.sglang.args:environment",
+        registry=ModelRegistry("SGLang", "sglang", f"{_REGISTRIES}:sglang_registry", "sglang.srt.plugins"),
         memory={"generate": f"{_MEMORY}.engine:sglang_memory"},
         size_keys=_SIZES,
         # SGLang computes its default from the GPU and its settings; this is about what comes out on 80 GB.

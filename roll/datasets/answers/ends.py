@@ -10,6 +10,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+_MODEL = "roll_model"  # an attribute of a tokenizer, which is not saved with it
+
+
+def asks(tokenizer: PreTrainedTokenizerBase, model: str) -> None:
+    """Says which model a tokenizer from another folder is used with: its files say where engines stop."""
+    vars(tokenizer)[_MODEL] = model
+
+
 def special_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """Those that have a name (eos_token and the like), and those that only their entry in the vocabulary calls so."""
     marked = (place for place, token in tokenizer.added_tokens_decoder.items() if token.special)
@@ -17,8 +25,10 @@ def special_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
 
 
 def answer_ends(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Tokens at which engines stop: the tokenizer's eos_token, and eos_token_id of the generation_config.json in its
-    folder, or of config.json where that file says none. Example of GLM-4.5: <|endoftext|>, <|user|>, <|observation|>.
+    """Tokens at which engines stop: the tokenizer's eos_token, and eos_token_id of the model's generation_config.json,
+    or of its config.json where that file says none. The model is in the tokenizer's folder unless `asks` says another.
+
+    Example of GLM-4.5: <|endoftext|>, <|user|>, <|observation|>.
     """
     told = _eos_of(_json(tokenizer, "generation_config.json"))
     told = told or _eos_of(_json(tokenizer, "config.json"))
@@ -60,9 +70,10 @@ class Ends:
         shown = ", ".join(repr(self._tokenizer.decode([token])) for token in sorted(self.tokens)) or "none"
         mends = "Use a template that writes one of them behind the assistant's messages (native, of a chat model)"
         if learnt and learnt[-1] in self.special:
+            model = vars(self._tokenizer).get(_MODEL) or self._tokenizer.name_or_path or "the model"
             mends = (
                 f"If {self._tokenizer.decode(learnt[-1:])!r} ends a turn, add {learnt[-1]} to eos_token_id in the "
-                f"generation_config.json of {self._tokenizer.name_or_path or 'the model'}, or name a tokenizer with "
+                f"generation_config.json of {model}, or name a tokenizer with "
                 "that eos_token (model_args.tokenizer_path)"
             )
         return (
@@ -87,14 +98,15 @@ def _ids(value: Any) -> list[int]:
 
 
 def _json(tokenizer: PreTrainedTokenizerBase, file: str) -> Any:
-    """What a file beside the tokenizer says; None without it."""
+    """What a file of the model says; None without it."""
     from transformers.utils.hub import cached_file
 
-    if not tokenizer.name_or_path:
+    folder = vars(tokenizer).get(_MODEL) or tokenizer.name_or_path
+    if not folder:
         return None
     try:
         path = cached_file(
-            tokenizer.name_or_path,
+            folder,
             file,
             _raise_exceptions_for_gated_repo=False,
             _raise_exceptions_for_missing_entries=False,

@@ -37,6 +37,7 @@ from roll.pipeline.saving.hub_checks import hub_problems
 from roll.pipeline.saving.model_files import read_model_config
 from roll.pipeline.saving.rehearsal import room_problems
 from roll.pipeline.start.device_defaults import unplaced
+from roll.pipeline.start.engine_models import engine_model_problems, engine_model_warning
 from roll.pipeline.start.this_machine import this_machine
 from roll.pipeline.tracking.build import missing_logins, missing_trackers, tracker_problems
 from roll.utils.hub import is_hub_id
@@ -74,9 +75,11 @@ def role_strategy_warnings(config: RunConfig) -> list[str]:
         spec = spec_of(choice.worker.strategy_name)
         found += spec.findings(spec.warnings, str, choice)
         found += lora_warnings(choice) if choice.role.learns else ()
-        model = read_model_config(choice.worker.model_args)[0] if spec.runs_transformers else None
-        if model is not None:
-            found += filter(None, (untried_warning(choice, model), cap_warning(choice, model)))
+        if not spec.runs_transformers and choice.role.use != "generate":
+            continue
+        if (model := read_model_config(choice.worker.model_args)[0]) is not None:
+            told = (untried_warning, cap_warning) if spec.runs_transformers else (engine_model_warning,)
+            found += filter(None, (warning(choice, model) for warning in told))
     return found
 
 
@@ -238,6 +241,7 @@ def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any])
         yield from head_model_problems(choice, model)
     if choice.role.use == "generate":
         yield from sent_adapter_model_problems(choice, model)
+        yield from engine_model_problems(choice, model)
     if choice.role.head in ("sequence", "reward"):
         yield from _sequence_head_problems(choice, model)
     if choice.role.head == "sequence":

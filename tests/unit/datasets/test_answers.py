@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from roll.datasets.answers.ends import answer_ends, asks
 from roll.datasets.answers.turns import Turns
 from roll.datasets.loader import Row
 from roll.datasets.templates import PromptTemplate
@@ -222,6 +223,37 @@ def test_config_json_says_what_ends_answers_where_generation_config_does_not(tmp
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
     (tmp_path / "config.json").write_text(f'{{"text_config": {{"eos_token_id": [{end}]}}}}')
     assert Turns(PromptTemplate.load("native", tokenizer, KEY), "all").rows(TALK, ROW)
+
+
+def test_the_model_says_what_ends_answers_where_its_tokenizer_is_from_another_folder(tmp_path: Path) -> None:
+    for name in ("model", "tokenizer"):
+        (tmp_path / name).mkdir()
+    tokenizer = tokenizer_of(BASE, tmp_path / "tokenizer")
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    (tmp_path / "model" / "generation_config.json").write_text(f'{{"eos_token_id": [{end}]}}')
+    assert end not in answer_ends(tokenizer)
+    asks(tokenizer, str(tmp_path / "model"))
+    assert end in answer_ends(tokenizer)
+    assert Turns(PromptTemplate.load("native", tokenizer, KEY), "all").rows(TALK, ROW)
+    tokenizer.save_pretrained(tmp_path / "saved")
+    assert "roll_model" not in (tmp_path / "saved" / "tokenizer_config.json").read_text()
+
+
+def test_a_single_call_that_a_template_forgets_to_end_ends_as_several_do(tmp_path: Path) -> None:
+    """As the template of the distilled DeepSeek-R1."""
+    template = (
+        "{% for m in messages %}{% if m.role == 'assistant' %}A:{{ m.content or '' }}"
+        "{% for c in m.tool_calls or [] %}{{ '' if loop.first else '\n' }}<call>{{ c.function.name }}\n"
+        "{{ c.function.arguments | tojson }}</call>"
+        "{% if not loop.first %}<end_of_calls><|im_end|>{% endif %}{% endfor %}"
+        "{% if not m.tool_calls %}<|im_end|>{% endif %}{% else %}{{ m.role }}:{{ m.content }};{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}A:{% endif %}"
+    )
+    trait = Trait(KEEPS.like, template)
+    ((_, told),) = learnt(tmp_path, trait, CALL[:2])
+    assert told.endswith("</call><end_of_calls><|im_end|>") and told.count("<call>") == 1
+    ((_, told),) = learnt(tmp_path, trait, [user("hi"), answer("", tool_calls=calls(WEATHER, WEATHER))])
+    assert told.endswith("</call><end_of_calls><|im_end|>") and told.count("<call>") == 2
 
 
 @pytest.mark.parametrize("name", ["chatml", "empty"])

@@ -38,8 +38,26 @@ def conversation(row: Mapping[str, Any], **names: Any) -> list[dict[str, Any]]:
         ({"prompt": [USER], "completion": ANSWER}, {"prompt": "prompt", "response": "completion"}),
         ({"input": [USER], "output": "13"}, {"prompt": "input"}),
         ({"instruction": None, "output": None, "messages": [USER, ANSWER]}, {}),
+        ({"conversation": [{"input": "31?", "output": "13"}]}, {}),
+        ({"conversation": {"input": ["31?"], "output": ["13"]}}, {}),
+        ({"conversations": [{"human": "31?", "assistant": "13"}]}, {}),
+        ({"messages": [{"question": "31?", "answer": "13", "score": None}]}, {}),
+        ({"conversation": '[{"prompt": "31?", "response": "13"}]'}, {}),
     ],
-    ids=["ShareGPT", "conversation", "TRL's messages", "TRL's texts", "TRL's message", "Nemotron", "unified columns"],
+    ids=[
+        "ShareGPT",
+        "conversation",
+        "TRL's messages",
+        "TRL's texts",
+        "TRL's message",
+        "Nemotron",
+        "unified columns",
+        "Capybara",
+        "Capybara as columns",
+        "human and assistant",
+        "question and answer",
+        "text of exchanges",
+    ],
 )
 def test_a_shape_of_the_hub_is_the_same_conversation(row: Mapping[str, Any], names: Mapping[str, str]) -> None:
     assert conversation(row, **names) == [USER, ANSWER]
@@ -176,3 +194,27 @@ def test_messages_may_be_the_json_text_of_any_column() -> None:
     assert pair({"prompt": asked, "chosen": said, "rejected": worse}) == ([USER, ANSWER], [USER, WORSE])
     assert prompt({"prompt": asked, "ground_truth": "13"}) == ((USER,), "13")
     assert prompt({"prompt": "[31, 1]?", "ground_truth": "13"})[0][0]["content"] == "[31, 1]?"
+
+
+def test_exchanges_of_several_turns_are_one_conversation() -> None:
+    turns = [{"input": "a", "output": "b", "system": "Be brief."}, {"input": "c", "output": "d", "system": None}]
+    said = [(message["role"], message["content"]) for message in conversation({"conversation": turns})]
+    assert said == [("system", "Be brief."), ("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")]
+
+
+@pytest.mark.parametrize("empty", ["", " \n"])
+def test_an_empty_answer_is_refused_by_row_unless_it_is_not_learnt(empty: str) -> None:
+    for row, place in (
+        ({"messages": [USER, {"role": "assistant", "content": empty}]}, 2),
+        ({"messages": [USER, {"role": "assistant", "content": empty}, USER, ANSWER]}, 2),
+        ({"instruction": "31?", "output": empty}, 2),
+        ({"conversation": [{"input": "31?", "output": "13"}, {"input": "31?", "output": empty}]}, 4),
+    ):
+        with pytest.raises(ConfigError, match=rf"rows.jsonl:7: message {place} \(assistant\) is empty.*weight of 0"):
+            conversation(row)
+    unlearnt = {"role": "assistant", "content": empty, "weight": 0}
+    call = {"role": "assistant", "content": empty, "tool_calls": [{"name": "f", "arguments": {}}]}
+    for messages in ([USER, unlearnt, USER, ANSWER], [USER, call, {"role": "tool", "content": "1"}, ANSWER]):
+        assert len(conversation({"messages": messages})) == 4
+    thought = {"role": "assistant", "content": empty, "reasoning_content": "hm"}
+    assert len(conversation({"messages": [USER, thought]})) == 2

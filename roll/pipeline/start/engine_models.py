@@ -1,0 +1,141 @@
+"""Whether an engine has the architecture of a model, read in its files: importing one takes many seconds."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from roll.configs.problems import Problem
+from roll.configs.strategies.spec import Choice, ModelRegistry
+from roll.configs.strategies.table import spec_of
+
+_SGLANG_ENTRY = re.compile(r"^EntryClass\s*(?::[^=\n]+)?=\s*(\[[^\]]*\]|\w+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Architectures that an engine has code of its own for, and those that it had, each with the last version. Empty
+    where its files are not what they are known to be."""
+
+    known: frozenset[str]
+    dropped: Mapping[str, str]
+
+
+NOTHING = Registry(frozenset(), {})
+
+
+def engine_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+    """An architecture that neither the engine nor transformers has, whose code engines run otherwise."""
+    found = _unknown(choice, model)
+    if found is None or _transformers_has(model):
+        return
+    kinds, registry, engine = found
+    key = choice.name_key
+    last = next((registry.dropped[kind] for kind in kinds if kind in registry.dropped), None)
+    had = f" {engine} {last} was the last with it." if last else ""
+    yield Problem(
+        f"{key}: neither the installed {engine} nor transformers knows {' or '.join(kinds)}, the architecture of "
+        f"{choice.worker.model_args.model_name_or_path}.{had} Install a version that does, or name another model.",
+        (key,),
+        "machine",
+    )
+
+
+def engine_model_warning(choice: Choice, model: Mapping[str, Any]) -> str | None:
+    """An architecture for which the engine has to run the code of transformers."""
+    found = _unknown(choice, model)
+    if found is None or not _transformers_has(model):
+        return None
+    return (
+        f"{choice.role.name}: the installed {found[2]} has no code of its own for {' or '.join(found[0])}, the "
+        f"architecture of {choice.worker.model_args.model_name_or_path}. It runs that of transformers, slower, and "
+        "stops as it starts if that does not fit. Try the model in a small run, or set strategy_name: hf_infer."
+    )
+
+
+def _unknown(choice: Choice, model: Mapping[str, Any]) -> tuple[list[str], Registry, str] | None:
+    """The architectures of a model of which the engine has none, its registry, and its name. None as well where nobody
+    can tell: the engine is not here, or plugins may bring more."""
+    of, kinds = spec_of(choice.worker.strategy_name).registry, model.get("architectures")
+    if of is None or not isinstance(kinds, list) or not kinds or choice.role.use != "generate":
+        return None
+    registry = installed(choice.worker.strategy_name)
+    if not registry.known or registry.known.intersection(map(str, kinds)) or _has_plugins(of):
+        return None
+    return [str(kind) for kind in kinds], registry, of.engine
+
+
+def _has_plugins(of: ModelRegistry) -> bool:
+    return any(not plugin.value.startswith(f"{of.package}.") for plugin in entry_points(group=of.plugins))
+
+
+@cache
+def installed(strategy: str) -> Registry:
+    """What the engine that is installed here knows; an empty one where none is."""
+    spec = spec_of(strategy)
+    root = None if spec.registry is None else _folder(spec.registry.package)
+    return NOTHING if spec.registry is None or root is None else spec.ask(spec.registry.read, Registry, root)
+
+
+def _folder(package: str) -> Path | None:
+    spec = find_spec(package)
+    places = [] if spec is None else list(spec.submodule_search_locations or ())
+    return Path(places[0]) if places else None
+
+
+def _transformers_has(model: Mapping[str, Any]) -> bool:
+    root, kind = _folder("transformers"), model.get("model_type")
+    if root is None or not isinstance(kind, str) or not (root / "models").is_dir():
+        return True  # nobody can tell
+    named = kind.replace("-", "_").replace(".", "_")
+    return bool(named) and ((root / "models" / named).is_dir() or f'"{kind}"' in _auto_names(root))
+
+
+@cache
+def _auto_names(root: Path) -> str:
+    """The text in which transformers lists its families; some of them live in the folder of another."""
+    files = sorted((root / "models" / "auto").glob("*.py"))
+    return "\n".join(file.read_text(encoding="utf-8") for file in files if "config" in file.name or "mapp" in file.name)
+
+
+def vllm_registry(root: Path) -> Registry:
+    try:
+        tree = ast.parse((root / "model_executor" / "models" / "registry.py").read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return NOTHING
+    known: set[str] = set()
+    dropped: dict[str, str] = {}
+    for node in tree.body:
+        target = (
+            node.targets[0]
+            if isinstance(node, ast.Assign)
+            else node.target
+            if isinstance(node, ast.AnnAssign)
+            else None
+        )
+        value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+        if not isinstance(target, ast.Name) or not target.id.endswith("_MODELS") or not isinstance(value, ast.Dict):
+            continue
+        for name, entry in zip(value.keys, value.values, strict=True):
+            if not isinstance(name, ast.Constant) or not isinstance(name.value, str):
+                continue
+            if "PREVIOUSLY" in target.id and isinstance(entry, ast.Constant):
+                dropped[name.value] = str(entry.value)
+            elif isinstance(entry, ast.Tuple):
+                known.add(name.value)
+    return Registry(frozenset(known), dropped)
+
+
+def sglang_registry(root: Path) -> Registry:
+    known: set[str] = set()
+    for file in (root / "srt" / "models").glob("*.py"):
+        for entry in _SGLANG_ENTRY.findall(file.read_text(encoding="utf-8", errors="replace")):
+            known.update(re.findall(r"\w+", re.sub(r"#.*", "", entry)))
+    return Registry(frozenset(known), {})
