@@ -135,8 +135,6 @@ def _train_memory(facts: RoleFacts, stage: StageWeights, index: int) -> RankMemo
     dense_share, expert_share = _optimizer_shares(facts, settings, sizes)
     per_element = (4 * stage.dense / dense_share) + (4 * stage.experts / expert_share)  # bytes of one fp32 copy
     copies = 2 if size == 4 else 3  # in fp32 the weights are the master weights
-    fused = settings.transformer_impl == "transformer_engine"
-    step = () if fused else (Part("temporaries of AdamW", per_element, True),)
     backward = _activations(facts, settings, sizes, index)
     if index == sizes.pipeline - 1:
         backward += head_parts(facts.shape, facts.train_tokens // sizes.context, 4, sizes.tensor, _logits(facts))
@@ -155,7 +153,7 @@ def _train_memory(facts: RoleFacts, stage: StageWeights, index: int) -> RankMemo
         },
         passes={
             "scoring": scoring,
-            "training": max(backward, step, key=total),
+            "training": backward,
             "publish": (Part("buckets", 3 * facts.bucket_bytes, True),),
         },
         copies=pinned("copies of weights, optimizer", blocks),

@@ -118,6 +118,7 @@ class Updater:
         with cuda_type_names(parameter for chunk in self._chunks for parameter in chunk.parameters()):
             self.optimizer: Any = get_megatron_optimizer(options, self._chunks)  # chained, one per kind of parameter
         config.grad_scale_func = self.optimizer.scale_loss
+        self._is_on_gpu = next(self._chunks[0].parameters()).is_cuda
 
     @property
     def learning_rate(self) -> float:
@@ -161,6 +162,7 @@ class Updater:
                 for is_apart, own_norm in ((False, norm), (True, apart)):
                     if parameters := [p for p in part.get_parameters() if _is_apart(p) is is_apart]:
                         megatron_optimizer.clip_grad_by_total_norm_fp32(parameters, self._plan.max_grad_norm, own_norm)
+        prefer_fused(self.optimizer.chained_optimizers, self._is_on_gpu)
         self.optimizer.step_with_ready_grads()
         self.updates_done += 1
         return {"grad_norm": norm, "learning_rate": learning_rate}
@@ -188,6 +190,22 @@ class Updater:
         if self._gathers_late:
             for chunk in self._chunks:
                 chunk.start_param_sync(force_sync=True)
+
+
+def prefer_fused(parts: Iterable[Any], on_gpu: bool) -> None:
+    """Has torch's AdamW step by its fused kernel on a GPU, which needs no temporaries: Megatron makes it without, whose
+    temporaries are one fp32 copy of the rank's share. Counts of steps, which a checkpoint brings back to host memory,
+    lie beside the weights then. On a CPU the kernel that does not fuse goes on, also after a checkpoint of a GPU."""
+    for part in parts:
+        optimizer = part.optimizer
+        if not isinstance(optimizer, torch.optim.Adam):  # transformer-engine's is fused; a rank may have none
+            continue
+        for group in optimizer.param_groups:
+            group["fused"] = True if on_gpu else None
+        if on_gpu:
+            for parameter, state in optimizer.state.items():
+                if "step" in state:
+                    state["step"] = state["step"].to(parameter.device, torch.float32)
 
 
 def _is_apart(parameter: torch.Tensor) -> bool:

@@ -59,8 +59,8 @@ def moment(plan: MemoryPlan, name: str, where: int = 0) -> Moment:
     ("recipe", "weights", "gradients", "optimizer", "digit", "peak"),
     [
         (ZERO3, 1.9, 3.8, 11.4, 0.05, 34),  # by hand: 32 to 36
-        (MEGATRON_7B, 3.8, 7.6, 11.4, 0.05, 33),
-        (MEGATRON_30B, 8, 16, 23, 0.5, 60),
+        (MEGATRON_7B, 3.8, 7.6, 11.4, 0.05, 31),
+        (MEGATRON_30B, 8, 16, 23, 0.5, 57),
     ],
     ids=lambda value: "/".join(value[:2]) if isinstance(value, tuple) else None,
 )
@@ -83,16 +83,17 @@ def test_a_trainers_rank_holds_what_was_worked_out_by_hand(
 
 
 def test_parts_of_a_training_pass_are_those_worked_out_by_hand(shipped: Shipped) -> None:
-    """ZeRO-3 at 7B: checkpoints 4.1 and one layer 4 to 5, live parameters 2, a chunk 1.07, the head's gradient 1.1.
-    Megatron: AdamW without a fused kernel 3.8 at 7B, 7.6 at 30B."""
+    """ZeRO-3 at 7B, packs of 16k tokens: checkpoints 3.3 and one layer 3 to 4, live parameters 2, a chunk 1.07, the
+    head's gradient 1.1.
+    AdamW steps by a fused kernel, without temporaries."""
     parts = {part.name: part.num_bytes / GB for part in moment(shipped(ZERO3), "training of actor_train").parts}
-    assert 4.1 + 4 < parts["activations"] < 4.1 + 5
+    assert 3.3 + 3 < parts["activations"] < 3.3 + 4
     assert parts["gathered weights"] == 2.0
     assert parts["logits"] == pytest.approx(1.074, rel=0.01)
     assert parts["gradient of the head"] == pytest.approx(1.1, abs=0.05)
-    for recipe, expected in ((MEGATRON_7B, 3.8), (MEGATRON_30B, 7.6)):
-        parts = {part.name: part.num_bytes / GB for part in moment(shipped(recipe), "training of actor_train").parts}
-        assert parts["temporaries of AdamW"] == pytest.approx(expected, abs=0.1)
+    for recipe in (MEGATRON_7B, MEGATRON_30B):
+        names = {part.name for part in moment(shipped(recipe), "training of actor_train").parts}
+        assert "activations" in names and "temporaries of AdamW" not in names
 
 
 def test_host_memory_of_sleeping_roles_is_what_was_worked_out_by_hand(shipped: Shipped) -> None:
@@ -205,7 +206,7 @@ def test_a_pack_takes_the_memory_of_its_tokens_and_its_key_makes_it_smaller(ship
     assert large == pytest.approx(2 * small)
     assert ways["training"].endswith("or fewer tokens in a pack (max_tokens_per_microbatch_in_train)")
     assert ways["scoring"].endswith("or a smaller max_tokens_per_microbatch_in_infer")
-    _, ways = told()
+    _, ways = told(*(f"{key[2:].partition('=')[0]}=false" for key in packs[:3]))
     assert "fewer rows or tokens in a micro batch" in ways["training"] and "infer_batch_size" in ways["scoring"]
 
 
