@@ -118,16 +118,27 @@ def plan(
     return plan_of(Arguments(kind, config, model, data, eval_data, reward, env, teacher, keys))
 
 
-def evaluate(config: Config, *, checkpoint: Model | bool | None = None, **keys: Any) -> dict[str, float]:
+def evaluate(
+    config: Config | None = None,
+    *,
+    model: Model | None = None,
+    data: Data | None = None,
+    reward: Reward | None = None,
+    env: Any = None,
+    checkpoint: Model | bool | None = None,
+    **keys: Any,
+) -> dict[str, float]:
     """Metrics of a model on the validation and evaluation sets of a YAML, or of a mapping of its keys: `roll eval`.
     Nothing is trained. `checkpoint`: a directory step_000050, True for the newest of the run. Default: the model.
+    `data`: rows of the validation, in place of the YAML's. The other arguments are those of `roll.start`.
 
     Example: roll.eval("my_run.yaml", checkpoint=True)["val/reward_mean"]
     """
     given = {"mode": "bench", "resume_from_checkpoint": False if checkpoint is None else checkpoint}
     if twice := [key for key in given if key in keys]:
         raise ConfigError(f"{' and '.join(twice)}: roll.eval sets it. Leave it out; checkpoint names the weights.")
-    run = TrainingRun(compose(Arguments(config=config, keys={**keys, **given})))
+    kind, both = _kind(config, env, keys), {**keys, **given}
+    run = TrainingRun(compose(Arguments(kind, config, model, None, data, reward, env, keys=both)))
     for _ in run:
         pass
     return {name: value for name, value in run.metrics[-1].items() if name != "step"} if run.metrics else {}

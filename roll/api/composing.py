@@ -80,7 +80,8 @@ def compose(arguments: Arguments, is_plan: bool = False) -> Composed:
     raw = _base(arguments.config, code)
     keys = nested(arguments.keys, code)
     kind = arguments.kind if arguments.config is None else None
-    made = _of_arguments(arguments, kind or keys.get("pipeline") or _kind_of(raw))
+    named = kind or keys.get("pipeline") or raw.tree.get("pipeline") or _kind_that_takes(arguments)
+    made = _of_arguments(arguments, named or _kind_of(raw))
     _refuse_twice(made, keys)
     if "rewards" in made:  # it takes the place of a YAML's, and is not one more
         raw.tree.pop("rewards", None)
@@ -112,6 +113,10 @@ def _base(config: Config | None, code: ScriptCode) -> RawTree:
     return compose_tree(*yaml_at(os.fspath(config)), ())
 
 
+def _kind_that_takes(arguments: Arguments) -> str | None:
+    return "agentic" if arguments.env is not None else "rlvr" if arguments.reward is not None else None
+
+
 def _kind_of(raw: RawTree) -> str | None:
     """Of a YAML; None where nothing in it tells."""
     try:
@@ -121,14 +126,20 @@ def _kind_of(raw: RawTree) -> str | None:
 
 
 def _script_name() -> str:
-    """The script's, which names the run; "notebook" where there is none."""
+    """The script's, or that of its package, which names the run; "notebook" where there is none."""
     file = getattr(sys.modules["__main__"], "__file__", None)
-    return Path(file).stem if file else "notebook"
+    if not file:
+        return "notebook"
+    path = Path(file)
+    return path.absolute().parent.name if path.stem == "__main__" else path.stem
 
 
 def _of_arguments(given: Arguments, kind: Any) -> dict[str, Any]:
     """Keys, by dotted name. `kind`: of the run, if that is known already."""
     learner = LEARNERS.get(str(kind), "actor_train")
+    for name, wanted in (("reward", "rlvr"), ("env", "agentic")):
+        if getattr(given, name) is not None and kind in {*LEARNERS, "agentic"} - {wanted}:
+            raise ConfigError(f"{name}: a run of the kind {kind} takes none. It is for the kind {wanted}.")
     keys: dict[str, Any] = {}
     if given.model is not None:
         keys["pretrain"] = _model("model", given.model)

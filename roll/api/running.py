@@ -19,6 +19,7 @@ from roll.errors import ConfigError, ResourceError
 from roll.pipeline.display.memory_report import memory_report
 from roll.pipeline.start.preflight import multimodal_notes
 from roll.pipeline.start.start_checks import refusals
+from roll.utils.logging import logging_given_back
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class TrainingRun:
 
     def __iter__(self) -> Iterator[Step]:
         if self._steps is not None:
-            state = "was iterated over already" if self._is_over else "is being iterated over"
+            state = "has ended" if self._is_over else "is being iterated over"
             raise ConfigError(f"This run {state}. Call roll.start again for another one.")
         return self._follow()
 
@@ -137,7 +138,7 @@ class TrainingRun:
             raise ConfigError(_BUSY)
         run, rollouts = self._run, rollouts_in(self.output_dir, self.config)
         try:
-            with self._composed.code_at_hand(), closing(run.steps()) as steps:
+            with self._composed.code_at_hand(), logging_given_back(), closing(run.steps()) as steps:
                 for number, metrics in steps:
                     yield Step(number, dict(metrics), rollouts)
         finally:

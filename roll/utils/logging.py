@@ -4,7 +4,8 @@ terminal to neither."""
 import logging
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from roll.utils.secrets import mask
@@ -35,6 +36,20 @@ class SecretFilter(logging.Filter):
 
     def _clean(self, text: str) -> str:
         return visible(mask(text, self._secrets))
+
+
+@contextmanager
+def logging_given_back() -> Iterator[None]:
+    """Afterwards the root logger has the handlers and the level that it has now."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    try:
+        yield
+    finally:
+        for handler in [each for each in root.handlers if each not in handlers]:
+            root.removeHandler(handler)
+            handler.close()
+        root.setLevel(level)
 
 
 def configure_logging(

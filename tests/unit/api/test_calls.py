@@ -16,6 +16,7 @@ import yaml
 
 import roll
 from roll.api.composing import Arguments, compose
+from roll.api.saved import Table
 from roll.errors import ConfigError
 from roll.utils.imports import resolve
 from roll.utils.script_code import script_code, with_script_code
@@ -137,6 +138,7 @@ def test_arguments_win_over_a_yaml_of_any_kind() -> None:
     assert tree["actor_train"]["data_args"] == {"file_name": "mine.jsonl", "tag": ""}
     assert tree["rewards"] == {"reward": {"reward": "roll_script:right"}}
     assert (tree["seed"], tree["pretrain"]) == (3, "org/model")
+    assert tree_of(config={"seed": 1}, env=Walk)["train_env_manager"] == {"tags": ["Walk"]}
     for config in ({"pipeline": "sft"}, {"sft_train": {}, "sequence_length": 8}):
         tree = tree_of(config=config, data="a.jsonl")
         assert tree["sft_train"] == {"data_args": {"file_name": "a.jsonl"}}
@@ -169,6 +171,19 @@ def test_rows_of_python_are_a_file_that_equal_rows_share() -> None:
         "a.jsonl",
         "b.jsonl",
     ]
+
+
+def test_data_sets_and_data_frames_are_rows() -> None:
+    datasets, pandas = pytest.importorskip("datasets"), pytest.importorskip("pandas")
+    files = [
+        tree_of(kind="sft", data=data)["sft_train"]["data_args"]["file_name"]
+        for data in (ROWS, datasets.Dataset.from_list(ROWS), pandas.DataFrame(ROWS))
+    ]
+    assert len({*files}) == 1
+    table = Table([{"step": 1, "x": 0.5}])
+    assert table.to_pandas()["x"].tolist() == [0.5]
+    with pytest.raises(ConfigError, match="data is a mapping: it has train"):
+        tree_of(kind="sft", data=datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)}))
 
 
 def test_sections_and_dotted_keys_are_joined_and_numbers_of_numpy_are_numbers() -> None:
@@ -222,7 +237,7 @@ def locked(lock: Any) -> Callable[[Any], float]:
         ({"data": {"train": ROWS, "test": ROWS}}, "data is a mapping: it has train, test. Give a path"),
         ({"data": 7}, "data: 7 is an int. Give a path"),
         ({"model": object()}, "model is an object. Give the path of its folder"),
-        ({"env": 3, "data": None, "reward": None}, "env: 3 is an int. Give a class"),
+        ({"kind": "agentic", "env": 3}, "env: 3 is an int. Give a class"),
         ({"keys": {"a..b": 1}}, "'a..b' is no key"),
         ({"keys": {"seed": {1, 2}}}, "seed: {1, 2} is a set, which a YAML cannot hold"),
         ({"keys": {"actor_train": {3: 4}}}, "actor_train: 3 is an int; the name of a key is a text"),
@@ -232,6 +247,8 @@ def locked(lock: Any) -> Callable[[Any], float]:
             {"data": "a", "keys": {"actor_train.data_args": {"file_name": "b"}}},
             "data and actor_train.data_args.file_name",
         ),
+        ({"kind": "sft", "reward": right}, "reward: a run of the kind sft takes none"),
+        ({"kind": "rlvr", "env": Walk}, "env: a run of the kind rlvr takes none"),
         ({"keys": {"stages": []}}, "stages: several runs one after the other are started with `roll run`"),
         ({"config": {"defaults": []}}, "defaults names fragments of a YAML"),
         ({"config": 3}, "3 is an int. Give the path of a YAML"),

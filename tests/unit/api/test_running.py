@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,8 @@ def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("roll.pipeline.run.draw_curves", lambda *_: None)  # a second each
     ToyRun.closed = 0
-    before = signal.getsignal(signal.SIGINT)
+    before, root = signal.getsignal(signal.SIGINT), logging.getLogger()
+    level, handlers = root.level, [*root.handlers]
     yield {
         "pipeline": "tests.unit.api.toy_run:SPEC",
         "exp_name": "toy",
@@ -36,6 +38,7 @@ def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, 
     }
     assert signal.getsignal(signal.SIGINT) == before
     assert script_code() == {}
+    assert (root.level, root.handlers) == (level, handlers)
 
 
 def test_each_step_comes_with_its_number_its_metrics_and_its_samples(keys: dict[str, Any]) -> None:
@@ -133,11 +136,11 @@ def test_misuse_is_said_in_one_sentence(keys: dict[str, Any]) -> None:
             iter(run)
         with pytest.raises(ConfigError, match="Another run of this process has not ended yet"):
             roll.start(keys)
-    with pytest.raises(ConfigError, match="was iterated over already"):
+    with pytest.raises(ConfigError, match="This run has ended. Call roll.start again"):
         iter(run)
     never = roll.start(keys, exp_name="never")
     never.close()
-    with pytest.raises(ConfigError, match="was iterated over already"):
+    with pytest.raises(ConfigError, match="This run has ended. Call roll.start again"):
         iter(never)
 
 
