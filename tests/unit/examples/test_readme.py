@@ -23,4 +23,5 @@ def test_the_run_of_the_readme_can_be_planned(
 
         assert short_and_right(RewardInput("1 + 1", "2", "2")) == 1 - 1 / 1000
     shown = capsys.readouterr().out
-    assert "64 prompts x 8 samples = 512 = 512 per update (8 x 64 x 1) x 1 update; 200 updates in the run" in shown
+    assert "128 prompts x 8 samples = 1024 = 1024 per update" in shown
+    assert "x 1 update; 200 updates in the run" in shown
