@@ -49,6 +49,8 @@ def obstacles(worker: WorkerConfig, learns: bool) -> Mapping[str, str]:
         found["model_args.lora_dropout"] = "which would leave out the same numbers for all rows of a prefix"
     if args.attn_implementation == "eager":
         found["model_args.attn_implementation"] = "eager, which has no form for it"
+    if worker.use_torch_compile:
+        found["use_torch_compile"] = "with which trees are not tested"
     return found
 
 

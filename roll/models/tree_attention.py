@@ -43,9 +43,7 @@ class _Parts(torch.autograd.Function):
         whole = query.new_empty(1, tokens, heads, width, dtype=_sums(query)).transpose(1, 2)
         lse = whole.new_empty(1, heads, tokens)
         for start, stop, end, is_root in forest.nodes:
-            # Ancestors come first, so what a token has from them is there; a root's own tokens and its descendants
-            # have nothing yet.
-            for first, last, causal, merges in ((start, stop, True, not is_root), (stop, end, False, not is_root)):
+            for first, last, causal in ((start, stop, True), (stop, end, False)):
                 if first == last:
                     continue
                 own = slice(start, stop)
@@ -53,7 +51,7 @@ class _Parts(torch.autograd.Function):
                     query[:, :, first:last], key[:, :, own], value[:, :, own], 0.0, causal, scale=scale
                 )
                 into, sums = whole[:, :, first:last], lse[:, :, first:last]
-                if not merges:
+                if is_root:  # nothing is there yet: what a token has from its ancestors comes in their order
                     into.copy_(out)
                     sums.copy_(part)
                     continue

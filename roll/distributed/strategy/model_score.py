@@ -45,6 +45,7 @@ class ModelScoreStrategy(ScoreStrategy):
     _study: Study | None = None  # of one that learns from a teacher
     _replay: RouterReplay | None = None  # of a mixture, where experts are to be those of another pass
     _shares_prefixes = False  # rows that begin alike are a tree
+    _window: int | None = None  # tokens that some layer sees back, where that is not all
     _trained_tokens = (0, 0)  # of rows, and computed of them
     _activations: ActivationOffload | None = None  # where they wait in host memory
 
@@ -208,10 +209,10 @@ class ModelScoreStrategy(ScoreStrategy):
 
     def _tree(self, batch: MicroBatch, counts: torch.Tensor) -> RowLayout:
         routes = batch.routes if self._replay is not None else None
-        may_part = self.role.use_prefix_sharing == "auto"
-        found = tree_or_pack(batch.input_ids, counts, routes, by_cost=may_part)
-        window = window_of(self.model.pretrained.config.get_text_config().to_dict()) if may_part else None
-        return found if window is None or int(counts.max()) <= window else Pack.of(batch.input_ids, counts)
+        is_free = self.role.use_prefix_sharing == "auto"
+        if is_free and self._window is not None and int(counts.max()) > self._window:
+            return Pack.of(batch.input_ids, counts)
+        return tree_or_pack(batch.input_ids, counts, routes, by_cost=is_free)
 
     def _batches(self, micro_batches: Sequence[MicroBatch]) -> Iterator[MicroBatch]:
         """On the device, while the weights are there to score; with those that keep ranks in step."""
@@ -239,7 +240,8 @@ class ModelScoreStrategy(ScoreStrategy):
     def _share_prefixes(self) -> None:
         """Has rows that begin alike computed as a tree. StrategyError for a role that is to, and cannot."""
         pretrained = self.model.pretrained
-        attention = pretrained.config.get_text_config()._attn_implementation
+        config = pretrained.config.get_text_config()
+        attention, self._window = config._attn_implementation, window_of(config.to_dict())
         try:
             for key, why in obstacles(self.role, isinstance(self, TrainStrategy)).items():
                 raise tree_refusal(f"{key}: {why}")

@@ -55,6 +55,7 @@ def test_three_updates_on_trees_equal_torch_adamw(trainer: str, rank_pool: Pools
     assert_same_training(rank_pool(world_size).run(runs.train, run)[0], want)
 
 
+@pytest.mark.gate("fsdp2-x1")
 @pytest.mark.parametrize("trainer", ["zero2-x2", "fsdp2-x1"])
 def test_trees_in_several_micro_batches_equal_torch_adamw(
     trainer: str, rank_pool: Pools, make_tiny_model_dir: Callable[..., Path]

@@ -42,6 +42,7 @@ def test_on_and_off_are_words_though_yaml_has_them_as_booleans(given: Any, means
             {"actor_train.model_args.lora_target": "all-linear", "actor_train.model_args.lora_dropout": 0.1},
             "on with actor_train.model_args.lora_dropout, which would leave out the same numbers for all rows",
         ),
+        ({"actor_train.use_torch_compile": True}, "on with actor_train.use_torch_compile, with which trees are not"),
         ({"actor_train.model_args.attn_implementation": "eager"}, "on with actor_train.model_args.attn_implementation"),
     ],
 )
