@@ -204,6 +204,7 @@ async def _result(work: Awaitable[Reply]) -> Reply:
 
 async def _stream(session: Session, exchange: Exchange, wire: ChatWire | AnthropicWire) -> AsyncIterator[str]:
     """A comment now and then until the answer is there, then its events; an error is an event, too."""
+    is_delivered = False
     try:
         yield wire.ping()
         while not (await asyncio.wait({exchange.work}, timeout=PING_S))[0]:
@@ -218,7 +219,9 @@ async def _stream(session: Session, exchange: Exchange, wire: ChatWire | Anthrop
         for line in lines[:-1]:
             yield line
         reply.deliver()
+        is_delivered = True
         yield lines[-1]
     except (asyncio.CancelledError, GeneratorExit):
-        session.leave(exchange)
+        if not is_delivered:
+            session.leave(exchange)
         raise

@@ -20,7 +20,7 @@ from roll.utils.background import BackgroundTasks
 
 PLACES = ("base_url", "api_key", "anthropic_base_url", "model", "task_file", "reward_file")
 """Words in braces that a command may hold."""
-_READY_S = 120.0
+_READY_S = 300.0
 _TAIL_LINES = 4
 
 

@@ -17,7 +17,7 @@ from roll.types.rollout import Generation
 
 _SHOWN_TOKENS = 12
 _LONGEST_SHOWN = 40
-_MOST_BREAKS = 100  # that a session keeps for its reader
+_MOST_BREAKS = 50  # that a session keeps for its reader
 
 
 @dataclass(frozen=True, repr=False)
