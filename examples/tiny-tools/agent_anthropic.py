@@ -1,0 +1,30 @@
+"""The same agent around Anthropic's SDK. Nothing here is of roll."""
+
+from anthropic import AsyncAnthropic
+from boxes import use
+
+BOX = {"type": "object", "properties": {"box": {"type": "string"}}, "required": ["box"]}
+TOOLS = [
+    {"name": name, "description": text, "input_schema": BOX}
+    for name, text in {"open": "Opens a box.", "peek": "Looks at a box."}.items()
+]
+
+
+async def play(task, session):
+    messages, opened = [{"role": "user", "content": task["question"]}], 0
+    async with AsyncAnthropic() as client:
+        for _ in range(3):
+            reply = await client.messages.create(model="policy", messages=messages, tools=TOOLS, max_tokens=64)
+            messages.append({"role": "assistant", "content": reply.content})
+            calls = [block for block in reply.content if block.type == "tool_use"]
+            if not calls:
+                break
+            results = []
+            for call in calls:
+                opened += call.name == "open"
+                result = use(task["digits"], call.name, call.input)
+                results.append({"type": "tool_result", "tool_use_id": call.id, "content": result})
+            messages.append({"role": "user", "content": results})
+    text = "".join(block.text for block in reply.content if block.type == "text")
+    success = float(text.strip() == task["digits"][task["box"]])
+    return {"reward": success, "metrics": {"success": success, "opened": opened}}

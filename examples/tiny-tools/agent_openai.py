@@ -1,0 +1,29 @@
+"""An agent around OpenAI's SDK: it calls tools until the model answers in words. Nothing here is of roll."""
+
+import json
+
+from boxes import use
+from openai import AsyncOpenAI
+
+BOX = {"type": "object", "properties": {"box": {"type": "string"}}, "required": ["box"]}
+TOOLS = [
+    {"type": "function", "function": {"name": name, "description": text, "parameters": BOX}}
+    for name, text in {"open": "Opens a box.", "peek": "Looks at a box."}.items()
+]
+
+
+async def play(task, session):
+    messages, opened = [{"role": "user", "content": task["question"]}], 0
+    async with AsyncOpenAI() as client:
+        for _ in range(3):
+            reply = await client.chat.completions.create(model="policy", messages=messages, tools=TOOLS)
+            message = reply.choices[0].message
+            messages.append(message)
+            if not message.tool_calls:
+                break
+            for call in message.tool_calls:
+                opened += call.function.name == "open"
+                result = use(task["digits"], call.function.name, json.loads(call.function.arguments))
+                messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+    success = float((message.content or "").strip() == task["digits"][task["box"]])
+    return {"reward": success, "metrics": {"success": success, "opened": opened}}
