@@ -167,7 +167,7 @@ class AnswerSide:
 
     def _keep(self, value):
         if isinstance(value, tuple):
-            kind = type(value)
+            kind: typing.Any = type(value)
             items = [self._plain(item) for item in tuple.__iter__(value)]
             return ["n", self._number(kind), kind.__name__, list(kind._fields), *items]
         return ["object", self._number(value)]

@@ -4,6 +4,7 @@ A message that is not of the protocol ends the talk: whoever sends one speaks fo
 """
 
 import collections
+from typing import Any
 
 from raised import Raised
 from stand_ins import Remote
@@ -104,7 +105,7 @@ class Peer:
         if isinstance(value, Remote):
             return ["object", value._number]
         if isinstance(value, tuple):
-            kind = type(value)
+            kind: Any = type(value)
             return ["n", self.class_number(kind), kind.__name__, list(kind._fields), *map(self.plain, value)]
         if not callable(value):
             raise TypeError(f"a test cannot pass a {type(value).__name__} to the answer")
