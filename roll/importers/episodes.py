@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from roll.importers.rows import NOTHING, ChangesRun, Each, Look, Near, NotHere, Row, Sum, Table
+from roll.importers.rows import NOTHING, ChangesRun, Look, Near, NotHere, Row, Sum, Table
 
 TRAINING, VALIDATION = "Training", "Validation"
 """The entries of custom_envs that an import writes."""
@@ -71,7 +71,7 @@ def _moved(row: Row, asks_rows: bool) -> Row:
 
 
 def _one_file(found: Any) -> Any:
-    value = found.value if isinstance(found, Near | Each) else found
+    value = found.value if isinstance(found, Near) else found
     if isinstance(value, list) and len(value) != 1:
         raise ChangesRun(f"an environment asks the rows of one file, and these are {len(value)}: join them")
     return value[0] if isinstance(value, list) else value
