@@ -43,7 +43,6 @@ def test_the_rows_share_most_of_their_tokens() -> None:
 
 
 @pytest.mark.gate("zero0-x1", "zero3-x2", "fsdp2-x2")
-@pytest.mark.proof
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_three_updates_on_trees_equal_torch_adamw(trainer: str, rank_pool: Pools, tiny_model_dir: Path) -> None:
     """Gradient of the first update, parameters and gradient norm of three: gradients clipped, a loss with entropy,
@@ -70,7 +69,6 @@ def test_trees_in_several_micro_batches_equal_torch_adamw(
 
 
 @pytest.mark.gate("fsdp2-x2")
-@pytest.mark.proof
 @pytest.mark.parametrize("trainer", ["zero3-x2", "fsdp2-x2"])
 def test_a_critic_on_trees_equals_torch_adamw_on_a_token_classifier(
     trainer: str, rank_pool: Pools, tiny_model_dir: Path, tmp_path: Path
