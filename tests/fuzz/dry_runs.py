@@ -63,7 +63,8 @@ def examples() -> dict[str, dict[str, Any]]:
 def pipeline_of(example: str) -> str:
     keys = examples()[example]
     sections = {
-        "custom_envs": "agentic", "sft_train": "sft", "reward_train": "rm", "student": "distill", "actor_infer": "rlvr",
+        "custom_envs": "agentic", "sft_train": "sft", "reward_train": "rm", "student": "distill", "rewards": "rlvr",
+        "actor_infer": "rlvr",
     }  # fmt: skip
     return next((kind for section, kind in sections.items() if section in keys), "dpo")
 
