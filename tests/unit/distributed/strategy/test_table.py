@@ -70,7 +70,11 @@ def test_only_engines_with_tensor_parallelism_take_several_devices_per_worker() 
         ("hf_infer", {"max_num_seq": 8}, "max_num_seq: hf_infer has no such setting. Did you mean max_num_seqs?"),
         ("vllm", {"max_lora_rank": 1}, "max_lora_rank cannot be set: it follows actor_train.model_args.lora_rank."),
         ("vllm", {"model": "x"}, "model cannot be set: set model_args.model_name_or_path."),
-        ("sglang", {"dp_size": 2}, "dp_size cannot be set: more devices in device_mapping give more engines."),
+        (
+            "sglang",
+            {"dp_size": 2},
+            "dp_size cannot be set: more devices in device_mapping give more engines. It may be 1.",
+        ),
     ],
 )
 def test_a_rollout_engines_own_settings_are_checked_before_it_starts(

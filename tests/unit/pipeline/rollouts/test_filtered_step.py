@@ -105,6 +105,7 @@ class Trainer:
     """A role that learns, in name: it writes down what it was given, and what it was told meanwhile."""
 
     everything = weights = "all of it"
+    shares_prefixes = False
 
     def __init__(self) -> None:
         self.jobs: list[tuple[TrainJob, SampleSet]] = []
