@@ -96,7 +96,7 @@ class _Conversion:
         self._writer: dict[str, str] = {}
         self._sums: dict[str, Sum | NotHere] = {}
         self._left_open: set[str] = set()
-        self._shown: set[str] = set()  # sums that the entry of a key tells of
+        self._told: set[str] = set()  # sums of which the entry of a key says how they differ
 
     def run(self, given: list[tuple[str, str, Any]], names: Mapping[str, str], notes: tuple[str, ...]) -> Imported:
         by_key: dict[str, Entry] = {}
@@ -112,15 +112,22 @@ class _Conversion:
             by_key[known_as] if names[known_as] == key else self._again(key, value, names[known_as], known_as)
             for key, known_as, value in given
         ]
-        notes = (*notes, *self._untold())
+        notes = (*notes, *self._untold(names))
         opened = tuple(sorted(names.get(key, key) for key in self._look.left_open | self._left_open))
         return Imported(self._table.system, self._table.pipeline, self._tree, tuple(entries), defaults, notes, opened)
 
-    def _untold(self) -> Iterator[str]:
-        """How a sum differs from the other system where no given key says it."""
+    def _untold(self, names: Mapping[str, str]) -> Iterator[str]:
+        """What sums say that no given key says: what they write by default, how it differs, what they cannot serve."""
         for name, made in self._sums.items():
-            if isinstance(made, Sum) and made.near and name not in self._shown:
-                yield f"By default: {made.text} {made.near}"
+            if isinstance(made, NotHere):
+                if name not in self._told:
+                    self._lost(made)
+                    yield Change(f"By default: {made}") if isinstance(made, ChangesRun) else f"By default: {made}."
+                continue
+            if name not in self._told and (made.near or name in self._writer.values()):
+                yield f"By default: {made.text} {made.near}".rstrip()
+            yield from (f"{key}: {why}." for key, why in made.lost.items() if key not in names)
+            yield from (Change(f"{key}: {why}") for key, why in made.changes.items() if key not in names)
 
     def _again(self, key: str, value: Any, counts: str, known_as: str) -> Entry:
         """The entry of a key that another name of it overrules."""
@@ -173,8 +180,8 @@ class _Conversion:
 
     def _summed(self, row: Row, key: str, known_as: str, value: Any) -> Entry:
         made = self._sum(row.sum)
-        self._shown.add(row.sum)
         if isinstance(made, NotHere):
+            self._told.add(row.sum)
             return Entry(key, value, self._lost(made), str(made))
         if known_as in made.changes:
             return Entry(key, value, CHANGES, made.changes[known_as])
@@ -183,6 +190,7 @@ class _Conversion:
         if known_as in made.idle:
             return Entry(key, value, "asks for nothing", made.idle[known_as])
         near = made.nears.get(known_as, made.near)
+        self._told |= {row.sum} if near == made.near else set()
         text = " ".join(filter(None, (made.text, near, row.note)))
         if not (made.settings or near):
             return Entry(key, value, "asks for nothing", text)
@@ -214,10 +222,11 @@ class _Conversion:
                 found = row.via(default)
             except NotHere:  # by another key, which has been told
                 continue
+            near = f": {found.note}" if isinstance(found, Near) else ""
             found = found.value if isinstance(found, Near) else found
             for target, part in _parts(row, found, row.key):
                 if self._put(target, part, row.key) == row.key:
-                    yield target, f"{row.key} is {show(default)} there"
+                    yield target, f"{row.key} is {show(default)} there{near}"
 
     def _unmet(self, row: Row) -> str | NotHere:
         """Why the row asks for nothing, or why that cannot be told; empty where it counts."""

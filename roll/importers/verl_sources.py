@@ -96,6 +96,8 @@ def rewards_by_source(look: Look) -> tuple[dict[str, dict[str, Any]], str]:
         keys |= {"reward_type": "soft"} if name == CODE else {}
         made[WHOLE if len(found) == 1 else name] = keys | ({"tag_included": list(sources)} if len(found) > 1 else {})
     nears = [DOMAINS[name].near for name in found]
+    if found == {MATH: ()}:
+        nears.append(f"Neither rows nor names of files tell {look('data.reward_fn_key')}: math_rule is for all rows.")
     by = f"The column {look('data.reward_fn_key')} chooses the domain (data_args.tag)." if len(found) > 1 else ""
     return made, " ".join(filter(None, (by, *nears)))
 
