@@ -96,7 +96,8 @@ def fsdp(section: str, role: str, need: str, learns: bool) -> Iterator[Row]:
     yield to(f"{at}.dtype", f"{role}.model_args.dtype", via=words.dtype, needs=need)
     yield to(f"{at}.ulysses_sequence_parallel_size", f"{role}.model_args.ulysses_size", needs=need)
     yield lacks(f"{at}.use_orig_params", "FSDP2 always has the original parameters", False, True)
-    yield lacks(f"{at}.entropy_**", "the head is computed in tiles, here always", False)
+    for name in ("from_logits_with_chunking", "checkpointing"):
+        yield needless(f"{at}.entropy_{name}", "the head is computed in tiles, here always")
     for name in ("strategy", "use_torch_compile", "forward_only", "full_determinism", "seed"):
         yield needless(f"{at}.{name}", "set by the role and the run")
     if learns:
@@ -181,7 +182,8 @@ def checkpoint(section: str) -> Iterator[Row]:
     yield lacks(f"{section}.load_weight", "weights are always read", True)
     yield lacks(f"{section}.data_loader_seed", "seed of the run counts for every stream")
     yield needless(f"{section}.nccl_timeout", "backend_timeout (minutes) and rpc_timeout (seconds) are the limits here")
-    yield needless(f"{section}.entropy_**", "the head is computed in tiles, here always")
+    for name in ("from_logits_with_chunking", "checkpointing"):
+        yield needless(f"{section}.entropy_{name}", "the head is computed in tiles, here always")
     yield needless(f"{section}.use_fused_kernels", "log-probs never come from whole logits")
     yield needless(f"{section}.rollout_n", "rollout.n counts")
     yield needless(f"{section}.global_batch_info", "counts of an update are known before it")

@@ -104,7 +104,6 @@ ACTOR_ROWS: tuple[Row, ...] = (
             ("ppo_kl_coef", 0.1, "kl cov"),
         )
     ),
-    needless(f"{ACTOR}.policy_loss.*", "the chosen loss_mode has no such setting here"),
     summed(f"{ACTOR}.tis_imp_ratio_cap", "correction"),
     to(
         f"{ACTOR}.loss_agg_mode",
@@ -206,15 +205,25 @@ ROLLOUT_ROWS: tuple[Row, ...] = (
         f"{ROLLOUT}.over_sample_rate", "group_size_redundancy, or unfinished_groups: drop (docs/rollouts.md)", 0, 0.0
     ),
     lacks(f"{ROLLOUT}.skip_rollout", "rollout_mock records and replays rollouts", False),
-    needless(f"{ROLLOUT}.skip_*", "rollout_mock records and replays rollouts"),
+    *(
+        needless(f"{ROLLOUT}.{name}", "rollout_mock records and replays rollouts")
+        for name in ("skip_dump_dir", "skip.dump_dir", "skip.dump_step", "skip.max_dump_step", "skip.action")
+    ),
+    changes(f"{ROLLOUT}.skip.enable", "rollout_mock records and replays rollouts", False),
     changes(f"{ROLLOUT}.multi_turn.enable", _TURNS, False),
     *(changes(f"{ROLLOUT}.multi_turn.{name}", _TURNS) for name in ("tool_config_path", "interaction_config_path")),
     Row(f"{ROLLOUT}.multi_turn.*", note=_TURNS, outcome=CHANGES, needs="turns", idle=(None,)),
     changes(f"{ROLLOUT}.agent.agent_loop_config_path", f"user_defined_rollout_loop_cls names a loop; {_TURNS}"),
     changes(f"{ROLLOUT}.agent.default_agent_loop", _TURNS, "single_turn_agent"),
-    needless(f"{ROLLOUT}.agent.**", "groups are made by one loop of coroutines"),
+    changes(f"{ROLLOUT}.agent.agent_loop_manager_class", _TURNS),
+    changes(f"{ROLLOUT}.agent.custom_async_server.**", "engines are those of the run, without a server of one's own"),
+    needless(f"{ROLLOUT}.agent.custom_async_server", "empty"),
+    needless(f"{ROLLOUT}.agent.num_workers", "groups are made by one loop of coroutines"),
     lacks(f"{ROLLOUT}.trace.backend", "rollout_dump_dir and save_logging_board_dir hold the answers"),
-    needless(f"{ROLLOUT}.trace.*", "no trace is asked for"),
+    *(
+        needless(f"{ROLLOUT}.trace.{name}", "trace.backend says whether there is a trace")
+        for name in ("token2text", "project_name", "experiment_name", "max_samples_per_step_per_worker")
+    ),
     lacks(f"{ROLLOUT}.prometheus.enable", "metrics go to the trackers", False),
     needless(f"{ROLLOUT}.prometheus.*", "metrics go to the trackers"),
     changes(f"{ROLLOUT}.use_fire_sampling", "every token has the temperature of the run", False),

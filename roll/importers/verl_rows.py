@@ -5,8 +5,8 @@ from __future__ import annotations
 from roll.importers import words
 from roll.importers.rows import Row, changes, lacks, needless, summed, to
 from roll.importers.verl_common import ITSELF, NO_PICTURES, OWN_CODE, PROFILES, TRAIN
-from roll.importers.verl_conditions import OVERLONG
 from roll.importers.verl_correction import CORRECTION_ROWS
+from roll.importers.verl_reward_rows import REWARD_ROWS
 from roll.importers.verl_role_rows import ROLE_ROWS
 
 _DATA = (
@@ -42,7 +42,10 @@ _DATA = (
     needless("data.max_prompt_id_length", "ids of rows are texts, of any length"),
     changes("data.need_tools_kwargs", "tools belong to agentic runs: custom_envs.<tag>.tool_wrapper", False),
     needless("data.image_patch_size", NO_PICTURES),
-    needless("data.return_*", "messages, texts and tokens of a row are kept where something reads them"),
+    *(
+        needless(f"data.return_{what}", "messages, texts and tokens of a row are kept where something reads them")
+        for what in ("raw_input_ids", "raw_chat", "full_prompt", "multi_modal_inputs")
+    ),
     needless("data.use_shm", ITSELF),
     changes("data.trust_remote_code", OWN_CODE, False),
     changes("data.custom_cls.*", "rows of one's own become a file of rows: docs/data.md"),
@@ -68,40 +71,10 @@ _ALGORITHM = (
     summed("algorithm.filter_groups.max_num_gen_batches", "filter", needs="filter"),
     needless("algorithm.filter_groups.metric", "groups are compared by their rewards"),
     changes("algorithm.use_pf_ppo", "rows are not drawn again by weight; difficulty_loss_weight weighs them", False),
-    needless("algorithm.pf_ppo.*", "use_pf_ppo is off"),
+    *(needless(f"algorithm.pf_ppo.{name}", "use_pf_ppo says whether") for name in ("reweight_method", "weight_pow")),
     *CORRECTION_ROWS,
     needless("algorithm._target_", "classes of verl's"),
     needless("algorithm.kl_ctrl._target_", "classes of verl's"),
-)
-
-_REWARD = (
-    summed("reward_model.enable", "rewards", False),
-    summed("reward_model.model.path", "rewards", needs="reward model"),
-    summed("reward_model.micro_batch_size", "rewards", needs="reward model"),
-    summed("reward_model.micro_batch_size_per_gpu", "rewards", needs="reward model"),
-    summed("reward_model.max_length", "rewards", needs="reward model"),
-    needless("reward_model.model.input_tokenizer", "answers are rendered anew where tokenizers differ"),
-    needless("reward_model.rollout.**", "hf_infer scores; its keys are in docs/reward_models.md"),
-    needless("reward_model.model.**", "hf_infer scores; its keys are in docs/reward_models.md"),
-    needless("reward_model.fsdp_config.**", "hf_infer scores; its keys are in docs/reward_models.md"),
-    needless("reward_model.megatron.**", "hf_infer scores; its keys are in docs/reward_models.md"),
-    changes("reward_model.sandbox_fusion.url", "reward: code_sandbox runs code here, or at code_url"),
-    needless("reward_model.sandbox_fusion.*", "code_sandbox has limits of its own (docs/code_sandbox.md)"),
-    changes(
-        "reward_model.reward_manager", "rewards run in worker processes of their own", "naive", "dapo", "prime", "batch"
-    ),
-    *(summed(f"{section}.{name}", "rewards") for section in OVERLONG for name in ("enable", "len", "penalty_factor")),
-    *(needless(f"{section}.log", "rollout/reward_overlong_mean is always recorded") for section in OVERLONG),
-    needless("reward_model.reward_kwargs.max_resp_len", "response_length counts"),
-    changes("reward_model.reward_kwargs.**", "reward_args has the arguments of a reward"),
-    changes("reward_manager.source", "rewards run in worker processes of their own", "register"),
-    changes("reward_manager.name", "rewards run in worker processes of their own", "naive", "dapo", "prime", "batch"),
-    needless("reward_manager.module.**", "reward_manager.source is register"),
-    needless("reward_model.*", "how rewards are computed is the domain's: rewards.<domain> (docs/rewards.md)"),
-    summed("custom_reward_function.path", "rewards"),
-    summed("custom_reward_function.name", "rewards", "compute_score"),
-    summed("custom_reward_function.reward_kwargs.**", "rewards"),
-    needless("custom_reward_function.reward_kwargs", "empty"),
 )
 
 _TRAINER = (
@@ -136,7 +109,7 @@ _TRAINER = (
     lacks("trainer.del_local_ckpt_after_load", "max_ckpt_to_keep says how many stay", False),
     needless("trainer.balance_batch", "rows are divided over ranks by work"),
     changes("trainer.device", "platforms are CUDA and CPU", "cuda", "cpu"),
-    needless("trainer.esi_*", "interrupt_timeout is the time after SIGTERM"),
+    needless("trainer.esi_redundant_time", "interrupt_timeout is the time after SIGTERM"),
     needless("trainer.ray_wait_register_center_timeout", "rpc_timeout is the limit of a call"),
     needless("trainer.use_legacy_worker_impl", "classes of verl's"),
     needless("trainer.use_v1", "classes of verl's"),
@@ -167,5 +140,5 @@ _OTHERS = (
     needless("hydra.**", "of Hydra's own"),
 )
 
-ROWS: tuple[Row, ...] = (*_DATA, *_ALGORITHM, *ROLE_ROWS, *_REWARD, *_TRAINER, *_OTHERS)
+ROWS: tuple[Row, ...] = (*_DATA, *_ALGORITHM, *ROLE_ROWS, *REWARD_ROWS, *_TRAINER, *_OTHERS)
 """A key stands in one row; of two that fit, the first."""
