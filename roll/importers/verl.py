@@ -10,6 +10,7 @@ from typing import Any
 from roll.importers.given import Given
 from roll.importers.rows import Table
 from roll.importers.verl_conditions import CONDITIONS, ROLLOUT
+from roll.importers.verl_programs import program_notes
 from roll.importers.verl_rows import ROWS
 from roll.importers.verl_sft_rows import SFT
 from roll.importers.verl_sums import SUMS
@@ -76,6 +77,7 @@ def verl_notes(given: Given) -> Iterator[str]:
     values = {_known_as(key): value for key, value in given.keys}
     there = values.keys()
     yield from version_notes(values)
+    yield from program_notes(given.command.program if given.command else ())
     for flag, known_as in FLAGS.items():
         value = given.command.flag(flag) if given.command else None
         if flag != CONFIG_NAME and value and known_as not in there and not value.isdecimal() and "$" not in value:

@@ -7,12 +7,16 @@ from typing import Any
 
 from roll.configs.strategies.table import spec_of
 from roll.importers.arithmetic import devices, split
-from roll.importers.rows import Look, Near, Sum
+from roll.importers.rows import ChangesRun, Look, Near, Sum
 from roll.importers.verl_conditions import ACTOR, CRITIC, MEGATRON, REF, ROLLOUT, has_critic, has_reference, strategy_of
 from roll.importers.words import rollout_engine, scorer, trainer
 
 _SECTIONS = {"actor_train": ACTOR, "reference": REF, "critic": CRITIC}
 MINI_BATCH = "ppo_mini_batch_size"
+_NO_BATCHES = (
+    "data.train_batch_size is 0: a stream of prompts there. Here rollout_batch_size is ppo_mini_batch_size x "
+    "async_training.require_batches x trigger_parameter_sync_step, and async_generation_ratio staleness_threshold"
+)
 COUNTS = ("trainer.nnodes", "trainer.n_gpus_per_node")
 
 
@@ -54,6 +58,8 @@ def batches(
     section = _SECTIONS[role]
 
     def sum(look: Look) -> Sum:
+        if look("data.train_batch_size") == 0:
+            raise ChangesRun(_NO_BATCHES)
         prompts, group = look.size("data.train_batch_size"), look.size(f"{ROLLOUT}.n")
         if leaves_gpus_open(look):
             return _open_ranks(look, role, prompts, group)

@@ -6,6 +6,7 @@ from roll.importers import words
 from roll.importers.rows import Row, changes, lacks, needless, summed, to
 from roll.importers.verl_common import ITSELF, NO_PICTURES, OWN_CODE, PROFILES, TRAIN
 from roll.importers.verl_correction import CORRECTION_ROWS
+from roll.importers.verl_programs import PROGRAM_ROWS
 from roll.importers.verl_reward_rows import REWARD_ROWS
 from roll.importers.verl_role_rows import ROLE_ROWS
 
@@ -140,5 +141,5 @@ _OTHERS = (
     needless("hydra.**", "of Hydra's own"),
 )
 
-ROWS: tuple[Row, ...] = (*_DATA, *_ALGORITHM, *ROLE_ROWS, *REWARD_ROWS, *_TRAINER, *_OTHERS)
+ROWS: tuple[Row, ...] = (*_DATA, *_ALGORITHM, *ROLE_ROWS, *REWARD_ROWS, *_TRAINER, *PROGRAM_ROWS, *_OTHERS)
 """A key stands in one row; of two that fit, the first."""

@@ -4,7 +4,10 @@ import pytest
 
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported
-from roll.importers.given import read
+from roll.importers.given import given_by, read
+from roll.importers.shell import find_command
+from roll.importers.verl_files import Composed
+from tests.unit.importers.test_import import entry
 from tests.unit.importers.test_verl_meaning import ACTOR, GRPO, ROLLOUT
 
 DATA = ("data.train_files=a.parquet", "data.val_files=b.parquet")
@@ -86,3 +89,59 @@ def test_no_pattern_of_keys_swallows_one_that_means_something(word: str) -> None
 )
 def test_keys_that_change_no_meaning_stay_known(word: str) -> None:
     assert of(word).is_as_meant, word
+
+
+def by(program: str, *words: str) -> list[str]:
+    """Changes of a script with this program, that its keys do not have by themselves."""
+    found = find_command(f"{program} {' '.join([*GRPO, *DATA, *words])}")
+    given = given_by(Composed(), [*GRPO, *DATA, *words], found)
+    return list(imported_from(given, "verl").changes)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "python3 -m verl.trainer.main_ppo",
+        "python3 -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer",
+        "ray job submit --address=x -- python3 -m recipe.dapo.main_dapo",
+        "python -u -m recipe.dapo.src.main_dapo",
+        "python3 -m recipe.entropy.main_entropy",
+        "torchrun -m torch.distributed.run --nproc_per_node=8 -m verl.trainer.sft_trainer",
+        "torchrun --nproc_per_node=8 /x/verl/verl/trainer/fsdp_sft_trainer.py",
+        "python3 verl/trainer/main_ppo.py",
+        "$PROGRAM",
+        "python3 -m ${PROGRAM}",
+    ],
+)
+def test_trainers_of_verl_are_known_by_their_keys(program: str) -> None:
+    assert by(program) == []
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("python3 -m recipe.prime.main_prime", "recipe.prime.main_prime is a program of its own"),
+        ("python3 -m recipe.sppo.main_sppo", "recipe.sppo.main_sppo is a program of its own"),
+        ("ray job submit -- python3 -m recipe.spin.main_spin", "recipe.spin.main_spin"),
+        ("python3 -m mine.main_ppo", "mine.main_ppo is a program of its own"),
+        ("python3 -m verl.trainer.main_generation", "verl.trainer.main_generation"),
+        ("python3 recipe/sppo/main_sppo.py", "recipe.sppo.main_sppo"),
+        ("python3 train.py", "train is a program of its own"),
+        ("python3 -m recipe.one_step_off_policy.main_ppo", "async_generation_ratio: 1"),
+        ("python3 -m verl.experimental.fully_async_policy.fully_async_main", "rollout_batch_size is"),
+    ],
+)
+def test_another_program_is_another_run(program: str, told: str) -> None:
+    assert any(told in change for change in by(program))
+
+
+def test_a_stream_of_prompts_names_what_it_is_here() -> None:
+    words = ("data.train_batch_size=0", "async_training.staleness_threshold=1", "rollout.n_gpus_per_node=2")
+    found = of(*words)
+    for key, told in (
+        ("data.train_batch_size", "rollout_batch_size"),
+        ("async_training.staleness_threshold", "async_generation_ratio"),
+        ("rollout.n_gpus_per_node", "actor_infer.device_mapping"),
+    ):
+        outcome, note = entry(found, key)
+        assert outcome == "changes the run" and told in note
