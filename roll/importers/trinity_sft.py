@@ -98,7 +98,7 @@ OF_ROWS: tuple[Row, ...] = (
     needless("data_processor.**", "it sees tasks and samples of engines; data_args.operators choose rows"),
     needless("**.name", "roles have the names of the YAML"),
     lacks(f"{BUFFER}.**", "data_args has the keys of rows (docs/data.md)"),
-    needless("buffer.batch_size", "train_batch_size counts"),
+    summed("buffer.batch_size", "batches", needs="whole batch"),
     needless("buffer.explorer_input.**", _NO_ENGINE),
     lacks("buffer.trainer_input.**", "a run learns from one set of rows: a list of files, data_args.file_name"),
     needless("synchronizer.*", _NO_ENGINE),
@@ -153,8 +153,19 @@ def _columns(look: Look) -> Sum:
     return Sum(settings, f"prompt_key: {names[0]}, response_key: {names[1]}.")
 
 
+def _batches(look: Look) -> Sum:
+    if look("data.train_batch_size") is None:
+        raise ChangesRun("buffer.train_batch_size is missing, and must be given there: rows of an update")
+    return SFT.sums["batches"](look)
+
+
+def _whole_batch(look: Look) -> str:
+    return "train_batch_size counts" if look.is_given("data.train_batch_size") else ""
+
+
 SUMS_OF_ROWS: Mapping[str, Callable[[Look], Sum]] = {
     **SFT.sums,
+    "batches": _batches,
     "folders": folders,
     "trackers": trackers,
     "row length": _row_length,
@@ -165,6 +176,7 @@ SUMS_OF_ROWS: Mapping[str, Callable[[Look], Sum]] = {
 CONDITIONS_OF_ROWS: Mapping[str, Condition] = {
     **SFT.conditions,
     **OLD_CONDITIONS,
+    "whole batch": _whole_batch,
     "epochs": lambda look: "" if not dict(given_lengths(look)) else "total_steps counts",
 }
 ROWS_DERIVED = {
@@ -183,9 +195,11 @@ ROWS_DERIVED = {
 
 
 def rows_derived(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Defaults there; adapters that only have a name have these sizes."""
+    """Defaults there; adapters that only have a name have these sizes. Before train_batch_size an update had the rows
+    of buffer.batch_size."""
     named = f"{_OWN}model.lora_configs.0.name" in given
-    return ROWS_DERIVED | (dict.fromkeys(("model.lora_rank", "model.lora_alpha"), 32) if named else {})
+    found = ROWS_DERIVED | (dict.fromkeys(("model.lora_rank", "model.lora_alpha"), 32) if named else {})
+    return found | {"data.train_batch_size": given.get(f"{_OWN}buffer.batch_size")}
 
 
 _ADAM = "there is no such optimizer here: AdamW of the strategy"

@@ -188,3 +188,16 @@ def test_adapters_and_sampling_of_the_model_section_are_taken() -> None:
     sampling = tree["actor_infer"]["generating_args"]
     assert sampling["top_k"] == 5 and tree["dual_clip_ratio_c"] == 4, "what the tasks say counts"
     assert sampling["temperature"] == 0.7
+
+
+@pytest.mark.parametrize(("name", "role"), [("sft", "sft_train"), ("dpo", "actor_train")])
+def test_rows_of_an_update_are_those_of_batch_size_where_train_batch_size_is_not_given(name: str, role: str) -> None:
+    found = imported(name, "buffer.train_batch_size=null", "buffer.batch_size=24", "cluster.gpu_per_node=8")
+    args = found.tree[role]["training_args"]
+    ranks = found.tree["num_nodes"] * 8
+    assert args["per_device_train_batch_size"] * args["gradient_accumulation_steps"] * ranks == 24
+    assert entry(found, "buffer.batch_size")[0] in ("mapped", "approximated")
+    both = imported(name, "buffer.train_batch_size=48", "buffer.batch_size=24")
+    assert entry(both, "buffer.batch_size") == ("asks for nothing", "train_batch_size counts")
+    neither = imported(name, "buffer.train_batch_size=null")
+    assert any("buffer.train_batch_size is missing" in change for change in neither.changes)
