@@ -188,8 +188,23 @@ def engine_arguments(look: Look) -> Sum:
         if old in own:
             config |= {new: converted[0]} if own.pop(old) else {}
     config |= own
+    idle, of_others = _of_other_engines(look, spec.name)
     told = ", ".join(f"{name} {value}" for name, value in config.items())
-    return Sum({f"{at}.{name}": value for name, value in config.items()}, f"{at}: {told}.", lost=lost)
+    settings = {f"{at}.{name}": value for name, value in config.items()}
+    return Sum(settings, f"{at}: {told}.", lost=lost | of_others, idle=idle)
+
+
+def _of_other_engines(look: Look, engine: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Arguments of engines that are not asked for, and of one that another stands in for."""
+    at, asked = f"{ROLLOUT}.engine_kwargs", str(look(f"{ROLLOUT}.name"))
+    idle, lost = dict[str, str](), dict[str, str]()
+    for key in look.below(at):
+        owner, dot, _ = key.partition(".")
+        if dot and owner not in (engine, asked):
+            idle[f"{at}.{key}"] = f"of another engine than rollout.name: {asked}"
+        elif dot and owner != engine:
+            lost[f"{at}.{key}"] = f"{engine} stands in for {asked} and has no such argument"
+    return idle, lost
 
 
 _RENAMED: Mapping[str, tuple[str, tuple[Any]]] = {"disable_mm_preprocessor_cache": ("mm_processor_cache_gb", (0,))}

@@ -180,8 +180,8 @@ ROLLOUT_ROWS: tuple[Row, ...] = (
         for name in ("enforce_eager", "max_num_batched_tokens", "max_model_len", "enable_chunked_prefill")
     ),
     summed(f"{ROLLOUT}.enable_prefix_caching", "engine"),
-    summed(f"{ROLLOUT}.engine_kwargs.*.*", "engine"),
-    needless(f"{ROLLOUT}.engine_kwargs.*", "empty"),
+    summed(f"{ROLLOUT}.engine_kwargs.*.**", "engine"),
+    lacks(f"{ROLLOUT}.engine_kwargs.*", "arguments of an engine stand under its name: engine_kwargs.vllm.x", {}),
     lacks(f"{ROLLOUT}.pipeline_model_parallel_size", "engines share layers by tensor parallel", 1),
     lacks(f"{ROLLOUT}.data_parallel_size", "several engines are what device_mapping makes", 1),
     lacks(f"{ROLLOUT}.expert_parallel_size", "strategy_config.enable_expert_parallel of vLLM", 1),

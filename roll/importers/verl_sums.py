@@ -217,7 +217,7 @@ def sampling(look: Look) -> Sum:
 
 def validation_sampling(look: Look) -> Sum:
     at = f"{ROLLOUT}.val_kwargs"
-    sampled = look(f"{at}.do_sample")
+    sampled = look(f"{at}.do_sample") or look(f"{ROLLOUT}.mode") == "async"  # whose loops never ask for do_sample
     temperature = look.amount(f"{at}.temperature") if sampled else 0.0
     args = "validation.generating_args"
     answers = look.number(f"{at}.n")
@@ -227,7 +227,10 @@ def validation_sampling(look: Look) -> Sum:
     text = f"{args}: {'greedy' if not temperature else f'temperature {temperature:g}'}, {answers} per prompt."
     names = () if temperature else ("top_p", "top_k", "do_sample" if sampled else "temperature")
     why = "validation is greedy: " + ("val_kwargs.temperature is 0" if sampled else "val_kwargs.do_sample is off")
-    return Sum(settings, text, idle={f"{at}.{name}": why for name in names})
+    idle = {f"{at}.{name}": why for name in names}
+    if sampled and not look(f"{at}.do_sample"):
+        idle[f"{at}.do_sample"] = "rollout.mode is async: its loops sample at val_kwargs.temperature in any case"
+    return Sum(settings, text, idle=idle)
 
 
 def group_filter(look: Look) -> Sum:

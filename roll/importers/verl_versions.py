@@ -54,6 +54,7 @@ def derived(values: Mapping[str, Any]) -> Mapping[str, Any]:
     found |= WHOLE_STEPS
     if is_old(values):
         found |= {f"{ACTOR}.clip_ratio_c": 0, f"{MODEL}.enable_gradient_checkpointing": False}
+        found |= {f"{ACTOR}.entropy_coeff": 0.001, "data.filter_overlong_prompts": True}
         found["algorithm.use_kl_in_reward"] = not values.get(f"{ACTOR}.use_kl_loss")
     return found
 
@@ -68,11 +69,13 @@ def version_notes(values: Mapping[str, Any]) -> Iterator[str]:
         yield Change(f"{name} reads pictures, in the column images by default: {NO_PICTURES}.")
     if is_old(values):
         yield (
-            "Read as verl before 0.2, by its keys: a KL in the reward (kl_ctrl.kl_coef) unless actor.use_kl_loss, and "
-            "no dual clip. algorithm.use_kl_in_reward=false behind the file says otherwise."
+            "Read as verl before 0.2, by its keys: a KL in the reward (kl_ctrl.kl_coef) unless actor.use_kl_loss, "
+            "entropy_coeff 0.001, no dual clip, and prompts that are too long are left out. "
+            "algorithm.use_kl_in_reward=false behind the file says otherwise."
         )
     elif values.get("algorithm.kl_ctrl.kl_coef") and not any(values.get(key) is not None for key in _KLS):
         yield Change(
             "algorithm.kl_ctrl.kl_coef is given and algorithm.use_kl_in_reward is not: before 0.3 that was a KL in the "
-            "reward, since then it is none. Say which: algorithm.use_kl_in_reward=true or false behind the file."
+            "reward, since then it is none; entropy_coeff was 0.001, since then it is 0. Say which: "
+            "algorithm.use_kl_in_reward=true or false, and actor_rollout_ref.actor.entropy_coeff, behind the file."
         )

@@ -8,7 +8,7 @@ from roll.importers.given import given_by, read
 from roll.importers.shell import find_command
 from roll.importers.verl_files import Composed
 from tests.unit.importers.test_import import entry
-from tests.unit.importers.test_verl_meaning import ACTOR, GRPO, ROLLOUT
+from tests.unit.importers.test_verl_meaning import ACTOR, GRPO, ROLLOUT, at
 
 DATA = ("data.train_files=a.parquet", "data.val_files=b.parquet")
 
@@ -145,3 +145,50 @@ def test_a_stream_of_prompts_names_what_it_is_here() -> None:
     ):
         outcome, note = entry(found, key)
         assert outcome == "changes the run" and told in note
+
+
+@pytest.mark.parametrize(
+    ("engine", "key", "outcome", "told"),
+    [
+        ("vllm", "sglang.attention_backend=fa3", "asks for nothing", "another engine than rollout.name: vllm"),
+        ("sglang", "vllm.swap_space=32", "asks for nothing", "another engine than rollout.name: sglang"),
+        ("trtllm", "trtllm.batch_wait_timeout_iters=32", "not to be had", "vllm stands in for trtllm"),
+        ("trtllm", "sglang.attention_backend=fa3", "asks for nothing", "another engine than rollout.name: trtllm"),
+        ("vllm", "swap_space=32", "not to be had", "under its name"),
+    ],
+)
+def test_arguments_of_another_engine_are_not_taken_for_those_of_this(
+    engine: str, key: str, outcome: str, told: str
+) -> None:
+    found = of(f"{ROLLOUT}.name={engine}", f"{ROLLOUT}.engine_kwargs.{key}")
+    entered = entry(found, f"{ROLLOUT}.engine_kwargs.{key.partition('=')[0]}")
+    assert entered[0] == outcome and told in entered[1]
+    config = at(found, "actor_infer.strategy_args.strategy_config")
+    assert not {"attention_backend", "batch_wait_timeout_iters", "swap_space"} & config.keys()
+
+
+def test_an_argument_of_the_engine_may_be_a_section() -> None:
+    key = f"{ROLLOUT}.engine_kwargs.vllm.compilation_config.level"
+    found = of(f"{key}=3")
+    assert entry(found, key)[0] == "mapped"
+    assert at(found, "actor_infer.strategy_args.strategy_config.compilation_config.level") == 3
+
+
+def test_verl_before_0_2_has_its_entropy_and_leaves_long_prompts_out() -> None:
+    old = of(f"{ACTOR}.ppo_micro_batch_size=16", "data.train_batch_size=256")
+    assert at(old, "entropy_loss_coef") == 0.001 and at(old, "actor_train.data_args.truncation") == "drop"
+    new = of(f"{ACTOR}.ppo_micro_batch_size_per_gpu=2", "data.train_batch_size=256")
+    assert at(new, "entropy_loss_coef") == 0.0 and at(new, "actor_train.data_args.truncation") == "error"
+    said = of(f"{ACTOR}.ppo_micro_batch_size=16", f"{ACTOR}.entropy_coeff=0", "data.filter_overlong_prompts=false")
+    assert at(said, "entropy_loss_coef") == 0.0 and at(said, "actor_train.data_args.truncation") == "error"
+
+
+@pytest.mark.parametrize(("mode", "temperature"), [("async", 0.7), ("sync", 0.0), (None, 0.0)])
+def test_validation_of_loops_samples_whatever_do_sample_says(mode: str | None, temperature: float) -> None:
+    kwargs = f"{ROLLOUT}.val_kwargs"
+    words = (f"{kwargs}.temperature=0.7", f"{kwargs}.top_p=0.8", f"{kwargs}.do_sample=false")
+    found = of(*words, *([f"{ROLLOUT}.mode={mode}"] if mode else []))
+    args = at(found, "validation.generating_args")
+    assert args["temperature"] == temperature and args.get("top_p") == (0.8 if temperature else None)
+    told = entry(found, f"{kwargs}.do_sample")
+    assert ("rollout.mode is async" in told[1]) == (mode == "async")
