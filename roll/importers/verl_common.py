@@ -11,7 +11,7 @@ from roll.importers.rows import AsksNothing, ChangesRun, Near, Row, changes, lac
 TRAIN, INFER = "actor_train", "actor_infer"
 PROFILES = "profiler_timeline and profiler_memory record a run here (docs/profiling.md)"
 NO_PICTURES = "pictures, videos and sound are not read yet"
-OWN_CODE = "models are loaded without code of their own"
+OWN_CODE = "models are loaded without code of their own; one that needs it is refused when it is loaded"
 ITSELF = "roll does it by itself"
 TURNS = "roles that share devices take turns: what waits is in host memory anyway"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from roll.importers.rows import Row, changes, needless, summed, to
+from roll.importers.rows import Row, changes, lacks, needless, summed, to
 from roll.importers.verl_common import OWN_CODE
 from roll.importers.verl_conditions import OVERLONG
 
@@ -39,7 +39,7 @@ REWARD_ROWS: tuple[Row, ...] = (
     needless("reward_model.rollout.**", _SCORES),
     *(changes(f"reward_model.model.{name}", _LEARNS, *idle) for name, idle in _LEARNT.items()),
     changes("reward_model.model.optim.**", _LEARNS),
-    changes("reward_model.model.trust_remote_code", OWN_CODE, False),
+    lacks("reward_model.model.trust_remote_code", OWN_CODE, False),
     changes("reward_model.model.override_config**", "the configuration of a reward model is the one beside it", {}),
     to("reward_model.model.external_lib", "external_lib", needs="reward model", idle=(None,)),
     needless("reward_model.model.fsdp_config.**", _SCORES),

@@ -64,7 +64,7 @@ MODEL_ROWS: tuple[Row, ...] = (
     to(
         f"{MODEL}.fused_kernel_options.impl_backend",
         f"{TRAIN}.model_args.fused_kernel_options.impl_backend",
-        via=words.word({"torch": "torch"}, "kernel"),
+        via=words.kernel,
     ),
     needless(f"{MODEL}.use_shm", ITSELF),
     lacks(f"{MODEL}.tiled_mlp.enabled", "recomputation bounds what a layer keeps", False),
@@ -72,7 +72,7 @@ MODEL_ROWS: tuple[Row, ...] = (
     *MTP_ROWS,
     changes(f"{MODEL}.override_config.chat_template", "data_args.template takes the path of a file with it"),
     to(f"{MODEL}.override_config.*", f"{TRAIN}.model_args.model_config_kwargs.*"),
-    changes(f"{MODEL}.trust_remote_code", OWN_CODE, False),
+    lacks(f"{MODEL}.trust_remote_code", OWN_CODE, False),
     changes(f"{MODEL}.custom_chat_template", "data_args.template takes the path of a file with it"),
     changes(f"{MODEL}.hf_config_path", "the configuration is read beside the weights"),
     needless(f"{MODEL}._target_", "classes of verl's"),
@@ -92,6 +92,7 @@ ACTOR_ROWS: tuple[Row, ...] = (
     summed(f"{ACTOR}.clip_ratio_high", "policy"),
     summed(f"{ACTOR}.clip_ratio_c", "policy", 3.0),
     summed(f"{ACTOR}.policy_loss.loss_mode", "policy", "vanilla"),
+    summed(f"{ACTOR}.use_gpg_loss", "policy", False),
     summed(f"{ACTOR}.tau_pos", "policy", 1.0),
     summed(f"{ACTOR}.tau_neg", "policy", 1.05),
     *(

@@ -48,7 +48,7 @@ _DATA = (
         for what in ("raw_input_ids", "raw_chat", "full_prompt", "multi_modal_inputs")
     ),
     needless("data.use_shm", ITSELF),
-    changes("data.trust_remote_code", OWN_CODE, False),
+    lacks("data.trust_remote_code", OWN_CODE, False),
     changes("data.custom_cls.*", "rows of one's own become a file of rows: docs/data.md"),
     changes("data.sampler.*", "rows come shuffled, or in their order"),
     changes("data.datagen.*", "rows are there before the run"),
@@ -70,7 +70,7 @@ _ALGORITHM = (
     to("algorithm.kl_ctrl.horizon", "kl_horizon", default=10000, needs="adaptive kl"),
     summed("algorithm.filter_groups.enable", "filter", False, needs="filter"),
     summed("algorithm.filter_groups.max_num_gen_batches", "filter", needs="filter"),
-    needless("algorithm.filter_groups.metric", "groups are compared by their rewards"),
+    summed("algorithm.filter_groups.metric", "filter", needs="filter"),
     changes("algorithm.use_pf_ppo", "rows are not drawn again by weight; difficulty_loss_weight weighs them", False),
     *(needless(f"algorithm.pf_ppo.{name}", "use_pf_ppo says whether") for name in ("reweight_method", "weight_pow")),
     *CORRECTION_ROWS,

@@ -8,7 +8,7 @@ from typing import Any
 from roll.importers import words
 from roll.importers.arithmetic import devices, split
 from roll.importers.rows import AsksNothing, Condition, Look, Row, Sum, Table, changes, lacks, needless, summed, to
-from roll.importers.verl_common import steps
+from roll.importers.verl_common import OWN_CODE, steps
 from roll.importers.verl_conditions import counts_epochs
 from roll.importers.verl_counts import gpus, leaves_gpus_open
 from roll.importers.verl_sums import board
@@ -16,7 +16,6 @@ from roll.importers.verl_sums import board
 ROLE = "sft_train"
 _ARGS, _MODEL, _DATA = f"{ROLE}.training_args", f"{ROLE}.model_args", f"{ROLE}.data_args"
 _CONFIG = f"{ROLE}.strategy_args.strategy_config"
-_OWN_CODE = "models are loaded without code of their own"
 
 
 def _batches(look: Look) -> Sum:
@@ -170,7 +169,7 @@ _ROWS: tuple[Row, ...] = (
     to("model.fsdp_config.offload_params", f"{_CONFIG}.offload_policy", idle=(False,)),
     lacks("model.fsdp_config.model_dtype", "master weights are fp32 in any case", "fp32", "bf16"),
     to("model.external_lib", "external_lib", idle=(None,)),
-    changes("model.trust_remote_code", _OWN_CODE, False),
+    lacks("model.trust_remote_code", OWN_CODE, False),
     summed("model.lora_rank", "lora", 0),
     summed("model.lora_alpha", "lora", 16, needs="lora"),
     summed("model.target_modules", "lora", "all-linear", needs="lora"),

@@ -98,6 +98,8 @@ def rewards_by_source(look: Look) -> tuple[dict[str, dict[str, Any]], str]:
     nears = [DOMAINS[name].near for name in found]
     if found == {MATH: ()}:
         nears.append(f"Neither rows nor names of files tell {look('data.reward_fn_key')}: math_rule is for all rows.")
+        if look("reward_model.reward_manager") == "dapo":
+            nears.append("If they are of math_dapo, a wrong answer is -1 there: reward_args: {wrong: -1}.")
     by = f"The column {look('data.reward_fn_key')} chooses the domain (data_args.tag)." if len(found) > 1 else ""
     return made, " ".join(filter(None, (by, *nears)))
 

@@ -31,8 +31,13 @@ _THEIRS = (
 )
 
 
+_METRIC = "algorithm.filter_groups.metric"
+
+
 def policy_form(look: Look) -> Sum:
     mode = look(f"{ACTOR}.policy_loss.loss_mode")
+    if look(f"{ACTOR}.use_gpg_loss") and mode == "vanilla":
+        mode = "gpg"  # of older versions
     low, high = (look.amount(f"{ACTOR}.clip_ratio_{side}", look(f"{ACTOR}.clip_ratio")) for side in ("low", "high"))
     if mode == "cispo":
         settings: dict[str, Any] = {"pg_variant": "cispo", "cispo_epsilon_low": low, "cispo_epsilon_high": high}
@@ -239,6 +244,7 @@ def group_filter(look: Look) -> Sum:
     is_own = look("custom_reward_function.path") or look("reward_model.enable")
     names = [DOMAIN] if is_own else list(rewards_by_source(look)[0])
     more = max(0, look.number("data.gen_batch_size", prompts) - prompts)
+    near = "A step starts at most as many groups again as it has, where verl counts max_num_gen_batches."
     settings = {
         **{f"rewards.{name}.query_filter_config.type": "std_filter" for name in names},
         **{f"rewards.{name}.query_filter_config.filter_args": {"std_threshold": 0.0} for name in names},
@@ -249,8 +255,24 @@ def group_filter(look: Look) -> Sum:
         settings,
         f"query_filter_config: groups with equal rewards are dropped; {more} more prompts than the {prompts} of a step "
         "run at once.",
-        "A step starts at most as many groups again as it has, where verl counts max_num_gen_batches.",
+        near,
+        nears={_METRIC: f"{_other_metric(look)} {near}".strip()},
     )
+
+
+def _other_metric(look: Look) -> str:
+    """How filters differ that look at another number there; empty where it is the reward."""
+    metric = str(look(_METRIC, "seq_reward"))
+    if metric in ("seq_reward", "seq_final_reward"):
+        return ""
+    if _overlong(look):
+        return (
+            f"Filters here look at rewards with the penalty for length, where there {metric} is without it: a group of "
+            "equal answers stays in where some of them are too long."
+        )
+    if metric in ("acc", "score") and not look("custom_reward_function.path"):
+        return ""
+    return f"Filters here look at rewards, where there they look at {metric}."
 
 
 def resume(look: Look) -> Sum:

@@ -142,6 +142,13 @@ def router_replay(value: Any) -> Any:
     return word({"disabled": "disable", "R2": "R2"}, "mode of router replay")(value)
 
 
+def kernel(value: Any) -> Any:
+    """Of fused log-probs: which one computes them changes no number that is asked for."""
+    if value == "triton":
+        return Near("torch", "the same log-probs and entropy in tiles of torch's; Triton's kernel saves time")
+    return word({"torch": "torch"}, "kernel")(value)
+
+
 def dtype(value: Any) -> Any:
     return word({name: name for name in DTYPES.values()} | DTYPES, "number format")(value)
 

@@ -12,6 +12,7 @@ from tests.unit.importers.test_import import entry
 
 ACTOR, ROLLOUT, REF, MODEL = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "ref", "model"))
 GRPO = ("algorithm.adv_estimator=grpo", f"{ROLLOUT}.n=4", f"{MODEL}.path=org/model")
+PPO = "verl.trainer.main_ppo"
 MEGATRON = (*GRPO, f"{ACTOR}.strategy=megatron")
 OVERRIDE = f"{ACTOR}.megatron.override_transformer_config"
 
@@ -40,7 +41,6 @@ def at(found: Imported, target: str) -> Any:
         f"{ROLLOUT}.agent.default_agent_loop=tool_agent",
         f"{ACTOR}.policy_loss.loss_mode=mine",
         f"{ACTOR}.optim.optimizer=Lion",
-        f"{MODEL}.trust_remote_code=true",
         f"{MODEL}.exclude_modules=x",
         "data.custom_cls.path=mine.py",
         "data.sampler.class_path=mine.py",
@@ -197,7 +197,7 @@ def test_one_open_count_of_gpus_leaves_the_batch_as_it_is(tmp_path: Path) -> Non
     script = tmp_path / "x.sh"
     words = f"data.train_batch_size=64 {ROLLOUT}.n=16 {ACTOR}.ppo_mini_batch_size=32 trainer.n_gpus_per_node=8"
     script.write_text(
-        f"python -m verl {' '.join(GRPO[:1])} {words} {ACTOR}.ppo_micro_batch_size_per_gpu=4 trainer.nnodes=$NODES"
+        f"python -m {PPO} {' '.join(GRPO[:1])} {words} {ACTOR}.ppo_micro_batch_size_per_gpu=4 trainer.nnodes=$NODES"
     )
     found = imported_from(read(script))
     assert (found.tree["rollout_batch_size"], found.tree["num_return_sequences_in_group"]) == (64, 16)
@@ -214,7 +214,7 @@ def test_another_engine_samples_the_same_answers() -> None:
 
 def test_what_is_set_outside_of_a_script_is_asked_for(tmp_path: Path) -> None:
     script = tmp_path / "x.sh"
-    script.write_text(f"python -m verl {' '.join(GRPO[:2])} {MODEL}.path=$models data.train_files=$train_files")
+    script.write_text(f"python -m {PPO} {' '.join(GRPO[:2])} {MODEL}.path=$models data.train_files=$train_files")
     assert [change.split(" ")[0] for change in imported_from(read(script)).changes] == [
         f"{MODEL}.path",
         "data.train_files",

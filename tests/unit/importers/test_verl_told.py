@@ -8,8 +8,9 @@ from roll.importers.given import given_by, read
 from roll.importers.shell import find_command
 from roll.importers.verl_files import Composed
 from tests.unit.importers.test_import import entry
-from tests.unit.importers.test_verl_meaning import ACTOR, GRPO, ROLLOUT, at
+from tests.unit.importers.test_verl_meaning import ACTOR, GRPO, MODEL, ROLLOUT, at
 
+OVERLONG_ON = ("reward_model.overlong_buffer.enable=true", "reward_model.overlong_buffer.len=128")
 DATA = ("data.train_files=a.parquet", "data.val_files=b.parquet")
 
 
@@ -57,7 +58,6 @@ def test_norms_of_gae_are_told_by_default() -> None:
         "reward_model.model.optim.lr=1e-6",
         "reward_model.model.beta_train=0.05",
         "reward_model.model.no_such_key=5",
-        "reward_model.model.trust_remote_code=true",
         "data.return_mine=true",
         "algorithm.pf_ppo.mine=1",
         f"{ACTOR}.policy_loss.mine=1",
@@ -192,3 +192,52 @@ def test_validation_of_loops_samples_whatever_do_sample_says(mode: str | None, t
     assert args["temperature"] == temperature and args.get("top_p") == (0.8 if temperature else None)
     told = entry(found, f"{kwargs}.do_sample")
     assert ("rollout.mode is async" in told[1]) == (mode == "async")
+
+
+FILTER = "algorithm.filter_groups"
+
+
+@pytest.mark.parametrize(
+    ("metric", "words", "told"),
+    [
+        ("acc", OVERLONG_ON, "penalty for length"),
+        ("score", OVERLONG_ON, "score is without"),
+        ("acc", (), ""),
+        ("seq_reward", OVERLONG_ON, ""),
+        ("acc", ("custom_reward_function.path=mine.py",), "look at acc"),
+        ("pass_rate", (), "look at pass_rate"),
+    ],
+)
+def test_a_filter_says_which_number_it_looks_at(metric: str, words: tuple[str, ...], told: str) -> None:
+    found = of(f"{FILTER}.enable=true", f"{FILTER}.metric={metric}", *words)
+    outcome, note = entry(found, f"{FILTER}.metric")
+    assert outcome == "approximated" and told in note
+    assert ("Filters here look at" in note) == bool(told)
+
+
+def test_wrong_answers_of_math_dapo_are_told_where_no_file_tells_the_source() -> None:
+    told = "reward_args: {wrong: -1}"
+    assert any(told in entered.note for entered in of("reward_model.reward_manager=dapo", *OVERLONG_ON).entries)
+    assert not any(told in note for note in of().notes)
+
+
+@pytest.mark.parametrize(
+    ("word", "outcome"),
+    [
+        (f"{MODEL}.trust_remote_code=true", "not to be had"),
+        ("data.trust_remote_code=true", "not to be had"),
+        ("reward_model.model.trust_remote_code=true", "not to be had"),
+        (f"{MODEL}.trust_remote_code=false", "asks for nothing"),
+        (f"{MODEL}.fused_kernel_options.impl_backend=triton", "approximated"),
+        (f"{MODEL}.fused_kernel_options.impl_backend=torch", "mapped"),
+    ],
+)
+def test_what_costs_no_meaning_is_no_other_run(word: str, outcome: str) -> None:
+    found = of(word)
+    assert entry(found, word.partition("=")[0])[0] == outcome and found.is_as_meant
+
+
+def test_use_gpg_loss_is_the_loss_of_that_name() -> None:
+    assert at(of(f"{ACTOR}.use_gpg_loss=true"), "pg_variant") == "vanilla"
+    assert entry(of(f"{ACTOR}.use_gpg_loss=true"), f"{ACTOR}.use_gpg_loss")[0] == "mapped"
+    assert at(of(f"{ACTOR}.use_gpg_loss=false"), "pg_variant") == "ppo"
