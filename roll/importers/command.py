@@ -11,7 +11,7 @@ from roll.errors import ConfigError
 from roll.importers.convert import Imported, convert
 from roll.importers.given import YAML_ENDINGS, Given, read
 from roll.importers.old_roll import convert_roll, is_roll
-from roll.importers.report import command, report, summary, yaml_text
+from roll.importers.report import command, open_title, report, summary, yaml_text
 from roll.importers.trinity import is_trinity
 from roll.importers.trinity_old import with_trainer_config
 from roll.importers.trinity_stages import import_trinity
@@ -104,7 +104,7 @@ def _write(imported: Imported, source: Path | None, target: Path, force: bool) -
     return [
         f"{summary(imported)}.",
         *_listed("Not to be had:", lost),
-        *_listed("Left open by the script; give these behind the file, as key=value:", imported.left_open),
+        *_listed(f"{open_title(name)}; give these behind the file, as key=value:", imported.left_open),
         *_listed("Not the run that its author meant:", imported.changes),
         f"Written: {target}, and {page} with every key. Look at the plan: {command(str(target))}",
         *([] if imported.is_as_meant else [_ANOTHER]),

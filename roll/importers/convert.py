@@ -73,7 +73,8 @@ def convert(keys: Iterable[tuple[str, Any]], table: Table, notes: Iterable[str] 
     first: dict[str, tuple[str, Any]] = {}
     for key, known_as, value in given:
         held = first.get(known_as)
-        if held is None or _rank(table, key, known_as) < _rank(table, held[0], known_as):
+        is_empty = held is not None and held[1] is None and value is not None
+        if held is None or is_empty or _rank(table, key, known_as) < _rank(table, held[0], known_as):
             first[known_as] = (key, value)
     return _Conversion(table, {known_as: value for known_as, (_, value) in first.items()}).run(
         given, {known_as: key for known_as, (key, _) in first.items()}, tuple(notes)

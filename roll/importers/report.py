@@ -37,6 +37,11 @@ def report(imported: Imported, source: str, target: str) -> str:
     return "\n".join(_lines(imported, source, target)) + "\n"
 
 
+def open_title(source: str) -> str:
+    """What keys without a value are called: a script leaves them open, in a YAML they are missing."""
+    return "Missing, or left open" if source.endswith((".yaml", ".yml")) else "Left open by the script"
+
+
 def _lines(imported: Imported, source: str, target: str) -> Iterator[str]:
     yield f"# {source} as a YAML of roll"
     yield ""
@@ -47,7 +52,7 @@ def _lines(imported: Imported, source: str, target: str) -> Iterator[str]:
         yield from ("", "## Not the run that its author meant", "")
         yield from (f"- {_cell(mask(change))}" for change in imported.changes)
     if imported.left_open:
-        yield from ("", "## Left open by the script: give these behind the file, as key=value", "")
+        yield from ("", f"## {open_title(source)}: give these behind the file, as key=value", "")
         yield from (f"- `{key}`" for key in imported.left_open)
     for outcome in _SHOWN:
         entries = [entry for entry in imported.entries if entry.outcome == outcome]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from roll.importers import words
 from roll.importers.rows import Look, Near, Row, Sum, Table, lacks, needless, summed, to
-from roll.importers.trinity_rows import BUFFER, own
+from roll.importers.trinity_rows import BUFFER, EMBEDDED, own
 from roll.importers.trinity_sft import (
     CONDITIONS_OF_ROWS,
     OF_ROWS,
@@ -82,6 +82,7 @@ _ROWS = (
     *(summed(f"{_FORMAT}.{key}", "columns") for key in ("prompt_type", "prompt_key", "messages_key")),
     to(f"{_FORMAT}.chosen_key", "chosen_key"),
     to(f"{_FORMAT}.rejected_key", "rejected_key"),
+    to(f"{EMBEDDED}.actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu", "reference.infer_batch_size"),
     *OF_ROWS,
 )
 TRINITY_DPO = Table(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from roll.configs.load.yaml_file import read_yaml
 from roll.importers.given import Given, leaves
@@ -30,6 +31,9 @@ _RENAMED: Mapping[str, str] = {
     "explorer.repeat_times": "algorithm.repeat_times",
     "explorer.temperature": "model.temperature",
     "trainer.algorithm_type": "algorithm.algorithm_type",
+    "trainer.eval_interval": "explorer.eval_interval",
+    "trainer.sft_warmup_steps": "buffer.trainer_input.sft_warmup_steps",
+    "synchronizer.sync_iteration_interval": "synchronizer.sync_interval",
     "monitor.project": "project",
     "monitor.name": "name",
     "model.checkpoint_path": "checkpoint_root_dir",
@@ -62,6 +66,15 @@ def present_key(key: str) -> str:
     if key.startswith(_FORMAT):
         return f"{_TASKS}.format.{key.removeprefix(_FORMAT)}"
     return _RENAMED.get(key, key)
+
+
+_TELLING = ("data.", "explorer.repeat_times", "trainer.algorithm_type", "buffer.train_dataset.")
+
+
+def old_notes(keys: Iterable[tuple[str, Any]]) -> Iterator[str]:
+    """A line on a YAML of the first versions, whose keys have moved since."""
+    if any(value is not None and key.startswith(_TELLING) for key, value in keys):
+        yield "Read as Trinity-RFT before 0.2, by its keys: tasks in data, the algorithm in explorer and trainer."
 
 
 class ReadPath(str):

@@ -19,7 +19,7 @@ from roll.importers.rows import (
     summed,
     to,
 )
-from roll.importers.trinity_old import OLD_CONDITIONS
+from roll.importers.trinity_old import OLD_CONDITIONS, OLD_ROWS, present_key
 from roll.importers.trinity_rows import BUFFER, EMBEDDED, SHARED, own, shuffles
 from roll.importers.trinity_steps import given_lengths, shortest
 from roll.importers.trinity_sums import folders, resume, trackers
@@ -70,6 +70,11 @@ _RENAMED: Mapping[str, str] = {
     f"{BUFFER}.format.response_key": "data.response_key",
 }
 _NO_ENGINE = "no engine samples here"
+_OTHER_LOSS = "of runs that sample answers: the loss here is that of rows"
+_OF_SAMPLES = (
+    "clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "entropy_coeff", "use_kl_loss", "kl_loss_coef",
+    "kl_loss_type", "ppo_mini_batch_size", "loss_agg_mode", "tau", "opmd_baseline",
+)  # fmt: skip
 _LOSS = "the loss is the mean over the tokens of an update"
 _EVERY_TURN = f"{BUFFER}.format.enable_concatenated_multi_turn"
 OF_ROWS: tuple[Row, ...] = (
@@ -102,7 +107,14 @@ OF_ROWS: tuple[Row, ...] = (
     needless("buffer.explorer_input.**", _NO_ENGINE),
     lacks("buffer.trainer_input.**", "a run learns from one set of rows: a list of files, data_args.file_name"),
     needless("synchronizer.*", _NO_ENGINE),
+    *OLD_ROWS,
     needless("explorer.**", _NO_ENGINE),
+    *(needless(f"{EMBEDDED}.{section}.**", _OTHER_LOSS) for section in ("algorithm", "critic", "data", "reward_model")),
+    needless(f"{EMBEDDED}.actor_rollout_ref.rollout.**", _NO_ENGINE),
+    needless(f"{EMBEDDED}.actor_rollout_ref.actor.checkpoint.**", "a checkpoint holds all that the run goes on with"),
+    needless(f"{EMBEDDED}.trainer.balance_batch", "rows are divided over ranks by work"),
+    needless(f"{EMBEDDED}.trainer.max_critic_ckpt_to_keep", "a checkpoint holds all roles"),
+    *(needless(f"{EMBEDDED}.actor_rollout_ref.actor.{name}", _OTHER_LOSS) for name in _OF_SAMPLES),
     lacks(f"{EMBEDDED}.**", "of verl's trainer the keys of batches, optimizer and memory are read"),
 )
 """What fine-tuning and pairs have in common."""
@@ -110,6 +122,7 @@ OF_ROWS: tuple[Row, ...] = (
 
 def of_rows(renamed: Mapping[str, str], key: str) -> str:
     """The name under which the rows know a key."""
+    key = present_key(key)
     if key in renamed:
         return renamed[key]
     section = next((section for section in _OPTIMIZERS if key.startswith(section)), None)
@@ -223,6 +236,7 @@ TRINITY_SFT = Table(
                 lacks("algorithm.**", "the loss is that of fine-tuning: the mean over learnt tokens"),
                 summed(f"{BUFFER}.format.prompt_type", "columns", "messages"),
                 summed(_EVERY_TURN, "columns", False),
+                needless(f"{EMBEDDED}.actor_rollout_ref.ref.**", "no reference scores here"),
                 *OF_ROWS,
             ),
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from roll.importers.convert import Entry, Imported, Tree, convert
 from roll.importers.given import Given
 from roll.importers.rows import CHANGES, Outcome
 from roll.importers.trinity import trinity_table, without_none
+from roll.importers.trinity_old import old_notes
 
 _AT = re.compile(r"stages\.(\d+)\.(.+)")
 _NAME = "stage_name"
@@ -34,6 +35,7 @@ class _Stage:
 def import_trinity(given: Given, notes: Sequence[str]) -> Imported:
     """One run, or several one after the other."""
     given = replace(given, keys=without_none(given.keys))
+    notes = [*notes, *old_notes(given.keys)]
     numbers = sorted({int(match[1]) for key, _ in given.keys if (match := _AT.fullmatch(key))})
     if not numbers:
         return convert(given.keys, trinity_table(given.keys), notes)
@@ -47,7 +49,7 @@ def import_trinity(given: Given, notes: Sequence[str]) -> Imported:
     last = stages[-1].found
     opened = tuple(dict.fromkeys(key for stage in stages for key in stage.found.left_open))
     tree = shared | {"stages": listed}
-    return Imported("trinity", last.pipeline, tree, tuple(entries), _defaults(stages), (*notes,), opened)
+    return Imported("trinity", last.pipeline, tree, tuple(entries), _defaults(stages), (*notes, *_told(stages)), opened)
 
 
 def _stage(number: int, base: Keys, keys: Keys) -> _Stage:
@@ -132,6 +134,13 @@ def _notes(told: Sequence[tuple[str, Entry]]) -> str:
     if len(by_note) == 1:
         return told[0][1].note
     return " ".join(f"[{', '.join(names)}] {note}" for note, names in by_note.items())
+
+
+def _told(stages: Iterable[_Stage]) -> Iterator[str]:
+    """What a stage says beside its keys."""
+    for stage in stages:
+        for note in stage.found.notes:
+            yield type(note)(f"[{stage.name}] {note}")
 
 
 def _defaults(stages: Iterable[_Stage]) -> dict[str, str]:

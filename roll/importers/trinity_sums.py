@@ -200,7 +200,7 @@ def _algorithm(look: Look) -> Sum:
 
 def _entropy(look: Look) -> Sum:
     kind, key = look(f"{_OWN}algorithm.entropy_loss_fn"), f"{ACTOR}.entropy_coeff"
-    if kind not in ("default", "basic", "mix", "none"):
+    if kind not in (None, "default", "basic", "mix", "none"):
         raise ChangesRun(f"entropy_loss_fn: {kind} is not here: entropy_loss_coef weighs the entropy")
     if kind == "none" and look.amount(key, 0):
         raise ChangesRun("the coefficient asks for nothing there, and counts here: take entropy_coef out")

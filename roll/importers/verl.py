@@ -22,6 +22,7 @@ CONFIG_NAME = "config-name"
 _OF_ENGINE: Mapping[str, str] = {
     "engine.ulysses_sequence_parallel_size": "ulysses_sequence_parallel_size",
     "model.use_remove_padding": "use_remove_padding",
+    "engine.use_remove_padding": "use_remove_padding",
     "data.messages_key": "data.multiturn.messages_key",
 }
 """Keys of newer versions, and what older ones call the same."""

@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from math import prod
 from typing import Any
 
 from roll.importers import words
 from roll.importers.arithmetic import devices, split
-from roll.importers.rows import AsksNothing, Condition, Look, Row, Sum, Table, changes, lacks, needless, summed, to
-from roll.importers.verl_common import OWN_CODE, steps
-from roll.importers.verl_conditions import counts_epochs
+from roll.importers.rows import (
+    AsksNothing,
+    ChangesRun,
+    Condition,
+    Look,
+    NotHere,
+    Row,
+    Sum,
+    Table,
+    changes,
+    lacks,
+    needless,
+    summed,
+    to,
+)
+from roll.importers.verl_common import OWN_CODE, megatron, steps
+from roll.importers.verl_conditions import MEGATRON, counts_epochs
 from roll.importers.verl_counts import gpus, leaves_gpus_open
 from roll.importers.verl_sums import board
 
 ROLE = "sft_train"
 _ARGS, _MODEL, _DATA = f"{ROLE}.training_args", f"{ROLE}.model_args", f"{ROLE}.data_args"
 _CONFIG = f"{ROLE}.strategy_args.strategy_config"
+
+
+_SPLITS = ("tensor_model_parallel", "pipeline_model_parallel", "context_parallel")
+
+
+def _is_on_megatron(look: Look) -> bool:
+    return (look("engine.strategy") or look("model.strategy")) == MEGATRON
 
 
 def _batches(look: Look) -> Sum:
@@ -25,6 +48,8 @@ def _batches(look: Look) -> Sum:
         near = "Passes of a step hang on the number of GPUs: give it, and gradient_accumulation_steps follows."
         micro = look.number("data.micro_batch_size_per_gpu")
         return Sum({f"{_ARGS}.per_device_train_batch_size": micro}, f"{rows} rows in every step.", near)
+    if _is_on_megatron(look):
+        together = prod(look.size(f"engine.{kind}_size", 1) for kind in _SPLITS)
     ranks = max(1, gpus(look) // together)
     micro = look.number("data.micro_batch_size_per_gpu")
     if not look.is_given("data.micro_batch_size_per_gpu") and look.is_given("data.micro_batch_size"):
@@ -34,7 +59,7 @@ def _batches(look: Look) -> Sum:
         f"{_ARGS}.per_device_train_batch_size": made.micro,
         f"{_ARGS}.gradient_accumulation_steps": made.passes,
     }
-    settings |= {f"{_MODEL}.ulysses_size": together} if together > 1 else {}
+    settings |= {f"{_MODEL}.ulysses_size": together} if together > 1 and not _is_on_megatron(look) else {}
     return Sum(settings, f"{rows} rows in every step: {made.text} ({gpus(look)} GPUs / {together}).", made.near)
 
 
@@ -114,11 +139,33 @@ def _not_never(value: Any) -> Any:
 
 
 def _is_cosine(look: Look) -> str:
-    names = (look(f"optim.{key}") for key in ("lr_scheduler_type", "warmup_style", "lr_scheduler"))
+    names = (look(f"optim.{key}") for key in ("lr_scheduler_type", "warmup_style", "lr_decay_style", "lr_scheduler"))
     return "" if next(filter(None, names), None) == "cosine" else "only a cosine ends above 0"
 
 
-_CONDITIONS: Mapping[str, Condition] = {"lora": _has_lora, "epochs": counts_epochs, "cosine": _is_cosine}
+def _floor(look: Look) -> Sum:
+    """Megatron's least learning rate, as a share of the peak."""
+    rate, least = look.amount("optim.lr"), look.amount("optim.min_lr")
+    if least == 0:
+        return Sum({}, "a schedule ends at 0")
+    if reason := _is_cosine(look):
+        raise ChangesRun(f"{reason}: its end is lr_scheduler_kwargs.min_lr_ratio")
+    key, ratio = f"{_ARGS}.lr_scheduler_kwargs.min_lr_ratio", least / rate
+    return Sum({key: ratio}, f"{key}: {ratio:g} = {least:g} / {rate:g}.")
+
+
+def _every(value: Any) -> Any:
+    if value == "after_each_epoch":
+        raise NotHere("an epoch has its rows / data.train_batch_size steps: set eval_steps and save_steps to them")
+    return words.positive(value)
+
+
+_CONDITIONS: Mapping[str, Condition] = {
+    "lora": _has_lora,
+    "epochs": counts_epochs,
+    "cosine": _is_cosine,
+    MEGATRON: lambda look: "" if _is_on_megatron(look) else "engine.strategy is not megatron",
+}
 _SUMS: Mapping[str, Callable[[Look], Sum]] = {
     "batches": _batches,
     "tokens": tokens(lambda look: look.size("data.max_length")),
@@ -126,7 +173,22 @@ _SUMS: Mapping[str, Callable[[Look], Sum]] = {
     "columns": _columns,
     "trackers": board,
     "lora": _lora,
+    "floor": _floor,
 }
+
+_OF_ANY_ENGINE = ("param_offload", "grad_offload", "optimizer_offload", "use_remove_padding", "dtype")
+
+
+def _engine_rows() -> Iterator[Row]:
+    """Megatron's sizes and settings, which stand in the section of the engine here."""
+    for row in megatron("engine", ROLE, MEGATRON, learns=True):
+        name = row.key.removeprefix("engine.megatron.")
+        if name not in _OF_ANY_ENGINE:
+            yield replace(row, key=f"engine.{name}")
+    for what in ("param", "grad", "optimizer"):
+        yield lacks(f"engine.{what}_offload", "what is trained stays on its devices", False)
+    yield to("engine.dtype", f"{_MODEL}.dtype", via=words.dtype)
+
 
 _ROWS: tuple[Row, ...] = (
     to("model.partial_pretrain", "pretrain", default="~/models/gemma-1.1-7b-it"),
@@ -192,6 +254,11 @@ _ROWS: tuple[Row, ...] = (
         needs="cosine",
         idle=(None,),
     ),
+    to("optim.lr_decay_style", f"{_ARGS}.lr_scheduler_type", via=words.schedule),
+    summed("optim.min_lr", "floor"),
+    lacks("optim.lr_warmup_init", "a warm-up begins at 1 / (n + 1) of its peak", 0, 0.0),
+    *_engine_rows(),
+    *(lacks(f"data.max_{kind}_length", "sequence_length is that of a whole row") for kind in ("prompt", "response")),
     to("engine.fsdp_size", f"{_CONFIG}.fsdp_size"),
     to("optim.lr_scheduler", f"{_ARGS}.lr_scheduler_type", via=words.schedule, default="cosine"),
     summed("trainer.nnodes", "placement", 1),
@@ -203,8 +270,8 @@ _ROWS: tuple[Row, ...] = (
     to("trainer.experiment_name", "exp_name", default="test"),
     summed("trainer.logger", "trackers", ["console", "wandb"]),
     to("trainer.seed", "seed", default=1),
-    to("trainer.save_freq", "save_steps", via=words.positive, default=-1),
-    to("trainer.test_freq", "eval_steps", via=words.positive, default=-1),
+    to("trainer.save_freq", "save_steps", via=_every, default=-1),
+    to("trainer.test_freq", "eval_steps", via=_every, default=-1),
     to("trainer.default_local_dir", "checkpoint_config.output_dir"),
     lacks("trainer.default_hdfs_dir", "checkpoints go into a directory; copy it from there"),
     to("trainer.resume_path", "resume_from_checkpoint", via=_not_never),

@@ -458,6 +458,31 @@ def test_a_choice_of_files_stands_beside_the_keys_of_its_section(place: Path) ->
     assert more["sft_train"]["strategy_args"]["strategy_name"] == "fsdp2_train", "what is said of it counts"
 
 
+def test_fine_tuning_on_megatron_has_its_sizes_and_its_least_rate(place: Path) -> None:
+    """32 rows on 8 / (2 x 2) ranks: 16 of each."""
+    script = """torchrun --nproc_per_node=8 -m verl.trainer.sft_trainer engine=megatron optim=megatron optim.lr=1e-5 \\
+        optim.lr_warmup_init=0 optim.lr_decay_style=cosine optim.min_lr=1e-6 engine.tensor_model_parallel_size=2 \\
+        engine.pipeline_model_parallel_size=2 engine.virtual_pipeline_model_parallel_size=null \\
+        engine.context_parallel_size=1 data.train_batch_size=32 data.micro_batch_size_per_gpu=4 model.path=org/model \\
+        trainer.test_freq=after_each_epoch trainer.save_freq=after_each_epoch engine.param_offload=False"""
+    path = written(script, place)
+    found = imported_from(read(path), source=path)
+    role = found.tree["sft_train"]
+    args, config = role["training_args"], role["strategy_args"]["strategy_config"]
+    assert (config["tensor_model_parallel_size"], config["pipeline_model_parallel_size"]) == (2, 2)
+    assert config["sequence_parallel"] is True and "ulysses_size" not in role.get("model_args", {})
+    assert (args["per_device_train_batch_size"], args["gradient_accumulation_steps"]) == (4, 4)
+    assert args["lr_scheduler_type"] == "cosine"
+    assert args["lr_scheduler_kwargs"]["min_lr_ratio"] == pytest.approx(0.1, rel=1e-9)
+    for key in ("trainer.test_freq", "trainer.save_freq"):
+        assert "set eval_steps and save_steps" in entry(found, key)[1]
+    assert found.is_as_meant, found.changes
+    linear = imported_from(read(path, ["optim.lr_decay_style=linear"]), source=path)
+    assert entry(linear, "optim.min_lr")[0] == "changes the run"
+    sizes = imported_from(read(path, ["engine.strategy=fsdp2"]), source=path)
+    assert entry(sizes, "engine.tensor_model_parallel_size")[0] == "asks for nothing"
+
+
 def test_what_words_of_a_command_leave_open_is_noted(place: Path) -> None:
     script = """torchrun --nproc_per_node=$1 -m verl.trainer.sft_trainer --config-name=mine data.max_length=64 \\
         optim.lr=$rate_of_loop data.train_batch_size=$((2**5)) trainer.seed=$((1 << 3))"""

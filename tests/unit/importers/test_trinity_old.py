@@ -91,3 +91,49 @@ def test_an_evaluation_of_mathematics_is_scored_as_training_in_mathematics_is(pl
         words = [f"{TASKS}.default_workflow_type={flow}", f"{key}=math_eval_workflow"]
         found = imported_from(read(place / "run.yaml", words), source=place / "run.yaml")
         assert entry(found, key)[0] == outcome, entry(found, key)
+
+
+def test_a_yaml_of_the_first_versions_is_told_in_a_line(place: Path) -> None:
+    more = {"trainer": {**OLD["trainer"], "eval_interval": 10, "sft_warmup_steps": 0}}
+    more["synchronizer"] = {"sync_method": "checkpoint", "sync_iteration_interval": 10}
+    (place / "old.yaml").write_text(yaml.safe_dump({**OLD, **more}))
+    found = imported_from(read(place / "old.yaml"), source=place / "old.yaml")
+    assert any("Trinity-RFT before 0.2" in note for note in found.notes)
+    assert not any("does not know" in each.note for each in found.entries)
+    (place / "new.yaml").write_text(yaml.safe_dump(BASE))
+    new = imported_from(read(place / "new.yaml"), source=place / "new.yaml")
+    assert not any("before 0.2" in note for note in new.notes)
+
+
+def test_a_key_that_a_yaml_lacks_is_not_left_open_by_a_script(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = {**BASE, "model": {"model_path": "org/model"}}
+    (place / "run.yaml").write_text(yaml.safe_dump(tree))
+    assert roll(["import", "run.yaml", "--out", "my.yaml"]) == 3
+    shown = capsys.readouterr().out + (place / "my.report.md").read_text()
+    assert shown.count("Missing, or left open") == 2 and "by the script" not in shown
+
+
+@pytest.mark.parametrize("kind", ["sft", "dpo"])
+def test_the_name_of_the_monitor_is_that_of_the_run(kind: str) -> None:
+    path = Path(__file__).parents[2] / "importers" / f"trinity_{kind}.yaml"
+    found = imported_from(read(path, ["name=null", "monitor.name=mine", "monitor.project=sums"]), source=path)
+    assert at(found, "exp_name") == "mine" and entry(found, "monitor.project")[0] != "changes the run"
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "outcome"),
+    [
+        ("dpo", "trainer.balance_batch=false", "asks for nothing"),
+        ("dpo", "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=2", "mapped"),
+        ("sft", "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=2", "asks for nothing"),
+        ("sft", "actor_rollout_ref.actor.checkpoint.save_contents=[model]", "asks for nothing"),
+        ("sft", "critic.optim.lr=1e-5", "asks for nothing"),
+        ("sft", "actor_rollout_ref.actor.clip_ratio=0.1", "asks for nothing"),
+        ("sft", "actor_rollout_ref.actor.ppo_epochs=4", "not to be had"),
+    ],
+)
+def test_embedded_keys_of_verls_trainer_are_told_as_what_they_are(kind: str, key: str, outcome: str) -> None:
+    path = Path(__file__).parents[2] / "importers" / f"trinity_{kind}.yaml"
+    word = f"trainer.trainer_config.{key}"
+    found = imported_from(read(path, [word]), source=path)
+    assert entry(found, word.partition("=")[0])[0] == outcome
