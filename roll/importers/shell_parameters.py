@@ -83,6 +83,9 @@ def _changed(state: State, name: str, found: str | None, rest: str, expand: Expa
     if sign in ("-", "=", "+", "?"):
         is_there = found is not None and (found != "" or not is_colon)
         if sign == "+":
+            if found is None and is_colon and name.isupper():
+                state.assign(name, "")  # whoever asks so means both: without it, and nothing in its place
+                state.note(f"${name} is set nowhere in the script and taken as empty.")
             return expand(word) if is_there else ""
         if is_there:
             return found or ""

@@ -137,7 +137,30 @@ def _inner(text: str, state: State, in_quotes: bool) -> str:
 
 
 def _split(found: Sequence[str]) -> list[str]:
-    return [word for piece in found for word in (piece.split() or [""])]
+    return [word for piece in found for word in (_at_blanks(piece) or [""])]
+
+
+def _at_blanks(text: str) -> list[str]:
+    """The words of a text, of which output that only a run would tell is one, whatever stands in it.
+
+    Example: "x-$(date +%s) y" is x-$(date +%s) and y.
+    """
+    if "$" not in text and "`" not in text:
+        return text.split()
+    words, start, at = list[str](), 0, 0
+    is_whole = True
+    while at < len(text):
+        if text[at].isspace():
+            words.append(text[start:at])
+            start = at = at + 1
+        elif is_whole and (text[at] == "`" or text[at : at + 2] in ("$(", "${", "$[")):
+            try:
+                at = end_of(text, at)
+            except Damaged:  # a sign of the text itself: none behind it is tried
+                is_whole = False
+        else:
+            at += 1
+    return [word for word in (*words, text[start:]) if word]
 
 
 def _output(written: str, inside: str, state: State) -> str:

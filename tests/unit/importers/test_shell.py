@@ -69,6 +69,7 @@ def test_words_are_those_of_a_shell(script: str, found: tuple[str, ...]) -> None
         ("python x a.b=$(basename /m/Qwen) a.c=$(dirname /m/Qwen) a.d=$(echo 5) a.e=$(pwd)", "Qwen /m 5 ${oc.env:PWD}"),
         ("p=$HOME/m/Q.pt; python x a.b=${p##*/} a.c=${p%/*}", "Q.pt ${oc.env:HOME}/m"),
         ("x=a; y=x; python x a.b=${!y} a.c=$'t' # a.e=5", "a t"),
+        ('e=run${S_X:+"-"}${S_X}; python x a.b=$e a.c=${S_X:+x}', "run "),
         ('if [ "$#" -lt 2 ]; then exit 1; fi; while [ $# -gt 0 ]; do k=$1; shift; done; python x a.b=${2:-3}', "3"),
         ("[ -f env.sh ] && source env.sh; n=2; command -v nvcc || n=3; python x a.b=$n", "2"),
     ],
@@ -193,3 +194,17 @@ def test_a_word_of_a_megabyte_takes_no_time_for_each_pair_of_its_characters(word
 def test_a_word_that_is_too_long_for_the_name_of_a_file_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert roll(["import", "x" * 5_000]) == 2
     assert "xxx" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "opened",
+    ["$(python gen.py t.e=3 of)", "`date +%s t.e=3`", "$((A * 3))", "$(a `b c` $(d e) t.e=3)", "${oc.env:A}$(b t.e=3)"],
+)
+def test_output_that_stays_open_is_one_word_though_blanks_are_in_it(opened: str) -> None:
+    script = f"N=x-{opened.replace('${oc.env:A}', '$A')}-y\npython x a.b=$N t.e=15 a.c=z"
+    assert overrides(script) == (f"a.b=x-{opened}-y", "t.e=15", "a.c=z")
+
+
+def test_a_sign_that_is_never_closed_is_split_as_any_text() -> None:
+    assert overrides("N='x $( y'\npython x a.b=1 $N a.c=2") == ("a.b=1", "a.c=2")
+    assert overrides(f"N='{'$( ' * 2000}'\npython x a.b=1 $N") == ("a.b=1",)
