@@ -59,7 +59,7 @@ _FORMAT = r".*?<think>.*?</think>\s*<answer>.*?</answer>[^\S\n]*(?:\n.*)?"
 _STRICT = r"<think>\n.*?\n</think>\n<answer>\n.*?\n</answer>(?:\n.*)?"
 _PLAIN = r"(?:(?!</?think>).)*"
 _THINKING = f"{_PLAIN}<think>{_PLAIN}</think>{_PLAIN}"  # each of them once
-_VERDICT = "math-verify decides on the last box, or else the last number, behind the thinking."
+_VERDICT = "math-verify decides on the last box, or else on what the text says, behind the thinking."
 
 
 @dataclass(frozen=True)

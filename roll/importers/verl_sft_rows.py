@@ -69,7 +69,8 @@ def tokens(longest: Callable[[Look], int]) -> Callable[[Look], Sum]:
     def sum(look: Look) -> Sum:
         if not look("data.use_dynamic_bsz"):
             return Sum({}, "use_dynamic_bsz is off: micro batches are counted in rows")
-        most, together = look.number("data.max_token_len_per_gpu"), look.size("ulysses_sequence_parallel_size")
+        group = "engine.context_parallel_size" if _is_on_megatron(look) else "ulysses_sequence_parallel_size"
+        most, together = look.number("data.max_token_len_per_gpu"), look.size(group, 1)
         found = max(most * together, longest(look))
         shared = f" = {most} x {together} ranks that share sequences" if together > 1 else ""
         key = f"{ROLE}.max_tokens_per_microbatch_in_train"

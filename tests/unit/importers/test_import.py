@@ -440,7 +440,7 @@ def written(text: str, place: Path) -> Path:
 
 
 def test_a_choice_of_files_stands_beside_the_keys_of_its_section(place: Path) -> None:
-    """64 rows on 8 / 2 ranks: 4 x 4 of each, packs of 1024 x 2 tokens."""
+    """64 rows on 8 ranks, since Megatron has no Ulysses: 4 x 2 of each, packs of 1024 tokens at least."""
     script = """torchrun --nproc_per_node=8 -m verl.trainer.sft_trainer engine=megatron optim=megatron optim.lr=2e-5 \\
         optim.warmup_style=cosine optim.min_lr_ratio=0.1 optim.lr_warmup_steps=5 engine.fsdp_size=-1 \\
         engine.ulysses_sequence_parallel_size=2 data.train_batch_size=64 data.micro_batch_size_per_gpu=4 \\
@@ -451,7 +451,7 @@ def test_a_choice_of_files_stands_beside_the_keys_of_its_section(place: Path) ->
     assert role["strategy_args"]["strategy_name"] == "megatron_train"
     assert (args["learning_rate"], args["warmup_steps"], args["lr_scheduler_type"]) == (2e-5, 5, "cosine")
     assert args["lr_scheduler_kwargs"] == {"min_lr_ratio": 0.1} and role["data_args"]["messages"] == "turns"
-    assert role["max_tokens_per_microbatch_in_train"] == 2048 and args["gradient_accumulation_steps"] == 4
+    assert role["max_tokens_per_microbatch_in_train"] == 1024 and args["gradient_accumulation_steps"] == 2
     assert any(note.startswith("engine=megatron chooses a file") for note in found.notes)
     assert not any("does not know" in entry.note for entry in found.entries)
     more = imported_from(read(path, ["engine.strategy=fsdp2"]), source=path).tree
