@@ -65,6 +65,7 @@ def test_without_scores_of_the_step_the_trainer_is_asked_for_these_rows_alone(
 
     class Trainer:
         weights = "all of it"
+        shares_prefixes = False
 
         def log_probs(self, samples: Any, temperature: float) -> dict[int, np.ndarray]:
             asked.append(len(samples.meta))
