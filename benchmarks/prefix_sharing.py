@@ -17,11 +17,13 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
+from torch.distributed.tensor import DTensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -94,7 +96,9 @@ def passes(strategy: Fsdp2TrainStrategy, batch: MicroBatch) -> list[torch.Tensor
     loss, module = SupervisedLoss(), strategy.model.module
     scale = LossScale(int(batch.response_mask.sum()), len(batch))
     loss(strategy._outputs(module, batch, loss, 1.0), batch, scale)[0].backward()
-    found = [parameter.grad.to_local() for parameter in module.parameters() if parameter.grad is not None]
+    found = [
+        cast(DTensor, parameter.grad).to_local() for parameter in module.parameters() if parameter.grad is not None
+    ]
     module.zero_grad()
     return found
 

@@ -1,17 +1,20 @@
 """The same agent around Anthropic's SDK. Nothing here is of roll."""
 
+from typing import Any
+
 from anthropic import AsyncAnthropic
 from boxes import use
 
 BOX = {"type": "object", "properties": {"box": {"type": "string"}}, "required": ["box"]}
-TOOLS = [
+TOOLS: list[Any] = [
     {"name": name, "description": text, "input_schema": BOX}
     for name, text in {"open": "Opens a box.", "peek": "Looks at a box."}.items()
 ]
 
 
 async def play(task, session):
-    messages, opened = [{"role": "user", "content": task["question"]}], 0
+    opened = 0
+    messages: list[Any] = [{"role": "user", "content": task["question"]}]
     async with AsyncAnthropic() as client:
         for _ in range(3):
             reply = await client.messages.create(model="policy", messages=messages, tools=TOOLS, max_tokens=64)

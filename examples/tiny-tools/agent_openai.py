@@ -1,19 +1,21 @@
 """An agent around OpenAI's SDK: it calls tools until the model answers in words. Nothing here is of roll."""
 
 import json
+from typing import Any
 
 from boxes import use
 from openai import AsyncOpenAI
 
 BOX = {"type": "object", "properties": {"box": {"type": "string"}}, "required": ["box"]}
-TOOLS = [
+TOOLS: list[Any] = [
     {"type": "function", "function": {"name": name, "description": text, "parameters": BOX}}
     for name, text in {"open": "Opens a box.", "peek": "Looks at a box."}.items()
 ]
 
 
 async def play(task, session):
-    messages, opened = [{"role": "user", "content": task["question"]}], 0
+    opened = 0
+    messages: list[Any] = [{"role": "user", "content": task["question"]}]
     async with AsyncOpenAI() as client:
         for _ in range(3):
             reply = await client.chat.completions.create(model="policy", messages=messages, tools=TOOLS)
@@ -22,8 +24,9 @@ async def play(task, session):
             if not message.tool_calls:
                 break
             for call in message.tool_calls:
-                opened += call.function.name == "open"
-                result = use(task["digits"], call.function.name, json.loads(call.function.arguments))
+                asked = call.model_dump()["function"]
+                opened += asked["name"] == "open"
+                result = use(task["digits"], asked["name"], json.loads(asked["arguments"]))
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
     success = float((message.content or "").strip() == task["digits"][task["box"]])
     return {"reward": success, "metrics": {"success": success, "opened": opened}}

@@ -15,12 +15,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # a model this small only loses time to a second thread
 
 import torch
-from tokenizers import AddedToken
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AddedToken, PreTrainedModel, PreTrainedTokenizerFast
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parent)]
 from boxes import LETTERS, use
@@ -42,7 +42,7 @@ TEMPLATE = (
     "{% endfor %}<|im_end|>\n{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-TOOLS = [{"type": "function", "function": {"name": name}} for name in ("open", "peek")]
+TOOLS: list[Any] = [{"type": "function", "function": {"name": name}} for name in ("open", "peek")]
 
 
 @dataclass(frozen=True)

@@ -255,7 +255,7 @@ class ModelScoreStrategy(ScoreStrategy):
             if self.role.use_prefix_sharing == "on":
                 raise
             logger.info("%s: use_prefix_sharing: auto is off here: %s", self.context.role, error)
-            pretrained.set_attn_implementation(attention)
+            pretrained.set_attn_implementation(attention or "eager")
         else:
             self._shares_prefixes = True
 

@@ -86,7 +86,7 @@ def test_sixteen_levels_in_bf16_stay_within_its_rounding() -> None:
 def test_its_gradient_is_that_of_its_output() -> None:
     forest = forest_of(random_rows(5)[:6], least_saved=0)
     parts = inputs(forest, torch.float64, heads=2, groups=1, width=4, values=4)
-    assert torch.autograd.gradcheck(lambda *given: tree_attention(*given, forest), parts, nondet_tol=1e-9)
+    assert torch.autograd.gradcheck(lambda q, k, v: tree_attention(q, k, v, forest), parts, nondet_tol=1e-9)
 
 
 @pytest.mark.parametrize("fault", ["own part not causal", "descendants see nothing", "keys get nothing from below"])

@@ -21,6 +21,7 @@ from roll.configs.strategies.deepspeed_config import KNOWN_KEYS
 from roll.configs.strategies.megatron_config import PASSED_ON
 from roll.configs.strategies.table import spec_of
 from roll.configs.strategies.trainer_kinds import DEEPSPEED_KINDS, MEGATRON_KINDS
+from roll.distributed.strategy import engine_options
 from roll.distributed.strategy.deepspeed.config import scoring_config, training_config
 from roll.distributed.strategy.sglang import args as sglang_args
 from roll.distributed.strategy.vllm import args as vllm_args
@@ -83,7 +84,7 @@ def test_arguments_of_vllm_are_in_its_release(releases: Releases) -> None:
     (found,) = sources.find("vllm.engine.arg_utils", "AsyncEngineArgs")
     ours = keys_returned(sources, "roll.distributed.strategy.vllm.args", "engine_arguments")
     assert len(ours) >= 15
-    ours |= {*vllm_args._TAKEN, *vllm_args._RANGES, *vllm_args._SIZES, *given_in_examples("vllm")}
+    ours |= {*engine_options.VLLM, *vllm_args._RANGES, *vllm_args._SIZES, *given_in_examples("vllm")}
     assert ours | share_of("vllm") <= of_record(sources, found).names
 
 
@@ -91,7 +92,7 @@ def test_arguments_of_sglang_are_in_its_release(releases: Releases) -> None:
     sources = releases["sglang"]
     ours = keys_returned(sources, "roll.distributed.strategy.sglang.args", "engine_arguments")
     assert len(ours) >= 15
-    ours |= {*sglang_args._TAKEN, *sglang_args._RANGES, *given_in_examples("sglang")}
+    ours |= {*engine_options.SGLANG, *sglang_args._RANGES, *given_in_examples("sglang")}
     # ServerArgs is put together from the classes of a package when it is imported.
     fields = {
         name

@@ -118,7 +118,7 @@ def check_rows(rows: list[Trajectory], engine: Engine, num_trained: int) -> None
         sampled = np.flatnonzero(row.response_mask)
         assert len(sampled)
         for place in sampled.tolist():
-            assert row.log_probs[place] == np.float32(log_prob(row.input_ids[:place], row.input_ids[place]))
+            assert row.log_probs[place] == np.float32(log_prob(row.input_ids[:place], int(row.input_ids[place])))
         assert (row.policy_versions[~row.response_mask] == -1).all() and (row.log_probs[~row.response_mask] == 0).all()
         for version in row.policy_versions[row.response_mask].tolist():
             counts[version] = counts.get(version, 0) + 1

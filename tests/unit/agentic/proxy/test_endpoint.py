@@ -102,7 +102,7 @@ def test_openai_stream_says_what_the_whole_reply_says() -> None:
                 finish = choice.finish_reason or finish
         assert (thought, text, finish) == ("hm", "I open it", "tool_calls")
         assert calls[0].function.arguments == '{"box": "F"}' and calls[0].index == 0
-        assert usage.completion_tokens == len(place.rows()[0].input_ids) - usage.prompt_tokens
+        assert usage is not None and usage.completion_tokens == len(place.rows()[0].input_ids) - usage.prompt_tokens
 
     serve(["<think>hm</think>I open it\n" + CALL], play)
 

@@ -66,6 +66,7 @@ class Clusters:
     placement: Placement = field(default_factory=Placement)
     scored: list[SampleSet] = field(default_factory=list)
     weights: str = "weights"
+    shares_prefixes: bool = False
 
     @property
     def actor_train(self) -> Clusters:

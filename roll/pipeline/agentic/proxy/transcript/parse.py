@@ -94,7 +94,7 @@ class Parser:
         if "start_anchor" in schema and schema["start_anchor"] == _OPENING and "<" not in text:
             return plain
         try:
-            found = self.encoder.tokenizer.parse_response(
+            found: Any = self.encoder.tokenizer.parse_response(
                 text, dict(schema), prefix=_OPENING, tools=[dict(tool) for tool in tools] or None
             )
             calls = tuple(_call(call, f"{prefix}{i}") for i, call in enumerate(found.get("tool_calls") or ()))

@@ -58,11 +58,11 @@ class Node:
 
     def below(self) -> Iterator[Node]:
         """This node and all that follow."""
-        stack = [self]
+        stack: list[Node] = [self]
         while stack:
             node = stack.pop()
             yield node
-            stack += reversed(node.children)
+            stack.extend(reversed(node.children))
 
 
 @dataclass(frozen=True)

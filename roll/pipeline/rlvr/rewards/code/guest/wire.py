@@ -111,7 +111,7 @@ def plain(value, keep):
     if (name := type_name(value)) is not None:
         return ["T", name]
     if hasattr(type(value), "tolist"):  # numpy
-        return plain(value.tolist(), keep)
+        return plain(value.tolist(), keep)  # pyright: ignore[reportAttributeAccessIssue]
     return keep(value)
 
 
