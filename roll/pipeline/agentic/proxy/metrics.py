@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from roll.pipeline.agentic.proxy.transcript.causes import CAUSES
 from roll.pipeline.agentic.proxy.transcript.transcript import Transcript
@@ -12,8 +12,10 @@ CONTINUED, BROKEN, REQUESTS, ROWS = "continued_requests", "broken_requests", "re
 _COUNTED = (CONTINUED, BROKEN, "retried_requests", "refused_requests", "malformed_calls", "overridden_requests")
 
 
-def session_metrics(transcript: Transcript, num_rows: int, num_answers: int) -> dict[str, float]:
-    """Counts of one session."""
+def session_metrics(
+    transcript: Transcript, num_rows: int, num_answers: int, of_program: Mapping[str, float]
+) -> dict[str, float]:
+    """Counts of one session, and what its program reported under names that are not of these counts."""
     counts = transcript.counts
     found = {
         "num_turns": num_answers,
@@ -26,8 +28,10 @@ def session_metrics(transcript: Transcript, num_rows: int, num_answers: int) -> 
         "malformed_calls": counts["malformed_calls"],
         "overridden_requests": counts["overridden"],
     }
-    causes = {f"broken_{cause}": counts[f"broken_{cause}"] for cause in CAUSES if counts[f"broken_{cause}"]}
-    return {name: float(value) for name, value in (found | causes).items()}
+    causes = {name: counts[name] for cause in CAUSES if (name := f"broken_{cause}")}
+    told = {name: value for name, value in of_program.items() if name not in causes}
+    seen = {name: value for name, value in causes.items() if value}
+    return {name: float(value) for name, value in (told | found | seen).items()}
 
 
 def agentic_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:

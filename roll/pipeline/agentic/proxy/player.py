@@ -14,8 +14,9 @@ from roll.errors import EnvError
 from roll.pipeline.agentic.env_manager.env_thread import EnvCrash
 from roll.pipeline.agentic.env_manager.episode import Counts, EpisodeJob, EpisodeRules, failed_row
 from roll.pipeline.agentic.env_manager.forms import state_key
+from roll.pipeline.agentic.proxy.endpoint.reward import checked_metrics, checked_reward
 from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
-from roll.pipeline.agentic.proxy.endpoint.session import Session, checked_metrics, checked_reward
+from roll.pipeline.agentic.proxy.endpoint.session import Session
 from roll.pipeline.agentic.proxy.metrics import session_metrics
 from roll.pipeline.agentic.proxy.programs.programs import Ended, Programs
 from roll.pipeline.agentic.proxy.tasks import Tasks
@@ -137,7 +138,7 @@ class ProgramPlayer:
         last[-1] = session.reward
         rows[-1] = replace(rows[-1], turn_rewards=last)
         turns = _turns(transcript, session.reward)
-        metrics = session_metrics(transcript, len(rows), session.num_answers) | session.metrics | counts.metrics()
+        metrics = session_metrics(transcript, len(rows), session.num_answers, session.metrics) | counts.metrics()
         witness = {"witness": [one.as_dict() for one in transcript.breaks]} if transcript.breaks else {}
         text = "\n".join(f"{turn.response}" for turn in turns)
         rows[0] = replace(rows[0], metrics=metrics, extra=witness, turns=turns, response_text=text)

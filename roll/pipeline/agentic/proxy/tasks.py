@@ -23,10 +23,24 @@ class Tasks:
         """Row `seed` modulo their number. Raises EnvError if there is none."""
         if self._source is None:
             return {}
-        row = self._rows[seed % len(self._rows)]
+        number = seed % len(self._rows)
+        try:
+            row = self._rows[number]
+        except Exception as error:
+            raise EnvError(f"tasks: row {number} of {self._source} cannot be read: {describe(error)}") from None
         if not isinstance(row, Mapping):
             raise EnvError(f"tasks: {self._source} holds {type(row).__name__}, not mappings")
-        return dict(row)
+        return {str(name): self._plain(number, str(name), value) for name, value in row.items()}
+
+    def _plain(self, number: int, column: str, value: Any) -> Any:
+        """The value as a program will read it from JSON. Numbers and arrays of numpy and torch become Python's."""
+        try:
+            return json.loads(json.dumps(value, default=_of_library))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise EnvError(
+                f"tasks: column {column!r} of row {number} of {self._source} cannot be written as JSON, which programs "
+                f"read: {describe(error)}. Turn it into texts, numbers, lists or mappings, or leave the column out."
+            ) from None
 
     @cached_property
     def _rows(self) -> Any:
@@ -44,6 +58,14 @@ class Tasks:
 def _of(path: str) -> Any:
     found: Any = resolve(path)
     return found() if callable(found) else found
+
+
+def _of_library(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"it holds {type(value).__name__}")
 
 
 def _of_file(file: Path) -> list[Any]:

@@ -160,6 +160,32 @@ def test_a_client_that_leaves_and_asks_again_gets_the_first_answer() -> None:
     serve(["0", "1"], play)
 
 
+def test_a_retry_of_what_failed_asks_the_engine_again() -> None:
+    async def play(place: Place) -> None:
+        client, again = place.openai(), {"x-stainless-retry-count": "1"}
+        place.engine.finish = "abort"
+        with pytest.raises(openai.InternalServerError):
+            await client.chat.completions.create(model="m", messages=ASK)
+        place.engine.finish = None
+        reply = await client.chat.completions.create(model="m", messages=ASK, extra_headers=again)
+        assert reply.choices[0].message.content == "1" and place.session.num_answers == 1
+
+    serve(["0", "1"], play)
+
+
+def test_a_client_that_asks_again_after_the_window_is_answered() -> None:
+    async def play(place: Place) -> None:
+        place.session.retry_window_s = 0.05
+        place.engine.gate = asyncio.Event()
+        with pytest.raises(openai.APITimeoutError):
+            await place.openai(timeout=0.3).chat.completions.create(model="m", messages=ASK)
+        await until(lambda: not place.session._open)
+        place.engine.gate.set()
+        assert (await place.openai().chat.completions.create(model="m", messages=ASK)).choices
+
+    serve(["0"], play)
+
+
 def test_anthropic_loop_of_tools_is_one_row() -> None:
     tool = {"name": "open", "description": "Opens a box.", "input_schema": OPEN["function"]["parameters"]}
 
@@ -196,6 +222,55 @@ def test_anthropic_stream_of_a_call_is_put_together_by_the_sdk() -> None:
         assert last.content[1].input == {"box": "F"} and last.stop_reason == "tool_use"
 
     serve(["so\n" + CALL], play)
+
+
+@pytest.mark.parametrize("value", ['"\\ud800"', "NaN", "1e999"])
+def test_a_call_that_no_reply_can_hold_is_text(value: str) -> None:
+    said = CALL.replace('"F"', value)
+
+    async def play(place: Place) -> None:
+        tool = {"name": "open", "input_schema": OPEN["function"]["parameters"]}
+        first = await place.openai().chat.completions.create(model="m", messages=ASK, tools=[OPEN])
+        assert first.choices[0].message.content == said and not first.choices[0].message.tool_calls
+        last = await place.anthropic().messages.create(model="c", max_tokens=300, messages=ASK, tools=[tool])
+        assert last.content[0].text == said and place.session.transcript.counts["malformed_calls"] == 2
+
+    serve([said], play)
+
+
+def test_anthropic_says_which_stop_sequence_ended_an_answer() -> None:
+    async def play(place: Place) -> None:
+        keys: dict[str, Any] = {"model": "c", "max_tokens": 9, "messages": ASK, "stop_sequences": ["?", "!"]}
+        last = await place.anthropic().messages.create(**keys)
+        async with place.anthropic().messages.stream(**keys) as stream:
+            streamed = await stream.get_final_message()
+        for one in (last, streamed):
+            assert (one.stop_reason, one.stop_sequence, one.content[0].text) == ("stop_sequence", "!", "a")
+        assert (await place.anthropic().messages.create(**keys)).stop_reason == "end_turn"
+
+    serve(["a!b", "a!b", "ab"], play)
+
+
+def test_what_json_or_template_do_not_take_is_refused_and_no_failure() -> None:
+    deep = "[" * 100_000
+    call = {"type": "function", "id": "a", "function": {"name": "open", "arguments": deep}}
+    block = {"type": "tool_use", "id": "a", "name": "open", "input": {"box": "\ud800"}}
+    answer = {"role": "assistant", "content": [block]}
+
+    async def play(place: Place) -> None:
+        base = place.variables["OPENAI_BASE_URL"]
+        async with httpx.AsyncClient(headers={"authorization": f"bearer {place.session.key}"}) as client:
+            for route, body in (
+                ("/chat/completions", deep),
+                ("/chat/completions", json.dumps({"messages": [*ASK, {"role": "assistant", "tool_calls": [call]}]})),
+                ("/messages/count_tokens", json.dumps({"messages": [*ASK, answer, *ASK]})),
+                ("/reward", deep),
+                ("/reward", '{"reward": 1' + "0" * 400 + "}"),
+                ("/reward", '{"reward": 1, "metrics": {"a": NaN}}'),
+            ):  # fmt: skip
+                assert (await client.post(base + route, content=body)).status_code == 400, (route, body[:90])
+
+    serve(["yes"], play)
 
 
 def test_models_are_listed_in_both_protocols() -> None:
@@ -249,6 +324,9 @@ def test_a_prompt_that_is_too_long_says_so_as_the_protocol_does() -> None:
         assert error.value.code == "context_length_exceeded"
         with pytest.raises(anthropic.BadRequestError, match="prompt is too long: .* tokens > 3999 maximum"):
             await place.anthropic().messages.create(model="c", max_tokens=9, messages=long)
+        with pytest.raises(openai.BadRequestError) as error:
+            await place.openai().chat.completions.create(model="m", messages=long, stream=True)
+        assert error.value.code == "context_length_exceeded", "a stream tells it by its status, too"
         assert (await place.openai().chat.completions.create(model="m", messages=ASK)).choices
 
     serve(["yes"], play)
@@ -261,9 +339,8 @@ def test_answers_that_are_cut_short_and_engines_that_fail_are_told_by_status() -
         with pytest.raises(openai.InternalServerError) as error:
             await client.chat.completions.create(model="m", messages=ASK)
         assert error.value.status_code == 503 and error.value.response.headers["Retry-After"]
-        with pytest.raises(openai.APIError):
-            async for _ in await client.chat.completions.create(model="m", messages=ASK, stream=True):
-                pass
+        with pytest.raises(openai.InternalServerError):
+            await client.chat.completions.create(model="m", messages=ASK, stream=True)
         engine.finish, engine.error = None, StrategyError("no room")
         with pytest.raises(openai.BadRequestError, match="no room"):
             await client.chat.completions.create(model="m", messages=ASK)
@@ -290,12 +367,27 @@ def test_a_session_has_max_steps_answers_and_nothing_after_its_end() -> None:
     serve(["yes"], play, max_steps=1)
 
 
-def test_a_program_that_sends_nonsense_is_ended() -> None:
+def test_requests_under_way_count_for_max_steps() -> None:
+    async def play(place: Place) -> None:
+        place.engine.gate = asyncio.Event()
+        create = place.openai().chat.completions.create
+        asked = [asyncio.create_task(create(model="m", messages=ASK)) for _ in range(5)]
+        await until(lambda: sum(task.done() for task in asked) == 3)
+        place.engine.gate.set()
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        assert sum(isinstance(one, openai.BadRequestError) and one.code == "turn_limit" for one in found) == 3
+        assert place.session.num_answers == 2 and place.session.over.is_set() and not place.session.failure
+
+    serve(["yes"], play, max_steps=2)
+
+
+@pytest.mark.parametrize("messages", [[], [{"role": "user", "content": "9" * 5000}]])
+def test_a_program_that_sends_nonsense_is_ended(messages: list[Any]) -> None:
     async def play(place: Place) -> None:
         client = place.openai()
         for _ in range(MOST_REFUSED):
             with pytest.raises(openai.BadRequestError):
-                await client.chat.completions.create(model="m", messages=[])
+                await client.chat.completions.create(model="m", messages=messages)
         assert place.session.over.is_set() and "in a row were refused" in place.session.failure
 
     serve(["yes"], play)

@@ -8,13 +8,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
-from roll.errors import WorkerError
+from roll.errors import EnvError, WorkerError
 from roll.pipeline.agentic.env_manager.episode import Counts
+from roll.pipeline.agentic.proxy.endpoint.reward import checked_metrics, checked_reward
 from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
 from roll.pipeline.agentic.proxy.player import ProgramPlayer
+from roll.pipeline.agentic.proxy.tasks import Tasks
 from roll.types.rollout import Trajectory
 from tests.unit.agentic.proxy.parts import JOB, Engine, check_rows, proxy_rules, tool_encoder
 
@@ -54,6 +57,21 @@ def poor(task, session):
 def odd(task, session):
     ask(session, [{"role": "user", "content": "?"}])
     return "much"
+
+def huge(task, session):
+    ask(session, [{"role": "user", "content": "?"}])
+    return 10**400
+
+def no_number(task, session):
+    return {"reward": huge(task, session) and 1, "metrics": {"right": float("nan")}}
+
+def writes(task, session):
+    ask(session, [{"role": "user", "content": "?"}])
+    open(os.environ["ROLL_REWARD_FILE"], "w").write("0.25")
+
+def clash(task, session):
+    writes(task, session)
+    return {"reward": task["worth"], "metrics": {"rows": 9, "requests": 9, "broken_whitespace": 9, "env_hangs": 9}}
 
 def leaves(task, session):
     ask(session, [{"role": "user", "content": "?"}])
@@ -134,6 +152,8 @@ def test_a_command_plays_and_writes_its_reward(folder: Path) -> None:
         ("silent", "never asked the policy: does it use OPENAI_BASE_URL"),
         ("poor", "gave no reward: return one, post it, or write it to ROLL_REWARD_FILE"),
         ("odd", "gave no reward: a reward is a number up to .*, not 'much'"),
+        ("huge", "gave no reward: a reward is a number up to .*, not 10000"),
+        ("no_number", "metrics are finite numbers by name, and 'right' is nan"),
         ("missing", "foreign_agent:missing cannot be imported"),
     ],
 )
@@ -142,6 +162,39 @@ def test_an_episode_without_reward_is_a_failed_one_that_says_why(folder: Path, f
     assert row.failure is not None and not row.response_mask.any()
     assert row.failure.startswith("Tools: ")
     assert re.search(cause, row.failure), row.failure
+
+
+def test_a_function_may_write_its_reward_file(folder: Path) -> None:
+    (row,) = played(folder, {"agent": "foreign_agent:writes"})
+    assert row.reward == 0.25
+
+
+def test_metrics_of_a_program_leave_the_counts_of_its_session(folder: Path) -> None:
+    (folder / "odd_tasks.py").write_text(
+        "import numpy as np\nROWS = [{'worth': np.float32(0.5), 'ids': np.arange(3)}]\n"
+    )
+    (row,) = played(folder, {"agent": "foreign_agent:clash", "tasks": "odd_tasks:ROWS"})
+    assert (row.reward, row.metrics["rows"], row.metrics["requests"], row.metrics["env_hangs"]) == (0.5, 1, 1, 0)
+    assert "broken_whitespace" not in row.metrics
+
+
+def test_a_task_that_is_no_json_is_named(folder: Path) -> None:
+    (folder / "bad_tasks.py").write_text("ROWS = [{'a': 1}, {'picture': b'x'}]\n")
+    with pytest.raises(EnvError, match="tasks: column 'picture' of row 1 of bad_tasks:ROWS .* bytes"):
+        Tasks("bad_tasks:ROWS").of(3)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [10**400, 10**5000, float("nan"), -float("inf"), "1", None, np.complex64(1), [1]],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_no_number_is_refused_in_one_way(value: object) -> None:
+    with pytest.raises(ValueError, match="a reward is a number up to"):
+        checked_reward(value)
+    with pytest.raises(ValueError, match="metrics are finite numbers by name, and 'a' is"):
+        checked_metrics({"a": value})
+    assert checked_reward(np.float32(0.5)) == 0.5 and checked_metrics({"a": np.int64(2)}) == {"a": 2.0}
 
 
 def test_a_program_that_crashes_is_started_again_with_another_session(folder: Path) -> None:

@@ -218,6 +218,14 @@ def test_thinking_that_the_template_drops_is_no_fault_of_the_program() -> None:
     assert [one.cause for one in session.transcript.breaks] == ["template"]
 
 
+def test_the_name_of_who_speaks_belongs_to_a_message() -> None:
+    encoder = tool_encoder(KEEPS.replace("m.role + '\n' }}", "m.role + (m.name or '') + '\n' }}"))
+    session = conversation(encoder, ["yes", "no"], lambda messages: messages[1].update(name="bob"))
+    assert [(one.cause, one.message) for one in session.transcript.breaks] == [("message_edited", 1)]
+    shown = [encoder.show(row.input_ids) for row, _ in transcript_rows(session.transcript.root)]
+    assert ["userbob" in text for text in shown] == [False, True]
+
+
 def test_tools_that_change_are_told() -> None:
     async def run() -> Session:
         engine = Engine(ENCODERS["keeps"], lambda number: "yes")

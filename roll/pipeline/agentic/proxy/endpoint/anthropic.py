@@ -147,6 +147,7 @@ class AnthropicWire:
             **self._begun(reply, reply.num_sampled),
             "content": [_finished(block) for block in _parts(answer)],
             "stop_reason": _stop_reason(answer),
+            "stop_sequence": answer.stopped_by or None,
         }
 
     def events(self, reply: Reply) -> Iterator[str]:
@@ -159,7 +160,7 @@ class AnthropicWire:
             for delta in deltas:
                 yield _event("content_block_delta", {"index": index, "delta": delta})
             yield _event("content_block_stop", {"index": index})
-        delta = {"stop_reason": _stop_reason(answer), "stop_sequence": None}
+        delta = {"stop_reason": _stop_reason(answer), "stop_sequence": answer.stopped_by or None}
         yield _event("message_delta", {"delta": delta, "usage": {"output_tokens": reply.num_sampled}})
         yield _event("message_stop", {})
 
@@ -212,6 +213,8 @@ def _streamed(kind: str, value: Any) -> tuple[dict[str, Any], list[dict[str, Any
 def _stop_reason(answer: Answer) -> str:
     if answer.generation.finish_reason == "length":
         return "max_tokens"
+    if answer.stopped_by:
+        return "stop_sequence"
     return "tool_use" if answer.message.calls else "end_turn"
 
 

@@ -6,7 +6,8 @@ import asyncio
 import hashlib
 import hmac
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -17,8 +18,9 @@ from roll.errors import describe
 from roll.pipeline.agentic.proxy.endpoint.anthropic import AnthropicWire, MessagesBody, read_anthropic
 from roll.pipeline.agentic.proxy.endpoint.chat import ChatBody, ChatWire, read_body, read_chat
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal, not_allowed
-from roll.pipeline.agentic.proxy.endpoint.session import MOST_REFUSED, Exchange, Reply, Session
+from roll.pipeline.agentic.proxy.endpoint.session import Exchange, Reply, Session
 from roll.pipeline.agentic.proxy.transcript.message import ChatCall
+from roll.pipeline.agentic.proxy.transcript.render import RenderRefused
 from roll.utils.background import start
 
 MOST_BYTES = 32 << 20  # of a body
@@ -69,26 +71,28 @@ class _Routes:
     async def chat(self, request: Request) -> Response:
         session = self._session(request)
         body = await _body(request)
-        read: ChatBody = _counted(session, lambda: read_body(ChatBody, body))
-        call = _counted(session, lambda: read_chat(read))
-        exchange, reply_id = _exchange(session, request, call, body)
+        with _counted(session), _read():
+            read: ChatBody = read_body(ChatBody, body)
+            exchange, reply_id = _exchange(session, request, read_chat(read), body)
         wire = ChatWire(read, session.parser, reply_id)
         return await _answered(session, request, exchange, wire, bool(read.stream))
 
     async def messages(self, request: Request) -> Response:
         session = self._session(request)
         body = await _body(request)
-        read: MessagesBody = _counted(session, lambda: read_body(MessagesBody, body))
-        if read.max_tokens is None:
-            raise Refusal(400, "max_tokens: Field required", param="max_tokens")
-        call = _counted(session, lambda: read_anthropic(read))
-        exchange, reply_id = _exchange(session, request, call, body)
+        with _counted(session), _read():
+            read: MessagesBody = read_body(MessagesBody, body)
+            if read.max_tokens is None:
+                raise Refusal(400, "max_tokens: Field required", param="max_tokens")
+            exchange, reply_id = _exchange(session, request, read_anthropic(read), body)
         return await _answered(session, request, exchange, AnthropicWire(read, reply_id), bool(read.stream))
 
     async def count_tokens(self, request: Request) -> Response:
         session = self._session(request)
-        call = read_anthropic(read_body(MessagesBody, await _body(request)))
-        num_tokens = len(session.transcript.renderer.whole(call.messages, call.tools))
+        body = await _body(request)
+        with _read():
+            call = read_anthropic(read_body(MessagesBody, body))
+            num_tokens = len(session.transcript.renderer.whole(call.messages, call.tools))
         return JSONResponse({"input_tokens": num_tokens})
 
     async def models(self, request: Request) -> Response:
@@ -105,15 +109,18 @@ class _Routes:
     async def reward(self, request: Request) -> Response:
         """{"reward": number, "metrics": {...}}: what the session earned. The last one counts."""
         session = self._session(request)
+        body = await _body(request)
         try:
-            given = json.loads(await _body(request))
-            session.give_reward(given["reward"], given.get("metrics"))
+            with _read():
+                given = json.loads(body)
+                session.give_reward(given["reward"], given.get("metrics"))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise Refusal(400, f'Send {{"reward": a number, "metrics": numbers by name}}: {describe(error)}') from None
         return JSONResponse({"reward": session.reward})
 
     async def task(self, request: Request) -> Response:
-        return JSONResponse(dict(self._session(request).task))
+        task = json.dumps(dict(self._session(request).task))  # NaN and lone surrogates as Python writes them
+        return Response(task, media_type="application/json")
 
     def _session(self, request: Request) -> Session:
         """The one that the key opens, which path and header may name besides. Raises Refusal, with the same words
@@ -121,7 +128,8 @@ class _Routes:
         host = request.headers.get("host", "")
         if (host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]) not in _HOSTS:
             raise Refusal(403, f"The endpoint is not called {host!r}.")
-        bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+        scheme, _, bearer = (header := request.headers.get("authorization", "")).partition(" ")
+        bearer = bearer.strip() if scheme.lower() == "bearer" else header
         keys = {key for key in (bearer, request.headers.get("x-api-key", "")) if key}
         key = keys.pop() if len(keys) == 1 else ""
         named = key.removeprefix("roll-").rpartition("-")[0]
@@ -146,19 +154,24 @@ async def _body(request: Request) -> bytes:
     return b"".join(parts)
 
 
-def _counted(session: Session, read: Callable[[], Any]) -> Any:
-    """What `read` makes of the body. A program that sends nothing but nonsense is ended."""
+@contextmanager
+def _counted(session: Session) -> Iterator[None]:
     try:
-        found = read()
-    except Refusal:
-        session.transcript.counts["refused"] += 1
-        session.num_refused += 1
-        if session.num_refused >= MOST_REFUSED:
-            session.failure = f"{MOST_REFUSED} requests in a row were refused"
-            session.over.set()
+        yield
+    except Refusal as refusal:
+        session.count_refusal(refusal)
         raise
-    session.num_refused = 0
-    return found
+
+
+@contextmanager
+def _read() -> Iterator[None]:
+    """Refuses what neither JSON nor the chat template takes."""
+    try:
+        yield
+    except RenderRefused as error:
+        raise Refusal(400, str(error)) from None
+    except RecursionError:
+        raise Refusal(400, "The body is nested too deeply.") from None
 
 
 def _exchange(session: Session, request: Request, call: ChatCall, body: bytes) -> tuple[Exchange, str]:
@@ -174,18 +187,22 @@ def _exchange(session: Session, request: Request, call: ChatCall, body: bytes) -
 async def _answered(
     session: Session, request: Request, exchange: Exchange, wire: ChatWire | AnthropicWire, streams: bool
 ) -> Response:
-    if streams:
-        events = _stream(session, exchange, wire)
-        return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+    """What fails before the first PING_S seconds are over is told by its status, in a stream too."""
     gone = start(_until_gone(request))
     try:
-        await asyncio.wait({exchange.work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            {exchange.work, gone}, timeout=PING_S if streams else None, return_when=asyncio.FIRST_COMPLETED
+        )
         if gone.done():
             session.leave(exchange)
             return Response(status_code=499)
+        if streams and not exchange.has_failed:
+            events = _stream(session, exchange, wire)
+            return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
         reply = await _result(exchange.work)
+        response = JSONResponse(wire.reply(reply))
         reply.deliver()
-        return JSONResponse(wire.reply(reply))
+        return response
     finally:
         gone.cancel()
 

@@ -6,19 +6,16 @@ import asyncio
 import base64
 import hashlib
 import hmac
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
-from roll.configs.limits import LARGEST_REWARD
 from roll.distributed.strategy.stop_strings import answer_texts
 from roll.errors import StrategyError, describe
 from roll.pipeline.agentic.env_manager.episode import Counts, EpisodeJob, EpisodeRules, turn_seed
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
+from roll.pipeline.agentic.proxy.endpoint.reward import checked_metrics, checked_reward
 from roll.pipeline.agentic.proxy.transcript.message import ChatCall
 from roll.pipeline.agentic.proxy.transcript.parse import Parser
 from roll.pipeline.agentic.proxy.transcript.render import RenderRefused
@@ -30,6 +27,7 @@ from roll.utils.background import start
 MOST_OPEN = 64  # requests of one session
 MOST_SAMPLES = 128  # n
 MOST_REFUSED = 20  # one after the other: the program does not listen
+TURN_LIMIT = "turn_limit"
 _MOST_TURNS = 1 << 20
 
 
@@ -52,10 +50,23 @@ class Reply:
 
 @dataclass(eq=False, repr=False)
 class Exchange:
-    """A request on its way. `left`: its client went away before it had the reply."""
+    """A request on its way. `num_waiting`: clients that want its reply, and have not gone away."""
 
     work: asyncio.Task[Reply]
-    left: bool = False
+    num_waiting: int = 1
+    gives_up: asyncio.TimerHandle | None = None
+
+    @property
+    def is_left(self) -> bool:
+        return self.num_waiting < 1
+
+    @property
+    def may_answer(self) -> bool:
+        return not (self.has_failed or self.work.cancelling())
+
+    @property
+    def has_failed(self) -> bool:
+        return self.work.done() and (self.work.cancelled() or self.work.exception() is not None)
 
 
 @dataclass(eq=False, repr=False)
@@ -91,15 +102,19 @@ class Session:
 
     def exchange(self, call: ChatCall, digest: bytes, is_retry: bool) -> Exchange:
         """The way of a request. One whose client went away, or says that it asks again, joins that of the same body,
-        for `retry_window_s` after its end; any other is a new sample."""
+        for `retry_window_s` after its end; any other, and one whose former try failed, is a new sample. Raises Refusal
+        for what can be refused before an engine is asked."""
         known = self._exchanges.get(digest)
-        if known is not None and (is_retry or known.left):
+        if known is not None and (is_retry or known.is_left) and known.may_answer:
             self.transcript.counts["retries"] += 1
-            known.left = False
+            known.num_waiting += 1
+            if known.gives_up is not None:
+                known.gives_up.cancel()
             return known
         if len(self._open) >= MOST_OPEN:
             raise Refusal(429, f"The session has {MOST_OPEN} requests open.")
-        exchange = Exchange(start(self.complete(call)))
+        prepared = self._prepared(call)
+        exchange = Exchange(start(self.complete(call, prepared)))
         self._exchanges[digest] = exchange
         self._open.add(exchange)
         exchange.work.add_done_callback(lambda work: self._ended(digest, exchange))
@@ -107,41 +122,62 @@ class Session:
 
     def _ended(self, digest: bytes, exchange: Exchange) -> None:
         self._open.discard(exchange)
-        if not exchange.work.cancelled():
-            exchange.work.exception()  # whoever waits gets it; if nobody does, it is nobody's
 
         def forget() -> None:
             if self._exchanges.get(digest) is exchange:
                 del self._exchanges[digest]
 
+        if exchange.has_failed:  # whoever waits gets the error; if nobody does, it is nobody's
+            forget()
+            if not exchange.work.cancelled() and isinstance(error := exchange.work.exception(), Refusal):
+                self.count_refusal(error)
+            return
+        self.num_refused = 0
+        self.num_answers += 1
+        if self.num_answers >= self.rules.config.max_steps:
+            self.over.set()
         asyncio.get_running_loop().call_later(self.retry_window_s, forget)
 
     def leave(self, exchange: Exchange) -> None:
         """The client went away: the request goes on for `retry_window_s`, in case that it asks again."""
-        exchange.left = True
+        exchange.num_waiting -= 1
 
         def give_up() -> None:
-            if exchange.left:
+            if exchange.is_left:
                 exchange.work.cancel()
 
-        asyncio.get_running_loop().call_later(self.retry_window_s, give_up)
+        exchange.gives_up = asyncio.get_running_loop().call_later(self.retry_window_s, give_up)
 
-    async def complete(self, call: ChatCall) -> Reply:
-        """Samples the answers to a request and adds them to the transcript. Raises Refusal."""
+    def count_refusal(self, refusal: Refusal) -> None:
+        """A program that sends nothing but what is refused is ended. What may pass (429, 5xx) does not count, and what
+        comes after the turn limit ends the program by that limit."""
+        if refusal.status not in (400, 413):
+            return
+        self.transcript.counts["refused"] += 1
+        self.num_refused += refusal.code != TURN_LIMIT
+        if self.num_refused >= MOST_REFUSED:
+            self.failure = f"{MOST_REFUSED} requests in a row were refused"
+            self.over.set()
+
+    def _prepared(self, call: ChatCall) -> Prepared:
         self._check(call)
         try:
             prepared = self.transcript.prepare(call)
         except RenderRefused as refusal:
             raise Refusal(400, str(refusal)) from None
-        room = self.rules.max_length - len(prepared.prompt_ids)
-        if room < 1:
+        if len(prepared.prompt_ids) >= self.rules.max_length:
             raise Refusal(
                 400,
                 f"prompt is too long: {len(prepared.prompt_ids)} tokens > {self.rules.max_length - 1} maximum",
                 "context_length_exceeded",
                 "messages",
             )
-        request = self._request(call, prepared, room)
+        return prepared
+
+    async def complete(self, call: ChatCall, prepared: Prepared | None = None) -> Reply:
+        """Samples the answers to a request and adds them to the transcript. Raises Refusal."""
+        prepared = prepared or self._prepared(call)
+        request = self._request(call, prepared)
         with self._waiting():
             generations = await self._sampled(request)
         texts = answer_texts(lambda answers: [self.parser.text(ids) for ids in answers], generations, request.sampling)
@@ -149,11 +185,10 @@ class Session:
         for number, (generation, text) in enumerate(zip(generations, texts, strict=True)):
             parsed = self.parser.parse(text, call.tools, self._call_prefix(prepared.request, number))
             self.transcript.counts["malformed_calls"] += parsed.is_malformed
-            answers.append(self.transcript.commit(prepared, generation, parsed.message))
+            answer = self.transcript.commit(prepared, generation, parsed.message)
+            answer.stopped_by = _stop_of(call.stop, self.parser.text(generation.token_ids), text)
+            answers.append(answer)
             self.counts.num_tokens += generation.num_tokens
-        self.num_answers += 1
-        if self.num_answers >= self.rules.config.max_steps:
-            self.over.set()
         return Reply(tuple(answers), len(prepared.prompt_ids))
 
     def _check(self, call: ChatCall) -> None:
@@ -163,14 +198,16 @@ class Session:
             self.transcript.counts["overridden"] += 1
         if self.is_closed:
             raise Refusal(410, "The session is over.", "session_closed")
-        if self.num_answers >= self.rules.config.max_steps:
-            raise Refusal(400, f"The session had its {self.rules.config.max_steps} answers (max_steps).", "turn_limit")
+        most = self.rules.config.max_steps
+        if self.num_answers + len(self._open) >= most:
+            raise Refusal(400, f"The session has had its {most} answers (max_steps), with those under way.", TURN_LIMIT)
         if call.tools and not self.parser.takes_tools:
             raise Refusal(400, "The chat template of this model shows no tools, or writes calls in a form that is not "
                           "read here: leave tools out, or use another template.", "unsupported", "tools")  # fmt: skip
 
-    def _request(self, call: ChatCall, prepared: Prepared, room: int) -> GenerationRequest:
+    def _request(self, call: ChatCall, prepared: Prepared) -> GenerationRequest:
         rules, own = self.rules, self.rules.sampling
+        room = rules.max_length - len(prepared.prompt_ids)
         longest = min(room, rules.max_answer_tokens or room, call.max_tokens or room)
         sampling = replace(
             own,
@@ -240,25 +277,9 @@ class Session:
         self._exchanges.clear()
 
 
-def checked_reward(value: object) -> float:
-    """Raises ValueError for what is no number, or one beyond LARGEST_REWARD."""
-    if isinstance(value, bool | int | float | np.number):
-        reward = float(value)
-        if math.isfinite(reward) and abs(reward) <= LARGEST_REWARD:
-            return reward
-    raise ValueError(f"a reward is a number up to {LARGEST_REWARD:g}, not {value!r}")
-
-
-def checked_metrics(metrics: object) -> dict[str, float]:
-    """Numbers by name. Raises ValueError for others."""
-    if metrics is None:
-        return {}
-    if not isinstance(metrics, Mapping):
-        raise ValueError(f"metrics are numbers by name, not {metrics!r}")
-    try:
-        return {str(name): float(value) for name, value in metrics.items()}
-    except (TypeError, ValueError):
-        raise ValueError(f"metrics are numbers by name, not {dict(metrics)!r}") from None
+def _stop_of(stops: Sequence[str], said: str, text: str) -> str:
+    """The string of the request that ended an answer, of which `text` is what stands before it; "" if none did."""
+    return next((stop for stop in stops if said.startswith(stop, len(text))), "") if text != said else ""
 
 
 def session_key(secret: bytes, session_id: str) -> str:

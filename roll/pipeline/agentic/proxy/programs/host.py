@@ -209,7 +209,8 @@ def _run(job: dict[str, Any], agent: str, sink: int) -> NoReturn:
         result = function_of(agent)(job["task"], AgentSession(**job["session"]))
         if inspect.isawaitable(result):
             result = asyncio.run(_awaited(result))
-        Path(job["result"]).write_text(json.dumps({"value": _plain(result)}), encoding="utf-8")
+        if result is not None:  # else it may have written its reward file itself
+            Path(job["result"]).write_text(json.dumps({"value": _plain(result)}), encoding="utf-8")
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)

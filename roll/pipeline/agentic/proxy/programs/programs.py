@@ -79,7 +79,7 @@ class Programs:
         self, episode: str, folder: Path, log: Path, task: Mapping[str, Any], environment: Mapping[str, str]
     ) -> dict[str, Any]:
         files = {name: str(folder / name.replace("_file", ".json")) for name in ("task_file", "reward_file")}
-        Path(files["task_file"]).write_text(json.dumps(dict(task), ensure_ascii=False), encoding="utf-8")
+        Path(files["task_file"]).write_text(json.dumps(dict(task)), encoding="utf-8")
         session = {
             "base_url": environment["OPENAI_BASE_URL"],
             "api_key": environment["OPENAI_API_KEY"],
@@ -164,7 +164,7 @@ def _result(folder: Path) -> Any:
         return None
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return found["value"] if isinstance(found, dict) and found.keys() == {"value"} else found
 

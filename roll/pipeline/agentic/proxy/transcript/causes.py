@@ -77,7 +77,7 @@ def _of_pair(was: ChatMessage, now: ChatMessage, olds: Sequence[ChatMessage], ne
             if _squeezed(was.reasoning) == _squeezed(now.reasoning):
                 return "whitespace"
         return "history_trimmed" if _is_left_out(now, olds) else "answer_edited"
-    if _squeezed(was.content) == _squeezed(now.content):
+    if was.name == now.name and _squeezed(was.content) == _squeezed(now.content):
         return "whitespace"
     if was.role == SYSTEM:
         return "system_changed"

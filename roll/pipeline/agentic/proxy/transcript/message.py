@@ -54,9 +54,10 @@ class ChatMessage:
 
     @cached_property
     def key(self) -> bytes:
-        """Equal for messages that say the same: call ids, and spacing and order in arguments, do not count."""
+        """Equal for messages that say the same: call ids, and spacing and order in arguments, do not count. The name
+        of who speaks counts, since templates may write it."""
         calls = [(call.name, call.canonical) for call in self.calls]
-        return _digest([self.role, self.content, self.reasoning, calls])
+        return _digest([self.role, self.content, self.reasoning, calls, self.name])
 
     def for_template(self) -> dict[str, Any]:
         message: dict[str, Any] = {"role": self.role, "content": self.content}

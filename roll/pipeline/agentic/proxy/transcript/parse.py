@@ -128,4 +128,6 @@ def _call(found: Mapping[str, Any], call_id: str) -> Call:
         arguments = json.loads(arguments)
     if not isinstance(name, str) or not name or not isinstance(arguments, dict):
         raise ValueError("a call is a name and a mapping of arguments")
-    return Call(name, json.dumps(arguments, ensure_ascii=False), call_id)
+    call = Call(name, json.dumps(arguments, ensure_ascii=False, allow_nan=False), call_id)
+    f"{call.name}{call.canonical}".encode()  # raises for a lone surrogate, which no reply can hold
+    return call

@@ -14,7 +14,8 @@ from roll.types.rollout import Generation
 @dataclass(eq=False, repr=False)
 class Answer:
     """One sampled answer. `history` ends with its own message, `root` is the key of the tools it was asked with;
-    `request` counts from 1 through the session. `delivered`: a program has received it."""
+    `request` counts from 1 through the session. `delivered`: a program has received it. `stopped_by`: the request's
+    stop string that ended it."""
 
     message: ChatMessage
     history: tuple[ChatMessage, ...]
@@ -23,6 +24,7 @@ class Answer:
     generation: Generation
     num_before: int
     delivered: bool = False
+    stopped_by: str = ""
 
 
 @dataclass(eq=False, repr=False)

@@ -1,0 +1,54 @@
+"""What a program says that it earned, checked."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from roll.configs.limits import LARGEST_REWARD
+
+
+def checked_reward(value: object) -> float:
+    """Raises ValueError, and nothing else, for what is no number, or one beyond LARGEST_REWARD."""
+    reward = _number(value)
+    if reward is None or abs(reward) > LARGEST_REWARD:
+        raise ValueError(f"a reward is a number up to {LARGEST_REWARD:g}, not {_shown(value)}")
+    return reward
+
+
+def checked_metrics(metrics: object) -> dict[str, float]:
+    """Finite numbers by name. Raises ValueError, and nothing else, for others."""
+    if metrics is None:
+        return {}
+    if not isinstance(metrics, Mapping):
+        raise ValueError(f"metrics are numbers by name, not {_shown(metrics)}")
+    found: dict[str, float] = {}
+    for name, value in metrics.items():
+        number = _number(value)
+        if number is None:
+            raise ValueError(f"metrics are finite numbers by name, and {_shown(name)} is {_shown(value)}")
+        found[str(name)] = number
+    return found
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value.item()
+    if not isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # an int beyond the floats
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _shown(value: object) -> str:
+    """A short text, also of an int with more digits than Python writes."""
+    try:
+        return reprlib.repr(value)
+    except (ValueError, RecursionError):
+        return f"a {type(value).__name__} that is too long to show"
