@@ -352,6 +352,17 @@ def test_answers_that_are_cut_short_and_engines_that_fail_are_told_by_status() -
     serve(["yes"], play)
 
 
+def test_a_deadline_that_passed_while_the_loop_was_busy_still_holds() -> None:
+    async def play(place: Place) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.0) as place.session.deadline:
+                with place.session._waiting():
+                    pass
+                await asyncio.sleep(30)
+
+    serve(["yes"], play)
+
+
 def test_a_session_has_max_steps_answers_and_nothing_after_its_end() -> None:
     async def play(place: Place) -> None:
         client = place.openai()

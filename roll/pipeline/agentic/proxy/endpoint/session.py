@@ -249,7 +249,8 @@ class Session:
         clock, loop = self.deadline, asyncio.get_running_loop()
         if self._num_paused == 1 and clock is not None and (due := clock.when()) is not None:
             self._left_s = due - loop.time()
-            clock.reschedule(None)
+            if self._left_s > 0:  # else it has passed, and ends the episode
+                clock.reschedule(None)
         try:
             yield
         finally:
