@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from roll.utils.math_numbers import read_number
-from roll.utils.math_text import BOUNDS, MEMBER_OF, SPACE, TEXT, split, without_sizes
+from roll.utils.math_text import BOUNDS, MEMBER_OF, SPACE, SPACED, TEXT, split, without_sizes
 
 _SUBSCRIPT = re.compile(r"_\s*(?:\{[^{}]*\}|\\?\w)")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
@@ -89,7 +89,7 @@ def names_other_than_one_value(truth: str, answer: str) -> bool:
 def is_one_value(text: str) -> bool:
     """True unless it is a list, a range, a set, or several numbers with words between."""
     # the comma and the semicolon of a space divide nothing
-    text = _BEFORE_DIGIT.sub(r"\g<0> ", SPACE.sub(" ", _BOUNDED.sub(r"\1 ", text)))
+    text = _BEFORE_DIGIT.sub(r"\g<0> ", SPACE.sub(SPACED, _BOUNDED.sub(r"\1 ", text)))
     if _SAYS_MANY.search(text) or _WORDED.search(_bare(text)):
         return False
     return sum(map(_is_value, split(text, ","))) < 2

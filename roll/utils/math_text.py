@@ -15,11 +15,13 @@ _CALLED_ROOT = re.compile(r"(?<![\\A-Za-z])sqrt\s*\(([^()]*)\)")
 _CALLED_PI = re.compile(r"(?<![\\A-Za-z])pi(?![A-Za-z])")
 _COLOURED = re.compile(r"\\(?:textcolor|colorbox)\s*\{[^{}]*\}\s*\{([^{}]*)\}")
 TEXT = re.compile(r"\\(?:text|textrm|textbf|textit|mathrm|mathbf|mbox|hbox|operatorname)\s*\{([^{}]*)\}")
-SPACE = re.compile(r"\\[,;: ]|\\(?:thin|med|thick|en)space\b")
+SPACE = re.compile(r"(?<!\\)((?:\\\\)*)(?:\\[,;: ]|\\(?:thin|med|thick|en)space\b)")
+"""A blank of LaTeX, behind breaks of rows: of "\\\\ 3" the blank is no command. Goes with `SPACED`."""
+SPACED = r"\1 "
 BOUNDS = re.compile(r"(?<!-)[<>](?!-)|\\(?:leq?|geq?|lt|gt|leqslant|geqslant|ll|gg|prec|succ)\b|[\u2264\u2265]")
 MEMBER_OF = re.compile(r"^\s*\$?\s*\\?[a-zA-Z]+\s*(?:\\in\b|\u2208)\s*")
 _JOINED = r"\s*(?:,\s*)?(?:\\(?:text|mathrm|textrm|mbox)\s*\{{\s*(?:{0})\s*\}}|\b(?:{0})\b)\s*"
-_ROW_GAP = re.compile(r"\\\\\[\s*-?[\d.]+\s*(?:pt|em|ex|[cm]m)\s*\]")
+_ROW_BREAK = re.compile(r"(?:\\\\\s*)*\\\\(?:\[\s*-?[\d.]+\s*(?:pt|em|ex|in|mu|[cm]m)\s*\])?")
 _SPACES_AROUND = re.compile(r"^(?:\s|\\[,;:! ]|\\q?quad\b)+|(?<!\\)(?:\s|~|\\[,;:! ]|\\q?quad\b)+$")
 _FULL_STOP = re.compile(r"(?<![.\\])\.$")
 _CHANCE = re.compile(
@@ -54,7 +56,7 @@ def written_out(text: str) -> str:
 
 def normalized(text: str) -> str:
     r"""As the parser is given it. `x \in S` is S, `1 or 2` is `1, 2`, 1e-7 is 1 \times 10^{-7}."""
-    text = SPACE.sub(" ", MEMBER_OF.sub("", without_sizes(_ROW_GAP.sub(r"\\\\", text))))
+    text = SPACE.sub(SPACED, MEMBER_OF.sub("", without_sizes(_ROW_BREAK.sub(r"\\\\", text))))
     if not BOUNDS.search(text):
         text = re.sub(_JOINED.format("or|and"), ", ", text)
     return re.sub(r"(?<![\w.])(\d+(?:\.\d*)?|\.\d+)[eE]([-+]?\d+)", r"\1 \\times 10^{\2}", text)

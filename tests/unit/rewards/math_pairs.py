@@ -419,3 +419,41 @@ FORMS: tuple[tuple[str, str, bool], ...] = (
     ("5", r"-2 \pmod 7", False),
 )
 """Logarithms, residues, what a limit or a sum comes to, vectors: and what is none of them."""
+
+_SQUARE = r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}"
+_COLUMN = r"\begin{pmatrix} -7 \\ 16 \\ 5 \end{pmatrix}"
+_CASES = r"\begin{cases} x & x > 0 \\ -x & x < 0 \end{cases}"
+_LINES = r"\begin{aligned} x &= 1 \\ y &= 2 \end{aligned}"
+ROWS: tuple[tuple[str, str, bool], ...] = (
+    (_SQUARE, _SQUARE, True),
+    (_SQUARE, r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", True),
+    (_SQUARE, r"\begin{bmatrix}1&2\\3&4\end{bmatrix}", True),
+    (_SQUARE, r"\begin{bmatrix}1&2\\3&5\end{bmatrix}", False),
+    (_SQUARE, r"\left[\begin{array}{cc}1&2\\3&4\end{array}\right]", True),
+    (_SQUARE, r"\left(\begin{array}{cc} 1 & 3 \\ 2 & 4\end{array}\right)", False),
+    (_SQUARE, r"A = \begin{pmatrix}1&2\\3&4\end{pmatrix}", True),
+    (_SQUARE, r"\begin{pmatrix} 1 & 3 \\ 2 & 4 \end{pmatrix}", False),
+    (_SQUARE, r"\begin{pmatrix}1&3\\2&4\end{pmatrix}", False),
+    (_SQUARE, r"\begin{pmatrix} 3 & 4 \\ 1 & 2 \end{pmatrix}", False),
+    (_SQUARE, r"\begin{pmatrix} 1 & 5 & 4 \end{pmatrix}", False),
+    (_SQUARE, "10", False),
+    (_SQUARE, r"\begin{pmatrix} 1 & 2 \\[2pt] 3 & 4 \end{pmatrix}", True),
+    (_SQUARE, r"\begin{pmatrix} 1 & 2 \\[0.5em]3 & 4 \end{pmatrix}", True),
+    (_SQUARE, r"\begin{pmatrix} 1 & 3 \\[2pt] 2 & 4 \end{pmatrix}", False),
+    (_SQUARE, r"\begin{pmatrix} 1 & 2 \\\\ 3 & 4 \end{pmatrix}", True),
+    (_SQUARE, r"\begin{pmatrix} 1 & 3 \\\\ 2 & 4 \end{pmatrix}", False),
+    (_SQUARE, r"\begin{pmatrix} 1 & 2 \\\ 3 & 4 \\ \end{pmatrix}", True),
+    (_SQUARE, r"\begin{pmatrix} 1\ &\;2 \\ 3\,&\ 4 \end{pmatrix}", True),
+    (_COLUMN, r"\begin{pmatrix}-7\\16\\5\end{pmatrix}", True),
+    (_COLUMN, r"\begin{pmatrix} 5 \\ 16 \\ -7 \end{pmatrix}", False),
+    (_COLUMN, r"\begin{pmatrix} 14 \end{pmatrix}", False),
+    (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix} 0 \\ 3 \end{pmatrix}", False),
+    (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix} 1 & 2 \end{pmatrix}", False),
+    (r"\begin{pmatrix} \frac{1}{2} \\ 3 \end{pmatrix}", r"\begin{pmatrix} 0.5 \\ 3 \end{pmatrix}", True),
+    (_CASES, r"\begin{cases}x&x>0\\-x&x<0\end{cases}", True),
+    (_CASES, r"\begin{cases} x & x > 0 \\[2pt] -x & x < 0 \end{cases}", True),
+    (_CASES, r"\begin{cases} -x & x > 0 \\ x & x < 0 \end{cases}", False),
+    (_LINES, r"\begin{aligned}x&=1\\y&=2\end{aligned}", True),
+    (_LINES, r"\begin{aligned} x &= 2 \\ y &= 1 \end{aligned}", False),
+)
+"""Rows of matrices, of cases and of aligned equations, with blanks behind their breaks and without."""

@@ -17,7 +17,7 @@ from roll.pipeline.rlvr.rewards.base import RewardInput
 from roll.pipeline.rlvr.rewards.math_rule import MathRule
 from roll.pipeline.rlvr.rewards.table import row_checks
 from roll.utils.math_equal import MathEqual, is_huge, reference
-from tests.unit.rewards.math_pairs import FORMS, KEPT, MENDED, WRITTEN
+from tests.unit.rewards.math_pairs import FORMS, KEPT, MENDED, ROWS, WRITTEN
 from tests.unit.utils.prose_sentences import PAID
 
 
@@ -138,6 +138,13 @@ def test_what_models_write_around_a_value_says_nothing(
 
 @pytest.mark.parametrize(("truth", "answer", "is_right"), FORMS)
 def test_a_form_of_the_value_is_right_and_what_only_looks_like_one_is_wrong(
+    math_rule: MathRule, truth: str, answer: str, is_right: bool
+) -> None:
+    assert math_rule(RewardInput("", rf"\boxed{{{answer}}}", truth)).score == is_right
+
+
+@pytest.mark.parametrize(("truth", "answer", "is_right"), ROWS)
+def test_rows_count_in_their_order_however_their_breaks_are_written(
     math_rule: MathRule, truth: str, answer: str, is_right: bool
 ) -> None:
     assert math_rule(RewardInput("", rf"\boxed{{{answer}}}", truth)).score == is_right
