@@ -88,12 +88,13 @@ def last_tagged(text: str) -> str | None:
 
 
 def final_answer(text: str) -> tuple[str | None, Literal["boxed", "tag", "said", ""]]:
-    r"""What a response gives as its answer, and how it says so: the last `\boxed{}` (none if the last one is never
-    closed), else the last `<answer>...</answer>`, else the sentence behind the last "answer is" or "answer:".
+    r"""What a response gives as its answer, and how it says so: the last `\boxed{}` with those beside it (none if the
+    last one is never closed), else the last `<answer>...</answer>`, else the sentence behind the last "answer is" or
+    "answer:".
 
     Examples: r"It is \boxed{B}." -> ("B", "boxed"), "So the answer is (C). Done." -> ("(C)", "said")
     """
-    boxed = last_boxed(text)
+    boxed = boxed_answer(text)
     if boxed is not None:
         return boxed.strip(), "boxed"
     if has_open_box(text):

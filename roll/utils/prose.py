@@ -22,8 +22,12 @@ from itertools import pairwise
 from roll.utils.formulas import MATH, NEARBY, NUMBER, NUMBER_PATTERN, formula_around
 
 SAID = re.compile(
-    r"""\b(?:answer|choice|option)[\s*]*(?:is|was|would[ ]be|should[ ]be|:)[\s*:]*(?=\S)
-    | \u7b54\u6848\s*(?:\u662f|\u4e3a|:|\uff1a)+\s*(?=\S)
+    r"""\b(?:answer(?:[ ]to[ ](?:the|this)[ ]\w+)?|choice|option|ans\.?(?=[ ]?:))[\s*]*
+      (?:is|was|(?:would|should|must)[ ]be|:)
+      (?:[\s*,]+(?:therefore|thus|hence|then|(?:clear|obvious|simp|definite|probab|(?:most[ ])?like)ly|indeed)\b,?)?
+      [\s*:]*(?=\S)
+    | (?:\u7b54\u6848|\u6b63\u786e\u7684?\u9009\u9879)\s*(?:\u5e94\u8be5)?(?:\u662f|\u4e3a|:|\uff1a)+\s*(?=\S)
+    | (?<!\u4e0d)(?<!\u4e0d\u80fd)\u9009\u62e9?\s*[:\uff1a]?\s*(?=[(\uff08]?[A-J\uff21-\uff2a])  # I choose
     | ^[#*]+[ \t]*(?:final[ \t]+)?answer[*:]*[ \t]*\n\s*(?=\S)  # a heading
     """,
     re.IGNORECASE | re.MULTILINE | re.VERBOSE,

@@ -24,17 +24,24 @@ MARKS = re.compile(r"\\[()\[\]]|\*\*")
 OPTION_WORD = re.compile(
     r"^(?:the\s+)?(?:correct\s+)?(?:option|choice|answer)s?\s*(?:is|are)?\s*:?\s*(?=\S)", re.IGNORECASE
 )
-SEVERAL = re.compile(r"\s*(?:,|;|/|&|\+|\band\b|\s)\s*", re.IGNORECASE)
+SEVERAL = re.compile(r"\s*(?:,|;|/|&|\+|\band\b|\bas\s+well\s+as\b|\bplus\b|\s)\s*", re.IGNORECASE)
+_JOINS = r"(?:[&/+|\u6216\u548c\u53ca]|(?:or|and|as\s+well\s+as|plus|also|maybe|possibly|perhaps|alternatively|even)\b)"
+_BETWEEN = rf"(?i:[)\].:\s(\u2013\u2014-]*(?:(?:[,;\u3001]|{_JOINS})[\s(\[]*)+)"  # of two choices
+JOINED = re.compile(rf"[)*\s,]*(?:{_JOINS}[\s,(]*)+", re.IGNORECASE)
 MENTION = re.compile(
     r"\b(?:(?:option|choice)|I(?:'d|\s+would)?\s+(?:choose|pick|select|go\s+with)(?:\s+(?:option|choice))?)\s+\(?(?P<named>[A-Z])\b"
     r"|\((?P<bracketed>[A-Z])\)|\b(?-i:(?P<right>[A-Z]))\)?\s+is\s+(?:(?:the\s+)?(?:correct|right|best)|incorrect|false|wrong|untrue|not\s+(?:true|correct|right))\b"
+    r"|(?:\bnot|n't)\s+\(?(?-i:[A-Z])\)?,?\s+but\s+(?:rather\s+)?\(?(?-i:(?P<instead>[A-Z]))\b"
     r"|\b(?:it(?:'s|\s+is)|hence|thus|therefore|so|choose|select|pick|go\s+with),?\s+(?-i:(?P<last>[A-Z]))[\s.!*]*\Z",
     re.IGNORECASE,
 )
-_NOT_BEFORE = r"\b(?:not|never|nor|neither|(?<!true )(?<!correct )except|eliminates?|rules?\s+out|excludes?|rejects?"
-_TO_A_CHOICE = r"[\s:*]*(?:the\s+)?(?:option|choice|answer)?[\s:*]*$"
-_NO_ANSWER = r"out\b|(?:not|never)(?:\s+(?:the|an?|my))?(?:\s+\w+)?\s+(?:answer|choice|option|it)\b"
+_NOT_BEFORE = r"\b(?:not|never|nor|neither|(?<!true )(?<!correct )except|(?:eliminat|exclud)(?:es?|ing)|"
+_NOT_BEFORE += r"rul(?:es?|ing)\s+out|(?:reject|discard)(?:s|ing)?|dismiss(?:es|ing)?"
+_TO_A_CHOICE = r"[\s:*]*(?:either\s+)?(?:\(?[A-Z]\)?\s+n?or\s+)*(?:the\s+)?(?:option|choice|answer)?[\s:*]*$"
+_NO_ANSWER = r"out\b|(?:ruled\s+out|eliminated|excluded|rejected|discarded|dismissed)\b"
+_NO_ANSWER += r"|(?:not|never)(?:\s+(?:the|an?|my))?(?:\s+\w+)?\s+(?:answer|choice|option|it)\b"
 _TRUE = r"(?:\w+\s+)?(?:correct|right|true|valid|accurate)\b"
+_FAILS = r"[)*\s]*(?:fails\b|do(?:es)?(?:n't|\s+not)\s+(?:work|fit|hold|apply|match)\b|can(?:not|'t|\s+not)\s+be\b)"
 _IS = r"[)*\s]*(?:is|are|was)(?P<contracted>n't)?\s+"
 
 
@@ -51,7 +58,7 @@ USUAL = Denials(
         re.I,
     ),
     re.compile(
-        rf"{_IS}(?:{_NO_ANSWER}|wrong\b|incorrect\b|false\b|untrue\b|(?:not|never)\s+(?:(?:the|an?|my)\s+)?{_TRUE}"
+        rf"{_FAILS}|{_IS}(?:{_NO_ANSWER}|(?:un|not\s+)likely\b|(?:not|never)\s*(?:[.;!]|$)|wrong\b|incorrect\b|false\b|untrue\b|(?:not|never)\s+(?:(?:the|an?|my)\s+)?{_TRUE}"
         rf"|(?(contracted)(?:(?:the|an?|my)\s+)?(?:\w+\s+)?(?:answer|choice|option|correct|right|true|it)\b|(?!)))",
         re.I,
     ),
@@ -67,12 +74,13 @@ OF_FALSE_ONES = Denials(
 )
 """Where a question asks which choice is not true: "(B) is not true" names it, "(A) is true" does not."""
 ASKS_FOR_A_FALSE_ONE = re.compile(
-    r"\b(?:which|what|select|identify|choose|find|pick|name)\b[^.?!\n]*\b(?:not|isn't|aren't|false|incorrect|untrue|"
+    r"\b(?:which|what|select|identify|choose|find|pick|name)\b[^.?!\n]*\b(?:not|cannot|can't|isn't|aren't|false|incorrect|untrue|"
     r"invalid|wrong|inaccurate|except|exception)\b|\ball\b[^.?!\n]*\bexcept\b",
     re.IGNORECASE,
 )
 JSON = re.compile(r"\s*(?:```\w*\s*)?\{")
 FIELD = re.compile(r"[\"'](?:answer|final_answer|choice|option)[\"']\s*:\s*[\"']([^\"']*)[\"']", re.IGNORECASE)
+DENIED = re.compile(r"(?:not|never|n't)\b", re.IGNORECASE)
 DENIAL_CHARS = 40  # before a choice, that are looked at
 THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
 ARTICLES = re.compile(r"^(?:a|an|the)\s+")
@@ -117,7 +125,7 @@ class MultipleChoice:
         denials = OF_FALSE_ONES if ASKS_FOR_A_FALSE_ONE.search(sample.question[-MAX_CHARS:]) else USUAL
         text = sample.answer
         answer, place = final_answer(text)
-        if answer is None or (place == "said" and JSON.match(text) and FIELD.search(text)):
+        if answer is None or (place == "said" and (DENIED.match(answer) or (JSON.match(text) and FIELD.search(text)))):
             answer = self._unmarked(text, denials)
         is_boxed = place == "boxed"
         is_right = answer is not None and any(self._equal(answer, truth, options, denials) for truth in truths)
@@ -164,13 +172,13 @@ class MultipleChoice:
             return frozenset()
         text = OPTION_WORD.sub("", unwrapped(text))
         one = re.match(
-            rf"[(\[]?([{self._letters}])(?:[)\].:]|\s*\(|(?=\s+[-\u2013\u2014]\s|;\s)|"
+            rf"[(\[]?([{self._letters}])(?:[)\].:]|\s*\(|(?=\s+[-\u2013\u2014]\s|;\s|,[\u4e00-\u9fff])|"
             r",?\s+(?:because|since|as|which|not|rather)\b|$)",
             text,
         )
         if one is not None and denials.behind.match(text, one.end(1)):
             return frozenset()
-        if one is not None and not self._is_list(text[one.end() :]):
+        if one is not None and not self._is_list(text[one.end(1) :]):
             return frozenset(one[1])
         parts = [part.strip("()[].") for part in SEVERAL.split(text.strip(" ."))]
         if len(parts) == 1 and len(text) > 1 and "".join(sorted(set(text))) == text and set(text) <= set(self._letters):
@@ -184,7 +192,7 @@ class MultipleChoice:
 
     def _is_list(self, rest: str) -> bool:
         """Example: of "(A), (C)" the first letter is not all."""
-        return re.match(rf"\s*(?:[,;&/]|and\b)\s*[(\[]?[{self._letters}](?:[)\].:,;\s]|$)", rest) is not None
+        return re.match(rf"{_BETWEEN}[{self._letters}](?:[)\].:,;\s]|$)", rest) is not None
 
     def _unmarked(self, text: str, denials: Denials) -> str | None:
         """A response that says nothing of an answer: all of it, or the last choice that is written as one."""
@@ -194,6 +202,8 @@ class MultipleChoice:
         mentions = list(MENTION.finditer(text))
         if mentions and not self._choices(text, {}, denials):
             meant = [mention for mention in mentions if not _is_denied(text, mention, denials)]
+            if len(meant) > 1 and JOINED.fullmatch(text, meant[-2].end(), meant[-1].start()):
+                return text[meant[-2].start() : meant[-1].end()]
             return meant[-1][meant[-1].lastgroup or 0].upper() if meant else None
         return text or None
 
