@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 
 from roll.configs.load.loader import compose_tree, resolve_tree, without_unset, yaml_names
-from roll.configs.plan.describe import describe
 from roll.configs.plan.describe_defaults import default_lines
 from roll.errors import ConfigError, RollError
 from roll.pipeline.display.memory_report import MemoryReport, memory_report
@@ -23,7 +22,7 @@ from roll.pipeline.spec import PipelineSpec, pipeline_of
 from roll.pipeline.stages.entries import STAGES
 from roll.pipeline.stages.planned import Stage, plan_stages
 from roll.pipeline.stages.told import Told
-from roll.pipeline.start.load import Loaded, check
+from roll.pipeline.start.load import Loaded, check, plan_text
 from roll.pipeline.start.preflight import multimodal_notes
 from roll.pipeline.start.start_checks import Asked, beside_mistakes, foreseen, refusals
 from roll.utils.imports import add_folder
@@ -172,9 +171,7 @@ def _before(stage: Stage, loaded: Loaded) -> None:
 
 def _show(spec: PipelineSpec, loaded: Loaded, shown: Loaded, asked: Asked) -> MemoryReport:
     """Prints a plan, its memory, and warnings."""
-    batch = spec.batch_rows(shown.config, shown.plan)
-    learning = spec.algorithm_rows(shown.config, shown.plan, shown.given)
-    _say(describe(shown.config, shown.plan, batch, learning, shown.chosen))
+    _say(plan_text(spec, shown))
     if asked.lists_defaults:
         _say("\n".join(default_lines(shown.config, shown.given, shown.chosen)))
     memory = memory_report(loaded.config, loaded.plan)

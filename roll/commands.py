@@ -14,7 +14,7 @@ from roll.utils.output import say
 from roll.utils.text import visible
 from roll.utils.version import VERSION
 
-OK, FAILED, BAD_USE = 0, 1, 2
+OK, FAILED, BAD_USE, INTERRUPTED = 0, 1, 2, 130
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0 done, 1 it failed, 2 the words or what they name cannot work."""
+    """0 done, 1 it failed, 2 the words or what they name cannot work, 130 Ctrl-C."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         if words[:1] in (["--version"], ["version"]):
@@ -82,6 +82,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RollError as error:
         _complain(f"roll {words[0]} failed:", [str(error)])
         return FAILED
+    except KeyboardInterrupt:
+        _complain("Interrupted.", [])
+        return INTERRUPTED
 
 
 def _spelled(word: str) -> str:

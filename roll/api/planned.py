@@ -6,20 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from roll.api.composing import Arguments, compose
-from roll.configs.plan.describe import describe
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.run import RunConfig
 from roll.errors import ConfigError
 from roll.pipeline.display.memory_report import memory_report
+from roll.pipeline.start.load import plan_text
 from roll.pipeline.start.preflight import multimodal_notes
 from roll.pipeline.start.start_checks import Asked, foreseen
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run would do, and what keeps it from starting here. `text` is what `roll plan` prints of roles, devices
-    and the arithmetic of a step; `memory` what they take, where that is known. `problems` stop a start, `warnings` do
-    not, `notes` say what was not checked. Without a sound configuration there are problems only.
+    """What a run would do, and what keeps it from starting here. `text` is what `roll plan` prints of roles, devices,
+    algorithm, the arithmetic of a step and chosen values; `memory` what they take, where that is known. `problems`
+    stop a start, `warnings` do not, `notes` say what was not checked. Without a sound configuration there are problems
+    only.
 
     Example: roll.plan("my_run.yaml", num_gpus_per_node=8).devices == {"actor_train": [0, 1, 2, 3], "actor_infer": ...}
     """
@@ -61,7 +62,7 @@ def plan_of(arguments: Arguments) -> Plan:
             config, plan = loaded.config, loaded.plan
             memory = memory_report(config, plan)
             found = foreseen(spec, loaded, memory, asked)
-            text = describe(config, plan, spec.batch_rows(config, plan))
+            text = plan_text(spec, loaded)
             warnings = (*loaded.warnings, *multimodal_notes(config), *memory.warnings)
     except ConfigError as error:
         return Plan(problems=error.problems)

@@ -39,9 +39,11 @@ def strategy_defaults(config: RunConfig, given: Given, machine: Machine) -> Iter
 
 
 def _engine(config: RunConfig, given: Given, name: str, worker: WorkerConfig, machine: Machine) -> Chosen:
-    if not _on_gpus(config, machine):
+    if not _on_gpus(config, given, machine):
         return _strategy(name, "hf_infer", "this machine has no GPU, and hf_infer starts at once and needs no package")
     engine = next((each for each in ENGINES if each in machine.packages), None)
+    if engine is None and asks_for_more(config, given, machine):
+        return _strategy(name, ENGINES[0], "the run asks for GPUs of another machine; it must be installed there")
     if engine is None:
         return _strategy(name, "hf_infer", "neither vllm nor sglang is installed here; both are much faster on GPUs")
     size, memory = num_parameters(worker.model_args), _gpu_bytes(config, machine)
@@ -72,7 +74,7 @@ def _trainer(config: RunConfig, given: Given, name: str, worker: WorkerConfig, m
     if worker.training_args.optim == "muon":
         return _strategy(name, "fsdp2_train", "muon needs whole matrices, which ZeRO does not keep")
     size = num_parameters(worker.model_args, config.roles[name].head or "lm")
-    if not _on_gpus(config, machine) and len(run_devices(config, given, machine)[0]) <= 1:
+    if not _on_gpus(config, given, machine) and len(run_devices(config, given, machine)[0]) <= 1:
         stage, why = "deepspeed_zero", "one worker on the CPU has nothing to divide"
     elif size is not None and size <= ZERO2_PARAMETERS:
         stage, why = "deepspeed_zero2", f"weights of {size / 1e9:.2g} B parameters stay whole on each GPU"
@@ -99,7 +101,7 @@ def device_defaults(config: RunConfig, given: Given, machine: Machine) -> Iterat
         yield Chosen("num_gpus_per_node", here, "the GPUs that this process sees", rolls=DEVICES_PER_NODE)
     left = unplaced(config)
     devices, reason = run_devices(config, given, machine)
-    if not devices and not _on_gpus(config, machine):
+    if not devices and not _on_gpus(config, given, machine):
         why = "this machine has no GPU; each role has a worker of its own"
         yield from (Chosen(f"{name}.world_size", 1, why, shown="1, on the CPU") for name in left)
     if not devices:
@@ -170,8 +172,17 @@ def _fitting(config: RunConfig, given: Given, name: str, worker: WorkerConfig, c
     return able[0] if able else 0
 
 
-def _on_gpus(config: RunConfig, machine: Machine) -> bool:
-    return machine.num_gpus > 0 or config.gpu_memory_gb is not None
+def asks_for_more(config: RunConfig, given: Given, machine: Machine) -> bool:
+    """True if the YAML asks for GPUs that this machine lacks. Devices that it names on one without any are slots."""
+    if not machine.num_gpus:
+        return bool(run_devices(config, given, machine)[0])
+    asked = config.num_gpus_per_node if "num_gpus_per_node" in given else 0
+    named = max(_named_devices(config), default=-1) + 1 if config.num_nodes == 1 else 0
+    return max(asked, named) > machine.num_gpus
+
+
+def _on_gpus(config: RunConfig, given: Given, machine: Machine) -> bool:
+    return machine.num_gpus > 0 or config.gpu_memory_gb is not None or asks_for_more(config, given, machine)
 
 
 def _gpu_bytes(config: RunConfig, machine: Machine) -> float | None:

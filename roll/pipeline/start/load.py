@@ -11,6 +11,7 @@ from roll.configs.load.known_keys import known_keys
 from roll.configs.load.loader import Composed, load_tree
 from roll.configs.load.overruled import overruled
 from roll.configs.load.validate import validate
+from roll.configs.plan.describe import describe
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.problems import Problem, nearest, together
 from roll.configs.role_checks import run_problems, run_warnings
@@ -32,6 +33,13 @@ class Loaded:
     warnings: tuple[str, ...]
     given: Given = frozenset()
     chosen: tuple[Chosen, ...] = ()
+
+
+def plan_text(spec: PipelineSpec, loaded: Loaded) -> str:
+    """The plan in words, with what the run learns by and what roll chose, as `roll plan` prints it."""
+    config, plan = loaded.config, loaded.plan
+    learning = spec.algorithm_rows(config, plan, loaded.given)
+    return describe(config, plan, spec.batch_rows(config, plan), learning, loaded.chosen)
 
 
 def load(spec: PipelineSpec, directory: Path, name: str, overrides: Sequence[str] = ()) -> Loaded:

@@ -126,7 +126,16 @@ def machine_report(config: RunConfig) -> MachineReport:
         *_resume_problems(config),
         *hub_problems(config),
     ]
-    return MachineReport(tuple(problems), tuple(unchecked))
+    return MachineReport(tuple(problems), (*unchecked, *_gpus_elsewhere(config)))
+
+
+def _gpus_elsewhere(config: RunConfig) -> Iterator[str]:
+    """Names GPUs that the run is planned for and this machine lacks; devices of roles on the CPU are slots."""
+    here, wanted = this_machine().num_gpus, config.num_gpus_per_node
+    placed = [worker for worker in config.model_roles.values() if worker.device_mapping]
+    has_engine = any(spec_of(worker.strategy_name).share is not None for worker in placed)
+    if "num_gpus_per_node" in config.model_fields_set and wanted > here and placed and (here or has_engine):
+        yield f"GPUs: the run takes {wanted} of a node (num_gpus_per_node), and this machine has {here or 'none'}."
 
 
 def _multimodal_refusal(config: RunConfig, choice: Choice, model: Mapping[str, Any]) -> Problem | None:

@@ -67,6 +67,30 @@ def test_a_machine_with_gpus_takes_all_of_them_fewer_or_none(place: Path, monkey
     assert init("--env", "frozen_lake", "--gpus", "0", "--force")["actor_infer"]["world_size"] == 1
 
 
+@pytest.mark.parametrize("here", [Machine(packages=frozenset({"deepspeed"})), Machine(1, 8e9)])
+def test_gpus_that_are_elsewhere_are_planned_for_and_said_not_to_be_checked(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], here: Machine
+) -> None:
+    on_machine(monkeypatch, here)
+    init("--data", "train.jsonl", "--gpus", "8")
+    said = capsys.readouterr().out
+    assert "Not checked here: GPUs: the run takes 8 of a node" in said
+    assert "this machine has no GPU" not in said and "hf_infer" not in said
+
+
+def test_ctrl_c_at_a_question_is_no_traceback(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(question: str) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("builtins.input", interrupted)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert main(["init", "new.yaml"]) == 130
+    assert capsys.readouterr().err == "Interrupted.\n"
+
+
 def test_columns_and_tags_of_the_rows_are_written(place: Path) -> None:
     write(
         place / "q.jsonl", {"question": "a", "answer": "b", "tag": "one"}, {"question": "a", "answer": "b", "tag": "2"}

@@ -164,6 +164,16 @@ def test_a_number_of_gpus_in_the_yaml_counts_for_machines_that_are_not_here(plan
     assert config.value("actor_train.device_mapping") == tuple(range(8))
 
 
+@pytest.mark.parametrize(("here", "asked"), [(0, 1), (0, 8), (1, 8), (4, 8)])
+def test_engines_of_gpus_that_are_elsewhere_are_those_of_gpus(plan: Plan, here: int, asked: int) -> None:
+    loaded = plan(RLVR, Machine(here, 80e9 if here else None), f"num_gpus_per_node={asked}")
+    assert loaded.config.model_roles["actor_infer"].strategy_name == "vllm"
+    assert "another machine" in chosen(loaded)["actor_infer.strategy_args"].told
+    slots = ("actor_train.device_mapping=[0]", "actor_infer.device_mapping=[1]", "rollout_batch_size=64")
+    on_slots = plan(RLVR, Machine(), "num_gpus_per_node=2", *slots).config
+    assert on_slots.model_roles["actor_infer"].strategy_name == "hf_infer", "devices of a machine without GPUs"
+
+
 def test_one_node_says_nothing_of_devices(plan: Plan) -> None:
     on_cpu = plan(RLVR, Machine(packages=ALL), "num_nodes=1").config
     assert on_cpu.value("actor_train.device_mapping") is None
