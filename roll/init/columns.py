@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from roll.configs.data import DataArgs
@@ -15,17 +15,18 @@ from roll.errors import ConfigError
 PROMPTS = ("prompt", "question", "problem", "instruction", "query", "input")
 MESSAGES = ("messages", "conversations", "prompt")
 TRUTHS = ("ground_truth", "answer", "solution", "target", "label", "reference", "reward_model.ground_truth")
-LOOKED_AT = 1000
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of columns; empty: none, or as they are called by default. `tags`: the tags of the first rows."""
+    """Names of columns; empty: none, or as they are called by default. `tags`: those of all rows. `names`:
+    all columns of the first row, none where the rows are not on this machine."""
 
     prompt: str = ""
     messages: str = ""
     truth: str = ""
     tags: tuple[str, ...] = ()
+    names: tuple[str, ...] = field(default=(), compare=False)
 
 
 def columns_of(data: str, prompt: str = "", truth: str = "") -> Columns:
@@ -38,10 +39,12 @@ def columns_of(data: str, prompt: str = "", truth: str = "") -> Columns:
     files = [source for source in sources if isinstance(source, DataFile)]
     if not files:
         return Columns(prompt, "", truth)
-    rows = [row.values for row in islice(files[0].rows(), LOOKED_AT)]
-    if not rows:
+    rows = (row.values for file in files for row in file.rows())
+    first = next(rows, None)
+    if first is None:
         raise ConfigError(f"--data: {data} holds no row.")
-    first, tags = rows[0], tuple(dict.fromkeys(str(row["tag"]) for row in rows if row.get("tag") is not None))
+    told = (row.get("tag") for row in chain([first], rows))
+    tags, names = tuple(dict.fromkeys(str(tag) for tag in told if tag is not None)), tuple(map(str, first))
     for given, option in ((prompt, "--prompt"), (truth, "--ground_truth")):
         if given and _value(first, given) is None:
             raise ConfigError(f"{option}: {data} has no column {given}. It has {', '.join(map(str, first))}.")
@@ -49,7 +52,7 @@ def columns_of(data: str, prompt: str = "", truth: str = "") -> Columns:
     if not prompt:
         messages = next((name for name in MESSAGES if isinstance(first.get(name), list)), "")
         if messages:
-            return Columns("", messages, truth, tags)
+            return Columns("", messages, truth, tags, names)
         prompt = next((name for name in PROMPTS if isinstance(first.get(name), str)), "")
     if not prompt:
         raise ConfigError(
@@ -57,7 +60,7 @@ def columns_of(data: str, prompt: str = "", truth: str = "") -> Columns:
             "with --prompt COLUMN."
         )
     is_list = isinstance(first.get(prompt), list)
-    return Columns("" if is_list else prompt, prompt if is_list else "", truth, tags)
+    return Columns("" if is_list else prompt, prompt if is_list else "", truth, tags, names)
 
 
 def _value(row: Mapping[str, Any], name: str) -> Any:

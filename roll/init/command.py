@@ -15,8 +15,11 @@ from roll.errors import ConfigError
 from roll.init.columns import Columns, columns_of
 from roll.init.wishes import Wishes, yaml_of
 from roll.pipeline.agentic.env.table import ENVIRONMENTS, gem_id
-from roll.pipeline.rlvr.rewards.builtins import BUILTINS
+from roll.pipeline.rlvr.rewards.base import REQUIRED
+from roll.pipeline.rlvr.rewards.builtins import BUILTINS, PATHS
 from roll.pipeline.start.this_machine import this_machine
+from roll.utils.hub import is_hub_id
+from roll.utils.imports import resolve
 from roll.utils.output import say
 from roll.utils.paths import look_at
 
@@ -82,7 +85,14 @@ def _wishes(options: argparse.Namespace) -> Wishes:
         data, env, columns = answer(data, question, "", rows)
     env = _env(env) if env else ""
     reward = (
-        "" if env else answer(options.reward, f"Reward: {', '.join(BUILTINS)}, or module:function", _REWARD, _reward)
+        ""
+        if env
+        else answer(
+            options.reward,
+            f"Reward: {', '.join(BUILTINS)}, or module:function",
+            _REWARD,
+            lambda name: _reward(name, columns),
+        )
     )
     gpus = answer(options.gpus, "GPUs; 0 is the CPU", str(here), _count)
     if env and options.reward:
@@ -100,7 +110,12 @@ def _input(question: str) -> str:
 def _model(name: str) -> str:
     if not name or any(mark in name for mark in ("\n", "${")):
         raise ConfigError("--model: give a directory or a hub id, such as Qwen/Qwen2.5-0.5B-Instruct.")
-    if name.startswith((".", "/", "~")) and not look_at(Path(name).expanduser() / "config.json").is_file:
+    folder = Path(name).expanduser()
+    if not is_hub_id(name) and not look_at(folder).is_directory:
+        raise ConfigError(
+            f"--model: there is no model directory {name}. Correct the path, or give a hub id (owner/name)."
+        )
+    if not is_hub_id(name) and not look_at(folder / "config.json").is_file:
         raise ConfigError(f"--model: {name} holds no config.json, so it is no model directory.")
     return name
 
@@ -120,8 +135,16 @@ def _env(name: str) -> str:
     )
 
 
-def _reward(name: str) -> str:
-    if name in BUILTINS or ":" in name:
+def _reward(name: str, columns: Columns) -> str:
+    if ":" in name:
+        return name
+    if name in BUILTINS:
+        compares = "ground_truth" in getattr(resolve(name, PATHS), REQUIRED, ())
+        if compares and columns.names and not columns.truth:
+            raise ConfigError(
+                f"--reward: {name} compares with an answer, and no column of the first row is known to hold one: "
+                f"{', '.join(columns.names)}. Name it with --ground_truth COLUMN, or choose another --reward."
+            )
         return name
     raise ConfigError(
         f"--reward: there is no reward {name}.{did_you_mean(name, BUILTINS)} There are {', '.join(BUILTINS)}, or your "

@@ -47,9 +47,9 @@ def _lines(wishes: Wishes, name: str) -> Iterator[str]:
     yield _line("max_steps: 100", "a step samples, scores and learns")
     yield _line("save_steps: 50", "a checkpoint every so many steps, and at the end")
     if wishes.env:
-        yield _line("# sequence_length: 4096", "longest episode in tokens")
+        yield "# sequence_length: longest episode in tokens; the plan shows what is chosen"
     else:
-        yield _line("# response_length: 2048", "longest response in tokens")
+        yield "# response_length: longest response in tokens; the plan shows what is chosen"
         yield _line("# num_return_sequences_in_group: 8", "responses to a prompt, compared with each other")
     yield ""
     yield from _env_lines(wishes) if wishes.env else _data_lines(wishes)

@@ -148,7 +148,10 @@ def test_an_environment_may_be_the_answer_about_data(place: Path, monkeypatch: p
         (["new.yaml", "--model", MODEL, "--env", "frozen_lake", "--reward", "math_rule"], "gives its rewards itself"),
         (["new.yaml", "--model", MODEL, "--env", "frozen_lake", "--data", "train.jsonl"], "give one of them"),
         (["new.yaml", "--model", MODEL, "--data", "train.jsonl", "--gpus", "all"], "--gpus: all must be a number"),
-        (["new.yaml", "--model", "./none", "--data", "train.jsonl"], "holds no config.json"),
+        (["new.yaml", "--model", "./none", "--data", "train.jsonl"], "there is no model directory ./none"),
+        (["new.yaml", "--model", "models/none", "--data", "train.jsonl"], "there is no model directory models/none"),
+        (["new.yaml", "--model", "models", "--data", "train.jsonl"], "holds no config.json"),
+        (["new.yaml", "--model", MODEL, "--data", "bare.jsonl"], "no column of the first row is known to hold one: q"),
         (["new.txt", "--model", MODEL, "--data", "train.jsonl"], "ends in .yaml"),
         (["none/new.yaml", "--model", MODEL, "--data", "train.jsonl"], "there is no folder none"),
     ],
@@ -157,9 +160,28 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(
     place: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(place / "odd.jsonl", {"a": 1})
+    write(place / "bare.jsonl", {"query": "1+1?"})
+    (place / "models").mkdir()
     assert main(["init", *words]) == 2
     assert said in capsys.readouterr().err
     assert not list(place.glob("new.*"))
+
+
+def test_no_comment_gives_a_value_that_is_not_in_force(place: Path) -> None:
+    init("--data", "train.jsonl")
+    assert "2048" not in Path("new.yaml").read_text()
+    init("--env", "frozen_lake", "--force")
+    assert "4096" not in Path("new.yaml").read_text()
+
+
+def test_a_tag_far_down_the_file_is_seen(place: Path) -> None:
+    write(place / "long.jsonl", *[{**ROW, "tag": "a"}] * 1500, {**ROW, "tag": "b"})
+    assert init("--data", "long.jsonl")["rewards"]["a"]["tag_included"] == ["b"]
+
+
+def test_rows_without_an_answer_go_with_a_reward_that_needs_none(place: Path) -> None:
+    write(place / "bare.jsonl", {"prompt": "1+1?"})
+    assert init("--data", "bare.jsonl", "--reward", "long_word")["rewards"]["task"]["reward"] == "long_word"
 
 
 def test_a_file_that_is_there_is_kept(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
