@@ -49,9 +49,7 @@ def train(
             names = " and ".join(missing)
             raise ConfigError(f"roll.train needs {names}: rows to learn from and what scores an answer, or an env.")
         return _run("rlvr", model=model, data=data, reward=reward, eval_data=eval_data, keys=keys)
-    if data is not None or reward is not None or eval_data is not None:
-        raise ConfigError("roll.train takes env, or data and reward: an environment brings tasks and rewards itself.")
-    return _run("agentic", model=model, env=env, keys=keys)
+    return _run("agentic", model=model, data=data, reward=reward, eval_data=eval_data, env=env, keys=keys)
 
 
 def sft(model: Model, data: Data, *, eval_data: Data | None = None, **keys: Any) -> SavedRun:
@@ -86,7 +84,8 @@ def start(
     **keys: Any,
 ) -> TrainingRun:
     """A run to iterate over. `config`: the path of a YAML, or a mapping of its keys; the other arguments are those of
-    `roll.train`, and win over it, as `keys` do. Without a YAML that says it, `pipeline="sft"` is fine-tuning.
+    `roll.train`, given by name, and win over it, as `keys` do. Without a YAML that says it, `pipeline="sft"` is
+    fine-tuning.
 
     Raises ConfigError with all mistakes. Engines start with the first step.
 

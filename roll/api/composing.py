@@ -76,6 +76,10 @@ class Composed:
 
 def compose(arguments: Arguments, is_plan: bool = False) -> Composed:
     """Raises ConfigError for arguments that are none. A plan leaves variables open that the environment lacks."""
+    if arguments.env is not None and any(
+        each is not None for each in (arguments.data, arguments.reward, arguments.eval_data)
+    ):
+        raise ConfigError("A run takes env, or data and reward: an environment brings tasks and rewards itself.")
     code = ScriptCode()
     raw = _base(arguments.config, code)
     keys = nested(arguments.keys, code)
@@ -110,7 +114,16 @@ def _base(config: Config | None, code: ScriptCode) -> RawTree:
     if not isinstance(config, str | os.PathLike):
         what = f"{show(config)} is {a_kind(config)}"
         raise ConfigError(f"{what}. Give the path of a YAML, or a mapping of its keys.")
-    return compose_tree(*yaml_at(os.fspath(config)), ())
+    return compose_tree(*_yaml_at(os.fspath(config)), ())
+
+
+def _yaml_at(path: str) -> tuple[Path, str]:
+    try:
+        return yaml_at(path)
+    except ConfigError as error:
+        if path.endswith((".yaml", ".yml")):
+            raise
+        raise ConfigError(f"{error} If it is a model, name the argument: model={path!r}.") from None
 
 
 def _kind_that_takes(arguments: Arguments) -> str | None:

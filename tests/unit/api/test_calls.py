@@ -275,6 +275,10 @@ def test_what_train_needs_is_said() -> None:
         roll.train("org/model")
     with pytest.raises(ConfigError, match="takes env, or data and reward"):
         roll.train("org/model", ROWS, env=Walk)
+    assert "takes env, or data and reward" in roll.plan(model="org/model", data=ROWS, env=Walk).problems[0]
+    with pytest.raises(ConfigError, match="takes env, or data and reward"):
+        roll.start(model="org/model", reward=right, env="frozen_lake")
+    assert "name the argument: model='org/model'" in str(roll.plan("org/model", data=ROWS, reward=right))
     with pytest.raises(ConfigError, match="mode: roll.eval sets it"):
         roll.eval({}, mode="bench")
     with pytest.raises(ConfigError, match="has neither|there is neither"):
