@@ -44,12 +44,13 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def together(texts: Iterable[str]) -> list[str]:
-    """Texts that say the same of several entries of a mapping as one text; others once each, in order.
+    """Texts that say the same of several entries of a mapping as one text; others once each, in order. A full stop makes
+    no difference.
 
     Example: ["custom_envs.A.max_steps: no", "custom_envs.B.max_steps: no"] -> ["custom_envs.{A, B}.max_steps: no"]
     """
     entries: dict[tuple[str, str], list[str]] = {}
-    for text in texts:
+    for text in {text.rstrip("."): text for text in texts}.values():
         match = ENTRY.fullmatch(text)
         names = entries.setdefault((match[1], match[3]) if match else ("", text), [])
         if match and match[2] not in names:

@@ -151,7 +151,7 @@ def _row_problems(config: RLVRConfig, reach: bool) -> Iterator[str]:
         domains = data_domains(config)
     except ImportError:  # code_problems says which reward it is
         return
-    for at, args in data_args_of(config).items():
+    for at, args in data_args_of(config).items() if domains else ():  # without any no row has one
         if args.operators:  # which may leave rows out: the run reads what they leave before it starts anything
             continue
         yield from preflight(args, at, domains, config.global_template, reach)

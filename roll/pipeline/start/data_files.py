@@ -69,7 +69,7 @@ def missing_data_files(places: Mapping[str, DataArgs]) -> Iterator[Problem]:
         keys = (f"{at}.file_name",)
         sources, problems = data_sources(args, at, reach=False)
         if sources and not problems and all(map(_is_empty, sources)):
-            problems = [f"{at}.file_name: {', '.join(args.file_name)} is empty: there are no rows"]
+            problems = [f"{at}.file_name: {source.name} is empty: it has no rows" for source in sources]
         yield from (Problem(f"{text}.", keys, "place" if isinstance(text, NotHere) else "run") for text in problems)
         yield from (Problem(f"{text}.", keys, "machine") for text in lacking_packages(args, at))
         if not args.operators:  # which may leave such rows out

@@ -130,9 +130,7 @@ def _as_problems(found: Iterable[Problem | str]) -> list[Problem]:
 
 
 def _told(problems: Iterable[Problem]) -> list[str]:
-    """Once each, also where one of two has a full stop."""
-    texts = {problem.text.rstrip("."): problem.text for problem in problems}
-    return together(texts.values())
+    return together(problem.text for problem in problems)
 
 
 def _keys_of(names: Collection[str], config: RunConfig) -> dict[str, list[str]]:

@@ -92,6 +92,24 @@ def test_a_plan_has_devices_text_and_every_mistake() -> None:
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [
+        {"reward": "math_rul"},
+        {"reward": ["math_rul", right]},
+        {"data": "empty.jsonl"},
+        {"data": None},
+        {"data": None, "reward": None, "env": "frozen_lak"},
+        {"data": "rows.jsonl", "reward": None},
+    ],
+)
+def test_one_fault_is_one_problem(arguments: dict[str, Any]) -> None:
+    Path("empty.jsonl").touch()
+    Path("rows.jsonl").write_text('{"prompt": "1", "ground_truth": "1"}\n')
+    given = {"model": "org/model", "data": ROWS, "reward": right, "max_steps": 1, **arguments}
+    assert len(roll.plan(**given).problems) == 1
+
+
+@pytest.mark.parametrize(
     "reward, names",
     [
         (right, ["right"]),

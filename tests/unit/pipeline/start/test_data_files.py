@@ -79,7 +79,7 @@ def test_files_without_a_byte_are_told_where_no_other_has_rows(tmp_path: Path) -
         args = DataArgs.model_validate({"file_name": [*map(str, files)]})
         return [problem.text for problem in missing_data_files({"eval_sets.a.data_args": args})]
 
-    assert missing(empty) == [f"eval_sets.a.data_args.file_name: {empty} is empty: there are no rows."]
+    assert missing(empty) == [f"eval_sets.a.data_args.file_name: {empty} is empty: it has no rows."]
     assert missing(empty, full) == []
 
 
@@ -89,5 +89,5 @@ def test_files_with_white_space_or_an_empty_array_are_as_empty(tmp_path: Path, c
     path.write_bytes(content)
     args = DataArgs.model_validate({"file_name": str(path)})
     assert [problem.text for problem in missing_data_files({TRAIN: args})] == [
-        f"{TRAIN}.file_name: {path} is empty: there are no rows."
+        f"{TRAIN}.file_name: {path} is empty: it has no rows."
     ]
