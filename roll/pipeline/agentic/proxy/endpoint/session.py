@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import hmac
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -97,6 +98,8 @@ class Session:
     """The turn limit was met, or nothing more is to come."""
     _exchanges: dict[bytes, Exchange] = field(default_factory=dict)
     _open: set[Exchange] = field(default_factory=set)
+    _owed: Counter[bytes] = field(default_factory=Counter)
+    """Tries that failed, by body: a retry of one asks anew, though another request of this body was answered."""
     _left_s: float = 0.0
     _num_paused: int = 0
 
@@ -105,6 +108,9 @@ class Session:
         for `retry_window_s` after its end; any other, and one whose former try failed, is a new sample. Raises Refusal
         for what can be refused before an engine is asked."""
         known = self._exchanges.get(digest)
+        if is_retry and self._owed[digest]:
+            self._owed[digest] -= 1
+            is_retry = False
         if known is not None and (is_retry or known.is_left) and known.may_answer:
             self.transcript.counts["retries"] += 1
             known.num_waiting += 1
@@ -112,6 +118,7 @@ class Session:
                 known.gives_up.cancel()
             return known
         if len(self._open) >= MOST_OPEN:
+            self._owed[digest] += 1
             raise Refusal(429, f"The session has {MOST_OPEN} requests open.")
         prepared = self._prepared(call)
         exchange = Exchange(start(self.complete(call, prepared)))
@@ -130,6 +137,7 @@ class Session:
         if exchange.has_failed:  # whoever waits gets the error; if nobody does, it is nobody's
             forget()
             if not exchange.work.cancelled() and isinstance(error := exchange.work.exception(), Refusal):
+                self._owed[digest] += error.status >= 500
                 self.count_refusal(error)
             return
         self.num_refused = 0
