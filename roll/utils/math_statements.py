@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from roll.utils.math_numbers import read_number
-from roll.utils.math_text import BOUNDS, MEMBER_OF, SPACE, SPACED, TEXT, split, without_sizes
+from roll.utils.math_text import BOUND_IN_WORDS, BOUNDS, MEMBER_OF, SPACE, SPACED, TEXT, split, without_sizes
 
 _SUBSCRIPT = re.compile(r"_\s*(?:\{[^{}]*\}|\\?\w)")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
@@ -26,6 +26,7 @@ _MATRIX = re.compile(
 _OTHER = {
     "not": r"\\neq?\b|\\neg\b|\\lnot\b|\\not(?![a-z])|\\not\\|\u2260|\u00ac|!="
     r"|\b(?:not|never|neither|nor|except|isn't|no)\b",
+    "bound": rf"{BOUND_IN_WORDS}|\bup\s+to\b",
     "arrow": r"\\(?:long)?(?:left)?(?:right)?arrow\b|\\(?:Long)?(?:Left)?(?:Right)arrow\b|\\to\b|\\gets\b|\\mapsto\b"
     r"|\\implies\b|\\iff\b|[\u2190-\u21ff]|->|=>|<-",
     "divides": r"\\n?mid\b|\\divides\b|\d\s*(?:\||\\vert\b|\\parallel\b|\\\|)\s*\d",

@@ -19,6 +19,10 @@ SPACE = re.compile(r"(?<!\\)((?:\\\\)*)(?:\\[,;: ]|\\(?:thin|med|thick|en)space\
 """A blank of LaTeX, behind breaks of rows: of "\\\\ 3" the blank is no command. Goes with `SPACED`."""
 SPACED = r"\1 "
 BOUNDS = re.compile(r"(?<!-)[<>](?!-)|\\(?:leq?|geq?|lt|gt|leqslant|geqslant|ll|gg|prec|succ)\b|[\u2264\u2265]")
+BOUND_IN_WORDS = (
+    r"\b(?:at\s+(?:least|most)|(?:more|less|fewer|greater|larger|smaller|higher|lower)\s+than"
+    r"(?:\s+or\s+equal\s+to)?|exceed(?:s|ing)?)"
+)
 MEMBER_OF = re.compile(r"^\s*\$?\s*\\?[a-zA-Z]+\s*(?:\\in\b|\u2208)\s*")
 _JOINED = r"\s*(?:,\s*)?(?:\\(?:text|mathrm|textrm|mbox)\s*\{{\s*(?:{0})\s*\}}|\b(?:{0})\b)\s*"
 _ROW_BREAK = re.compile(r"(?:\\\\\s*)*\\\\(?:\[\s*-?[\d.]+\s*(?:pt|em|ex|in|mu|[cm]m)\s*\])?")

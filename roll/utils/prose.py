@@ -6,8 +6,8 @@ r"""What sentences give as their answer.
    "5 rather than 4" give 5; the 2 of "5 m^2" and the 7 of "5 (mod 7)" are no last numbers.
 3. What it is a part of: a formula between marks of LaTeX ($3x$) or outside of them (2\pi, 3x + 5), which gives what it
    comes to (`formulas`); a list of numbers ("1, 2 and 3", "(1, 2)").
-4. What is before it and makes it one of several ("4 or 5", "between 4 and 5"), a bound ("x > 5") or none ("not 5",
-   "cannot be 5"). "From 36 to 18" tells of a change: it gives 18.
+4. What is before it and makes it one of several ("4 or 5", "x = 4, x = 5", "4-5"), a bound ("x > 5", "at least 5") or
+   none ("not 5", "rule out 5"). "From 36 to 18" tells of a change: it gives 18.
 5. What is behind it and denies it ("5 is wrong").
 
 All patterns take time linear in the length of the text.
@@ -20,6 +20,7 @@ from collections import deque
 from itertools import pairwise
 
 from roll.utils.formulas import MATH, NEARBY, NUMBER, NUMBER_PATTERN, formula_around
+from roll.utils.math_text import BOUND_IN_WORDS
 
 SAID = re.compile(
     r"""\b(?:answer(?:[ ]to[ ](?:the|this)[ ]\w+)?|choice|option|ans\.?(?=[ ]?:))[\s*]*
@@ -35,20 +36,36 @@ SAID = re.compile(
 SENTENCE_END = re.compile(r"(?<!^[A-Z])[.!?](?:\s|$)|\n|\u3002")
 
 _BEFORE = re.compile(
-    rf"""(?:(?:{NUMBER_PATTERN})[\s$]*,?\s+(?:or(?:\s+(?:maybe|perhaps|possibly))?|(?P<range>to|through))
+    rf"""(?:(?:{NUMBER_PATTERN})[\s$*]*(?:
+        (?:\s?[a-z]+)?[\s$*,.;(]+(?:(?:and/)?or|maybe|perhaps|possibly|alternatively,?)(?:\s+(?:maybe|perhaps|possibly))?
+        |,?\s+(?P<range>to|through))
+    | (?P<sum>(?<!sum )(?<!sums )\bup\s+to) | {BOUND_IN_WORDS}
     | \bbetween(?:[\s$]+(?:{NUMBER_PATTERN})[\s$]+and)?
     | (?<=\w\s)(?:[<>]=?|[\u2264\u2265]|\\[lg]eq?)
-    | (?P<none>(?:\b(?:not|never|cannot|neither|nor)|n't)(?:\s+(?:possibly\s+)?(?:be|equal(?:\s+to)?))?
+    | (?P<none>\b(?:except(?:\s+for)?|rul(?:e|es|ed|ing)\s+out
+        |(?:eliminat|exclud)(?:es?|ing)|(?:reject|discard)(?:s|ing)?)
+        |(?:\b(?:not|never|cannot|neither|nor)|n't)(?:\s+(?:possibly\s+)?(?:be|equal(?:\s+to)?))?
         | \\neq?|\u2260|(?<![\d)])!=))\s+$""",
     re.IGNORECASE | re.VERBOSE,
 )
+_RANGE = re.compile(r"(?<![\w.,\u2013-])(?P<low>\d+(?:\.\d+)?)[$*%]*(?:-|\s*\u2013\s*)[$*]*$")
+_NAMED = r"(?<![\w\\])(?P<name>[A-Za-z])(?:_\w)?\s*="
+_SAME_NAME = re.compile(
+    rf"{_NAMED}[\s$*]*(?:{NUMBER_PATTERN})"
+    rf"(?:(?:[ $*,;]|\b(?:or|and))+(?P=name)(?:_\w)?\s*=[\s$*]*(?:{NUMBER_PATTERN}))*"
+    rf"(?:[ $*]*[,;][ $*]*(?:or|and)?|[ $*]+(?:or|and))[ $*]+(?P=name)(?:_\w)?\s*=[\s$*]*$"
+)
+"""The values before the last one of what several are given: "x = 1, x = 2 or x = "."""
 _CONTRAST = re.compile(
     rf"(?P<meant>{NUMBER_PATTERN})[\s$]*(?:[a-z]+\s*)?,?\s*\(?(?:and\s+)?(?:not|rather\s+than|instead\s+of|as\s+opposed\s+to)[\s$]+"
     rf"(?:{NUMBER_PATTERN})[\s$]*\)?"
 )
 _CHOICE = re.compile(r"^\(?[A-H][).:]\s+(?=\S)|\s+\([A-H]\)$")
-_NO_LAST = re.compile(r"(?<=\d)\s+(?:[kcm]?m|ft|in|yd|mi|feet|inches|units?|miles?)\s*\^\s*\{?[23]\}?")
-"""The power of a unit, "5 m^2"."""
+_UNIT = r"(?:[kcm]?m|ft|in|yd|mi|feet|inches|units?|miles?)"
+_NO_LAST = re.compile(
+    rf"(?<=[\d$])\s+(?:{_UNIT}\s*(\$)?\^\s*\{{?[23]\}}?(?(1)\$)|\$\\text\s*\{{\s*{_UNIT}\s*\}}\s*\^\s*\{{?[23]\}}?\$)"
+)
+"""The power of a unit, "5 m^2" and "$5$ m$^2$"."""
 _CHANGE = re.compile(
     r"(?<!range )(?<!ranges )(?<!ranging )(?<!anything )(?<!anywhere )(?<!somewhere )(?<!values )(?<!numbers )"
     r"\b(?:from|round|simplif|reduc|convert|chang|increas|decreas|drop|f[ae]ll|"
@@ -56,7 +73,10 @@ _CHANGE = re.compile(
     re.IGNORECASE,
 )
 _DENIAL_BEHIND = re.compile(
-    r"[\s$]*\b(?:is|was|are|were)(?:\s+(?:wrong|incorrect|false|impossible)\b|(?:n't|\s+(?:not|never))\s+"
+    r"[\s$*]*\b(?:fails\b|do(?:es)?(?:n't|\s+not)\s+(?:work|fit|hold)\b"
+    r"|(?:can(?:not|'t|\s+not)|might|may)\s+be\s+(?:wrong|right|correct|it|the)\b"
+    r"|(?:is|are)\s+(?:ruled\s+out|eliminated|excluded|rejected|discarded)\b)"
+    r"|[\s$]*\b(?:is|was|are|were)(?:\s+(?:wrong|incorrect|false|impossible)\b|(?:n't|\s+(?:not|never))\s+"
     r"(?:(?:the|an?|our)\s+)?(?:(?!only|unique)\w+\s+)?(?:answer|correct|right|solution|true|possible|valid|it|what)\b)",
     re.IGNORECASE,
 )
@@ -112,14 +132,20 @@ def _last_number(text: str) -> str | None:
     contrast = next((one for one in _CONTRAST.finditer(text, max(0, start - NEARBY)) if one.end() >= end), None)
     if contrast is not None:
         start, end = contrast.span("meant")
+    others = _SAME_NAME.search(text, max(0, start - NEARBY), start)
     start, end, said = formula_around(text, start, end) or (start, end, text[start:end])
+    if others is not None:
+        values = NUMBER.findall(others[0].replace("$", " "))
+        return ", ".join([*values, re.sub(rf"^{_NAMED}\s*", "", said)])
     denial = "not " if _DENIAL_BEHIND.match(text, end) else ""
-    return denial + _hedge(text[max(0, start - NEARBY) : start]) + said
+    return denial + _hedge(text[max(0, start - NEARBY) : start], said) + said
 
 
-def _hedge(before: str) -> str:
+def _hedge(before: str, said: str) -> str:
     """What is right before a number and makes it one of several or denies it. Example: "so $4$ or $" -> "4 or "."""
-    hedge = _BEFORE.search(before.rstrip("$ \n") + " ")
-    if hedge is None or (hedge["range"] and _CHANGE.search(before, 0, hedge.start())):
+    if (low := _RANGE.search(before)) and re.fullmatch(r"\d+(?:\.\d+)?", said) and float(low["low"]) < float(said):
+        return f"{low['low']} to "
+    hedge = _BEFORE.search(before.rstrip("$* \n") + " ")
+    if hedge is None or ((hedge["range"] or hedge["sum"]) and _CHANGE.search(before, 0, hedge.start())):
         return ""
-    return "not " if hedge["none"] else hedge.group().replace("$", "")
+    return "not " if hedge["none"] else re.sub("[$*(]", "", hedge.group())
