@@ -39,7 +39,7 @@ _BEFORE = re.compile(
     rf"""(?:(?:{NUMBER_PATTERN})[\s$*]*(?:
         (?:\s?[a-z]+)?[\s$*,.;(]+(?:(?:and/)?or|maybe|perhaps|possibly|alternatively,?)(?:\s+(?:maybe|perhaps|possibly))?
         |,?\s+(?P<range>to|through))
-    | (?P<sum>(?<!sum )(?<!sums )\bup\s+to) | {BOUND_IN_WORDS}
+    | (?P<sum>(?<!sum[ ])(?<!sums[ ])\bup\s+to) | {BOUND_IN_WORDS}
     | \bbetween(?:[\s$]+(?:{NUMBER_PATTERN})[\s$]+and)?
     | (?<=\w\s)(?:[<>]=?|[\u2264\u2265]|\\[lg]eq?)
     | (?P<none>\b(?:except(?:\s+for)?|rul(?:e|es|ed|ing)\s+out
