@@ -38,7 +38,7 @@ def train(
 
     Example:
         def right(sample):
-            return float(sample.ground_truth in sample.response_text)
+            return float(str(sample.ground_truth) in sample.response_text)
 
         run = roll.train("Qwen/Qwen2.5-0.5B-Instruct", "train.jsonl", right, max_steps=100)
         run.metrics.column("rollout/reward_mean")

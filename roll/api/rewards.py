@@ -11,7 +11,7 @@ from roll.errors import ConfigError
 from roll.utils.text import show
 
 DOMAIN = "reward"
-_FORM = "def {name}(sample): return float(sample.ground_truth in sample.response_text)"
+_FORM = "def {name}(sample): return float(str(sample.ground_truth) in sample.response_text)"
 _OF_LISTS = frozenset({"completions", "prompts"})  # arguments of TRL's rewards
 _OF_VERL = frozenset({"data_source", "solution_str"})
 

@@ -44,8 +44,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def together(texts: Iterable[str]) -> list[str]:
-    """Texts that say the same of several entries of a mapping as one text; others once each, in order. A full stop makes
-    no difference.
+    """Texts that say the same of several entries of a mapping as one text; others once each, in order. A full stop
+    makes no difference.
 
     Example: ["custom_envs.A.max_steps: no", "custom_envs.B.max_steps: no"] -> ["custom_envs.{A, B}.max_steps: no"]
     """

@@ -136,9 +136,13 @@ class RowReader:
             known = sorted(self._domain_of_tag)
             near = difflib.get_close_matches(str(tag), known, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
+            only = next(iter(self._domains)) if len(self._domains) == 1 else None
+            add = f"Add it to rewards.{only or '<domain>'}.tag_included"
+            if only:
+                add += f", or set {self._key}.tag: '' if every row is of {only}, whatever its tag"
             raise ConfigError(
-                f"{row.where}: no domain has the tag {str(tag)!r} (column {self._args.tag!r}).{hint} "
-                f"Add it to rewards.<domain>.tag_included; known tags: {', '.join(known)}"
+                f"{row.where}: no domain has the tag {str(tag)!r} (column {self._args.tag!r}).{hint} {add}; known "
+                f"tags: {', '.join(known)}"
             )
         return domain
 

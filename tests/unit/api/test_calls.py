@@ -29,7 +29,7 @@ KEYS = {key: value for key, value in MINIMAL.items() if key not in ("pretrain", 
 
 
 def right(sample: Any) -> float:
-    return float(sample.ground_truth in sample.response_text)
+    return float(str(sample.ground_truth) in sample.response_text)
 
 
 class Right:

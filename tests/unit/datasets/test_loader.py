@@ -161,6 +161,13 @@ def test_a_row_that_cannot_be_used_says_where_and_what_to_do(
         meaning(row, **args)
 
 
+def test_a_foreign_tag_beside_one_domain_is_told_both_ways_out() -> None:
+    row = {"prompt": "p", "tag": "maths"}
+    with pytest.raises(ConfigError, match=f"rewards.chat.tag_included, or set {KEY}.tag: '' if every row is of chat"):
+        meaning(row, (CHAT,))
+    assert meaning(row, (CHAT,), tag="").domain == "chat"
+
+
 def test_a_tag_of_two_domains_is_an_error() -> None:
     with pytest.raises(ConfigError, match="'math' belongs to two domains: rewards.math and rewards.other"):
         RowReader(DataArgs(), KEY, (MATH, Domain("other", ("math",))))

@@ -26,6 +26,7 @@ class RewardInput:
     without other special tokens (as end of sequence). Where the prompt's end opens the thinking, as some chat templates
     do, it begins with that opening ("<think>\\n"), whoever builds the input. `answer` is the part after the thinking,
     "" where that never ends. `raw_text` is what was sampled, with all special tokens and nothing of the prompt.
+    `ground_truth` is what the data row holds: a number is not made a text.
     """
 
     prompt_text: str
