@@ -127,7 +127,7 @@ def value_of(message, find):
     if mark in ("C", "O"):
         made = collections.Counter() if mark == "C" else collections.OrderedDict()
         for key, item in rest:
-            made[value_of(key, find)] = value_of(item, find)
+            made[value_of(key, find)] = value_of(item, find)  # pyright: ignore[reportArgumentType]
         return made
     if mark == "D":
         factory = None if rest[0] is None else TYPES[rest[0]]
