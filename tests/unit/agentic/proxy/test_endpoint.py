@@ -404,7 +404,7 @@ def test_requests_under_way_count_for_max_steps() -> None:
         place.engine.gate.set()
         found = await asyncio.gather(*asked, return_exceptions=True)
         refused = [one for one in found if isinstance(one, openai.APIError)]
-        assert [one.code for one in refused] == ["turn_limit"] * 3
+        assert [getattr(one, "code", None) for one in refused] == ["turn_limit"] * 3
         assert place.session.num_answers == 2 and place.session.over.is_set() and not place.session.failure
 
     serve(["yes"], play, max_steps=2)
