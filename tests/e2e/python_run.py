@@ -10,15 +10,17 @@ from typing import Any
 import yaml
 
 import roll
+from roll.pipeline.rlvr.rewards.base import RewardResult
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 DATA = Path(os.environ["TINY_SORT_DIR"])
 WORDS = dict(word.split("=", 1) for word in sys.argv if "=" in word)
 
 
-def sorted_digits(sample: Any) -> float:
+def sorted_digits(sample: Any) -> RewardResult:
     found = re.search("<answer>(.*)</answer>", sample.response_text, re.DOTALL)
-    return float(found is not None and found[1].strip() == sample.ground_truth)
+    score = float(found is not None and found[1].strip() == sample.ground_truth)
+    return RewardResult(score, {"answer_found": float(found is not None)})
 
 
 def keys() -> dict[str, Any]:
