@@ -131,7 +131,7 @@ def _kind_that_takes(arguments: Arguments) -> str | None:
 
 
 def _kind_of(raw: RawTree) -> str | None:
-    """Of a YAML; None where nothing in it tells."""
+    """The kind of run that a YAML is; None if nothing in it tells."""
     try:
         return kind_of(raw.tree).name
     except ConfigError:

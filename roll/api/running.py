@@ -80,7 +80,7 @@ class TrainingRun:
 
     @property
     def output_dir(self) -> Path:
-        """Where the run writes."""
+        """The folder that the run writes to."""
         return self._run.output_dir
 
     @property

@@ -47,7 +47,7 @@ class Rollouts:
     a validation), prompt_text, response_text, reward (None: failed), group_id, domain, and turns of an episode."""
 
     files: Mapping[tuple[str, int], Path] = field(repr=False)
-    """By kind and step; of a run that goes on empty, and `directory` is looked at."""
+    """Recorded files by kind and step. Empty while the run goes on: then `directory` is read."""
     directory: Path
 
     def __iter__(self) -> Iterator[dict[str, Any]]:

@@ -38,8 +38,8 @@ def narrowing_settings(strategy_name: str | None, sampling: Sampling) -> tuple[s
 
 ANSWERS_AT_ONCE = 128
 ANSWERS_AT_ONCE_ON_GPUS = 512
-"""Of vLLM and SGLang, whose decoding grows hardly slower up to there (by arithmetic, not measured: a step of a 7B model
-reads 15 GB of weights for 128 answers as for 512). Their sampler takes .3 GB of logits for each copy."""
+"""Default of vLLM and SGLang on GPUs: decoding grows hardly slower up to there (by arithmetic, not measured: a step of
+a 7B model reads 15 GB of weights for 128 answers as for 512). Their sampler takes .3 GB of logits for each copy."""
 
 
 def answers_at_once(given: int | None, strategy_name: str | None, on_gpus: bool) -> int:

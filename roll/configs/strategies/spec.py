@@ -41,7 +41,7 @@ class ShareKey:
 
 @dataclass(frozen=True)
 class ModelRegistry:
-    """Where an engine has its list of architectures. `engine`: its name for people; `read`: path of a function (folder
+    """Place of an engine's list of architectures. `engine`: its name for people; `read`: path of a function (folder
     of `package`) -> Registry; `plugins`: the group of entry points by which others bring more."""
 
     engine: str
