@@ -9,12 +9,9 @@ from dataclasses import replace
 
 from roll.distributed.scheduler.simulate.workload import LogNormal
 from roll.types.rollout import (
-    AnyTrajectory,
     Generate,
     GenerationRequest,
     Rollouter,
-    StoredGeneration,
-    StoredTrajectory,
     Task,
     Trajectory,
     TrajectoryGroup,
@@ -33,21 +30,13 @@ class GivenLengths:
     async def run_group(self, task: Task, group_id: int, step: int, generate: Generate) -> TrajectoryGroup:
         sampling = self.inner.sampling  # type: ignore[attr-defined]
 
-        async def attempt(index: int, length: int) -> AnyTrajectory:
+        async def attempt(index: int, length: int) -> Trajectory:
             given = replace(sampling, max_new_tokens=length, min_new_tokens=length, ignore_eos=True, seed=group_id)
             request = GenerationRequest(
                 f"given-{group_id}-{index}", task.prompt_ids, given, first_sample=index, order=group_id
             )
             (answer,) = await generate(request)
             reward = float(index % 2)
-            if isinstance(answer, StoredGeneration):
-                return StoredTrajectory(
-                    reward=reward,
-                    finish_reason=answer.finish_reason,
-                    index=index,
-                    facts=answer.facts,
-                    place=answer.place,
-                )
             return Trajectory.from_generation(task.prompt_ids, answer, reward, index=index, response_text="")
 
         lengths = self.work.group(group_id, self.inner.group_size).lengths[:, 0].tolist()  # type: ignore[attr-defined]

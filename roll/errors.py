@@ -40,6 +40,11 @@ class WorkerError(RollError):
     """A worker raised or died. Names the role, the rank and the root cause; the run cannot go on."""
 
 
+class TokensElsewhere(RollError, AttributeError):
+    """Tokens or texts of an attempt were read that are in the object store. As an AttributeError, so that `hasattr` and
+    `getattr` with a default tell whether they are here."""
+
+
 class RewardError(RollError):
     """User code that scores a trajectory failed, or failed too often."""
 

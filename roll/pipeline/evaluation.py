@@ -9,7 +9,7 @@ from math import comb
 
 import numpy as np
 
-from roll.types.rollout import AnyTrajectory, TrajectoryGroup
+from roll.types.rollout import Trajectory, TrajectoryGroup
 
 SOLVED = 1.0
 """An answer with at least this reward counts as solved in pass@k, unless its environment reports `success` itself."""
@@ -87,7 +87,7 @@ def _pass(name: str, groups: Sequence[TrajectoryGroup], k: int) -> dict[str, flo
     return {name: float(np.mean(chances))} if chances else {}
 
 
-def _is_solved(attempt: AnyTrajectory) -> bool:
+def _is_solved(attempt: Trajectory) -> bool:
     success = attempt.metrics.get("success")
     return attempt.reward >= SOLVED if success is None else success > 0
 

@@ -24,20 +24,14 @@ from roll.types.batch import (
 )
 from roll.types.columns import columns
 from roll.types.ragged import token_indices
-from roll.types.rollout import (
-    AnyTrajectory,
-    Place,
-    StoredTrajectory,
-    Trajectory,
-    TrajectoryBase,
-    TrajectoryGroup,
-)
+from roll.types.rollout import LocalRow, StoredRow, Trajectory, TrajectoryGroup, stored_among
 
 
 def collate_groups(groups: Sequence[TrajectoryGroup]) -> SampleBatch:
     """One row per trajectory, in the order of the groups. A failed trajectory keeps its row with nothing to train on.
-    Rows of a group with the same index are of one attempt and share a trajectory id. Their tokens must be here."""
-    rows = sampled_rows([t for group in groups for t in group.trajectories if isinstance(t, Trajectory)])
+    Rows of a group with the same index are of one attempt and share a trajectory id. Raises TokensElsewhere for rows in
+    the object store."""
+    rows = sampled_rows([t.here for group in groups for t in group.trajectories])
     failed = [t.failure is not None for group in groups for t in group.trajectories]
     return with_columns(rows, np.array(failed), row_columns(groups))
 
@@ -49,42 +43,42 @@ def with_columns(rows: SampledRows, failed: np.ndarray, columns: Mapping[str, An
     return SampleBatch(**given, **columns)
 
 
-def sampled_rows(trajectories: Sequence[Trajectory]) -> SampledRows:
+def sampled_rows(contents: Sequence[LocalRow]) -> SampledRows:
     """The tokens of these trajectories, row after row."""
-    if not trajectories:
+    if not contents:
         raise ValueError("no trajectories to collate")
     token_rewards = None
-    if any(t.token_rewards is not None for t in trajectories):
+    if any(row.token_rewards is not None for row in contents):
         token_rewards = np.concatenate(
             [
-                t.token_rewards if t.token_rewards is not None else np.zeros(len(t.input_ids), np.float32)
-                for t in trajectories
+                row.token_rewards if row.token_rewards is not None else np.zeros(len(row.input_ids), np.float32)
+                for row in contents
             ]
         )
     return SampledRows(
-        lengths=np.array([len(t.input_ids) for t in trajectories], np.int32),
-        input_ids=np.concatenate([t.input_ids for t in trajectories]),
-        response_mask=np.concatenate([t.response_mask for t in trajectories]),
-        rollout_log_probs=np.concatenate([t.log_probs for t in trajectories]),
-        policy_versions=np.concatenate([t.policy_versions for t in trajectories]),
-        loss_weights=np.ones(len(trajectories), np.float32),
+        lengths=np.array([len(row.input_ids) for row in contents], np.int32),
+        input_ids=np.concatenate([row.input_ids for row in contents]),
+        response_mask=np.concatenate([row.response_mask for row in contents]),
+        rollout_log_probs=np.concatenate([row.log_probs for row in contents]),
+        policy_versions=np.concatenate([row.policy_versions for row in contents]),
+        loss_weights=np.ones(len(contents), np.float32),
         token_rewards=token_rewards,
-        routes=_all_routes(trajectories),
-        media=tuple(t.media for t in trajectories) if any(t.media for t in trajectories) else None,
+        routes=_all_routes(contents),
+        media=tuple(row.media for row in contents) if any(row.media for row in contents) else None,
     )
 
 
-def _all_routes(trajectories: Sequence[Trajectory]) -> np.ndarray | None:
+def _all_routes(contents: Sequence[LocalRow]) -> np.ndarray | None:
     """Where some have them, those of the others are unknown."""
-    shape = next((t.routes.shape[1:] for t in trajectories if t.routes is not None), None)
+    shape = next((row.routes.shape[1:] for row in contents if row.routes is not None), None)
     if shape is None:
         return None
-    unknown = np.full((max(len(t.input_ids) for t in trajectories), *shape), -1, np.int16)
-    return np.concatenate([unknown[: len(t.input_ids)] if t.routes is None else t.routes for t in trajectories])
+    unknown = np.full((max(len(row.input_ids) for row in contents), *shape), -1, np.int16)
+    return np.concatenate([unknown[: len(row.input_ids)] if row.routes is None else row.routes for row in contents])
 
 
 def split_rows(rows: SampledRows) -> list[dict[str, Any]]:
-    """The inverse of `sampled_rows`: of each row the fields of a Trajectory that it holds."""
+    """The inverse of `sampled_rows`: of each row the fields of a LocalRow that it holds."""
     ends = np.cumsum(rows.lengths)[:-1]
     names = {
         "input_ids": rows.input_ids,
@@ -99,21 +93,17 @@ def split_rows(rows: SampledRows) -> list[dict[str, Any]]:
     return [{name: of[row] for name, of in split.items()} | {"media": media[row]} for row in range(len(rows))]
 
 
-def stored(trajectories: Sequence[Trajectory]) -> list[StoredTrajectory]:
-    """What stands for these where their rows are stored together. Their handles are not known yet."""
-    names = [field.name for field in fields(TrajectoryBase)]
-    return [
-        StoredTrajectory(**{name: getattr(t, name) for name in names}, facts=t.facts, place=Place(None, None, row))
-        for row, t in enumerate(trajectories)
-    ]
+def stored(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    """The same where their rows are stored together, whose handles are not known yet."""
+    return [replace(t, content=StoredRow(None, None, row, t.facts)) for row, t in enumerate(trajectories)]
 
 
-def placed(rows: Sequence[AnyTrajectory], handles: Sequence[object]) -> list[AnyTrajectory]:
-    """The rows, those that are stored with the handles on their tokens and texts."""
-    tokens, texts = handles
+def placed(trajectories: Sequence[Trajectory], handles: Sequence[object]) -> list[Trajectory]:
+    """The same, those that are stored with the handles on their tokens and texts."""
+    (tokens, texts), places = handles, stored_among(trajectories)
     return [
-        replace(row, place=Place(tokens, texts, row.place.row)) if isinstance(row, StoredTrajectory) else row
-        for row in rows
+        replace(t, content=replace(places[i], tokens=tokens, texts=texts)) if i in places else t
+        for i, t in enumerate(trajectories)
     ]
 
 
@@ -174,7 +164,7 @@ def _difficulty(groups: Sequence[TrajectoryGroup]) -> np.ndarray | None:
     return np.repeat(numbers, [len(group.trajectories) for group in groups])
 
 
-def _turns(trajectories: Sequence[AnyTrajectory]) -> dict[str, np.ndarray]:
+def _turns(trajectories: Sequence[Trajectory]) -> dict[str, np.ndarray]:
     if not any(t.turn_rewards is not None for t in trajectories):
         return {}
     num_turns = [0 if t.failure is not None else t.facts.num_turns for t in trajectories]

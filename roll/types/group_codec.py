@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from roll.types.rollout import Trajectory, TrajectoryBase, Turn
+from roll.types.rollout import Trajectory, Turn
 from roll.utils.plain import plain_fields
 
 FINISHED, BEGUN = "finished", "begun"
 
 _PER_TOKEN = {"input_ids": np.int32, "response_mask": np.bool_, "log_probs": np.float32}
 _SOMETIMES = ("token_rewards", "turn_rewards")  # float32, of some rows; their headers say how many
-_TOLD = [field.name for field in fields(TrajectoryBase) if field.name not in ("turn_rewards", "extra", "metrics")]
+_APART = ("turn_rewards", "extra", "metrics", "content")  # fields of a Trajectory that are no plain values
+_TOLD = [field.name for field in fields(Trajectory) if field.name not in _APART]
 
 _DTYPES: Mapping[str, type] = {
     **_PER_TOKEN,

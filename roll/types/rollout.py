@@ -1,20 +1,22 @@
 """What travels during a rollout: a task, one attempt at it (trajectory), and all attempts at it (group).
 
 A value changes class when its meaning changes:  Task -> Generation -> Trajectory -> TrajectoryGroup -> SampleBatch.
-Tokens of many answers stay in the object store; a StoredGeneration or StoredTrajectory says what is known of them.
+Tokens and texts of a Generation or Trajectory, its content, are here (LocalAnswer, LocalRow) or, where there are many,
+in the object store (StoredRow).
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, fields, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
+from roll.errors import TokensElsewhere
 from roll.types.columns import check_columns, per_token
 from roll.types.media import Media
 
@@ -110,30 +112,6 @@ class GenerationRequest:
 
 
 @dataclass(frozen=True)
-class Generation:
-    """One answer. `log_probs` are of the full distribution at the sampling temperature (at temperature 1 when greedy),
-    but for what `roll.configs.strategy.narrowing_settings` names.
-
-    `policy_versions[t]` is the version of the weights that sampled token t: constant unless weights changed on the way.
-    `finish_reason` is "stop" when the end-of-sequence token, a stop token or a stop string ended it, "length" at the
-    limit, "abort" when it was cut short (what was sampled is kept), "moved" when another engine is to go on with it.
-    """
-
-    token_ids: Annotated[np.ndarray, per_token(np.int32)]  # the end-of-sequence token included
-    log_probs: Annotated[np.ndarray, per_token(np.float32)]
-    policy_versions: Annotated[np.ndarray, per_token(np.int32)]
-    finish_reason: FinishReason
-    routes: np.ndarray | None = None  # int16 [n, layers, k]: experts of the first n tokens of prompt and answer
-
-    def __post_init__(self) -> None:
-        check_columns(self, {"tokens": len(self.token_ids)})
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.token_ids)
-
-
-@dataclass(frozen=True)
 class RowFacts:
     """What is known of a row's tokens wherever they are."""
 
@@ -155,20 +133,117 @@ class Place:
 
 
 @dataclass(frozen=True)
-class StoredGeneration:
-    """One answer that stays in the object store, as the row that is made of it: prompt, then answer."""
+class StoredRow(Place):
+    """Content that stays in the object store: where it is, and what is known of it without reading it."""
 
     facts: RowFacts
+
+    @property
+    def num_sampled(self) -> int:
+        return self.facts.num_sampled
+
+    @property
+    def oldest_version(self) -> int:
+        return self.facts.oldest_version
+
+
+@dataclass(frozen=True)
+class LocalAnswer:
+    """Content of a Generation whose tokens are here."""
+
+    token_ids: Annotated[np.ndarray, per_token(np.int32)]
+    log_probs: Annotated[np.ndarray, per_token(np.float32)]
+    policy_versions: Annotated[np.ndarray, per_token(np.int32)]
+    routes: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        check_columns(self, {"tokens": len(self.token_ids)}, "Generation")
+
+    @property
+    def num_sampled(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def oldest_version(self) -> int:
+        return int(self.policy_versions.min())
+
+
+_ANSWER_COLUMNS = tuple(column.name for column in fields(LocalAnswer))
+_ABSENT: Any = object()  # an argument that was not passed; None is a value of some
+_set = object.__setattr__  # in constructors of frozen values
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One answer. Its tokens are here, or stay in the object store as the row that is made of it: prompt, then answer.
+
+    `Generation(token_ids, log_probs, policy_versions, finish_reason, routes)` makes one whose tokens are here:
+
+    - `token_ids` int32 [n], the end-of-sequence token included
+    - `log_probs` float32 [n], of the full distribution at the sampling temperature (at temperature 1 when greedy), but
+      for what `roll.configs.strategy.narrowing_settings` names
+    - `policy_versions` int32 [n], the version of the weights that sampled each token: constant unless weights changed
+      on the way
+    - `routes` int16 [m, layers, k], the experts of the first m tokens of prompt and answer, or None
+
+    Where `is_here` is False, reading these raises TokensElsewhere.
+
+    `finish_reason` is "stop" when the end-of-sequence token, a stop token or a stop string ended it, "length" at the
+    limit, "abort" when it was cut short (what was sampled is kept), "moved" when another engine is to go on with it.
+    """
+
+    content: LocalAnswer | StoredRow
     finish_reason: FinishReason
-    place: Place
+
+    def __init__(
+        self,
+        token_ids: np.ndarray = _ABSENT,
+        log_probs: np.ndarray = _ABSENT,
+        policy_versions: np.ndarray = _ABSENT,
+        finish_reason: FinishReason = _ABSENT,
+        routes: np.ndarray | None = _ABSENT,
+        *,
+        content: LocalAnswer | StoredRow | None = None,
+    ):
+        """`dataclasses.replace` passes `content`, and the columns that it changes beside it."""
+        if finish_reason is _ABSENT:
+            raise TypeError("Generation: finish_reason is missing")
+        if content is None or not token_ids is log_probs is policy_versions is routes is _ABSENT:
+            passed = zip(_ANSWER_COLUMNS, (token_ids, log_probs, policy_versions, routes), strict=True)
+            columns: dict[str, Any] = {name: value for name, value in passed if value is not _ABSENT}
+            content = LocalAnswer(**columns) if content is None else replace(_local(content), **columns)
+        _set(self, "content", content)
+        _set(self, "finish_reason", finish_reason)
+
+    @property
+    def is_here(self) -> bool:
+        return not isinstance(self.content, StoredRow)
 
     @property
     def num_tokens(self) -> int:
-        """Of the answer."""
-        return self.facts.num_sampled
+        """Of the answer, wherever it is."""
+        return self.content.num_sampled
 
+    @property
+    def oldest_version(self) -> int:
+        """Of the weights that sampled a token, wherever they are; there must be one."""
+        return self.content.oldest_version
 
-AnyGeneration = Generation | StoredGeneration
+    @property
+    def token_ids(self) -> np.ndarray:
+        return _local(self.content).token_ids
+
+    @property
+    def log_probs(self) -> np.ndarray:
+        return _local(self.content).log_probs
+
+    @property
+    def policy_versions(self) -> np.ndarray:
+        return _local(self.content).policy_versions
+
+    @property
+    def routes(self) -> np.ndarray | None:
+        return _local(self.content).routes
 
 
 @dataclass(frozen=True)
@@ -177,13 +252,11 @@ class BegunRequest:
 
     request_id: str
     prompt_ids: np.ndarray
-    answers: Mapping[int, AnyGeneration]
+    answers: Mapping[int, Generation]
 
 
 Answered = Callable[[int, Generation], None]
 """Is told of an answer as soon as it is there, with its number in the group."""
-AnyAnswered = Callable[[int, AnyGeneration], None]
-"""The same on the other side of an engine's process."""
 
 
 @dataclass(frozen=True)
@@ -208,8 +281,51 @@ class RowTexts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrajectoryBase:
-    """What is known of one attempt without its tokens.
+class LocalRow:
+    """Content of a Trajectory whose tokens are here: those of the whole conversation, what is to be read of them, and
+    what they show. `facts` are counted when it is made, unless they are `known` already."""
+
+    input_ids: Annotated[np.ndarray, per_token(np.int32)]
+    response_mask: Annotated[np.ndarray, per_token(np.bool_)]  # True where the policy sampled
+    log_probs: Annotated[np.ndarray, per_token(np.float32)]  # 0 where response_mask is False
+    policy_versions: Annotated[np.ndarray, per_token(np.int32)]  # -1 where response_mask is False
+    token_rewards: Annotated[np.ndarray | None, per_token(np.float32)] = None
+    routes: Annotated[np.ndarray | None, per_token(np.int16, inner=2)] = None  # experts [layers, k], -1: not known
+    response_text: str = ""
+    turns: tuple[Turn, ...] = ()
+    media: Media = ()
+    known: InitVar[RowFacts | None] = None
+    facts: RowFacts = field(init=False)
+
+    def __post_init__(self, known: RowFacts | None) -> None:
+        check_columns(self, {"tokens": len(self.input_ids)}, "Trajectory")
+        _set(self, "facts", known or _facts(self.response_mask, self.policy_versions))
+
+
+def _facts(response_mask: np.ndarray, policy_versions: np.ndarray) -> RowFacts:
+    """Counted in bytes: numpy would let go of the interpreter's lock each time, some microseconds of work for hundreds
+    of rows, and take turns with the thread that serves the rollouts."""
+    mask = response_mask.tobytes()
+    sampled = policy_versions[policy_versions >= 0]
+    oldest, newest = (-1, -1)
+    if len(sampled):
+        oldest, newest = int(np.minimum.reduce(sampled)), int(np.maximum.reduce(sampled))
+    return RowFacts(
+        num_tokens=len(mask),
+        num_sampled=mask.count(1),
+        num_turns=mask.startswith(b"\1") + mask.count(b"\0\1"),
+        oldest_version=oldest,
+        mean_version=float(oldest if oldest == newest else sampled.mean()),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trajectory:
+    """One attempt. Its tokens and texts are here, or stay in the object store; `facts` are known of both.
+
+    Where they are here, the fields of LocalRow are attributes and arguments of it too: `input_ids`, `response_mask`,
+    `log_probs`, `policy_versions`, `token_rewards`, `routes`, `response_text`, `turns`, `media`. Where `is_here` is
+    False, reading these raises TokensElsewhere.
 
     A failed attempt (`failure` says why) is masked out of training and counted; its reward is not a number, never a
     silent 0. Nor is that of an attempt which waits for a reward that is given after the rollout. An attempt of several
@@ -219,68 +335,46 @@ class TrajectoryBase:
 
     reward: float
     finish_reason: FinishReason
-    index: int = 0  # within the group
-    turn: int = 0
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    failure: str | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)  # what the reward has to say to a reader of rollouts
-    turn_rewards: np.ndarray | None = None  # float32, one per unbroken run of sampled tokens; None: reward, at the end
-    state_key: int = 0  # equal where an environment's state was the same (step rows)
+    index: int  # within the group
+    turn: int
+    metrics: Mapping[str, float]
+    failure: str | None
+    extra: Mapping[str, Any]  # what the reward has to say to a reader of rollouts
+    turn_rewards: np.ndarray | None  # float32, one per unbroken run of sampled tokens; None: reward, at the end
+    state_key: int  # equal where an environment's state was the same (step rows)
+    content: LocalRow | StoredRow
 
-    def rewarded(
-        self, reward: float, metrics: Mapping[str, float] | None = None, extra: Mapping[str, Any] | None = None
-    ) -> Self:
-        """The attempt with its reward, and what is worth seeing beside it."""
-        return replace(
-            self, reward=reward, metrics={**self.metrics, **(metrics or {})}, extra={**self.extra, **(extra or {})}
-        )
-
-    def failed(self, reason: str) -> Self:
-        """The attempt, which has no reward for this reason."""
-        return replace(self, reward=float("nan"), finish_reason="failed", failure=reason)
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoredTrajectory(TrajectoryBase):
-    """One attempt whose tokens and texts stay in the object store."""
-
-    facts: RowFacts
-    place: Place
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trajectory(TrajectoryBase):
-    """One attempt with the token ids of the whole conversation; `response_mask` is True where the policy sampled."""
-
-    input_ids: Annotated[np.ndarray, per_token(np.int32)]
-    response_mask: Annotated[np.ndarray, per_token(np.bool_)]
-    log_probs: Annotated[np.ndarray, per_token(np.float32)]  # 0 where response_mask is False
-    policy_versions: Annotated[np.ndarray, per_token(np.int32)]  # -1 where response_mask is False
-    token_rewards: Annotated[np.ndarray | None, per_token(np.float32)] = None
-    routes: Annotated[np.ndarray | None, per_token(np.int16, inner=2)] = None  # experts [layers, k], -1: not known
-    response_text: str = ""
-    turns: tuple[Turn, ...] = ()
-    media: Media = ()
-
-    def __post_init__(self) -> None:
-        check_columns(self, {"tokens": len(self.input_ids)})
-
-    @cached_property
-    def facts(self) -> RowFacts:
-        """Counted in bytes: numpy would let go of the interpreter's lock each time, some microseconds of work for
-        hundreds of rows, and take turns with the thread that serves the rollouts."""
-        mask = self.response_mask.tobytes()
-        sampled = self.policy_versions[self.policy_versions >= 0]
-        oldest, newest = (-1, -1)
-        if len(sampled):
-            oldest, newest = int(np.minimum.reduce(sampled)), int(np.maximum.reduce(sampled))
-        return RowFacts(
-            num_tokens=len(mask),
-            num_sampled=mask.count(1),
-            num_turns=mask.startswith(b"\1") + mask.count(b"\0\1"),
-            oldest_version=oldest,
-            mean_version=float(oldest if oldest == newest else sampled.mean()),
-        )
+    def __init__(
+        self,
+        *,
+        reward: float,
+        finish_reason: FinishReason,
+        index: int = 0,
+        turn: int = 0,
+        metrics: Mapping[str, float] | None = None,
+        failure: str | None = None,
+        extra: Mapping[str, Any] | None = None,
+        turn_rewards: np.ndarray | None = None,
+        state_key: int = 0,
+        content: LocalRow | StoredRow | None = None,
+        **columns: Any,
+    ):
+        """`columns`: fields of LocalRow, instead of `content`; `dataclasses.replace` passes those that it changes
+        beside it."""
+        if content is None:
+            content = LocalRow(**columns)
+        elif columns:
+            content = replace(_local(content), **columns)
+        _set(self, "reward", reward)
+        _set(self, "finish_reason", finish_reason)
+        _set(self, "index", index)
+        _set(self, "turn", turn)
+        _set(self, "metrics", {} if metrics is None else metrics)
+        _set(self, "failure", failure)
+        _set(self, "extra", {} if extra is None else extra)
+        _set(self, "turn_rewards", turn_rewards)
+        _set(self, "state_key", state_key)
+        _set(self, "content", content)
 
     @staticmethod
     def from_generation(
@@ -296,64 +390,121 @@ class Trajectory(TrajectoryBase):
         media: Media = (),
     ) -> Trajectory:
         """A single-turn trajectory: prompt (which shows `media`), then one answer. A `reward` that is not a number is
-        yet to come, but for a failure."""
-        (row,) = answer_rows(prompt_ids, [generation])
-        return Trajectory.from_row(
-            row,
-            reward,
+        yet to come, but for a failure. Of an answer in the object store, prompt, text and media are there as well."""
+        (content,) = answer_rows(prompt_ids, [generation], [response_text], media)
+        return Trajectory(
+            reward=float("nan") if failure else reward,
+            finish_reason="failed" if failure else generation.finish_reason,
             index=index,
-            response_text=response_text,
             metrics=metrics,
             failure=failure,
             extra=extra,
-            media=media,
+            content=content,
         )
 
-    @staticmethod
-    def from_row(
-        row: AnswerRow,
-        reward: float,
-        *,
-        index: int,
-        response_text: str,
-        metrics: Mapping[str, float] | None = None,
-        failure: str | None = None,
-        extra: Mapping[str, Any] | None = None,
-        media: Media = (),
+    def rewarded(
+        self, reward: float, metrics: Mapping[str, float] | None = None, extra: Mapping[str, Any] | None = None
     ) -> Trajectory:
-        """The same of a row that is made already."""
-        trajectory = Trajectory(
-            **row.columns,
-            reward=float("nan") if failure else reward,
-            finish_reason="failed" if failure else row.finish_reason,
-            index=index,
-            response_text=response_text,
-            metrics=metrics or {},
-            failure=failure,
-            extra=extra or {},
-            media=media,
+        """The attempt with its reward, and what is worth seeing beside it."""
+        return replace(
+            self, reward=reward, metrics={**self.metrics, **(metrics or {})}, extra={**self.extra, **(extra or {})}
         )
-        if row.facts is not None:
-            vars(trajectory)["facts"] = row.facts
-        return trajectory
+
+    def failed(self, reason: str) -> Trajectory:
+        """The attempt, which has no reward for this reason."""
+        return replace(self, reward=float("nan"), finish_reason="failed", failure=reason)
+
+    @property
+    def is_here(self) -> bool:
+        return not isinstance(self.content, StoredRow)
+
+    @property
+    def facts(self) -> RowFacts:
+        return self.content.facts
+
+    @property
+    def here(self) -> LocalRow:
+        """Tokens, texts and media. Raises TokensElsewhere where they are in the object store."""
+        return _local(self.content)
+
+    @property
+    def input_ids(self) -> np.ndarray:
+        return _local(self.content).input_ids
+
+    @property
+    def response_mask(self) -> np.ndarray:
+        return _local(self.content).response_mask
+
+    @property
+    def log_probs(self) -> np.ndarray:
+        return _local(self.content).log_probs
+
+    @property
+    def policy_versions(self) -> np.ndarray:
+        return _local(self.content).policy_versions
+
+    @property
+    def token_rewards(self) -> np.ndarray | None:
+        return _local(self.content).token_rewards
+
+    @property
+    def routes(self) -> np.ndarray | None:
+        return _local(self.content).routes
+
+    @property
+    def response_text(self) -> str:
+        return _local(self.content).response_text
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        return _local(self.content).turns
+
+    @property
+    def media(self) -> Media:
+        return _local(self.content).media
 
 
-@dataclass(frozen=True)
-class AnswerRow:
-    """The tokens of prompt and answer, as `columns` of a Trajectory. `facts`, where they are known already."""
-
-    columns: Mapping[str, Any]
-    facts: RowFacts | None
-    finish_reason: FinishReason
+Local = TypeVar("Local", LocalAnswer, LocalRow)
 
 
-def answer_rows(prompt_ids: np.ndarray, answers: Sequence[Generation]) -> list[AnswerRow]:
-    """A row for each answer to a prompt. All at once, as views of what they share: numpy takes longer over hundreds of
+def _local(content: Local | StoredRow) -> Local:
+    if isinstance(content, StoredRow):
+        raise TokensElsewhere(
+            "the tokens and texts of this attempt are in the object store: those of large replies do not pass the "
+            "driver. What is known without them: reward, finish_reason, metrics, facts (num_tokens, num_sampled, "
+            "versions). If they are needed here, get them with roll.distributed.executor.step_rows: "
+            "fetched([trajectories]) gives trajectories with all, texts_of(trajectories) the texts alone; "
+            "Trajectory.from_generation makes a trajectory of an answer. Where is_here is True they are here already."
+        )
+    return content
+
+
+def stored_among(values: Sequence[Generation] | Sequence[Trajectory]) -> dict[int, StoredRow]:
+    """The content of those that are in the object store, by their numbers in the sequence."""
+    return {i: value.content for i, value in enumerate(values) if isinstance(value.content, StoredRow)}
+
+
+def answer_rows(
+    prompt_ids: np.ndarray, answers: Sequence[Generation], texts: Sequence[str] = (), media: Media = ()
+) -> list[LocalRow | StoredRow]:
+    """The row of each answer to a prompt that shows `media`. `texts`: what each says, if it is known. What is in the
+    object store is such a row already, with text and media."""
+    stored = stored_among(answers)
+    texts = texts or [""] * len(answers)
+    here = [i for i in range(len(answers)) if i not in stored]
+    made = iter(local_rows(prompt_ids, [answers[i] for i in here], [texts[i] for i in here], media))
+    return [stored[i] if i in stored else next(made) for i in range(len(answers))]
+
+
+def local_rows(
+    prompt_ids: np.ndarray, answers: Sequence[Generation], texts: Sequence[str], media: Media
+) -> list[LocalRow]:
+    """The rows of answers that are here. All at once, as views of what they share: numpy takes longer over hundreds of
     small arrays than over what they hold."""
     if not answers:
         return []
     num_prompt = len(prompt_ids)
-    counts = [len(answer.token_ids) for answer in answers]
+    counts = [answer.num_tokens for answer in answers]
     sizes = [num_prompt + count for count in counts]
     begins = [0, *accumulate(sizes)]
     ids = np.concatenate([part for a in answers for part in (prompt_ids, a.token_ids)], dtype=np.int32)
@@ -363,18 +514,17 @@ def answer_rows(prompt_ids: np.ndarray, answers: Sequence[Generation]) -> list[A
     mask[:num_prompt] = False
     versions, version = _versions(num_prompt, max(sizes), answers)
     return [
-        AnswerRow(
-            {
-                "input_ids": ids[begin : begin + size],
-                "response_mask": mask[:size],
-                "log_probs": log_probs[begin : begin + size],
-                "policy_versions": own[:size],
-                "routes": routes_of_row(answer.routes, size),
-            },
-            RowFacts(size, count, 1, version, float(version)) if version >= 0 and count else None,
-            answer.finish_reason,
+        LocalRow(
+            input_ids=ids[begin : begin + size],
+            response_mask=mask[:size],
+            log_probs=log_probs[begin : begin + size],
+            policy_versions=own[:size],
+            routes=routes_of_row(answer.routes, size),
+            response_text=text,
+            media=media,
+            known=RowFacts(size, count, 1, version, float(version)) if version >= 0 and count else None,
         )
-        for begin, size, count, own, answer in zip(begins, sizes, counts, versions, answers, strict=False)
+        for begin, size, count, own, answer, text in zip(begins, sizes, counts, versions, answers, texts, strict=False)
     ]
 
 
@@ -397,9 +547,6 @@ def routes_of_row(known: np.ndarray | None, num_tokens: int) -> np.ndarray | Non
     return np.pad(known[:num_tokens], ((0, max(0, num_tokens - len(known))), (0, 0), (0, 0)), constant_values=-1)
 
 
-AnyTrajectory = Trajectory | StoredTrajectory
-
-
 @dataclass(frozen=True)
 class TrajectoryGroup:
     """All attempts at one task, compared with each other by group-relative advantages. `surplus`: attempts beyond them
@@ -408,12 +555,12 @@ class TrajectoryGroup:
 
     task: Task
     group_id: int
-    trajectories: tuple[AnyTrajectory, ...]
+    trajectories: tuple[Trajectory, ...]
     surplus: tuple[tuple[int, bool], ...] = ()
     greedy_reward: float | None = None
 
     @cached_property
-    def attempts(self) -> tuple[AnyTrajectory, ...]:
+    def attempts(self) -> tuple[Trajectory, ...]:
         """The first row of every attempt."""
         return tuple({t.index: t for t in reversed(self.trajectories)}.values())[::-1]
 
@@ -431,7 +578,7 @@ class TrajectoryGroup:
         return np.array(list(totals.values()), np.int64)
 
 
-Generate = Callable[[GenerationRequest], Awaitable[Sequence[AnyGeneration]]]
+Generate = Callable[[GenerationRequest], Awaitable[Sequence[Generation]]]
 """The engines: the answers to a request, in the order of their numbers."""
 
 
@@ -440,8 +587,8 @@ class GenerateEach(Protocol):
     of those that end together at once, of others soon."""
 
     def __call__(
-        self, request: GenerationRequest, answered: AnyAnswered | None = None
-    ) -> Awaitable[Sequence[AnyGeneration]]: ...
+        self, request: GenerationRequest, answered: Answered | None = None
+    ) -> Awaitable[Sequence[Generation]]: ...
 
 
 class Rollouter(Protocol):

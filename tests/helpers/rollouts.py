@@ -3,16 +3,16 @@
 import pickle
 from typing import Any
 
-from roll.types.rollout import AnyGeneration, AnyTrajectory, Generation, Trajectory
+from roll.types.rollout import Generation, Trajectory
 
 
-def here(generation: AnyGeneration) -> Generation:
-    assert isinstance(generation, Generation)
+def here(generation: Generation) -> Generation:
+    assert generation.is_here
     return generation
 
 
-def attempt_here(attempt: AnyTrajectory) -> Trajectory:
-    assert isinstance(attempt, Trajectory)
+def attempt_here(attempt: Trajectory) -> Trajectory:
+    assert attempt.is_here
     return attempt
 
 

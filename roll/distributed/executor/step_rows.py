@@ -3,8 +3,8 @@ there already the ranks put their shards together themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,20 +13,12 @@ from ray.exceptions import RayError
 
 from roll.distributed.executor.roles import TrainCluster, share
 from roll.distributed.executor.scores import ScoreSet
-from roll.errors import WorkerError, describe
+from roll.errors import TokensElsewhere, WorkerError, describe
 from roll.types.assembly import RowTable
 from roll.types.batch import RowMeta, SampleBatch, SampleSet
 from roll.types.collate import collate_groups, padding_rows, row_columns, row_meta, sampled_rows, split_rows
 from roll.types.packing import groups_by_rank, rows_by_rank
-from roll.types.rollout import (
-    AnyTrajectory,
-    Place,
-    RowTexts,
-    StoredTrajectory,
-    Trajectory,
-    TrajectoryBase,
-    TrajectoryGroup,
-)
+from roll.types.rollout import LocalRow, Place, RowTexts, StoredRow, Trajectory, TrajectoryGroup, stored_among
 
 
 class StepRows:
@@ -39,8 +31,9 @@ class StepRows:
         self._batch: SampleBatch | None = None
         self._pieces: list[object] = []
         self._table: RowTable | None = None
-        if any(isinstance(t, StoredTrajectory) for group in groups for t in group.trajectories):
-            self._table = self._tabulate([t for group in groups for t in group.trajectories])
+        trajectories = [t for group in groups for t in group.trajectories]
+        if places := stored_among(trajectories):
+            self._table = self._tabulate(trajectories, places)
         else:
             self._batch = collate_groups(groups)
 
@@ -68,21 +61,21 @@ class StepRows:
         tables = [self._table.take(rows, shortest) for rows in by_rank]
         return SampleSet(self.meta, cluster.assemble(by_rank, tables, self._pieces))
 
-    def _tabulate(self, trajectories: Sequence[AnyTrajectory]) -> RowTable:
+    def _tabulate(self, trajectories: Sequence[Trajectory], stored: Mapping[int, StoredRow]) -> RowTable:
         """What came with its tokens makes one more piece."""
         number_of: dict[object, int] = {}
-        here: list[Trajectory] = []
+        here: list[LocalRow] = []
         pieces, places = np.zeros(len(trajectories), np.int64), np.zeros(len(trajectories), np.int64)
         for row, trajectory in enumerate(trajectories):
-            if isinstance(trajectory, Trajectory):
+            place = stored.get(row)
+            if place is None:
                 pieces[row], places[row] = -1, len(here)
-                here.append(trajectory)
+                here.append(trajectory.here)
                 continue
-            handle = trajectory.place.tokens
-            if handle not in number_of:
-                number_of[handle] = len(self._pieces)
-                self._pieces.append(handle)
-            pieces[row], places[row] = number_of[handle], trajectory.place.row
+            if place.tokens not in number_of:
+                number_of[place.tokens] = len(self._pieces)
+                self._pieces.append(place.tokens)
+            pieces[row], places[row] = number_of[place.tokens], place.row
         if here:
             pieces[pieces < 0] = len(self._pieces)
             self._pieces.append(ray.put(sampled_rows(here)))
@@ -90,15 +83,11 @@ class StepRows:
         return RowTable(pieces=pieces, places=places, failed=failed, **row_columns(self._groups))
 
 
-def texts_of(rows: Sequence[AnyTrajectory]) -> list[RowTexts]:
+def texts_of(rows: Sequence[Trajectory]) -> list[RowTexts]:
     """What is to be read of each row."""
-    found = _get(row.place.texts for row in rows if isinstance(row, StoredTrajectory))
-    return [
-        found[row.place.texts][row.place.row]
-        if isinstance(row, StoredTrajectory)
-        else RowTexts(row.response_text, turns=row.turns)
-        for row in rows
-    ]
+    stored = stored_among(rows)
+    found = dict(zip(stored, texts_at(list(stored.values())), strict=True))
+    return [found[i] if i in found else RowTexts(row.response_text, turns=row.turns) for i, row in enumerate(rows)]
 
 
 def texts_at(places: Sequence[Place]) -> list[RowTexts]:
@@ -107,20 +96,22 @@ def texts_at(places: Sequence[Place]) -> list[RowTexts]:
     return [found[place.texts][place.row] for place in places]
 
 
-def fetched(groups: Sequence[Sequence[AnyTrajectory]]) -> list[list[Trajectory]]:
-    """These rows with their tokens and texts, for who must read them whole."""
-    rows = [row for group in groups for row in group if isinstance(row, StoredTrajectory)]
-    tokens, texts = _get(row.place.tokens for row in rows), _get(row.place.texts for row in rows)
+def fetched(groups: Sequence[Sequence[Trajectory]]) -> list[list[Trajectory]]:
+    """These rows with their tokens and texts, for who must read them whole. Each handle is read once, whatever the
+    number of rows. Raises WorkerError where they are lost, TokensElsewhere where there are none (a simulated run)."""
+    stored = [stored_among(group) for group in groups]
+    places = [place for group in stored for place in group.values()]
+    tokens, texts = _get(place.tokens for place in places), _get(place.texts for place in places)
 
-    def here(row: AnyTrajectory) -> Trajectory:
-        if isinstance(row, Trajectory):
-            return row
-        place, told = row.place, {field.name: getattr(row, field.name) for field in fields(TrajectoryBase)}
-        (found,) = split_rows(tokens[place.tokens].select(np.array([place.row])))
+    def content(place: Place) -> LocalRow:
+        (columns,) = split_rows(tokens[place.tokens].select(np.array([place.row])))
         said = texts[place.texts][place.row]
-        return Trajectory(**told, **found, response_text=said.response_text, turns=said.turns)
+        return LocalRow(**columns, response_text=said.response_text, turns=said.turns)
 
-    return [[here(row) for row in group] for group in groups]
+    return [
+        [replace(row, content=content(places[i])) if i in places else row for i, row in enumerate(group)]
+        for group, places in zip(groups, stored, strict=True)
+    ]
 
 
 def rows_of_scores(scores: ScoreSet) -> dict[int, np.ndarray]:
@@ -135,6 +126,11 @@ def rows_of_scores(scores: ScoreSet) -> dict[int, np.ndarray]:
 
 def _get(handles: Iterable[object]) -> dict[object, Any]:
     distinct: list[Any] = list(dict.fromkeys(handles))
+    if any(handle is None for handle in distinct):
+        raise TokensElsewhere(
+            "these rows have no tokens or texts to read: they are of a simulated run, or of a reply that has not come. "
+            "Read them of rows that a rollout has returned."
+        )
     try:
         return dict(zip(distinct, ray.get(distinct), strict=True)) if distinct else {}
     except RayError as error:

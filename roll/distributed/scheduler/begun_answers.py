@@ -10,17 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from roll.types.rollout import (
-    AnyGeneration,
-    AnyTrajectory,
-    BegunRequest,
-    Generate,
-    Generation,
-    GenerationRequest,
-    StoredGeneration,
-    StoredTrajectory,
-    Trajectory,
-)
+from roll.types.rollout import BegunRequest, Generate, Generation, GenerationRequest, Trajectory
 
 GiveUp = Callable[[], Awaitable[Sequence[BegunRequest]]]
 """Ends all requests, and returns what there is of them."""
@@ -49,7 +39,7 @@ class BegunAnswers:
         saved = self._saved.setdefault(number, {})
 
         @wraps(self._generate)  # a rollouter looks at what it takes
-        async def generate(request: GenerationRequest, *arguments: Any) -> Sequence[AnyGeneration]:
+        async def generate(request: GenerationRequest, *arguments: Any) -> Sequence[Generation]:
             name = request.request_id
             answered[name] = None
             found = saved.pop(name, None)
@@ -75,7 +65,7 @@ class BegunAnswers:
         return {number: requests for number, requests in groups.items() if requests}
 
 
-def rows_of(requests: Iterable[BegunRequest]) -> tuple[AnyTrajectory, ...]:
+def rows_of(requests: Iterable[BegunRequest]) -> tuple[Trajectory, ...]:
     """The answers that have a token, as a group's rows without rewards; `requests_of` takes them apart again."""
     return tuple(
         _row(request, number, answer)
@@ -86,7 +76,7 @@ def rows_of(requests: Iterable[BegunRequest]) -> tuple[AnyTrajectory, ...]:
 
 
 def requests_of(rows: Iterable[Trajectory]) -> list[BegunRequest]:
-    found: dict[str, tuple[np.ndarray, dict[int, AnyGeneration]]] = {}
+    found: dict[str, tuple[np.ndarray, dict[int, Generation]]] = {}
     for row in rows:
         mask = row.response_mask
         ids, log_probs, versions = (column[mask] for column in (row.input_ids, row.log_probs, row.policy_versions))
@@ -99,21 +89,13 @@ def requests_of(rows: Iterable[Trajectory]) -> list[BegunRequest]:
 def young_enough(requests: Sequence[BegunRequest], version: int) -> list[BegunRequest]:
     """Without the answers that have a token of an older version."""
     return [
-        replace(found, answers={n: a for n, a in found.answers.items() if _oldest(a) >= version}) for found in requests
+        replace(found, answers={n: a for n, a in found.answers.items() if a.oldest_version >= version})
+        for found in requests
     ]
 
 
-def _oldest(answer: AnyGeneration) -> int:
-    return answer.facts.oldest_version if isinstance(answer, StoredGeneration) else int(answer.policy_versions.min())
-
-
-def _row(request: BegunRequest, number: int, answer: AnyGeneration) -> AnyTrajectory:
+def _row(request: BegunRequest, number: int, answer: Generation) -> Trajectory:
     extra, missing = {_REQUEST: request.request_id}, float("nan")
-    if isinstance(answer, StoredGeneration):
-        reason = answer.finish_reason
-        return StoredTrajectory(
-            reward=missing, finish_reason=reason, index=number, extra=extra, facts=answer.facts, place=answer.place
-        )
     return Trajectory.from_generation(request.prompt_ids, answer, missing, index=number, response_text="", extra=extra)
 
 
@@ -124,7 +106,7 @@ def _fitting(found: BegunRequest, request: GenerationRequest) -> dict[int, Gener
     return {
         number: replace(answer, finish_reason="moved") if _was_cut(answer, longest) else answer
         for number, answer in found.answers.items()
-        if number in request.samples and isinstance(answer, Generation) and answer.num_tokens <= longest
+        if number in request.samples and answer.num_tokens <= longest
     }
 
 

@@ -7,7 +7,7 @@ from functools import wraps
 from typing import Any
 
 from roll.distributed.scheduler.rollout_core import StepGroups
-from roll.types.rollout import AnyGeneration, Generate, TrajectoryGroup
+from roll.types.rollout import Generate, Generation, TrajectoryGroup
 from roll.utils.spans import Spans
 
 Run = Callable[[Generate], Coroutine[Any, Any, TrajectoryGroup]]
@@ -28,7 +28,7 @@ class GroupLives:
         self._spans.mark(number, "admitted")
 
         @wraps(engines)  # a rollouter looks at what it takes
-        async def generate(*arguments: Any) -> Sequence[AnyGeneration]:
+        async def generate(*arguments: Any) -> Sequence[Generation]:
             generations = await engines(*arguments)
             self._spans.mark(number, "generated")
             return generations

@@ -16,10 +16,10 @@ from roll.distributed.scheduler.numbered_tasks import NumberedTasks, TaskSource
 from roll.distributed.scheduler.rollout_core import CoreState, Keep, RolloutCore, StepGroups
 from roll.distributed.scheduler.saved_groups import read_state, write_state
 from roll.errors import RewardError
-from roll.types.rollout import AnyTrajectory, Generate, Rollouter, Task, Trajectory, TrajectoryGroup
+from roll.types.rollout import Generate, Rollouter, Task, Trajectory, TrajectoryGroup
 from roll.utils.spans import Spans
 
-Fetch = Callable[[Sequence[Sequence[AnyTrajectory]]], Sequence[Sequence[Trajectory]]]
+Fetch = Callable[[Sequence[Sequence[Trajectory]]], Sequence[Sequence[Trajectory]]]
 """The rows of groups with their tokens and texts, wherever these are."""
 
 Cut = Callable[[], Awaitable[Sequence[tuple[int, bool]]]]

@@ -13,7 +13,7 @@ from roll.distributed.scheduler.begun_answers import BegunGroups, requests_of
 from roll.distributed.scheduler.numbered_tasks import NumberedTasks
 from roll.distributed.scheduler.rollout_core import CoreState, SavedGroup
 from roll.types.group_codec import BEGUN, FINISHED, RecordedGroup, load_groups, save_groups
-from roll.types.rollout import Task, Trajectory, TrajectoryGroup
+from roll.types.rollout import Task, TrajectoryGroup
 
 logger = logging.getLogger(__name__)
 
@@ -68,8 +68,7 @@ def _known(directory: Path, name: str, tasks: NumberedTasks) -> Iterator[tuple[T
 
 
 def _recorded(group: TrajectoryGroup) -> RecordedGroup:
-    rows = tuple(map(_here, group.trajectories))
-    return RecordedGroup(group.group_id, group.task.task_id, rows, group.surplus, group.greedy_reward)
+    return RecordedGroup(group.group_id, group.task.task_id, group.trajectories, group.surplus, group.greedy_reward)
 
 
 def _group(task: Task, recorded: RecordedGroup) -> TrajectoryGroup:
@@ -77,8 +76,3 @@ def _group(task: Task, recorded: RecordedGroup) -> TrajectoryGroup:
     if task.media:
         rows = tuple(replace(row, media=task.media) for row in rows)
     return TrajectoryGroup(task, recorded.group_id, rows, recorded.surplus, recorded.greedy_reward)
-
-
-def _here(row: object) -> Trajectory:
-    assert isinstance(row, Trajectory)
-    return row

@@ -36,7 +36,7 @@ from roll.pipeline.step_credit import StepCredit
 from roll.pipeline.step_samples import StepSamples
 from roll.pipeline.validation import Validation, ValidationSet
 from roll.types.collate import placed
-from roll.types.rollout import AnyTrajectory, Task, TrajectoryGroup
+from roll.types.rollout import Task, Trajectory, TrajectoryGroup
 
 logger = logging.getLogger(__name__)
 
@@ -193,7 +193,7 @@ class AgenticPipeline(RLPipeline):
         return metrics
 
 
-def _placed(result: Sequence[AnyTrajectory] | CutEpisode, handles: Sequence[object]) -> Played:
+def _placed(result: Sequence[Trajectory] | CutEpisode, handles: Sequence[object]) -> Played:
     return result if isinstance(result, CutEpisode) else placed(result, handles)
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from roll.pipeline.agentic.env_manager.episode import TRAINING, CutEpisode, EpisodeJob
-from roll.types.rollout import AnyTrajectory, Generate, Task, TrajectoryGroup
+from roll.types.rollout import Generate, Task, Trajectory, TrajectoryGroup
 from roll.utils.background import start
 
-Played = Sequence[AnyTrajectory] | CutEpisode | None
+Played = Sequence[Trajectory] | CutEpisode | None
 """The rows of an episode; of one that was stopped what is known of it, None if it had not begun."""
 Play = Callable[[EpisodeJob], Coroutine[Any, Any, Played]]
 Length = tuple[int, bool]
@@ -84,11 +84,11 @@ class EnvRollouter:
         cut, self._cut = self._cut, []
         return cut
 
-    async def _first_to_finish(self, jobs: Sequence[EpisodeJob]) -> tuple[list[Sequence[AnyTrajectory]], list[Length]]:
+    async def _first_to_finish(self, jobs: Sequence[EpisodeJob]) -> tuple[list[Sequence[Trajectory]], list[Length]]:
         """The attempts, and how long the others were when they were stopped."""
         running = {start(self.play(job)): job for job in jobs}
-        good: list[Sequence[AnyTrajectory]] = []
-        failed: list[Sequence[AnyTrajectory]] = []
+        good: list[Sequence[Trajectory]] = []
+        failed: list[Sequence[Trajectory]] = []
         try:
             while running and len(good) < self.group_size:
                 done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 
 import numpy as np
 
-from roll.types.rollout import AnyTrajectory, TrajectoryGroup, Turn
+from roll.types.rollout import Trajectory, TrajectoryGroup, Turn
 
 CRASHES, HANGS = "env_crashes", "env_hangs"
 """Metrics of an episode that are summed up over all tags."""
@@ -26,7 +26,7 @@ def mean_metrics(turns: Sequence[Turn], last: AbstractSet[str]) -> dict[str, flo
 def episode_metrics(groups: Sequence[TrajectoryGroup], prefix: str) -> dict[str, float]:
     """`<prefix>/<tag>/<name>_mean` over the episodes that did not fail, the share of those that failed, and how many
     environments crashed or hung, retries included. `<prefix>/success_mean` is over all tags."""
-    by_tag: dict[str, list[AnyTrajectory]] = defaultdict(list)
+    by_tag: dict[str, list[Trajectory]] = defaultdict(list)
     for group in groups:
         by_tag[group.task.domain] += group.attempts
     metrics: dict[str, float] = {}
@@ -36,7 +36,7 @@ def episode_metrics(groups: Sequence[TrajectoryGroup], prefix: str) -> dict[str,
     return metrics
 
 
-def _of_tag(attempts: Sequence[AnyTrajectory]) -> dict[str, float]:
+def _of_tag(attempts: Sequence[Trajectory]) -> dict[str, float]:
     played = [attempt for attempt in attempts if attempt.failure is None]
     metrics = {"failed_fraction": 1 - len(played) / len(attempts)}
     if not played:
@@ -50,7 +50,7 @@ def _of_tag(attempts: Sequence[AnyTrajectory]) -> dict[str, float]:
     return metrics | {f"{name}_mean": float(np.mean(v)) for name, v in sorted(values.items())}
 
 
-def _of_all(by_tag: dict[str, list[AnyTrajectory]]) -> dict[str, float]:
+def _of_all(by_tag: dict[str, list[Trajectory]]) -> dict[str, float]:
     attempts = [attempt for of_tag in by_tag.values() for attempt in of_tag]
     metrics = {
         "crashes": sum(attempt.metrics.get(CRASHES, 0.0) for attempt in attempts),

@@ -17,7 +17,7 @@ import xxhash
 from roll.errors import StorageError
 from roll.pipeline.experience.task_fields import fields_of, task_of
 from roll.types.group_codec import Arrays, Header, RecordedGroup, decode, encode, joined
-from roll.types.rollout import Trajectory, TrajectoryGroup
+from roll.types.rollout import TrajectoryGroup
 
 _TOLD = "told"
 _NO_NUMBERS = {"inf": "Infinity", "-inf": "-Infinity"}
@@ -128,7 +128,6 @@ def _recorded(experience: Experience) -> RecordedGroup:
     """Raises StorageError for what cannot be written."""
     group, rows = experience.group, []
     for row in group.trajectories:
-        assert isinstance(row, Trajectory), "its tokens are here"
         if row.media:
             raise StorageError(f"group {group.group_id} shows pictures, which experience cannot hold. Use mode: both")
         rows.append(row)

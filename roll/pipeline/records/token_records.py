@@ -81,7 +81,6 @@ class TokenRecords:
                 of_rows = _scored(clusters, num_ranks, groups, temperature)
             rows = [(group.group_id, row) for group in groups for row in group.trajectories]
             for (group_id, row), trainer in zip(rows, of_rows, strict=True):
-                assert isinstance(row, Trajectory)
                 self._found[group_id, row.index, row.turn] = self._told(row, trainer)
 
     def of_rows(self) -> Mapping[RowKey, TokenLogProbs]:

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from roll.types.rollout import AnyGeneration
+from roll.types.rollout import Generation
 from roll.utils.background import start
 
 T = TypeVar("T")
-ScoreAll = Callable[[Sequence[AnyGeneration]], Awaitable[Sequence[T]]]
+ScoreAll = Callable[[Sequence[Generation]], Awaitable[Sequence[T]]]
 
 
 class EarlyScores(Generic[T]):
@@ -21,10 +21,10 @@ class EarlyScores(Generic[T]):
         self._score = score
         self._begun: dict[int, asyncio.Task[T]] = {}
 
-    def answered(self, number: int, generation: AnyGeneration) -> None:
+    def answered(self, number: int, generation: Generation) -> None:
         self._begun[number] = start(self._one(generation))
 
-    async def of(self, answers: Mapping[int, AnyGeneration]) -> dict[int, T]:
+    async def of(self, answers: Mapping[int, Generation]) -> dict[int, T]:
         """By number."""
         others = [number for number in answers if number not in self._begun]
         late = await self._score([answers[number] for number in others]) if others else ()
@@ -37,6 +37,6 @@ class EarlyScores(Generic[T]):
             if not task.cancel() and not task.cancelled():
                 task.exception()  # of another answer is told already
 
-    async def _one(self, generation: AnyGeneration) -> T:
+    async def _one(self, generation: Generation) -> T:
         (scored,) = await self._score([generation])
         return scored

@@ -18,22 +18,20 @@ from roll.pipeline.rlvr.early_scores import EarlyScores
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
 from roll.types.rollout import (
     FIRST_IN_LINE,
-    AnswerRow,
-    AnyGeneration,
-    AnyTrajectory,
     Generate,
     GenerateEach,
     Generation,
     GenerationRequest,
+    LocalRow,
     Place,
     RowTexts,
     SamplingParams,
-    StoredGeneration,
-    StoredTrajectory,
+    StoredRow,
     Task,
     Trajectory,
     TrajectoryGroup,
     answer_rows,
+    stored_among,
 )
 
 Decode = Callable[[Sequence[np.ndarray]], list[str]]
@@ -137,22 +135,22 @@ class PromptRollouter:
             scored = await scores.of(chosen)
         finally:
             scores.cancel()
-        here = [answer for answer in chosen.values() if isinstance(answer, Generation)]
-        rows = iter(answer_rows(task.prompt_ids, here))
+        said = [scored[index][0] for index in chosen]
+        rows = answer_rows(task.prompt_ids, list(chosen.values()), said, task.media)
         trajectories = tuple(
-            _trajectory(task, index, answer if isinstance(answer, StoredGeneration) else next(rows), *scored[index])
-            for index, answer in chosen.items()
+            _trajectory(index, answer, row, scored[index][1])
+            for (index, answer), row in zip(chosen.items(), rows, strict=True)
         )
         others = [answer for index, answer in enumerate(answers) if index not in chosen]
         surplus = tuple((answer.num_tokens, not _is_cut(answer)) for answer in others)
         return TrajectoryGroup(task, group_id, trajectories, surplus)
 
-    def _chosen(self, answers: Sequence[AnyGeneration]) -> dict[int, AnyGeneration]:
+    def _chosen(self, answers: Sequence[Generation]) -> dict[int, Generation]:
         """The group, by number: whole answers before those that were cut."""
         order = sorted(range(len(answers)), key=lambda index: _is_cut(answers[index]))
         return {index: answers[index] for index in sorted(order[: self.group_size])}
 
-    async def _scored(self, task: Task, answers: Sequence[AnyGeneration]) -> Sequence[tuple[str, RewardOutcome]]:
+    async def _scored(self, task: Task, answers: Sequence[Generation]) -> Sequence[tuple[str, RewardOutcome]]:
         """What each says, if that is here, and what it earns."""
         texts = self._texts(answers)
         inputs = [_input(task, *both) for both in zip(answers, texts, strict=True)]
@@ -164,22 +162,22 @@ class PromptRollouter:
         room = self.sampling.max_new_tokens
         return room if self.max_length is None else min(room, self.max_length - num_prompt)
 
-    def _texts(self, generations: Sequence[AnyGeneration]) -> list[RowTexts]:
+    def _texts(self, generations: Sequence[Generation]) -> list[RowTexts]:
         """Nothing of answers that are stored."""
-        here = [generation for generation in generations if isinstance(generation, Generation)]
+        here = [generation for generation in generations if generation.is_here]
         texts = answer_texts(self.decode, here, self.sampling)
         raw = texts if self.decode_raw is None else answer_texts(self.decode_raw, here, self.sampling)
         both = iter(zip(texts, raw, strict=True))
-        return [RowTexts(*next(both)) if isinstance(g, Generation) else RowTexts() for g in generations]
+        return [RowTexts(*next(both)) if generation.is_here else RowTexts() for generation in generations]
 
     async def _outcomes(
-        self, domain: str, generations: Sequence[AnyGeneration], inputs: Sequence[RewardInput]
+        self, domain: str, generations: Sequence[Generation], inputs: Sequence[RewardInput]
     ) -> list[RewardOutcome]:
         """An answer that was cut short is not scored: it is a failed attempt."""
         if domain in self.late:
             return [RewardOutcome.failed(ABORTED) if _is_cut(g) else RewardOutcome.later() for g in generations]
         whole = [(g, sample) for g, sample in zip(generations, inputs, strict=True) if not _is_cut(g)]
-        places = [g.place for g, _ in whole if isinstance(g, StoredGeneration)]
+        places = [*stored_among([g for g, _ in whole]).values()]
         scored = await self.rewards.score(domain, [sample for _, sample in whole], places) if whole else []
         if len(scored) != len(whole):
             raise ValueError(f"reward of {domain}: {len(scored)} outcomes for {len(whole)} answers")
@@ -196,11 +194,11 @@ def tells_each(generate: Generate) -> TypeGuard[GenerateEach]:
     return True
 
 
-def _is_cut(generation: AnyGeneration) -> bool:
+def _is_cut(generation: Generation) -> bool:
     return generation.finish_reason == "abort"
 
 
-def _input(task: Task, generation: AnyGeneration, said: RowTexts) -> RewardInput:
+def _input(task: Task, generation: Generation, said: RowTexts) -> RewardInput:
     return RewardInput(
         prompt_text=task.prompt_text,
         response_text=said.response_text,
@@ -214,28 +212,13 @@ def _input(task: Task, generation: AnyGeneration, said: RowTexts) -> RewardInput
     )
 
 
-def _trajectory(
-    task: Task, index: int, answer: AnswerRow | StoredGeneration, text: str, outcome: RewardOutcome
-) -> AnyTrajectory:
-    metrics = {} if outcome.waits else {**outcome.metrics, "reward_time_s": outcome.seconds}
-    if isinstance(answer, StoredGeneration):
-        return StoredTrajectory(
-            reward=outcome.score,  # NaN where it failed, or where it is yet to come
-            finish_reason="failed" if outcome.failure else answer.finish_reason,
-            index=index,
-            metrics=metrics,
-            failure=outcome.failure,
-            extra=outcome.extra,
-            facts=answer.facts,
-            place=answer.place,
-        )
-    return Trajectory.from_row(
-        answer,
-        outcome.score,
+def _trajectory(index: int, answer: Generation, content: LocalRow | StoredRow, outcome: RewardOutcome) -> Trajectory:
+    return Trajectory(
+        reward=outcome.score,  # NaN where it failed, or where it is yet to come
+        finish_reason="failed" if outcome.failure else answer.finish_reason,
         index=index,
-        response_text=text,
-        metrics=metrics,
+        metrics={} if outcome.waits else {**outcome.metrics, "reward_time_s": outcome.seconds},
         failure=outcome.failure,
-        media=task.media,
         extra=outcome.extra,
+        content=content,
     )

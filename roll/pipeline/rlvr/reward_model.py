@@ -25,7 +25,7 @@ from roll.models.tokenizer import same_tokens, tokenizer_key, tokenizer_of
 from roll.pipeline.rlvr.reward_config import RewardModelArgs
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.types.batch import Rows
-from roll.types.rollout import AnyTrajectory, Task, Trajectory, TrajectoryGroup
+from roll.types.rollout import Task, Trajectory, TrajectoryGroup
 from roll.utils.thinking import opened
 
 TRUNCATED = "reward_model_truncated"
@@ -116,8 +116,8 @@ class RewardModel:
         return found
 
     def _outcome(
-        self, attempt: AnyTrajectory, domain: str, shown: Shown | str, numbers: Iterator[np.ndarray]
-    ) -> AnyTrajectory:
+        self, attempt: Trajectory, domain: str, shown: Shown | str, numbers: Iterator[np.ndarray]
+    ) -> Trajectory:
         if isinstance(shown, str):
             return attempt.failed(shown)
         score = float(next(numbers)[self._reader.ways[domain].label])

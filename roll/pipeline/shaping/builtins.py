@@ -14,7 +14,7 @@ from roll.configs.experience_operators import MeanFilterArgs, RewardShapingArgs,
 from roll.distributed.scheduler.filters import make_filter
 from roll.errors import AlgorithmError
 from roll.pipeline.shaping.groups import with_rewards
-from roll.types.rollout import AnyTrajectory, TrajectoryGroup
+from roll.types.rollout import Trajectory, TrajectoryGroup
 from roll.utils.text import show
 
 logger = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class RewardShaping:
             return np.where(np.isnan(group.rewards), np.nan, group.response_lengths)
         return np.array([self._metric(group, attempt) for attempt in group.attempts], np.float64)
 
-    def _metric(self, group: TrajectoryGroup, attempt: AnyTrajectory) -> float:
+    def _metric(self, group: TrajectoryGroup, attempt: Trajectory) -> float:
         """Those of an attempt stand on one of its rows."""
         if attempt.failure is not None:
             return float("nan")
@@ -121,7 +121,7 @@ class RewardShaping:
                 case "replace":
                     return values
 
-    def _check(self, shaped: np.ndarray, attempts: Sequence[tuple[TrajectoryGroup, AnyTrajectory]]) -> None:
+    def _check(self, shaped: np.ndarray, attempts: Sequence[tuple[TrajectoryGroup, Trajectory]]) -> None:
         for value, (group, attempt) in zip(shaped, attempts, strict=True):
             if attempt.failure is None and not np.isfinite(value):
                 raise AlgorithmError(

@@ -24,15 +24,13 @@ from roll.errors import WorkerError
 from roll.pipeline.rlvr.reward_model import AnswerReader, RewardModel, Way
 from roll.types.batch import Rows, SampleBatch, SampleSet
 from roll.types.rollout import (
-    AnyGeneration,
     Generation,
     GenerationRequest,
     SamplingParams,
-    StoredGeneration,
-    StoredTrajectory,
     Task,
     Trajectory,
     TrajectoryGroup,
+    stored_among,
 )
 from tests.integration.executor.parts import worker_setup
 
@@ -44,29 +42,23 @@ def request(number: int, new_tokens: int) -> GenerationRequest:
     return GenerationRequest(f"r{number}", prompt, SamplingParams(new_tokens), num_samples=3)
 
 
-def answer(engines: Cluster, requests: Sequence[GenerationRequest]) -> list[Sequence[AnyGeneration]]:
+def answer(engines: Cluster, requests: Sequence[GenerationRequest]) -> list[Sequence[Generation]]:
     """One after the other, so that what is large does not depend on what ends together."""
     rollout = GenerateCluster(engines)
 
-    async def ask() -> list[Sequence[AnyGeneration]]:
+    async def ask() -> list[Sequence[Generation]]:
         return [await rollout.generate(each) for each in requests]
 
     return asyncio.run(ask())
 
 
-def group(asked: GenerationRequest, answers: Sequence[AnyGeneration]) -> TrajectoryGroup:
+def group(asked: GenerationRequest, answers: Sequence[Generation]) -> TrajectoryGroup:
     """Rewards 0, 1, and a failure."""
     rows = []
     for index, given in enumerate(answers):
         told: dict[str, Any] = {"index": index, "failure": "broke" if index == 2 else None}
         reward = float("nan") if index == 2 else float(index)
-        if isinstance(given, StoredGeneration):
-            finish = "failed" if index == 2 else given.finish_reason
-            rows.append(
-                StoredTrajectory(reward=reward, finish_reason=finish, facts=given.facts, place=given.place, **told)
-            )
-        else:
-            rows.append(Trajectory.from_generation(asked.prompt_ids, given, reward, response_text="", **told))
+        rows.append(Trajectory.from_generation(asked.prompt_ids, given, reward, response_text="", **told))
     return TrajectoryGroup(Task("t", "math", asked.prompt_ids), int(asked.prompt_ids[1]), tuple(rows))
 
 
@@ -93,9 +85,7 @@ def test_stored_rows_make_the_same_shards_as_rows_that_pass_the_driver_and_outli
 ) -> None:
     asked = [request(1, LONG), request(2, 5), request(3, LONG + 7)]
     answers = answer(engine, asked)
-    assert [isinstance(one, StoredGeneration) for given in answers for one in given] == [True] * 3 + [False] * 3 + [
-        True
-    ] * 3
+    assert [one.is_here for given in answers for one in given] == [False] * 3 + [True] * 3 + [False] * 3
     engine.kill()
     with pytest.raises(WorkerError):  # a call that was under way before the kill still ends well
         while True:
@@ -105,7 +95,7 @@ def test_stored_rows_make_the_same_shards_as_rows_that_pass_the_driver_and_outli
     here = [replace(given, trajectories=tuple(rows)) for given, rows in zip(groups, rows_here, strict=True)]
     first = rows_here[0][0]
     assert first.input_ids.tolist() == [3, *range(10, 11 + LONG)]
-    assert all(isinstance(row, Trajectory) for rows in rows_here for row in rows)
+    assert all(row.is_here for rows in rows_here for row in rows)
     stored, passed = StepRows(groups), StepRows(here)
     for field in fields(stored.meta):
         np.testing.assert_array_equal(getattr(stored.meta, field.name), getattr(passed.meta, field.name))
@@ -128,17 +118,16 @@ def test_a_reward_gets_the_texts_where_it_is_and_a_reader_those_it_asks_for(
     (answers,) = answer(engine, [request(1, LONG)])
     texts = texts_of(group(request(1, LONG), answers).trajectories)
     assert all(len(said.response_text) > 100 and len(said.raw_text) > 100 for said in texts)
-    assert texts_at([one.place for one in answers if isinstance(one, StoredGeneration)]) == texts
+    assert texts_at(list(stored_among(answers).values())) == texts
     place, _ = worker_setup("actor_train", devices=(7,))
     pool = TaskPool("rewards.any", resources, place, "tests.fakes:TextReader")
 
     async def read(handle: object) -> list[Any]:
         return await pool.call_each("length", [(handle, row) for row in range(3)], timeout_s=60)
 
-    first = answers[0]
-    assert isinstance(first, StoredGeneration)
+    first = stored_among(answers)[0]
     try:
-        assert asyncio.run(read(first.place.texts)) == [len(said.response_text) for said in texts]
+        assert asyncio.run(read(first.texts)) == [len(said.response_text) for said in texts]
     finally:
         pool.kill()
 
@@ -158,11 +147,11 @@ def test_a_reward_model_reads_stored_answers_and_leaves_them_where_they_are(engi
     way = Way(label=0, retemplate=False, max_length=3, cuts_left=False)
     reader = AnswerReader("rewards.math", cast(Any, None), {"math": way}, None)
     (scored,) = RewardModel(reader, cast(Any, FirstAndLast())).score([waiting])
-    assert all(isinstance(row, StoredTrajectory) for row in scored.trajectories)
+    assert not any(row.is_here for row in scored.trajectories)
     assert [row.reward for row in scored.trajectories[:2]] == [3 + 11, 3 + 11]
     assert (scored.trajectories[2].failure, math.isnan(scored.trajectories[2].reward)) == ("broke", True)
 
 
 def test_few_tokens_come_as_they_are(engine: Cluster) -> None:
     (answers,) = answer(engine, [request(1, 5)])
-    assert [isinstance(one, Generation) for one in answers] == [True] * 3
+    assert [one.is_here for one in answers] == [True] * 3

@@ -16,7 +16,7 @@ from roll.pipeline.agentic.env_manager.episode import CutEpisode
 from roll.pipeline.agentic.env_worker import EnvWorker
 from roll.types.batch import SampledRows
 from roll.types.collate import placed, split_rows
-from roll.types.rollout import Generation, GenerationRequest, Place, StoredTrajectory
+from roll.types.rollout import Generation, GenerationRequest, StoredRow
 from roll.types.texts import TextTable
 from tests.unit.agentic.parts import GO, Script, job
 from tests.unit.agentic.test_config import config
@@ -93,7 +93,7 @@ def test_of_many_tokens_come_facts_and_apart_from_them_the_rows_and_their_texts(
     wanted = [row for name in known for row in played[name]]
     for row, (found, want, fields_of) in enumerate(zip(placed_rows, wanted, split_rows(rows), strict=True)):
         said = texts[row]
-        assert isinstance(found, StoredTrajectory) and found.place == Place("rows", "texts", row)
+        assert found.content == StoredRow("rows", "texts", row, want.facts)
         assert found.facts == want.facts and found.metrics == want.metrics and found.reward == want.reward
         assert found.turn_rewards is not None and found.turn_rewards.tolist() == want.turn_rewards.tolist()
         assert (said.response_text, said.turns) == (want.response_text, want.turns)

@@ -14,10 +14,10 @@ from roll.pipeline.agentic.env_manager_config import TRAIN_SEEDS, VAL_SEEDS
 from roll.pipeline.agentic.env_rollouter import EnvRollouter, EnvTaskSource, Played
 from roll.pipeline.agentic.episode_metrics import episode_metrics
 from roll.types.collate import row_meta
-from roll.types.rollout import AnyAnswered, Generation, GenerationRequest, Trajectory, TrajectoryGroup
+from roll.types.rollout import Answered, Generation, GenerationRequest, Trajectory, TrajectoryGroup
 
 
-async def nobody(request: GenerationRequest, answered: AnyAnswered | None = None) -> list[Generation]:
+async def nobody(request: GenerationRequest, answered: Answered | None = None) -> list[Generation]:
     raise AssertionError("episodes sample by themselves")
 
 

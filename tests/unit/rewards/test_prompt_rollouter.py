@@ -13,15 +13,13 @@ from roll.pipeline.records.recorder import rollout_records
 from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter, request_seed
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
 from roll.types.rollout import (
-    AnyAnswered,
-    AnyGeneration,
+    Answered,
     FinishReason,
     Generation,
     GenerationRequest,
     Place,
     SamplingParams,
     Task,
-    Trajectory,
     TrajectoryGroup,
 )
 
@@ -35,9 +33,7 @@ class Engine:
         self.finish = finish
         self.requests: list[GenerationRequest] = []
 
-    async def __call__(
-        self, request: GenerationRequest, answered: AnyAnswered | None = None
-    ) -> Sequence[AnyGeneration]:
+    async def __call__(self, request: GenerationRequest, answered: Answered | None = None) -> Sequence[Generation]:
         self.requests.append(request)
         return [
             Generation(
@@ -84,9 +80,7 @@ class Telling(Engine):
         super().__init__(*finish)
         self.order, self.may_end = order, asyncio.Event()
 
-    async def __call__(
-        self, request: GenerationRequest, answered: AnyAnswered | None = None
-    ) -> Sequence[AnyGeneration]:
+    async def __call__(self, request: GenerationRequest, answered: Answered | None = None) -> Sequence[Generation]:
         answers = await super().__call__(request)
         if answered is not None:
             for index in self.order:
@@ -129,7 +123,7 @@ def test_answers_become_trajectories_with_their_rewards() -> None:
     )
     group = run(rollouter(scores, 2), engine)
     first, second = group.trajectories
-    assert isinstance(first, Trajectory) and isinstance(second, Trajectory)
+    assert first.is_here and second.is_here
     assert (group.group_id, group.task, group.rewards.tolist()) == (5, TASK, [1.0, -2.0])
     assert second.input_ids.tolist() == [1, 2, 3, 11, 11] and second.response_mask.tolist() == [False] * 3 + [True] * 2
     assert (first.index, second.index, second.finish_reason, second.response_text) == (0, 1, "length", "11 11")
@@ -286,9 +280,7 @@ def test_with_a_greedy_answer_to_compare_with_its_reward_stands_beside_the_group
             return [RewardOutcome(float(sample.num_response_tokens)) for sample in inputs]
 
     class Greedy(Engine):
-        async def __call__(
-            self, request: GenerationRequest, answered: AnyAnswered | None = None
-        ) -> Sequence[AnyGeneration]:
+        async def __call__(self, request: GenerationRequest, answered: Answered | None = None) -> Sequence[Generation]:
             answers = await super().__call__(request)
             return answers[-1:] if request.sampling.temperature == 0 else answers
 
@@ -326,7 +318,7 @@ def test_the_reward_does_not_see_the_stop_string_where_it_is_not_to_be_included(
         sampling = SamplingParams(8, stop_strings=("11",), include_stop_string=include)
         group = run(replace(rollouter(scores, 2), sampling=sampling), Engine("length", "stop"))
         seen.append([sample.response_text for sample in scores.calls[0][1]])
-        rows = [t for t in group.trajectories if isinstance(t, Trajectory)]
+        rows = group.trajectories
         assert [t.response_text for t in rows] == seen[-1]
         assert rows[1].input_ids.tolist() == [1, 2, 3, 11, 11]
     assert seen == [["10", "11 11"], ["10", "11 "]]

@@ -15,16 +15,13 @@ from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.types.group_codec import BEGUN, load_groups
 from roll.types.rollout import (
-    AnyGeneration,
-    AnyTrajectory,
     BegunRequest,
     FinishReason,
     Generate,
     Generation,
     GenerationRequest,
-    Place,
     SamplingParams,
-    StoredGeneration,
+    StoredRow,
     Task,
     Trajectory,
     TrajectoryGroup,
@@ -45,7 +42,7 @@ def generation(token_ids: Sequence[int], reason: FinishReason, version: int = 1)
 class Engine:
     """Answers at once but for the groups that `hang`; of these it has `begun` when it is given up."""
 
-    hang: Mapping[int, Mapping[int, AnyGeneration]] = field(default_factory=dict)
+    hang: Mapping[int, Mapping[int, Generation]] = field(default_factory=dict)
     asked: dict[int, GenerationRequest] = field(default_factory=dict)
 
     async def generate(self, request: GenerationRequest) -> list[Generation]:
@@ -92,9 +89,9 @@ def loop() -> Iterator[EventLoopThread]:
 STORED = generation([3, 4, 5], "stop")
 
 
-def fetch(groups: Sequence[Sequence[AnyTrajectory]]) -> list[list[Trajectory]]:
-    def of(row: AnyTrajectory) -> Trajectory:
-        if isinstance(row, Trajectory):
+def fetch(groups: Sequence[Sequence[Trajectory]]) -> list[list[Trajectory]]:
+    def of(row: Trajectory) -> Trajectory:
+        if row.is_here:
             return row
         return Trajectory.from_generation(
             PROMPT, STORED, row.reward, index=row.index, response_text="", extra=row.extra
@@ -113,7 +110,7 @@ def make(
 def ended(
     loop: EventLoopThread,
     directory: Path,
-    hang: Mapping[int, Mapping[int, AnyGeneration]],
+    hang: Mapping[int, Mapping[int, Generation]],
     unscored: tuple[int, ...] = (),
     ends: bool = True,
 ) -> dict[str, Any]:
@@ -182,7 +179,7 @@ def test_whole_answers_whose_scores_are_missing_are_not_sampled_again(loop: Even
 
 def test_what_the_object_store_has_of_them_is_fetched(loop: EventLoopThread, tmp_path: Path):
     row = Trajectory.from_generation(PROMPT, STORED, 0.0, index=0, response_text="")
-    stored = StoredGeneration(row.facts, "stop", Place("tokens", "texts", 0))
+    stored = Generation(content=StoredRow("tokens", "texts", 0, row.facts), finish_reason="stop")
     state = ended(loop, tmp_path, {1: {0: stored, 1: generation([5], "moved")}})
     engine, _, _ = resumed(loop, tmp_path, state)
     assert begun_of(engine.asked[1]) == {0: ([3, 4, 5], "stop"), 1: ([5], "moved")}
@@ -196,7 +193,7 @@ def test_what_would_be_too_old_is_sampled_again(loop: EventLoopThread, tmp_path:
 
 
 def test_what_another_length_or_group_size_does_not_ask_for_is_left_out(loop: EventLoopThread, tmp_path: Path):
-    hang: Mapping[int, Mapping[int, AnyGeneration]] = {
+    hang: Mapping[int, Mapping[int, Generation]] = {
         1: {0: generation([5, 6, 7], "stop"), 1: generation([5, 6], "moved"), 2: generation([5], "stop")}
     }
     engine, _, _ = resumed(loop, tmp_path, ended(loop, tmp_path, hang), longest=2)
@@ -204,7 +201,7 @@ def test_what_another_length_or_group_size_does_not_ask_for_is_left_out(loop: Ev
 
 
 def test_what_only_a_shorter_limit_had_ended_goes_on_under_a_longer_one(loop: EventLoopThread, tmp_path: Path):
-    hang: Mapping[int, Mapping[int, AnyGeneration]] = {
+    hang: Mapping[int, Mapping[int, Generation]] = {
         1: {0: generation([5, 6], "length"), 1: generation([5, 6, 7], "length")}
     }
     engine, _, _ = resumed(loop, tmp_path, ended(loop, tmp_path, hang), longest=3)

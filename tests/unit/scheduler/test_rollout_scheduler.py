@@ -18,7 +18,7 @@ from roll.errors import RewardError
 from roll.pipeline.rlvr.prompt_rollouter import tells_each
 from roll.types.group_codec import load_groups
 from roll.types.rollout import (
-    AnyAnswered,
+    Answered,
     Generate,
     Generation,
     GenerationRequest,
@@ -82,7 +82,7 @@ class DelayedRollouter:
             self.hanging.discard(group_id)
 
 
-async def one_token(request: GenerationRequest, answered: AnyAnswered | None = None) -> list[Generation]:
+async def one_token(request: GenerationRequest, answered: Answered | None = None) -> list[Generation]:
     await asyncio.sleep(0)
     return [Generation(np.array([7], np.int32), np.zeros(1, np.float32), np.zeros(1, np.int32), "stop")]
 

@@ -19,13 +19,12 @@ from roll.pipeline.saving.driver_state import DriverState, write_state
 from roll.pipeline.saving.resume_checks import GroupsState
 from roll.types.media import Image
 from roll.types.rollout import (
-    AnyTrajectory,
     Generate,
-    Place,
-    StoredTrajectory,
+    StoredRow,
     Task,
     Trajectory,
     TrajectoryGroup,
+    stored_among,
 )
 from tests.unit.scheduler.test_rollout_scheduler import one_token
 
@@ -78,15 +77,19 @@ class Rollouter:
         self.played.append(group_id)
         if group_id in self.hang:
             await asyncio.Event().wait()
-        row: AnyTrajectory = whole(group_id, task.media)
+        row: Trajectory = whole(group_id, task.media)
         if self.stored:
-            place = Place("t", "x", group_id)
-            row = StoredTrajectory(reward=row.reward, finish_reason="stop", facts=row.facts, place=place)
+            content = StoredRow("t", "x", group_id, row.facts)
+            row = Trajectory(reward=row.reward, finish_reason="stop", content=content)
         return TrajectoryGroup(task, group_id, (row,))
 
 
-def fetch(groups: Sequence[Sequence[AnyTrajectory]]) -> list[list[Trajectory]]:
-    return [[row if isinstance(row, Trajectory) else whole(row.place.row) for row in rows] for rows in groups]
+def fetch(groups: Sequence[Sequence[Trajectory]]) -> list[list[Trajectory]]:
+    stored = map(stored_among, groups)
+    return [
+        [whole(found[i].row) if i in found else row for i, row in enumerate(rows)]
+        for rows, found in zip(groups, stored, strict=True)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +143,7 @@ def test_finished_groups_come_back_with_their_tokens_and_are_not_played_again(
     assert [group.group_id for group in found] == [3, 4] and rollouter.played == [1]
     assert [group.task.task_id for group in found] == ["task 3", "task 4"]
     (row,) = found[0].trajectories
-    assert isinstance(row, Trajectory)
+    assert row.is_here
     assert (row.input_ids.tolist(), row.policy_versions.tolist()) == ([1, 2, 3, 7], [-1, -1, 3, 4])
     assert (row.reward, row.response_text) == (1.0, "answer 3")
 
@@ -183,9 +186,7 @@ def test_pictures_are_those_of_the_task(loop: EventLoopThread, tmp_path: Path) -
     state = stopped(loop, tmp_path, Source(media=(PICTURE,)))
     again, _ = resumed(loop, tmp_path, state, Source(media=(PICTURE,)))
     again.published(1)
-    assert [t.media for g in again.collect(1).kept for t in g.trajectories if isinstance(t, Trajectory)] == [
-        (PICTURE,)
-    ] * 2
+    assert [t.media for g in again.collect(1).kept for t in g.trajectories] == [(PICTURE,)] * 2
 
 
 def test_what_the_filter_dropped_stays_dropped(loop: EventLoopThread, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roll.types.rollout import Generation, Trajectory, answer_rows
+from roll.types.rollout import Generation, Trajectory, local_rows
 
 PROMPT = np.array([5, 6, 7], np.int32)
 
@@ -47,24 +47,23 @@ def looped(generation: Generation, prompt: np.ndarray) -> dict[str, list[Any]]:
     ids=["one version", "two versions", "versions within", "an empty one", "empty", "no version", "none"],
 )
 def test_rows_of_a_group_are_those_of_a_loop(answers: list[Generation], prompt: np.ndarray) -> None:
-    rows = answer_rows(prompt, answers)
+    rows = local_rows(prompt, answers, [""] * len(answers), ())
     assert len(rows) == len(answers)
     for row, generation in zip(rows, answers, strict=True):
-        made = Trajectory.from_row(row, 1.0, index=0, response_text="")
+        made = Trajectory(reward=1.0, finish_reason="stop", content=row)
         for name, values in looped(generation, prompt).items():
             assert getattr(made, name).tolist() == values, name
-        known, fresh = row.facts, replace(made).facts  # a copy counts anew
-        assert known is None or known == fresh
-        assert made.facts == fresh
+        assert row.facts == replace(made, input_ids=made.input_ids).facts  # other columns are counted anew
 
 
 def test_a_row_that_travels_brings_its_own_tokens_alone() -> None:
-    many = answer_rows(PROMPT, [answer(1000, 3)] * 50)
-    assert len(pickle.dumps(Trajectory.from_row(many[7], 1.0, index=0, response_text=""), protocol=5)) < 20_000
+    many = local_rows(PROMPT, [answer(1000, 3)] * 50, [""] * 50, ())
+    assert len(pickle.dumps(many[7], protocol=5)) < 20_000
 
 
 def test_routes_stand_on_the_rows_of_their_answers() -> None:
     routes = np.ones((6, 2, 1), np.int16)
-    known, unknown = answer_rows(PROMPT, [replace(answer(4, 3), routes=routes), answer(4, 3)])
-    assert known.columns["routes"][:, 0, 0].tolist() == [1] * 6 + [-1]
-    assert unknown.columns["routes"] is None
+    known, unknown = local_rows(PROMPT, [replace(answer(4, 3), routes=routes), answer(4, 3)], ["", ""], ())
+    assert known.routes is not None
+    assert known.routes[:, 0, 0].tolist() == [1] * 6 + [-1]
+    assert unknown.routes is None

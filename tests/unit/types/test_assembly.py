@@ -46,7 +46,7 @@ def in_pieces(
     groups: Sequence[TrajectoryGroup], sizes: Sequence[int], random: np.random.Generator
 ) -> tuple[RowTable, list[SampledRows]]:
     """The rows of the groups, shuffled, in pieces of these sizes."""
-    rows = [row for group in groups for row in group.trajectories if isinstance(row, Trajectory)]
+    rows = [row for group in groups for row in group.trajectories]
     parts = np.split(random.permutation(len(rows)), np.cumsum(sizes)[:-1])
     pieces, places = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
     for number, part in enumerate(parts):
@@ -82,7 +82,7 @@ def test_a_shard_from_pieces_is_the_one_that_is_cut_from_the_batch(seed: int) ->
 def test_images_experts_and_rewards_of_tokens_that_some_pieces_lack_are_made_up_for() -> None:
     random = np.random.default_rng(0)
     (group,) = make_groups(random, 1)
-    shown, paid, plain = (row for row in group.trajectories if isinstance(row, Trajectory))
+    shown, paid, plain = group.trajectories
     rows = (
         replace(shown, media=(IMAGE,)),
         replace(paid, token_rewards=np.ones(len(paid.input_ids), np.float32)),

@@ -19,7 +19,7 @@ from roll.types.group_codec import (
     load_groups,
     save_groups,
 )
-from roll.types.rollout import Trajectory, Turn
+from roll.types.rollout import LocalRow, Trajectory, Turn
 
 NUMBERS = st.floats(width=32, allow_infinity=False)
 TEXTS = st.text(max_size=8) | st.just("\ud800 lost half")
@@ -73,7 +73,8 @@ def plain(value: Any) -> Any:
 
 def facts(groups: list[RecordedGroup]) -> list[Any]:
     def of_row(row: Trajectory) -> dict[str, Any]:
-        return {field.name: plain(getattr(row, field.name)) for field in fields(Trajectory)}
+        names = {field.name for kind in (Trajectory, LocalRow) for field in fields(kind)} - {"content"}
+        return {name: plain(getattr(row, name)) for name in sorted(names)}
 
     return [
         (

@@ -10,7 +10,7 @@ from itertools import groupby
 import numpy as np
 
 from roll.distributed.strategy.stop_strings import StopStrings
-from roll.types.rollout import AnyAnswered, AnyGeneration, BegunRequest, Generation, GenerationRequest
+from roll.types.rollout import Answered, BegunRequest, Generation, GenerationRequest
 
 NOTHING = Generation(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "abort")
 _PIECE = "~"  # stands between the id of a request and the number of the answer with which a piece of it begins
@@ -24,14 +24,14 @@ def names_of(request_id: str) -> tuple[str, ...]:
 class Continuation:
     """One request, as a client sees it, until all its answers are whole."""
 
-    def __init__(self, request: GenerationRequest, answered: AnyAnswered | None = None):
+    def __init__(self, request: GenerationRequest, answered: Answered | None = None):
         """`answered` is told of each answer once, by its number."""
         self.request = request
         self._answered = answered
-        self._answers: dict[int, AnyGeneration] = {}
+        self._answers: dict[int, Generation] = {}
         self._prefixes: dict[int, Generation] = {}
         self._num_whole = 0
-        self._cut: dict[int, AnyGeneration] = {}  # once it is given up
+        self._cut: dict[int, Generation] = {}  # once it is given up
         self._is_given_up = False
 
     def give_up(self) -> None:
@@ -44,14 +44,14 @@ class Continuation:
             self.request.request_id, self.request.prompt_ids, self._prefixes | self._cut | self._answers
         )
 
-    def comes(self, number: int, answer: AnyGeneration) -> None:
+    def comes(self, number: int, answer: Generation) -> None:
         """What is told once stands. An answer that is to go on elsewhere is kept as far as it is."""
         if number in self._answers:
             return
         if self._is_given_up and answer.finish_reason in ("abort", "moved") and not self.has_enough:
             self._cut[number] = replace(answer, finish_reason="moved")
             return
-        if isinstance(answer, Generation) and answer.finish_reason == "moved":
+        if answer.is_here and answer.finish_reason == "moved":
             if answer.num_tokens < self.request.sampling.max_new_tokens:
                 self._prefixes[number] = answer
                 return
@@ -63,7 +63,7 @@ class Continuation:
         """True if nobody needs more than there is."""
         return self.request.enough is not None and self._num_whole >= self.request.enough
 
-    def answers(self) -> list[AnyGeneration] | None:
+    def answers(self) -> list[Generation] | None:
         """In order, once all are there, or enough of them and nothing is asked any more."""
         if self.has_enough:
             for number in self.request.samples:
@@ -73,7 +73,7 @@ class Continuation:
             return None
         return [self._answers[number] for number in self.request.samples]
 
-    def _ends(self, number: int, answer: AnyGeneration) -> None:
+    def _ends(self, number: int, answer: Generation) -> None:
         self._answers[number] = answer
         self._num_whole += answer.finish_reason != "abort"
         if self._answered is not None:

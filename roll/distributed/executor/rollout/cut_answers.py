@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from roll.types.rollout import AnyGeneration
+from roll.types.rollout import Generation
 
 CutAnswer = tuple[int, bool]
 """Tokens of an answer that nobody waits for any more, and whether it had come to its end."""
@@ -29,7 +29,7 @@ class CutAnswers:
         self._open[rank, request_id] = num_answers
         self._all_came.clear()
 
-    def comes(self, rank: int, request_id: str, answers: Iterable[AnyGeneration] | None) -> None:
+    def comes(self, rank: int, request_id: str, answers: Iterable[Generation] | None) -> None:
         """Some of what is owed, or None where the engine hands nothing over."""
         num_open = self._open.pop((rank, request_id), 0)
         came = [(answer.num_tokens, answer.finish_reason not in ("abort", "moved")) for answer in answers or ()]

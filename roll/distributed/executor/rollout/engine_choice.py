@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from roll.distributed.executor.rollout.continuation import Continuation
 from roll.distributed.executor.rollout.engine_router import EngineRouter
 from roll.errors import RollError
-from roll.types.rollout import AnyGeneration, GenerationRequest
+from roll.types.rollout import Generation, GenerationRequest
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Asked:
         self.num_open = self.request.num_samples
         self.done = asyncio.get_running_loop().create_future()
 
-    def comes(self, answers: Mapping[int, AnyGeneration]) -> None:
+    def comes(self, answers: Mapping[int, Generation]) -> None:
         self.num_open -= len(answers)
         for number, answer in answers.items():
             self.to.comes(number, answer)

@@ -19,7 +19,7 @@ from roll.distributed.executor.rollout.cut_answers import CutAnswers
 from roll.distributed.executor.rollout.engine_choice import Asked, EngineChoice, Replica
 from roll.distributed.executor.rollout.finished_requests import FinishedRequests
 from roll.errors import RollError, StrategyError, WorkerError, describe
-from roll.types.rollout import AnyAnswered, AnyGeneration, BegunRequest, GenerationRequest
+from roll.types.rollout import Answered, BegunRequest, Generation, GenerationRequest
 from roll.utils.background import BackgroundTasks, start
 from roll.utils.packed import packed
 
@@ -62,7 +62,7 @@ class EngineClient:
         self._open: dict[Continuation, None] = {}  # in the order in which they came
         self._is_over = False  # see `give_up`
 
-    async def generate(self, request: GenerationRequest, answered: AnyAnswered | None = None) -> list[AnyGeneration]:
+    async def generate(self, request: GenerationRequest, answered: Answered | None = None) -> list[Generation]:
         """`request.num_samples` answers from one engine (see `EngineChoice`); `answered` is told of each as soon as it
         is here. Raises StrategyError if it refuses the request, WorkerError if no engine is left or too many died of
         it. Cancelling it aborts the request."""
@@ -78,7 +78,7 @@ class EngineClient:
         finally:
             del self._open[whole]
 
-    async def _until_whole(self, whole: Continuation) -> list[AnyGeneration]:
+    async def _until_whole(self, whole: Continuation) -> list[Generation]:
         deaths = 0
         while (answers := whole.answers()) is None:
             if self._is_over:

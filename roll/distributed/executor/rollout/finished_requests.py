@@ -13,15 +13,14 @@ from roll.distributed.strategy.stop_strings import answer_texts
 from roll.types.batch import FINISH_REASONS, SampledRows
 from roll.types.collate import sampled_rows
 from roll.types.rollout import (
-    AnyGeneration,
     Generation,
     GenerationRequest,
-    Place,
+    LocalAnswer,
+    LocalRow,
     RowFacts,
     RowTexts,
-    StoredGeneration,
-    Trajectory,
-    answer_rows,
+    StoredRow,
+    local_rows,
 )
 from roll.types.texts import TextTable
 
@@ -89,7 +88,7 @@ class FinishedRequests:
             stored=stored,
         )
 
-    def unpack(self, handles: Sequence[object] = ()) -> list[tuple[str, dict[int, AnyGeneration] | str]]:
+    def unpack(self, handles: Sequence[object] = ()) -> list[tuple[str, dict[int, Generation] | str]]:
         """By request id. `handles` stand for the rows and the texts of what is stored."""
         answers = self._answers() if self.stored is None else self._stored_answers(*handles)
         numbered = iter(zip(self.numbers.tolist(), answers, strict=True))
@@ -98,20 +97,23 @@ class FinishedRequests:
             for name, error, count in zip(self.request_ids, self.errors, self.num_answers.tolist(), strict=True)
         ]
 
-    def _answers(self) -> list[AnyGeneration]:
+    def _answers(self) -> list[Generation]:
         ids, log_probs, versions = self.token_ids, self.log_probs, self.policy_versions
         ends = np.cumsum(self.lengths).tolist()
         spans = map(slice, [0, *ends], ends)  # not np.split, which takes longer for each than all that is done here
         reasons = self.finish_reasons.tolist()
         return [
-            Generation(ids[span], log_probs[span], versions[span], FINISH_REASONS[reason], routes)
+            Generation(
+                content=LocalAnswer(ids[span], log_probs[span], versions[span], routes),
+                finish_reason=FINISH_REASONS[reason],
+            )
             for span, reason, routes in zip(spans, reasons, self.routes, strict=True)
         ]
 
-    def _stored_answers(self, tokens: object, texts: object) -> list[AnyGeneration]:
+    def _stored_answers(self, tokens: object, texts: object) -> list[Generation]:
         return [
-            StoredGeneration(facts, FINISH_REASONS[reason], Place(tokens, texts, row))
-            for row, (facts, reason) in enumerate(zip(self.stored or (), self.finish_reasons, strict=True))
+            Generation(content=StoredRow(tokens, texts, row, facts), finish_reason=FINISH_REASONS[reason])
+            for row, (facts, reason) in enumerate(zip(self.stored or (), self.finish_reasons.tolist(), strict=True))
         ]
 
 
@@ -126,16 +128,13 @@ def store(
 ) -> tuple[FinishedRequests, SampledRows, TextTable]:
     """What is known of the answers, the rows that are made of them, and what they say."""
     decode, decode_raw = decoders
-    rows: list[Trajectory] = []
+    rows: list[LocalRow] = []
     texts: list[RowTexts] = []
     for request, result in results:
         if isinstance(result, str):
             continue
         answers = list(result.values())
-        rows += [
-            Trajectory.from_row(row, 0.0, index=0, response_text="", media=request.media)
-            for row in answer_rows(request.prompt_ids, answers)
-        ]
+        rows += local_rows(request.prompt_ids, answers, [""] * len(answers), request.media)
         plain, raw = (answer_texts(form, answers, request.sampling) for form in (decode, decode_raw))
         texts += map(RowTexts, plain, raw)
     finished = FinishedRequests.pack(results, gone, tuple(row.facts for row in rows))

@@ -14,17 +14,17 @@ from roll.distributed.scheduler.simulate.setup import Setup
 from roll.distributed.scheduler.simulate.workload import GroupWork
 from roll.types.rollout import (
     GenerationRequest,
-    Place,
     RowFacts,
     SamplingParams,
-    StoredTrajectory,
+    StoredRow,
     Task,
+    Trajectory,
     TrajectoryGroup,
 )
 from roll.utils.background import start
 from roll.utils.spans import Spans
 
-SAMPLING, NOWHERE, NOTHING = SamplingParams(1), Place(None, None, 0), {}
+SAMPLING, NOTHING = SamplingParams(1), {}
 
 
 @dataclass(frozen=True)
@@ -126,17 +126,10 @@ def _request(number: int, name: str, num_samples: int, session: str = "") -> Gen
     return GenerationRequest(name, _prompt(number), SAMPLING, num_samples, session, order=number)
 
 
-def _trajectory(prompt: int, answers: Sequence[Answer], reward: float, index: int) -> StoredTrajectory:
+def _trajectory(prompt: int, answers: Sequence[Answer], reward: float, index: int) -> Trajectory:
     sampled = sum(answer.length for answer in answers)
     oldest = min(answer.versions[0][0] for answer in answers)
     num_tokens = answers[-1].context + answers[-1].length
     facts = RowFacts(num_tokens=num_tokens, num_sampled=sampled, num_turns=len(answers), oldest_version=oldest)
-    return StoredTrajectory(
-        reward=reward,
-        finish_reason="stop",
-        index=index,
-        facts=facts,
-        place=NOWHERE,
-        metrics=NOTHING,
-        extra=NOTHING,
-    )
+    content = StoredRow(None, None, 0, facts)  # nowhere
+    return Trajectory(reward=reward, finish_reason="stop", index=index, metrics=NOTHING, extra=NOTHING, content=content)

@@ -202,7 +202,6 @@ class EpisodePlayer:
         name = f"{job.name}-{attempt}"
         request = GenerationRequest(f"{name}-{number}", prompt.ids, sampling, session=name, order=job.order)
         (generation,) = await self._generate(request)
-        assert isinstance(generation, Generation), "the tokens of a turn are needed here"
         if generation.finish_reason == "abort" or not len(generation.token_ids):
             raise EnvError("generation was aborted")
         return generation

@@ -6,9 +6,8 @@ import asyncio
 import hashlib
 import itertools
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -84,7 +83,7 @@ class EngineModel:
             replace(self._sampling, seed=_seed(self._seed, prompt, max_retries)),
         )
         try:
-            (answer,) = cast(Sequence[Generation], await self._generate(request))  # ApartCluster stores none
+            (answer,) = await self._generate(request)
         except StrategyError as error:  # the engine refuses this request, and no other one
             raise RewardError(f"the judge cannot be asked: {error}") from None
         return Reply(

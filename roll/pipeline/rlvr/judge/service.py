@@ -23,7 +23,7 @@ from roll.pipeline.rlvr.reward_worker import failed, outcome_of, timed_out
 from roll.pipeline.rlvr.rewards.base import Reward, RewardInput, RewardOutcome, Score, has_form
 from roll.pipeline.rlvr.rewards.table import build_reward
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
-from roll.types.rollout import AnyTrajectory, Generate, Place, Task, TrajectoryGroup
+from roll.types.rollout import Generate, Place, Task, Trajectory, TrajectoryGroup
 
 
 class Engines(Protocol):
@@ -131,7 +131,7 @@ def _judged(domain: str, config: RewardConfig, engines: Engines, text: JudgeText
     return _Judged(reward, config.timeout_s, form, Attempts(config))
 
 
-def _input(task: Task, attempt: AnyTrajectory, text: str) -> RewardInput:
+def _input(task: Task, attempt: Trajectory, text: str) -> RewardInput:
     return RewardInput(
         prompt_text=task.prompt_text,
         response_text=text,
@@ -144,7 +144,7 @@ def _input(task: Task, attempt: AnyTrajectory, text: str) -> RewardInput:
     )
 
 
-def _with(attempt: AnyTrajectory, outcome: RewardOutcome) -> AnyTrajectory:
+def _with(attempt: Trajectory, outcome: RewardOutcome) -> Trajectory:
     if outcome.failure is not None:
         return attempt.failed(outcome.failure)
     return attempt.rewarded(outcome.score, {**outcome.metrics, "reward_time_s": outcome.seconds}, outcome.extra)

@@ -20,7 +20,7 @@ from roll.distributed.executor.rollout.engine_client import EngineClient
 from roll.distributed.executor.rollout.finished_requests import FinishedRequests
 from roll.distributed.executor.rollout.generate_worker import GenerateWorker
 from roll.errors import RollError, WorkerError
-from roll.types.rollout import AnyGeneration, Generation, GenerationRequest, SamplingParams
+from roll.types.rollout import Generation, GenerationRequest, SamplingParams
 from tests.fakes import FakeGenerateStrategy
 from tests.helpers.rollouts import arrived, here
 
@@ -261,7 +261,7 @@ def test_nobody_waits_for_what_an_engine_that_is_gone_had_of_a_request(reply: Fa
 
 @pytest.mark.usefixtures("at_once")
 def test_where_engines_come_back_a_request_waits_for_one_although_another_is_given_up() -> None:
-    async def play() -> list[AnyGeneration]:
+    async def play() -> list[Generation]:
         engines = Mortal(), Mortal()
         client = Patient(*engines)
         answer = asyncio.create_task(

@@ -7,14 +7,13 @@ import numpy as np
 
 from roll.distributed.executor.rollout.finished_requests import DIRECT_TOKENS, FinishedRequests, is_large, store
 from roll.types.rollout import (
-    AnyGeneration,
+    FinishReason,
     Generation,
     GenerationRequest,
-    Place,
     RowFacts,
     RowTexts,
     SamplingParams,
-    StoredGeneration,
+    StoredRow,
 )
 
 
@@ -28,7 +27,7 @@ def request(name: str, *prompt_ids: int, **sampling: object) -> GenerationReques
     return GenerationRequest(name, np.array(prompt_ids, np.int32), settings)
 
 
-def numbered(result: Mapping[int, AnyGeneration] | str, numbers: list[int]) -> list[AnyGeneration]:
+def numbered(result: Mapping[int, Generation] | str, numbers: list[int]) -> list[Generation]:
     assert not isinstance(result, str) and list(result) == numbers
     return list(result.values())
 
@@ -44,9 +43,7 @@ def test_answers_and_errors_come_back_as_they_were_packed():
     assert unpacked[1][1] == "StrategyError: too long"
     first, empty = numbered(unpacked[0][1], [0, 1])
     (last,) = numbered(unpacked[2][1], [4])
-    assert isinstance(first, Generation)
-    assert isinstance(empty, Generation)
-    assert isinstance(last, Generation)
+    assert first.is_here and empty.is_here and last.is_here
     assert first.routes is None and last.routes is not None and last.routes.shape == (3, 2, 1)
     assert (first.token_ids.tolist(), first.finish_reason) == ([1, 2], "stop")
     assert (empty.token_ids.tolist(), empty.finish_reason) == ([], "abort")
@@ -57,6 +54,10 @@ def test_answers_and_errors_come_back_as_they_were_packed():
 
 def test_errors_alone_travel_too():
     assert FinishedRequests.pack([(request("a", 5), "dead")]).unpack() == [("a", "dead")]
+
+
+def stored(row: int, facts: RowFacts, reason: FinishReason = "stop") -> Generation:
+    return Generation(content=StoredRow("rows", "texts", row, facts), finish_reason=reason)
 
 
 def decode(ids, brackets=""):
@@ -74,10 +75,10 @@ def test_of_stored_answers_come_facts_their_rows_and_their_texts():
     unpacked = dict(finished.unpack(("rows", "texts")))
     assert unpacked["b"] == "StrategyError: too long"
     assert unpacked["a"] == {
-        0: StoredGeneration(RowFacts(4, 2, 1, 3, 3.0), "stop", Place("rows", "texts", 0)),
-        3: StoredGeneration(RowFacts(2, 0, 0, -1), "abort", Place("rows", "texts", 1)),
+        0: stored(0, RowFacts(4, 2, 1, 3, 3.0)),
+        3: stored(1, RowFacts(2, 0, 0, -1), reason="abort"),
     }
-    assert unpacked["c"] == {1: StoredGeneration(RowFacts(3, 2, 1, 2, 2.0), "stop", Place("rows", "texts", 2))}
+    assert unpacked["c"] == {1: stored(2, RowFacts(3, 2, 1, 2, 2.0))}
     assert rows.lengths.tolist() == [4, 2, 3] and rows.input_ids.tolist() == [5, 6, 1, 2, 5, 6, 4, 7, 8]
     assert rows.response_mask.tolist() == [False, False, True, True, False, False, False, True, True]
     assert rows.policy_versions.tolist() == [-1, -1, 3, 3, -1, -1, -1, 2, 2]

@@ -16,7 +16,7 @@ from roll.distributed.executor.rollout.continuation import Continuation
 from roll.distributed.executor.rollout.engine_client import EngineClient
 from roll.distributed.executor.rollout.generate_worker import GenerateWorker
 from roll.distributed.strategy.base import ALL_STATES
-from roll.types.rollout import AnyGeneration, Generation, GenerationRequest, SamplingParams
+from roll.types.rollout import Generation, GenerationRequest, SamplingParams
 from tests.fakes import FakeGenerateStrategy
 from tests.helpers.rollouts import arrived, here
 
@@ -74,7 +74,7 @@ def request(name: str, num_samples: int = 3) -> GenerationRequest:
     return GenerationRequest(name, np.array([10], np.int32), SamplingParams(6), num_samples)
 
 
-def token_ids(answers: list[AnyGeneration]) -> list[list[int]]:
+def token_ids(answers: list[Generation]) -> list[list[int]]:
     return [here(answer).token_ids.tolist() for answer in answers]
 
 

@@ -48,12 +48,11 @@ def told(one: Experience) -> object:
     rows = [
         {
             name: value.tolist() if isinstance(value, np.ndarray) else repr(value)
-            for name, value in vars(row).items()
-            if name not in ("facts", "response_text")
+            for name, value in (vars(row) | vars(row.here)).items()
+            if name not in ("facts", "response_text", "content")
         }
         | {"response_text": row.response_text.encode("utf-8", "replace")}
         for row in group.trajectories
-        if isinstance(row, Trajectory)
     ]
     names = ("task_id", "domain", "prompt_text", "payload", "messages", "question")
     task = {name: getattr(group.task, name) for name in names}

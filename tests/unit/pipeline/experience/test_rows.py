@@ -12,7 +12,7 @@ import pytest
 from roll.errors import StorageError
 from roll.pipeline.experience.rows import FORMS, Experience
 from roll.types.media import Image
-from roll.types.rollout import Trajectory, TrajectoryGroup, Turn
+from roll.types.rollout import TrajectoryGroup, Turn
 from tests.unit.pipeline.experience.made import experience, row, told
 
 
@@ -82,7 +82,7 @@ def test_numbers_of_numpy_are_numbers(ending: str) -> None:
     one = Experience(0, TrajectoryGroup(experience(3).group.task, 3, (own,)))
     (found,) = FORMS[ending].unpack(FORMS[ending].pack(one)).group.trajectories
     assert (found.reward, found.index, found.state_key) == (0.5, 1, 7)
-    assert isinstance(found, Trajectory) and found.turns == (Turn("seen", "said", None, 0.5, {"n": 0.5}),)
+    assert found.turns == (Turn("seen", "said", None, 0.5, {"n": 0.5}),)
 
 
 def test_pictures_are_refused() -> None:

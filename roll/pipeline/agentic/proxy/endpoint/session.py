@@ -238,15 +238,13 @@ class Session:
 
     async def _sampled(self, request: GenerationRequest) -> list[Generation]:
         try:
-            found = await self.generate(request)
+            answers = list(await self.generate(request))
         except StrategyError as error:
             raise Refusal(400, f"The engine does not take this request: {error}") from None
         except Exception as error:  # no engine is left: the run ends with it
             self.error = self.error or error
             self.over.set()
             raise Refusal(500, f"No engine can answer: {describe(error)}") from None
-        answers = [answer for answer in found if isinstance(answer, Generation)]
-        assert len(answers) == len(found), "the tokens of an answer are needed here"
         if any(answer.finish_reason == "abort" or not len(answer.token_ids) for answer in answers):
             raise Refusal(503, "The run cuts its answers short. Ask again.")
         return answers
