@@ -41,8 +41,8 @@ class WorkerError(RollError):
 
 
 class TokensElsewhere(RollError, AttributeError):
-    """Tokens or texts of an attempt were read that are in the object store. As an AttributeError, so that `hasattr` and
-    `getattr` with a default tell whether they are here."""
+    """Tokens or texts of an attempt were read that are in the object store. It is an AttributeError as well, so that
+    `hasattr` and `getattr` with a default tell whether they are here."""
 
 
 class RewardError(RollError):

@@ -205,7 +205,7 @@ class Generation:
         *,
         content: LocalAnswer | StoredRow | None = None,
     ):
-        """`dataclasses.replace` passes `content`, and the columns that it changes beside it."""
+        """Takes columns or their content. `dataclasses.replace` passes both where it changes columns."""
         if finish_reason is _ABSENT:
             raise TypeError("Generation: finish_reason is missing")
         if content is None or not token_ids is log_probs is policy_versions is routes is _ABSENT:
@@ -221,12 +221,12 @@ class Generation:
 
     @property
     def num_tokens(self) -> int:
-        """Of the answer, wherever it is."""
+        """The number of tokens of the answer, wherever they are."""
         return self.content.num_sampled
 
     @property
     def oldest_version(self) -> int:
-        """Of the weights that sampled a token, wherever they are; there must be one."""
+        """The oldest version of the weights that sampled a token of it, of which there must be one."""
         return self.content.oldest_version
 
     @property
@@ -359,8 +359,8 @@ class Trajectory:
         content: LocalRow | StoredRow | None = None,
         **columns: Any,
     ):
-        """`columns`: fields of LocalRow, instead of `content`; `dataclasses.replace` passes those that it changes
-        beside it."""
+        """Takes `columns`, fields of LocalRow, or their content. `dataclasses.replace` passes both where it changes
+        columns."""
         if content is None:
             content = LocalRow(**columns)
         elif columns:

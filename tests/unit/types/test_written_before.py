@@ -2,6 +2,7 @@
 where stored answers and attempts were classes of their own."""
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -79,18 +80,13 @@ def write_all(directory: Path) -> None:
 def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     if request.param == "before":
         return BEFORE
-    write_all(tmp_path)
-    return tmp_path
+    write_all(tmp_path / "now")
+    return tmp_path / "now"
 
 
 @pytest.mark.parametrize("kind", BUFFERS)
 def test_a_buffer_gives_what_was_written(kind: str, directory: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    for path in directory.rglob("*"):
-        if path.is_file():
-            (target := copy / path.relative_to(directory)).parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(path.read_bytes())
-    buffer = BUFFERS[kind](copy)
+    buffer = BUFFERS[kind](shutil.copytree(directory, tmp_path / "copy"))  # a buffer writes where it reads
     buffer.recover()
     found = buffer.read(buffer.entries())
     assert [told(one) for one in found] == [told(one) for one in MADE]
