@@ -61,7 +61,6 @@ from roll.pipeline import settings
 from roll.pipeline.display.alarms import GAP, CollapseAlarm, GapAlarm, LengthAlarm
 from roll.pipeline.display.view import Column, Curve, View
 from roll.pipeline.experience.explorer import EarlyRollouter
-from roll.pipeline.experience.read_groups import ReadGroups
 from roll.pipeline.experts.mix import Mix
 from roll.pipeline.full_kl import FullKL
 from roll.pipeline.policy_tokenizer import check_teacher, policy_tokenizer
@@ -206,7 +205,7 @@ class RLPipeline(RunInParts):
             groups = self.collect(step)
         if self.late_rewards is not None and self.recorded is None:
             with self.timer("reward"):
-                groups = self.scheduler.judged_again(groups, self.late_rewards.complete(groups.sampled), step)
+                groups = self.group_source.judged_again(groups, self.late_rewards.complete(groups.sampled), step)
         if self.dump is not None:
             with self.timer("dump"):
                 self.dump.write(step + 1, groups.sampled)
@@ -225,7 +224,7 @@ class RLPipeline(RunInParts):
             self.account.ask()
             with self.timer("weight_sync"):
                 is_last = step + 1 == self.config.max_steps
-                metrics |= self.publisher.publish(clusters, self.scheduler, step + 1, is_last)
+                metrics |= self.publisher.publish(clusters, self.group_source, step + 1, is_last)
         if self.probe is not None and self.publisher.engine_version == step + 1:
             self.probe.ask(clusters.actor_infer, metrics, step + 1)
         return metrics | self.collapse_alarm.look(step + 1, self._telling(metrics))
@@ -267,12 +266,12 @@ class RLPipeline(RunInParts):
 
     def collect(self, step: int) -> StepGroups:
         """The groups of this step."""
-        return self.scheduler.collect(step)
+        return self.group_source.collect(step)
 
     @property
     def filters(self) -> bool:
         """True if groups of a step may be dropped."""
-        return self.scheduler.filters or self.shaping.filters
+        return self.group_source.filters or self.shaping.filters
 
     @property
     def running(self) -> RLClusters:
@@ -311,9 +310,7 @@ class RLPipeline(RunInParts):
         if self.filters:
             metrics |= filter_metrics(groups, trained)
         self.length_alarm.look(metrics)
-        if isinstance(self.scheduler, ReadGroups):
-            return metrics | self.scheduler.metrics()
-        return metrics | self.running.actor_infer.metrics()
+        return metrics | self.group_source.metrics()
 
     def _actor_metrics(self, metrics: dict[str, float], samples: StepSamples, step: int) -> dict[str, float]:
         """Names what the policy's training says, and shows it to what looks on."""
@@ -336,7 +333,7 @@ class RLPipeline(RunInParts):
             with hold(clusters.critic.everything):
                 clusters.critic.save_checkpoint(directory / "critic")
         return {
-            **self.scheduler.save(directory, ends=self.interrupts.requested),
+            **self.group_source.save(directory, ends=self.interrupts.requested),
             **self.credit.state(),
             "shaping": self.shaping.state(),
             "mix": self.mix.state(),
@@ -356,10 +353,10 @@ class RLPipeline(RunInParts):
         self.credit.load(state, self.changed_keys)
         self.shaping.load(state.get("shaping", []))
         self.collapse_alarm.without_signal = state.get("without_signal", 0)
-        of_groups = state.get("experience" if isinstance(self.scheduler, ReadGroups) else "groups")
-        self.account.brought(self.scheduler.restore(directory, of_groups, steps_done))
+        source = self.group_source
+        self.account.brought(source.restore(directory, state.get(source.state_key), steps_done))
         self.publisher.send(clusters, steps_done)
-        self.scheduler.published(steps_done)
+        source.published(steps_done)
 
     def close(self) -> None:
         self.loop.close()

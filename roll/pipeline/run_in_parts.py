@@ -12,7 +12,6 @@ from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.distributed.executor.rl_clusters import RLClusters
 from roll.distributed.scheduler.rollout_core import Keep, StepGroups
-from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler
 from roll.pipeline.bench import checkpoint_to_measure, of_checkpoint, told
 from roll.pipeline.experience.buffer import Buffer
 from roll.pipeline.experience.exchange import make_buffer, make_reader
@@ -20,6 +19,7 @@ from roll.pipeline.experience.explorer import Explorer, Progress
 from roll.pipeline.experience.read_groups import ReadGroups
 from roll.pipeline.experience.seat import Seat
 from roll.pipeline.experience.weights import FolderPublisher, FolderReader
+from roll.pipeline.parts import GroupSource
 from roll.pipeline.publishing import Publisher
 from roll.pipeline.run import Row, Run
 from roll.pipeline.saving.checkpoint import Checkpoint
@@ -33,12 +33,12 @@ class RunInParts(Run):
     """A run of reinforcement learning, or the part of it that this process has. `RLPipeline` is its step."""
 
     config: AlgorithmConfig
-    scheduler: RolloutScheduler | ReadGroups
 
     def __init__(self, config: AlgorithmConfig, plan: BatchPlan):
         super().__init__(config)
         self.plan = plan
         self.publisher = self.make_publisher()
+        self.scheduler: GroupSource | None = None  # there once it is built
         self.seat: Seat | None = None  # at the buffer
         self.buffer: Buffer | None = None  # between the processes of a run in parts
         self.explorer: Explorer | None = None  # in mode explore
@@ -47,6 +47,12 @@ class RunInParts(Run):
     @abstractmethod
     def running(self) -> RLClusters:
         """The clusters, once they are built."""
+
+    @property
+    def group_source(self) -> GroupSource:
+        """Whatever gives the steps their groups, once it is built."""
+        assert self.scheduler is not None
+        return self.scheduler
 
     @abstractmethod
     def report(self, groups: StepGroups, trained: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
@@ -104,17 +110,17 @@ class RunInParts(Run):
     def begin(self, steps_done: int) -> None:
         if not self.config.is_in_parts:
             return
-        if isinstance(self.scheduler, ReadGroups):
-            self.scheduler.restore(self.output_dir, None, steps_done)
+        if self.config.learns:
+            self.group_source.restore(self.output_dir, None, steps_done)
         elif self.explorer is not None:
             progress = Progress.of(self.explorer.buffer)
             if progress.steps_done:
                 logger.info("going on after %d steps that are in the buffer", progress.steps_done)
                 rows = read_metrics(Path(self.config.logging_dir) / METRICS_FILE)
                 self._rows = [(step, metrics) for step, metrics in rows if step <= steps_done]
-            self.scheduler.restore(self.output_dir, progress.groups(), steps_done)
+            self.group_source.restore(self.output_dir, progress.groups(), steps_done)
             self.publisher.send(self.running, steps_done)
-            self.scheduler.published(steps_done)
+            self.group_source.published(steps_done)
 
     def measures_first(self, steps_done: int) -> bool:
         """An explorer that was killed between the groups of a step and its row makes up for that step's evaluation."""
@@ -141,7 +147,7 @@ class RunInParts(Run):
         with self.timer("weight_sync"):
             is_last = step + 1 == self.config.max_steps
             if not is_last or self.config.eval_steps > 0:  # else nobody asks the engines any more
-                metrics |= self.publisher.publish(self.running, self.scheduler, step + 1, is_last)
+                metrics |= self.publisher.publish(self.running, self.group_source, step + 1, is_last)
         return metrics
 
     def _save(self, steps_done: int) -> None:
@@ -149,5 +155,4 @@ class RunInParts(Run):
             super()._save(steps_done)
 
     def checkpoint_saved(self, steps_done: int) -> None:
-        if isinstance(self.scheduler, ReadGroups):
-            self.scheduler.saved(steps_done)
+        self.group_source.saved(steps_done)

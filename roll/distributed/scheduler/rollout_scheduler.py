@@ -46,6 +46,8 @@ class RolloutScheduler:
     driver thread calls; the groups run on the loop.
     """
 
+    state_key = "groups"
+
     def __init__(
         self,
         loop: EventLoopThread,
@@ -58,10 +60,12 @@ class RolloutScheduler:
         cut: Cut | None = None,
         spans: Spans | None = None,
         give_up: GiveUp | None = None,
+        metrics: Callable[[], dict[str, float]] = dict,
     ):
         """`fetch` is needed where rows may be stored apart from what is known of them. `cut` returns when the engines
         have nothing more of requests that were cancelled. `spans` get the lives of the groups. `give_up`: how the run
-        gets what there is of answers when it ends; without it they are sampled again."""
+        gets what there is of answers when it ends; without it they are sampled again. `metrics`: of the
+        engines."""
         self._fetch, self._cut = fetch, cut
         self._loop, self._settings = loop, settings
         self._rollouter = rollouter
@@ -72,6 +76,7 @@ class RolloutScheduler:
             self._play, settings.bounds, keep, settings.max_replacements, settings.num_steps, settings.max_running
         )
         self._keep = keep
+        self._metrics = metrics
 
     @property
     def filters(self) -> bool:
@@ -127,6 +132,13 @@ class RolloutScheduler:
         late = [group for group, keeps in zip(kept, verdicts, strict=True) if not keeps]
         kept = [group for group, keeps in zip(kept, verdicts, strict=True) if keeps]
         return replace(groups, kept=kept, dropped=dropped + late)
+
+    def metrics(self) -> dict[str, float]:
+        """Metrics of the engines."""
+        return self._metrics()
+
+    def saved(self, steps_done: int) -> None:
+        """Nothing is released: what no step took is in the checkpoint itself."""
 
     def trained(self) -> None:
         """The step has learnt from its groups."""

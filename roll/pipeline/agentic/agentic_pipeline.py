@@ -104,6 +104,7 @@ class AgenticPipeline(RLPipeline):
             fetched,
             train.take_cut,
             spans=self.account.spans,
+            metrics=self.running.actor_infer.metrics,
         )
 
     def keep(self) -> Keep | None:

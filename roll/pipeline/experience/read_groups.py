@@ -12,7 +12,9 @@ from roll.types.rollout import TrajectoryGroup
 
 
 class ReadGroups:
-    """Those of a reader, with the methods that the step calls (`RolloutScheduler`)."""
+    """The groups of a reader, as a step's source."""
+
+    state_key = "experience"
 
     def __init__(self, reader: ExperienceReader, filters: bool):
         """`filters`: the explorer drops some groups."""

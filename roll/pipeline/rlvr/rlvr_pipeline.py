@@ -178,6 +178,7 @@ class RLVRPipeline(RLPipeline):
             engines.cut.take,
             spans=self.account.spans,
             give_up=partial(engines.give_up, config.interrupt_timeout / 4 or _GIVE_UP_S),
+            metrics=engines.metrics,
         )
 
     def _late_scorers(self, judges: EngineJudges) -> dict[str, GroupScorer]:

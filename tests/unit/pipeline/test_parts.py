@@ -81,14 +81,14 @@ class Learner(Trainer):
 class Rollouts(Engine):
     waits_for_weights = False
 
-    def metrics(self) -> dict[str, float]:
-        return {"rollout/engine_restarts": 0.0}
-
 
 class Saved(Prepared):
     """Groups that are given, and their state."""
 
     state_key = "groups"
+
+    def metrics(self) -> dict[str, float]:
+        return {"rollout/engine_restarts": 0.0}
 
     def save(self, directory: Path, ends: bool = False) -> dict[str, Any]:
         return {"data": {"at": 3}, "groups": {"place": 0, "next": 2, "active": []}}

@@ -169,6 +169,9 @@ class Prepared:
     def collect(self, step: int) -> StepGroups:
         return self.steps[step]
 
+    def metrics(self) -> dict[str, float]:
+        return {}
+
     def trained(self) -> None:
         pass
 
