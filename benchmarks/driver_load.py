@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from roll.models.tiny import build_tokenizer
-from roll.pipeline.base_pipeline import StepSamples
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
+from roll.pipeline.scoring import StepScores
 from roll.pipeline.spec import pipeline_of
 from roll.pipeline.start.load import load
 
@@ -101,7 +101,10 @@ class DriverLoad(RLVRPipeline):
         )
         return metrics
 
-    def _learn(self, samples: StepSamples, *rest: Any) -> dict[str, float]:
+    def score(self, *given: Any) -> StepScores:
+        return StepScores({}, {})
+
+    def train(self, *given: Any) -> dict[str, float]:
         return {"actor/num_updates": 0.0, "actor/grad_norm": 1.0}
 
 

@@ -41,6 +41,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.checks import critic_warmup_problems
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.derive import compares_vocabulary, needs_ref_log_probs
+from roll.distributed.executor.jobs import RowCredit
 from roll.distributed.executor.rl_clusters import RLClusters
 from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.numbered_tasks import TaskSource
@@ -63,6 +65,7 @@ from roll.pipeline.display.view import Column, Curve, View
 from roll.pipeline.experience.explorer import EarlyRollouter
 from roll.pipeline.experts.mix import Mix
 from roll.pipeline.full_kl import FullKL
+from roll.pipeline.parts import StepContext, StepPart, StepParts
 from roll.pipeline.policy_tokenizer import check_teacher, policy_tokenizer
 from roll.pipeline.records.step_records import StepRecords
 from roll.pipeline.rollouts.engine_probe import EngineProbe
@@ -77,7 +80,7 @@ from roll.pipeline.saving.checkpoint import HF_MODEL, Checkpoint
 from roll.pipeline.saving.rehearsal import rehearse_saving
 from roll.pipeline.saving.resume_checks import RLState, check_resume, data_place, state_of_roles
 from roll.pipeline.saving.taken_optimizers import check_taken, take_over
-from roll.pipeline.scoring import teacher_scores, token_scores
+from roll.pipeline.scoring import StepScores, teacher_scores, token_scores
 from roll.pipeline.shaping.chain import Shaping
 from roll.pipeline.step_credit import StepCredit
 from roll.pipeline.step_samples import StepSamples, gathered
@@ -109,34 +112,42 @@ class RLPipeline(RunInParts):
 
     view = VIEW
 
-    source: TaskSource
-    mix: Mix
-
     def __init__(self, config: AlgorithmConfig, plan: BatchPlan):
         super().__init__(config, plan)
         self.loop = EventLoopThread("rollouts")
         self.clusters: RLClusters | None = None
         self.temperature = config.actor_infer.generating_args.temperature or 1.0
+        self.source: TaskSource | None = None  # of a process that samples
+        self.rollout_loop: Callable[[Rollouter], Rollouter] | None = None  # the user's own
         self.credit = self.make_credit()
         self.records = StepRecords(config, plan, lambda *told: self.trackers.samples(*told))
-        self.gap_alarm = GapAlarm(config.log_prob_diff_warning, plan.keeps_kv)
-        self.collapse_alarm = CollapseAlarm(config.collapse_warning_steps)
         self.few_groups_alarm = FewGroupsAlarm()
-        self.length_alarm = LengthAlarm(plan.bounds.unfinished == "drop")
         self.changed_keys: frozenset[str] = frozenset()  # settings that are not the checkpoint's
-        self.shaping = Shaping(config.experience_operators if config.learns else ())
-        self.late_rewards: LateRewards | None = None  # for what is rewarded after the rollout
-        self.dump = RolloutDump(Path(config.rollout_mock.dump_dir)) if config.rollout_mock.dumps else None
-        self.probe: EngineProbe | None = None  # where no token that is trained on may be of the weights that learn
-        if config.runs_ahead and not config.is_in_parts:
-            sampling = settings.sampling_params(config.actor_infer.generating_args, plan.response_length)
-            self.probe = EngineProbe(sampling, config.seed, self.gap_alarm)
-        self.full_kl: FullKL | None = None
         self.recorded: RecordedRollouter | None = None  # what is trained on instead of new rollouts
+        self.late_rewards = LateRewards()
+        self.parts = StepParts(self.make_parts())
 
     def make_credit(self) -> StepCredit:
         """What the rows of a step earn."""
         return StepCredit(self.config, self.plan)
+
+    def make_parts(self) -> list[StepPart]:
+        """The parts of this run's steps, in the order in which they are called and saved."""
+        config, plan = self.config, self.plan
+        is_mocked = config.rollout_mock.replays
+        gap = GapAlarm(config.log_prob_diff_warning, plan.keeps_kv, config.runs_ahead, not is_mocked)
+        parts: list[StepPart] = [] if is_mocked else [self.late_rewards]
+        if config.rollout_mock.dumps:
+            parts.append(RolloutDump(Path(config.rollout_mock.dump_dir)))
+        parts += [Shaping(config.experience_operators if config.learns else ()), self.records]
+        if config.runs_ahead and not config.is_in_parts:  # perhaps no token that is trained on is of the newest weights
+            sampling = settings.sampling_params(config.actor_infer.generating_args, plan.response_length)
+            parts.append(EngineProbe(sampling, config.seed, gap))
+        if config.learns and compares_vocabulary(config):
+            parts.append(FullKL(self.temperature))
+        length = LengthAlarm(plan.bounds.unfinished == "drop")
+        collapse = CollapseAlarm(config.collapse_warning_steps, not config.is_pure_opd)
+        return [*parts, Mix(config, plan), length, gap, collapse]
 
     @abstractmethod
     def load_data(self) -> TaskSource:
@@ -165,18 +176,16 @@ class RLPipeline(RunInParts):
         for role in self.config.taught:
             teacher, policy = self.config.teacher_roles[role].model_args, self.config.actor_train.model_args
             check_teacher(role, teacher, policy, policy_tokenizer("actor_train", policy))
-        if compares_vocabulary(self.config):
-            self.full_kl = FullKL(self.config, self.temperature)
         if problems := [problem.text for problem in critic_warmup_problems(self.config)]:
             raise ConfigError(*problems)
-        self.mix = Mix.load(self.config, self.plan, policy_tokenizer("actor_train", self.config.actor_train.model_args))
+        self.parts.prepare(self.config, self.plan)
         if checkpoint is None:
             check_taken(self.config, self.plan)
         else:
             state, self.changed_keys = check_resume(checkpoint, self.config, self.plan, RLState)
-            if self.config.explores:
+            if self.source is not None:
                 data_place(self.source, state.data, checkpoint.path)
-            self.mix.load_state(state.mix, checkpoint.path)
+            self.parts.resume(checkpoint.state.run, checkpoint.path)
         rehearse_saving(self.config)
 
     def for_training(self, rollouter: Rollouter) -> Rollouter:
@@ -186,7 +195,7 @@ class RLPipeline(RunInParts):
             return self.recorded
         if self.rollout_loop is not None:
             rollouter = OwnRollouter(self.rollout_loop(rollouter), self.plan.group_size)
-        is_settled = self.plan.bounds.is_in_order and self.late_rewards is None and self.keep() is None
+        is_settled = self.plan.bounds.is_in_order and self.late_rewards.is_empty and self.keep() is None
         if self.explorer is not None and is_settled:
             rollouter = EarlyRollouter(rollouter, self.explorer)
         if self.config.runner_state_report_interval:
@@ -200,68 +209,74 @@ class RLPipeline(RunInParts):
         super().begin(steps_done)
 
     def step(self, step: int) -> dict[str, float]:
-        clusters, hold = self.running, self.running.placement.hold
-        with self.timer("rollout"), hold(*([clusters.actor_infer.everything] if self.config.samples else ())):
+        at, clusters = self.context(step), self.running
+        with self.timer("rollout"), self.engines_held():
             groups = self.collect(step)
-        if self.late_rewards is not None and self.recorded is None:
-            with self.timer("reward"):
-                groups = self.group_source.judged_again(groups, self.late_rewards.complete(groups.sampled), step)
-        if self.dump is not None:
-            with self.timer("dump"):
-                self.dump.write(step + 1, groups.sampled)
+        groups, shaped = self.parts.after_rollout(at, groups)
         if self.explorer is not None:
-            return self.hand_over(self.explorer, groups, step)
+            return self.hand_over(self.explorer, at, groups)
         with self.timer("gather"):
-            groups, shaped = self.shaping.apply(groups)
             samples, trained = self.gather(groups, step)
-        if self.probe is not None:
-            self.probe.take_prompt(trained)
         report = Once(partial(self.report, groups, trained, step))
         del groups, trained  # their tokens are in the shards now
         with clusters.placement.kept_free(clusters.actor_train.everything):
-            metrics = {"actor/num_updates": 0.0} if samples is None else self._learn(samples, report, step)
-            metrics = report() | metrics | shaped
+            metrics = {"actor/num_updates": 0.0}
+            if samples is not None:
+                scores = self.score(at, samples)
+                credit, metrics = self.assign_credit(samples, step)
+                metrics |= self.parts.before_training(at, scores.per_token)
+                metrics |= self.train(at, samples, scores, credit, report)
+            metrics = report() | metrics | shaped  # of equal names the last value counts
+            self.parts.before_publish(at, metrics)
             self.account.ask()
-            with self.timer("weight_sync"):
-                is_last = step + 1 == self.config.max_steps
-                metrics |= self.publisher.publish(clusters, self.group_source, step + 1, is_last)
-        if self.probe is not None and self.publisher.engine_version == step + 1:
-            self.probe.ask(clusters.actor_infer, metrics, step + 1)
-        return metrics | self.collapse_alarm.look(step + 1, self._telling(metrics))
+            metrics |= self.publish(step)
+        return metrics | self.parts.after_publish(self.context(step), metrics)
 
-    def _telling(self, metrics: dict[str, float]) -> dict[str, float]:
-        """Those that say whether something was learned: without rewards to learn from, not what they were."""
-        if not self.config.is_pure_opd:
-            return metrics
-        return {name: value for name, value in metrics.items() if not name.startswith("rollout/reward_")}
+    def context(self, step: int) -> StepContext:
+        """What the parts may use of a step at this moment."""
+        version = self.publisher.engine_version
+        return StepContext(
+            step, self.plan, self.running, self.group_source, self.timer, self.temperature, engine_version=version
+        )
 
-    def _learn(self, samples: StepSamples, report: Callable[[], object], step: int) -> dict[str, float]:
-        """`report` is called while the first ranks train."""
-        clusters, hold = self.running, self.running.placement.hold
+    def engines_held(self) -> AbstractContextManager[None]:
+        """The engines are on their devices meanwhile, in a process that has any."""
+        engines = [self.running.actor_infer.everything] if self.config.samples else []
+        return self.running.placement.hold(*engines)
+
+    def score(self, at: StepContext, samples: StepSamples) -> StepScores:
+        """What the models say of the rows before anything learns from them."""
+        clusters = self.running
         with self.timer("score"):
             ref_log_probs = needs_ref_log_probs(self.config)
             scores = token_scores(clusters, self.plan, samples, self.temperature, self.timer, ref_log_probs)
             scores |= teacher_scores(clusters, self.config.teacher_of, samples, self.temperature, self.timer)
             routes = {"routes": scores.pop("routes")} if "routes" in scores else {}
-            lessons = {} if self.full_kl is None else self.full_kl.lessons(clusters, samples, self.timer)
-        self.records.scored(step + 1, clusters, scores, self.temperature, self.timer)
-        credit, metrics = self.credit.assign(samples, step)
-        metrics = prefixed("rollout", of_kept(metrics, samples.kept_share) if self.filters else metrics)
-        if self.probe is not None:
-            metrics |= self.probe.compare(clusters, self.plan.actor_train.dp_size, self.temperature, step)
+            more = self.parts.scores(at, samples, {*scores, *routes})
+        return StepScores(scores, more | routes)
 
+    def assign_credit(self, samples: StepSamples, step: int) -> tuple[RowCredit, dict[str, float]]:
+        """What the rows earned, and metrics of it."""
+        credit, metrics = self.credit.assign(samples, step)
+        return credit, prefixed("rollout", of_kept(metrics, samples.kept_share) if self.filters else metrics)
+
+    def train(
+        self, at: StepContext, samples: StepSamples, scores: StepScores, credit: RowCredit, report: Callable[[], object]
+    ) -> dict[str, float]:
+        """Critic and policy learn. `report` is called while the first ranks train."""
+        clusters, hold, metrics = self.running, self.running.placement.hold, dict[str, float]()
         if clusters.critic is not None and samples.critic is not None:
+            job = self.credit.critic_job(samples, credit)
             with self.timer("train_critic"), hold(clusters.critic.everything):
-                critic = clusters.critic.train(samples.critic, self.credit.critic_job(samples, credit), scores, report)
+                critic = clusters.critic.train(samples.critic, job, scores.per_token, report)
             metrics |= prefixed("critic", critic | _explained(critic))
-        if clusters.critic is None or step >= self.config.critic_warmup:
-            job = self.credit.actor_job(samples, credit)
-            mixed = self.mix.join(job, step)
-            job, expert, told = (job, None, {}) if mixed is None else (mixed.job, mixed.rows, mixed.metrics)
+        if clusters.critic is None or at.step >= self.config.critic_warmup:
+            made = self.parts.actor_job(at, self.credit.actor_job(samples, credit))
+            told = {**scores.per_token, **scores.policy}
             with self.timer("train_actor"), hold(clusters.actor_train.everything):
-                learnt = clusters.actor_train.train(samples.policy, job, scores | lessons | routes, report, expert)
-            metrics |= self._actor_metrics(learnt, samples, step) | told
-            metrics["actor/num_updates"] = float(job.num_updates * job.epochs)
+                learnt = clusters.actor_train.train(samples.policy, made.job, told, report, made.rows)
+            metrics |= self._actor_metrics(learnt, samples)
+            metrics |= {**made.metrics, "actor/num_updates": float(made.job.num_updates * made.job.epochs)}
         return metrics
 
     def collect(self, step: int) -> StepGroups:
@@ -271,7 +286,7 @@ class RLPipeline(RunInParts):
     @property
     def filters(self) -> bool:
         """True if groups of a step may be dropped."""
-        return self.group_source.filters or self.shaping.filters
+        return self.group_source.filters or self.parts.filters
 
     @property
     def running(self) -> RLClusters:
@@ -292,7 +307,7 @@ class RLPipeline(RunInParts):
             self.few_groups_alarm.look(groups, self.plan.num_groups, step, self.config.on_empty)
         if not trained.kept:
             return None, ()
-        self.records.take(step + 1, trained.kept)
+        self.parts.before_gather(self.context(step), trained.kept)
         seed = (self.config.seed, step)
         return gathered(self.running, self.plan, trained, self.chosen_rows, seed), trained.kept
 
@@ -309,19 +324,15 @@ class RLPipeline(RunInParts):
         metrics = rollout_metrics(groups, trained, step)
         if self.filters:
             metrics |= filter_metrics(groups, trained)
-        self.length_alarm.look(metrics)
         return metrics | self.group_source.metrics()
 
-    def _actor_metrics(self, metrics: dict[str, float], samples: StepSamples, step: int) -> dict[str, float]:
-        """Names what the policy's training says, and shows it to what looks on."""
+    def _actor_metrics(self, metrics: dict[str, float], samples: StepSamples) -> dict[str, float]:
+        """Names what the policy's training says, and shows the KL to its controller."""
         metrics |= self.credit.see_kl(metrics, len(samples.meta))
         gap = {name: metrics.pop(name) for name in list(metrics) if name.startswith("train_infer_")}
         named = {f"train_infer/{name.removeprefix('train_infer_')}": value for name, value in gap.items()}
-        difference = named.get(GAP)
-        if difference is None:  # nothing was of the weights that learn
+        if GAP not in named:  # nothing was of the weights that learn
             named.pop("train_infer/log_prob_diff_max", None)
-        elif self.config.runs_ahead or (self.recorded is None and self.publisher.engine_version == step):
-            self.gap_alarm.look(difference)  # else weights differ, and so should log-probs
         return prefixed("actor", metrics) | named
 
     def save(self, directory: Path) -> dict[str, Any]:
@@ -335,9 +346,7 @@ class RLPipeline(RunInParts):
         return {
             **self.group_source.save(directory, ends=self.interrupts.requested),
             **self.credit.state(),
-            "shaping": self.shaping.state(),
-            "mix": self.mix.state(),
-            "without_signal": self.collapse_alarm.without_signal,
+            **self.parts.state(),
             **state_of_roles(self.config, self.plan),
         }
 
@@ -351,8 +360,6 @@ class RLPipeline(RunInParts):
             with hold(clusters.critic.everything):
                 clusters.critic.load_checkpoint(directory / "critic")
         self.credit.load(state, self.changed_keys)
-        self.shaping.load(state.get("shaping", []))
-        self.collapse_alarm.without_signal = state.get("without_signal", 0)
         source = self.group_source
         self.account.brought(source.restore(directory, state.get(source.state_key), steps_done))
         self.publisher.send(clusters, steps_done)

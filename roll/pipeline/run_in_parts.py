@@ -19,7 +19,7 @@ from roll.pipeline.experience.explorer import Explorer, Progress
 from roll.pipeline.experience.read_groups import ReadGroups
 from roll.pipeline.experience.seat import Seat
 from roll.pipeline.experience.weights import FolderPublisher, FolderReader
-from roll.pipeline.parts import GroupSource
+from roll.pipeline.parts import GroupSource, StepContext, StepParts
 from roll.pipeline.publishing import Publisher
 from roll.pipeline.run import Row, Run
 from roll.pipeline.saving.checkpoint import Checkpoint
@@ -33,6 +33,7 @@ class RunInParts(Run):
     """A run of reinforcement learning, or the part of it that this process has. `RLPipeline` is its step."""
 
     config: AlgorithmConfig
+    parts: StepParts
 
     def __init__(self, config: AlgorithmConfig, plan: BatchPlan):
         super().__init__(config)
@@ -138,17 +139,22 @@ class RunInParts(Run):
         for line in told(metrics):
             logger.info("%s", line)
 
-    def hand_over(self, explorer: Explorer, groups: StepGroups, step: int) -> dict[str, float]:
-        """Of a step that is trained on elsewhere. The weights that come out of it are waited for."""
+    def hand_over(self, explorer: Explorer, at: StepContext, groups: StepGroups) -> dict[str, float]:
+        """Ends a step that is trained on elsewhere. The weights that come out of it are waited for."""
         with self.timer("hand_over"):
-            explorer.hand_over(step, groups)
-        metrics = self.report(groups, groups.kept, step)
+            explorer.hand_over(at.step, groups)
+        metrics = self.report(groups, groups.kept, at.step)
+        self.parts.before_publish(at, metrics)
         self.account.ask()
+        return metrics | self.publish(at.step)
+
+    def publish(self, step: int) -> dict[str, float]:
+        """The weights go to the engines, where they are due. Returns metrics."""
+        is_last = step + 1 == self.config.max_steps
         with self.timer("weight_sync"):
-            is_last = step + 1 == self.config.max_steps
-            if not is_last or self.config.eval_steps > 0:  # else nobody asks the engines any more
-                metrics |= self.publisher.publish(self.running, self.group_source, step + 1, is_last)
-        return metrics
+            if is_last and not self.config.learns and self.config.eval_steps <= 0:  # nobody asks the engines any more
+                return {}
+            return self.publisher.publish(self.running, self.group_source, step + 1, is_last)
 
     def _save(self, steps_done: int) -> None:
         if self.config.learns:  # the state of an explorer is its buffer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,6 +12,18 @@ from roll.distributed.executor.rl_clusters import RLClusters
 from roll.distributed.executor.scores import ScorePiece, ScoreSet
 from roll.pipeline.step_samples import StepSamples
 from roll.utils.timing import Timer
+
+
+@dataclass(frozen=True)
+class StepScores:
+    """What models say of the rows of a step, by field of TokenScores.
+
+    per_token: log-probs and values, which credit, the critic and records read as well
+    policy: what the policy's update alone reads, such as hidden states and experts
+    """
+
+    per_token: Mapping[str, ScoreSet]
+    policy: Mapping[str, ScoreSet]
 
 
 def token_scores(

@@ -5,6 +5,10 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from roll.pipeline.parts import Metrics, StepContext, StepPart
 
 logger = logging.getLogger(__name__)
 
@@ -13,12 +17,14 @@ SHORT = 0.9  # trained / begun length; below, it is said
 NO_SIGNAL = "actor/steps_without_signal"
 
 
-class GapAlarm:
+class GapAlarm(StepPart):
     """Says it once when rollout engine and trainer begin to disagree, and again if they do so after they agreed."""
 
-    def __init__(self, threshold: float, keeps_kv: bool = False):
-        """`keeps_kv`: answers go on over keys and values of old weights, which is a difference in itself."""
-        self._threshold = threshold
+    def __init__(self, threshold: float, keeps_kv: bool = False, runs_ahead: bool = False, samples_anew: bool = True):
+        """`keeps_kv`: answers go on over keys and values of old weights, which is a difference in itself. `runs_ahead`:
+        only tokens of the weights that learn are compared. Elsewhere all of them are, which tells something where the
+        engines have these weights and rollouts are not recorded ones (`samples_anew`)."""
+        self._threshold, self._runs_ahead, self._samples_anew = threshold, runs_ahead, samples_anew
         self._cause = (
             "With kv_on_update: keep their tokens are sampled over keys and values of older weights: recompute has "
             "none of these, and a lower learning_rate less of a difference"
@@ -27,6 +33,11 @@ class GapAlarm:
             "settings, or correct for it with train_infer_correction"
         )
         self._is_on = False
+
+    def before_publish(self, at: StepContext, metrics: Metrics) -> None:
+        has_weights = self._samples_anew and at.engine_version == at.step
+        if GAP in metrics and (self._runs_ahead or has_weights):  # else weights differ, and so should log-probs
+            self.look(metrics[GAP])
 
     def look(self, difference: float, metric: str = GAP) -> None:
         if difference > self._threshold and not self._is_on:
@@ -40,7 +51,7 @@ class GapAlarm:
         self._is_on = difference > self._threshold
 
 
-class LengthAlarm:
+class LengthAlarm(StepPart):
     """Says it once when the trained answers are much shorter than those that were begun."""
 
     def __init__(self, drops_unfinished: bool):
@@ -55,6 +66,9 @@ class LengthAlarm:
                 "unfinished_grace_s drops fewer"
             )
 
+    def before_publish(self, at: StepContext, metrics: Metrics) -> None:
+        self.look(metrics)
+
     def look(self, metrics: Mapping[str, float]) -> None:
         for name in [name for name in self._causes if metrics.get(name, 1.0) < SHORT]:
             logger.warning(
@@ -66,14 +80,29 @@ class LengthAlarm:
             )
 
 
-class CollapseAlarm:
+class CollapseAlarm(StepPart):
     """Looks at every step's metrics for numbers that are none, and for steps that teach nothing: every reward, or the
     policy's gradient, is exactly 0. Says it once, and again if it comes back."""
 
-    def __init__(self, num_steps: int):
+    state_key = "without_signal"
+
+    def __init__(self, num_steps: int, learns_from_rewards: bool = True):
+        """`learns_from_rewards`: False where what they were says nothing about what was learnt."""
         self._num_steps = num_steps  # without a signal, until it is said; 0: never
+        self._learns_from_rewards = learns_from_rewards
         self.without_signal = 0  # steps in a row
         self._told: frozenset[str] = frozenset()
+
+    def resume(self, saved: Any, path: Path) -> None:
+        self.without_signal = saved or 0
+
+    def state(self) -> int:
+        return self.without_signal
+
+    def after_publish(self, at: StepContext, metrics: Metrics) -> Metrics:
+        if not self._learns_from_rewards:
+            metrics = {name: value for name, value in metrics.items() if not name.startswith("rollout/reward_")}
+        return self.look(at.step + 1, metrics)
 
     def look(self, step: int, metrics: Mapping[str, float]) -> dict[str, float]:
         """Warns where there is cause. Returns a metric: the steps in a row without a signal, up to this one."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -17,38 +18,32 @@ from roll.distributed.executor.jobs import TrainJob
 from roll.distributed.executor.roles import share
 from roll.pipeline.experts.mix_columns import columns_of
 from roll.pipeline.operators.choice import Places, row_choice
+from roll.pipeline.parts import ActorJob, StepContext, StepPart
+from roll.pipeline.policy_tokenizer import policy_tokenizer
 from roll.pipeline.rows.conversation_texts import conversation_texts
 from roll.pipeline.saving.resume_checks import data_place
 from roll.pipeline.settings import mixed_loss
 from roll.types.batch import Rows, RowSet
 from roll.types.packing import rows_by_rank
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
-
-@dataclass(frozen=True)
-class Mixed:
-    """The expert's rows of a step, where the ranks can read them, the job that learns them as well, and metrics."""
-
-    rows: RowSet
-    job: TrainJob
-    metrics: dict[str, float]
-
-
-class Mix:
+class Mix(StepPart):
     """Draws the rows of every update in which the policy learns. How many there are does not depend on ranks, and none
     is drawn in a step where they have no weight."""
 
-    def __init__(self, config: AlgorithmConfig, plan: BatchPlan, sources: Mapping[str, RowSource]):
+    state_key = "mix"
+
+    def __init__(
+        self, config: AlgorithmConfig, plan: BatchPlan, sources: Mapping[str, RowSource] = MappingProxyType({})
+    ):
+        """`sources` are read by `prepare`, unless they are there."""
         self.sources = sources
         self._config, self._num_ranks = config, plan.actor_train.dp_size
         self._counts = config.mix.rows_per_update(plan.actor_train.samples_per_update)
 
-    @classmethod
-    def load(cls, config: AlgorithmConfig, plan: BatchPlan, tokenizer: PreTrainedTokenizerBase) -> Mix:
+    def prepare(self, config: AlgorithmConfig, plan: BatchPlan) -> None:
         """Raises ConfigError for what is wrong with the rows."""
-        sources = {}
+        sources, tokenizer = {}, policy_tokenizer("actor_train", config.actor_train.model_args)
         for name, keys in config.mix.drawn.items():
             at, columns = f"mix.rows.{name}.data_args", columns_of(keys)
             places = Places({at: keys.data_args}, at, f"expert {columns}", config.actor_train.model_args)
@@ -56,9 +51,12 @@ class Mix:
             reads = columns, tokenizer, config.trained_length, config.shared_template
             rows = load_conversations(keys.data_args, at, *reads, choose)
             sources[name] = RowSource(rows, config.seed, keys.data_args.shuffle, at)
-        return cls(config, plan, sources)
+        self.sources = sources
 
-    def join(self, job: TrainJob, step: int) -> Mixed | None:
+    def actor_job(self, at: StepContext, job: ActorJob) -> ActorJob:
+        return self.join(job.job, at.step) or job
+
+    def join(self, job: TrainJob, step: int) -> ActorJob | None:
         """The rows that the updates of the job have beside those of the step, the first of which is 0; None: none."""
         weight = self._config.mix.weight_at(step + 1)
         if not self.sources or not weight:
@@ -72,10 +70,13 @@ class Mix:
             **{f"actor/expert_epochs/{name}": source.epochs for name, source in self._each},
         }
         loss = mixed_loss(self._config, job.loss, weight)
-        return Mixed(self._shared(rows, job.num_updates), replace(job, loss=loss), metrics)
+        return ActorJob(replace(job, loss=loss), self._shared(rows, job.num_updates), metrics)
 
     def state(self) -> dict[str, Any]:
         return {name: source.state_dict() for name, source in self._each}
+
+    def resume(self, saved: Any, path: Path) -> None:
+        self.load_state(saved or {}, path)
 
     def load_state(self, state: Mapping[str, Mapping[str, Any]], path: Path) -> None:
         """Goes on where the state of the checkpoint was taken; rows that it does not know begin."""

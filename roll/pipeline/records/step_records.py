@@ -11,6 +11,7 @@ from roll.configs.plan.batch_plan import BatchPlan
 from roll.distributed.executor.rl_clusters import RLClusters
 from roll.distributed.executor.scores import ScoreSet
 from roll.distributed.executor.step_rows import texts_of
+from roll.pipeline.parts import Metrics, StepContext, StepPart
 from roll.pipeline.policy_tokenizer import policy_tokenizer
 from roll.pipeline.records.logging_board import LoggingBoard
 from roll.pipeline.records.recorder import RecordLimits, RolloutRecorder, rollout_records
@@ -24,7 +25,7 @@ Track = Callable[[int, str, Sequence[TrackedSample]], None]
 """Gives samples of a step to the trackers: steps done, kind, samples."""
 
 
-class StepRecords:
+class StepRecords(StepPart):
     """`board` is there where the run has one."""
 
     def __init__(self, config: AlgorithmConfig, plan: BatchPlan, track: Track):
@@ -34,6 +35,13 @@ class StepRecords:
         tokenizer = partial(policy_tokenizer, "actor_train", config.actor_train.model_args)
         self._tokens = TokenRecords(config.recorder.log_prob_steps, tokenizer)
         self.board: LoggingBoard | None = None
+
+    def before_gather(self, at: StepContext, trained: Sequence[TrajectoryGroup]) -> None:
+        self.take(at.step + 1, trained)
+
+    def before_training(self, at: StepContext, scores: Mapping[str, ScoreSet]) -> Metrics:
+        self.scored(at.step + 1, at.clusters, scores, at.temperature, at.timer)
+        return {}
 
     def take(self, step: int, trained: Sequence[TrajectoryGroup]) -> None:
         """The groups that are trained on, before their tokens are given away. `step`: steps done with this one."""

@@ -34,7 +34,7 @@ from roll.pipeline.rlvr.rewards.table import data_domains
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.rlvr.row_operators import places, read_texts
 from roll.pipeline.rlvr.weighted_credit import WeightedCredit
-from roll.pipeline.rollouts.late_rewards import GroupScorer, LateRewards
+from roll.pipeline.rollouts.late_rewards import GroupScorer
 from roll.pipeline.saving.checkpoint import Checkpoint
 from roll.pipeline.settings import sampling_params
 from roll.pipeline.step_credit import StepCredit
@@ -121,7 +121,7 @@ class RLVRPipeline(RLPipeline):
         judges = EngineJudges(config, clusters.engines, self.judge_texts)
         rewards = RewardsByDomain({domain: judges if domain in config.judge_of else pools for domain in config.rewards})
         if config.late_domains:
-            self.late_rewards = LateRewards(self._late_scorers(judges), clusters.placement.hold)
+            self.late_rewards.use(self._late_scorers(judges), clusters.placement.hold)
         self.validation = self._validation(rewards)
         if config.explores:
             self.scheduler = self._scheduler(rewards)
@@ -215,8 +215,7 @@ class RLVRPipeline(RLPipeline):
         engines = self.running.actor_infer
         with self.running.placement.hold(engines.everything):
             groups = self.loop.run(self.validation.answer(engines.generate))
-        if self.late_rewards is not None:
-            groups = self.late_rewards.complete(groups)
+        groups = self.late_rewards.complete(groups)
         for name, answered in self.validation.by_set(groups).items():
             self.records.write(steps_done, answered, kind=f"val.{name}" if name else "val")
         return self.validation.metrics(groups)

@@ -10,8 +10,10 @@ import numpy as np
 from roll.distributed.executor.processes.cluster import Calls
 from roll.distributed.executor.rl_clusters import RLClusters
 from roll.distributed.executor.rollout.generate_cluster import GenerateCluster
+from roll.distributed.executor.scores import ScoreSet
 from roll.distributed.executor.step_rows import StepRows, fetched, rows_of_scores
 from roll.pipeline.display.alarms import GAP, GapAlarm
+from roll.pipeline.parts import Metrics, StepContext, StepPart
 from roll.pipeline.step_samples import share_rows
 from roll.types.rollout import (
     FIRST_IN_LINE,
@@ -28,7 +30,7 @@ _MAX_TOKENS = 16
 _EVERY = 10  # steps, while none of them can tell
 
 
-class EngineProbe:
+class EngineProbe(StepPart):
     """Where rollouts run ahead, steps may train on no token of the weights that learn, so that nothing shows whether
     engines and trainer agree about these. Then every engine is asked for a short answer as soon as it has new weights.
     It travels beside the rollouts; before the next training the trainer scores it, as it does rows. An answer that is
@@ -41,6 +43,17 @@ class EngineProbe:
         self._asked: Calls | None = None
         self._version = -1  # of the weights that are to answer
         self._blind_steps = 0
+
+    def before_gather(self, at: StepContext, trained: Sequence[TrajectoryGroup]) -> None:
+        self.take_prompt(trained)
+
+    def before_training(self, at: StepContext, scores: Mapping[str, ScoreSet]) -> Metrics:
+        return self.compare(at.clusters, at.plan.actor_train.dp_size, at.temperature, at.step)
+
+    def after_publish(self, at: StepContext, metrics: Metrics) -> Metrics:
+        if at.engine_version == at.step + 1:
+            self.ask(at.clusters.actor_infer, metrics, at.step + 1)
+        return {}
 
     def take_prompt(self, groups: Sequence[TrajectoryGroup]) -> None:
         """What comes before the first answer of the shortest row is asked with, of the first groups that have one

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
 from typing import Protocol
 
 from roll.distributed.executor.placement import Claim
+from roll.distributed.scheduler.rollout_core import StepGroups
+from roll.pipeline.parts import Metrics, StepContext, StepPart
 from roll.types.rollout import TrajectoryGroup
 
 
@@ -36,16 +39,28 @@ class GroupScorer(Protocol):
         ...
 
 
-class LateRewards:
-    """The scorers of a run by domain; several domains may share one."""
+class LateRewards(StepPart):
+    """The scorers of a run by domain; several domains may share one. Most runs have none."""
 
-    def __init__(self, scorers: Mapping[str, GroupScorer], hold: Hold):
-        self._scorers = dict(scorers)
-        self._hold = hold
+    def __init__(
+        self, scorers: Mapping[str, GroupScorer] = MappingProxyType({}), hold: Hold = lambda *claims: nullcontext()
+    ):
+        self._scorers, self._hold = dict(scorers), hold
 
     @property
-    def domains(self) -> frozenset[str]:
-        return frozenset(self._scorers)
+    def is_empty(self) -> bool:
+        """True if every reward is there when its group is."""
+        return not self._scorers
+
+    def use(self, scorers: Mapping[str, GroupScorer], hold: Hold) -> None:
+        """Takes the scorers of the run, once their engines are there."""
+        self._scorers, self._hold = dict(scorers), hold
+
+    def after_rollout(self, at: StepContext, groups: StepGroups) -> tuple[StepGroups, Metrics]:
+        if self.is_empty:
+            return groups, {}
+        with at.timer("reward"):
+            return at.source.judged_again(groups, self.complete(groups.sampled), at.step), {}
 
     def complete(self, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
         """The same groups in the same order, none of them waiting any more."""

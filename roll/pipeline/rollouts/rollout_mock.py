@@ -10,7 +10,9 @@ from zipfile import BadZipFile
 
 from roll.configs.algorithm import AlgorithmConfig
 from roll.distributed.executor.step_rows import fetched
+from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.errors import ConfigError, StorageError
+from roll.pipeline.parts import Metrics, StepContext, StepPart
 from roll.pipeline.records.rollout_files import group_ids, read_groups, write_groups
 from roll.types.group_codec import RecordedGroup
 from roll.types.rollout import Generate, Task, TrajectoryGroup
@@ -20,12 +22,17 @@ logger = logging.getLogger(__name__)
 KEY = "rollout_mock.dump_dir"
 
 
-class RolloutDump:
+class RolloutDump(StepPart):
     """Writes `step_000012.npz`: all groups that the twelfth step sampled, with their rewards, those among them that its
     filter dropped. A step that is made again is written again."""
 
     def __init__(self, directory: Path):
         self._directory = directory
+
+    def after_rollout(self, at: StepContext, groups: StepGroups) -> tuple[StepGroups, Metrics]:
+        with at.timer("dump"):
+            self.write(at.step + 1, groups.sampled)
+        return groups, {}
 
     def write(self, step: int, groups: Sequence[TrajectoryGroup]) -> None:
         """`step`: steps done with this one. Raises StorageError where the disk does not take it: a dump with gaps is

@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from roll.configs.experience_operators import EXPERIENCE_OPERATORS, ExperienceOperatorConfig
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.errors import AlgorithmError, ConfigError, describe
+from roll.pipeline.parts import Metrics, StepContext, StepPart
 from roll.types.rollout import TrajectoryGroup
 from roll.utils.imports import line_of, resolve
 from roll.utils.text import show
@@ -45,8 +47,10 @@ class _Entry:
     may_drop: bool
 
 
-class Shaping:
+class Shaping(StepPart):
     """The operators of a run. Raises ConfigError for one that cannot be built."""
+
+    state_key = "shaping"
 
     def __init__(self, chain: Sequence[ExperienceOperatorConfig]):
         self._entries = [_built(f"{KEY}[{place}]", entry) for place, entry in enumerate(chain)]
@@ -55,6 +59,12 @@ class Shaping:
     def filters(self) -> bool:
         """True if groups may be dropped; what one of the user's does is not known."""
         return any(entry.may_drop for entry in self._entries)
+
+    def after_rollout(self, at: StepContext, groups: StepGroups) -> tuple[StepGroups, Metrics]:
+        if not self._entries:
+            return groups, {}
+        with at.timer("gather"):
+            return self.apply(groups)
 
     def apply(self, groups: StepGroups) -> tuple[StepGroups, dict[str, float]]:
         """The groups of a step as the operators leave those that are kept, and metrics. What they drop is as it was
@@ -78,6 +88,9 @@ class Shaping:
             for entry in self._entries
             if isinstance(entry.run, Remembers)
         ]
+
+    def resume(self, saved: Any, path: Path) -> None:
+        self.load(saved or [])
 
     def load(self, saved: Sequence[Mapping[str, Any]]) -> None:
         """Operators of the same name in the same place go on with their state; others start anew, which is told."""

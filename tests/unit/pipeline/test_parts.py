@@ -152,7 +152,12 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
 
 def fill_mix(pipeline: RLVRPipeline) -> None:
     sources = {"a": RowSource(rows(), 1, True, "a")} if pipeline.config.mix.rows else {}
-    pipeline.mix = Mix(pipeline.config, pipeline.plan, sources)
+    mix_of(pipeline).sources = sources
+
+
+def mix_of(pipeline: RLVRPipeline) -> Mix:
+    (mix,) = [part for part in pipeline.parts if isinstance(part, Mix)]
+    return mix
 
 
 CREDIT = ("reward_mean", "reward_max", "reward_min", "reward_std", "group_reward_std_mean")
@@ -246,6 +251,6 @@ def test_a_checkpoint_that_knows_no_parts_is_gone_on_from(make: Callable[..., RL
 
 
 def go_on(pipeline: RLVRPipeline, saved: Mapping[str, Any], directory: Path) -> None:
-    state = RLState.model_validate(saved)
-    pipeline.mix.load_state(state.mix, directory)
+    RLState.model_validate(saved)
+    pipeline.parts.resume(saved, directory)
     pipeline.restore(directory, saved, 2)

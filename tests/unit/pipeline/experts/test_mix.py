@@ -138,7 +138,9 @@ def test_rows_are_read_as_fine_tuning_reads_them(tiny_model_dir: Path, tmp_path:
     model = {"actor_train.model_args.model_name_or_path": str(tiny_model_dir)}
     given = config({**model, "mix": {"rows": {"a": keys | names}}})
     tokenizer = policy_tokenizer("actor_train", given.actor_train.model_args)
-    (source,) = Mix.load(given, build_plan(given), tokenizer).sources.values()
+    read = Mix(given, build_plan(given))
+    read.prepare(given, build_plan(given))
+    (source,) = read.sources.values()
     assert len(source.rows) == 2
     ids = source.rows.input_ids[: source.rows.lengths[0]][source.rows.response_mask[: source.rows.lengths[0]]]
     assert "ba" in tokenizer.decode(ids.tolist())

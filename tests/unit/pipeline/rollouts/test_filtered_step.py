@@ -19,7 +19,7 @@ from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.errors import AlgorithmError
 from roll.pipeline.agentic.agentic_pipeline import AgenticPipeline
 from roll.pipeline.base_pipeline import RLPipeline
-from roll.pipeline.experts.mix import Mix
+from roll.pipeline.parts import StepParts
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
 from roll.pipeline.rollouts.filtered_step import FewGroupsAlarm, filter_metrics, kept_share, of_kept, updates_of
 from roll.pipeline.shaping.chain import Shaping
@@ -205,7 +205,7 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RLVRPi
     given = config(changes)
     made = RLVRPipeline(given, build_plan(given))
     assert (made.plan.actor_train.updates_per_epoch, made.plan.critic and made.plan.critic.updates_per_epoch) == (4, 2)
-    made.timer, made.mix = Timer(), Mix(made.config, made.plan, {})
+    made.timer = Timer()
     made.clusters = Clusters()  # type: ignore[assignment]
     yield made
     made.close()
@@ -265,7 +265,7 @@ def test_without_a_filter_every_step_makes_the_planned_updates(pipeline: RLVRPip
 
 def test_operators_shape_and_drop_what_is_trained_on_and_not_what_was_sampled(pipeline: RLVRPipeline) -> None:
     shaping = ExperienceOperatorConfig(name="reward_shaping", args={"op": "multiply", "weight": 3.0})
-    pipeline.shaping = Shaping([shaping, ExperienceOperatorConfig(name="std_filter")])
+    pipeline.parts = StepParts([Shaping([shaping, ExperienceOperatorConfig(name="std_filter")])])
     groups = [group(i, 1.0, float(i % 2)) for i in range(8)]
     pipeline.scheduler = Prepared([StepGroups(groups, [])], filters=False)  # type: ignore[assignment]
     metrics = pipeline.step(0)

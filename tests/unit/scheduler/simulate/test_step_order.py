@@ -15,7 +15,6 @@ from roll.distributed.scheduler.simulate.fleet import Fleet
 from roll.distributed.scheduler.simulate.rollouts import SimulatedRollouter
 from roll.distributed.scheduler.simulate.step_model import StepModel
 from roll.distributed.scheduler.virtual_time import run_virtually
-from roll.pipeline.experts.mix import Mix
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
 from roll.utils.spans import Spans
 from roll.utils.timing import Timer
@@ -74,7 +73,6 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RLVRPi
     }
     given = config(changes)
     made = RLVRPipeline(given, build_plan(given))
-    made.mix = Mix(given, made.plan, {})
     assert made.plan.old_log_probs.source == "pass"
     yield made
     made.close()
