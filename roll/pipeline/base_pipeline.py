@@ -57,15 +57,15 @@ from roll.distributed.executor.jobs import RowCredit
 from roll.distributed.executor.rl_clusters import RLClusters
 from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.numbered_tasks import TaskSource
-from roll.distributed.scheduler.rollout_core import StepGroups
+from roll.distributed.scheduler.rollout_core import Keep, StepGroups
 from roll.errors import AlgorithmError, ConfigError
 from roll.pipeline import settings
 from roll.pipeline.display.alarms import GAP, CollapseAlarm, GapAlarm, LengthAlarm
 from roll.pipeline.display.view import Column, Curve, View
-from roll.pipeline.experience.explorer import EarlyRollouter
 from roll.pipeline.experts.mix import Mix
 from roll.pipeline.full_kl import FullKL
-from roll.pipeline.parts import StepContext, StepPart, StepParts
+from roll.pipeline.modes import MODES, RLMode
+from roll.pipeline.parts import GroupSource, StepContext, StepPart, StepParts
 from roll.pipeline.policy_tokenizer import check_teacher, policy_tokenizer
 from roll.pipeline.records.step_records import StepRecords
 from roll.pipeline.rollouts.engine_probe import EngineProbe
@@ -75,7 +75,7 @@ from roll.pipeline.rollouts.rollout_loop import OwnRollouter, load_loop
 from roll.pipeline.rollouts.rollout_metrics import rollout_metrics
 from roll.pipeline.rollouts.rollout_mock import RecordedRollouter, RolloutDump
 from roll.pipeline.rollouts.rollout_report import ReportedRollouter, RolloutReport
-from roll.pipeline.run_in_parts import RunInParts
+from roll.pipeline.run import Run
 from roll.pipeline.saving.checkpoint import HF_MODEL, Checkpoint
 from roll.pipeline.saving.rehearsal import rehearse_saving
 from roll.pipeline.saving.resume_checks import RLState, check_resume, data_place, state_of_roles
@@ -106,18 +106,23 @@ VIEW = View(
 )
 
 
-class RLPipeline(RunInParts):
+class RLPipeline(Run):
     """Holds the clusters and runs the step. A pipeline builds the scheduler around its Rollouter, which says how one
     group of trajectories is made and rewarded, and says how to evaluate."""
 
     view = VIEW
+    config: AlgorithmConfig
+    mode: RLMode
 
     def __init__(self, config: AlgorithmConfig, plan: BatchPlan):
-        super().__init__(config, plan)
+        super().__init__(config, MODES[config.mode](config, lambda: self.interrupts.requested))
+        self.plan = plan
+        self.publisher = self.mode.publisher(config)
+        self.scheduler: GroupSource | None = None  # there once it is built
         self.loop = EventLoopThread("rollouts")
         self.clusters: RLClusters | None = None
         self.temperature = config.actor_infer.generating_args.temperature or 1.0
-        self.source: TaskSource | None = None  # of a process that samples
+        self.tasks: TaskSource | None = None  # of a process that samples what is trained on
         self.rollout_loop: Callable[[Rollouter], Rollouter] | None = None  # the user's own
         self.credit = self.make_credit()
         self.records = StepRecords(config, plan, lambda *told: self.trackers.samples(*told))
@@ -156,21 +161,25 @@ class RLPipeline(RunInParts):
     def load_validation(self) -> None:
         """What validation needs of files; raises ConfigError likewise."""
 
+    @abstractmethod
+    def keep(self) -> Keep | None:
+        """Which groups are worth training on; None: all."""
+
     def prepare(self, checkpoint: Checkpoint | None) -> None:
         """Data are read here although processes could start meanwhile: what is refused must cost no device a
         minute."""
         config = self.config
         if config.samples:
             self.load_validation()
-        self.open_buffer()
+        self.mode.open()
         if config.explores:
             self.rollout_loop = load_loop(config.user_defined_rollout_loop_cls)
             self.recorded = RecordedRollouter(config) if config.rollout_mock.replays else None
-            self.source = self.load_data()
+            self.tasks = self.load_data()
+        self.publisher = self.mode.publisher(self.config)  # the length of the run is known now
+        self.config = self.mode.prepare(self.config, self.plan, checkpoint)
         if config.learns:
             self._prepare_training(checkpoint)
-        else:
-            self.prepare_part(checkpoint)
 
     def _prepare_training(self, checkpoint: Checkpoint | None) -> None:
         for role in self.config.taught:
@@ -183,8 +192,8 @@ class RLPipeline(RunInParts):
             check_taken(self.config, self.plan)
         else:
             state, self.changed_keys = check_resume(checkpoint, self.config, self.plan, RLState)
-            if self.source is not None:
-                data_place(self.source, state.data, checkpoint.path)
+            if self.tasks is not None:
+                data_place(self.tasks, state.data, checkpoint.path)
             self.parts.resume(checkpoint.state.run, checkpoint.path)
         rehearse_saving(self.config)
 
@@ -196,8 +205,7 @@ class RLPipeline(RunInParts):
         if self.rollout_loop is not None:
             rollouter = OwnRollouter(self.rollout_loop(rollouter), self.plan.group_size)
         is_settled = self.plan.bounds.is_in_order and self.late_rewards.is_empty and self.keep() is None
-        if self.explorer is not None and is_settled:
-            rollouter = EarlyRollouter(rollouter, self.explorer)
+        rollouter = self.mode.rollouter(rollouter, is_settled)
         if self.config.runner_state_report_interval:
             report = RolloutReport(self.config.runner_state_report_interval, self.running.actor_infer.loads)
             rollouter = ReportedRollouter(rollouter, report)
@@ -206,15 +214,18 @@ class RLPipeline(RunInParts):
     def begin(self, steps_done: int) -> None:
         if self.config.learns:
             take_over(self.config, self.running)
-        super().begin(steps_done)
+        self.mode.begin(steps_done, self.scheduler, self.history)
+        if self.mode.hands_over:
+            self.publisher.send(self.running, steps_done)
+            self.group_source.published(steps_done)
 
     def step(self, step: int) -> dict[str, float]:
         at, clusters = self.context(step), self.running
         with self.timer("rollout"), self.engines_held():
             groups = self.collect(step)
         groups, shaped = self.parts.after_rollout(at, groups)
-        if self.explorer is not None:
-            return self.hand_over(self.explorer, at, groups)
+        if self.mode.hands_over:
+            return self.hand_over(at, groups)
         with self.timer("gather"):
             samples, trained = self.gather(groups, step)
         report = Once(partial(self.report, groups, trained, step))
@@ -231,6 +242,23 @@ class RLPipeline(RunInParts):
             self.account.ask()
             metrics |= self.publish(step)
         return metrics | self.parts.after_publish(self.context(step), metrics)
+
+    def hand_over(self, at: StepContext, groups: StepGroups) -> dict[str, float]:
+        """Ends a step that is trained on elsewhere. The weights that come out of it are waited for."""
+        with self.timer("hand_over"):
+            self.mode.hand_over(at.step, groups)
+        metrics = self.report(groups, groups.kept, at.step)
+        self.parts.before_publish(at, metrics)
+        self.account.ask()
+        return metrics | self.publish(at.step)
+
+    def publish(self, step: int) -> dict[str, float]:
+        """The weights go to the engines, where they are due. Returns metrics."""
+        is_last = step + 1 == self.config.max_steps
+        with self.timer("weight_sync"):
+            if is_last and self.mode.hands_over and self.config.eval_steps <= 0:  # nobody asks the engines any more
+                return {}
+            return self.publisher.publish(self.running, self.group_source, step + 1, is_last)
 
     def context(self, step: int) -> StepContext:
         """What the parts may use of a step at this moment."""
@@ -287,6 +315,18 @@ class RLPipeline(RunInParts):
     def filters(self) -> bool:
         """True if groups of a step may be dropped."""
         return self.group_source.filters or self.parts.filters
+
+    @property
+    def source(self) -> TaskSource:
+        """The tasks to train on, once they are loaded."""
+        assert self.tasks is not None
+        return self.tasks
+
+    @property
+    def group_source(self) -> GroupSource:
+        """Whatever gives the steps their groups, once it is built."""
+        assert self.scheduler is not None
+        return self.scheduler
 
     @property
     def running(self) -> RLClusters:
@@ -369,7 +409,10 @@ class RLPipeline(RunInParts):
         self.loop.close()
         if self.clusters is not None:
             self.clusters.close()
-        self.close_buffer()
+        self.mode.close()
+
+    def checkpoint_saved(self, steps_done: int) -> None:
+        self.group_source.saved(steps_done)
 
 
 def _explained(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -28,7 +28,7 @@ from roll.pipeline.saving.checkpoint import Checkpoint, CheckpointStore
 from roll.pipeline.saving.driver_state import DriverState, write_state
 from roll.pipeline.saving.hub import HubPushes, hub_pushes
 from roll.pipeline.tracking.build import make_trackers
-from roll.pipeline.tracking.local import METRICS_FILE, read_metrics, write_metrics
+from roll.pipeline.tracking.local import METRICS_FILE, MetricHistory, Row, write_metrics
 from roll.pipeline.tracking.tracker import Trackers
 from roll.utils.logging import configure_logging
 from roll.utils.secrets import find_secrets
@@ -40,8 +40,35 @@ FAILED = 1
 BAD_CONFIGURATION = 2
 STOPPED = 130
 
-Row = tuple[int, Mapping[str, float]]
-"""The steps done, and the metrics of the last of them."""
+
+def measures_after(config: RunConfig, steps_done: int) -> bool:
+    """True if the model is evaluated after so many steps."""
+    every = config.eval_steps
+    return every > 0 and (steps_done == config.max_steps or steps_done % every == 0)
+
+
+class RunMode:
+    """What a process does of its run: here all of it. `pipeline/modes.py` has others, for reinforcement learning."""
+
+    takes_steps: ClassVar[bool] = True
+    """False of a process that only measures."""
+    saves: ClassVar[bool] = True
+    """True if it writes checkpoints."""
+
+    def find_checkpoint(self, store: CheckpointStore, resume_from: bool | str) -> Checkpoint | None:
+        """The checkpoint to go on from. `resume_from`: resume_from_checkpoint."""
+        return store.resolve(resume_from)
+
+    def steps_done(self, checkpoint: Checkpoint | None) -> int:
+        """The steps that are done when the run begins."""
+        return checkpoint.state.steps_done if checkpoint is not None else 0
+
+    def measures_first(self, config: RunConfig, steps_done: int, history: MetricHistory) -> bool:
+        """True if the model is evaluated before the next step."""
+        return steps_done == 0 and config.validates_first
+
+    def show(self, metrics: Mapping[str, float]) -> None:
+        """Called with what a process has measured that takes no steps."""
 
 
 class Run(ABC):
@@ -53,22 +80,23 @@ class Run(ABC):
     """
 
     view: ClassVar[View]
-    display: Display
-    trackers: Trackers
-    hub: HubPushes | None
 
-    def __init__(self, config: RunConfig):
-        self.config = config
+    def __init__(self, config: RunConfig, mode: RunMode | None = None):
+        """`mode`: None where the process does the whole run."""
+        self.config, self.mode = config, mode or RunMode()
         self.output_dir = Path(config.output_dir)
         self.checkpoints = CheckpointStore(config.checkpoint_dir, config.max_ckpt_to_keep, config.verify_checkpoint)
         self.interrupts = Interrupts(config.interrupt_timeout)
         self.account = Account(config)
         self.record = RunRecord(Path(config.logging_dir), self.view)
+        self.display: Display = make_display(None, self.view.columns)  # until it is known where the run is shown
+        self.trackers = Trackers({})
+        self.hub: HubPushes | None = None
         self.timer = Timer(on_enter=lambda phase: self.display.phase(phase), on_leave=self.account.phase)
         self.exit_code = FAILED
         self.failure: RollError | None = None
         """What the run ended with, where that was an error; known once it has ended."""
-        self._rows: list[Row] = []
+        self.history = MetricHistory()
         self._steps_done = self._saved = 0
 
     def prepare(self, checkpoint: Checkpoint | None) -> None:
@@ -139,7 +167,7 @@ class Run(ABC):
     @property
     def rows(self) -> Sequence[Row]:
         """The metrics so far, those before a resume included."""
-        return self._rows
+        return self.history.rows
 
     def save_now(self) -> Path | None:
         """The checkpoint of the steps done, written if it is not there. Call it between two steps. None where nothing
@@ -193,11 +221,11 @@ class Run(ABC):
 
     def _run(self) -> Iterator[Row]:
         started = time.perf_counter()
-        checkpoint = self.find_checkpoint()
+        checkpoint = self.mode.find_checkpoint(self.checkpoints, self.config.resume_from_checkpoint)
         self.prepare(checkpoint)
-        if self.config.counts_epochs and self.config.takes_steps:
+        if self.config.counts_epochs and self.mode.takes_steps:
             raise ConfigError("num_train_epochs: a run of this kind does not count rows. Set max_steps.")
-        steps_done = self.begins_at(checkpoint)
+        steps_done = self.mode.steps_done(checkpoint)
         self.record.begin(self.config, steps_done)
         self.trackers = self._start_trackers(steps_done)
         failed = True
@@ -219,11 +247,14 @@ class Run(ABC):
                     key,
                     self.config.max_steps,
                 )
-            if checkpoint is not None and self.config.takes_steps:
-                self._rows = [*read_metrics(checkpoint.path / METRICS_FILE)]
-            self.display.start(steps_done, self.config.max_steps if self.config.takes_steps else 0)
+            if checkpoint is not None and self.mode.takes_steps:
+                self.history.load(checkpoint.path / METRICS_FILE)
+            self.display.start(steps_done, self.config.max_steps if self.mode.takes_steps else 0)
             self._steps_done = self._saved = steps_done
-            yield from self._loop(steps_done)
+            if self.mode.takes_steps:
+                yield from self._loop(steps_done)
+            else:
+                self._measure(steps_done)
             failed = False
         finally:
             gc.unfreeze()  # the process may have more to do: another stage
@@ -232,19 +263,11 @@ class Run(ABC):
     @property
     def _known_steps(self) -> int | None:
         """Of the run, where no rows have to be counted first."""
-        return self.config.max_steps if self.config.takes_steps and not self.config.counts_epochs else None
-
-    def find_checkpoint(self) -> Checkpoint | None:
-        """The one to go on from."""
-        return self.checkpoints.resolve(self.config.resume_from_checkpoint)
-
-    def begins_at(self, checkpoint: Checkpoint | None) -> int:
-        """The steps that are done."""
-        return checkpoint.state.steps_done if checkpoint is not None else 0
+        return self.config.max_steps if self.mode.takes_steps and not self.config.counts_epochs else None
 
     def has_work(self, steps_done: int) -> bool:
         """False if nothing is to be started."""
-        return not self.config.takes_steps or steps_done < self.config.max_steps
+        return not self.mode.takes_steps or steps_done < self.config.max_steps
 
     def _start_trackers(self, steps_done: int) -> Trackers:
         """Before anything that takes minutes and devices: a service may refuse."""
@@ -253,23 +276,22 @@ class Run(ABC):
             self.config.tracker_kwargs,
             self.config.logging_dir,
             self.config.model_dump(mode="json"),
-            steps_done + 1 if steps_done and self.config.takes_steps else 0,
+            steps_done + 1 if steps_done and self.mode.takes_steps else 0,
         )
 
-    def measures_first(self, steps_done: int) -> bool:
-        """Whether the model is evaluated before the next step."""
-        return steps_done == 0 and self.config.validates_first
-
-    def measures_after(self, steps_done: int) -> bool:
-        """Whether it is evaluated after so many steps."""
-        every = self.config.eval_steps
-        return every > 0 and (steps_done == self.config.max_steps or steps_done % every == 0)
+    def _measure(self, steps_done: int) -> None:
+        """What a process does that takes no steps."""
+        metrics = self.evaluate(steps_done)
+        self.history.append(steps_done, metrics)
+        self._report()
+        self.mode.show(metrics)
 
     def _loop(self, steps_done: int) -> Iterator[Row]:
         config = self.config
         self.interrupts.patient = True
-        if self.measures_first(steps_done) and (metrics := self.evaluate(steps_done)):
-            self._rows.append((steps_done, metrics))
+        first = self.mode.measures_first(config, steps_done, self.history)
+        if first and (metrics := self.evaluate(steps_done)):
+            self.history.append(steps_done, metrics)
             self._report()
         gc.freeze()  # what was imported and built stays: a full collection over it takes .3 s, in the middle of a step
         self.account.begin()
@@ -281,21 +303,21 @@ class Run(ABC):
                 break
             steps_done = self._steps_done = steps_done + 1
             last = steps_done == config.max_steps
-            validated = self.measures_after(steps_done) and not self.interrupts.requested
+            validated = measures_after(config, steps_done) and not self.interrupts.requested
             if validated:
                 with self.timer("validate"):
                     metrics |= self.evaluate(steps_done)
             metrics |= self.account.metrics(steps_done)
-            self._rows.append((steps_done, metrics | self.timer.metrics()))
+            self.history.append(steps_done, metrics | self.timer.metrics())
             if config.save_steps > 0 and (last or steps_done % config.save_steps == 0):
                 with self.timer("checkpoint"):
                     self._save(steps_done)
                 self._saved = steps_done
-                self._rows[-1] = (steps_done, metrics | self.timer.metrics())
-            self.account.look(*self._rows[-1])
+                self.history.replace_last(steps_done, metrics | self.timer.metrics())
+            self.account.look(*self.history.last)
             if last or validated or self.interrupts.requested or steps_done % config.logging_steps == 0:
                 self._report()
-            yield self._rows[-1]
+            yield self.history.last
         if self.interrupts.requested and self._saved < steps_done:
             self._save(steps_done)
         self.account.end()
@@ -303,14 +325,16 @@ class Run(ABC):
 
     def _report(self) -> None:
         """Tells trackers and terminal of the newest row."""
-        steps_done, metrics = self._rows[-1]
+        steps_done, metrics = self.history.last
         self.trackers.log(steps_done, metrics)
         self.display.step(steps_done, metrics)
 
     def _save(self, steps_done: int) -> None:
+        if not self.mode.saves:
+            return
         with self.checkpoints.writing(steps_done) as directory:
             state = self.save(directory)
-            write_metrics(directory / METRICS_FILE, self._rows)
+            write_metrics(directory / METRICS_FILE, self.rows)
             write_state(
                 directory, DriverState(steps_done=steps_done, run=state, config=self.config.model_dump(mode="json"))
             )
@@ -320,13 +344,13 @@ class Run(ABC):
 
     def _finish(self, failed: bool) -> None:
         self.account.close()
-        if not self._rows:
+        if not self.rows:
             self.trackers.close(failed)
             return
-        summary = summarise(self._rows, self.view)
+        summary = summarise(self.rows, self.view)
         place = self.output_dir.absolute()
         files: dict[str, Path] = {"output": place}
-        curves = draw_curves(self._rows, place / "curves.png", self.view, self.config.exp_name)
+        curves = draw_curves(self.rows, place / "curves.png", self.view, self.config.exp_name)
         if curves is not None:
             files["curves"] = curves
         newest = self.checkpoints.latest() if self.config.save_steps > 0 or self.interrupts.requested else None

@@ -69,7 +69,7 @@ class AgenticPipeline(RLPipeline):
         if config.samples:
             self._build_rollouts(self.clusters)
         else:
-            self.scheduler = self.read_groups()
+            self.scheduler = self.mode.source(filters=self.keep() is not None)
         self.clusters.wait_ready()
         self.account.watch(self.clusters)
 

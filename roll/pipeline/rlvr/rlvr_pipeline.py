@@ -108,7 +108,7 @@ class RLVRPipeline(RLPipeline):
         if config.samples:
             self._build_rollouts().wait_ready()
         else:
-            self.scheduler = self.read_groups()
+            self.scheduler = self.mode.source(filters=self.keep() is not None)
         if config.learns and config.save_logging_board_dir is not None:
             self.records.board = LoggingBoard(Path(config.save_logging_board_dir), self.tokenizer)
         self.clusters.wait_ready()

@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 METRICS_FILE = "metrics.jsonl"
 SUMMARY_FILE = "summary.json"
 NO_METRICS = (ValueError, KeyError, TypeError, OverflowError, RecursionError)  # of a killed run, its last line
+Row = tuple[int, Metrics]
+"""The steps done, and the metrics of the last of them."""
 _OTHER_KEYS = frozenset({"step", "time", "bound"})  # of a line, beside its metrics
 
 
@@ -75,6 +77,27 @@ def read_metrics(path: Path) -> list[tuple[int, dict[str, float]]]:
         step, metrics = read_line(line)
         rows.setdefault(step, {}).update(metrics)
     return list(rows.items())
+
+
+class MetricHistory:
+    """The rows of a run so far, those before a resume included."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    @property
+    def last(self) -> Row:
+        return self.rows[-1]
+
+    def load(self, path: Path, last: int | None = None) -> None:
+        """Takes the rows of a metrics.jsonl in place of its own. `last`: the last step of which it wants any."""
+        self.rows = [row for row in read_metrics(path) if last is None or row[0] <= last]
+
+    def append(self, steps_done: int, metrics: Metrics) -> None:
+        self.rows.append((steps_done, metrics))
+
+    def replace_last(self, steps_done: int, metrics: Metrics) -> None:
+        self.rows[-1] = (steps_done, metrics)
 
 
 def read_line(line: str) -> tuple[int, dict[str, float]]:

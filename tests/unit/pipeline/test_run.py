@@ -57,7 +57,7 @@ class Counting(Run):
 
     def _report(self) -> None:
         super()._report()
-        self.at(f"report {self._rows[-1][0]}")
+        self.at(f"report {self.rows[-1][0]}")
 
     def save(self, directory: Path) -> dict[str, Any]:
         self.at("save")
@@ -254,8 +254,8 @@ def test_a_resumed_run_has_the_rows_of_the_whole_run_wherever_they_were_tracked(
     checkpoint = tmp_path / "a" / "checkpoints" / "step_000003"
     resumed = Counting(tmp_path / "b", "never", max_steps=5, resume_from_checkpoint=str(checkpoint), track_with=[])
     assert resumed.run() == 0
-    assert [step for step, _ in resumed._rows] == [0, 1, 2, 3, 4, 5]
-    assert [row["rollout/reward_mean"] for step, row in resumed._rows if step] == [0, 1, 2, 3, 4]
+    assert [step for step, _ in resumed.rows] == [0, 1, 2, 3, 4, 5]
+    assert [row["rollout/reward_mean"] for step, row in resumed.rows if step] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("max_steps", [2, 3])
@@ -266,7 +266,7 @@ def test_a_resumed_run_that_has_done_its_steps_says_so_and_starts_nothing(
     again = Counting(tmp_path, "never", max_steps=max_steps, save_steps=3, resume_from_checkpoint=True)
     assert again.run() == 0
     assert not again.started and again.saved == []
-    assert [step for step, _ in again._rows] == [0, 1, 2, 3]
+    assert [step for step, _ in again.rows] == [0, 1, 2, 3]
     assert f"nothing is left to do: 3 steps are done and max_steps is {max_steps}." in caplog.text
 
 
