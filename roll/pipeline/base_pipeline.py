@@ -42,9 +42,9 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -84,9 +84,13 @@ from roll.pipeline.scoring import StepScores, teacher_scores, token_scores
 from roll.pipeline.shaping.chain import Shaping
 from roll.pipeline.step_credit import StepCredit
 from roll.pipeline.step_samples import StepSamples, gathered
+from roll.pipeline.validation import Validation
 from roll.types.metrics import prefixed
 from roll.types.rollout import Rollouter, TrajectoryGroup
 from roll.utils.once import Once
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 logger = logging.getLogger(__name__)
 
@@ -127,6 +131,7 @@ class RLPipeline(Run):
         self.credit = self.make_credit()
         self.records = StepRecords(config, plan, lambda *told: self.trackers.samples(*told))
         self.few_groups_alarm = FewGroupsAlarm()
+        self.validation: Validation | None = None
         self.changed_keys: frozenset[str] = frozenset()  # settings that are not the checkpoint's
         self.recorded: RecordedRollouter | None = None  # what is trained on instead of new rollouts
         self.late_rewards = LateRewards()
@@ -168,7 +173,7 @@ class RLPipeline(Run):
     def prepare(self, checkpoint: Checkpoint | None) -> None:
         """Data are read here although processes could start meanwhile: what is refused must cost no device a
         minute."""
-        config = self.config
+        config, _ = self.config, self.tokenizer  # one that does not fit is refused, whatever else a run reads
         if config.samples:
             self.load_validation()
         self.mode.open()
@@ -184,7 +189,7 @@ class RLPipeline(Run):
     def _prepare_training(self, checkpoint: Checkpoint | None) -> None:
         for role in self.config.taught:
             teacher, policy = self.config.teacher_roles[role].model_args, self.config.actor_train.model_args
-            check_teacher(role, teacher, policy, policy_tokenizer("actor_train", policy))
+            check_teacher(role, teacher, policy, self.tokenizer)
         if problems := [problem.text for problem in critic_warmup_problems(self.config)]:
             raise ConfigError(*problems)
         self.parts.prepare(self.config, self.plan)
@@ -315,6 +320,11 @@ class RLPipeline(Run):
     def filters(self) -> bool:
         """True if groups of a step may be dropped."""
         return self.group_source.filters or self.parts.filters
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The policy's. Raises ConfigError where there is none that fits."""
+        return policy_tokenizer("actor_train", self.config.actor_train.model_args)
 
     @property
     def source(self) -> TaskSource:

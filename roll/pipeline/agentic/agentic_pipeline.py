@@ -31,7 +31,6 @@ from roll.pipeline.agentic.proxy.metrics import agentic_metrics
 from roll.pipeline.agentic.settings import job_limit_s, manager_of, num_questions
 from roll.pipeline.base_pipeline import RLPipeline
 from roll.pipeline.length import of_known_length
-from roll.pipeline.policy_tokenizer import policy_tokenizer
 from roll.pipeline.step_credit import StepCredit
 from roll.pipeline.step_samples import StepSamples
 from roll.pipeline.validation import Validation, ValidationSet
@@ -51,7 +50,7 @@ class AgenticPipeline(RLPipeline):
 
     def __init__(self, config: AgenticConfig, plan: BatchPlan):
         super().__init__(config, plan)
-        self.validation: Validation | None = None
+        self.job_pool: JobPool | None = None  # there once it is built
 
     def make_credit(self) -> StepCredit:
         return EpisodeCredit(self.config, self.plan)
@@ -65,7 +64,6 @@ class AgenticPipeline(RLPipeline):
         config = self.config
         logger.info("starting Ray")
         self.clusters = RLClusters(config, self.plan, on_lost=self.interrupts.fail)
-        self.tokenizer = policy_tokenizer("actor_train", config.actor_train.model_args)
         if config.samples:
             self._build_rollouts(self.clusters)
         else:
@@ -76,7 +74,7 @@ class AgenticPipeline(RLPipeline):
     def _build_rollouts(self, clusters: RLClusters) -> None:
         """What plays episodes, and what is played for validation."""
         config = self.config
-        self.environments = clusters.start_job_pool(
+        self.job_pool = clusters.start_job_pool(
             ROLE, config.cpu_roles[ROLE], _WORKER, (clusters.config,), config.jobs_per_worker, _placed
         )
         if config.explores:
@@ -84,6 +82,12 @@ class AgenticPipeline(RLPipeline):
         if config.validated:
             self.validation = self._validation(config.validated)
         self.environments.wait_ready()
+
+    @property
+    def environments(self) -> JobPool:
+        """The workers that play episodes, once they are built."""
+        assert self.job_pool is not None
+        return self.job_pool
 
     def _scheduler(self) -> RolloutScheduler:
         config, plan, manager = self.config, self.plan, self.config.train_env_manager

@@ -23,19 +23,17 @@ from roll.pipeline.base_pipeline import RLPipeline
 from roll.pipeline.experience.task_fields import check_tasks
 from roll.pipeline.length import of_known_length
 from roll.pipeline.operators.choice import row_choice
-from roll.pipeline.policy_tokenizer import policy_tokenizer
 from roll.pipeline.records.logging_board import LoggingBoard
 from roll.pipeline.rlvr.judge.engine import JudgeText
 from roll.pipeline.rlvr.judge.service import EngineJudges, LateJudge
 from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter, RewardService
-from roll.pipeline.rlvr.reward_model import RewardModel, answer_readers
+from roll.pipeline.rlvr.reward_model import AnswerReader, RewardModel, answer_readers
 from roll.pipeline.rlvr.reward_service import RewardPools, RewardsByDomain
 from roll.pipeline.rlvr.rewards.table import data_domains
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.rlvr.row_operators import places, read_texts
 from roll.pipeline.rlvr.weighted_credit import WeightedCredit
 from roll.pipeline.rollouts.late_rewards import GroupScorer
-from roll.pipeline.saving.checkpoint import Checkpoint
 from roll.pipeline.settings import sampling_params
 from roll.pipeline.step_credit import StepCredit
 from roll.pipeline.validation import Validation, ValidationSet
@@ -66,13 +64,10 @@ class RLVRPipeline(RLPipeline):
         super().__init__(config, plan)
         self.validation_tasks: Sequence[Sequence[Task]] = ()  # by what is validated
         self.judge_texts: Mapping[str, JudgeText] = {}
+        self.answer_readers: Mapping[str, AnswerReader] = {}
 
     def make_credit(self) -> StepCredit:
         return WeightedCredit(self.config, self.plan)
-
-    def prepare(self, checkpoint: Checkpoint | None) -> None:
-        self.tokenizer = policy_tokenizer("actor_train", self.config.actor_train.model_args)
-        super().prepare(checkpoint)
 
     def load_validation(self) -> None:
         config = self.config
@@ -210,7 +205,7 @@ class RLVRPipeline(RLPipeline):
         return super()._rollout_metrics(groups, trained, step) | found
 
     def evaluate(self, steps_done: int) -> dict[str, float]:
-        if not self.validation_tasks:
+        if self.validation is None or not self.validation_tasks:
             return {}
         engines = self.running.actor_infer
         with self.running.placement.hold(engines.everything):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -13,11 +15,15 @@ from roll.configs.plan.batch_plan import build_plan
 from roll.datasets.row_source import RowSource
 from roll.distributed.executor import roles
 from roll.distributed.scheduler.rollout_core import StepGroups
+from roll.errors import AlgorithmError
 from roll.pipeline.experts.mix import Mix
+from roll.pipeline.modes import RLMode
+from roll.pipeline.parts import ActorJob, Metrics, StepContext, StepPart, StepParts
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
 from roll.pipeline.saving.driver_state import DriverState, read_state, write_state
 from roll.pipeline.saving.resume_checks import RLState
 from roll.types.batch import Rows, SampleSet
+from roll.types.rollout import TrajectoryGroup
 from roll.utils.timing import Timer
 from tests.helpers.configs import config
 from tests.unit.pipeline.rollouts.test_filtered_step import Clusters, Engine, Prepared, Trainer, by_rank, group
@@ -89,6 +95,9 @@ class Saved(Prepared):
 
     def metrics(self) -> dict[str, float]:
         return {"rollout/engine_restarts": 0.0}
+
+    def judged_again(self, groups: StepGroups, completed: Sequence[TrajectoryGroup], step: int) -> StepGroups:
+        return groups
 
     def save(self, directory: Path, ends: bool = False) -> dict[str, Any]:
         return {"data": {"at": 3}, "groups": {"place": 0, "next": 2, "active": []}}
@@ -254,3 +263,155 @@ def go_on(pipeline: RLVRPipeline, saved: Mapping[str, Any], directory: Path) -> 
     RLState.model_validate(saved)
     pipeline.parts.resume(saved, directory)
     pipeline.restore(directory, saved, 2)
+
+
+class Noting(StepPart):
+    """Writes down when it is called."""
+
+    def __init__(self, log: list[str], scores: Mapping[str, Any] = MappingProxyType({})) -> None:
+        self.log, self.given = log, scores
+
+    def after_rollout(self, at: StepContext, groups: StepGroups) -> tuple[StepGroups, Metrics]:
+        self.log.append("after_rollout")
+        return groups, {"shaped": 1.0}
+
+    def before_gather(self, at: StepContext, trained: Sequence[TrajectoryGroup]) -> None:
+        self.log.append(f"before_gather {len(trained)}")
+
+    def scores(self, at: StepContext, samples: Any) -> Mapping[str, Any]:
+        self.log.append("scores")
+        return self.given
+
+    def before_training(self, at: StepContext, scores: Mapping[str, Any]) -> Metrics:
+        self.log.append(f"before_training {sorted(scores)}")
+        return {"probe": 1.0}
+
+    def actor_job(self, at: StepContext, job: ActorJob) -> ActorJob:
+        self.log.append("actor_job")
+        return job
+
+    def before_publish(self, at: StepContext, metrics: Metrics) -> None:
+        self.log.append(f"before_publish of version {at.engine_version}")
+
+    def after_publish(self, at: StepContext, metrics: Metrics) -> Metrics:
+        self.log.append(f"after_publish of version {at.engine_version}")
+        return {"ended": 1.0}
+
+
+def test_parts_are_called_around_the_training_of_a_step(make: Callable[..., RLVRPipeline]) -> None:
+    pipeline, log = make(), list[str]()
+    pipeline.parts = StepParts([Noting(log, {"lesson": None})])
+    metrics = list(pipeline.step(0))
+    assert log == [
+        *("after_rollout", "before_gather 3", "scores"),
+        "before_training ['old_log_probs', 'ref_log_probs', 'values']",
+        *("actor_job", "before_publish of version 0", "after_publish of version 1"),
+    ]
+    own = [name for name in metrics if "/" not in name or name in ("critic/value_loss", "sync/sent_bytes")]
+    assert own == ["probe", "critic/value_loss", "shaped", "sync/sent_bytes", "ended"]
+    clusters: Any = pipeline.clusters
+    assert "lesson" in clusters.actor_train.scores[0] and "lesson" not in clusters.critic.scores[0]
+
+
+def test_a_step_that_trains_on_nothing_calls_what_is_around_it(make: Callable[..., RLVRPipeline]) -> None:
+    pipeline, log = make(), list[str]()
+    pipeline.parts = StepParts([Noting(log)])
+    pipeline.scheduler = Saved([StepGroups([], [group(3, 0.0, 0.0)])])  # type: ignore[assignment]
+    pipeline.step(0)
+    assert log == ["after_rollout", "before_publish of version 0", "after_publish of version 1"]
+
+
+class Handing(RLMode):
+    """Another process trains, in name."""
+
+    hands_over = True
+
+    def hand_over(self, step: int, groups: StepGroups) -> None:
+        self.handed = (step, [each.group_id for each in groups.sampled])
+
+
+def test_a_step_that_is_handed_over_looks_at_its_rollouts_and_trains_nothing(
+    make: Callable[..., RLVRPipeline],
+) -> None:
+    pipeline, log = make(), list[str]()
+    pipeline.parts = StepParts([Noting(log)])
+    pipeline.mode = mode = Handing(pipeline.config, lambda: False)
+    metrics = pipeline.step(0)
+    assert log == ["after_rollout", "before_publish of version 0"]
+    assert mode.handed == (0, [0, 1, 2, 3])
+    assert not [name for name in metrics if name.startswith(("actor/", "critic/"))]
+    assert [*pipeline.timer.metrics()][:3] == ["time/rollout_s", "time/hand_over_s", "time/weight_sync_s"]
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        (
+            [{"old_logprobs": None}],
+            "Noting.scores: 'old_logprobs' is no field of TokenScores. Its fields: ",
+        ),
+        ([{"values": None}], "Noting.scores: 'values' is there already"),
+        ([{"lesson": None}, {"lesson": None}], "Noting.scores: 'lesson' is there already"),
+    ],
+    ids=["unknown", "of the step", "twice"],
+)
+def test_a_score_under_a_name_that_ranks_do_not_know_is_refused_before_they_train(
+    parts: list[dict[str, None]], said: str, make: Callable[..., RLVRPipeline]
+) -> None:
+    pipeline = make()
+    pipeline.parts = StepParts([Noting([], scores) for scores in parts])
+    with pytest.raises(AlgorithmError, match=said):
+        pipeline.step(0)
+    clusters: Any = pipeline.clusters
+    assert not clusters.actor_train.jobs and not clusters.critic.jobs
+
+
+class Late:
+    claims = ()
+
+    def score(self, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
+        return list(groups)
+
+
+def test_late_rewards_come_before_the_dump_and_the_operators(make: Callable[..., RLVRPipeline], tmp_path: Path) -> None:
+    pipeline = make(rollout_mock={"enable": True, "dump_dir": str(tmp_path / "dump")})
+    pipeline.late_rewards.use({"math": Late()}, lambda *claims: nullcontext())
+    pipeline.step(0)
+    first = ["time/rollout_s", "time/reward_s", "time/dump_s", "time/gather_s", "time/score_s"]
+    assert [*pipeline.timer.metrics()][:5] == first
+    assert [file.name for file in (tmp_path / "dump").iterdir()] == ["step_000001.npz"]
+
+
+ALWAYS = ["Shaping", "StepRecords", "Mix", "LengthAlarm", "GapAlarm", "CollapseAlarm"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({}, ["LateRewards", *ALWAYS]),
+        ({"rollout_mock": {"enable": True}}, ["LateRewards", "RolloutDump", *ALWAYS]),
+        ({"rollout_mock": {"enable": True, "mode": "mock"}}, ALWAYS),
+        ({"async_generation_ratio": 1}, ["LateRewards", *ALWAYS[:2], "EngineProbe", *ALWAYS[2:]]),
+        ({"async_generation_ratio": 1, "mode": "train", "experience": {"dir": "x"}}, ["LateRewards", *ALWAYS]),
+        (
+            {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full"},
+            ["LateRewards", *ALWAYS[:2], "FullKL", *ALWAYS[2:]],
+        ),
+    ],
+    ids=["plain", "dump", "mock", "ahead", "in parts", "full KL"],
+)
+def test_settings_say_which_parts_a_run_has(
+    changes: dict[str, Any], parts: list[str], make: Callable[..., RLVRPipeline], tmp_path: Path
+) -> None:
+    if "rollout_mock" in changes:
+        changes = {"rollout_mock": {**changes["rollout_mock"], "dump_dir": str(tmp_path)}}
+    pipeline = make(**changes)
+    assert [type(part).__name__ for part in pipeline.parts] == parts
+
+
+def test_all_that_a_step_uses_is_there_from_construction(make: Callable[..., RLVRPipeline], tmp_path: Path) -> None:
+    pipeline = make()
+    before = {*vars(pipeline)}
+    pipeline.step(0)
+    pipeline.save(tmp_path)
+    assert {*vars(pipeline)} == before
