@@ -72,7 +72,7 @@ class GroupSource(Protocol):
         """The driver's state, as JSON values, with `state_key` among its keys; files go below the directory."""
         ...
 
-    def restore(self, directory: Path, state: Mapping[str, Any] | None, step: int) -> int:
+    def restore(self, directory: Path, state: Mapping[str, Any] | None, step: int, /) -> int:
         """Goes on where `step` steps are done, with what `save` gave under `state_key`. Returns the sampled tokens that
         it goes on with."""
         ...
