@@ -86,13 +86,13 @@ class GroupSource(Protocol):
 class StepContext:
     """What a part may use of the step it is called in.
 
-    step: the number of the step, counted from 0; the weights that learn are of this version
-    plan: counts of the run
-    clusters: roles, with `placement.hold` for what a part needs on their devices
-    source: where the groups come from
-    timer: names phases of the step
-    temperature: the one at which answers are sampled
-    engine_version: the version of the weights that engines have now
+    - step: the number of the step, counted from 0; the weights that learn are of this version
+    - plan: counts of the run
+    - clusters: roles, with `placement.hold` for what a part needs on their devices
+    - source: where the groups come from
+    - timer: names phases of the step
+    - temperature: the one at which answers are sampled
+    - engine_version: the version of the weights that engines have now
     """
 
     step: int

@@ -18,8 +18,8 @@ from roll.utils.timing import Timer
 class StepScores:
     """What models say of the rows of a step, by field of TokenScores.
 
-    per_token: log-probs and values, which credit, the critic and records read as well
-    policy: what the policy's update alone reads, such as hidden states and experts
+    - per_token: log-probs and values, which credit, the critic and records read as well
+    - policy: what the policy's update alone reads, such as hidden states and experts
     """
 
     per_token: Mapping[str, ScoreSet]
