@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from roll.configs.problems import Problem
+from roll.configs.strategies.features import Feature
 from roll.configs.strategies.spec import Choice
+from roll.configs.strategies.table import feature_problem
 
 _COMPILERS = ("g++", "clang++", "c++")
 
 
-def compile_problems(choice: Choice, compiles: bool, who_can: str) -> Iterator[Problem]:
-    """Whatever the machine. `who_can`: strategies that compile."""
-    key = f"{choice.role.name}.use_torch_compile"
-    if choice.worker.use_torch_compile and not compiles:
-        text = f"{key}: {choice.worker.strategy_name} compiles nothing. Strategies that do: {who_can}."
-        yield Problem(f"{text} Or remove it.", (key, choice.name_key))
+def compile_problems(choice: Choice) -> Iterator[Problem]:
+    """Finds a role whose strategy does not compile, whatever the machine."""
+    if choice.worker.use_torch_compile and (problem := feature_problem(choice, Feature.TORCH_COMPILE, "true")):
+        yield problem
 
 
 def compile_machine_problems(choice: Choice) -> Iterator[Problem]:

@@ -6,6 +6,7 @@ from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.head_checks import whole_head_problems
 from roll.configs.plan.derive import compares_vocabulary
 from roll.configs.problems import Problem
+from roll.configs.strategies.spec import Choice
 
 _ESTIMATORS = "k1, k2, k3 or abs"
 
@@ -21,14 +22,13 @@ def full_kl_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         )
     if not compares_vocabulary(config):
         return
-    at = "kl_loss_type: full"
     if config.policy_is_reference:
         yield Problem(
-            f"{at} takes hidden states and the head of a reference of its own; with "
+            "kl_loss_type: full takes hidden states and the head of a reference of its own; with "
             "actor_train.model_args.lora_target the reference is the policy without its adapters, which tells "
             f"log-probs alone. Choose {_ESTIMATORS}, or train all weights.",
             ("kl_loss_type", "actor_train.model_args.lora_target"),
         )
     elif config.reference is not None:
-        roles = ("reference", config.reference), ("actor_train", config.actor_train)
-        yield from whole_head_problems(at, "kl_loss_type", *roles, f"kl_loss_type: {_ESTIMATORS}")
+        reference, policy = Choice(config.roles["reference"], config.reference), ("actor_train", config.actor_train)
+        yield from whole_head_problems("kl_loss_type", "full", reference, policy, f"kl_loss_type: {_ESTIMATORS}")

@@ -4,7 +4,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from roll.configs.problems import Problem
+from roll.configs.strategies.features import Feature
 from roll.configs.strategies.spec import Choice, Package
+from roll.configs.strategies.table import feature_problem
 from roll.utils.imports import is_installed
 
 KERNELS: Mapping[str, Package] = {
@@ -16,18 +18,17 @@ _WRONG = (
 )
 
 
-def fused_head_problems(choice: Choice, takes_kernels: bool) -> Iterator[Problem]:
-    """Whatever the machine."""
+def fused_head_problems(choice: Choice) -> Iterator[Problem]:
+    """Finds what a role cannot do with its kernel, whatever the machine."""
     options, key = choice.worker.model_args.fused_kernel_options, _key(choice)
+    backend = options.impl_backend
     if options.model_fields_set and choice.role.head != "lm":
         at = key.rpartition(".")[0]
         yield Problem(f"{at}: {choice.role.name} computes no log-probs, and has no use for it. Remove it.", (at,))
-    elif options.impl_backend == "liger":
+    elif backend == "liger":
         yield Problem(f"{key}: liger: {_WRONG}. Use {' or '.join(KERNELS)} on GPUs, or torch.", (key,))
-    elif options.impl_backend != "torch" and not takes_kernels:
-        name = choice.worker.strategy_name
-        text = f"{options.impl_backend} with {name}, which divides the head among its ranks. Use torch, or remove it."
-        yield Problem(f"{key}: {text}", (key, choice.name_key))
+    elif backend != "torch" and (problem := feature_problem(choice, Feature.FUSED_HEAD, backend)):
+        yield problem
 
 
 def fused_head_machine_problems(choice: Choice) -> Iterator[Problem]:

@@ -20,8 +20,9 @@ from roll.configs.memory.trained import (
 )
 from roll.configs.model import ModelArgs
 from roll.configs.problems import Problem
+from roll.configs.strategies.features import Feature
 from roll.configs.strategies.spec import Choice, Package
-from roll.configs.strategies.table import STRATEGIES, spec_of
+from roll.configs.strategies.table import feature_problem, strategies_with, supports
 
 PEFT = Package("peft", "lora")
 REFUSED_WORDS: Mapping[str, str] = {  # others of ROLL's
@@ -55,8 +56,8 @@ def reference_problems(reference: WorkerConfig | None, policy: WorkerConfig) -> 
         )
 
 
-def lora_problems(choice: Choice, trains_adapters: bool, who_can: str) -> Iterator[Problem]:
-    """Whatever the machine. `who_can`: strategies that train adapters."""
+def lora_problems(choice: Choice) -> Iterator[Problem]:
+    """Finds what a role that learns cannot do with its LoRA settings, whatever the machine."""
     args, at = choice.worker.model_args, f"{choice.role.name}.model_args"
     key = f"{at}.lora_target"
     if not args.has_lora:
@@ -65,12 +66,8 @@ def lora_problems(choice: Choice, trains_adapters: bool, who_can: str) -> Iterat
                 text = f"{at}.{name} is for LoRA, which lora_target switches on. Set {key}, or remove it."
                 yield Problem(text, (f"{at}.{name}", key))
         return
-    if not trains_adapters:
-        yield Problem(
-            f"{key}: {choice.worker.strategy_name} trains no adapters yet. Strategies that do: {who_can}. Or remove "
-            "lora_target, and all weights are trained.",
-            (key, choice.name_key),
-        )
+    if problem := feature_problem(choice, Feature.LORA, ", ".join(args.lora_target)):
+        yield problem
     for word in args.lora_target:
         if word in REFUSED_WORDS:
             yield Problem(f"{key}: {word}: {REFUSED_WORDS[word]}.", (key,))
@@ -94,7 +91,7 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
     shape, _ = model_shape(model, choice.role.head or "lm")
     if shape is None or not args.has_lora:
         return
-    experts = spec_of(choice.worker.strategy_name).adapts_experts
+    experts = supports(choice, Feature.LORA_EXPERTS)
     files = MIXTRAL_FILES if experts and model.get("model_type") == "mixtral" else {}
     weights = list(linear(shape, experts))
     layers = [renamed(weight.name.removesuffix(".weight"), files) for weight in weights]
@@ -104,7 +101,8 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
             text = f"{key}: no linear layer of the model is named {word}. It has {', '.join(there)}"
             mixture = shape.experts_per_token and not experts
             why = f" (with {choice.worker.strategy_name} the experts of a mixture get no adapters;" if mixture else ""
-            why += f" with {', '.join(_adapting_experts())} they do)" if mixture else ""
+            others = ", ".join(strategies_with(Feature.LORA_EXPERTS, choice.role.use))
+            why += f" with {others} they do)" if mixture else ""
             yield Problem(f"{text}{why}, or write {ALL_LINEAR}.", (key,))
     chosen = adapted(shape, args, experts)
     if args.use_rslora and any(weight.cut == "expert" for weight in chosen):
@@ -158,10 +156,6 @@ def _part_problems(modules: Sequence[str], args: ModelArgs, key: str) -> Iterato
         if any(other in there and other not in chosen for other in others):
             text = f"{key}: {', '.join(partners)} are one parameter in Megatron, of which only a part is named"
             yield Problem(f"{text}. Name all of them, or none.", (key,))
-
-
-def _adapting_experts() -> list[str]:
-    return [name for name, spec in STRATEGIES.items() if spec.adapts_experts]
 
 
 def other_form(saved: Mapping[str, Any], args: ModelArgs) -> str | None:

@@ -4,7 +4,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from roll.configs.problems import Problem
+from roll.configs.strategies.features import Feature
 from roll.configs.strategies.spec import Choice
+from roll.configs.strategies.table import feature_problem
 
 # Keys of config.json, by family, for how many experts a layer has.
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -12,14 +14,13 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_expe
 _CORRECTED = ("deepseek_v2", "deepseek_v3", "glm4_moe", "glm4_moe_lite")  # transformers gives them no such loss
 
 
-def balance_problems(choice: Choice, balances: bool, who_can: str) -> Iterator[Problem]:
-    """Whatever the model. `who_can`: strategies that add the load-balancing loss."""
+def balance_problems(choice: Choice) -> Iterator[Problem]:
+    """Finds what keeps a role that learns from a load-balancing loss, whatever the model."""
     args, key = choice.worker.model_args, _key(choice)
     if not args.moe_aux_loss_coef:
         return
-    if not balances:
-        text = f"{key}: {choice.worker.strategy_name} adds no load-balancing loss. Strategies that do: {who_can}."
-        yield Problem(f"{text} Or remove it.", (key, choice.name_key))
+    if problem := feature_problem(choice, Feature.MOE_AUX_LOSS, f"{args.moe_aux_loss_coef:g}"):
+        yield problem
     for other, is_on, why in (
         (
             f"{choice.role.name}.use_torch_compile",

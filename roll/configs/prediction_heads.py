@@ -8,7 +8,9 @@ from typing import Any
 from roll.configs.cluster import WorkerConfig
 from roll.configs.problems import Problem
 from roll.configs.roles import Role
+from roll.configs.strategies.features import Feature
 from roll.configs.strategies.spec import Choice
+from roll.configs.strategies.table import feature_problem
 from roll.utils.json_files import read_object
 
 HEAD_FACT = "a head for further tokens that is trained (mtp_training_mode)"  # of a saved state
@@ -17,18 +19,17 @@ NUM_HEADS = "num_nextn_predict_layers"  # of config.json
 _FAMILIES = ("deepseek_v3", "glm4_moe", "glm4_moe_lite")  # whose files hold a head as the layer behind the last
 
 
-def head_training_problems(choice: Choice, trains_heads: bool, who_can: str) -> Iterator[Problem]:
-    """Of a role that learns. `who_can`: strategies that train heads for further tokens."""
+def head_training_problems(choice: Choice) -> Iterator[Problem]:
+    """Finds what keeps a role that learns from training heads for further tokens."""
     worker, key = choice.worker, _key(choice)
     mode = worker.mtp_training_mode
-    if not worker.trains_prediction_head:
+    if mode is None or not worker.trains_prediction_head:
         return
     if "mtp_training_mode" not in choice.role.reads:
         yield Problem(f"{key}: {mode}: heads are trained by actor_train alone. Remove it.", (key,))
         return
-    if not trains_heads:
-        text = f"{key}: {mode} with {worker.strategy_name}, which trains no heads for further tokens. Strategies that "
-        yield Problem(f"{text}do: {who_can}. Or set it to disabled.", (key, choice.name_key))
+    if problem := feature_problem(choice, Feature.MTP_TRAINING, mode):
+        yield problem
         return
     if worker.model_args.has_lora:
         other = f"{choice.role.name}.model_args.lora_target"

@@ -6,20 +6,18 @@ from typing import Any
 
 from roll.configs.cluster import WorkerConfig
 from roll.configs.problems import Problem
+from roll.configs.strategies.features import Feature
 from roll.configs.strategies.spec import Choice
+from roll.configs.strategies.table import feature_problem
 
 
-def prefix_sharing_problems(choice: Choice, shares: bool, who_can: str) -> Iterator[Problem]:
-    """Finds what keeps a role from `use_prefix_sharing: on`. `who_can`: strategies that share prefixes."""
+def prefix_sharing_problems(choice: Choice) -> Iterator[Problem]:
+    """Finds what keeps a role from `use_prefix_sharing: on`."""
     worker, key = choice.worker, f"{choice.role.name}.use_prefix_sharing"
     if worker.use_prefix_sharing != "on":
         return
-    if not shares:
-        name = worker.strategy_name
-        text = (
-            f"{key}: on with {name}, whose attention takes no trees. Strategies that do: {who_can}. Or set it to off."
-        )
-        yield Problem(text, (key, choice.name_key))
+    if problem := feature_problem(choice, Feature.PREFIX_SHARING, "on"):
+        yield problem
         return
     for other, why in obstacles(worker, choice.role.learns).items():
         text = f"{key}: on with {choice.role.name}.{other}, {why}. Remove one of the two."

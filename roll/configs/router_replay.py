@@ -6,21 +6,19 @@ from typing import Any
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.mixture import has_experts
 from roll.configs.problems import Problem
+from roll.configs.strategies.features import Feature
 from roll.configs.strategies.spec import Choice
-from roll.configs.strategies.table import STRATEGIES, spec_of
+from roll.configs.strategies.table import feature_problem
 
 
-def router_replay_problems(choice: Choice, replays: bool, who_can: str) -> Iterator[Problem]:
-    """Of a role that learns. `who_can`: strategies that train with given experts."""
+def router_replay_problems(choice: Choice) -> Iterator[Problem]:
+    """Finds what keeps a role that learns from training with experts that were chosen before."""
     worker, key = choice.worker, _key(choice)
     mode = worker.router_replay.mode
     if not worker.router_replay.is_on:
         return
-    if not replays:
-        text = (
-            f"{key}: {mode} with {worker.strategy_name}, whose routers take no experts. Strategies that can: {who_can}."
-        )
-        yield Problem(text, (key, choice.name_key))
+    if problem := feature_problem(choice, Feature.ROUTER_REPLAY, mode):
+        yield problem
     if worker.use_torch_compile:
         other = f"{choice.role.name}.use_torch_compile"
         text = f"{key}: {mode} with {other}: true, whose code has no place for experts. Set that to false."
@@ -35,11 +33,9 @@ def rollout_routes_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     key, mode = "actor_train.router_replay.mode", config.actor_train.router_replay.mode
     if mode != "R3":
         return
-    name, at = config.actor_infer.strategy_name, "actor_infer.strategy_args.strategy_name"
-    if not spec_of(name).tells_routes:
-        who_can = ", ".join(own for own, spec in STRATEGIES.items() if spec.tells_routes)
-        text = f"{key}: R3 with {name}, which does not say which experts its tokens went to. Engines that do: {who_can}"
-        yield Problem(f"{text}. Or use R2.", (key, at))
+    engine = Choice(config.roles["actor_infer"], config.actor_infer)
+    if problem := feature_problem(engine, Feature.ROUTE_REPORTS, mode, key, remedy="use R2"):
+        yield problem
     if config.mode in ("explore", "train") or config.experience.reuse.enable:
         reuse = "mode" if config.mode in ("explore", "train") else "experience.reuse.enable"
         yield Problem(f"{key}: R3 with {reuse}: stored experiences hold no experts. Use R2.", (key, reuse))

@@ -8,8 +8,9 @@ from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.cluster import WorkerConfig
 from roll.configs.mixture import has_experts
 from roll.configs.problems import Problem
+from roll.configs.strategies.features import Feature
 from roll.configs.strategies.spec import Choice
-from roll.configs.strategies.table import STRATEGIES, spec_of
+from roll.configs.strategies.table import feature_problem, spec_of
 
 _LORA = "actor_train.model_args.lora_target"
 
@@ -30,13 +31,8 @@ def sent_adapter_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         text = f"{key}: true sends LoRA adapters to the engine, and actor_train trains none. Set {_LORA}, or remove it."
         yield Problem(text, (key, _LORA))
         return
-    if not spec_of(trainer.strategy_name).sends_adapters:
-        who_can = ", ".join(name for name, spec in STRATEGIES.items() if spec.sends_adapters)
-        yield Problem(
-            f"{key}: true with {trainer.strategy_name}, which merges adapters into the weights that it sends. "
-            f"Strategies that send adapters: {who_can}. Or remove it.",
-            (key, "actor_train.strategy_args.strategy_name"),
-        )
+    if problem := feature_problem(Choice(config.roles["actor_train"], trainer), Feature.LORA_SYNC, "true", key):
+        yield problem
     if args.additional_target:
         at, words = "actor_train.model_args.additional_target", ", ".join(args.additional_target)
         text = f"{key}: true sends adapters alone, but {at} trains {words} in full. Remove one of them."
@@ -44,10 +40,10 @@ def sent_adapter_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     if any(word.rpartition(".")[2] == "lm_head" for word in args.lora_target):
         text = f"{key}: true sends no adapter of lm_head, which {_LORA} names. Remove one of them."
         yield Problem(text, (key, _LORA))
-    most = spec_of(config.actor_infer.strategy_name).largest_adapter
-    if args.lora_rank > most:
-        at = "actor_train.model_args.lora_rank"
-        text = f"{key}: true with {at}: {args.lora_rank}; {config.actor_infer.strategy_name} takes at most {most}"
+    sync = spec_of(config.actor_infer.strategy_name).lora_sync
+    if sync is not None and args.lora_rank > sync.max_rank:
+        at, engine = "actor_train.model_args.lora_rank", config.actor_infer.strategy_name
+        text = f"{key}: true with {at}: {args.lora_rank}; {engine} takes at most {sync.max_rank}"
         yield Problem(f"{text}. Lower it, or remove {key}.", (key, at))
 
 
@@ -71,5 +67,6 @@ def _key(config: AlgorithmConfig, role: str) -> str:
 
 
 def _switch(role: str, worker: WorkerConfig) -> str:
-    name = spec_of(worker.strategy_name).adapter_key
-    return f"{role}.strategy_args.strategy_config.{name}" if name and worker.strategy_config.get(name) else ""
+    sync = spec_of(worker.strategy_name).lora_sync
+    is_on = sync is not None and worker.strategy_config.get(sync.key)
+    return f"{role}.strategy_args.strategy_config.{sync.key}" if sync and is_on else ""

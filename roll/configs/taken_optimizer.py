@@ -3,24 +3,23 @@
 from collections.abc import Iterator
 
 from roll.configs.problems import Problem
+from roll.configs.strategies.features import Feature
 from roll.configs.strategies.spec import Choice
+from roll.configs.strategies.table import feature_problem
 
 
 def optimizer_from_key(role: str) -> str:
     return f"{role}.training_args.optimizer_from"
 
 
-def taken_optimizer_problems(choice: Choice, takes_over: bool, who_can: str) -> Iterator[Problem]:
-    """Whatever the machine. `who_can`: strategies that take one over."""
+def taken_optimizer_problems(choice: Choice) -> Iterator[Problem]:
+    """Finds what keeps a role from beginning with the optimizer of another run, whatever the machine."""
     worker, key = choice.worker, optimizer_from_key(choice.role.name)
-    if worker.training_args.optimizer_from is None:
+    source = worker.training_args.optimizer_from
+    if source is None:
         return
-    if not takes_over:
-        yield Problem(
-            f"{key}: {worker.strategy_name} cannot begin with the optimizer of another run. Strategies that can: "
-            f"{who_can}. Or begin with a fresh one.",
-            (key, choice.name_key),
-        )
+    if problem := feature_problem(choice, Feature.OPTIMIZER_FROM, source):
+        yield problem
     elif worker.model_args.has_lora:
         yield Problem(
             f"{key}: with lora_target a saved model holds the adapters of its run, and new ones have no moments yet. "

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from transformers import AutoModelForCausalLM
 
-from roll.configs.strategies.table import STRATEGIES
+from roll.configs.strategies.features import Feature
+from roll.configs.strategies.table import strategies_with
 from tests.contract import train_strategy as contract
 from tests.contract.train_strategy import Case
 from tests.helpers.pages import snippets, write_files
@@ -149,7 +150,7 @@ def test_a_run_may_begin_with_the_optimizer_of_another_under_its_own_schedule(
 ) -> None:
     """Where its spec says so: weights and moments go on exactly, and the rate begins at its peak again."""
     pool = rank_pool(case.world_size)
-    if case.strategy_name not in [name for name, spec in STRATEGIES.items() if spec.takes_over]:
+    if case.strategy_name not in strategies_with(Feature.OPTIMIZER_FROM, "train"):
         refusals = pool.run(contract.takes_nothing_over, case, tiny_tied_model_dir)
         assert all("cannot begin with the optimizer of another run" in said for said in refusals)
         return

@@ -11,6 +11,7 @@ from typing import Any
 from roll.configs.device_mapping import parse_device_mapping
 from roll.configs.load.defaults import DEVICES_PER_NODE
 from roll.configs.problems import Problem, ids_text
+from roll.configs.strategies.features import Feature
 from roll.configs.strategies.table import NOTHING_KNOWN, spec_of
 
 TRANSFORMER_ENGINE: Mapping[str, tuple[str, ...]] = {
@@ -105,7 +106,7 @@ def _devices(
         and all(type(each) is int and each > 0 for each in sizes.values())
     ):
         wanted, why = math.prod(sizes.values()), " x ".join(f"{key} {each}" for key, each in sizes.items())
-    elif spec is not NOTHING_KNOWN and not spec.devices_per_worker:
+    elif spec is not NOTHING_KNOWN and Feature.MULTI_DEVICE_WORKER not in spec.supports:
         wanted, why = 1, f"{name} has one device per worker"
     else:
         return section

@@ -11,6 +11,7 @@ from roll.configs.plan.run_plan import RunPlan, TrainPlan
 from roll.configs.prefix_sharing import obstacles
 from roll.configs.problems import ids_text
 from roll.configs.run import RunConfig
+from roll.configs.strategies.features import FEATURES, Feature
 from roll.configs.strategies.table import spec_of
 from roll.utils.text import table
 
@@ -134,8 +135,8 @@ def _tree_rows(plan: RunPlan, roles: Mapping[str, WorkerConfig]) -> Iterator[tup
         if not worker.shares_prefixes:
             continue
         found = [f"{key}, {why}" for key, why in obstacles(worker, role in plan.trains).items()]
-        if not spec_of(worker.strategy_name).shares_prefixes:
-            found = [f"{worker.strategy_name}, whose attention takes no trees"]
+        if Feature.PREFIX_SHARING not in spec_of(worker.strategy_name).supports:
+            found = [f"{worker.strategy_name} does not {FEATURES[Feature.PREFIX_SHARING].does}"]
         how = f"; off here: {found[0]}" if found else ", tokens that rows of a micro batch begin with are computed once"
         yield "prefix sharing", f"{role}: {worker.use_prefix_sharing}{how}"
 

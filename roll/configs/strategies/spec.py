@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from roll.configs.own_hooks import ask, findings
+from roll.configs.problems import did_you_mean
+from roll.configs.strategies.features import OLD_KEYWORDS, Feature
+from roll.errors import ConfigError
+from roll.utils.text import show
 
 if TYPE_CHECKING:
     from roll.configs.cluster import WorkerConfig
@@ -37,6 +41,15 @@ class ShareKey:
     name: str
     own_default: float
     holds_everything: bool
+
+
+@dataclass(frozen=True)
+class LoraSync:
+    """How an engine gets LoRA adapters apart from the weights. `key`: the key of strategy_config that asks for it.
+    `max_rank`: the largest rank of an adapter that the engine takes."""
+
+    key: str
+    max_rank: int
 
 
 @dataclass(frozen=True)
@@ -76,7 +89,8 @@ class StrategySpec:
     """One strategy. Paths are `package.module:object`, imported when they are asked for; "" where there is nothing to
     ask.
 
-    `classes`: what it can do, and the class that does it; `planned`: what it will do, and does not yet.
+    `classes`: what it can do, and the class that does it; `planned`: what it will do, and does not yet. `supports`: its
+    features, a set of `Feature` or of their names. ConfigError for an unknown feature and for a keyword of old specs.
     """
 
     name: str
@@ -84,25 +98,8 @@ class StrategySpec:
     planned: tuple[Use, ...] = ()
     heads: tuple[Head, ...] = ("lm",)
     packages: tuple[Package, ...] = ()
-    devices_per_worker: bool = False  # several devices may form one worker
-    adapts: bool = False  # a role that learns may train LoRA adapters
-    sends_adapters: bool = False  # by themselves, not merged into weights
-    adapter_key: str = ""  # key of strategy_config by which an engine gets them so
-    largest_adapter: int = 0  # the rank up to which it does
-    adapts_experts: bool = False  # on each matrix of each expert of a mixture, too
-    takes_over: bool = False  # a run may begin with the moments of another one's optimizer
-    balances: bool = False  # a mixture may train with a load-balancing loss
-    replays: bool = False  # a mixture may train with given experts
-    trains_heads: bool = False  # a model's head for further tokens may be trained with it
-    tells_routes: bool = False  # an engine that says which experts the tokens of its answers went to
-    offloads_activations: bool = False  # what waits for the backward pass may do so in host memory
-    compiles: bool = False  # its model may run by torch.compile
-    head_kernels: bool = False  # a kernel may compute its log-probs from hidden states
-    hands_over_head: bool = False  # a student may get its hidden states and its head
-    runs_transformers: bool = False  # its model is a module of transformers
-    packs: bool = False  # rows may stand one after the other in one sequence
-    shares_prefixes: bool = False  # of rows, each computed once (use_prefix_sharing)
-    shares_sequences: bool = False  # that sequence may be divided over ranks (ulysses_size)
+    supports: frozenset[Feature] = frozenset()
+    lora_sync: LoraSync | None = None  # of an engine that gets LoRA adapters apart from the weights
     settings: str = ""  # the class (roll.configs.base:Settings) that strategy_config must fit
     problems: str = ""  # (Choice) -> Problems that hold on any machine
     warnings: str = ""  # (Choice) -> texts
@@ -119,6 +116,15 @@ class StrategySpec:
     narrows: tuple[str, ...] = NARROWING  # sampling settings that change the distribution its log-probs are of
     retired: Mapping[str, str] = field(default_factory=dict)  # keys that older engines had, and why they do nothing
 
+    def __new__(cls, *arguments: Any, **keywords: Any) -> StrategySpec:
+        if old := [f"{name} is now {OLD_KEYWORDS[name]}" for name in keywords if name in OLD_KEYWORDS]:
+            where = "see docs/adding_a_strategy.md and roll/configs/strategies/features.py"
+            raise ConfigError(f"StrategySpec has no keywords of this name any more: {', '.join(old)} ({where}).")
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "supports", _features(self.name, self.supports))
+
     @property
     def uses(self) -> tuple[Use, ...]:
         return (*self.classes, *self.planned)
@@ -134,3 +140,15 @@ class StrategySpec:
     def findings(self, path: str, kind: type[T], *arguments: Any) -> list[T]:
         """All that the function at one of the paths finds; nothing where there is none."""
         return findings(f"strategy {self.name}", path, kind, *arguments) if path else []
+
+
+def _features(name: str, given: Iterable[str]) -> frozenset[Feature]:
+    """The features of a spec. ConfigError for what is no set of features."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ConfigError(f"strategy {name}: supports: {show(given)} is no set of features. Write {{Feature.LORA}}.")
+    known = tuple(Feature)
+    for feature in given:
+        if feature not in known:
+            hint = did_you_mean(str(feature), known) or f" Known: {', '.join(known)}."
+            raise ConfigError(f"strategy {name}: supports: there is no feature {show(feature)}.{hint}")
+    return frozenset(map(Feature, given))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from roll.configs.strategies.spec import ModelRegistry, Package, ShareKey, StrategySpec
+from roll.configs.problems import Problem
+from roll.configs.strategies.features import FEATURES, Feature
+from roll.configs.strategies.spec import Choice, LoraSync, ModelRegistry, Package, ShareKey, StrategySpec
 from roll.utils.imports import resolve
 
 if TYPE_CHECKING:
@@ -18,6 +20,16 @@ _CLASSES, _CONFIGS = "roll.distributed.strategy", "roll.configs.strategies"
 _REGISTRIES = "roll.pipeline.start.engine_models"
 _MEMORY = "roll.configs.memory"
 _SIZES = ("tensor_parallel_size", "tp_size", "pipeline_parallel_size", "pp_size")
+_TRANSFORMERS = frozenset({
+    Feature.TRANSFORMERS_MODEL, Feature.SEQUENCE_PACKING, Feature.PREFIX_SHARING, Feature.TORCH_COMPILE,
+    Feature.FUSED_HEAD,
+})  # fmt: skip
+_TRAINER = frozenset({Feature.LORA, Feature.OPTIMIZER_FROM, Feature.MOE_AUX_LOSS, Feature.ROUTER_REPLAY})
+_TRANSFORMERS_TRAINER = (
+    _TRANSFORMERS | _TRAINER | {Feature.SEQUENCE_PARALLEL, Feature.LORA_SYNC, Feature.ACTIVATION_OFFLOAD}
+)
+_TRANSFORMERS_SCORER = _TRANSFORMERS | {Feature.SEQUENCE_PARALLEL, Feature.TEACHER_HIDDEN_STATES}
+_MEGATRON_TRAINER = _TRAINER | {Feature.SEQUENCE_PACKING, Feature.LORA_EXPERTS, Feature.MTP_TRAINING}
 
 
 def _megatron(name: str, use: Use, path: str, memory: str) -> StrategySpec:
@@ -25,14 +37,8 @@ def _megatron(name: str, use: Use, path: str, memory: str) -> StrategySpec:
         name,
         {use: f"{_CLASSES}.megatron.{path}"},
         heads=("lm", "value", "reward") if use == "train" else ("lm", "value"),
-        adapts=use == "train",
-        takes_over=use == "train",
-        balances=use == "train",
-        replays=use == "train",
-        trains_heads=use == "train",
-        adapts_experts=use == "train",
         packages=_MEGATRON,
-        packs=True,
+        supports=_MEGATRON_TRAINER if use == "train" else frozenset({Feature.SEQUENCE_PACKING}),
         problems=f"{_CONFIGS}.megatron:problems",
         warnings=f"{_CONFIGS}.megatron:warnings",
         machine_problems=f"{_CONFIGS}.megatron:machine_problems",
@@ -49,22 +55,11 @@ _SPECS = (
         "deepspeed_train",
         {"train": f"{_CLASSES}.deepspeed.train:DeepSpeedTrainStrategy"},
         heads=("lm", "value", "reward"),
-        adapts=True,
-        takes_over=True,
-        balances=True,
-        replays=True,
-        sends_adapters=True,
-        runs_transformers=True,
         packages=_DEEPSPEED,
+        supports=_TRANSFORMERS_TRAINER,
         problems=f"{_CONFIGS}.deepspeed:problems",
         saved_facts=f"{_CONFIGS}.deepspeed:saved_facts",
-        packs=True,
-        shares_prefixes=True,
-        offloads_activations=True,
-        compiles=True,
-        head_kernels=True,
         model_problems=f"{_CONFIGS}.packing:model_problems",
-        shares_sequences=True,
         sizes=f"{_CONFIGS}.sequence_parallel:sizes",
         memory={"train": f"{_MEMORY}.deepspeed:train_memory"},
     ),
@@ -72,32 +67,20 @@ _SPECS = (
         "deepspeed_infer",
         {"score": f"{_CLASSES}.deepspeed.score:DeepSpeedScoreStrategy"},
         heads=("lm", "value", "sequence"),
-        runs_transformers=True,
         packages=_DEEPSPEED,
+        supports=_TRANSFORMERS_SCORER,
         problems=f"{_CONFIGS}.deepspeed:problems",
-        hands_over_head=True,
-        packs=True,
-        shares_prefixes=True,
-        compiles=True,
-        head_kernels=True,
         model_problems=f"{_CONFIGS}.packing:model_problems",
-        shares_sequences=True,
         sizes=f"{_CONFIGS}.sequence_parallel:sizes",
         memory={"score": f"{_MEMORY}.deepspeed:score_memory"},
     ),
     StrategySpec(
         "hf_infer",
         {"score": f"{_CLASSES}.hf.score:HfScoreStrategy", "generate": f"{_CLASSES}.hf.generate:HfGenerateStrategy"},
-        tells_routes=True,
         heads=("lm", "value", "sequence"),
-        runs_transformers=True,
         packages=_TORCH,
+        supports=_TRANSFORMERS | {Feature.TEACHER_HIDDEN_STATES, Feature.ROUTE_REPORTS},
         problems=f"{_CLASSES}.hf.args:problems",
-        hands_over_head=True,
-        packs=True,
-        shares_prefixes=True,
-        compiles=True,
-        head_kernels=True,
         model_problems=f"{_CONFIGS}.packing:model_problems",
         memory={"score": f"{_MEMORY}.huggingface:score_memory", "generate": f"{_MEMORY}.huggingface:generate_memory"},
         narrows=(),
@@ -106,9 +89,8 @@ _SPECS = (
         "vllm",
         {"generate": f"{_CLASSES}.vllm.generate:VllmStrategy"},
         packages=(*_TORCH, Package("vllm", "vllm")),
-        devices_per_worker=True,
-        adapter_key="enable_lora",
-        largest_adapter=512,
+        supports=frozenset({Feature.MULTI_DEVICE_WORKER}),
+        lora_sync=LoraSync("enable_lora", max_rank=512),
         problems=f"{_CLASSES}.vllm.args:problems",
         environment=f"{_CLASSES}.vllm.args:environment",
         registry=ModelRegistry("vLLM", "vllm", f"{_REGISTRIES}:vllm_registry", "vllm.general_plugins"),
@@ -130,9 +112,8 @@ _SPECS = (
     StrategySpec(
         "sglang",
         {"generate": f"{_CLASSES}.sglang.generate:SglangStrategy"},
-        tells_routes=True,
         packages=(*_TORCH, Package("sglang", "sglang")),
-        devices_per_worker=True,
+        supports=frozenset({Feature.MULTI_DEVICE_WORKER, Feature.ROUTE_REPORTS}),
         problems=f"{_CLASSES}.sglang.args:problems",
         environment=f"{_CLASSES}.sglang.args:environment",
         registry=ModelRegistry("SGLang", "sglang", f"{_REGISTRIES}:sglang_registry", "sglang.srt.plugins"),
@@ -153,23 +134,12 @@ _SPECS = (
         "fsdp2_train",
         {"train": f"{_CLASSES}.fsdp2.train:Fsdp2TrainStrategy"},
         heads=("lm", "value", "reward"),
-        adapts=True,
-        takes_over=True,
-        balances=True,
-        replays=True,
-        sends_adapters=True,
-        runs_transformers=True,
         packages=_TORCH,
+        supports=_TRANSFORMERS_TRAINER,
         settings=f"{_CONFIGS}.fsdp2:Fsdp2Settings",
         problems=f"{_CONFIGS}.fsdp2:problems",
         saved_facts=f"{_CONFIGS}.fsdp2:saved_facts",
-        packs=True,
-        shares_prefixes=True,
-        offloads_activations=True,
-        compiles=True,
-        head_kernels=True,
         model_problems=f"{_CONFIGS}.fsdp2:model_problems",
-        shares_sequences=True,
         sizes=f"{_CONFIGS}.fsdp2:sizes",
         memory={"train": f"{_MEMORY}.fsdp2:train_memory"},
     ),
@@ -177,18 +147,12 @@ _SPECS = (
         "fsdp2_infer",
         {"score": f"{_CLASSES}.fsdp2.score:Fsdp2ScoreStrategy"},
         heads=("lm", "value", "sequence"),
-        runs_transformers=True,
         packages=_TORCH,
+        supports=_TRANSFORMERS_SCORER,
         settings=f"{_CONFIGS}.fsdp2:Fsdp2Settings",
         problems=f"{_CONFIGS}.fsdp2:problems",
         warnings=f"{_CONFIGS}.fsdp2:warnings",
-        hands_over_head=True,
-        packs=True,
-        shares_prefixes=True,
-        compiles=True,
-        head_kernels=True,
         model_problems=f"{_CONFIGS}.fsdp2:model_problems",
-        shares_sequences=True,
         sizes=f"{_CONFIGS}.fsdp2:sizes",
         memory={"score": f"{_MEMORY}.fsdp2:score_memory"},
     ),
@@ -222,6 +186,38 @@ def spec_of(name: str | None) -> StrategySpec:
         return load_spec(name or "")
     except (KeyError, ImportError):
         return NOTHING_KNOWN
+
+
+def strategies_with(feature: Feature, use: Use) -> list[str]:
+    """The names of the strategies that support a feature in roles of a use."""
+    if use not in FEATURES[feature].uses:
+        return []
+    return [name for name, spec in STRATEGIES.items() if use in spec.uses and feature in spec.supports]
+
+
+def supports(choice: Choice, feature: Feature) -> bool:
+    """Whether the strategy of a role supports a feature in roles of its use."""
+    return choice.role.use in FEATURES[feature].uses and feature in spec_of(choice.worker.strategy_name).supports
+
+
+def feature_problem(choice: Choice, feature: Feature, value: str, key: str = "", remedy: str = "") -> Problem | None:
+    """What is wrong with a key that asks for a feature; None where the role's strategy supports it.
+
+    `value`: the key's, as it stands in a YAML. `key`: its whole YAML path, where that is not the row's key of the
+    role's own section. `remedy`: another one than the row's.
+
+    Example: "actor_train.use_torch_compile: true with megatron_train, which does not compile its model. Supported by:
+    deepspeed_train, fsdp2_train. Use one of them, or remove it."
+    """
+    if supports(choice, feature):
+        return None
+    row, role, name = FEATURES[feature], choice.role.name, choice.worker.strategy_name
+    at, who, way_out = key or f"{role}.{row.key}", f"{choice.name_key}: {name}" if key else name, remedy or row.remedy
+    if names := strategies_with(feature, choice.role.use):
+        rest = f"Supported by: {', '.join(names)}. Use {'it' if len(names) == 1 else 'one of them'}, or {way_out}"
+    else:
+        rest = f"No strategy for {role} does. {way_out[0].upper()}{way_out[1:]}"
+    return Problem(f"{at}: {value} with {who}, which does not {row.does}. {rest}.", (at, choice.name_key))
 
 
 def _is_path(name: str) -> bool:

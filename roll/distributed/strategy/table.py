@@ -14,8 +14,9 @@ from roll.configs.prefix_sharing import prefix_sharing_problems
 from roll.configs.problems import Problem, nearest
 from roll.configs.roles import TASKS, Use
 from roll.configs.router_replay import router_replay_problems
+from roll.configs.strategies.features import Feature
 from roll.configs.strategies.spec import Choice, StrategySpec
-from roll.configs.strategies.table import STRATEGIES, load_spec, spec_of
+from roll.configs.strategies.table import STRATEGIES, feature_problem, load_spec, spec_of
 from roll.configs.taken_optimizer import taken_optimizer_problems
 from roll.utils.imports import is_installed, resolve, split
 from roll.utils.text import show
@@ -63,19 +64,48 @@ def strategy_problems(choice: Choice) -> Iterator[Problem]:
     yield from spec.findings(spec.problems, Problem, choice)
 
 
-# Of a role that learns: what its section may ask for, by the ability of a spec that this takes.
-_OF_LEARNERS: Mapping[str, Callable[[Choice, bool, str], Iterator[Problem]]] = {
-    "adapts": lora_problems,
-    "balances": balance_problems,
-    "replays": router_replay_problems,
-    "trains_heads": head_training_problems,
-    "offloads_activations": activation_offload_problems,
-    "takes_over": taken_optimizer_problems,
+def _worker_problems(choice: Choice) -> Iterator[Problem]:
+    size = choice.worker.num_gpus_per_worker
+    if size > 1 and (problem := feature_problem(choice, Feature.MULTI_DEVICE_WORKER, str(size))):
+        yield problem
+
+
+def _sequence_problems(choice: Choice) -> Iterator[Problem]:
+    size, has_sizes = choice.worker.model_args.ulysses_size, spec_of(choice.worker.strategy_name).sizes
+    remedy = "use the parallel sizes of strategy_config, or set it to 1" if has_sizes else ""
+    if size > 1 and (problem := feature_problem(choice, Feature.SEQUENCE_PARALLEL, str(size), remedy=remedy)):
+        yield problem
+
+
+def _packing_problems(choice: Choice) -> Iterator[Problem]:
+    key = {"train": "use_dynamic_batching_in_train", "score": "use_dynamic_batching_in_infer"}.get(choice.role.use)
+    remedy = f"set it to false; {key} keeps padding small" if key else ""
+    if choice.worker.use_sequence_packing and (
+        problem := feature_problem(choice, Feature.SEQUENCE_PACKING, "true", remedy=remedy)
+    ):
+        yield problem
+
+
+_LEARN, _COMPUTE, _ALL = frozenset({"train"}), frozenset({"train", "score"}), frozenset({"train", "score", "generate"})
+_RULES: Mapping[Callable[[Choice], Iterator[Problem]], frozenset[str]] = {
+    _worker_problems: _ALL,
+    lora_problems: _LEARN,
+    balance_problems: _LEARN,
+    router_replay_problems: _LEARN,
+    head_training_problems: _LEARN,
+    activation_offload_problems: _LEARN,
+    taken_optimizer_problems: _LEARN,
+    _sequence_problems: _COMPUTE,
+    compile_problems: _COMPUTE,
+    fused_head_problems: _COMPUTE,
+    prefix_sharing_problems: _COMPUTE,
+    _packing_problems: _ALL,
 }
+"""What a role's section may ask of its strategy, and the uses of the roles that are asked."""
 
 
 def _ability_problems(choice: Choice, spec: StrategySpec) -> Iterator[Problem]:
-    role, worker, key = choice.role, choice.worker, choice.name_key
+    role, key = choice.role, choice.name_key
     if role.use not in spec.uses:
         yield Problem(
             f"{key}: {spec.name} cannot run {role.name}, which {TASKS[role.use]}. Strategies that can: "
@@ -92,49 +122,8 @@ def _ability_problems(choice: Choice, spec: StrategySpec) -> Iterator[Problem]:
     elif not spec.is_implemented:
         text = f"{spec.name} is not implemented yet. Strategies that can run {role.name} today: {ready(role.use)}."
         yield Problem(f"{key}: {text}", (key,))
-    if worker.num_gpus_per_worker > 1 and not spec.devices_per_worker:
-        yield Problem(
-            f"{role.name}.num_gpus_per_worker: {worker.num_gpus_per_worker} with {spec.name}, which uses one device "
-            "per worker. Remove it; several devices per worker are for "
-            f"{', '.join(n for n, s in STRATEGIES.items() if s.devices_per_worker)}.",
-            (f"{role.name}.num_gpus_per_worker", key),
-        )
-    if role.learns:
-        for ability, problems in _OF_LEARNERS.items():
-            who_can = ", ".join(name for name in serving(role.use) if getattr(STRATEGIES[name], ability))
-            yield from problems(choice, getattr(spec, ability), who_can)
-    yield from _sharing_problems(choice)
-    generates = role.use == "generate"
-    who_compiles = ", ".join(name for name in serving(role.use) if STRATEGIES[name].compiles)
-    if not generates:
-        yield from compile_problems(choice, spec.compiles, who_compiles)
-        yield from fused_head_problems(choice, spec.head_kernels)
-        who_shares = ", ".join(name for name in serving(role.use) if STRATEGIES[name].shares_prefixes)
-        yield from prefix_sharing_problems(choice, spec.shares_prefixes, who_shares)
-    if worker.use_sequence_packing and (generates or not spec.packs):
-        instead = [] if generates else [name for name in serving(role.use) if STRATEGIES[name].packs]
-        way_out = f"Use {' or '.join(instead)}, or set it to false" if instead else "Set it to false"
-        if not generates:
-            where = "train" if role.learns else "infer"
-            way_out += f"; use_dynamic_batching_in_{where} keeps padding small"
-        what = "rows to sample" if spec.packs else "rows"
-        yield Problem(
-            f"{role.name}.use_sequence_packing: true with {spec.name}, which does not pack {what}. {way_out}.",
-            (f"{role.name}.use_sequence_packing", key),
-        )
-
-
-def _sharing_problems(choice: Choice) -> Iterator[Problem]:
-    role, spec, size = choice.role, spec_of(choice.worker.strategy_name), choice.worker.model_args.ulysses_size
-    if size > 1 and not spec.shares_sequences and role.use in ("train", "score"):
-        instead = [name for name in serving(role.use) if STRATEGIES[name].shares_sequences]
-        own_way = ", or the parallel sizes of its strategy_config" if spec.sizes else ""
-        key = f"{role.name}.model_args.ulysses_size"
-        yield Problem(
-            f"{key}: {size} with {spec.name}, whose ranks do not share sequences so. Use {' or '.join(instead)}"
-            f"{own_way}, or set it to 1.",
-            (key, choice.name_key),
-        )
+    for problems, uses in _RULES.items():
+        yield from problems(choice) if role.use in uses else ()
 
 
 def unknown_strategy(key: str, name: str) -> Problem:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from roll.configs.head_checks import whole_head_problems
 from roll.configs.problems import Problem
+from roll.configs.strategies.spec import Choice
 from roll.pipeline.distill.distill_config import DistillConfig
 from roll.pipeline.rows.row_checks import unread_keys
 
@@ -18,8 +19,8 @@ def distill_problems(config: DistillConfig) -> Iterator[Problem]:
     """Everything that cannot work, whatever the machine."""
     if config.logits_topk:
         return
-    at, roles = "logits_topk: 0 (the whole distribution)", (("teacher", config.teacher), ("student", config.student))
-    yield from whole_head_problems(at, "logits_topk", *roles, "logits_topk: 64")
+    teacher, student = Choice(config.roles["teacher"], config.teacher), ("student", config.student)
+    yield from whole_head_problems("logits_topk", "0 (the whole distribution)", teacher, student, "logits_topk: 64")
 
 
 def distill_warnings(config: DistillConfig) -> Iterator[str]:

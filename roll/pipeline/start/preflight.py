@@ -21,6 +21,7 @@ from roll.configs.problems import Problem
 from roll.configs.router_replay import router_replay_model_problems
 from roll.configs.run import RunConfig
 from roll.configs.sent_adapters import sent_adapter_model_problems
+from roll.configs.strategies.features import Feature
 from roll.configs.strategies.model_numbers import (
     cap_warning,
     number_problems,
@@ -75,10 +76,11 @@ def role_strategy_warnings(config: RunConfig) -> list[str]:
         spec = spec_of(choice.worker.strategy_name)
         found += spec.findings(spec.warnings, str, choice)
         found += lora_warnings(choice) if choice.role.learns else ()
-        if not spec.runs_transformers and choice.role.use != "generate":
+        runs_transformers = Feature.TRANSFORMERS_MODEL in spec.supports
+        if not runs_transformers and choice.role.use != "generate":
             continue
         if (model := read_model_config(choice.worker.model_args)[0]) is not None:
-            told = (untried_warning, cap_warning) if spec.runs_transformers else (engine_model_warning,)
+            told = (untried_warning, cap_warning) if runs_transformers else (engine_model_warning,)
             found += filter(None, (warning(choice, model) for warning in told))
     return found
 
@@ -237,11 +239,12 @@ def _model_key(config: RunConfig, role: str, worker: WorkerConfig) -> str:
 
 def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     worker, spec = choice.worker, spec_of(choice.worker.strategy_name)
+    runs_transformers = Feature.TRANSFORMERS_MODEL in spec.supports
     if spec.model_problems:
         yield from spec.findings(spec.model_problems, Problem, choice, model)
     else:
         yield from _head_problems(choice.role.name, worker, model)
-    if spec.runs_transformers:
+    if runs_transformers:
         yield from number_problems(choice, model)
     if choice.role.learns:
         yield from lora_model_problems(choice, model)
@@ -258,8 +261,8 @@ def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any])
     if choice.role.is_apart:  # its prompts are no rows of the run
         return
     positions, longest = model.get("max_position_embeddings"), config.longest_row
-    if spec.runs_transformers or choice.role.use == "generate":
-        yield from rope_row_problems(choice, model, longest, config.length_keys, not spec.runs_transformers)
+    if runs_transformers or choice.role.use == "generate":
+        yield from rope_row_problems(choice, model, longest, config.length_keys, not runs_transformers)
     if type(positions) is int and positions < longest and not model.get("rope_scaling"):
         parts = [key for key in config.length_keys if key != "sequence_length"]
         yield Problem(

@@ -93,9 +93,9 @@ FULL_KL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full", "re
         ),
         (
             FULL_KL | {"reference": REFERENCE | {"strategy_args": {"strategy_name": "megatron_infer"}}},
-            "kl_loss_type: full takes hidden states and the head of the reference, and "
-            "reference.strategy_args.strategy_name: megatron_infer hands over neither. Use deepspeed_infer, hf_infer, "
-            "fsdp2_infer, or set kl_loss_type: k1, k2, k3 or abs.",
+            "kl_loss_type: full with reference.strategy_args.strategy_name: megatron_infer, which does not hand over "
+            "hidden states and its head. Supported by: deepspeed_infer, hf_infer, fsdp2_infer. Use one of them, or set "
+            "kl_loss_type: k1, k2, k3 or abs.",
         ),
         (
             FULL_KL | MEGATRON | {"actor_train.strategy_args.strategy_config": {"tensor_model_parallel_size": 2}},
@@ -173,12 +173,13 @@ FULL_KL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full", "re
         ),
         (
             {"actor_infer.use_sequence_packing": True},
-            "actor_infer.use_sequence_packing: true with vllm, which does not pack rows. Set it to false.",
+            "actor_infer.use_sequence_packing: true with vllm, which does not pack rows. No strategy for actor_infer "
+            "does. Set it to false.",
         ),
         (
             {"actor_infer.use_sequence_packing": True, "actor_infer.strategy_args": {"strategy_name": "hf_infer"}},
-            "actor_infer.use_sequence_packing: true with hf_infer, which does not pack rows to sample. Set it to "
-            "false.",
+            "actor_infer.use_sequence_packing: true with hf_infer, which does not pack rows. No strategy for "
+            "actor_infer does. Set it to false.",
         ),
         (
             PACKED

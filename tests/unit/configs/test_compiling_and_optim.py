@@ -23,14 +23,14 @@ STAGE_3 = {f"{SETTINGS}.zero_optimization.stage": 3}
     [
         (
             COMPILED | {NAME: "megatron_train"},
-            "actor_train.use_torch_compile: megatron_train compiles nothing. Strategies that do: deepspeed_train, "
-            "fsdp2_train. Or remove it.",
+            "actor_train.use_torch_compile: true with megatron_train, which does not compile its model. Supported by: "
+            "deepspeed_train, fsdp2_train. Use one of them, or remove it.",
         ),
         (COMPILED | STAGE_3, f"actor_train.use_torch_compile: true with {SETTINGS}.zero_optimization.stage: 3, which "),
         (
             OFFLOADED | {NAME: "megatron_train"},
-            "actor_train.model_args.enable_activation_offload: megatron_train moves no activations. Strategies that "
-            "do: deepspeed_train, fsdp2_train. Or remove it.",
+            "actor_train.model_args.enable_activation_offload: true with megatron_train, which does not move "
+            "activations to host memory. Supported by: deepspeed_train, fsdp2_train. Use one of them, or remove it.",
         ),
         (
             OFFLOADED | COMPILED,

@@ -20,7 +20,9 @@ CCE = {f"{KEY}.impl_backend": "cut_cross_entropy"}
         ({f"{KEY}.logits_per_chunk": 0}, f"{KEY}.logits_per_chunk: 0 must be at least 1."),
         (
             CCE | {"actor_train.strategy_args.strategy_name": "megatron_train"},
-            f"{KEY}.impl_backend: cut_cross_entropy with megatron_train, which divides the head among its ranks.",
+            f"{KEY}.impl_backend: cut_cross_entropy with megatron_train, which does not compute log-probs by a "
+            "kernel from hidden states. Supported by: deepspeed_train, fsdp2_train. Use one of them, or set "
+            "it to torch.",
         ),
         (
             {"adv_estimator": "gae", "critic": {

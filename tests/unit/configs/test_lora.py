@@ -1,6 +1,7 @@
 """LoRA's settings before anything starts: what is refused, what the plan says, what memory is counted."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from roll.configs.plan.describe_batch import batch_rows
 from roll.configs.roles import ACTOR_TRAIN, CRITIC, Role
 from roll.configs.sent_adapters import sent_adapter_model_problems
 from roll.configs.strategies.spec import Choice
+from roll.configs.strategies.table import STRATEGIES
 from roll.distributed.strategy import table
 from roll.distributed.strategy.table import engine_problems
 from roll.pipeline.start.preflight import choices, role_strategy_warnings
@@ -64,10 +66,14 @@ def test_settings_that_cannot_work_are_refused(changes: dict[str, Any], said: st
 def test_a_strategy_that_trains_no_adapters_is_refused_and_those_that_do_are_named() -> None:
     """One of a user's own: all of ours do."""
     choice = Choice(ACTOR_TRAIN, config(LORA).actor_train)
-    assert [problem.text for problem in lora_problems(choice, False, "fsdp2_train, megatron_train")] == [
-        "actor_train.model_args.lora_target: deepspeed_train trains no adapters yet. Strategies that do: "
-        "fsdp2_train, megatron_train. Or remove lora_target, and all weights are trained."
-    ]
+    own = replace(STRATEGIES["deepspeed_train"], supports=frozenset())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("roll.configs.strategies.table.STRATEGIES", {**STRATEGIES, "deepspeed_train": own})
+        assert [problem.text for problem in lora_problems(choice)] == [
+            "actor_train.model_args.lora_target: all-linear with deepspeed_train, which does not train LoRA adapters. "
+            "Supported by: megatron_train, fsdp2_train. Use one of them, or remove lora_target, and all weights are "
+            "trained."
+        ]
     for name in ("deepspeed_train", "fsdp2_train", "megatron_train"):
         assert problems(LORA | {"actor_train.strategy_args.strategy_name": name}) == []
 
@@ -343,7 +349,8 @@ def test_engines_that_get_adapters_by_themselves_know_their_rank() -> None:
         ),
         (
             {"actor_train.strategy_args.strategy_name": "megatron_train"},
-            "true with megatron_train, which merges adapters",
+            "true with actor_train.strategy_args.strategy_name: megatron_train, which does not send LoRA adapters "
+            "apart from the weights. Supported by: deepspeed_train, fsdp2_train. Use one of them, or remove it.",
         ),
         (
             {"actor_train.model_args.additional_target": "lm_head"},

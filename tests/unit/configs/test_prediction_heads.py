@@ -36,9 +36,9 @@ def test_it_is_off_and_weighs_a_tenth() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({NAME: "deepspeed_train"}, f"{KEY}: joint with deepspeed_train, which trains no heads for further tokens. "
-         "Strategies that do: megatron_train. Or set it to disabled."),
-        ({NAME: "fsdp2_train"}, f"{KEY}: joint with fsdp2_train, which trains no heads"),
+        ({NAME: "deepspeed_train"}, f"{KEY}: joint with deepspeed_train, which does not train heads for further "
+         "tokens. Supported by: megatron_train. Use it, or set it to disabled."),
+        ({NAME: "fsdp2_train"}, f"{KEY}: joint with fsdp2_train, which does not train heads"),
         ({"actor_train.model_args.lora_target": "all-linear"}, f"{KEY}: joint with actor_train.model_args.lora_target"),
         ({SETTINGS: {"moe_grouped_gemm": True}},
          f"{KEY}: joint with {SETTINGS}.transformer_impl: transformer_engine: heads train with local alone"),

@@ -32,7 +32,10 @@ def test_on_and_off_are_words_though_yaml_has_them_as_booleans(given: Any, means
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (MEGATRON, "on with megatron_train, whose attention takes no trees. Strategies that do: deepspeed_train, fsdp"),
+        (
+            MEGATRON,
+            "on with megatron_train, which does not compute rows that begin alike as a tree. Supported by: ",
+        ),
         ({"actor_train.model_args.ulysses_size": 2}, "on with actor_train.model_args.ulysses_size, whose ranks divide"),
         (
             FSDP2 | {"actor_train.strategy_args.strategy_config": {"tensor_parallel_size": 2}},

@@ -24,7 +24,11 @@ def test_every_trainer_takes_it(name: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({KEY: "R3", ENGINE: "vllm"}, f"{KEY}: R3 with vllm, which does not say which experts its tokens went to."),
+        (
+            {KEY: "R3", ENGINE: "vllm"},
+            f"{KEY}: R3 with {ENGINE}: vllm, which does not report which experts its tokens "
+            "went to. Supported by: hf_infer, sglang. Use one of them, or use R2.",
+        ),
         (
             {KEY: "R3", ENGINE: "hf_infer", "mode": "explore"},
             f"{KEY}: R3 with mode: stored experiences hold no experts",

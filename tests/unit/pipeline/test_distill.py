@@ -56,8 +56,11 @@ def test_the_teachers_temperature_is_the_students_unless_it_has_its_own() -> Non
 def test_a_whole_distribution_needs_the_heads_of_both_whole() -> None:
     assert list(distill_problems(config())) == []
     (of_teacher,) = distill_problems(config(teacher=megatron("megatron_infer", tensor_model_parallel_size=2)))
-    assert "teacher.strategy_args.strategy_name: megatron_infer hands over neither" in of_teacher.text
-    assert "Use deepspeed_infer, hf_infer, fsdp2_infer, or set logits_topk: 64." in of_teacher.text
+    assert of_teacher.text == (
+        "logits_topk: 0 (the whole distribution) with teacher.strategy_args.strategy_name: megatron_infer, which does "
+        "not hand over hidden states and its head. Supported by: deepspeed_infer, hf_infer, fsdp2_infer. Use one of "
+        "them, or set logits_topk: 64."
+    )
     (of_student,) = distill_problems(config(student=megatron("megatron_train", tensor_model_parallel_size=2)))
     assert "tensor parallel divides it by 2" in of_student.text
     both = {

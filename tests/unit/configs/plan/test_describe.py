@@ -148,7 +148,7 @@ def test_the_plan_says_who_shares_prefixes_and_why_auto_does_not() -> None:
     divided = text(alone | {"actor_train.model_args.ulysses_size": 2})
     assert "actor_train: auto; off here: model_args.ulysses_size, whose ranks divide rows" in divided
     megatron = text(alone | {"actor_train.strategy_args.strategy_name": "megatron_train"})
-    assert "actor_train: auto; off here: megatron_train, whose attention takes no trees" in megatron
+    assert "actor_train: auto; off here: megatron_train does not compute rows that begin alike as a tree" in megatron
     assert "prefix sharing" not in text()
 
 

@@ -47,8 +47,9 @@ def test_a_step_that_does_not_split_is_told_with_the_ranks_that_share() -> None:
         ({SIZE: 0}, f"{SIZE}: 0 must be"),
         (
             {SIZE: 2, "actor_train.strategy_args.strategy_name": "megatron_train"},
-            f"{SIZE}: 2 with megatron_train, whose ranks do not share sequences so. Use deepspeed_train or "
-            "fsdp2_train, or the parallel sizes of its strategy_config, or set it to 1.",
+            f"{SIZE}: 2 with megatron_train, which does not divide sequences by ulysses_size. Supported by: "
+            "deepspeed_train, fsdp2_train. Use one of them, or use the parallel sizes of strategy_config, or set it to "
+            "1.",
         ),
         (
             {SIZE: 2, "actor_train.model_args.attn_implementation": "eager"},
@@ -72,8 +73,10 @@ def test_hf_infer_whose_ranks_know_nothing_of_each_other_is_refused() -> None:
         "device_mapping": [3, 4],
     }
     (said,) = problems({"reference": reference, "enable_reference": True})
-    assert said.startswith("reference.model_args.ulysses_size: 2 with hf_infer, whose ranks do not share sequences so.")
-    assert "Use deepspeed_infer or fsdp2_infer, or set it to 1." in said
+    assert said == (
+        "reference.model_args.ulysses_size: 2 with hf_infer, which does not divide sequences by ulysses_size. "
+        "Supported by: deepspeed_infer, fsdp2_infer. Use one of them, or set it to 1."
+    )
 
 
 @pytest.mark.parametrize("name", ["model_args.ulysses_sequence_parallel_size", "ulysses_sequence_parallel_size"])

@@ -61,7 +61,10 @@ def test_only_engines_with_tensor_parallelism_take_several_devices_per_worker() 
     assert list(strategy_problems(Choice(ACTOR_INFER, worker("vllm", **given)))) == []
     found = list(strategy_problems(Choice(ACTOR_TRAIN, worker("deepspeed_train", **given))))
     assert len(found) == 1
-    assert "num_gpus_per_worker: 2 with deepspeed_train, which uses one device per worker" in found[0].text
+    assert found[0].text == (
+        "actor_train.num_gpus_per_worker: 2 with deepspeed_train, which does not use several devices for one worker. "
+        "No strategy for actor_train does. Remove it."
+    )
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,13 @@ KEY = "actor_train.training_args.optimizer_from"
 
 def test_a_strategy_that_cannot_and_adapters_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert problems({KEY: "at"}) == []
-    specs = {**STRATEGIES, "fsdp2_train": replace(STRATEGIES["fsdp2_train"], takes_over=False)}
+    specs = {**STRATEGIES, "fsdp2_train": replace(STRATEGIES["fsdp2_train"], supports=frozenset())}
     monkeypatch.setattr("roll.configs.strategies.table.STRATEGIES", specs)
     monkeypatch.setattr("roll.distributed.strategy.table.STRATEGIES", specs)
     (said,) = problems({KEY: "at", "actor_train.strategy_args": {"strategy_name": "fsdp2_train"}})
     assert said == (
-        f"{KEY}: fsdp2_train cannot begin with the optimizer of another run. Strategies that can: deepspeed_train, "
-        "megatron_train. Or begin with a fresh one."
+        f"{KEY}: at with fsdp2_train, which does not begin with the optimizer of another run. Supported by: "
+        "deepspeed_train, megatron_train. Use one of them, or remove it, and a fresh one is made."
     )
     (said,) = problems({KEY: "at", "actor_train.model_args.lora_target": "all-linear"})
     assert said.startswith(f"{KEY}: with lora_target a saved model holds the adapters of its run")

@@ -1,0 +1,130 @@
+"""Features of strategies: one row each, one sentence about those that lack it, and what specs may hold."""
+
+import pickle
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.configs.cluster import WorkerConfig
+from roll.configs.roles import ACTOR_INFER, ACTOR_TRAIN, REFERENCE, Role
+from roll.configs.strategies.features import FEATURES, OLD_KEYWORDS, Feature
+from roll.configs.strategies.spec import Choice, StrategySpec
+from roll.configs.strategies.table import STRATEGIES, feature_problem, strategies_with
+from roll.errors import ConfigError
+from tests.helpers.configs import problems
+from tests.helpers.pages import importable
+
+NAME = "actor_train.strategy_args.strategy_name"
+
+
+def choice(role: Role, name: str) -> Choice:
+    return Choice(role, WorkerConfig.model_validate({"strategy_args": {"strategy_name": name}}))
+
+
+@pytest.mark.parametrize("feature", Feature)
+def test_every_feature_has_a_row_whose_key_a_role_reads_and_a_strategy_that_has_it(feature: Feature) -> None:
+    row = FEATURES[feature]
+    assert row.does.split()[0].isalpha() and not row.does.endswith(".")
+    reading = {role.use for role in (ACTOR_TRAIN, ACTOR_INFER, REFERENCE) if not row.key or _is_read(role, row.key)}
+    assert reading & set(row.uses)
+    assert any(strategies_with(feature, role.use) for role in (ACTOR_TRAIN, ACTOR_INFER, REFERENCE))
+
+
+def _is_read(role: Role, key: str) -> bool:
+    return any(f"{key}.".startswith(f"{read}.") for read in role.reads)
+
+
+def test_no_field_of_a_spec_is_a_switch() -> None:
+    assert [field.name for field in fields(StrategySpec) if field.type == "bool"] == []
+
+
+@pytest.mark.parametrize(
+    ("role", "name", "feature", "value", "key", "text"),
+    [
+        (
+            ACTOR_TRAIN, "megatron_train", Feature.TORCH_COMPILE, "true", "",
+            "actor_train.use_torch_compile: true with megatron_train, which does not compile its model. Supported by: "
+            "deepspeed_train, fsdp2_train. Use one of them, or remove it.",
+        ),
+        (
+            ACTOR_TRAIN, "fsdp2_train", Feature.MTP_TRAINING, "joint", "",
+            "actor_train.mtp_training_mode: joint with fsdp2_train, which does not train heads for further tokens. "
+            "Supported by: megatron_train. Use it, or set it to disabled.",
+        ),
+        (
+            ACTOR_INFER, "hf_infer", Feature.SEQUENCE_PACKING, "true", "",
+            "actor_infer.use_sequence_packing: true with hf_infer, which does not pack rows. No strategy for "
+            "actor_infer does. Set it to false.",
+        ),
+        (
+            ACTOR_INFER, "vllm", Feature.ROUTE_REPORTS, "R3", "actor_train.router_replay.mode",
+            "actor_train.router_replay.mode: R3 with actor_infer.strategy_args.strategy_name: vllm, which does not "
+            "report which experts its tokens went to. Supported by: hf_infer, sglang. Use one of them, or remove it.",
+        ),
+    ],
+)  # fmt: skip
+def test_one_sentence_says_key_value_strategy_who_has_it_and_what_to_do(
+    role: Role, name: str, feature: Feature, value: str, key: str, text: str
+) -> None:
+    problem = feature_problem(choice(role, name), feature, value, key)
+    assert problem is not None and problem.text == text
+    at = key or f"{role.name}.{FEATURES[feature].key}"
+    assert problem.keys == (at, f"{role.name}.strategy_args.strategy_name")
+
+
+def test_nothing_is_wrong_where_the_strategy_has_the_feature() -> None:
+    assert feature_problem(choice(ACTOR_TRAIN, "fsdp2_train"), Feature.LORA, "all-linear") is None
+    assert feature_problem(choice(REFERENCE, "hf_infer"), Feature.SEQUENCE_PACKING, "true") is None
+
+
+def test_a_spec_takes_any_collection_of_features_and_their_names() -> None:
+    given: tuple[Any, ...] = ({Feature.LORA}, ["lora"], (Feature.LORA,), frozenset({"lora"}))
+    for features in given:
+        spec = StrategySpec("mine", {"train": "mine:Class"}, supports=features)
+        assert spec.supports == frozenset({Feature.LORA})
+        assert pickle.loads(pickle.dumps(spec)) == spec == replace(spec)
+    assert StrategySpec("mine", {}).supports == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (["lorra"], "strategy mine: supports: there is no feature 'lorra'. Did you mean lora?"),
+        ({"x": 1}, "strategy mine: supports: there is no feature 'x'. Known: lora, lora_experts, "),
+        ([1], "strategy mine: supports: there is no feature 1. Known: "),
+        (Feature.LORA, "strategy mine: supports: <Feature.LORA: 'lora'> is no set of features. Write {Feature.LORA}."),
+        (True, "strategy mine: supports: true is no set of features."),
+        (None, "strategy mine: supports: null is no set of features."),
+    ],
+)
+def test_what_is_no_feature_is_refused(given: Any, text: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        StrategySpec("mine", {}, supports=given)
+    assert str(error.value).startswith(text)
+
+
+@pytest.mark.parametrize("name", OLD_KEYWORDS)
+def test_a_keyword_of_old_specs_is_refused_with_what_stands_for_it(name: str) -> None:
+    for make in (lambda given: StrategySpec("mine", {}, **given), lambda given: replace(STRATEGIES["vllm"], **given)):
+        with pytest.raises(ConfigError, match=f"{name} is now ") as error:
+            make({name: True})
+        assert OLD_KEYWORDS[name] in str(error.value)
+    assert all(each.partition("Feature.")[2].rstrip("}") in Feature.__members__ for each in _features(name))
+
+
+def _features(name: str) -> list[str]:
+    return [OLD_KEYWORDS[name]] if "Feature" in OLD_KEYWORDS[name] else []
+
+
+def test_a_users_old_spec_is_told_of_in_the_plan(tmp_path: Path) -> None:
+    (tmp_path / "old_spec.py").write_text(
+        "from roll.configs.strategies.spec import StrategySpec\n"
+        "SPEC = StrategySpec('old', {'train': 'old_spec:Class'}, adapts=True, packs=True)\n"
+    )
+    with importable(tmp_path):
+        (said,) = problems({NAME: "old_spec:SPEC"})
+    assert said.startswith(f"{NAME}: old_spec:SPEC: importing old_spec failed with ConfigError: ")
+    assert "adapts is now supports={Feature.LORA}, packs is now supports={Feature.SEQUENCE_PACKING}" in said
+    assert "(old_spec.py, line 2)" in said
