@@ -3,6 +3,8 @@
 python -m roll.configs.reference > docs/config_reference.md
 
 python -m roll.configs.reference --catalogue docs/site/zh.yaml > docs/config_reference.zh.md
+
+A text without a translation stays English, and is listed on standard error. Who adds a key writes no Chinese.
 """
 
 import argparse
@@ -122,8 +124,25 @@ Say = Callable[[str], str]
 
 def reference(catalogue: Mapping[str, str] | None = None) -> str:
     """The whole page. `catalogue`: English texts and what stands in their place; what it lacks stays English."""
-    words = catalogue or {}
-    return page(lambda text: words.get(text, text))
+    translations = catalogue or {}
+    return page(lambda text: translations.get(text, text))
+
+
+def untranslated(catalogue: Mapping[str, str]) -> list[str]:
+    """The texts of the page that a catalogue lacks, in the order of the page."""
+    return [text for text in _texts() if text not in catalogue]
+
+
+def unused(catalogue: Mapping[str, str]) -> list[str]:
+    """The texts of a catalogue that are not on the page: those that were changed or removed."""
+    texts = _texts()
+    return [text for text in catalogue if text not in texts]
+
+
+def _texts() -> Mapping[str, None]:
+    texts: dict[str, None] = {}
+    page(lambda text: texts.setdefault(text) or text)
+    return texts
 
 
 def page(say: Say) -> str:
@@ -227,8 +246,11 @@ def _aliases(say: Say) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Writes the reference of all keys to standard output.")
     parser.add_argument("--catalogue", type=Path, help="a YAML of English texts and their translations")
-    catalogue = parser.parse_args().catalogue
-    sys.stdout.write(reference(read_yaml(catalogue) if catalogue else None))
+    path = parser.parse_args().catalogue
+    catalogue = read_yaml(path) if path else None
+    sys.stdout.write(reference(catalogue))
+    for what, texts in (("no translation", untranslated), ("no place on the page", unused)) if catalogue else ():
+        sys.stderr.write("".join(f"{path}: {what}: {text}\n" for text in texts(catalogue or {})))
 
 
 if __name__ == "__main__":
