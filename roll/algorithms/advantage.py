@@ -74,7 +74,8 @@ class Attempts:
 
     @property
     def group(self) -> KeyMoments:
-        """Of each attempt, how many its group has, and the mean and deviation of their rewards. [N] each."""
+        """Group statistics of each attempt: the size of its group and the mean and deviation of the group's rewards.
+        [N] each."""
         return moments_by_key(self.rewards, self.groups)
 
 
@@ -207,7 +208,7 @@ def _moments(
 
 
 def reward_metrics(rewards: np.ndarray, group_ids: np.ndarray) -> dict[str, float]:
-    """Of the attempts that did not fail (NaN); without any there is nothing to say."""
+    """Metrics of the rewards of all attempts that did not fail (a failed one is NaN); {} if all failed."""
     group = moments_by_key(rewards, group_ids)
     known = ~np.isnan(rewards)
     rewards, group_ids, stds, counts = rewards[known], group_ids[known], group.std[known], group.count[known]

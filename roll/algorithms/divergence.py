@@ -34,12 +34,13 @@ class Divergence:
     skew: float = 0.1
 
     def of_all(self, log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
-        """Of the whole vocabulary."""
+        """The divergence over the whole vocabulary."""
         return self._between(log_p, log_q, self._is_head(log_q) if self._adapts else None)
 
     def of_likeliest(self, log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
-        """Of the teacher's likeliest tokens [..., k], in any order. All others together are one more outcome, of which
-        only the probability is known: what is left to 1 on either side. In adaptive_kl it is none of the head."""
+        """The divergence over the teacher's most likely tokens [..., k], in any order. All other tokens together are
+        one more outcome, whose probability is what is missing to 1 on either side. adaptive_kl never counts this
+        outcome to the head."""
         is_head = None
         if self._adapts:
             tail = torch.zeros_like(log_q[..., :1], dtype=torch.bool)

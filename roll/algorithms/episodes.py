@@ -142,7 +142,7 @@ def agentic_reinforce(turns: Turns) -> np.ndarray:
     _, first = np.unique(turns.episodes, return_index=True)
 
     def of_scope(kind: str) -> KeyMoments:
-        """Of each turn, the moments of the first turns in its scope."""
+        """Moments of the first turns in the scope of each turn."""
         scopes = {"group": turns.groups, "batch": turns.domains}
         if kind not in scopes:
             raise ValueError(f"adv_estimator agentic_reinforce cannot be normalised by {kind!r}")

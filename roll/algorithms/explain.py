@@ -41,8 +41,8 @@ _ROLE = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [0]}
 
 @dataclass(frozen=True)
 class Worked:
-    """Of every token its advantage and the gradient of the loss by its log-prob, and the loss of the update. `expert`:
-    the gradients of an expert's tokens, where the algorithm has some."""
+    """The advantage of every token, the gradient of the loss by its log-prob, and the loss of the update. `expert`: the
+    gradients of an expert's tokens, if the algorithm has any."""
 
     advantages: tuple[tuple[float, ...], ...]
     gradients: tuple[tuple[float, ...], ...]

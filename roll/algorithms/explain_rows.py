@@ -22,7 +22,7 @@ P_REF = ((0.4, 0.8), (0.5, 0.5, 0.9))
 
 @dataclass(frozen=True)
 class WorkedRows:
-    """Of every token the gradient of the loss by its log-prob; the loss of the update."""
+    """The gradient of the loss by the log-prob of every token, and the loss of the update."""
 
     gradients: tuple[tuple[float, ...], ...]
     loss: float

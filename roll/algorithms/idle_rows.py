@@ -13,9 +13,9 @@ from roll.types.ragged import sum_rows
 
 @dataclass(frozen=True)
 class IdleRows:
-    """For a loss that is exactly 0 on every token whose advantage is 0, and has no other term. A row is idle if all its
-    response tokens are such, or its weight in the loss is 0; as are rows without any. In a group whose rewards are
-    equal, all rows are (GRPO, RLOO).
+    """Finds the rows that a loss cannot learn from. The loss must be exactly 0 on every token whose advantage is 0, and
+    have no other term. A row is idle if all its response tokens have advantage 0, if it has none, or if its weight in
+    the loss is 0. In a group with equal rewards all rows are idle (GRPO, RLOO).
 
     What an idle row adds to the loss and to its gradient is 0, so its forward and backward pass may be left out. It
     still counts in the denominators of the loss.

@@ -155,7 +155,8 @@ class PolicyLoss:
     def _kl_to_reference(
         self, log_probs: torch.Tensor, outputs: TokenOutputs, batch: MicroBatch
     ) -> torch.Tensor | None:
-        """Of each token, with a gradient where the loss has a use for it; None where no reference has spoken."""
+        """KL to the reference of each token. It has a gradient only if it is part of the loss; None if there are no
+        reference log-probs."""
         if self.kl_loss_estimator == "full":
             if outputs.divergence is None:
                 return None

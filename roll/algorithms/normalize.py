@@ -51,7 +51,7 @@ class RunningMoments:
 
 @dataclass(frozen=True)
 class KeyMoments:
-    """Of each row, the moments of all rows that share its key; NaN values are left out. [R] each."""
+    """Moments of all rows that share a row's key, for each row. NaN values are left out. [R] each."""
 
     count: np.ndarray  # int64, 0 where every value of the key is NaN
     mean: np.ndarray  # float64, 0 where count is 0

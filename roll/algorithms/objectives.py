@@ -64,7 +64,7 @@ class ClippedRatio:
         return below | above
 
     def _out_of_range(self, tokens: PolicyTokens) -> tuple[torch.Tensor, torch.Tensor]:
-        """Where the clip binds from below, with A < 0, and from above, with A > 0. [B, T] each."""
+        """Tokens whose clip is active: below the range with A < 0, and above it with A > 0. [B, T] each."""
         lowest, highest = self._range
         seen = ratio_of(tokens.log_ratio.detach())
         return (tokens.advantages < 0) & (seen < lowest), (tokens.advantages > 0) & (seen > highest)

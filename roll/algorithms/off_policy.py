@@ -41,7 +41,8 @@ class MismatchFilter:
 
 @dataclass(frozen=True)
 class TrainInferCorrection:
-    """At most one weight, and any number of filters that a token must all pass."""
+    """Corrects the mismatch of trainer and engine: at most one weight, and any number of filters. A token must pass all
+    filters."""
 
     is_weight: ImportanceWeight | None = None
     filters: tuple[MismatchFilter, ...] = ()

@@ -96,7 +96,7 @@ class BradleyTerryLoss:
 
 
 def num_pairs(scale: LossScale) -> float:
-    """Of the update: each has two rows, with something to train on in both."""
+    """Number of pairs in the update. Each pair has two rows, both with response tokens."""
     return max(scale.num_samples / 2, 1)
 
 

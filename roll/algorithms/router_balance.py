@@ -68,5 +68,5 @@ def with_balance(
 def tokens_of_update(
     micro_batches: Sequence[MicroBatch], all_reduce_sum: Callable[[Sequence[float]], list[float]]
 ) -> int:
-    """Of the micro batches of all ranks."""
+    """Number of tokens in the micro batches of all ranks."""
     return int(all_reduce_sum([sum(tokens_seen(batch.lengths) for batch in micro_batches)])[0])
