@@ -105,7 +105,7 @@ def correction_problems(config: AlgorithmConfig) -> Iterator[Problem]:
 
 
 def critic_warmup_problems(config: AlgorithmConfig) -> Iterator[Problem]:
-    """Of a run whose number of steps is known."""
+    """Checks the critic's warm-up against max_steps, once the number of steps is known."""
     if config.critic_warmup >= config.max_steps:
         yield Problem(
             f"critic_warmup: {config.critic_warmup} leaves the policy no step to learn in, max_steps: "

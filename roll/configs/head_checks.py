@@ -1,5 +1,5 @@
-"""Where whole distributions of one model meet those of another that learns: who can hand over a head, and who can hold
-it."""
+"""Checks of teachers and students that compare whole distributions: which strategies can send a teacher's head, and
+which can hold it."""
 
 from collections.abc import Iterator
 

@@ -44,7 +44,8 @@ _OWN_PATTERNS = {f".*\\.{name}" for name in FUSED_EXPERTS}  # which say no more 
 
 
 def reference_problems(reference: WorkerConfig | None, policy: WorkerConfig) -> Iterator[Problem]:
-    """Of a policy with adapters, whose reference it is without them: a section that means another model."""
+    """Checks the reference of a policy with adapters: it is the policy without them, so the section must not name
+    another model."""
     given = reference.model_args.model_name_or_path if reference is not None else None
     if given not in (None, policy.model_args.model_name_or_path):
         key = "reference.model_args.model_name_or_path"
@@ -86,7 +87,7 @@ def lora_warnings(choice: Choice) -> Iterator[str]:
 
 
 def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
-    """Of a model whose config.json is there, and is of a family that the arithmetic of memory knows."""
+    """Checks lora_target against a model's config.json, if the memory formulas know its family."""
     args, key = choice.worker.model_args, f"{choice.role.name}.model_args.lora_target"
     shape, _ = model_shape(model, choice.role.head or "lm")
     if shape is None or not args.has_lora:
@@ -131,7 +132,7 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
 def _in_full_problems(
     modules: Sequence[str], ties_head: bool, args: ModelArgs, key: str, what: str = "weights"
 ) -> Iterator[Problem]:
-    """Of the modules that are trained in full beside the adapters."""
+    """Checks additional_target: the modules that are trained in full beside the adapters."""
     for word in args.additional_target:
         if ties_head and word.rpartition(".")[2] in _TIED:
             text = f"{key}: {word}: embedding and head are one weight in this model (tie_word_embeddings); two would"
@@ -146,7 +147,7 @@ def _in_full_problems(
 
 
 def _part_problems(modules: Sequence[str], args: ModelArgs, key: str) -> Iterator[Problem]:
-    """Of modules that are one parameter with others in Megatron, which is trained whole or not at all."""
+    """Checks modules that Megatron joins into one parameter. It trains all of them or none."""
     there = set(modules)
     free = [module for module in modules if not f"{module}.weight".startswith(args.frozen_prefixes)]
     chosen = {module for module in free if any(ends_with(module, word) for word in args.additional_target)}

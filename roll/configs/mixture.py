@@ -39,7 +39,7 @@ def balance_problems(choice: Choice) -> Iterator[Problem]:
 
 
 def balance_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
-    """Of a model whose config.json is there."""
+    """Checks moe_aux_loss_coef against the model's config.json."""
     args, kind = choice.worker.model_args, _text(model).get("model_type")
     if args.moe_aux_loss_coef and kind in _CORRECTED:
         key = _key(choice)
@@ -58,7 +58,7 @@ def balance_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator
 
 
 def has_experts(model: Mapping[str, Any]) -> bool:
-    """Of a config.json, whose language model may have a section of its own."""
+    """True if config.json describes a mixture. The language model may have a section of its own in it."""
     return any(_text(model).get(key) for key in EXPERTS)
 
 

@@ -164,5 +164,5 @@ class ModelArgs(Settings):
 
     @property
     def tokenizer_name(self) -> str:
-        """Where the role's tokenizer is."""
+        """Path or name of the role's tokenizer."""
         return str(self.tokenizer_path or self.model_name_or_path)

@@ -24,7 +24,7 @@ def optimizer_machine_problems(choice: Choice) -> Iterator[Problem]:
 
 
 def moment_bytes(optim: str, num_elements: float, full: int = 4) -> float:
-    """Of both moments of AdamW for one tensor, each number of which has `full` bytes otherwise.
+    """Bytes of both moments of AdamW for one tensor. Without 8-bit moments, each number has `full` bytes.
 
     Example: 65,536 elements: 524,288 bytes; with 8 bits 2 x (65,536 + 4 x 256) = 133,120.
     """

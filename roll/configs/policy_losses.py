@@ -187,5 +187,6 @@ def known_pg_variant(name: str) -> str:
 
 
 def last_name(key: str) -> str:
-    """Of a dotted key. Example: kimi15_tau of kimi15_tau, topr_positive_weight of actor_train.topr_positive_weight."""
+    """The last part of a dotted key. Example: kimi15_tau of kimi15_tau, topr_positive_weight of
+    actor_train.topr_positive_weight."""
     return key.rpartition(".")[2]

@@ -38,14 +38,14 @@ def head_training_problems(choice: Choice) -> Iterator[Problem]:
 
 
 def head_warnings(role: Role, worker: WorkerConfig) -> Iterator[str]:
-    """Of a factor for a loss that is not there, in a role that could have one."""
+    """Warns of a factor for an MTP loss that is off, in a role that could have one."""
     key = "mtp_loss_scaling_factor"
     if key in role.reads and worker.is_changed(key) and not worker.trains_prediction_head:
         yield f"{role.name}.{key} does nothing without {role.name}.mtp_training_mode: standalone or joint."
 
 
 def head_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
-    """Of a model whose config.json is there."""
+    """Checks MTP training against the model's config.json."""
     worker, key = choice.worker, _key(choice)
     if not worker.trains_prediction_head or "num_hidden_layers" not in model:
         return
@@ -66,7 +66,8 @@ def head_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
 
 
 def tied_problem(ties_head: bool, stages: int) -> str | None:
-    """Of a model under Megatron's pipeline parallel."""
+    """The reason why a model with tied embeddings trains no MTP head over several pipeline stages of Megatron; None
+    otherwise."""
     if not ties_head or stages == 1:
         return None
     return (

@@ -22,7 +22,7 @@ def fill_algorithm(filled: dict[str, Any]) -> None:
 
 
 def _places(tree: dict[str, Any], key: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """Where a key belongs; nowhere in a tree without its section."""
+    """Places of a key in the tree, as (mapping, last part); none if its section is missing."""
     section, _, last = key.rpartition(".")
     if not section:
         yield tree, key

@@ -94,7 +94,7 @@ def run_warnings(config: RunConfig, plan: RunPlan) -> Iterator[str]:
 
 
 def schedule_warnings(plan: RunPlan) -> Iterator[str]:
-    """Of a run whose number of steps is known."""
+    """Warns of a warm-up that outlasts the run, once the number of steps is known."""
     for name, train in plan.trains.items():
         if train.warmup_updates >= train.total_updates > 0:
             yield (

@@ -29,7 +29,7 @@ def router_replay_problems(choice: Choice) -> Iterator[Problem]:
 
 
 def rollout_routes_problems(config: AlgorithmConfig) -> Iterator[Problem]:
-    """Of a run that trains with the experts of its rollouts."""
+    """Checks a run that trains with the experts of its rollouts (R3)."""
     key, mode = "actor_train.router_replay.mode", config.actor_train.router_replay.mode
     if mode != "R3":
         return
@@ -42,7 +42,7 @@ def rollout_routes_problems(config: AlgorithmConfig) -> Iterator[Problem]:
 
 
 def router_replay_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
-    """Of a model whose config.json is there."""
+    """Checks router replay against the model's config.json: it must have experts."""
     if choice.worker.router_replay.is_on and "num_hidden_layers" in model and not has_experts(model):
         key, name = _key(choice), f"{choice.role.name}.model_args.model_name_or_path"
         given = choice.worker.model_args.model_name_or_path

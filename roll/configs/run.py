@@ -227,7 +227,7 @@ class RunConfig(Settings):
 
     @property
     def hub_repo(self) -> str | None:
-        """Where it sends the models that it saves; None if it sends none."""
+        """Repository on the hub for saved models; None if the run uploads none."""
         return self.checkpoint_config.hub_model_id if self.save_steps > 0 else None
 
     @property
@@ -278,8 +278,7 @@ class RunConfig(Settings):
 
     @property
     def other_schedule(self) -> Mapping[str, str]:
-        """Where a process does not validate or save as eval_steps and save_steps say: what it does, by row of the
-        plan."""
+        """Rows of the plan for a process that does not validate or save as eval_steps and save_steps say."""
         return {}
 
     @property

@@ -21,7 +21,7 @@ _ANYTHING: tuple[JsonSchemaValue, ...] = ({"type": "null"}, {"type": "string", "
 
 
 class _Open(GenerateJsonSchema):
-    """Of a key whose values are put into form before they are checked, the form is one possibility."""
+    """Makes a schema that also accepts the loose forms of a key that a validator normalises first."""
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
         inner, form = self.generate_inner(schema["schema"]), cast("dict[str, Any]", schema["schema"])

@@ -48,7 +48,7 @@ def sent_adapter_problems(config: AlgorithmConfig) -> Iterator[Problem]:
 
 
 def sent_adapter_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
-    """Of a model whose config.json is there."""
+    """Checks LoRA weight sync against the model's config.json: a mixture is refused."""
     key = _switch(choice.role.name, choice.worker)
     if key and has_experts(model):
         model_name = choice.worker.model_args.model_name_or_path

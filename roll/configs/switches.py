@@ -30,7 +30,7 @@ ROLE: Switches = {
 
 
 def switched_off(settings: Settings, switches: Switches, at: str = "") -> Iterator[str]:
-    """`at`: the YAML path of the settings."""
+    """Warns of keys that do nothing since their switch is off. `at`: the YAML path of the settings."""
     for switch, keys in switches.items():
         changed = [join(at, key) for key in keys if settings.is_changed(key)]
         if changed and not settings.value(switch):

@@ -175,7 +175,7 @@ def _name(worker: dict[str, Any], role: str) -> None:
 
 
 def _strategy(worker: dict[str, Any], use: Use) -> None:
-    """Under our name, where another system's is given that serves such a role."""
+    """Replaces another system's strategy name with ours, if it fits the use of the role."""
     strategy = _opened(worker, "strategy_args")
     name = strategy.get("strategy_name") if strategy is not None else None
     if strategy is not None and isinstance(name, str):

@@ -1,5 +1,5 @@
-"""From `--config_path --config_name key=value ...` to one plain tree: Hydra composes, overrides are applied,
-`${...}` resolved.
+"""Loads `--config_path --config_name key=value ...` into one plain tree: Hydra composes, overrides are applied,
+`${...}` is resolved.
 
 Fragments named in the defaults list (`../config/deepspeed_zero2@_here_`) are found beside the YAML first, then among
 those shipped with this package, so that a YAML may lie anywhere.
@@ -49,7 +49,7 @@ class Composed:
 
 
 def fragments_dir() -> Path:
-    """Where the shipped fragments are: in an installed package, or in a source checkout. The folder is named `config`,
+    """Folder of the shipped fragments, in an installed package or in a source checkout. The folder is named `config`,
     since Hydra resolves `../config/x` against it."""
     return PACKAGED_FRAGMENTS if PACKAGED_FRAGMENTS.is_dir() else CHECKOUT_FRAGMENTS
 

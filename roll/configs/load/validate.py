@@ -1,4 +1,4 @@
-"""From a raw tree to a settings object, with every problem of its shape at once."""
+"""Builds a settings object from a raw tree, and reports every problem of its shape at once."""
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping

@@ -38,8 +38,9 @@ def kept_bytes(
 
 
 def training_parts(facts: RoleFacts) -> tuple[Part, ...]:
-    """Of a training pass on a rank that holds every layer whole: what is kept of each, one layer computed again, and
-    what log-probs add. With enable_activation_offload two layers' part is on the device, coming or going."""
+    """Memory of a training pass on a rank that holds whole layers: the saved activations of each layer, one layer that
+    is recomputed, and the log-probs. With enable_activation_offload, two layers' activations are on the device at a
+    time."""
     shape, size = facts.shape, facts.dtype_bytes
     args = facts.worker.model_args
     recomputes = not args.disable_gradient_checkpointing
@@ -61,14 +62,14 @@ def waiting_parts(facts: RoleFacts) -> tuple[Part, ...]:
 
 
 def whole_scoring_parts(facts: RoleFacts) -> tuple[Part, ...]:
-    """Of a pass without gradient on a rank that holds every layer whole."""
+    """Memory of a pass without gradient on a rank that holds whole layers."""
     return scoring_parts(facts.shape, facts.dtype_bytes, facts.score_tokens, logits=_logits(facts))
 
 
 def scoring_parts(
     shape: ModelShape, dtype_bytes: int, tokens: int, tensor: int = 1, logits: int = LOGITS_PER_CHUNK_OF_SHARES
 ) -> tuple[Part, ...]:
-    """Of a pass without gradient: one layer at its widest, and a chunk of so many logits."""
+    """Memory of a pass without gradient: one layer at its widest, and one chunk of `logits` logits."""
     attention = shape.attention.projected + shape.attention.mixed
     routed = 2 * shape.experts_per_token * shape.hidden_size
     widest = max(3 * shape.ffn_width + routed, attention) / tensor

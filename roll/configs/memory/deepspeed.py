@@ -29,7 +29,7 @@ _SUB_GROUP = 1_000_000_000
 
 
 def train_memory(facts: RoleFacts) -> RankMemory:
-    """Of a role that learns."""
+    """Memory of a training role."""
     config, ranks, size = facts.worker.strategy_config, facts.num_ranks, facts.dtype_bytes
     stage, zero = zero_stage(config), _mapping(config, "zero_optimization")
     held = held_weights(facts.shape, facts.worker.model_args)
@@ -92,7 +92,7 @@ def train_memory(facts: RoleFacts) -> RankMemory:
 
 
 def score_memory(facts: RoleFacts) -> RankMemory:
-    """Of a role that scores: its weights whole, or with stage 3 this rank's part."""
+    """Memory of a scoring role: whole weights, or this rank's shard with stage 3."""
     zero = _mapping(facts.worker.strategy_config, "zero_optimization")
     size, is_divided = facts.dtype_bytes, zero_stage(facts.worker.strategy_config) == 3
     parts = facts.num_ranks if is_divided else 1

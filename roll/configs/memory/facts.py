@@ -11,7 +11,7 @@ from roll.configs.strategy import answers_at_once
 def role_facts(
     plan: RunPlan, role: Role, worker: WorkerConfig, shape: ModelShape, gpu_bytes: float | None
 ) -> RoleFacts:
-    """Of those that learn, only a policy's weights are published."""
+    """Facts about a role that the memory formulas read. Among training roles, only a policy publishes weights."""
     learns = plan.trains.get(role.name)
     publishes = (role.use == "generate" and not role.is_apart) or (role.learns and not shape.is_critic)
     return RoleFacts(
@@ -31,7 +31,7 @@ def role_facts(
 
 
 def _share(worker: WorkerConfig, tokens: int) -> int:
-    """Of one rank, where several share every sequence."""
+    """Tokens of one rank, if several ranks share every sequence."""
     return -(-tokens // worker.model_args.ulysses_size)
 
 

@@ -52,11 +52,12 @@ def matrix_elements(shape: ModelShape) -> int:
 
 
 def forward_flops(shape: ModelShape, tokens: float, pairs: float) -> float:
-    """Of a forward pass over so many tokens: 2 per weight and token for the products with weights (Kaplan et al. 2020,
-    arXiv 2001.08361, section 2.1), and 4 * layers * heads * head size per pair of a token with itself or one before
-    it, for q.k and the sum over v (Chowdhery et al. 2022, PaLM, arXiv 2204.02311, appendix B, which counts pairs with
-    later tokens as well: twice as many). In latent attention values have a size of their own. Layers that see a window
-    of the last tokens alone are counted as if they saw all.
+    """Floating-point operations of a forward pass over `tokens` tokens.
+
+    Products with weights need 2 per weight and token (Kaplan et al. 2020, arXiv 2001.08361, section 2.1). q.k and the
+    sum over v need 4 * layers * heads * head size per pair of a token with itself or an earlier one (Chowdhery et al.
+    2022, PaLM, arXiv 2204.02311, appendix B, which also counts pairs with later tokens: twice as many). In latent
+    attention, values have a size of their own. Layers with a sliding window are counted as if they saw all tokens.
 
     Example: 10 tokens in a row make 55 pairs; 1e9 weights and 16 layers of 32 heads of 64: 2e10 + 7.2e6.
     """

@@ -26,7 +26,7 @@ _HOST = "offload_policy"
 
 
 def train_memory(facts: RoleFacts) -> RankMemory:
-    """Of a role that learns."""
+    """Memory of a training role."""
     settings, size = _settings(facts), facts.dtype_bytes
     kept_in = size if facts.worker.model_args.has_lora else _FP32  # what no optimizer touches
     shares = [
@@ -74,7 +74,7 @@ def train_memory(facts: RoleFacts) -> RankMemory:
 
 
 def score_memory(facts: RoleFacts) -> RankMemory:
-    """Of a role that scores: its shards are in model_args.dtype."""
+    """Memory of a scoring role, whose shards are in model_args.dtype."""
     size, on_host = facts.dtype_bytes, _settings(facts).offload_policy
     shares = [(size * _share(weight, facts), 1) for weight in facts.shape.weights]
     weights = sum(share for share, _ in shares)

@@ -38,7 +38,7 @@ class StageWeights:
 
 
 def train_memory(facts: RoleFacts) -> RankMemory:
-    """Of a role that learns. Of pipeline stages, the one that needs most while it trains."""
+    """Memory of a training role: that of the pipeline stage which needs most while it trains."""
     stages = list(stage_weights(facts))
     candidates = [_train_memory(facts, stage, index) for index, stage in enumerate(stages)]
     return max(
@@ -48,7 +48,7 @@ def train_memory(facts: RoleFacts) -> RankMemory:
 
 
 def score_memory(facts: RoleFacts) -> RankMemory:
-    """Of a role that scores."""
+    """Memory of a scoring role."""
     sizes, weights = parallel_sizes(facts.worker), max(stage.all for stage in stage_weights(facts))
     tokens = facts.score_tokens // sizes.context
     return RankMemory(
@@ -113,7 +113,7 @@ def rank_elements(weight: Weight, tensor: int, expert: int = 1, expert_tensor: i
 
 
 def _is_whole_factor(weight: Weight) -> bool:
-    """Of an adapter, the factor on the side that tensor parallelism does not divide."""
+    """True for the factor of an adapter that tensor parallelism does not divide."""
     by_input = any(f".{name}." in weight.name for name in ("o_proj", "down_proj"))
     return weight.name.endswith(".lora_B.weight" if by_input else ".lora_A.weight")
 

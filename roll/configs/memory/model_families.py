@@ -47,8 +47,12 @@ class Attention:
 
 @dataclass(frozen=True)
 class Experts:
-    """Of a mixture. `number`, `width` and `shared`: keys of config.json; `shared` is of the width of what every token
-    meets, as a number of experts if `counts_shared`. `is_sparse(model, layer)`: whether a layer has experts."""
+    """Keys of config.json that describe a mixture's experts.
+
+    - `number`, `width`: number and width of the experts
+    - `shared`: width of the part that every token meets, or a number of experts if `counts_shared`
+    - `is_sparse(model, layer)`: whether a layer has experts
+    """
 
     number: str = "num_experts"
     width: str = "moe_intermediate_size"
@@ -231,7 +235,7 @@ def _output(model: Model, family: Family, layer: int, at: str, width: int) -> It
 
 
 def _mlp(model: Model, family: Family, layer: int, at: str, width: int, of: str = "") -> Iterator[Weight]:
-    """`of`: what tells its blocks from others of the layer."""
+    """Weights of an MLP. `of` distinguishes its blocks from others of the layer."""
     matrices = _matrices(model["hidden_size"], width)
     if family.fuses_gate_up:
         matrices = {"gate_up": (2 * width, model["hidden_size"]), "down": matrices["down"]}

@@ -117,7 +117,7 @@ def _shape(model: Mapping[str, Any], family: Family, head: Head) -> ModelShape:
 
 
 def _further(model: Mapping[str, Any], family: Family) -> Iterator[Weight]:
-    """Of the one head for further tokens that megatron_train knows (DeepSeek-V3, arXiv 2412.19437, section 2.2)."""
+    """Weights of the one MTP head that megatron_train supports (DeepSeek-V3, arXiv 2412.19437, section 2.2)."""
     if model.get(NUM_HEADS) != 1 or family.experts is None:
         return
     hidden, layer = model["hidden_size"], model["num_hidden_layers"]

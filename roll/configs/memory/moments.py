@@ -37,7 +37,7 @@ class Moment:
 
     @property
     def least(self) -> float:
-        """Without what is estimated."""
+        """Bytes without the estimated parts."""
         return total(self.parts, sure_only=True)
 
 
@@ -139,8 +139,9 @@ def _by_node(placed: Sequence[_Placed]) -> dict[str, tuple[Moment, ...]]:
 
 
 def _host_moments(where: str, there: Sequence[tuple[_Placed, int]]) -> Iterator[Moment]:
-    """While the roles start (those on shared GPUs one after the other, engines last, and each leaves for the next), and
-    when all have had their turns. `there`: roles and how many workers they have here."""
+    """Moments of the host's memory: while roles start, and after all have had their turns. Roles on shared GPUs start
+    one after the other, engines last, and each leaves for the next. `there`: roles, and how many workers they have on
+    this node."""
     number = sum(count * each.memory.num_processes for each, count in there)
     running = Part(f"{number} processes", number * PROCESS, True)
     alone = [pair for pair in there if not pair[0].facts.shares_devices]
@@ -158,7 +159,7 @@ def _host_moments(where: str, there: Sequence[tuple[_Placed, int]]) -> Iterator[
 
 
 def _times(each: _Placed, parts: Iterable[Part], number: int) -> list[Part]:
-    """Of all workers of a role on a node."""
+    """Parts of all workers of a role on a node."""
     return [
         replace(
             part,

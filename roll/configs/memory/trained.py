@@ -81,18 +81,18 @@ def modules_of(shape: ModelShape) -> list[str]:
 
 
 def is_named(module: str, words: tuple[str, ...]) -> bool:
-    """By any of these words, in which Mixtral's modules may be called as in its files."""
+    """True if one of `words` names the module. Mixtral's modules may be named as in its files."""
     others = (renamed(word, _OTHER_NAMES) for word in words)
     return any(ends_with(module, word) for word in (*words, *others))
 
 
 def renamed(name: str, names: Mapping[str, str]) -> str:
-    """With other names for some of its parts."""
+    """The name with some of its parts replaced."""
     return ".".join(names.get(part, part) for part in name.split("."))
 
 
 def ends_with(module: str, word: str) -> bool:
-    """As peft finds modules: by a whole name, or its last parts."""
+    """True if `word` is the whole name of the module or its last parts, as peft matches modules."""
     wanted = word.split(".")
     last = module.split(".")[-len(wanted) :]
     pairs = zip(last, wanted, strict=False)

@@ -9,10 +9,12 @@ from roll.configs.strategy import narrowing_settings
 
 @dataclass(frozen=True)
 class OldLogProbs:
-    """Where old log-probs come from.
+    """Source of the old log-probs.
+    - update: the update's own forward pass (the ratio is 1 by construction)
+    - pass: a separate pass before training
+    - rollout: the engine that sampled
 
-    update: the update's own forward pass (its ratio is 1 by construction); pass: a pass of their own before training;
-    rollout: the engine that sampled. `reason` says why.
+    `reason` explains the choice.
     """
 
     source: Literal["update", "pass", "rollout"]

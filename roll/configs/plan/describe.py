@@ -45,7 +45,7 @@ def describe(
 
 
 def train_rows(config: RunConfig, plan: RunPlan) -> Iterator[tuple[str, ...]]:
-    """Of roles that make one update in a step."""
+    """Rows of the plan about roles that make one update in a step."""
     for train in plan.trains.values():
         yield train.role, f"{update_sum(train)}, an update in every step; {updates_in_run(config, train)}"
     yield "tokens", f"rows of at most {plan.trained_length}"

@@ -1,4 +1,4 @@
-"""Where every role runs: its workers, their nodes and devices, and who takes turns with whom."""
+"""The place of every role: its workers, their nodes and devices, and which roles take turns on them."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -10,7 +10,7 @@ from roll.configs.problems import Problem, ids_text
 
 @dataclass(frozen=True)
 class Seat:
-    """Where one worker sits. `local_rank` counts the role's workers on its node; `devices` are global ids, which
+    """The place of one worker. `local_rank` counts the role's workers on its node. `devices` are global ids, and
     `local_ids` count from 0 on the node. A CPU worker has neither."""
 
     rank: int

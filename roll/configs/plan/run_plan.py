@@ -80,7 +80,7 @@ class TrainPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """Of a run of any kind; one that samples has more to plan (`BatchPlan`). Lengths are in tokens."""
+    """The plan of a run of any kind; a run with rollouts plans more (`BatchPlan`). Lengths are in tokens."""
 
     layout: Layout
     trains: Mapping[str, TrainPlan]  # of the roles that learn

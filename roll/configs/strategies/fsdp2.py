@@ -81,7 +81,7 @@ class Fsdp2Settings(Settings):
 
 
 def num_groups(settings: Fsdp2Settings, num_ranks: int) -> int:
-    """Of ranks that divide matrices among them."""
+    """Number of groups of ranks that divide matrices among them."""
     return max(1, num_ranks // settings.tensor_parallel_size)
 
 
@@ -156,7 +156,7 @@ def problems(choice: Choice) -> Iterator[Problem]:
 
 
 def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
-    """By the config.json of the model."""
+    """Checks a role against the config.json of its model."""
     yield from packing.model_problems(choice, model)
     yield from tensor_model_problems(choice, model, _tensor_size(choice.worker))
 

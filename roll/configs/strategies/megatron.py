@@ -121,7 +121,7 @@ def _lora_problems(choice: Choice, settings: MegatronSettings) -> Iterator[Probl
 
 
 def _head_problems(choice: Choice, settings: MegatronSettings) -> Iterator[Problem]:
-    """With what the head for further tokens does not train, or was not shown to."""
+    """Checks MTP training against settings that it does not work with, or was not tested with."""
     key = f"{choice.role.name}.mtp_training_mode"
     if settings.transformer_impl != "local":
         other = f"{choice.at}.transformer_impl"

@@ -48,7 +48,7 @@ class ModelFacts:
 
     @classmethod
     def of(cls, model: Mapping[str, Any]) -> "ModelFacts | None":
-        """Of a config.json; None where it does not say, or no whole numbers."""
+        """Facts from a config.json; None if numbers are missing or not whole."""
         heads, layers = model.get("num_attention_heads"), model.get("num_hidden_layers")
         if type(heads) is not int or type(layers) is not int:
             return None
@@ -295,7 +295,7 @@ def _stage_problems(at: str, s: MegatronSettings, num_layers: int) -> Iterator[P
 
 
 def _uneven_problems(at: str, s: MegatronSettings, num_layers: int) -> Iterator[Problem]:
-    """Of stages whose ends have numbers of their own."""
+    """Checks the layers of pipeline stages if the first or last stage has its own number."""
     own, virtual = s.stage_layers(num_layers), s.virtual_pipeline_model_parallel_size or 1
     given = {key: getattr(s, key) for key in ENDS}
     keys = [key for key, count in given.items() if count is not None]

@@ -14,7 +14,7 @@ PACKABLE_LAYERS = frozenset({"full_attention", "sliding_attention"})
 
 
 def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
-    """Of the strategies that run Hugging Face models."""
+    """Checks packing and prefix sharing of strategies that run Hugging Face models."""
     worker = choice.worker
     if not worker.packs_rows and worker.use_prefix_sharing != "on":
         return

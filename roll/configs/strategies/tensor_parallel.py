@@ -54,7 +54,8 @@ def tensor_problems(choice: Choice, size: int, on_host: bool) -> Iterator[Proble
 
 
 def tensor_model_problems(choice: Choice, model: Mapping[str, Any], size: int) -> Iterator[Problem]:
-    """By the config.json of the model: a type that is not known, and sizes that do not divide."""
+    """Checks tensor parallelism against the config.json of the model: its type must be known, and its sizes
+    divisible."""
     if size == 1:
         return
     key, model_key = f"{choice.at}.tensor_parallel_size", f"{choice.role.name}.model_args.model_name_or_path"
