@@ -51,7 +51,7 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Columns:
-    """Where a row has its texts, and what of a conversation is learnt: all turns of the assistant, or the last."""
+    """Columns of a row's texts, and the turns to learn: all of the assistant's, or the last."""
 
     prompt: str
     query: str | None

@@ -68,7 +68,7 @@ def parse_whole(text: str) -> Parsed:
 
 
 def skip_space(text: str, at: int) -> int:
-    """Where the first character from `at` on is that is not white space."""
+    """Position of the first character from `at` on that is not white space."""
     while text[at : at + 1].isspace():
         at += 1
     return at

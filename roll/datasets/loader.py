@@ -70,7 +70,7 @@ class DataSource(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """As messages and rows call it."""
+        """Name of the set in messages and rows."""
 
     @abstractmethod
     def rows(self) -> Iterator[Row]:

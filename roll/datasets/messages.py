@@ -189,7 +189,7 @@ def _with_calls(message: Message, names: Mapping[str, str], parses: bool) -> Mes
 
 
 def _calls_of_text(content: Any) -> Any:
-    """Of a ShareGPT message that calls: {"name", "arguments"} or a list of such."""
+    """Calls in the text of a ShareGPT message: {"name", "arguments"}, or a list of them."""
     if not isinstance(content, str):
         return content
     try:

@@ -49,7 +49,8 @@ class Pair:
 
     @property
     def given(self) -> int:
-        """Never their last ones: those are compared."""
+        """Number of leading messages that both conversations share. The last message is never among them, since it is
+        compared."""
         both = zip(self.chosen[:-1], self.rejected[:-1], strict=False)
         differing = [place for place, (a, b) in enumerate(both) if a != b]
         return differing[0] if differing else min(len(self.chosen), len(self.rejected)) - 1
@@ -57,7 +58,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class PairColumns:
-    """Where a row has its texts."""
+    """Columns of a pair's texts."""
 
     prompt: str
     query: str | None

@@ -185,7 +185,7 @@ def has_ending(name: str) -> bool:
 
 
 def _is_data(name: str) -> bool:
-    """Of the files in a folder: what other programs leave beside them begins with . or _."""
+    """True for a data file in a folder. Other programs' files begin with . or _ and do not count."""
     return not re.match(r"[._]", name) and has_ending(name)
 
 

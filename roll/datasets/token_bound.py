@@ -40,7 +40,8 @@ class TokenBound:
         return -(-size // self._longest)
 
     def _longest_token(self, spec: Mapping[str, Any]) -> int:
-        """In bytes where the vocabulary is written in them, a character for each, else in characters."""
+        """Length of the longest token: in bytes if each character of the vocabulary stands for a byte, else in
+        characters."""
         added = (token["content"] for token in spec["added_tokens"])
         sizes = [len(text.encode("utf-8")) if self._counts_bytes else len(text) for text in added]
         return max([*sizes, *(len(token) for token in spec["model"]["vocab"])])
@@ -88,7 +89,7 @@ def _steps(spec: Mapping[str, Any] | None, parts: str) -> Iterator[Mapping[str, 
 
 
 def shortened(items: Sequence[T], most: int, how: Truncation) -> list[T]:
-    """At most so many items: without their beginning (left), their middle, or their end (any other).
+    """Cuts a sequence to `most` items: without its beginning (left), its middle, or its end (any other).
 
     Example: of abcdefg and 5 middle leaves abefg, as verl cuts.
     """

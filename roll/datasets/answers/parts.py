@@ -80,7 +80,7 @@ class Wording:
 
 
 def wordings(messages: Sequence[Message]) -> Iterator[Wording]:
-    """As the messages are, then the other ways in which templates want what they hold."""
+    """Wordings of the messages to try: first as they are, then the other forms that templates expect."""
     answers = [message for message in messages if message["role"] == "assistant"]
     calls = [message for message in answers if message.get("tool_calls")]
     alone = any(not message.get("content") for message in calls)

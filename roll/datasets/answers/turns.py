@@ -104,7 +104,8 @@ class Turns:
             yield asked
 
     def _one_answer(self, messages: Sequence[Message], row: Row, tools: Sequence[Tool]) -> Asked:
-        """With templates that are made for one prompt, whose answer ends with the tokenizer's own token."""
+        """The one turn of templates that are made for a single prompt. Its response ends with the tokenizer's own
+        token."""
         if [message["role"] for message in messages] != ["user", "assistant"]:
             raise ConfigError(
                 f"{row.where}: {self._template.key}: it takes one prompt and one response, the row holds "
@@ -127,7 +128,7 @@ class Turns:
         return self._template.is_plain or self._template.form.takes_one_prompt
 
     def _check_tools(self, messages: Sequence[Message], row: Row, tools: Sequence[Tool]) -> None:
-        """Once: it is the template that writes tools, and not the row."""
+        """Raises ConfigError if the row offers tools and the template ignores them. The template is tried once."""
         if self._writes_tools is None:
             first = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), 1)
             shown = messages[: max(first, 1)]

@@ -114,7 +114,7 @@ class WrittenParts:
         row: Row,
         tools: Sequence[Tool],
     ) -> dict[int, Asked]:
-        """By the number of the answer's message."""
+        """Turns to learn, by the number of the response's message."""
         said = wording.of(messages)
         return {place + 1: self._turns.turn(said, place, row, tools, wording.composes) for place in learnt}
 
