@@ -133,7 +133,7 @@ class Placement:
 
     @contextmanager
     def kept_free(self, *claims: Claim) -> Iterator[None]:
-        """Between the holds inside, no tenant comes back to the devices of these: what is one turn of theirs moves
+        """Keeps tenants off the devices of these claims between the holds inside. So one turn of several holds moves
         nothing twice."""
         self._kept_free.append(frozenset().union(*(part for claim in claims for part in claim.occupant.parts)))
         yield
@@ -187,7 +187,7 @@ class Placement:
             self._resident[part] -= states
 
     def _load(self, missing: _States) -> None:
-        """Then parts that stand still hand over to those that are back before them."""
+        """Loads missing states. Then parts that wait hand over to those that are back."""
         wait_all([o.load(states, _numbers(parts)) for (o, states), parts in _together(missing).items()])
         for part, states in missing.items():
             self._resident[part] |= states

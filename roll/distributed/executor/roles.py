@@ -101,7 +101,7 @@ class ScoreCluster:
         return np.concatenate([of_rank[rank] for rank, span in enumerate(spans) if len(span)])
 
     def take_work(self) -> dict[str, Work]:
-        """By the name of the call, what the workers were given since the last time."""
+        """Work that the workers got since the last call, by the name of the method."""
         work, self._work = self._work, {}
         return work
 

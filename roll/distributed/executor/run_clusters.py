@@ -50,8 +50,8 @@ _SHUTDOWN_TIMEOUT_S = 5
 
 
 def _with_local_models(config: C) -> C:
-    """On one node the driver fetches what has to come from the hub. On several, a directory of this one says nothing,
-    so each worker asks the hub."""
+    """The config with local model directories. On one node the driver downloads models from the hub. On several nodes a
+    local directory would not exist elsewhere, so each worker asks the hub."""
     if config.num_nodes > 1:
         return config
     models = [local_model(worker.model_args) for worker in config.model_roles.values()]

@@ -79,7 +79,7 @@ def tree_micro_batches(
 
 
 def _cuts(lengths: np.ndarray, shared: np.ndarray, max_tokens: int) -> list[int]:
-    """Where to cut rows in their order, so that no part computes more; a longer row stands alone."""
+    """Row numbers at which to cut, so that no part computes more than `max_tokens`. A longer row stands alone."""
     cuts, load = [], 0
     for row, (length, common) in enumerate(zip(lengths.tolist(), shared.tolist(), strict=True)):
         load += length - common

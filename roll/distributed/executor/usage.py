@@ -62,7 +62,7 @@ class Question:
                 self._pending |= {ref: (cluster, rank) for rank, ref in cluster.ask_usage(look).items()}
 
     def answers(self) -> dict[str, list[WorkerUsage]]:
-        """By role; waits for them."""
+        """Usage by role; waits for it."""
         with suppress(RayError):
             while self._pending and self._take():
                 pass

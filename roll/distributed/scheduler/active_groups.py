@@ -77,7 +77,7 @@ class ActiveGroups:
 
     @property
     def num_in_front(self) -> int:
-        """Of `next_in_order`."""
+        """Number of groups that `next_in_order` would return."""
         return len(self._front)
 
     def oldest_finished(self, count: int) -> list[ActiveGroup]:

@@ -1,4 +1,4 @@
-"""When a group of trajectories may start, and when a step may take its groups: arithmetic alone, without a clock.
+"""Arithmetic of when a group of trajectories may start, and when a step may take its groups; without a clock.
 
 Groups are numbered in the order of the data. A group that starts under policy version v may be trained on in step
 v + max_staleness at the latest: its deadline. A step takes the oldest of the finished groups as soon as those that it

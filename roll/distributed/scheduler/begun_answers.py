@@ -87,7 +87,7 @@ def requests_of(rows: Iterable[Trajectory]) -> list[BegunRequest]:
 
 
 def young_enough(requests: Sequence[BegunRequest], version: int) -> list[BegunRequest]:
-    """Without the answers that have a token of an older version."""
+    """The requests without responses that have a token of a version older than `version`."""
     return [
         replace(found, answers={n: a for n, a in found.answers.items() if a.oldest_version >= version})
         for found in requests

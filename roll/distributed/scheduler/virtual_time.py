@@ -14,7 +14,7 @@ _ASYNCIO = str(Path(asyncio.__file__).parent)
 
 
 class Deadlock(Exception):
-    """Nothing is ready, and no timer will make anything so. The text says who waits."""
+    """Raised if no task is ready and no timer will wake one. The text says who waits."""
 
 
 class _Jumping(selectors.SelectSelector):

@@ -38,9 +38,9 @@ ALL_STATES = frozenset(State)
 
 @dataclass(frozen=True)
 class RankContext:
-    """Where a worker stands in its role (whose name is for messages), and what stands on its model. For ranks of a
-    training role, the torch.distributed environment variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT)
-    are set before the strategy is built."""
+    """A worker's place in its role, and what depends on its model. For ranks of a training role, the torch.distributed
+    environment variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT) are set before the strategy is built.
+    `role` is for messages."""
 
     role: str
     rank: int
@@ -127,7 +127,7 @@ class TrainStrategy(ScoreStrategy):
         return 0, 0
 
     def learn_from(self, told: Distillation, head: TeacherHead | None) -> None:
-        """From now on micro batches may come with a teacher's lesson. The head is there where it tells hidden
+        """Prepares for micro batches with a teacher's targets. `head`: the teacher's, if the targets are hidden
         states."""
         raise StrategyError(f"{type(self).__name__} learns from no teacher")
 
@@ -234,9 +234,9 @@ class GenerateStrategy(Strategy):
 
     @abstractmethod
     async def begin_weight_update(self, whole: bool = True) -> None:
-        """Before the first bucket: nothing is sampled from here until `finish_weight_update`; requests in flight are
-        kept, and what arrives waits. Called again where an update was broken off. Unless the update is `whole`, weights
-        that do not come stay as they are: there has been a whole one before."""
+        """Prepares for the first bucket of weights. Nothing is sampled until `finish_weight_update`; requests in flight
+        are kept, and new ones wait. Called again after an interrupted update. Unless the update is `whole`, weights
+        that are not sent keep their values: there was a whole update before."""
 
     @abstractmethod
     async def import_weights(self, source: BucketSource) -> None:
@@ -244,5 +244,5 @@ class GenerateStrategy(Strategy):
 
     @abstractmethod
     async def finish_weight_update(self, version: int) -> None:
-        """After the last bucket: `policy_version` becomes `version`, and no request that comes meets keys and values of
-        older weights. Those of requests in flight are computed anew, unless the engine `keeps_kv`."""
+        """Finishes the update after the last bucket. `policy_version` becomes `version`, and no new request uses keys
+        and values of older weights. Those of requests in flight are recomputed, unless the engine `keeps_kv`."""

@@ -18,7 +18,7 @@ _TABLES = ("qmap1", "qmap2")  # what the codes stand for: one for all weights
 
 
 def adamw_8bit(groups: list[dict[str, Any]], **settings: Any) -> torch.optim.Optimizer:
-    """Over tensors, or over the shards of FSDP2, of which the package knows nothing."""
+    """An 8-bit AdamW over plain tensors, or over the shards of FSDP2, which bitsandbytes does not know."""
     make: Any = resolve("bitsandbytes.optim:AdamW8bit")
     has_shards = any(isinstance(weight, DTensor) for group in groups for weight in group["params"])
     return OfShards(make, groups, **settings) if has_shards else make(groups, **settings)

@@ -161,7 +161,7 @@ class EngineStrategy(GenerateStrategy):
 
     @abstractmethod
     def _sample_name(self, request: GenerationRequest, index: int) -> str:
-        """Under which the engine is to know sample `index`."""
+        """The name of sample `index` in the engine."""
 
     @abstractmethod
     async def _sample(self, flight: InFlight, name: str, request: GenerationRequest, index: int) -> Generation:

@@ -140,7 +140,7 @@ class ModelScoreStrategy(ScoreStrategy):
         return {name: own.detach().to("cpu", copy=True) for name, own in layer.named_parameters(recurse=False)}
 
     def _exports(self, whole: bool, merged: bool = True) -> dict[str, Exported]:
-        """By name, the weights that are sent to an engine."""
+        """Weights to send to an engine, by name."""
         exports = {export.name: export for export in self.model.exports}
         if not merged:
             apart = {part.name: part for export in exports.values() for part in export.apart()}
@@ -215,7 +215,7 @@ class ModelScoreStrategy(ScoreStrategy):
         return tree_or_pack(batch.input_ids, counts, routes, by_cost=is_free)
 
     def _batches(self, micro_batches: Sequence[MicroBatch]) -> Iterator[MicroBatch]:
-        """On the device, while the weights are there to score; with those that keep ranks in step."""
+        """Micro batches on the device, with those that keep ranks in step. The weights are ready to score meanwhile."""
         with self._ready_to_score(), self._without_dropout():
             for batch in self._evened_out(micro_batches):
                 yield batch.to(self.context.device)
@@ -264,7 +264,7 @@ class ModelScoreStrategy(ScoreStrategy):
         return micro_batches
 
     def _ready_to_score(self) -> AbstractContextManager[None]:
-        """Around passes without gradient."""
+        """Context of passes without gradient."""
         return nullcontext()
 
     def _without_dropout(self) -> AbstractContextManager[None]:
@@ -272,7 +272,7 @@ class ModelScoreStrategy(ScoreStrategy):
         return nullcontext() if adapters is None else adapters.without_dropout()
 
     def _check_balance(self) -> None:
-        """Of a model that is trained."""
+        """Checks the routers of a model that trains the load-balancing loss."""
         if self.role.model_args.moe_aux_loss_coef:
             check_routers(self.model.pretrained)
 

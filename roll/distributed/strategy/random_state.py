@@ -10,8 +10,8 @@ import torch
 
 
 def draw_apart(seed: int, place: int) -> None:
-    """From here on ranks in different places draw different numbers: those of dropout. Called once all weights are
-    there, which all ranks have drawn alike."""
+    """Makes ranks in different places draw different random numbers for dropout. Called once all weights exist, since
+    all ranks must draw those alike."""
     torch.manual_seed(seed + place)
 
 

@@ -90,8 +90,8 @@ def answer_texts(
 
 
 def _begin(strings: Sequence[str], before: str, text: str) -> int | None:
-    """Where in `text` the first of the strings begins that its last token completes; `before` is the text without
-    that token. None if it completes none."""
+    """Position in `text` of the first stop string that its last token completes; None if there is none. `before` is the
+    text without that token."""
     before = before.rstrip(_REPLACEMENT)
     places = [text.find(string, max(0, len(before) - len(string) + 1)) for string in strings]
     return min((place for place in places if place >= 0), default=None)

@@ -1,4 +1,4 @@
-"""Where a bucket lies, as plain values: for engines whose processes are reached by messages without pickle."""
+"""Plain values for the place of a bucket, for engines whose processes are reached by messages without pickle."""
 
 from __future__ import annotations
 

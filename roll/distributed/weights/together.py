@@ -10,8 +10,8 @@ _MODULE_OF_ITS_OWN = re.compile(r"(o_proj|down_proj|[^.]*norm)\.[^.]+")
 
 
 def with_partners(names: Iterable[str], changed: Collection[str]) -> set[str]:
-    """Of `names` (Hugging Face's) those that changed, and those that an engine may hold in one piece with one of them:
-    engines fuse q, k and v, gate and up, a layer's experts, and what they have packed can only be packed anew.
+    """The `names` (Hugging Face's) that changed, and those that an engine may fuse with one of them. Engines fuse q, k
+    and v, gate and up, and a layer's experts; a fused weight can only be rebuilt from all its parts.
 
     Example: model.layers.0.self_attn.q_proj.weight brings the biases and matrices of k_proj and v_proj along, but
     neither o_proj nor another layer.

@@ -184,7 +184,8 @@ class WeightReceiver:
                 yield from self.read(source.places[self._rank])
 
     def rest(self) -> None:
-        """After the last bucket of an update: what lies on a GPU makes room for other roles until the next one."""
+        """Frees the received bucket after the last one of an update: GPU memory is left to other roles until the
+        next."""
         if self._received.is_cuda:
             self._received = torch.empty(0, dtype=torch.uint8, device=self._device)
             torch.cuda.empty_cache()

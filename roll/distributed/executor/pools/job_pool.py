@@ -249,7 +249,7 @@ class JobPool:
             _settle(waiting, None)
 
     def _cancel(self, worker: _Worker, job_id: str) -> None:
-        """Of a job that was taken from the outbox: by now it is on its way, and the worker knows it first."""
+        """Cancels a job that has left the outbox. The worker receives the job before the cancellation."""
         worker.handle.call.remote("cancel", [job_id])
 
     # --- workers that are gone

@@ -36,7 +36,7 @@ _MAX_BATCH = 256
 
 
 class _Replies:
-    """Of calls that were made together. One future for hundreds of quick ones: each costs more than such a call."""
+    """Replies of calls that were made together. They share one future, since a future costs more than a quick call."""
 
     def __init__(self, count: int):
         self._loop = asyncio.get_running_loop()
@@ -155,12 +155,13 @@ class TaskPool:
         return await replies.all
 
     def _call_all(self, method: str, *arguments: Any) -> Calls:
-        """While no other call is open. One that died since its last call fails this one."""
+        """Calls a method of every worker while no other call is open. Fails if a worker has died since its last
+        call."""
         refs = {worker.seat.rank: worker.handle.call.remote(method, *arguments) for worker in self._workers}
         return Calls(self.role, method, refs)
 
     def usage(self, look: Look) -> list[WorkerUsage]:
-        """Of each worker, as seen from here: busy from when it gets a batch until that is answered."""
+        """Usage of each worker, as the driver sees it: busy from when it gets a batch until it replies."""
         workers = self._workers
         return [WorkerUsage(w.seat.rank, tuple(w.seat.devices), w.meter.take(look.trace)) for w in workers]
 
@@ -170,7 +171,7 @@ class TaskPool:
             ray.kill(worker.handle, no_restart=True)
 
     def _wake_up_soon(self) -> None:
-        """At the end of this tick, so that calls made together are shared out together."""
+        """Wakes up at the end of this tick of the event loop, so that calls made together are distributed together."""
         if not self._wake_up_is_due:
             self._wake_up_is_due = True
             asyncio.get_running_loop().call_soon(self._wake_up)

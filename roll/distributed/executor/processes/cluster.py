@@ -214,8 +214,8 @@ class Cluster:
     def start_split(
         self, method: str, num_values: Sequence[int], per_rank: Sequence[tuple[Any, ...]]
     ) -> tuple[Calls, list[list[ray.ObjectRef]]]:
-        """For a method that returns (summary, value, ...): the summaries as Calls, and per rank the references of the
-        values."""
+        """Starts a method that returns (summary, value, ...). Returns the summaries as Calls, and per rank the
+        references of the values."""
         summaries, values = {}, []
         for rank, (handle, count, arguments) in enumerate(zip(self.workers.handles, num_values, per_rank, strict=True)):
             refs = handle.call_split.options(num_returns=1 + count).remote(method, count, *arguments)
@@ -225,7 +225,7 @@ class Cluster:
         return Calls(self.role, method, summaries, self.workers.timeout_s), values
 
     def ask_usage(self, look: Look) -> dict[int, ray.ObjectRef]:
-        """By rank what comes of `usage`; a worker on an event loop keeps its own."""
+        """References of each rank's `usage`. A worker on an event loop measures its own."""
         if self.spec.is_async:
             return {rank: handle.call.remote("usage", look) for rank, handle in enumerate(self.workers.handles)}
         return {rank: handle.usage.remote(look) for rank, handle in enumerate(self.workers.handles)}

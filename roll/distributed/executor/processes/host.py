@@ -92,7 +92,7 @@ class Host:
         return self._memory.add_to(self._meter.take(look.trace), look)
 
     def call_split(self, method: str, num_values: int, *arguments: Any) -> tuple[Any, ...]:
-        """For a method that returns (summary, value, ...): the driver reads the summary, the values stay in the
+        """Calls a method that returns (summary, value, ...). The driver reads the summary; the values stay in the
         object store."""
         return self._apart(method, self.call(method, *arguments), num_values)
 

@@ -34,7 +34,7 @@ class NodeFacts:
 
 
 def node_facts(packages: Sequence[str], file: Path | None) -> list[NodeFacts]:
-    """Of each living node of the cluster at RAY_ADDRESS. ResourceError if there is none."""
+    """Facts about each living node of the cluster at RAY_ADDRESS. Raises ResourceError if there is none."""
     runtime = RayRuntime()
     try:
         nodes = [node for node in ray.nodes() if node["Alive"]]

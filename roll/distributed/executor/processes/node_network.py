@@ -1,4 +1,4 @@
-"""Where the processes of a run listen for each other: on loopback if the run has one node, else on one interface of
+"""Addresses on which the processes of a run listen for each other: loopback on one node, otherwise one interface of
 each node."""
 
 from __future__ import annotations

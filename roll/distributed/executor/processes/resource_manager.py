@@ -80,7 +80,7 @@ class ResourceManager:
         ]
 
     def seats(self, place: RolePlace) -> list[TakenSeat]:
-        """Of the workers of a role."""
+        """Seats of the workers of a role."""
         return [TakenSeat(**vars(seat), host=self.nodes[seat.node]) for seat in place.workers]
 
     def scheduling(self, seat: Seat) -> PlacementGroupSchedulingStrategy:

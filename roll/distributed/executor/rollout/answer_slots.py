@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """In line: by order, then by when the request came."""
+    """A position in the queue: by order, then by arrival."""
 
     order: int
     arrival: int
@@ -44,7 +44,8 @@ class AnswerSlots:
         return len(self._line)
 
     def place(self, order: int = 0) -> Place:
-        """Behind all of this order and of smaller ones. A request that takes its slots one after the other keeps it."""
+        """A new position behind all of this order and of smaller ones. A request that takes its slots one after the
+        other keeps it."""
         self._num_arrived += 1
         return Place(order, self._num_arrived)
 

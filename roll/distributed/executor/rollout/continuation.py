@@ -104,7 +104,8 @@ class Continuation:
 
 
 def continued_seed(seed: int | None, position: int) -> int | None:
-    """Of an answer from this token on: the seed itself would give the random numbers of its beginning again."""
+    """Seed of a response that continues at this token. The original seed would repeat the random numbers of its
+    beginning."""
     if seed is None or not position:
         return seed
     digest = hashlib.blake2b(f"{seed}@{position}".encode(), digest_size=8).digest()

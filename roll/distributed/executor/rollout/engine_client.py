@@ -239,7 +239,7 @@ class EngineClient:
         self._engines.owes_less(replica.rank, asked.num_open)
 
     def _cut(self, asked: Asked) -> None:
-        """There are enough answers without it: it ends with what there is of it."""
+        """Ends a request early, with the tokens it has so far, since there are enough responses without it."""
         if asked.is_cut:
             return
         asked.is_cut = True

@@ -50,8 +50,7 @@ class EngineRecovery:
         self._watcher = threading.Thread(target=self._watch, name="engine watch", daemon=True)
 
     def watch(self) -> None:
-        """From now on an engine is restarted as soon as it is gone, whoever asked it last. Called once all are set
-        up."""
+        """Starts to restart every engine as soon as it is gone. Called once all engines are set up."""
         self._watcher.start()
 
     def lost(self, rank: int) -> bool:

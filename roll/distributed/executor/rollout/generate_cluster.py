@@ -87,7 +87,7 @@ class GenerateCluster(EngineClient):
         return self.cluster.workers.start("probe", dict.fromkeys(serving, (request,)))
 
     def heal(self) -> bool:
-        """Before a weight update: returns when all engines can take part in it. True if some were restarted."""
+        """Waits before a weight update until all engines can take part in it. True if some were restarted."""
         return self.recovery is not None and self.recovery.finish()
 
     @property

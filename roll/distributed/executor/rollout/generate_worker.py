@@ -256,7 +256,7 @@ class GenerateWorker:
         await self._life.while_alive(self.strategy.abort([part for flight in flights for part in flight.parts]))
 
     def usage(self, look: Look) -> Usage:
-        """Where its time and its tokens went since the last time."""
+        """Time and tokens used since the last call."""
         return self._meter.take(look)
 
     async def hand_over(self, states: frozenset[State]) -> None:

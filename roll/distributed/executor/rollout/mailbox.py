@@ -46,7 +46,7 @@ class Mailbox:
             self.alarm = loop.call_later(linger_s, self.something.set)
 
     def ended(self, early: Early, result: Mapping[int, Generation] | str) -> None:
-        """Of the answers, those that are not taken yet are left."""
+        """Stores the end of a request, without the responses that were already taken."""
         self.early.pop(early.request.request_id, None)
         if not isinstance(result, str):
             result = {number: answer for number, answer in result.items() if number not in early.taken}

@@ -117,8 +117,8 @@ class OtherRankFailed(Exception):
 
 
 class Meeting:
-    """Where sending ranks tell each other what they have filled, by gloo: no GPU waits in it. All ranks of the trainer
-    make it."""
+    """Exchanges what the sending ranks have filled, by gloo: no GPU waits in it. All ranks of the trainer must create
+    it."""
 
     def __init__(self, ranks: Sequence[int]):
         self._ranks = ranks
@@ -184,7 +184,7 @@ class Rounds:
 
 
 def _sources(plan: SendPlan, filled: Mapping[Reader, BucketPlace]) -> dict[int, BucketSource]:
-    """Where each receiver reads: all its ranks in one place, or each in its own."""
+    """The source that each receiver reads: one place for all its ranks, or one for each."""
     sources: dict[int, BucketSource] = {}
     for receiver, way in enumerate(plan.ways):
         places = tuple(filled[receiver, rank] for rank in range(len(way.senders)))

@@ -51,7 +51,7 @@ class Costs:
             raise ValueError(wrong)
 
     def decode_step_s(self, running: int) -> float:
-        """Of a step in which this many answers advance by a token.
+        """Seconds of an engine step in which this many responses advance by a token.
 
         Example: with points (1, .01) and (3, .02), two take .015 s and five .03 s.
         """
@@ -87,7 +87,7 @@ def _curve_problems(points: tuple[tuple[float, float], ...]) -> Iterator[str]:
 
 
 def read_costs(path: Path | str) -> Costs:
-    """From a calibration file. Raises ConfigError with the file and the key for what cannot be one."""
+    """Reads a calibration file. Raises ConfigError that names the file and the key if it is not one."""
     look = look_at(path)
     if not look.is_file:
         raise ConfigError(f"--calibration {path}: there is no such file. `calibrate --out {path}` writes one.")

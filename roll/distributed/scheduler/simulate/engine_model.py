@@ -147,7 +147,7 @@ class EngineModel:
         self._plan_soon()
 
     def go_on(self, recompute: bool) -> None:
-        """With the KV cache of what it was at, or after computing that anew."""
+        """Continues after a pause, with the KV cache or after computing it again."""
         self._advance()
         self._stopped = None
         if recompute:
@@ -296,7 +296,7 @@ class EngineModel:
         return 2 * seconds / (first + math.sqrt(first * first + 2 * growth * seconds))
 
     def _plan_soon(self) -> None:
-        """Once for all that happens in one turn of the event loop."""
+        """Plans once for all events in one turn of the event loop."""
         if not self._is_plan_due:
             self._is_plan_due = True
             self._loop.call_soon(self._plan)

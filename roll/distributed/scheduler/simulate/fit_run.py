@@ -50,8 +50,10 @@ def fit_trainer(rows: Sequence[Row], train_devices: int) -> dict[str, Any]:
 
 
 def fit_beside(alone: Sequence[Row], together: Sequence[Row]) -> float:
-    """Of training in synchronous steps, and in those of a run ahead with the same settings: how many times as long it
-    takes while engines sample, which they do for a part of it.
+    """Slowdown of training while engines sample.
+
+    `alone` are rows of a synchronous run, `together` of an async one with the same settings, whose engines sample
+    during a part of the training.
 
     Example: 3 s where it was 2 s, with engines that were busy throughout: 1.5; for two thirds of the time: 2.
     """

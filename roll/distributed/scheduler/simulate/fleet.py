@@ -145,7 +145,7 @@ class Fleet:
 
     @property
     def seconds(self) -> EngineSeconds:
-        """Of all engines together."""
+        """Sum of the seconds of all engines."""
         return reduce(EngineSeconds.plus, (engine.catch_up() for engine in self.engines), EngineSeconds())
 
     async def generate(self, flight: Flight) -> list[Answer]:
@@ -196,7 +196,7 @@ class Fleet:
             self.engines[rank].stop("held")
 
     def release(self) -> None:
-        """With keys and values computed anew."""
+        """Resumes the engines, with keys and values computed again."""
         for rank in set(range(len(self._seats))) - self._away:
             self.engines[rank].go_on(True)
 

@@ -1,4 +1,4 @@
-"""From a YAML and the options of the command line to what is simulated."""
+"""Builds the simulation from a YAML and the options of the command line."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def setup_of(options: argparse.Namespace, overrides: Sequence[str]) -> Setup:
 
 
 def bounds_of(base: RolloutBounds, options: argparse.Namespace) -> RolloutBounds:
-    """With the options that are given. Raises ConfigError where a step would wait for ever."""
+    """Rollout bounds, changed by the given options. Raises ConfigError if a step would wait forever."""
     num_groups, ratio, staleness = options.groups or base.num_groups, options.async_generation_ratio, base.max_staleness
     unfinished = options.unfinished or base.unfinished
     if unfinished != "carry":

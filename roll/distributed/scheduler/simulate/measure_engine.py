@@ -78,7 +78,7 @@ class _Engine:
         self._number = 0
 
     async def seconds(self, num_answers: int, prompt: int, length: int) -> float:
-        """Of so many answers of this length, to as many prompts that it has not seen."""
+        """Seconds for `num_answers` responses of this length, to as many new prompts."""
         requests = [self._request(prompt, length) for _ in range(num_answers)]
         started, num_open = time.perf_counter(), num_answers
         self.worker.submit(requests)

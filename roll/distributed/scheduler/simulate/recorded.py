@@ -23,8 +23,9 @@ KEY = "--lengths"
 
 
 def read_recorded(directory: Path, delays: Delays = NO_DELAYS, seed: int = 0) -> Recorded:
-    """From the dumps of `rollout_mock` (`step_*.npz`: every group, turn by turn), or from the sample rollouts of a run
-    (`step_*.jsonl`: some groups, each attempt as one turn). Raises ConfigError where there are neither."""
+    """Reads groups from the dumps of `rollout_mock` (`step_*.npz`: every group, turn by turn), or from the sample
+    rollouts of a run (`step_*.jsonl`: some groups, each attempt as one turn). Raises ConfigError if there are
+    neither."""
     dumps = sorted(directory.glob("step_*.npz"))
     records = sorted(path for path in directory.glob("step_*.jsonl") if not path.name.endswith(".val.jsonl"))
     groups: list[GroupWork] = []

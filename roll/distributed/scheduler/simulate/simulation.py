@@ -64,7 +64,7 @@ class Report:
 
     @property
     def staleness_mean(self) -> float:
-        """Of groups, from their start."""
+        """Mean staleness of the groups, counted from their start."""
         ages = [age for step in self.steps for age in step.ages]
         return statistics.fmean(ages) if ages else 0.0
 
@@ -102,7 +102,7 @@ class Report:
         return sum(step.num_tokens for step in self.steps) / self.num_sampled if self.num_sampled else 0.0
 
     def fraction(self, state: str) -> float:
-        """Of the engines' time."""
+        """Fraction of the engines' time in this state."""
         return getattr(self.engines, state) / (self.seconds * self.num_engines)
 
     @property
@@ -123,8 +123,8 @@ def simulate(setup: Setup, num_steps: int = 8, warmup: int | None = None, keeps_
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without the collector of cycles, of which a simulation makes none that grow: of many answers it would take a
-    third of the time."""
+    """Turns Python's cycle collector off. A simulation makes no cycles that grow, and with many responses the collector
+    takes a third of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:

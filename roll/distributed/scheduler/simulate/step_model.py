@@ -101,7 +101,7 @@ class StepModel:
 
     @asynccontextmanager
     async def kept_free(self, *roles: str) -> AsyncIterator[None]:
-        """After it, engines whose groups run ahead come back without being asked."""
+        """Keeps the devices free. Afterwards engines that sample ahead return by themselves."""
         yield
         if self._setup.devices.common and not self._setup.bounds.alternates:
             await self._turn(leaves=False)

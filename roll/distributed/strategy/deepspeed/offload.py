@@ -160,7 +160,7 @@ def untrained(engine: DeepSpeedEngine, config: EngineConfig) -> Iterator[torch.T
 
 
 def _moments(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    """Without the counts of steps, which torch keeps in host memory."""
+    """Moments of the optimizer, without the step counts, which torch keeps in host memory."""
     for state in optimizer.state.values():
         yield from (value for value in state.values() if torch.is_tensor(value) and value.ndim)
 

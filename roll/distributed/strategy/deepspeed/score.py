@@ -51,7 +51,7 @@ class DeepSpeedScoreStrategy(ModelScoreStrategy):
             return super()._on_host(layer)
 
     def offload_states(self, states: frozenset[State]) -> None:
-        """On a CPU everything is in host memory already."""
+        """Moves states to host memory. On a CPU everything is there already."""
         if State.WEIGHTS in states and self.context.device.type != "cpu":
             self._offload.to_host()
             self.rank.platform.empty_cache()

@@ -183,7 +183,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
         all_reduce([0.0], self.context)  # nobody goes on before the files are there
 
     def _trained_on_host(self) -> dict[str, torch.Tensor]:
-        """By their names in `pretrained`. Collective."""
+        """Trained weights in host memory, by their names in `pretrained`. Collective."""
         found = {}
         for name, parameter in self.model.module.named_parameters():
             if parameter.requires_grad:
@@ -192,7 +192,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
         return found
 
     def offload_states(self, states: frozenset[State]) -> None:
-        """On a CPU everything is in host memory already."""
+        """Moves states to host memory. On a CPU everything is there already."""
         if self.context.device.type != "cpu":
             self._offload.to_host(states)
             self.rank.platform.empty_cache()

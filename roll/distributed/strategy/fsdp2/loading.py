@@ -1,4 +1,5 @@
-"""From a Hugging Face directory to the shards of all ranks: one rank reads, nobody holds more than a weight besides."""
+"""Loads a Hugging Face directory into the shards of all ranks. One rank reads, and none holds more than one whole
+weight at a time."""
 
 from __future__ import annotations
 
@@ -81,7 +82,7 @@ Holder = tuple[nn.Module, str]
 
 
 def _ties(root: nn.Module) -> Iterator[tuple[Holder, list[Holder]]]:
-    """Of every weight that several modules hold, the first holder and the others."""
+    """The first holder and the others, for every weight that several modules share."""
     holders: dict[int, list[Holder]] = {}
     for module in root.modules():
         for name, parameter in module.named_parameters(recurse=False):

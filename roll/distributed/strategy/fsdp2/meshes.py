@@ -24,7 +24,7 @@ class RankMesh:
 
     @classmethod
     def of(cls, kind: str, settings: Fsdp2Settings, num_ranks: int) -> RankMesh:
-        """On devices of a `kind`. Collective over all ranks."""
+        """Creates the mesh on devices of a `kind`. Collective over all ranks."""
         size = shard_size(settings, num_ranks)
         sizes = {
             REPLICATE: num_groups(settings, num_ranks) // size,
@@ -76,13 +76,13 @@ def own_part(whole: torch.Tensor, shard: DTensor) -> torch.Tensor:
 
 
 def _piece(whole: torch.Tensor, dim: int, mesh: DeviceMesh) -> torch.Tensor:
-    """Of as many equal ones as there are ranks; the last are smaller, or empty."""
+    """This rank's chunk of a tensor. Chunks are equally large, but the last may be smaller, or empty."""
     pieces, place = whole.chunk(mesh.size(), dim), mesh.get_local_rank()
     return pieces[place] if place < len(pieces) else whole.narrow(dim, 0, 0)
 
 
 def whole_weight(shard: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Of a weight, its gradient or a moment. A shard that lies in host memory travels from the device. Collective."""
+    """The unsharded weight, gradient or moment. A shard in host memory is moved to the device first. Collective."""
     assert isinstance(shard, DTensor)
     mesh, shape = shard.device_mesh, list(shard.shape)
     part = shard.to_local().detach().to(mesh.device_type, dtype)

@@ -80,7 +80,8 @@ class Fsdp2Rank:
         shard(model, self.mesh.data, self.settings, DTYPES[self.role.model_args.dtype])
 
     def complete_gradients(self) -> None:
-        """After the backward passes of an update: those of weights that ranks who share matrices have whole."""
+        """Completes gradients after the backward passes of an update: those of weights that every rank of a
+        tensor-parallel group holds whole."""
         if (group := self.mesh.tensor_group) is not None:
             make_one(self.shards(), self._norms_of_heads, group)
 

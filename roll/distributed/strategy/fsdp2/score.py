@@ -53,7 +53,7 @@ class Fsdp2ScoreStrategy(ModelScoreStrategy):
         return {name: whole_weight(shard, shard.dtype).to("cpu", copy=True) for name, shard in parameters}
 
     def offload_states(self, states: frozenset[State]) -> None:
-        """On a CPU everything is in host memory already."""
+        """Moves states to host memory. On a CPU everything is there already."""
         if State.WEIGHTS in states and self.context.device.type != "cpu":
             self.rank.offload_weights()
             self.rank.platform.empty_cache()

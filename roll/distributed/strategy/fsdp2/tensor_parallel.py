@@ -24,7 +24,7 @@ _OF_HEADS = "replicated_with_grad_allreduce"
 
 
 def _style(word: str) -> ParallelStyle | None:
-    """Of a word of transformers' plans; None: each rank has the module whole."""
+    """Parallel style for a word of transformers' plans; None if each rank holds the whole module."""
     styles: Mapping[str, ParallelStyle] = {
         "colwise": ColwiseParallel(),
         "rowwise": RowwiseParallel(),

@@ -99,7 +99,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
     def export_weights(
         self, bucket_bytes: int, to: Collection[int] = (), whole: bool = True, merged: bool = True
     ) -> Iterator[WeightBucket]:
-        """In model_args.dtype. Every rank gathers every weight that is sent, one at a time."""
+        """Exports weights in model_args.dtype. Every rank gathers every weight that is sent, one at a time."""
         is_wanted = self.exports_weights or self.context.rank in to
         dtype = DTYPES[self.role.model_args.dtype]
         with self.rank.weights_at_work():
@@ -159,7 +159,8 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
         all_reduce([0.0], self.context)  # nobody goes on before the files are there
 
     def offload_states(self, states: frozenset[State]) -> None:
-        """On a CPU everything is in host memory already; gradients are nowhere between two updates."""
+        """Moves states to host memory. On a CPU everything is there already. Gradients do not exist between two
+        updates."""
         if self.context.device.type == "cpu":
             return
         if State.WEIGHTS in states:

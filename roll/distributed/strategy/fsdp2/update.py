@@ -52,8 +52,8 @@ class Updater:
         return {"grad_norm": norm, "learning_rate": learning_rate}
 
     def _norm(self) -> float:
-        """Of all ranks' shards; what ranks who share matrices have whole counts once. Each rank has computed with its
-        own numbers; the sum is the same on all."""
+        """Norm of the gradients of all ranks' shards. A weight that tensor-parallel ranks hold whole counts once. The
+        result is the same on all ranks."""
         found = [shard.grad for shard in self.trained.values() if isinstance(shard.grad, DTensor)]
         divided = [local(gradient) for gradient in found if tensor_placement(gradient) is not None]
         others = [local(gradient) for gradient in found if tensor_placement(gradient) is None]
@@ -81,7 +81,7 @@ class Updater:
             self._copies.bring_back(self._moments())
 
     def _moments(self) -> Iterator[torch.Tensor]:
-        """Without the counts of steps, single numbers."""
+        """Moments of the optimizer, without the step counts."""
         for state in self.optimizer.state.values():
             tensors = [value for value in state.values() if torch.is_tensor(value) and value.ndim]
             yield from (local(value) if isinstance(value, DTensor) else value for value in tensors)

@@ -19,7 +19,7 @@ class HfSettings:
 
 
 def parse_settings(role: WorkerConfig) -> HfSettings:
-    """Of a role without `argument_problems`; null means the default."""
+    """Settings of a role that passed `argument_problems`; null means the default."""
     return HfSettings(**{key: value for key, value in role.strategy_config.items() if value is not None})
 
 

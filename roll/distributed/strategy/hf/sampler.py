@@ -225,8 +225,7 @@ class BatchSampler:
         return torch.cat(logits)
 
     def _prefilled(self, lengths: Sequence[int]) -> Iterator[np.ndarray]:
-        """Of each of the sequences that were prefilled last, left padded, the experts of its tokens, where they are
-        told."""
+        """Experts of the tokens of each sequence that was prefilled last (left padded), if they are reported."""
         routes = self._decoder.routes()
         if routes is not None:
             for row, length in zip(routes.reshape(len(lengths), -1, *routes.shape[1:]), lengths, strict=True):

@@ -180,7 +180,8 @@ def _add_steps_of_zero(state: dict[Any, Any]) -> None:
 
 
 def _separate_steps(optimizer: Any) -> None:
-    """After loading, all parameters share one step tensor, which every parameter's update would count up."""
+    """Gives every parameter its own step tensor. After loading they share one, and every parameter's update would
+    increment it."""
     for part in _parts(optimizer):
         for state in part.optimizer.state.values():
             if isinstance(state.get("step"), torch.Tensor):

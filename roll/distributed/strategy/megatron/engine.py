@@ -58,7 +58,7 @@ class Model:
         return [] if self.head_plan is None else embeddings_of_pipeline(self.chunks)
 
     def exporter(self) -> Exporter:
-        """Of the model as Hugging Face has it, adapters merged into it. Collective."""
+        """Exports the model in Hugging Face's form, with merged adapters. Collective."""
         if self.adapters is not None:
             return self.adapters.merged_exporter()
         device = next(self.chunks[0].parameters()).device

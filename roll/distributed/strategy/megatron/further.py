@@ -47,7 +47,7 @@ class FurtherLoss:
         micro_batches: Sequence[MicroBatch],
         all_reduce_sum: Callable[[Sequence[float]], list[float]],
     ) -> FurtherLoss:
-        """Of the micro batches of all ranks. The first two tokens of a row have no position that predicts them."""
+        """The loss for the micro batches of all ranks. No position predicts the first two tokens of a row."""
         counted = sum(int(batch.response_mask[:, 2:].sum()) for batch in micro_batches)
         return cls(factor, max(1, int(all_reduce_sum([counted])[0])))
 

@@ -50,7 +50,8 @@ class Offload:
         self._frozen.forget()
 
     def _weights(self) -> Iterator[torch.Tensor]:
-        """Under the distributed optimizer most of them are views of a buffer, which goes whole."""
+        """Weights of all chunks. Under the distributed optimizer most are views of one buffer, which is moved as a
+        whole."""
         for chunk in self._chunks:
             yield from chunk.module.parameters()
 

@@ -60,7 +60,8 @@ def _finalize(
     num_tokens: torch.Tensor | None = None,
     **options: Any,
 ) -> None:
-    """Without Megatron's division by the number of tokens: the loss has divided by the global counts."""
+    """Finalizes gradients without Megatron's division by the number of tokens: the loss has already divided by the
+    global counts."""
     finalize_model_grads(model, None, **options)
     for parameter in twins:
         dist.all_reduce(parameter.main_grad, group=parallel_state.get_embedding_group())
@@ -122,7 +123,7 @@ class Updater:
 
     @property
     def learning_rate(self) -> float:
-        """Of the next update."""
+        """Learning rate of the next update."""
         args, plan = self._args, self._plan
         min_ratio = float(args.lr_scheduler_kwargs.get("min_lr_ratio", 0.0))
         done = self.updates_done - self.schedule_began
@@ -168,7 +169,7 @@ class Updater:
         return {"grad_norm": norm, "learning_rate": learning_rate}
 
     def _norm_apart(self) -> float:
-        """Of the gradient of what is kept apart. Collective where anything is."""
+        """Norm of the gradients that are clipped apart. Collective if there are any."""
         if not self._keeps_apart:
             return 0.0
         norms = []
@@ -185,8 +186,8 @@ class Updater:
             group["weight_decay"] = self._args.weight_decay * group["wd_mult"]
 
     def finish_gather(self) -> None:
-        """With overlap_param_gather the weights after a step are whole only when the next forward pass begins, or
-        now."""
+        """Gathers the updated weights now. With overlap_param_gather they would be complete only when the next forward
+        pass begins."""
         if self._gathers_late:
             for chunk in self._chunks:
                 chunk.start_param_sync(force_sync=True)

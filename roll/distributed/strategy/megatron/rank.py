@@ -96,8 +96,8 @@ class MegatronRank:
         model_parallel_cuda_manual_seed(self.context.seed, force_reset_rng=True)
 
     def draw_apart(self) -> None:
-        """From here on ranks draw different numbers, for dropout, but for tensor-parallel ones where they hold the same
-        inputs. Called once all weights are there, which all ranks have drawn alike."""
+        """Makes ranks draw different random numbers for dropout, except tensor-parallel ranks that hold the same
+        inputs. Called once all weights exist, since all ranks must draw those alike."""
         from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
         size = self.settings.tensor_model_parallel_size

@@ -128,8 +128,8 @@ class EngineProcesses:
                     os.unlink(name.removeprefix("ipc://"))
 
     def _close_sockets(self) -> None:
-        """In the thread of the loop, with what the engine never took. Garbage collection could begin with their
-        context, which then waits for them for ever."""
+        """Closes the sockets in the thread of the loop, and drops what the engine never read. Garbage collection could
+        begin with their context, which would wait for them forever."""
         for socket in (self.tokenizer_manager.recv_from_detokenizer, self.tokenizer_manager.send_to_scheduler):
             assert isinstance(socket, zmq.Socket)
             socket.close(linger=0)

@@ -1,4 +1,4 @@
-"""Where SGLang (0.5.23) samples otherwise than every other engine here: corrected in its scheduler processes."""
+"""Patches for SGLang 0.5.23, applied in its scheduler processes, so that it samples like every other engine here."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class ToldRoutes:
 
     @classmethod
     def of(cls, args: ModelArgs) -> ToldRoutes:
-        """Of the role's model, the form of which is built without weights."""
+        """The routes' shape for the role's model, which is built without weights."""
         from roll.models.loading import load_model
         from roll.models.router_replay import mixture_layers
 

@@ -192,7 +192,7 @@ class RollScheduler(Scheduler):
         self.weight_updater.resume_memory_occupation(ResumeMemoryOccupationReqInput(tags=tags.split(",")))
 
     def _on_all_ranks(self, work: Callable[[], None]) -> None:
-        """Only rank 0's answer reaches the caller, so the ranks tell each other of failures."""
+        """Runs `work` and exchanges failures among all ranks, since only rank 0's reply reaches the caller."""
         error: str | None = None
         try:
             work()

@@ -21,7 +21,7 @@ class AdapterUpdate:
     """Collects A and s B of all layers, and puts them in the place of the adapter before."""
 
     def __init__(self, manager: LRUCacheWorkerLoRAManager):
-        """With an adapter that adds nothing, so that every request can name it from the start."""
+        """Installs an adapter that adds nothing, so that every request can name it from the start."""
         self._manager = manager
         self._tensors: dict[str, torch.Tensor] = {}
         self._names: frozenset[str] = frozenset()  # of the last update

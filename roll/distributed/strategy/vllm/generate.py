@@ -158,7 +158,7 @@ class VllmStrategy(EngineStrategy):
             await self._running().update_weight_version(str(version))
 
     async def _drop_cache(self) -> None:
-        """Also of what is in flight: it is prefilled again."""
+        """Drops the cache, also of requests in flight: they are prefilled again."""
         async with self._failures():
             await self._running().reset_prefix_cache(reset_running_requests=True)
 
