@@ -47,7 +47,7 @@ class ActivationOffload:
 
     @contextmanager
     def saving(self) -> Iterator[None]:
-        """Around a forward pass that a backward pass follows."""
+        """Context for a forward pass that a backward pass follows."""
         with torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack):
             try:
                 yield

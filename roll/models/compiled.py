@@ -14,8 +14,8 @@ from roll.models.packed_attention import PACKED_ATTENTION, packed_attention
 
 
 def compile_model(model: LoadedModel) -> None:
-    """From the next pass on, once for all lengths of rows. Of a block its forward function alone is compiled: what
-    FSDP2 and checkpointing hang around it stays as it is. Attention within a pack, which goes by the rows' lengths,
+    """Compiles the model's blocks, once for all lengths of rows. Only a block's forward function is compiled, so that
+    the hooks of FSDP2 and checkpointing stay as they are. Attention within a pack depends on the rows' lengths and
     stays torch's own kernels."""
     names = set(model.pretrained._no_split_modules or ())
     blocks = [m for m in model.pretrained.modules() if names & {kind.__name__ for kind in type(m).__mro__}]

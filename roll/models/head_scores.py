@@ -52,7 +52,7 @@ class Ask:
     multiple: int = 1
 
     def columns(self, positions: int) -> int:
-        """Of the vocabulary at a time.
+        """Columns of the vocabulary per tile.
 
         Example: 2^26 logits of 14,000 positions are 4793 columns, and 4736 as a multiple of 128.
         """
@@ -62,9 +62,15 @@ class Ask:
 
 
 class HeadScores(NamedTuple):
-    """In fp32. `log_probs` has the shape of the tokens asked about; all others are of positions: `entropy` [N],
-    `top_log_probs` and `top_ids` [N, k], largest first, with a teacher q of the model p `forward_kl` KL(q | p) and
-    `reverse_kl` KL(p | q), [N], and `divergence` [N] from what a teacher told (`lessons.py`)."""
+    """Scores of the language-model head, in fp32, at N positions.
+
+    - `log_probs`: the shape of the requested tokens
+    - `entropy`: [N]
+    - `top_log_probs`, `top_ids`: [N, k], largest first
+    - `forward_kl`: KL(q | p) with a teacher q of the model p, [N]
+    - `reverse_kl`: KL(p | q), [N]
+    - `divergence`: from teacher targets (`lessons.py`), [N]
+    """
 
     log_probs: torch.Tensor
     entropy: torch.Tensor | None = None
@@ -168,7 +174,8 @@ class _HeadScores(torch.autograd.Function):
 
 
 class _Gradients:
-    """Of the bias and the products' factors, as far as they are wanted; those of states add up in fp32."""
+    """Gradients of the bias and of the products' factors, as far as they are needed. Those of hidden states are summed
+    in fp32."""
 
     def __init__(self, flat: Sequence[torch.Tensor], bias: torch.Tensor | None, wanted: Sequence[bool]):
         self._flat, self._dtype = flat, Sums.none(flat[0], False, False).total.dtype

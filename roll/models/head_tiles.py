@@ -28,7 +28,7 @@ class Bend:
         return logits / self.temperature if self.temperature != 1 else logits
 
     def slope_(self, slope: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-        """In place: the gradient of the bent logits to that of the raw ones."""
+        """Turns the gradient of the transformed logits into that of the raw ones, in place."""
         if self.softcap is not None:
             slope.mul_(1 - (logits * (self.temperature / self.softcap)) ** 2)
         scale = self.factor / self.temperature
@@ -44,8 +44,13 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 
 class Sums(NamedTuple):
-    """Of all tiles so far, one number per position: the largest logit x, sum of exp(x - largest), the same weighted
-    with x - largest, and with x - y, where y are the logits of another model."""
+    """Sums over the tiles so far, one number per position.
+
+    - `largest`: the largest logit x
+    - `total`: sum of exp(x - largest)
+    - `weighted`: the same sum, weighted with x - largest
+    - `difference`: the same sum, weighted with x - y, where y are another model's logits
+    """
 
     largest: torch.Tensor
     total: torch.Tensor
@@ -65,7 +70,7 @@ class Sums(NamedTuple):
 
 
 def add_tile(sums: Sums, logits: torch.Tensor, others: torch.Tensor | None) -> Sums:
-    """With the columns of one more tile; `others`: those of the other model."""
+    """The sums with the columns of one more tile. `others`: the other model's logits."""
     largest = torch.maximum(sums.largest, logits.amax(1))
     shrink = sums.largest - largest
     shifted = logits - largest[:, None]

@@ -67,8 +67,8 @@ class LogProbHead(nn.Module):
         lesson: Lesson | None = None,
         vocab_size: int | None = None,
     ) -> HeadScores:
-        """Of hidden [N, H]: log-probs of the targets, tokens [N] or [N, m], and what is asked for besides. With
-        `vocab_size` of the first tokens alone."""
+        """Scores of hidden [N, H]: log-probs of the targets (tokens [N] or [N, m]), and whatever else is requested.
+        With `vocab_size`, over the first `vocab_size` tokens only."""
         layer: Any = self.lm_head
         layer, low_rank = low_rank_part(layer, hidden)
         products = [Product(hidden.to(layer.weight.dtype), layer.weight)]

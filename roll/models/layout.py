@@ -38,7 +38,8 @@ class RowLayout(ABC):
 
     @abstractmethod
     def places(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        """Where these tokens of the rows are among the n computed ones; of those of other ranks, outside of them."""
+        """Places of these tokens of the rows among the n computed ones. Tokens of other ranks get places outside of
+        them."""
 
     def has(self, places: torch.Tensor) -> torch.Tensor:
         """Which of the places are in this rank's part."""

@@ -60,7 +60,7 @@ class Lesson:
     values: torch.Tensor
 
     def at(self, tokens: torch.Tensor) -> Lesson:
-        """Of these response tokens alone."""
+        """The targets of these response tokens only."""
         return replace(self, values=self.values.index_select(0, tokens))
 
     def likeliest(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -69,7 +69,7 @@ class Lesson:
         return log_probs, ids.to(torch.int64)
 
     def divergences(self, logits: torch.Tensor, span: slice) -> torch.Tensor:
-        """At some of the tokens, of a student with these logits over the whole vocabulary."""
+        """Divergence at the tokens of `span`, from a student's logits over the whole vocabulary."""
         study = self.study
         assert study.weight is not None
         states = self.values[span].to(study.weight.dtype)

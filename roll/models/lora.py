@@ -292,8 +292,8 @@ def _targets(pretrained: PreTrainedModel, args: ModelArgs) -> list[str]:
 
 
 def targets(linear: Sequence[str], args: ModelArgs, heads: Sequence[str] = (), tied: Sequence[str] = ()) -> list[str]:
-    """Of linear layers, by their full names, those that lora_target names, without those that freeze_module_prefix
-    names. `heads` are none of all-linear; `tied` ones are the embedding."""
+    """The linear layers (full names) that lora_target matches, without those of freeze_module_prefix. `heads` are not
+    part of all-linear. `tied` heads share the embedding's weight and are refused."""
     found: dict[str, None] = {}
     for word in args.lora_target:
         if word in REFUSED_WORDS:
@@ -321,8 +321,7 @@ def _trained_in_full(pretrained: PreTrainedModel, args: ModelArgs) -> list[str]:
 
 
 def trained_in_full(modules: Sequence[str], tied: Sequence[str], args: ModelArgs) -> list[str]:
-    """Of modules, by their full names, those that additional_target names. `tied`: embedding and head, where they are
-    one weight."""
+    """The modules (full names) that additional_target matches. `tied`: embedding and head, if they are one weight."""
     found = []
     for word in args.additional_target:
         named = [name for name in _named(modules, word) if not f"{name}.weight".startswith(args.frozen_prefixes)]
@@ -335,7 +334,7 @@ def trained_in_full(modules: Sequence[str], tied: Sequence[str], args: ModelArgs
 
 
 def _named(modules: Sequence[str], word: str) -> list[str]:
-    """As peft finds them: a whole name, or its last parts."""
+    """Modules that a word matches as in peft: by their whole name, or its last parts."""
     return [name for name in modules if name == word or name.endswith(f".{word}")]
 
 

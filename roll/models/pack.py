@@ -69,8 +69,8 @@ class Pack(RowLayout):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Of the backbone's forward pass: no attention mask and no cache, which would make transformers look at it as
-        one sequence; where rows begin under the names that its attention functions know."""
+        """Arguments of the backbone's forward pass. There is no attention mask and no cache, since transformers would
+        treat the pack as one sequence. The rows' starts have the names that its attention functions know."""
         return {
             "input_ids": self.input_ids,
             "position_ids": self.position_ids,
@@ -84,7 +84,7 @@ class Pack(RowLayout):
 
     @property
     def _first(self) -> int:
-        """Where in the whole pack this rank's part begins."""
+        """Position in the whole pack at which this rank's part begins."""
         return 0 if self.ranks is None else self.ranks.rank * self.input_ids.shape[1]
 
     def places(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
@@ -94,7 +94,7 @@ class Pack(RowLayout):
         return (places >= 0) & (places < self.input_ids.shape[1])
 
     def row_tokens(self) -> torch.Tensor:
-        """Without what makes the parts of ranks equally long."""
+        """Positions of real tokens, without the padding that makes the ranks' parts equally long."""
         count = min(max(self.num_tokens - self._first, 0), self.input_ids.shape[1])
         return torch.arange(count, device=self.input_ids.device)
 

@@ -55,7 +55,7 @@ def check_trees(model: LoadedModel, device: torch.device) -> None:
 
 
 def _off(found: torch.Tensor, alone: torch.Tensor) -> float | None:
-    """By how much of their norm hidden states differ; None: by rounding alone."""
+    """Relative difference of two hidden states (norm of the difference by norm); None if rounding explains it."""
     off = float((found - alone).float().norm() / alone.float().norm())
     return None if off < _TOLERANCE.get(alone.dtype, _HALF) else off
 

@@ -20,7 +20,7 @@ _LAYER = re.compile(r"^model\.(?:language_model\.)?layers\.(\d+)\.")
 
 
 def is_of_prediction_head(name: str, num_layers: int) -> bool:
-    """Of a tensor in a model's files: heads are named so, or are layers behind the last.
+    """True for a tensor of an MTP head in a model's files. Heads have special names, or are layers behind the last.
 
     Example: mtp.fc.weight; model.layers.61.eh_proj.weight of a model with layers 0 to 60.
     """

@@ -1,4 +1,4 @@
-"""In which safetensors file of a Hugging Face model each tensor is."""
+"""Finds the safetensors file of each tensor of a Hugging Face model."""
 
 from __future__ import annotations
 

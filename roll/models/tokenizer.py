@@ -65,7 +65,7 @@ def _load(name: str, key: str) -> PreTrainedTokenizerBase:
 
 
 def _file(name: str, file: str) -> Path | None:
-    """Where this machine has a file of a model, fetched from the hub if need be; None if the model has none."""
+    """Local path of a model's file, downloaded from the hub if needed; None if the model has none."""
     found = cached_file(
         name,
         file,
@@ -120,8 +120,9 @@ def _cut_at_added_tokens_of(file: Path, tokenizer: PreTrainedTokenizerFast) -> N
 
 
 class EngineTokenizer:
-    """Where an engine reads the tokenizer: the model's directory, or, where AutoTokenizer makes another one of it, a
-    directory with that of `tokenizer_of`, which is there as long as this object."""
+    """Path from which an engine reads the tokenizer. It is the model's directory. If AutoTokenizer makes another
+    tokenizer of that, it is a temporary directory with the one of `tokenizer_of`, which exists as long as this
+    object."""
 
     def __init__(self, args: ModelArgs):
         """Raises ConfigError as `load_tokenizer` does."""

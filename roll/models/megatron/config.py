@@ -23,8 +23,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Numbers:
-    """Where the model lives and in which number format; whether activations are recomputed when nothing else is
-    said; whether the load-balancing loss of a mixture is trained on."""
+    """Device and number format of a model.
+
+    - `recompute`: whether activations are recomputed if no other setting says so
+    - `balances`: whether the load-balancing loss of a mixture is trained
+    """
 
     dtype: torch.dtype
     device: torch.device

@@ -1,5 +1,5 @@
-"""Between a Hugging Face directory and a Megatron checkpoint, in one process. Import it once the stand-ins of a CPU are
-installed, as everything that imports megatron.core."""
+"""Converts between a Hugging Face directory and a Megatron checkpoint, in one process. Import it after the CPU's
+stand-ins are installed, like everything that imports megatron.core."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class MegatronAdapters:
                 parameter.data = own
 
     def merged_exporter(self) -> Exporter:
-        """Of the whole model, adapters merged into its weights."""
+        """Exports the whole model, with adapters merged into its weights."""
 
         def value(name: str, parameter: torch.Tensor) -> torch.Tensor:
             layer = self._layers.get(name)
@@ -137,7 +137,7 @@ class MegatronAdapters:
             ).write(directory)
 
     def entry(self, name: str) -> Entry:
-        """Of what is trained, adapters under the names of peft's files."""
+        """Entry of a trained parameter. Adapters have the names of peft's files."""
         if f".{CHILD}." not in name:
             return self._base.weights.entry(name)
         matrix, _, (last, factor) = *name.partition(f".{CHILD}.")[:2], name.rsplit(".", 2)[1:]
@@ -253,14 +253,14 @@ def _layers(entry: Entry) -> list[str]:
 
 
 def _rows(entry: Entry, parameter: nn.Parameter, size: int, shapes: Shapes) -> dict[str, torch.Tensor]:
-    """Where the rows of each layer lie in this rank's part of the matrix."""
+    """Row numbers of each layer in this rank's part of the matrix."""
     mine = replace(shapes, num_heads=shapes.num_heads // size, num_kv_heads=shapes.num_kv_heads // size)
     places = entry.rule.merge([torch.arange(len(parameter))[:, None]], mine)
     return dict(zip(_layers(entry), (place[:, 0] for place in places), strict=True))
 
 
 def _everywhere(names: Any) -> list[str]:
-    """Of all ranks, in one order."""
+    """The names of all ranks, in the same order on each."""
     found: list[list[str]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(found, list(names))
     return list(dict.fromkeys(name for of_rank in found for name in of_rank))

@@ -83,8 +83,8 @@ class LayerAdapters(nn.Module):
         linear.register_forward_hook(self._added, prepend=True)  # before what others make of the output
 
     def _mark(self, parameter: Any, is_divided: bool, weight: Any) -> None:
-        """For Megatron: which parameters the norm of the gradient counts once, whose gradients are summed over which
-        ranks."""
+        """Marks a parameter for Megatron: whether the gradient norm counts it once, and over which ranks its gradient
+        is summed."""
         set_tensor_model_parallel_attributes(parameter, True, 0, 1)
         parameter.allreduce = weight.allreduce
         if not is_divided:
@@ -144,7 +144,7 @@ class LayerAdapters(nn.Module):
 
 
 def factor_rule(layer: str, factor: str, of_matrix: Rule) -> Rule:
-    """Of one of the factors of a layer, under its name in a file of peft's."""
+    """Rule of one factor of a layer, under its name in peft's files."""
     name, by_input = f"{layer}.{factor}.weight", isinstance(of_matrix, Columns)
     if factor == "lora_B" and isinstance(of_matrix, FusedGateUp):
         return FusedGateUp(name)

@@ -18,7 +18,7 @@ from roll.utils.replaced import replaced
 
 
 class PlainPlanner(megatron_files.MCoreLoadPlanner):
-    """Of what is no tensor, takes plain values only."""
+    """Loads tensors, and accepts only plain values for everything else."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         name = read_item.storage_index.fqn

@@ -43,7 +43,8 @@ class HeadPlan:
 
     @classmethod
     def of(cls, config: PretrainedConfig, reader: HfReader, trains_trunk: bool, stages: int = 1) -> HeadPlan:
-        """Of the model whose files `reader` has. StrategyError where they hold no such head, or another one."""
+        """Plans the MTP head of the model whose files `reader` has. Raises StrategyError if they hold none, or one of
+        another kind."""
         if why_not := tied_problem(bool(config.tie_word_embeddings), stages):
             raise StrategyError(f"mtp_training_mode: {why_not}. Set it to disabled.")
         last, found = config.num_hidden_layers, getattr(config, NUM_HEADS, None)

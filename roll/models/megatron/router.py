@@ -126,8 +126,8 @@ class BalancingRouter(TopKRouter):
 
 
 def mean_balance(chunks: Iterable[nn.Module], device: torch.device) -> float:
-    """Of the layers of all stages, the sum over the micro batches since the last call. Collective over the ranks that
-    share micro batches."""
+    """Load-balancing loss: the mean over the layers of all stages, summed over the micro batches since the last call.
+    Collective over the ranks that share micro batches."""
     routers = [module for chunk in chunks for module in chunk.modules() if isinstance(module, BalancingRouter)]
     found = torch.zeros(2, dtype=torch.float64, device=device)
     for router in routers:
@@ -161,8 +161,8 @@ class StageRoutes:
             router.choice.give(None if routes is None else routes[:, layer], recomputes)
 
     def told(self) -> dict[int, torch.Tensor]:
-        """By the number of their layer among those with experts, what the routers chose in the last forward pass:
-        [slots * rows, k]. Collective over the tensor-parallel ranks where they share positions."""
+        """Experts that the routers chose in the last forward pass, by the number of their layer among those with
+        experts: [slots * rows, k]. Collective over the tensor-parallel ranks if they share positions."""
         chosen = {layer: router.choice.chosen for layer, router in self._routers.items()}
         if not self._shares_positions:
             return chosen

@@ -62,7 +62,7 @@ def global_parameters(chunks: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Par
 
 
 def untied(parameters: Iterable[tuple[str, nn.Parameter]], ties_head: bool) -> dict[str, nn.Parameter]:
-    """Without the copy of the embedding that a last stage has for its head."""
+    """Parameters without the copy of the embedding that a last stage has for its head."""
     return {name: parameter for name, parameter in parameters if not (ties_head and name == HEAD)}
 
 
@@ -136,7 +136,7 @@ class Exporter:
 
     @property
     def hf_names(self) -> list[str]:
-        """Of all tensors, on every rank."""
+        """Names of all tensors, on every rank."""
         return list(dict.fromkeys(name for _, entry, _ in self._plan for name in entry.hf_names))
 
     def _agree_on_trained(self, changed: Collection[str]) -> set[str]:
@@ -202,7 +202,7 @@ class Exporter:
         return tensors
 
     def _collect(self, name: str, parts: Sequence[Part]) -> list[torch.Tensor]:
-        """On rank 0."""
+        """Sends this rank's parts to rank 0, which returns all of them. Other ranks return empty tensors."""
         if self._rank != self.RECEIVER:
             mine = [self._own(name).contiguous() for p in parts if p.owner == self._rank]  # kept until they are sent
             sends = [dist.isend(tensor, self.RECEIVER) for tensor in mine]

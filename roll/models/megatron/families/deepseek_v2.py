@@ -21,8 +21,8 @@ ATTENTION: dict[str, Rule] = {
 
 
 def latent_attention(config: PretrainedConfig) -> dict[str, Any]:
-    """With yarn, queries and keys grow with the length of the context, if mscale_all_dim says so; the rest of yarn is
-    in the frequencies."""
+    """Megatron's settings for latent attention. With yarn, queries and keys are scaled with the length of the context
+    if mscale_all_dim says so; the rest of yarn is in the frequencies."""
     rope = getattr(config, "rope_parameters", None) or {}
     is_scaled = rope.get("rope_type", "default") != "default"
     return {
