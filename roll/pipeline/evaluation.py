@@ -81,7 +81,7 @@ def _mean_reward(groups: Sequence[TrajectoryGroup]) -> float:
 
 
 def _pass(name: str, groups: Sequence[TrajectoryGroup], k: int) -> dict[str, float]:
-    """Of the groups with k attempts or more; nothing where there is none."""
+    """Mean pass@k over the groups with at least k attempts; {} without any."""
     counts = [(len(group.attempts), sum(_is_solved(attempt) for attempt in group.attempts)) for group in groups]
     chances = [pass_at_k(total, solved, k) for total, solved in counts if total >= k]
     return {name: float(np.mean(chances))} if chances else {}

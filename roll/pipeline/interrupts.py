@@ -64,8 +64,8 @@ class Interrupts:
             signal.signal(signal_number, handler)
 
     def fail(self, error: RollError) -> None:
-        """From any thread: the run ends with this error, wherever it stands. Once a signal has come, which may have
-        reached more processes than this one, what is left of the step has a moment to be saved."""
+        """Ends the run with this error, from any thread. If a signal has come, which may have reached other processes
+        too, the step has a moment to be saved first."""
         self.has_failed = True
         time.sleep(_SAME_MOMENT_S)
         if self.requested:
@@ -103,7 +103,7 @@ class Interrupts:
         )
 
     def _out_of_time(self, sent: int) -> None:
-        """In the timer's thread; the handler runs in the main one."""
+        """Ends the run at the time limit. Runs in the timer's thread; the signal handler runs in the main one."""
         if self._is_over:
             return
         self._start_timer(_LAST_RESORT_S, os._exit, self.exit_code)  # processes go with their driver, however it ends

@@ -1,4 +1,4 @@
-"""From epochs to steps, once the rows are counted."""
+"""Converts epochs to steps, once the rows are counted."""
 
 import logging
 import math

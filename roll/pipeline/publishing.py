@@ -1,4 +1,4 @@
-"""When the trained weights go to the engines."""
+"""Publishing of the trained weights to the engines: when and how."""
 
 from __future__ import annotations
 

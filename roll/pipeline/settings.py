@@ -1,4 +1,4 @@
-"""From the keys of a YAML to the settings of the mathematics: the one place where the two vocabularies meet."""
+"""Converts keys of a YAML to the settings of algorithms. It is the one place where the two vocabularies meet."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ from roll.types.batch import RowMeta
 
 
 class StepCredit:
-    """Also what a run carries from step to step of it: the coefficient of the KL, and running moments of rewards. A
-    pipeline whose rows earn in another way, or weigh in the loss, has a class of its own."""
+    """Computes the credit of a step's rows, and keeps what the run carries from step to step: the KL coefficient, and
+    running moments of rewards. A pipeline whose rows get rewards or loss weights in another way subclasses it."""
 
     def __init__(self, config: AlgorithmConfig, plan: BatchPlan):
         self.config, self.plan = config, plan
@@ -97,7 +97,7 @@ class StepCredit:
         return {"kl_coef": self.kl_controller.coef}
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """State for a checkpoint."""
         return {
             "kl_coef": self.kl_controller.coef,
             "running_moments": {domain: asdict(moments) for domain, moments in self.running_moments.items()},

@@ -206,12 +206,12 @@ class Supervisor:
 
 
 def _end_with_parent() -> None:
-    """In the child: a killed supervisor takes the run along, which still saves its step."""
+    """Ends this child with its parent: if the supervisor is killed, the run ends too, but still saves its step."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _pass_on(stream: IO[str], last: deque[str]) -> None:
-    """To the end, whatever becomes of our own stderr: a run whose pipe nobody empties would stand still."""
+    """Copies the stream to stderr until it ends, even if our stderr fails: a run whose pipe nobody reads would hang."""
     for line in stream:
         last.append(line.rstrip("\n"))
         with suppress(OSError):  # its reader has gone, or its disk is full
@@ -235,7 +235,7 @@ def _end_of(seen: Mapping[Path, int]) -> list[str]:
 
 
 def _signal_name(code: int) -> str | None:
-    """Of an exit code above 128, where there is a signal of that number."""
+    """Name of the signal for an exit code above 128; None if there is no such signal."""
     known = {each.value: each.name for each in signal.Signals}
     return known.get(code - 128)
 

@@ -50,7 +50,7 @@ class Account:
         self.spans.add(Interval("driver", "steps", path.rpartition("/")[2], started, ended))
 
     def watch(self, clusters: RunClusters) -> None:
-        """From now on there are workers to ask."""
+        """Starts to measure the workers of these clusters."""
         self._clusters = clusters
         if self._look.snapshots:
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ class Account:
             self.begin()
 
     def metrics(self, step: int) -> dict[str, float]:
-        """Of the window that ended last; ends it where nobody has."""
+        """Metrics of the last window. Ends the window if `ask` did not."""
         if self._clusters is None:
             return {}
         if self._answers is None:
@@ -134,7 +134,7 @@ class Account:
 
 
 def _shapes(config: RunConfig) -> dict[str, ModelShape]:
-    """Of the models whose arithmetic is known."""
+    """Shapes of the models that the formulas know, by role."""
     shapes: dict[str, ModelShape] = {}
     for name, worker in config.model_roles.items():
         model, _ = read_model_config(worker.model_args)
@@ -145,7 +145,7 @@ def _shapes(config: RunConfig) -> dict[str, ModelShape]:
 
 
 def _peak(config: RunConfig, usages: Sequence[RoleUsage]) -> float | None:
-    """As the YAML says, or by the name that all GPUs have."""
+    """Peak FLOPs per second: from the YAML, or from the common name of all GPUs; None if unknown."""
     if config.gpu_peak_tflops is not None:
         return config.gpu_peak_tflops * 1e12
     names = {worker.usage.device_name for role in usages for worker in role.workers} - {""}

@@ -32,7 +32,8 @@ class Bound:
 
 
 def bound_of(metrics: Mapping[str, float]) -> Bound | None:
-    """From the row of a step; None where it does not say how its time was spent, or what the devices did."""
+    """The bottleneck of a step, from its row of metrics; None if the row lacks the times of its phases or the devices'
+    idle fraction."""
     phases = phase_seconds(metrics)
     total = sum(phases.values())
     bubble = metrics.get("goodput/bubble_fraction")

@@ -34,7 +34,7 @@ class UsefulTokens:
         self._trained = self._sampled = 0.0
 
     def brought(self, num_tokens: int) -> None:
-        """By finished groups of a checkpoint."""
+        """Counts the sampled tokens of finished groups that a checkpoint restored."""
         self._sampled += num_tokens
 
     def add(self, usages: Sequence[RoleUsage], sizes: Sizes) -> None:
@@ -49,7 +49,7 @@ class UsefulTokens:
 
 
 def goodput_metrics(usages: Sequence[RoleUsage], sizes: Sizes, wall_s: float) -> dict[str, float]:
-    """Of the `wall_s` seconds in which the workers did what they say."""
+    """Metrics of the `wall_s` seconds that these usages cover."""
     metrics: dict[str, float] = {}
     loads: defaultdict[int, float] = defaultdict(float)
     trained = 0.0

@@ -104,7 +104,7 @@ def code_problems(config: AgenticConfig) -> Iterator[Problem]:
 def _manager_problems(
     config: AgenticConfig, at: str, manager: EnvManagerConfig, batch_key: str, batch: int
 ) -> Iterator[Problem]:
-    """Of a section of its own."""
+    """Checks one section of environments."""
     yield from _tag_problems(config, at, manager)
     if manager.worker_cls not in (None, *ENV_WORKERS):
         yield Problem(

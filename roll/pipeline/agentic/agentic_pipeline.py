@@ -134,8 +134,8 @@ class AgenticPipeline(RLPipeline):
         )
 
     def collect(self, step: int) -> StepGroups:
-        """With redundancy, episodes that were stopped may still be sampling: where nothing else is, the engines are
-        made quiet."""
+        """Collects the groups of a step. With redundancy, stopped episodes may still be sampling; the engines are
+        aborted unless other groups use them."""
         groups = super().collect(step)
         if self.config.samples and self.config.train_env_manager.group_size_redundancy and not self.config.runs_ahead:
             self.running.actor_infer.abort()

@@ -80,7 +80,7 @@ class EnvRollouter:
         return TrajectoryGroup(task, group_id, tuple(row for rows in attempts for row in rows), tuple(surplus))
 
     async def take_cut(self) -> list[Length]:
-        """Of the groups that were cancelled since the last time: the episodes that had begun."""
+        """Lengths of the begun episodes of groups that were cancelled since the last call."""
         cut, self._cut = self._cut, []
         return cut
 
@@ -131,7 +131,7 @@ async def _cancelled(running: Iterable[asyncio.Task[Played]]) -> None:
 
 
 def lengths_of(episodes: Iterable[Played]) -> list[Length]:
-    """Of those that had begun and have not failed."""
+    """Lengths of the episodes that had begun and did not fail."""
     lengths: list[Length] = []
     for played in episodes:
         if isinstance(played, CutEpisode):

@@ -1,4 +1,4 @@
-"""From an agentic configuration to the rules of episodes, of groups and of credit."""
+"""Builds the rules of episodes, groups and credit from an agentic configuration."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def episode_rules(config: AgenticConfig, tag: str, purpose: str) -> EpisodeRules
 
 
 def job_limit_s(config: AgenticConfig, purpose: str) -> float:
-    """When a worker that says nothing about an episode is given up: after all that the worker itself allows."""
+    """Seconds after which a silent worker is given up: more than all limits of the worker itself."""
     manager = manager_of(config, purpose)
     step_s, episode_s = config.timeouts(manager)
     if episode_s is None:

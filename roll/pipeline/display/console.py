@@ -69,7 +69,7 @@ class LastingStream:
 
 
 def terminal_handler(terminal: Console) -> logging.Handler:
-    """For configure_logging(terminal=...): writes records above the progress bar."""
+    """Handler for configure_logging(terminal=...) that writes records above the progress bar."""
     handler = RichHandler(
         console=terminal, show_path=False, markup=False, highlighter=NullHighlighter(), log_time_format="%H:%M:%S"
     )

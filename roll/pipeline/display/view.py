@@ -29,7 +29,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class View:
-    """Of one kind of run."""
+    """Columns and curves that the display of one kind of run shows."""
 
     columns: tuple[Column, ...]
     training: Curve

@@ -78,7 +78,7 @@ class DistillConfig(RowConfig):
 
     @property
     def temperatures(self) -> tuple[float, float]:
-        """Of student and teacher."""
+        """Temperatures of student and teacher."""
         return self.kd_temperature, self.teacher_temperature or self.kd_temperature
 
 

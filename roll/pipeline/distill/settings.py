@@ -1,4 +1,4 @@
-"""From the keys of distillation to the objects that do it."""
+"""Builds the objects of distillation from its keys."""
 
 from __future__ import annotations
 

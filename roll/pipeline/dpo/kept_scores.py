@@ -25,7 +25,7 @@ def name_of(args: ModelArgs) -> str:
 
 
 class KeptLogProbs:
-    """Of rows, by their number. `model`: whose they are."""
+    """Log-probs of rows, cached by row number. `model`: the model that computed them."""
 
     def __init__(self, rows: Rows, model: str):
         self._rows, self._model = rows, model

@@ -1,4 +1,4 @@
-"""From the settings of direct preference optimization to the objects that compute."""
+"""Builds the objects of direct preference optimization from its settings."""
 
 from roll.algorithms.preference import DPOLoss
 from roll.pipeline.dpo.dpo_config import DPOConfig

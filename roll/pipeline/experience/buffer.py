@@ -27,7 +27,7 @@ class Buffer(ABC):
     # of the process that samples
 
     def recover(self) -> None:
-        """Once, before a writer goes on after one that may have been killed in the middle of a `write`."""
+        """Repairs the buffer once, before a writer continues after one that may have been killed during a `write`."""
         return
 
     @abstractmethod

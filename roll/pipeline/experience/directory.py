@@ -145,7 +145,7 @@ class DirectoryBuffer(Buffer):
         return {number for known in self._noted().values() for number in known}
 
     def _noted(self) -> dict[int, dict[int, int]]:
-        """By the steps that were done: number -> step that trained on it. Nobody else writes them."""
+        """Steps that are done: number -> {group: step that trained on it}. Nobody else writes them."""
         if self._known is None:
             known: dict[int, dict[int, int]] = {}
             for name in sorted(_names_in(self._trained)):

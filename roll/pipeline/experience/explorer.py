@@ -31,7 +31,7 @@ class Progress:
         return cls(len(finished), next_number, tuple(sorted(frozenset(range(next_number)) - taken)))
 
     def groups(self) -> dict[str, Any]:
-        """As a scheduler takes it up (`RolloutScheduler.restore`): what is missing comes first, under its number."""
+        """Groups in the form that `RolloutScheduler.restore` takes. Missing groups come first, under their numbers."""
         active = [[number, self.steps_done] for number in self.missing]
         return {"place": 0, "next": self.next_number, "active": active}
 

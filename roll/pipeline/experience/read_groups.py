@@ -32,7 +32,7 @@ class ReadGroups:
         return groups
 
     def metrics(self) -> dict[str, float]:
-        """Of the step whose groups were collected last."""
+        """Metrics of the step whose groups were collected last."""
         return self._metrics
 
     def save(self, directory: Path, ends: bool = False) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class ReadGroups:
         self._reader.saved(steps_done)
 
     def trained(self) -> None:
-        """Nothing waits for it here."""
+        """Does nothing: no group waits for the training."""
 
     def published(self, version: int) -> None:
         """Nor for this."""

@@ -73,8 +73,8 @@ class ExperienceReader:
         self._uses: dict[int, Use] = {}  # of groups that were taken and not released
 
     def state(self) -> dict[str, Any]:
-        """As JSON values: [number, step of the explorer, oldest version, times, step] of each group that was taken and
-        not released."""
+        """State as JSON values: [number, step of the explorer, oldest version, times, step] of each group that was
+        taken and not released."""
         return {
             "taken": [
                 [use.entry.number, use.entry.step, use.entry.oldest_version, use.times, use.step]

@@ -38,7 +38,7 @@ class Experience:
 
     @property
     def oldest_version(self) -> int:
-        """Of the weights that sampled a token; -1 where nothing was sampled."""
+        """Oldest version of the weights that sampled a token; -1 if nothing was sampled."""
         versions = [row.facts.oldest_version for row in self.group.trajectories]
         return min((version for version in versions if version >= 0), default=-1)
 

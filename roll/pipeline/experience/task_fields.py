@@ -23,7 +23,7 @@ def check_tasks(tasks: Iterable[Task]) -> None:
 
 
 def fields_of(task: Task) -> dict[str, Any]:
-    """As JSON takes them. Raises StorageError for what would come back as something else."""
+    """Fields of a task as JSON values. Raises StorageError for a field that would come back changed."""
     if (reason := _unfit_field(task)) is not None:
         raise StorageError(f"{reason}. Use mode: both")
     return {

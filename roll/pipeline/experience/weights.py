@@ -57,7 +57,7 @@ class WeightFolder:
 
 
 class FolderPublisher(Publisher):
-    """Of the trainer: weights go to the folder, where the explorer finds them."""
+    """Publishes the trainer's weights to the folder, where the explorer finds them."""
 
     def __init__(self, config: AlgorithmConfig):
         super().__init__(config.actor_train.model_update_frequency, config.runs_ahead)
@@ -74,7 +74,8 @@ class FolderPublisher(Publisher):
 
 
 class FolderReader(Publisher):
-    """Of the explorer: the engines read the weights that one process would have sent by then, or newer ones."""
+    """Reads the trainer's weights from the folder for the explorer. The engines get the version that one process would
+    have sent by then, or a newer one."""
 
     def __init__(self, config: AlgorithmConfig, is_stopped: Callable[[], bool]):
         super().__init__(config.actor_train.model_update_frequency, config.runs_ahead)

@@ -1,4 +1,4 @@
-"""From the keys of an expert's rows to how they are read."""
+"""Reads the keys that describe an expert's rows."""
 
 from __future__ import annotations
 

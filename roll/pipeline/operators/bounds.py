@@ -18,7 +18,8 @@ from roll.utils.text import show
 
 
 def length(rows: Sequence[OperatorRow], args: LengthArgs, context: Context) -> list[Verdict]:
-    """Of `both`, prompt and answer are counted together; of several answers each has to fit."""
+    """Filters rows by length. With `both`, prompt and response are counted together. Each of several responses has to
+    fit."""
     texts = [_counted_texts(row, args) for row in rows]
     flat = [text for some in texts for text in some]
     sizes = iter(context.count_tokens(flat) if args.unit == "tokens" else map(len, flat))
@@ -75,7 +76,7 @@ def rates_of(place: Path, solved_at: float, key: str) -> Mapping[str, float]:
 
 
 def quality(rows: Sequence[OperatorRow], args: QualityArgs, context: Context) -> list[Verdict]:
-    """With a scorer, rows that stay have its numbers in the column."""
+    """Filters rows by quality. With a scorer, its scores are written to the column of the rows that stay."""
     if args.scorer is None:
         scores = [row.value(args.column) for row in rows]
         source = f"column {args.column!r}"

@@ -120,7 +120,7 @@ def _checked(found: Sequence[Any], rows: Sequence[OperatorRow], owner: str) -> I
 
 
 def _plain(columns: Mapping[str, Any], owner: str, row: OperatorRow) -> dict[str, Any]:
-    """As the next run will find them. Raises ConfigError for what JSON does not hold."""
+    """Columns as the next run will read them. Raises ConfigError for values that JSON does not hold."""
     try:
         return json.loads(json.dumps(dict(columns), allow_nan=False))
     except (TypeError, ValueError) as error:
@@ -134,7 +134,7 @@ def apply(chosen: Chosen, rows: Sequence[OperatorRow]) -> Iterator[OperatorRow]:
 
 
 def as_json(chosen: Chosen) -> dict[str, Any]:
-    """As `from_json` reads it."""
+    """The choice as JSON values that `from_json` reads."""
     return {
         "kept": list(chosen.kept),
         "changes": [[number, dict(columns)] for number, columns in chosen.changes.items()],

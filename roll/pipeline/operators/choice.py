@@ -71,7 +71,7 @@ class _Choice:
         return self.places.data_args[self.key]
 
     def _id(self, row: Row) -> str:
-        """As recorded rollouts have it."""
+        """Id of a row in the recorded rollouts."""
         own = row.values.get(self._args.id)
         return row.short_place if own is None else str(own)
 

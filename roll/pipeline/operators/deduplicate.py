@@ -34,8 +34,9 @@ def deduplicate(rows: Sequence[OperatorRow], args: DeduplicateArgs, context: Con
 
 
 def near(sets: Sequence[frozenset[int]], similarity: Fraction) -> Iterator[bool]:
-    """Of each set in turn: whether its Jaccard similarity, shared / all, to an earlier one that is near to none is at
-    least `similarity`. Exact: what is left out of the comparison cannot reach it. An empty set is near to none.
+    """Marks near duplicates: for each set in turn, whether its Jaccard similarity (shared / all) to an earlier set that
+    was kept is at least `similarity`. The result is exact: a pair that is not compared cannot reach it. An empty set is
+    never a duplicate.
 
     Two sets that reach it share at least similarity x the size of the larger one. So, with the elements of both in one
     order, they share one among the first size - similarity x size + 1 of each (prefix filtering: Chaudhuri, Ganti and

@@ -106,7 +106,8 @@ def name_of(
 
 
 def _content(source: DataSource) -> str:
-    """Of a file its bytes, of anything else its rows. Raises ConfigError where they cannot be read."""
+    """Digest of a source: of a file's bytes, or of the rows of anything else. Raises ConfigError if they cannot be
+    read."""
     if isinstance(source, DataFile):
         return f"{source.path.name} {source.format} {_content_of_file(source.path)}"
     digest = hashlib.blake2b(digest_size=20)
@@ -136,8 +137,8 @@ def _files_of(entry: OperatorConfig) -> Iterable[str]:
 
 
 def _code(entries: Sequence[OperatorConfig]) -> Iterable[str]:
-    """Of this package, of how rows are read, and of the modules that functions of the user's are in (not of what those
-    import)."""
+    """Digests of the code behind the operators: of this package, of the code that reads rows, and of the modules of
+    user-defined functions (but not of their imports)."""
     home = Path(__file__).parent
     for folder in (home, home.parent / "rows", home.parents[1] / "datasets"):
         yield from map(_content_of_file, sorted(folder.glob("*.py")))

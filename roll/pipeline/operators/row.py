@@ -76,7 +76,7 @@ class OperatorRow:
 
     @property
     def row(self) -> Row:
-        """As the run goes on to read it."""
+        """The row as the run reads it further on."""
         return self._row
 
 

@@ -19,8 +19,8 @@ def normalised(text: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Of the normalised text: runs of letters and digits; every other sign, and every Chinese, Japanese and Korean
-    character, is a word of its own. Example: "What is 2+3?" == ["what", "is", "2", "+", "3", "?"]."""
+    """Words of the normalised text: runs of letters and digits. Every other sign, and every Chinese, Japanese and
+    Korean character, is a word of its own. Example: "What is 2+3?" == ["what", "is", "2", "+", "3", "?"]."""
     return _WORD.findall(normalised(text))
 
 

@@ -18,8 +18,8 @@ _MOST_CHARACTERS = 500
 
 
 def distributions(groups: Sequence[TrajectoryGroup]) -> dict[str, Any]:
-    """As JSON has it: `rewards` and `response_lengths` of the attempts that did not fail, `num_attempts`, and
-    `failures`, the most frequent causes with their numbers."""
+    """Distributions as JSON values: `rewards` and `response_lengths` of the attempts that did not fail, `num_attempts`,
+    and `failures`, the most frequent causes with their counts."""
     rewards = np.concatenate([group.rewards for group in groups])
     lengths = np.concatenate([group.response_lengths for group in groups])
     there = ~np.isnan(rewards)

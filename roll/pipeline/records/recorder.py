@@ -141,7 +141,7 @@ class RolloutRecorder:
             self._write({f"{_stem(step, kind)}.distributions.json": json.dumps(told, allow_nan=False) + "\n"})
 
     def _write(self, texts: Mapping[str, str]) -> bool:
-        """By name of the file; False, and never again, where the disk fails."""
+        """Writes texts, by file name. Returns False, and never writes again, if the disk fails."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             for name, text in texts.items():
@@ -177,7 +177,8 @@ def _stem(step: int, kind: str) -> str:
 
 
 def _sizes_by_age(directory: Path) -> dict[Path, int]:
-    """By time, since a run that starts anew may find later steps of another."""
+    """File sizes, oldest file first. Age is the time of writing, since a restarted run may find later steps of another
+    run."""
     found = {path: path.stat() for path in directory.glob("step_*")}
     return {path: found[path].st_size for path in sorted(found, key=lambda path: (found[path].st_mtime_ns, path.name))}
 
@@ -190,8 +191,8 @@ def _row(step: int, record: RolloutRecord) -> dict[str, Any]:
 
 
 def choose_groups(records: Iterable[RolloutRecord], limits: RecordLimits) -> list[list[RolloutRecord]]:
-    """At most num_groups groups, the domains taking turns, in the order in which they come; long texts cut, and extra
-    in JSON's types.
+    """Chooses at most num_groups groups in their order, domains taking turns. Long texts are cut, and extra is in
+    JSON's types.
 
     Example: groups 0 and 1 of `math`, 2 of `code`, num_groups 2 -> groups 0 and 2.
     """
@@ -211,7 +212,7 @@ def _attempts(group: Sequence[RolloutRecord], limits: RecordLimits) -> list[Roll
 def in_order(
     items: Sequence[T], rewards: Sequence[float], choose: Choice, random: np.random.Generator | None = None
 ) -> list[T]:
-    """With those in front that `recorder.choose` asks for."""
+    """The items, with those that `recorder.choose` asks for in front."""
     places = list(range(len(items)))
     match choose:
         case "random":
@@ -230,7 +231,7 @@ def _mean_reward(group: TrajectoryGroup) -> float:
 
 
 def spread(groups: Sequence[tuple[str, T]], count: int) -> list[T]:
-    """At most `count` of them, the domains (the first of each pair) taking turns, in the order in which they come."""
+    """Chooses at most `count` groups in their order, domains (the first of each pair) taking turns."""
     turns: dict[str, int] = {}
     ranked = []
     for position, (domain, group) in enumerate(groups):

@@ -15,7 +15,7 @@ _HEADERS, _GROUPS = "headers", "groups"
 
 
 def write_groups(path: Path, groups: Sequence[RecordedGroup]) -> None:
-    """Under another name until it is whole."""
+    """Writes groups to a file, under another name until it is complete."""
     if any(row.media for group in groups for row in group.trajectories):
         raise ValueError("pictures of rollouts are not recorded")
     pieces, headers = encode(groups)

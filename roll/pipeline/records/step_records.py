@@ -52,7 +52,7 @@ class StepRecords(StepPart):
     def scored(
         self, step: int, clusters: RLClusters, scores: Mapping[str, ScoreSet], temperature: float, timer: Timer
     ) -> None:
-        """Before the training: `scores` are of these groups' rows."""
+        """Records the scores of these groups' rows, before the training."""
         if self.board is not None:
             with timer("logging_board"):
                 self.board.write(step, scores)

@@ -27,8 +27,12 @@ RowKey = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class TokenLogProbs:
-    """Of the first sampled tokens of a row: the text of each by itself, and its log-prob by the engine that sampled it
-    and by the trainer before the step's updates. None where a model says minus infinity."""
+    """The first sampled tokens of a row. A log-prob is None if a model gives minus infinity.
+
+    - `texts`: the text of each token by itself
+    - `engine`: log-probs of the engine that sampled them
+    - `trainer`: log-probs of the trainer before the step's updates
+    """
 
     texts: tuple[str, ...]
     engine: tuple[float | None, ...]
@@ -68,7 +72,8 @@ class TokenRecords:
     def compare(
         self, clusters: RLClusters, num_ranks: int, scores: Mapping[str, ScoreSet], temperature: float, timer: Timer
     ) -> None:
-        """Before the training. `scores`: what the step has computed of all its rows."""
+        """Records engine's and trainer's log-probs before the training. `scores`: the scores of all rows of the
+        step."""
         if not self._groups:
             return
         with timer("token_records"):

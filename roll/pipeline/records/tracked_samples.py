@@ -10,7 +10,7 @@ from roll.pipeline.tracking.tracker import TrackedSample
 
 
 def tracked_samples(records: Sequence[RolloutRecord], limits: RecordLimits, count: int) -> list[TrackedSample]:
-    """At most `count` of the records, one of each group in turn, with long texts cut.
+    """Chooses up to `count` records, one of each group in turn, with long texts cut.
 
     Example: groups a and b of 3 attempts each, count 3 -> the first of a, the first of b, the second of a.
     """
@@ -31,6 +31,6 @@ def tracked_samples(records: Sequence[RolloutRecord], limits: RecordLimits, coun
 
 
 def _said(record: RolloutRecord) -> str:
-    """Of an episode, its exchanges one after the other."""
+    """Text of the response; the exchanges of an episode one after the other."""
     turns = [f"[sees] {turn.observation}\n[says] {turn.response}" for turn in record.turns]
     return "\n".join(turns) or record.response_text

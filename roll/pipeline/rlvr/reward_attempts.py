@@ -27,7 +27,7 @@ class Attempts:
 
     @property
     def mean_s(self) -> float | None:
-        """Of the answers that got a reward so far; None without any."""
+        """Mean seconds of the responses that got a reward so far; None without any."""
         return self._total_s / self._num_scored if self._num_scored else None
 
     @property
@@ -40,8 +40,8 @@ class Attempts:
         return min(most, max(keys.min_s, keys.ratio * self.mean_s))
 
     async def outcomes(self, count: int, score_once: ScoreOnce) -> list[RewardOutcome]:
-        """Of `count` answers. `score_once` is given the places of those to score, which get another attempt where
-        their failure may pass."""
+        """Outcomes of `count` responses. `score_once` gets the places to score. Failures that may be temporary are
+        scored again."""
         most = self._config.reward_retries
         found = await self._scored(range(count), score_once)
         for retry in range(most):
@@ -83,7 +83,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _status(error: BaseException) -> int | None:
-    """Of HTTP, as the usual libraries say it."""
+    """HTTP status of an error, as the usual libraries store it; None if it has none."""
     with suppress(Exception):  # it is an object of the user's
         for said in (error, getattr(error, "response", None)):
             for name in ("status_code", "status", "code"):

@@ -71,8 +71,8 @@ class RewardPools:
         return [next(judged) if outcome is None else outcome for outcome in outcomes]
 
     def _limit_s(self, domain: str, seconds: float, count: int) -> float:
-        """For all that the worker limits by itself: an answer, or the formats one by one and then the loop, or a batch,
-        which has the time of its answers."""
+        """Seconds for all that the worker limits by itself: one response; or the formats one by one and then the loop;
+        or a batch, which has the time of all its responses."""
         reward, sharing = self._rewards[domain], self._sharing[domain]
         if sharing == "none":
             return seconds + _GRACE_S
@@ -94,7 +94,7 @@ class RewardsByDomain:
 
 
 def _outcome(reply: list[RewardOutcome] | BaseException) -> RewardOutcome:
-    """Of an answer that was judged alone."""
+    """Outcome of a response that was scored alone."""
     if isinstance(reply, TimeoutError):
         return RewardOutcome.failed("the reward hung and its process was stopped", may_pass=True)
     if isinstance(reply, WorkerError):

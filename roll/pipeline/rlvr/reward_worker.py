@@ -215,7 +215,7 @@ def failed(error: BaseException, started: float) -> RewardOutcome:
 
 
 def timed_out(limit_s: float, most_s: float, started: float) -> RewardOutcome:
-    """Of an answer that had `limit_s` seconds; by the settings up to `most_s`."""
+    """Failed outcome of a response that had `limit_s` seconds. `most_s` is the limit in the settings."""
     said = f"timeout_s = {limit_s:g}" if limit_s == most_s else f"the {limit_s:.3g} s that dynamic_timeout gives"
     return RewardOutcome.failed(f"took longer than {said}", time.monotonic() - started, may_pass=True)
 

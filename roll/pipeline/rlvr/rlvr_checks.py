@@ -178,7 +178,7 @@ def _reward_problems(config: RLVRConfig) -> Iterator[Problem]:
 
 
 def _greedy_problems(config: RLVRConfig) -> Iterator[Problem]:
-    """Where a greedy answer has no reward to compare with."""
+    """Checks an estimator with a greedy baseline: the greedy response must get a reward too."""
     if not config.estimator.needs_greedy:
         return
     late = ", ".join(sorted(config.late_domains))

@@ -177,7 +177,7 @@ class RLVRPipeline(RLPipeline):
         )
 
     def _late_scorers(self, judges: EngineJudges) -> dict[str, GroupScorer]:
-        """Of the domains whose rewards come after the rollout."""
+        """Scorers of the domains whose rewards are computed after the rollout."""
         config, clusters = self.config, self.running
         models = {role: RewardModel(self.answer_readers[role], clusters.scorers[role]) for role in config.scorer_roles}
         scorers: dict[str, GroupScorer] = {domain: models[role] for domain, role in config.scorer_of.items()}

@@ -66,7 +66,7 @@ class EngineProbe(StepPart):
             self._prompt = row.input_ids[: int(np.argmax(row.response_mask))]
 
     def ask(self, engines: GenerateCluster, metrics: Mapping[str, float], version: int) -> None:
-        """After the engines got this version of the weights. `metrics`: of the step before."""
+        """Sends the probe, after the engines got this version of the weights. `metrics`: those of the step before."""
         self._blind_steps = 0 if GAP in metrics else self._blind_steps + 1
         if self._blind_steps % _EVERY != 1 or self._prompt is None:
             return
@@ -75,8 +75,8 @@ class EngineProbe(StepPart):
         self._asked, self._version = engines.probe(request), version
 
     def compare(self, clusters: RLClusters, num_ranks: int, temperature: float, version: int) -> dict[str, float]:
-        """While the trainer has this version: the mean of abs(log p_engine - log p_trainer) over the tokens that
-        engines sampled under it, which the alarm gets to see; nothing where none did."""
+        """Mean of abs(log p_engine - log p_trainer) over the tokens that engines sampled with this version, while the
+        trainer still has it. The alarm gets the value. {} if there are no tokens."""
         asked, self._asked = self._asked, None
         if asked is None or self._version != version:
             return {}

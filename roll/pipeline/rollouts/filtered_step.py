@@ -62,7 +62,7 @@ def filter_metrics(groups: StepGroups, trained: Sequence[TrajectoryGroup]) -> di
 
 
 def _mean_length(groups: Sequence[TrajectoryGroup]) -> float:
-    """Of the attempts that did not fail; 0 without any."""
+    """Mean response length of the attempts that did not fail; 0 without any."""
     lengths = [n for g in groups for n, t in zip(g.response_lengths, g.attempts, strict=True) if t.failure is None]
     return float(np.mean(lengths)) if lengths else 0.0
 

@@ -23,5 +23,5 @@ class PairConfig(RowConfig):
 
     @property
     def margin_column(self) -> str | None:
-        """With how much better the better answer is, where that is read."""
+        """Column that says by how much the better response is better; None if none is read."""
         return None

@@ -27,8 +27,8 @@ class DriverState(BaseModel):
 
 
 def write_state(directory: Path, state: DriverState) -> Path:
-    """As JSON: numpy numbers and arrays become numbers and lists, `config` is redacted, and anything that JSON cannot
-    hold is a TypeError. Nothing is ever pickled."""
+    """Writes the state as JSON. Numpy numbers and arrays become numbers and lists, `config` is redacted, and anything
+    else that JSON cannot hold raises TypeError. Nothing is ever pickled."""
     value = {**vars(state), "config": redact(state.config)}
     path = directory / _STATE
     path.write_text(json.dumps(value, indent=1, default=_from_numpy))

@@ -32,7 +32,7 @@ def _read(name: str | None) -> tuple[Mapping[str, Any] | None, str]:
 
 
 def _cached(hub_id: str) -> Path | None:
-    """Where the hub's cache has the config.json of the version that `main` was when it was last asked for."""
+    """Path of config.json in the hub's cache, of the last known version of `main`; None if it is not there."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 

@@ -16,10 +16,12 @@ TRAINER = "<trainer>"
 
 @dataclass(frozen=True)
 class Rule:
-    """Of the keys that match `pattern`, in which `<trainer>` stands for each role that learns.
+    """The effect of changing a key between a run and its resumption. `pattern` matches keys; `<trainer>` in it stands
+    for each role that learns.
 
-    `applied`: holds from now on, and the difference is told. `refused`: the run does not start. `free`: nothing that is
-    learned depends on it, and nothing is told.
+    - `applied`: the new value holds from now on, and the difference is reported
+    - `refused`: the run does not start
+    - `free`: nothing learned depends on the key, and nothing is reported
     """
 
     pattern: str
@@ -157,7 +159,7 @@ def _unequal(
 def _unequal_entries(
     cls: type[Settings] | None, then: Mapping[str, Any], now: Mapping[str, Any], path: str
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Of a mapping from names that the user chooses to settings of one class."""
+    """Differences in a mapping from user-chosen names to settings of one class."""
     for name in sorted(then.keys() | now.keys()):
         before, after = then.get(name), now.get(name)
         if isinstance(before, dict) and isinstance(after, dict):

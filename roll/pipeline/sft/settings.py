@@ -1,4 +1,4 @@
-"""From the keys of supervised fine-tuning to how its rows are read."""
+"""Builds the reading of rows from the keys of supervised fine-tuning."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class RewardShaping:
         self._moments = {domain: RunningMoments(**saved) for domain, saved in state["domains"].items()}
 
     def _stats(self, group: TrajectoryGroup) -> np.ndarray:
-        """Of each attempt; NaN of those that failed."""
+        """The statistic of each attempt; NaN for failed ones."""
         name = self._args.stat
         if name == "reward":
             return group.rewards

@@ -39,7 +39,7 @@ class Remembers(Protocol):
 
 @dataclass(frozen=True)
 class _Entry:
-    """`at`: its YAML path."""
+    """An operator of the chain. `at`: its YAML path."""
 
     at: str
     name: str

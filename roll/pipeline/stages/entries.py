@@ -98,7 +98,7 @@ def _same_names(entries: Sequence[Entry]) -> Iterator[str]:
 
 
 def _without_effect(entries: Sequence[Entry], overrides: Sequence[str]) -> Iterator[str]:
-    """Of overrides for the whole YAML, in whose place every stage has a value of its own."""
+    """Warns of overrides for the whole YAML that change nothing, since every stage has its own value."""
     for text in overrides:
         key, deletes = text.partition("=")[0].lstrip("+~").strip(), text.startswith("~")
         if entries and key.split(".")[0] != STAGES and all(entry.says(key.split(".")) for entry in entries):

@@ -22,9 +22,9 @@ class Kept:
 
 
 def kept_states(loaded: Loaded, models: Mapping[str, str], earlier: Mapping[str, Loaded]) -> dict[str, Kept]:
-    """By the roles that learn. `models`: the stage whose model each role starts from; `earlier`: stages by name. Of a
-    critic it is the state of the one beside the policy, where there was one. Raises ConfigError where a policy, or what
-    else is handed over, cannot go on."""
+    """Optimizer states of earlier stages, by the roles that learn. `models`: the stage whose model each role starts
+    from; `earlier`: stages by name. A critic gets the state of the critic beside the policy, if there was one. Raises
+    ConfigError if a policy, or another model that is handed over, cannot continue."""
     config, found, problems = loaded.config, dict[str, Kept](), list[str]()
     handed = [role for role in config.learning_roles if role in models and config.roles[role].head != "value"]
     if not handed:

@@ -108,7 +108,7 @@ def check_sound(stage: Stage, left: Left) -> None:
 
 
 def _began_with(stage: Stage, left: Mapping[str, Left | None]) -> dict[str, str]:
-    """By the names of the stages whose models it starts from, the digests of what they left."""
+    """Digests of the models that a stage starts from, by the names of their stages."""
     return {name: manifest_digest(found.path) for name in sorted(stage.givers) if (found := left[name]) is not None}
 
 

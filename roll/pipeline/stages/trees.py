@@ -1,4 +1,4 @@
-"""From the YAML and an entry of `stages` to the tree of that stage."""
+"""Builds the tree of a stage from the YAML and its entry in `stages`."""
 
 from __future__ import annotations
 

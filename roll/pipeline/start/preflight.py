@@ -298,7 +298,8 @@ def _sequence_head_problems(choice: Choice, model: Mapping[str, Any]) -> Iterato
 
 
 def _num_labels(kinds: Sequence[object], model: Mapping[str, Any]) -> int:
-    """Of a saved sequence-classification model; 0 of others. Where config.json says nothing, transformers takes 2."""
+    """Number of labels of a saved sequence-classification model; 0 for others. If config.json gives none, transformers
+    uses 2."""
     labels = model.get("id2label")
     if not any("SequenceClassification" in str(kind) for kind in kinds):
         return 0

@@ -1,4 +1,4 @@
-"""From `track_with` and `tracker_kwargs` to a tracker."""
+"""Builds a tracker from `track_with` and `tracker_kwargs`."""
 
 import difflib
 import importlib.util

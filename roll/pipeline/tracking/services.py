@@ -163,8 +163,8 @@ class MlflowTracker(NamedTracker):
         self._client.log_batch(self._run_id, metrics=rows)
 
     def samples(self, step: int, kind: str, samples: Sequence[TrackedSample]) -> None:
-        """In the form of MLflow's own tables, one file per step: those would need pandas, and a tag that grows with
-        every table."""
+        """Logs samples in the format of MLflow's tables, one file per step. MLflow's own tables would need pandas, and
+        a tag that grows with every table."""
         table = {"columns": TrackedSample.columns(), "data": [sample.cells() for sample in samples]}
         self._client.log_dict(self._run_id, table, f"samples/{_mlflow_name(kind)}/step_{step:06d}.json")
 

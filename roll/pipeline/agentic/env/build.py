@@ -1,4 +1,4 @@
-"""From a `custom_envs` entry to an environment."""
+"""Builds an environment from a `custom_envs` entry."""
 
 from __future__ import annotations
 

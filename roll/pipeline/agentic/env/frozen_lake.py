@@ -1,4 +1,4 @@
-"""Frozen lake: walk over ice to the goal, around the holes. Every seed has a map of its own."""
+"""The game Frozen Lake: walk over ice to the goal, around the holes. Every seed has a map of its own."""
 
 from __future__ import annotations
 

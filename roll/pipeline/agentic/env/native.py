@@ -103,6 +103,6 @@ class SokobanNative(ShippedGame):
 
 
 class FrozenLakeNative(ShippedGame):
-    """Frozen lake as a conversation."""
+    """The game Frozen Lake as a conversation."""
 
     game = "frozen_lake"

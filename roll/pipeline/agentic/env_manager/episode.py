@@ -54,7 +54,7 @@ class EpisodeJob:
 
     @property
     def order(self) -> int:
-        """Of its requests."""
+        """Order of the episode's requests."""
         return self.group_id if self.purpose == TRAINING else FIRST_IN_LINE
 
 

@@ -24,7 +24,7 @@ class Tool(ABC):
     """Something to call it with, for checks."""
 
     def find(self, answer: str) -> tuple[int, str] | None:
-        """Where the first call begins, and what it says; None if there is no call."""
+        """Position and text of the first call; None if there is no call."""
         return first_between(answer, self.name)
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""From `tool_configs` to tools."""
+"""Builds tools from `tool_configs`."""
 
 from __future__ import annotations
 

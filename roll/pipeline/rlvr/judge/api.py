@@ -25,7 +25,7 @@ _LOOK_LIMIT_S = 10.0
 
 @dataclass(frozen=True)
 class Address:
-    """Where a model is asked for, and what is sent along with every request. The key is in no text that is shown."""
+    """Address of a judge's model, and what is sent with every request. The key appears in no text that is shown."""
 
     url: str
     model: str
@@ -49,9 +49,9 @@ def key_of(given: str | None) -> str | None:
 
 
 class ApiModel:
-    """At most `max_requests` are in flight; those beyond wait. What a server may recover from (408, 409, 429, 5xx, a
-    connection that fails, `request_timeout_s` without an answer) is tried again by the client, later each time, or when
-    Retry-After says."""
+    """Asks a model behind an API. At most `max_requests` are in flight; others wait. The client retries errors that a
+    server may recover from (408, 409, 429, 5xx, a failed connection, no response within `request_timeout_s`), later
+    each time, or when Retry-After says."""
 
     def __init__(
         self, address: Address, sampling: GeneratingArgs, max_requests: int, request_timeout_s: float | None = None

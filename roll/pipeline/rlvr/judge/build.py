@@ -1,4 +1,4 @@
-"""From the keys of a domain to its judge."""
+"""Builds the judge of a domain from its keys."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def api_judge(config: RewardConfig) -> Judge:
 
 
 def for_workers(config: RewardConfig) -> RewardConfig:
-    """With what only this process may know: the prompt's file, the key of its environment."""
+    """The config with what only this process can read: the prompt's file, and the key of its environment."""
     if config.judge_model_type is None:
         return config
     found = {"judge_prompt": prompt_named(config.judge_prompt).text, "judge_api_key": key_of(config.judge_api_key)}

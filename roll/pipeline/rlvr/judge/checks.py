@@ -25,7 +25,7 @@ _OF_ENGINES = ("strategy_args", "device_mapping")
 
 
 def judge_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
-    """Of the domain at a YAML path, whatever the machine; nothing where no judge scores."""
+    """Checks the judge of the domain at a YAML path, without looking at the machine; nothing if no judge scores."""
     if not worker.is_judge:
         return
     if worker.judge_model_type is None:
@@ -110,7 +110,7 @@ def _address_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
 
 
 def _engine_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
-    """Of a judge on engines of the run; of their strategy says the check of strategies."""
+    """Checks a judge on engines of the run. Their strategy has its own checks."""
     kind = f"{at}.judge_model_type"
     for key in _OF_API_ALONE:
         if worker.is_changed(key):
@@ -154,7 +154,8 @@ def _no_devices(at: str) -> Problem:
 
 
 def engine_judge_problems(config: RLVRConfig) -> Iterator[Problem]:
-    """Of the section reward_model, which domains with judge_model_type: cluster ask, and of judges that take turns."""
+    """Checks the section reward_model, which domains with judge_model_type: cluster use, and judges that take turns
+    with other roles."""
     asking = [domain for domain, role in config.judge_of.items() if role == JUDGE.name]
     if asking and config.reward_model is None:
         key = f"rewards.{asking[0]}.judge_model_type"
@@ -178,7 +179,8 @@ def engine_judge_problems(config: RLVRConfig) -> Iterator[Problem]:
 
 
 def judge_length_problems(config: RLVRConfig) -> Iterator[Problem]:
-    """Of engines whose judge may say so much that no prompt fits: by their settings, or by the model's config.json."""
+    """Checks that a judge's engine leaves room for a prompt beside the judge's response: by its settings, or by the
+    model's config.json."""
     for domain, role in config.judge_of.items():
         worker = config.sections[role]
         model = read_model_config(worker.model_args)[0] or {}

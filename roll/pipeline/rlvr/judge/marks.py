@@ -33,7 +33,8 @@ def guarded(pieces: Sequence[Piece]) -> str:
 
 
 def _seen(text: str) -> str:
-    """Without signs that take no room, such as a zero-width space, and wide letters as plain ones."""
+    """The visible text: without signs that take no room, such as a zero-width space, and with wide letters as plain
+    ones."""
     shown = (sign for sign in text if unicodedata.category(sign) != "Cf")
     return unicodedata.normalize("NFKC", "".join(shown))
 
@@ -98,7 +99,7 @@ def _replaced(text: str, mark: str, longer: str) -> str:
 
 
 def _spelled(text: str) -> str:
-    """Without case and white space, in which a reader would see no difference."""
+    """The text without case and white space, in which a reader would see no difference."""
     return re.sub(r"\s+", "", text).casefold()
 
 

@@ -1,4 +1,4 @@
-"""From what a judge says to a score. What holds no clear verdict is none: nobody guesses."""
+"""Reads a score from a judge's text. A text without a clear verdict is an error: nothing is guessed."""
 
 from __future__ import annotations
 

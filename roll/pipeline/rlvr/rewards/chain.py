@@ -117,6 +117,6 @@ def scores_of(name: str, returned: object, count: int) -> Sequence[object]:
 
 
 def _listed(returned: object) -> list[object] | None:
-    """Of numpy or torch."""
+    """Entries of a one-dimensional array of numpy or torch; None for anything else."""
     shape = getattr(returned, "shape", ())
     return list(cast(Iterable[object], returned)) if len(shape) == 1 else None

@@ -223,7 +223,7 @@ class CrossThinkQA(MultipleChoice):
 
 
 def unwrapped(text: str) -> str:
-    r"""Without LaTeX, Markdown and quotes around it. Example: r"**\text{(B)}**" -> "(B)"."""
+    r"""The text without LaTeX, Markdown and quotes around it. Example: r"**\text{(B)}**" -> "(B)"."""
     text = unicodedata.normalize("NFKC", text).strip()
     if len(text) > MAX_CHARS:
         return text
@@ -234,13 +234,13 @@ def unwrapped(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """As texts are compared. Example: " The Great Wall. " -> "great wall"."""
+    """The text in the form in which texts are compared. Example: " The Great Wall. " -> "great wall"."""
     text = " ".join(unwrapped(text).casefold().split()).strip(" .,;:!?()[]{}\"'\u3002\uff0c")
     return ARTICLES.sub("", THOUSANDS.sub("", text))
 
 
 def same_text(one: str, other: str) -> bool:
-    """Of plain texts. Example: "1000.0" and "1000" are the same."""
+    """True if two plain texts are the same. Example: "1000.0" and "1000" are the same."""
     if one == other:
         return True
     try:

@@ -80,7 +80,7 @@ def _task(truth: object, row: Mapping[str, Any]) -> tuple[int, Counter[int]]:
 
 
 def _whole(value: object) -> int | None:
-    """Also of 24.0, as data frames have it."""
+    """The value as a whole number, also if it is 24.0 as in data frames; None otherwise."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value % 1:
         return None
     return int(value)

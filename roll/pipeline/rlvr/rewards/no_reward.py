@@ -1,4 +1,4 @@
-"""For domains that need no reward, as those of pure on-policy distillation."""
+"""No reward, for domains that need none, such as those of pure on-policy distillation."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def is_async(reward: object) -> bool:
 
 
 def takes_batch(reward: object) -> bool:
-    """Of a reward as the user wrote it, or of one that is built."""
+    """True if a reward takes whole batches. It may be the user's function, or one that is built."""
     return getattr(reward.func if isinstance(reward, partial) else reward, TAKES_BATCH, False) is True
 
 
@@ -180,7 +180,7 @@ def _call_problems(part: Part, found: object) -> Iterator[str]:
 
 
 def _build_problems(part: Part, found: object, keys: tuple[str, ...]) -> Iterator[Problem]:
-    """Of one that comes with roll; some import a function of the user's, whose module may raise anything."""
+    """Checks a built-in reward by building it. Some import a user's function, whose module may raise anything."""
     if part.reward not in BUILTINS or not BUILTINS[part.reward].is_quick or not callable(found):
         return
     at = f"{part.key}.reward_args: {part.reward}"

@@ -30,7 +30,7 @@ class Verdict:
 
 
 def judge(bought: Product, chosen: Sequence[str], goal: Goal, wanted: Product) -> Verdict:
-    """Of buying `bought` with the options `chosen` for a goal that was made from `wanted`."""
+    """Judges the purchase of `bought` with the options `chosen`, for a goal that was made from `wanted`."""
     kind = type_match(bought, wanted)
     attributes = sum(has_attribute(bought, attribute) for attribute in goal.attributes)
     options = sum(any(alike(option, one) for one in chosen) for option in goal.options)

@@ -21,8 +21,8 @@ SEPARATOR = " [SEP] "
 
 @dataclass(frozen=True)
 class Page:
-    """Where the customer is: without a query at the search bar; with an asin at a product, with a tab at a page below
-    that."""
+    """The customer's page: the search bar without a query, a product with an asin, a page below the product with a
+    tab."""
 
     query: str | None = None
     number: int = 1

@@ -275,7 +275,7 @@ class Session:
         self.reward, self.metrics = checked_reward(value), checked_metrics(metrics)
 
     async def close(self) -> None:
-        """Nothing is sampled any more; what is under way is cut."""
+        """Closes the session. Requests in flight are cancelled, and nothing more is sampled."""
         self.is_closed = True
         open_work = [exchange.work for exchange in self._open]
         for work in open_work:

@@ -24,8 +24,12 @@ CAUSES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Break:
-    """Where a request stopped following what was sampled: token `at_token` of its prompt is the first that differs;
-    `before` are the characters in front of it, `was` and `now` what stood there and what stands there."""
+    """The point at which a request no longer follows what was sampled.
+
+    - `at_token`: the first token of its prompt that differs
+    - `before`: the characters in front of it
+    - `was`, `now`: the old and the new text there
+    """
 
     request: int
     message: int

@@ -52,7 +52,8 @@ class Renderer:
         return ids
 
     def _closing(self, text: str) -> int:
-        """Where the end of the last turn begins; the end of the text without white space where none closes it."""
+        """Position at which the end mark of the last turn begins; without one, the end of the text without white
+        space."""
         bare = text.rstrip()
         marks = (str(self.encoder.tokenizer.convert_ids_to_tokens(token)) for token in self.encoder.ends.special)
         return min((len(bare) - len(mark) for mark in marks if mark and bare.endswith(mark)), default=len(bare))

@@ -135,7 +135,8 @@ class Transcript:
 
 
 def _choice(nodes: Sequence[Node], message: ChatMessage) -> Node:
-    """Of equal answers to equal prompts: the one whose call ids came back, else the newest that nothing follows."""
+    """Chooses among equal responses to equal prompts: the one whose call ids came back, else the newest without a
+    successor."""
     ids = [call.call_id for call in message.calls]
     for node in nodes:
         assert node.answer is not None

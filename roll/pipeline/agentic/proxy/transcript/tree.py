@@ -43,7 +43,7 @@ class Node:
         return self.answer is not None and self.begin + len(self.ids) == len(self.answer.generation.token_ids)
 
     def path(self) -> list[Node]:
-        """From the root to this node."""
+        """Nodes from the root to this one."""
         nodes: list[Node] = []
         node: Node | None = self
         while node is not None:

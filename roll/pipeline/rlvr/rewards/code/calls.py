@@ -48,7 +48,8 @@ def judge_calls(
 
 
 def how_it_ended(process: Process, starts: Starts, said: str) -> tuple[str, int | None]:
-    """In words, and its code. Raises SandboxError if the sandbox was ended and not what ran in it."""
+    """How the process ended, in words, and its exit code. Raises SandboxError if the sandbox failed, and not the code
+    in it."""
     try:
         code = process.exit_code(GRACE_S)
     except SandboxError as error:
@@ -87,7 +88,7 @@ def _refuse(value: object) -> Any:
 
 
 def answer_limits(limits: Limits, budget: Budget) -> Limits:
-    """Of a process that serves many cases: each begins with a limit of its own, see guest/answer.py."""
+    """Limits of a process that serves many cases. Each case begins with a limit of its own, see guest/answer.py."""
     return replace(limits, cpu_s=max(budget.left_s, 1.0) + limits.cpu_s)
 
 

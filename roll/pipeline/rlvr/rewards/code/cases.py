@@ -40,7 +40,8 @@ class StdinCase:
 
 @dataclass(frozen=True)
 class CallCase:
-    """With `may_be_item`, `expected` is a list of one item, and this alone is right, too."""
+    """A call and its expected result. With `may_be_item`, `expected` is a list of one item, and the item alone is
+    right, too."""
 
     arguments: Sequence[Any]
     expected: Any
@@ -49,7 +50,8 @@ class CallCase:
 
 @dataclass(frozen=True)
 class Cases:
-    """Of one kind: StdinCases, CallCases, or texts of asserts and test functions. `function` is whom to call."""
+    """Test cases of one kind: StdinCases, CallCases, or texts of asserts and test functions. `function` is the one to
+    call."""
 
     kind: Kind
     function: str | None

@@ -104,5 +104,5 @@ def _indent(opening: re.Match[str]) -> str:
 
 
 def _dedent(body: str, indent: str) -> str:
-    """Without the indentation of the fence itself, as in a block below a list item."""
+    """The code without the indentation of its fence, as in a block below a list item."""
     return "".join(line.removeprefix(indent) for line in body.splitlines(keepends=True)) if indent else body

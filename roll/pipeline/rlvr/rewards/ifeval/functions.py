@@ -155,7 +155,7 @@ def divided(text: str) -> list[str] | None:
 
 
 def trimmed(pieces: list[str]) -> list[str] | None:
-    """Without empty ones at either end, stripped; None if one in the middle is empty."""
+    """The pieces, stripped, without an empty one at either end; None if one in the middle is empty."""
     found = [piece.strip() for piece in pieces]
     first = 1 if found and not found[0] else 0
     last = len(found) - (1 if len(found) > first and not found[-1] else 0)

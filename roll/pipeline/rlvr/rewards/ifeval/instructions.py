@@ -67,7 +67,8 @@ def number_sentences(text: str, num_sentences: int, relation: str) -> bool:
 
 
 def number_paragraphs(text: str, num_paragraphs: int) -> bool:
-    """Between dividers (`***`). An empty one at either end is none, one in the middle is wrong."""
+    """True if dividers (`***`) separate this many paragraphs. An empty one at either end does not count; one in the
+    middle is wrong."""
     paragraphs = [paragraph.strip() for paragraph in DIVIDER.split(text)]
     ends = {0, len(paragraphs) - 1}
     if any(not paragraph and place not in ends for place, paragraph in enumerate(paragraphs)):
@@ -80,7 +81,8 @@ def number_words(text: str, num_words: int, relation: str) -> bool:
 
 
 def nth_paragraph_first_word(text: str, num_paragraphs: int, nth_paragraph: int, first_word: str) -> bool:
-    """Between two line ends. Empty ones do not count, but have a place."""
+    """True if the text has this many paragraphs, separated by two line ends, and the nth begins with this word. Empty
+    paragraphs do not count, but have a place."""
     paragraphs = [paragraph.strip() for paragraph in text.split("\n\n")]
     count = sum(map(bool, paragraphs))
     if count != num_paragraphs or not 1 <= nth_paragraph <= count or not paragraphs[nth_paragraph - 1]:

@@ -93,7 +93,7 @@ def count_sentences(text: str) -> int:
 
 
 def _breaks(text: str) -> Iterator[tuple[int, int]]:
-    """Where a sentence ends, and where the next one begins."""
+    """Positions (end of a sentence, start of the next)."""
     for match, context in _contexts(text):
         if _has_break(context):
             following = match.start("following")
@@ -126,7 +126,7 @@ def _has_break(context: str) -> bool:
 
 
 def _annotate(token: _Token) -> None:
-    """By the token alone."""
+    """Annotates a token by its own text only."""
     if token.text in _ENDS:
         token.ends = True
     elif token.text.endswith(".") and not token.text.endswith(".."):
@@ -140,7 +140,7 @@ def _is_abbreviation(word: str) -> bool:
 
 
 def _revise(token: _Token, following: _Token) -> None:
-    """By the token behind it, too."""
+    """Revises a token's annotation by the token behind it."""
     word, is_capital = following.kind, following.text[:1].isupper()
     begins = is_capital and word in SELDOM_CAPITALIZED
     is_initial = _INITIAL.fullmatch(token.text) is not None

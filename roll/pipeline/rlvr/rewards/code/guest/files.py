@@ -123,7 +123,7 @@ class File:
         return empty
 
     def _check_needs_names(self):
-        """Of a file without test functions: that it fails where nothing is defined."""
+        """Checks a file without test functions: it must fail if nothing is defined."""
         if not self.asserts:
             raise Fault(NO_TEST)
         try:

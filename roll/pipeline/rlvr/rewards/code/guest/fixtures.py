@@ -74,7 +74,7 @@ class Fixtures:
         return {name: known[name] for name in names}
 
     def variants(self, needed, to_fixtures):
-        """For each mix of the fixtures' params a mapping of fixture -> param."""
+        """Mappings fixture -> param, one for each combination of the fixtures' params."""
         several = {
             name: f.params for name, (f, _) in needed.items() if f.params is not None and name not in to_fixtures
         }

@@ -11,7 +11,8 @@ import re
 
 
 class raises:
-    """`with raises(ValueError, match=...) as info:`; `info.value` is the exception. Or `raises(ValueError, f, 1)`."""
+    """Stands in for pytest.raises: `with raises(ValueError, match=...) as info:`, where `info.value` is the exception,
+    or `raises(ValueError, f, 1)`."""
 
     def __init__(self, expected, *call, match=None, **keywords):
         self._expected, self._match = expected, match
@@ -96,7 +97,7 @@ def main(*_, **__):
 
 
 class fixture:
-    """As decorator, with or without arguments. Scopes beyond a test's are those of the file."""
+    """Stands in for pytest.fixture, a decorator with or without arguments. Scopes beyond a test's become the file's."""
 
     def __init__(self, function=None, scope="function", params=None, autouse=False, ids=None, name=None):
         self.function, self.scope, self.autouse = function, scope, autouse

@@ -17,8 +17,8 @@ class Raised:
         self._classes = {}
 
     def classes(self, pairs):
-        """Of (name, names of its bases or None) pairs, what stands for each: None for what is no exception. A class has
-        a shorter line of bases than those that derive from it, and comes first."""
+        """Classes for (name, names of its bases or None) pairs; None for a name that is no exception. A class has fewer
+        bases than those that derive from it, and is made first."""
         pairs.sort(key=lambda pair: len(pair[1] or ()))
         return {name: None if bases is None else self._made(name, bases) for name, bases in pairs}
 

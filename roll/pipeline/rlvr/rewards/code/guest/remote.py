@@ -49,7 +49,7 @@ class Peer:
         return self._read(lambda: self._find(*reply[0]))
 
     def class_number(self, kind):
-        """Of a named tuple's class, if it is the answer's."""
+        """Number of a named tuple's class, if the response defined it; None otherwise."""
         return next((key[0] for key, made in self._named.items() if made is kind), None)
 
     def signature(self, number):

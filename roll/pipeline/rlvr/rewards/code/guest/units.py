@@ -78,7 +78,7 @@ def _of_function(name, function, cls, cls_name, module, fixtures):
 
 
 def _variants(function, cls, name, fixtures):
-    """Of each mix of parameters: the arguments, the needed fixtures, and the params of those."""
+    """Combinations of parameters: for each the arguments, the needed fixtures, and the params of those."""
     asked = (*getattr(cls, "pytest_fixtures", ()), *getattr(function, "pytest_fixtures", ()))
     bound = function if cls is None else getattr(object.__new__(cls), name)
     found = []
