@@ -1,4 +1,4 @@
-"""From the keys of another system to those of a YAML here, with an entry of the report for every one of them."""
+"""Converts the keys of another system to those of a YAML, with an entry of the report for every key."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def convert(keys: Iterable[tuple[str, Any]], table: Table, notes: Iterable[str] 
 
 
 def _rank(table: Table, key: str, known_as: str) -> int:
-    """Of two keys that mean the same, the system's own name counts before that of a system below it."""
+    """Rank of a key among keys with the same meaning: the system's own name comes before a name of the system it builds
+    on."""
     return 1 if key.endswith(known_as) and key != known_as else 0
 
 

@@ -1,4 +1,4 @@
-"""From the table of a run that asks rows once to that of a run of episodes: the same rows, with other places."""
+"""Changes the table of a run of prompts into that of a run of episodes: the same rows, with other target keys."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def of_episodes(table: Table, rows: Iterable[Row], sums: Mapping[str, Callable[[
 
 
 def place(target: str, asks_rows: bool) -> str | None:
-    """Where a key of a run of rows stands in one of episodes; None where it has no place."""
+    """The key in a run of episodes for a key of a run of prompts; None if there is none."""
     if target in _RENAMED:
         return _RENAMED[target]
     if target.startswith(f"{_GENERATION}."):

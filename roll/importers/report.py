@@ -90,7 +90,7 @@ def yaml_text(imported: Imported, source: str) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Without anchors, which Hydra would copy."""
+    """Writes YAML without anchors, which Hydra would copy."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -56,7 +56,7 @@ def _after(text: str, end: str, start: int, told: str) -> int:
 
 
 def inside(text: str, i: int, end: str, depth: int, in_quotes: bool = False, is_plain: bool = False) -> int:
-    """Behind the closing character, whatever stands within."""
+    """Position behind the closing character, whatever text comes before it."""
     opening = {")": "(", "}": "{"}.get(end)
     plain = _PLAIN_IN_QUOTES if end == '"' else _INSIDE
     open_ones = 0
@@ -89,5 +89,5 @@ def _deeper(text: str, i: int, depth: int, in_quotes: bool) -> int:
 
 
 def end_of_brackets(text: str, start: int) -> int:
-    """Behind the bracket that closes the one at `start`."""
+    """Position behind the bracket that closes the one at `start`."""
     return inside(text, start + 1, ")", 0)

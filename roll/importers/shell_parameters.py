@@ -177,6 +177,6 @@ def _search(pattern: str, value: str) -> str | None:
 
 
 def _divided(text: str) -> tuple[str, str, str]:
-    """At the first slash that nothing escapes, which is taken out of the pattern."""
+    """The text before, at and after the first unescaped slash. Escaped slashes are unescaped in the first part."""
     match = re.match(r"((?:\\.|[^\\/])*)(/?)(.*)", text, re.DOTALL)
     return (match[1].replace("\\/", "/"), match[2], match[3]) if match else (text, "", "")

@@ -44,7 +44,7 @@ class State:
         self.variables.pop(name, None)
 
     def leave_open(self, name: str) -> None:
-        """For a variable without a value so far, of which only a run of the script would tell."""
+        """Notes that a variable has no known value: only a run of the script could tell."""
         if name not in self.arrays:
             self.variables.setdefault(name, opened(name))
 

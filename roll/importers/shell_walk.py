@@ -253,7 +253,7 @@ class Walk:
             self.state.arguments, self._variables.local = held, names
 
     def _text(self, text: str) -> Verdict:
-        """Of a script within the script."""
+        """Walks through a script inside the script."""
         if self.depth > DEEPEST:
             raise Damaged(f"scripts within scripts, more than {DEEPEST} deep")
         self.state.spend(len(text))

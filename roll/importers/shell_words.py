@@ -25,7 +25,7 @@ class WordReader:
     """Ends of the here-documents that begin behind this line, and whether tabs before them count."""
 
     def words(self) -> list[str]:
-        """Up to the end of the command. Within [[ ]] signs are words."""
+        """Words up to the end of the command. Within [[ ]], operators are words too."""
         found: list[str] = []
         while True:
             self.skip()
@@ -89,7 +89,7 @@ class WordReader:
         self.pending = []
 
     def found(self, start: int, end: Callable[[], int]) -> int:
-        """Where something ends. Raises Damaged with the line."""
+        """End position that `end` finds. Raises Damaged with the line."""
         try:
             return end()
         except Damaged as error:

@@ -92,7 +92,7 @@ def _mix(look: Look) -> Sum:
 
 
 def _weights(look: Look, kind: str) -> dict[str, object]:
-    """Without steps of decay they take the valley after the rise."""
+    """Settings of the mix's weight. Without decay steps, Trinity uses the valley after the rise."""
     if kind == "mix":
         return {"mix.weight": look.amount(f"{_OWN}{_ARGS}.mu", 0.1)}
     rise, fall = (look.number(f"{_OWN}{_ARGS}.mu_{name}_steps", 0) for name in ("warmup", "decay"))

@@ -82,7 +82,7 @@ def _shaping(args: Mapping[str, Any], look: Look) -> tuple[Made, str]:
 
 
 def _deviation(args: Mapping[str, Any], look: Look) -> tuple[Made, str]:
-    """There it is the deviation over n, here over n - 1."""
+    """Converts the filter by deviation: Trinity divides by n, std_filter by n - 1."""
     least, answers = float(args.get("threshold", 0.0)), look.number(f"{ROLLOUT}.n")
     least *= (answers / (answers - 1)) ** 0.5 if answers > 1 else 1.0
     return [_entry("std_filter", {"std_threshold": least})], ""
@@ -176,7 +176,8 @@ _GROUPS = _chain(_SAMPLES, _OPERATORS, _of_samples)
 
 
 def _shaped(look: Look) -> Sum:
-    """Behind the operators groups go whose rewards differ too little, as the advantage drops them there."""
+    """Converts the operators, then adds a filter for groups whose rewards differ too little, since Trinity's advantage
+    drops them there."""
     made, least = _GROUPS(look), look(_LEAST)
     if least is None:
         return made

@@ -38,7 +38,7 @@ REC_ROWS: tuple[Row, ...] = (
 
 
 def _where(name: str, *chosen: str) -> Condition:
-    """With a value of `name` among `chosen`; where none is given it is `none`."""
+    """Condition that `name` has a value among `chosen`; a missing value counts as `none`."""
 
     def condition(look: Look) -> str:
         value = look(f"trinity.{_ARGS}.{name}") or "none"

@@ -154,7 +154,7 @@ def _row_steps(look: Look) -> Sum:
 
 
 def _columns(look: Look) -> Sum:
-    """Of rows to fine-tune on: conversations, unless they are said to be plain."""
+    """Columns of rows for fine-tuning: conversations, unless they are declared plain."""
     if look(f"{_OWN}{BUFFER}.format.prompt_type", "messages") == "messages":
         name = look("data.multiturn.messages_key")
         part = "all" if look(f"{_OWN}{_EVERY_TURN}") else "last"

@@ -107,7 +107,8 @@ def _beside(tree: Mapping[str, Any], shared: Mapping[str, Any]) -> Tree:
 
 
 def _entry(key: str, value: Any, stages: Sequence[_Stage]) -> Entry:
-    """Of a key of one stage what that made of it, of one of all stages what each did."""
+    """Report entry of a key. For a key of one stage it says what became of it; for a key of all stages, what each stage
+    did with it."""
     if match := _AT.fullmatch(key):
         stage = next(stage for stage in stages if stage.number == int(match[1]))
         if match[2] == _NAME:

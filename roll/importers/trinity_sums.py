@@ -238,7 +238,8 @@ def _lengths(look: Look) -> Sum:
 
 
 def _tasks(look: Look) -> Sum:
-    """Where a task pipeline has inputs, it writes the task set that is trained on."""
+    """Converts the task set. If a task pipeline has inputs, it writes the set that Trinity trains on; here its inputs
+    are read."""
     path, inputs = look(f"{_TASKS}.path"), look(_INPUTS)
     if not (inputs or path):
         raise NotHere("set actor_train.data_args.file_name")

@@ -86,7 +86,7 @@ def verl_notes(given: Given) -> Iterator[str]:
 
 
 def _known_as(key: str) -> str:
-    """Under which name the rows know a key: without the section of Ascend's guide, and of words of a launcher."""
+    """Name of a key in the table: without the section of Ascend's guide and without a launcher's words."""
     key = FLAGS.get(key.removeprefix("--"), key).removeprefix(f"{ASCEND}.")
     return f"{ROLLOUT}.{key}" if key.startswith("engine_kwargs.") else key
 

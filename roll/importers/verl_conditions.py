@@ -93,12 +93,12 @@ def _has_reward_model(look: Look) -> str:
 
 
 def has_adapters(look: Look) -> bool:
-    """By the flat keys; an adapter to begin with means adapters, whatever lora_rank says."""
+    """True if the flat keys ask for LoRA. An initial adapter means LoRA too, whatever lora_rank says."""
     return look.is_given(f"{MODEL}.lora_adapter_path") or look.number(f"{MODEL}.lora_rank", 0) > 0
 
 
 def has_section(look: Look) -> bool:
-    """By those that only Megatron reads."""
+    """True if the keys that only Megatron reads ask for LoRA."""
     return strategy_of(look, ACTOR) == MEGATRON and look.number(f"{SECTION}.rank", 0) > 0
 
 

@@ -153,7 +153,7 @@ def placement(look: Look) -> Sum:
 
 
 def _strategies(look: Look) -> dict[str, Any]:
-    """Of roles of which nothing is said: the policy's."""
+    """Strategies of roles that give none: they get the policy's."""
     found: dict[str, Any] = {}
     if not has_reference(look) and not look.is_given(f"{REF}.strategy"):
         found["reference"] = scorer(strategy_of(look, REF))

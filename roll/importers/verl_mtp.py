@@ -18,7 +18,7 @@ ROWS: tuple[Row, ...] = (
 
 
 def head_training(look: Look) -> Sum:
-    """Of a policy on Megatron, the one trainer that does so here as there."""
+    """Converts MTP training of a policy on Megatron, the one trainer that supports it in both systems."""
     if not (look(f"{AT}.enable") and look(f"{AT}.enable_train")):
         return Sum({}, "no head for further tokens is trained: those of the files are saved as they were.")
     if reason := _missing(look):

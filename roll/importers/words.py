@@ -143,7 +143,7 @@ def router_replay(value: Any) -> Any:
 
 
 def kernel(value: Any) -> Any:
-    """Of fused log-probs: which one computes them changes no number that is asked for."""
+    """Converts the kernel of fused log-probs. The choice changes no result."""
     if value == "triton":
         return Near("torch", "the same log-probs and entropy in tiles of torch's; Triton's kernel saves time")
     return word({"torch": "torch"}, "kernel")(value)
@@ -186,7 +186,7 @@ def opposite(value: Any) -> bool:
 
 
 def number(value: Any) -> float:
-    """Also of a text such as 1e-6, which YAML does not take for a number."""
+    """Converts a number, also from a text such as 1e-6, which YAML does not read as a number."""
     if isinstance(value, bool):
         raise ValueError(value)
     return float(value)
