@@ -18,8 +18,12 @@ _WIDTH = 9  # of the column of levels, and of what stands below it
 
 @dataclass(frozen=True)
 class Finding:
-    """`where`: a YAML key, a shell variable or a command. `fix`: what to do; empty where all is well, or nobody can.
-    `seen`: the line of a log that says so."""
+    """One finding of the doctor.
+
+    - `where`: a YAML key, a shell variable or a command
+    - `fix`: what to do; empty if nothing is wrong, or nobody can mend it
+    - `seen`: the line of a log that shows it
+    """
 
     level: Level
     what: str

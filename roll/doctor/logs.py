@@ -27,7 +27,7 @@ _ROWS = [(row, re.compile(row.pattern), re.compile(row.near)) for row in KNOWN_E
 
 @dataclass
 class Seen:
-    """Where a known error was met first, and how often in all."""
+    """A known error that was found: its first place, and how often it occurs."""
 
     row: KnownError
     place: str

@@ -124,7 +124,7 @@ def environment_findings(environment: Mapping[str, str] = os.environ) -> Iterato
 
 
 def clock_findings(now: float | None = None) -> Iterator[Finding]:
-    """Nothing but the code's own files says what time it cannot be."""
+    """Checks the clock: it must not be earlier than the times of the code's own files."""
     behind = Path(__file__).stat().st_mtime - (time.time() if now is None else now)
     if behind > _SLACK_S:
         what = f"the clock is {behind:.0f} s behind the times of files: certificates and orders of checkpoints go wrong"

@@ -76,7 +76,8 @@ def compared(lock: str, wanted: Mapping[str, str], here: Mapping[str, str]) -> A
 
 
 def lock_findings(all_locks: Sequence[Against]) -> Iterator[Finding]:
-    """Against the lock that this environment is most like: that with the most equal versions, then the fewest gaps."""
+    """Compares the environment with the most similar lock: the one with the most equal versions, then the fewest
+    missing packages."""
     nearest = max(all_locks, key=lambda one: (one.equal, -len(one.missing)))
     file = f"requirements/{nearest.lock}.txt"
     count = nearest.equal + len(nearest.missing) + len(nearest.other)

@@ -25,7 +25,8 @@ _MOST_SHOWN = 200
 
 
 def row_findings(config: RLVRConfig) -> Iterator[Finding]:
-    """Of each data_args that the run reads; the reward of each domain that they lead to, once."""
+    """Findings about the rows of each data_args that the run reads, and once about the reward of each of their
+    domains."""
     role, worker = next(iter(config.learning_roles.items()), ("actor_infer", config.actor_infer))
     tokenizer = policy_tokenizer(role, worker.model_args)
     told: set[str] = set()

@@ -101,7 +101,8 @@ def _configuration(run: Run) -> Iterator[Finding]:
 
 
 def _memory(run: Run) -> Iterator[Finding]:
-    """Where there are GPUs, the host's memory counts as well, said or not."""
+    """Findings about memory. On a machine with GPUs the host's memory is checked too, even if the YAML does not give
+    it."""
     config, plan = run.loaded.config, run.loaded.plan
     report = memory_report(config, plan)
     if report.knows_gpus and config.host_memory_gb is None:

@@ -93,7 +93,7 @@ def phase_chart(rows: Rows) -> str:
 
 
 def spread_chart(spreads: Sequence[tuple[int, Spread]]) -> str:
-    """Over the steps: the median, half of the attempts, nine of ten, and the extremes; empty without any."""
+    """Chart over the steps: the median, half of the attempts, nine of ten, and the extremes; empty without any."""
     if not spreads:
         return ""
     shown = spreads[:: math.ceil(len(spreads) / _MOST_POINTS)]
@@ -122,7 +122,7 @@ def histogram(spread: Spread) -> str:
 
 
 def thinned(points: Sequence[tuple[int, float]]) -> tuple[list[float], list[float]]:
-    """At most _MOST_POINTS of them, each the mean of its neighbours."""
+    """Thins a curve to _MOST_POINTS points, each the mean of neighbouring ones."""
     size = math.ceil(len(points) / _MOST_POINTS)
     parts = [points[start : start + size] for start in range(0, len(points), size)]
     steps = [sum(step for step, _ in part) / len(part) for part in parts]

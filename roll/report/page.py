@@ -95,7 +95,7 @@ def render(runs: Sequence[RunFiles], num_steps: int) -> Page:
 
 
 def environment() -> Environment:
-    """Of all templates: every text is escaped, and made visible."""
+    """Environment of all templates. Every text is escaped, and invisible characters are shown."""
     return Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -107,7 +107,7 @@ def environment() -> Environment:
 
 
 def main_metrics(runs: Sequence[RunFiles], names: Collection[str]) -> list[str]:
-    """Of the metrics that there are, those that say how the runs do."""
+    """Names of the metrics that tell best how the runs do, among those that exist."""
     return [name for name in dict.fromkeys((*(each for run in runs for each in run.curves), *_MAIN)) if name in names]
 
 
@@ -146,7 +146,7 @@ class _Curves:
 
 
 def _spread_charts(spreads: Sequence[StepSpread]) -> list[Chart]:
-    """Of rewards and lengths: over the steps, in the first and in the last."""
+    """Charts of rewards and lengths: over the steps, in the first and in the last."""
     charts: list[Chart] = []
     of: dict[str, Callable[[StepSpread], Spread | None]] = {
         "rewards": lambda spread: spread.rewards,

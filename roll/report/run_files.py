@@ -89,7 +89,7 @@ class RunFiles:
         return sorted(self.rollouts.glob(_SPREADS))
 
     def spreads(self) -> list[StepSpread]:
-        """Of the steps that the metrics know: a run that began anew may find files of later ones."""
+        """Spreads of the steps in the metrics. A restarted run may find files of later steps."""
         found = [spread for path in self.spread_files() if (spread := read_spread(path)) is not None]
         return [spread for spread in found if spread.step in self.steps]
 
@@ -104,7 +104,8 @@ class RunFiles:
         return {step: path for each, step, path in self.records() if each == kind}
 
     def restarts(self) -> list[Restart]:
-        """Since the run last began from step 0; a supervisor of stages notes the ends of all beside their folders."""
+        """Restarts since the run last began at step 0. A supervisor of stages writes those of all stages beside their
+        folders."""
         file = next((file for file in self._restart_files() if file.is_file()), None)
         if file is None or not self.starts:
             return []
@@ -134,7 +135,7 @@ def runs_at(directory: Path) -> list[Path]:
 
 
 def read_run(directory: Path) -> RunFiles:
-    """From the output_dir of a run, or its logging_dir. Raises ConfigError where there is none."""
+    """Reads a run from its output_dir or its logging_dir. Raises ConfigError if there is none."""
     run = find_run(directory)
     try:
         rows = read_metrics(run.metrics)
@@ -194,7 +195,7 @@ def is_logs(place: Path) -> bool:
 
 
 def _rollouts(output: Path, config: Mapping[str, Any]) -> Path:
-    """Below the output_dir, wherever that is by now, unless the run was told another place."""
+    """Folder of the rollouts: below the output_dir (which may have been moved), unless the run had another one."""
     usual, told = output / "rollouts", config.get("rollout_dump_dir")
     if told is None:
         return usual
@@ -213,7 +214,7 @@ def _metrics(logs: Path, config: Mapping[str, Any]) -> Path:
 
 
 def finite(row: Mapping[str, Any]) -> dict[str, float]:
-    """Without NaN and infinities, and whole numbers that no float can hold."""
+    """The row without NaN, infinities, and whole numbers that no float can hold."""
     return {name: value for name, value in row.items() if _is_number(value)}
 
 

@@ -100,7 +100,7 @@ def coloured_tokens(tokens: RecordedTokens) -> list[Token]:
 
 
 def spread(steps: Sequence[int], count: int) -> list[int]:
-    """At most `count` of them, the first and the last among them. Example: 1 to 9, 3 -> 1, 5, 9; 1 -> 9."""
+    """Chooses up to `count` of the steps, the first and the last among them. Example: 1 to 9, 3 -> 1, 5, 9; 1 -> 9."""
     if count <= 1 or len(steps) <= count:
         return list(steps[len(steps) - count :] if count < len(steps) else steps)
     return [steps[round(number * (len(steps) - 1) / (count - 1))] for number in range(count)]

@@ -30,7 +30,7 @@ _MAKE_ONE = "python -c 'import secrets; print(secrets.token_urlsafe(24))'"
 
 @dataclass(frozen=True)
 class Place:
-    """Where the studio listens, and what a browser has to show once."""
+    """Address on which the studio listens, and the token that a browser must show once."""
 
     host: str
     token: str

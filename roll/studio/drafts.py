@@ -26,7 +26,7 @@ class Draft:
 
 
 def examples() -> list[Draft]:
-    """By kind and name; none of a package that is installed without its checkout."""
+    """Drafts from the examples, by kind and name; none if the package is installed without its checkout."""
     found = []
     for path in sorted(_EXAMPLES.glob("*/*.yaml")):
         text = path.read_text(encoding="utf-8")

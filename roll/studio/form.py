@@ -124,7 +124,7 @@ class Form:
 
 @cache
 def form_of(kind: str) -> Form:
-    """Of a built-in kind of run."""
+    """Form of a built-in kind of run."""
     return Form(schema_of(PIPELINES[kind].config_class()))
 
 

@@ -16,8 +16,8 @@ _MOST = 4
 
 
 class RolloutIndexes:
-    """By the key of the run; those of the runs looked at last are kept. Threads may ask at once. Where the files of a
-    run do not answer, only who asks for that run waits, and gets Unanswered."""
+    """Rollout indexes by the key of the run; those of recently viewed runs are cached. Threads may call it at once. If
+    the files of a run do not respond, only callers for that run wait, and get Unanswered."""
 
     def __init__(self, found: RunList):
         self._found, self._waits = found, Waits()
@@ -25,19 +25,19 @@ class RolloutIndexes:
         self._known: dict[str, tuple[LiveRun, RolloutIndex]] = {}
 
     def known(self, key: str) -> RolloutIndex | None:
-        """As it was when it was last looked at; None where there is no such run."""
+        """The index as of its last update; None if there is no such run."""
         known = self._known.get(key)
         return known[1] if known else self.updated(key)
 
     def updated(self, key: str, patience_s: float = PATIENCE_S) -> RolloutIndex | None:
-        """As it is by now."""
+        """The index, updated now; None if there is no such run."""
         directory = self._found.directory(key)
         if directory is None:
             return None
         return self._waits.get(("rollouts", key), partial(self._update, key, directory), patience_s)
 
     def _update(self, key: str, directory: Path) -> RolloutIndex | None:
-        """Of a run there is one at a time."""
+        """Updates the index of a run. No two updates of a run overlap."""
         with self._lock:
             known = self._known.get(key)
         try:

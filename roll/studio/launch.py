@@ -44,7 +44,7 @@ class Launched:
 
 
 def directory_for(folder: Path, name: str) -> Path:
-    """Where a run of this name writes. Raises ConfigError for a name that is none, or that is taken."""
+    """Output directory of a run of this name. Raises ConfigError for an invalid name, or one that is taken."""
     if not _NAME.fullmatch(name):
         raise ConfigError("A name of a run has letters, digits, and _ . - between them.")
     directory = folder / name

@@ -58,7 +58,7 @@ class LiveRun:
         return self._warnings.found()
 
     def spreads(self) -> list[StepSpread]:
-        """As `RunFiles.spreads`; each file is read once."""
+        """The same as `RunFiles.spreads`, but each file is read once."""
         known = self._spreads
         marks = {path: mark for path in self.files.spread_files() if (mark := mark_of(path)) is not None}
         self._spreads = {
@@ -103,7 +103,7 @@ def marks_of(run: RunFiles) -> dict[Path, Mark]:
 
 
 def newest(run: RunFiles) -> float:
-    """When the run last wrote, in seconds since 1970; 0 where nothing is left of it."""
+    """Time at which the run last wrote, in seconds since 1970; 0 if no file is left."""
     return max(map(_written, (run.metrics, run.log, run.logs / RUN_FILE)))
 
 

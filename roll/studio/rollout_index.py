@@ -67,7 +67,8 @@ class Rows:
 
 
 class RolloutIndex:
-    """Of one run; threads may ask at once, one of them may update it. Asking waits for no file."""
+    """Index of one run's rollouts. Threads may query it at once; one of them may update it. A query waits for no
+    file."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

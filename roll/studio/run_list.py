@@ -68,7 +68,7 @@ class RunList:
             return self._glances
 
     def directory(self, key: str) -> Path | None:
-        """Of a run that was found; None for any other text."""
+        """Directory of a run in the list; None for any other text."""
         found = {glance.key: glance.directory for glance in self.glances()}
         return found.get(key)
 
@@ -85,14 +85,15 @@ class RunList:
         self._glances = sorted(known.values(), key=lambda glance: (glance.state != "running", -glance.written))
 
     def _directories(self, folder: Path) -> list[Path]:
-        """Of the runs in a folder; while a walk through it takes long, those that it has found and those of before."""
+        """Directories of the runs in a folder. While a walk takes long, those found so far and those of the walk
+        before."""
         try:
             return self._waits.get(("walk", folder), lambda: self._walk_through(folder), self._patience_s)
         except Unanswered:
             return [*self._walked.get(folder, ()), *self._walking.get(folder, ())]
 
     def _walk_through(self, folder: Path) -> list[Path]:
-        """Of a folder there is one at a time."""
+        """Walks through a folder. No two walks through it overlap."""
         found = self._walking[folder] = []
         for directory in run_directories(folder):
             found.append(directory)
@@ -118,7 +119,7 @@ class RunList:
         return self._seen[key]
 
     def _look(self, key: str, directory: Path) -> None:
-        """Of a run there is one at a time."""
+        """Updates the entry of a run. No two updates of a run overlap."""
         run = self._runs.get(key) or LiveRun(directory, _TAIL_BYTES)
         run.update()
         self._seen[key] = _glance(key, run.files)

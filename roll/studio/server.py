@@ -19,7 +19,7 @@ from roll.studio.run_list import RunList
 
 
 def serve(folders: Sequence[Path], place: Place, listener: socket.socket) -> None:
-    """Until a signal ends it."""
+    """Serves the studio until a signal ends it."""
     gate = Gate(application(folders), place.token, listener.getsockname()[1])
     # no access log: addresses hold the token
     config = uvicorn.Config(gate, log_level="warning", access_log=False, ws="wsproto", timeout_graceful_shutdown=2)

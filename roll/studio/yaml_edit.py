@@ -99,7 +99,7 @@ def _replaced(text: str, key: Node, inner: Node, value: Any) -> str:
 
 
 def _inserted(text: str, node: MappingNode, indent: int, rest: Path, value: Any) -> str:
-    """Below the last key of a section."""
+    """The text with a new value behind the last key of a section."""
     if node.flow_style:
         comma = ", " if node.value else ""
         last = node.end_mark.index - 1
@@ -130,7 +130,7 @@ def _column(node: MappingNode) -> int:
 
 
 def _end(text: str, node: Node) -> int:
-    """Behind the last character of a value; the mark of a block stands behind the blank lines and comments that
+    """Position behind the last character of a value. The mark of a block is behind the blank lines and comments that
     follow."""
     if isinstance(node, ScalarNode) and node.style not in ("|", ">"):
         return node.end_mark.index

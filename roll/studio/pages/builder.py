@@ -122,7 +122,7 @@ class Builder:
             self._show_form()
 
     async def _set_text(self, text: str) -> None:
-        """By the form."""
+        """Shows the text that the form made."""
         self._text = text
         self._editor.set_value(text)
         await self._think(_PAUSE_S)
