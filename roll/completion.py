@@ -101,7 +101,7 @@ def _help(name: str) -> str:
 
 
 def keys() -> list[str]:
-    """Of every kind of run, dotted, with `=` behind them."""
+    """Dotted keys of every kind of run, each with `=` at its end."""
     found: dict[str, None] = {}
     for kind in PIPELINES:
         schema = schema_of(pipeline_of(kind).config_class())

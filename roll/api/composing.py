@@ -173,7 +173,7 @@ def _of_arguments(given: Arguments, kind: Any) -> dict[str, Any]:
 
 
 def _forget_tags(tree: dict[str, Any]) -> None:
-    """Unless keys name the column of the tags: with one reward nothing has to tell whose rows these are."""
+    """Sets every `tag` that no key gives to a column that no data has. With one reward, rows need no tag."""
     sets = [each for each in _mapping(tree.get("eval_sets")).values() if isinstance(each, dict)]
     sections = [tree.setdefault("actor_train", {}), *filter(None, [tree.get("validation")]), *sets]
     for section in sections:

@@ -144,7 +144,8 @@ def open_run(
 
 
 def _checkpoints(files: RunFiles, place: Path) -> Path:
-    """Below the output_dir, wherever that is by now, unless the run was told another place."""
+    """Folder of the checkpoints: below the output_dir (which may have been moved), unless checkpoint_config names
+    another one."""
     usual = (place if (place / "checkpoints").is_dir() else files.output) / "checkpoints"
     section = files.config.get("checkpoint_config")
     told = section.get("output_dir") if isinstance(section, Mapping) else None

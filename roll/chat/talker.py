@@ -47,7 +47,8 @@ class Shown(TextStreamer):
 
 @dataclass
 class Talker:
-    """With a chat template the turns are messages; without one the model goes on with the text so far."""
+    """Chats with a model. With a chat template the turns are messages; without one the model continues the text so
+    far."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase

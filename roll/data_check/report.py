@@ -233,7 +233,7 @@ def _shown_lines(found: _Readable, kind: Kind, tokenizer: PreTrainedTokenizerBas
 def _token_lines(
     readable: Sequence[_Readable], kind: Kind, tokenizer: PreTrainedTokenizerBase, name: str, most: int | None
 ) -> Iterator[str]:
-    """Through the template, as a run would see them."""
+    """Lines about lengths in tokens, through the template, as a run would see them."""
     lengths = kind.lengths(tokenizer, lambda sources: (found.row for found in readable))
     yield f"Lengths in tokens of {name}, through the template"
     yield from (f"  {line}" for line in table(_statistics(lengths)))

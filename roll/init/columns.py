@@ -64,7 +64,7 @@ def columns_of(data: str, prompt: str = "", truth: str = "") -> Columns:
 
 
 def _value(row: Mapping[str, Any], name: str) -> Any:
-    """Of a column, or of column.name where a column holds mappings."""
+    """Value of a column, or of column.name if a column holds mappings."""
     if name in row:
         return row[name]
     column, _, inner = name.partition(".")

@@ -31,8 +31,8 @@ def open_store(host: str, timeout_s: float) -> TCPStore:
 
 
 def bind_stores() -> None:
-    """From now on the store that torch.distributed opens in this process, for whatever library, listens on the address
-    at which the others look for it."""
+    """Makes the store that torch.distributed opens in this process, for any library, listen only on the address at
+    which the others look for it."""
     rendezvous: Any = import_module("torch.distributed.rendezvous")  # `import` finds a function of that name
     rendezvous.TCPStore = _rendezvous_store
 

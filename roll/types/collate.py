@@ -156,7 +156,8 @@ def _greedy_rewards(groups: Sequence[TrajectoryGroup]) -> np.ndarray | None:
 
 
 def _difficulty(groups: Sequence[TrajectoryGroup]) -> np.ndarray | None:
-    """From a column `difficulty` of the data, where it holds numbers."""
+    """Difficulty of each row, from the data's column `difficulty`: NaN if it holds no number, None without the
+    column."""
     given = [group.task.payload.get("difficulty") for group in groups]
     if all(value is None for value in given):
         return None

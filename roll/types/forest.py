@@ -41,7 +41,7 @@ class Forest:
 
     @cached_property
     def nodes(self) -> list[tuple[int, int, int, bool]]:
-        """Of every node: where it starts and stops, where its descendants end, and whether it has no ancestors."""
+        """Start and stop of every node, the end of its descendants, and whether it has no ancestors."""
         return list(
             zip(
                 self.start[:-1].tolist(),

@@ -135,7 +135,7 @@ def load_groups(directory: Path, name: str = FINISHED) -> list[RecordedGroup]:
 
 
 def files_of(directory: Path, name: str = FINISHED) -> tuple[Path, Path]:
-    """Of the arrays, and of the headers."""
+    """Files of the arrays and of the headers."""
     return directory / f"{name}.safetensors", directory / f"{name}.jsonl"
 
 
@@ -156,7 +156,7 @@ def _header(group: RecordedGroup, row: Trajectory, num_bytes: int) -> Header:
 
 
 def _routes(arrays: Mapping[str, np.ndarray], headers: Sequence[Header]) -> list[np.ndarray | None]:
-    """Of each row; older files have none."""
+    """Routes of each row; None for rows without, such as those of older files."""
     shapes = [header.get("routes") for header in headers]
     parts = _parts(arrays.get("routes", np.zeros(0, np.int16)), [shape and math.prod(shape) for shape in shapes])
     return [None if part is None else part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
@@ -182,7 +182,8 @@ def _runs(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _save(path: Path, pieces: Pieces) -> None:
-    """As safetensors, piece by piece: their own writer wants each tensor in one, and copies it twice more."""
+    """Writes safetensors, piece by piece. The library's own writer needs each tensor in one piece, and copies it twice
+    more."""
     table, end = {}, 0
     for name, parts in pieces.items():
         begin, end = end, end + sum(part.nbytes for part in parts)

@@ -104,7 +104,8 @@ def _units(
 
 
 def _tree_work(lengths: np.ndarray, own_lengths: np.ndarray) -> float:
-    """About what rows that begin alike cost as a tree: the longest whole, and of the others their own tokens."""
+    """Approximate cost of rows with a common beginning as a tree: the longest row whole, and the own tokens of the
+    others."""
     longest = int(lengths.argmax())
     return float(work(lengths[longest])) + float(own_lengths.sum() - own_lengths[longest])
 

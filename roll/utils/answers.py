@@ -14,7 +14,7 @@ BESIDE = re.compile(r"[\s$]*[,;]?[\s$]*(or|and)?[\s$]*")  # of two boxes that ar
 
 
 class Box(NamedTuple):
-    """Where a `\\boxed{...}` and its content begin and end. Boxes may be nested by the thousand: none holds a text."""
+    """Positions of a `\\boxed{...}` and of its content. It holds no text, since boxes may be nested by the thousand."""
 
     start: int
     end: int
@@ -35,7 +35,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def boxed_answer(text: str) -> str | None:
-    r"""As `last_boxed`, with the boxes right before the last one that are given beside it.
+    r"""The content of the last box, as `last_boxed`, with the boxes directly before it.
 
     Examples: r"\boxed{4} or \boxed{5}" -> "4 or 5", r"\boxed{1}, $\boxed{2}$" -> "1, 2"
     """

@@ -50,7 +50,7 @@ def _import(module: str) -> ModuleType:
 
 
 def line_of(error: BaseException, caller: str) -> str:
-    """Where in the user's file it was, in brackets, if that ran at all. `caller`: the file that called it."""
+    """Place of an error in the user's file, in brackets; "" if none of it ran. `caller`: the file that called it."""
     frames = traceback.extract_tb(error.__traceback__)
     ran = [f for f in frames if not f.filename.startswith("<frozen") and f.filename not in (importlib.__file__, caller)]
     return f" ({os.path.basename(ran[0].filename)}, line {ran[0].lineno})" if ran else ""

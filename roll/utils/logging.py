@@ -1,5 +1,5 @@
-"""Where log records go: the story of the run to stderr, everything also to a file, secrets and what would steer a
-terminal to neither."""
+"""Set-up of logging: INFO to stderr and everything to a file, without secrets and without characters that control a
+terminal."""
 
 import logging
 import os

@@ -182,7 +182,8 @@ def equal_at_sight(truth: str, answer: str, tolerance: float | None = None) -> b
 
 
 def prepared(truth: str, answer: str) -> tuple[str, str]:
-    """As they are compared: without what says nothing, with the same logarithms and without a common modulus."""
+    """Both texts in the form in which they are compared: without decoration, with the same logarithms and without a
+    common modulus."""
     return as_residues(*logs_alike(trimmed(truth), trimmed(answer)))
 
 
@@ -231,12 +232,12 @@ def is_huge(text: str) -> bool:
 
 
 def _digits(base: str, exponent: int) -> float:
-    """Of base ** exponent, about."""
+    """Approximate number of digits of base ** exponent."""
     return exponent * math.log10(max(int(base[:300]), 1)) * max(1, len(base) / 300)
 
 
 def _symbols(value: Any) -> frozenset[Any]:
-    """With the functions that are only named: f(1) + f(2) has one."""
+    """Symbols of a value, including functions without a definition: f(1) + f(2) has one."""
     if isinstance(value, PlainNumber) or not hasattr(value, "atoms"):
         return frozenset()
     from sympy.core.function import AppliedUndef

@@ -97,7 +97,7 @@ def is_one_value(text: str) -> bool:
 
 
 def _plain_text(text: str) -> str:
-    """Without fonts, subscripts and separators of thousands; a matrix is a pair."""
+    """The text without fonts, subscripts and separators of thousands; a matrix becomes a pair."""
     if read_number(text) is not None:
         return "0"
     text = re.sub(r"(?<=\d)(?:\{,\}|,)(?=\d{3}(?!\d))", "", MEMBER_OF.sub("", without_sizes(text)))

@@ -48,7 +48,7 @@ _ACCENT = re.compile(r"\\(?:vec|hat|bar|tilde|dot|overline|overrightarrow|boldsy
 
 
 def written_out(text: str) -> str:
-    r"""With LaTeX's commands for signs of Unicode, and without colours.
+    r"""The text with LaTeX's commands in place of Unicode's signs, and without colours.
 
     Examples: "2\u221a3" and "2sqrt(3)" -> r"2\sqrt{3}", "x\u00b2" -> "x^2", "2\u00bd" -> "2 1/2",
     r"\textcolor{red}{5}" -> "5"
@@ -59,7 +59,7 @@ def written_out(text: str) -> str:
 
 
 def normalized(text: str) -> str:
-    r"""As the parser is given it. `x \in S` is S, `1 or 2` is `1, 2`, 1e-7 is 1 \times 10^{-7}."""
+    r"""The text in the form that the parser gets. `x \in S` is S, `1 or 2` is `1, 2`, 1e-7 is 1 \times 10^{-7}."""
     text = SPACE.sub(SPACED, MEMBER_OF.sub("", without_sizes(_ROW_BREAK.sub(r"\\\\", text))))
     if not BOUNDS.search(text):
         text = re.sub(_JOINED.format("or|and"), ", ", text)
@@ -67,8 +67,8 @@ def normalized(text: str) -> str:
 
 
 def trimmed(text: str) -> str:
-    r"""Without what says nothing around it: spaces of LaTeX, a full stop, a font, the letter of a choice before its
-    value, `P(X = 2) =`. Angle brackets are round ones, \log_e and ln are \ln.
+    r"""The text without decoration around it: LaTeX's spaces, a full stop, a font, the letter of a choice before its
+    value, `P(X = 2) =`. Angle brackets become round ones, \log_e and ln become \ln.
 
     Examples: r"\,5\," -> "5", r"\text{5 apples}" -> "5 apples", r"P(A \cap B) = 1/4" -> "1/4",
     r"\textbf{(B)}\ 12" -> "12"
@@ -136,12 +136,12 @@ def is_name(text: str) -> bool:
 
 
 def without_sizes(text: str) -> str:
-    r"""Without `\left`, `\right` and styles, which change how large a formula is written."""
+    r"""The text without `\left`, `\right` and styles, which only change how large a formula is drawn."""
     return re.sub(r"\\(?:left|right)\s*\.|\\(?:left|right)(?![a-zA-Z])|\\(?:displaystyle|textstyle)\b\s*", "", text)
 
 
 def split(text: str, mark: str) -> Iterator[str]:
-    """At the mark outside of brackets; not within `<=`, `>=` and `!=`."""
+    """Parts of the text between marks outside of brackets. `<=`, `>=` and `!=` are not split at =."""
     depth, start = 0, 0
     for at, sign in enumerate(text):
         if sign in "([{":

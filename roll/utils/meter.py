@@ -61,7 +61,7 @@ class Meter:
 
     @property
     def spans(self) -> Spans:
-        """Where to record what else is worth seeing."""
+        """Recorder of further spans."""
         return self._spans
 
     def go(self, state: str) -> None:

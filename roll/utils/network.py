@@ -42,7 +42,7 @@ def _serves(given: str, wanted: object) -> bool:
 
 
 def _addresses() -> dict[str, list[str]]:
-    """By interface, IPv4 first; without those of IPv6 that need a scope."""
+    """Addresses by interface, IPv4 first; without IPv6 addresses that need a scope."""
     found: dict[str, list[str]] = {}
     for interface, entries in psutil.net_if_addrs().items():
         texts = [(entry.family, entry.address) for entry in entries]

@@ -25,7 +25,7 @@ def free_port(host: str = "") -> int:
 
 
 def _ports_nobody_gives_away() -> range:
-    """Above Ray's, and below the first that Linux gives to connections."""
+    """Ports above Ray's, and below the first that Linux gives to outgoing connections."""
     try:
         first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     except OSError:

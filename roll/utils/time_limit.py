@@ -16,7 +16,8 @@ REPEAT_S = 0.25  # a first alarm may end in an `except:` of the code it is to st
 
 
 class TimeLimitReached(BaseException):
-    """Not an Exception, so that `except Exception` in the stopped code does not swallow it."""
+    """Raised at the time limit. It is no Exception, so that `except Exception` in the stopped code does not swallow
+    it."""
 
 
 def call_within(seconds: float, call: Callable[[], T]) -> T:

@@ -17,8 +17,9 @@ HELPERS = ("/usr/bin/setpriv", "/usr/bin/prlimit")  # of util-linux
 
 @dataclass(frozen=True)
 class Bubblewrap:
-    """With `privileged`, root sets the sandbox up without a user namespace and `setpriv` gives all rights up in it: so
-    files that root alone reaches can be shown (a Python below /root). Otherwise it is a user namespace."""
+    """Sandbox by bubblewrap. With `privileged`, root sets it up without a user namespace, and `setpriv` gives up all
+    rights inside: so files that only root can reach can be shown (a Python below /root). Otherwise it uses a user
+    namespace."""
 
     executable: str
     privileged: bool

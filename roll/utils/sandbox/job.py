@@ -22,9 +22,14 @@ FILES = ("/etc/ld.so.cache", "/etc/alternatives")
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one job. `cpu_s` is rounded up to whole seconds by the kernel; `wall_s` counts from its start. Memory is
-    address space, the stack and the libraries in it. `output_bytes` counts stdout; of stderr the end is kept. `users`:
-    first and last number of those that a job may run as where root starts it."""
+    """Limits of one job.
+
+    - `cpu_s`: rounded up to whole seconds by the kernel
+    - `wall_s`: counted from its start
+    - `memory_mb`: address space, with the stack and the libraries in it
+    - `output_bytes`: of stdout; of stderr the end is kept
+    - `users`: first and last user id that a job may run as if root starts it
+    """
 
     cpu_s: float = 5.0
     wall_s: float = 15.0

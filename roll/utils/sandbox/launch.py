@@ -58,7 +58,7 @@ def _nobody(users: tuple[int, int], process: int) -> int:
 
 
 def _exists(user: int) -> bool:
-    """Also of a directory such as LDAP, if this machine asks one."""
+    """True if a user or group with this id exists, also in a directory such as LDAP if the machine uses one."""
     for found in (pwd.getpwuid, grp.getgrgid):
         try:
             found(user)

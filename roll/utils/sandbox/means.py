@@ -19,7 +19,7 @@ PROBE = Job(("/usr/bin/true",), view(), Limits(cpu_s=10, wall_s=60, memory_mb=25
 
 
 class SandboxUnavailable(Exception):
-    """There is no way; the text says why and what to install."""
+    """Raised if this machine has no sandbox. The text says why and what to install."""
 
 
 @cache

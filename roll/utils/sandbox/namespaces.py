@@ -24,7 +24,8 @@ MAX_FILES = 4096
 
 @dataclass(frozen=True)
 class Namespaces:
-    """With `privileged`, root sets the sandbox up and becomes a user without rights; otherwise in a user namespace."""
+    """Sandbox by the kernel's namespaces. With `privileged`, root sets it up and becomes a user without rights;
+    otherwise it uses a user namespace."""
 
     privileged: bool
 

@@ -214,7 +214,7 @@ class _Streams:
         self._process, self._room = process, limit
 
     def exchange(self, deadline: float) -> Literal["time", "output"] | None:
-        """Until stdout and stderr end; otherwise says which limit was reached."""
+        """Exchanges data until stdout and stderr end. Returns the limit that was reached, if any."""
         with selectors.DefaultSelector() as selector:
             for stream in (self._process.stdout, self._process.stderr):
                 os.set_blocking(stream.fileno(), False)
