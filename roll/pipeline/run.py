@@ -125,7 +125,7 @@ class Run(ABC):
         """Takes up what `save` wrote."""
 
     def begin(self, steps_done: int) -> None:
-        """Before the first step, where no checkpoint is taken up."""
+        """Prepares the first step of a run that resumes from no checkpoint."""
 
     def checkpoint_saved(self, steps_done: int) -> None:
         """The checkpoint of so many steps is whole."""
@@ -233,7 +233,7 @@ class Run(ABC):
             if self.has_work(steps_done):
                 self.build()
                 if checkpoint is not None:
-                    logger.info("taking up the checkpoint of step %d", steps_done)
+                    logger.info("resuming from the checkpoint of step %d", steps_done)
                     self.restore(checkpoint.path, checkpoint.state.run, steps_done)
                 else:
                     self.begin(steps_done)
@@ -270,7 +270,7 @@ class Run(ABC):
         return not self.mode.takes_steps or steps_done < self.config.max_steps
 
     def _start_trackers(self, steps_done: int) -> Trackers:
-        """Before anything that takes minutes and devices: a service may refuse."""
+        """Starts the trackers before anything that takes minutes and devices, since a service may refuse."""
         return make_trackers(
             self.config.track_with,
             self.config.tracker_kwargs,

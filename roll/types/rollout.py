@@ -70,7 +70,8 @@ class SamplingParams:
             raise ValueError(f"impossible sampling parameters: {self}")
 
     def seed_of(self, index: int) -> int | None:
-        """For an engine that takes the samples of a group as requests of their own: 63 bits for each (seed, index)."""
+        """Seed of sample `index`, for an engine that takes the samples of a group as separate requests: 63 bits for
+        each (seed, index)."""
         if self.seed is None:
             return None
         digest = hashlib.blake2b(f"{self.seed}/{index}".encode(), digest_size=8).digest()
@@ -124,8 +125,8 @@ class RowFacts:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a stored row is: entry `row` of what two handles stand for, a SampledRows and a TextTable. The
-    handles are opaque here."""
+    """The place of a stored row: entry `row` of what two handles stand for, a SampledRows and a TextTable. The handles
+    are opaque here."""
 
     tokens: object
     texts: object
@@ -529,7 +530,7 @@ def local_rows(
 
 
 def _versions(num_prompt: int, size: int, answers: Sequence[Generation]) -> tuple[Sequence[np.ndarray], int]:
-    """Of the tokens of each row, and the one that sampled all; -1 where there are several, or none."""
+    """Versions of the tokens of each row, and the one version that sampled all; -1 if there are several, or none."""
     sampled = np.concatenate([answer.policy_versions for answer in answers])
     version = int(sampled[0]) if len(sampled) else -1
     if not len(sampled) or (sampled == version).all():

@@ -1,0 +1,34 @@
+"""Docstrings of the library stand alone in a tooltip: each begins with a verb or a noun."""
+
+import ast
+from collections.abc import Iterator
+
+from tests.layout.source import Module, modules, parse
+
+NOT_FIRST = """
+    of by where with also beside besides about without after in to for from as on at if when into through out over under
+    until before behind between among against along within upon per like than but and or so then now not only still even
+    already here there thus hence else otherwise instead across around above below beyond during since because while
+    whenever wherever once unless though although together too again always never often sometimes nothing up down off
+    frozen wrong
+"""
+"""Prepositions, adverbs and conjunctions: what follows them is the middle of a sentence."""
+
+
+def test_a_docstring_begins_with_a_verb_or_a_noun() -> None:
+    found = [text for module in modules("roll") for text in begun_midway(module)]
+    assert found == [], "Say what it is or returns, such as `Number of rows` or `Reads the file`."
+
+
+def test_the_first_word_is_found_behind_marks_and_in_any_case() -> None:
+    code = 'def a():\n    "Of all ranks."\ndef b():\n    "`at`: its path."\ndef c():\n    "Offers tools."\n'
+    assert list(begun_midway(parse(code))) == ["example.py:1: Of all ranks.", "example.py:3: `at`: its path."]
+
+
+def begun_midway(module: Module) -> Iterator[str]:
+    for node in module.nodes:
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = (ast.get_docstring(node) or "").strip()
+            word = (text.split() or [""])[0].strip(".,:;`'\"").lower()
+            if word in NOT_FIRST.split():
+                yield f"{module.relative}:{getattr(node, 'lineno', 1)}: {text.splitlines()[0]}"
