@@ -104,6 +104,7 @@ def assign_credit(
             raise ValueError(f"adv_estimator {settings.estimator} needs a critic's values")
         values = scores.values[tokens]
         advantages = generalized_advantages(rewards, values, lengths, settings.gamma, settings.lambd)
+        # The critic learns the return: GAE's advantage is the return minus the critic's value.
         returns = advantages + values
     elif settings.add_token_level_kl or samples.token_rewards is not None:
         advantages = reward_to_go(rewards, lengths, settings.gamma)
@@ -115,6 +116,7 @@ def assign_credit(
     if turn_values is not None:
         advantages = advantages + _spread_turns(turn_values, original, samples, tokens)
 
+    # The teacher's term is added after whitening, which would change its weight; the clip bounds the sum of both.
     if settings.whitens_advantages:
         advantages = whiten(advantages, all_reduce_sum)
     if teacher_weights is not None:

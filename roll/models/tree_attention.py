@@ -43,6 +43,8 @@ class _Parts(torch.autograd.Function):
         whole = query.new_empty(1, tokens, heads, width, dtype=_sums(query)).transpose(1, 2)
         lse = whole.new_empty(1, heads, tokens)
         for start, stop, end, is_root in forest.nodes:
+            # A node's tokens are keys for themselves (causal), and for its descendants. These are right behind it in
+            # the order and see every one of them (not causal).
             for first, last, causal in ((start, stop, True), (stop, end, False)):
                 if first == last:
                     continue
@@ -55,6 +57,8 @@ class _Parts(torch.autograd.Function):
                     into.copy_(out)
                     sums.copy_(part)
                     continue
+                # A token's attention is one softmax over all its ancestors, computed in parts. Each part is weighted by
+                # its share of the sum of exponentials: exp(lse of the part - lse of all so far).
                 total = torch.logaddexp(sums, part)
                 into.mul_((sums - total).exp_()[..., None]).add_(out * (part - total).exp_()[..., None])
                 sums.copy_(total)

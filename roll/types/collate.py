@@ -39,6 +39,7 @@ def collate_groups(groups: Sequence[TrajectoryGroup]) -> SampleBatch:
 def with_columns(rows: SampledRows, failed: np.ndarray, columns: Mapping[str, Any]) -> SampleBatch:
     """The rows with what else is known of each; of those that failed nothing is trained on."""
     given = {field.name: getattr(rows, field.name) for field in fields(rows)}
+    # A failed attempt keeps its row, so that groups and ranks keep their sizes, but has no token to train on.
     given["response_mask"] = rows.response_mask & ~np.repeat(failed, rows.lengths)
     return SampleBatch(**given, **columns)
 

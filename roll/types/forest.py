@@ -70,6 +70,7 @@ def forest_of(keys: Sequence[np.ndarray], by_cost: bool = False, least_saved: in
 
     A function of the rows alone: ranks with the same rows have the same forest.
     """
+    # Sorted rows with a common beginning are neighbours, so the overlap of neighbours describes the whole forest.
     counts = np.array([len(key) for key in keys])
     order, shared = in_order(keys)
     _lower_small(shared, counts[order], least_saved)
@@ -83,6 +84,7 @@ def forest_of(keys: Sequence[np.ndarray], by_cost: bool = False, least_saved: in
 def in_order(keys: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """The rows such that those that begin alike are neighbours [B], and how many tokens each has in common with the one
     before it [B], the first 0."""
+    # Sorted by bytes, rows that begin alike are neighbours, whatever the order of single tokens.
     texts = [np.ascontiguousarray(key).tobytes() for key in keys]
     order = np.array(sorted(range(len(keys)), key=texts.__getitem__), np.int64)
     return order, np.array([0, *(_shared(keys[a], keys[b]) for a, b in pairwise(order))], np.int64)
@@ -104,6 +106,7 @@ def _lower_small(shared: np.ndarray, counts: np.ndarray, least_saved: int) -> No
         first, stop, above = spans.pop()
         if first >= stop:
             continue
+        # The least overlap in the span is where its rows branch first; rows with more branch again below.
         here = int(shared[first:stop].min())
         at = first + np.flatnonzero(shared[first:stop] == here)
         children = list(zip([first - 1, *at], [*at, stop], strict=True))
@@ -118,6 +121,7 @@ def _lower_dear(forest: Forest, order: np.ndarray, shared: np.ndarray, counts: n
     """Parts the rows of trees that do not pay. True if there are some."""
     tree_of_node = np.cumsum(forest.level == 0) - 1
     tree_costs = np.bincount(tree_of_node, forest.costs())
+    # A row that shares nothing with the one before it begins a new tree.
     tree_of_row = np.cumsum(shared == 0) - 1  # in the order, in which trees stand one after the other
     flat_costs = np.bincount(tree_of_row, work(counts[order]) + _NODE)
     dear = flat_costs < _LEAST_FACTOR * tree_costs
@@ -128,6 +132,7 @@ def _lower_dear(forest: Forest, order: np.ndarray, shared: np.ndarray, counts: n
 
 def _laid_out(order: np.ndarray, shared: np.ndarray, counts: np.ndarray) -> Forest:
     offsets = np.cumsum(counts) - counts
+    # Each row adds only the tokens behind its overlap with the row before it.
     new = counts[order] - shared  # tokens that each row of the order adds
     begin = np.cumsum(new) - new
     num_tokens = int(new.sum())
@@ -135,6 +140,7 @@ def _laid_out(order: np.ndarray, shared: np.ndarray, counts: np.ndarray) -> Fore
     depth = np.arange(num_tokens) - begin[row] + shared[row]
     source = offsets[order[row]] + depth
     places = np.empty(int(counts.sum()), np.int64)
+    # Inside a row, the parent of a token is the token before it; only the first new token of a row hangs elsewhere.
     parent = np.arange(-1, num_tokens - 1)
     path = places[:0]
     for i, at in enumerate(order):
@@ -144,11 +150,13 @@ def _laid_out(order: np.ndarray, shared: np.ndarray, counts: np.ndarray) -> Fore
         if new[i]:
             parent[begin[i]] = path[shared[i] - 1] if shared[i] else -1
     num_children = np.bincount(parent[parent >= 0], minlength=num_tokens)
+    # A node starts at a root, and behind every token at which rows branch.
     starts = (parent < 0) | (num_children[parent] > 1)
     start = np.append(np.flatnonzero(starts), num_tokens)
     node_of = np.cumsum(starts) - 1
     above = [int(node_of[parent[s]]) if parent[s] >= 0 else -1 for s in start[:-1]]
     level, end = np.zeros(len(above), np.int64), start[1:].copy()
+    # A node's parent has a smaller number, so one pass downwards sets the levels and one upwards the ends.
     for node, its in enumerate(above):
         level[node] = level[its] + 1 if its >= 0 else 0
     for node in range(len(above) - 1, -1, -1):

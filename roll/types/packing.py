@@ -75,6 +75,7 @@ def groups_by_rank(
     """
     units = [u for update in np.split(order, num_updates) for u in _units(lengths, own_lengths, groups, update)]
     alone, together = work(lengths[order]).sum(), sum(cost for cost, _ in units)
+    # Keeping a group together costs balance, which a saving of less than a tenth does not pay for.
     if alone < 1.1 * together:
         return rows_by_rank(lengths, order, num_updates, num_ranks)
     ranks: list[list[np.ndarray]] = [[] for _ in range(num_ranks)]
@@ -82,11 +83,13 @@ def groups_by_rank(
         room, loads = np.full(num_ranks, len(update) // num_ranks), np.zeros(num_ranks)
         for _, unit in _units(lengths, own_lengths, groups, update):
             while len(unit):
+                # Ranks that can take the whole unit; if none can, those with the most room, and the unit is cut.
                 able = room >= min(len(unit), room.max())
                 rank = int(np.where(able, loads, np.inf).argmin())
                 taken, unit = unit[: room[rank]], unit[room[rank] :]
                 ranks[rank].append(taken)
                 room[rank] -= len(taken)
+                # The rest of a cut unit computes the common beginning again, on the next rank.
                 loads[rank] += _tree_work(lengths[taken], own_lengths[taken])
     return [np.concatenate(parts) for parts in ranks]
 
@@ -98,6 +101,7 @@ def _units(
     found = []
     for group in np.unique(groups[rows]):
         unit = rows[groups[rows] == group]
+        # Turns of an episode follow each other by length: a cut falls between turns. Stable: the same on all ranks.
         unit = unit[np.argsort(lengths[unit], kind="stable")]
         found.append((_tree_work(lengths[unit], own_lengths[unit]), unit))
     return sorted(found, key=lambda unit: -unit[0])

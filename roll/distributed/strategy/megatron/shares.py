@@ -36,14 +36,17 @@ def blocks(shape: tuple[int, ...], start: int, stop: int) -> Iterator[Block]:
     """
     if start >= stop:
         return
+    # Any range of a vector (or of a scalar) is one block.
     if len(shape) <= 1:
         yield Block(start, (start,) * len(shape), (stop - start,) * len(shape))
         return
     row = prod(shape[1:])
     first, last = -(-start // row), stop // row  # whole rows
+    # The range begins and ends inside one row.
     if first > last:
         yield from _of_row(shape, last, start, stop)
         return
+    # The end of the row in which the range begins, the whole rows, and the beginning of the row in which it ends.
     yield from _of_row(shape, first - 1, start, first * row)
     if first < last:
         yield Block(first * row, (first,) + (0,) * (len(shape) - 1), (last - first, *shape[1:]))
@@ -65,8 +68,10 @@ def share_of(part: Any, models: Mapping[str, Any]) -> list[ShardedTensor]:
     share = []
     for parameter, owned in _owned(part):
         for piece, begin in _pieces(places[parameter]):
+            # `owned` counts from the beginning of the flattened parameter, blocks from that of the piece.
             start, stop = max(owned.start - begin, 0), min(owned.end - begin, prod(piece.local_shape))
             for block in blocks(piece.local_shape, start, stop):
+                # The state of a rank begins with the first element that it owns.
                 first = begin + block.start - owned.start
                 for name, held in _state(part, parameter):
                     data = held[first : first + prod(block.size)]
