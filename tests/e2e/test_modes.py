@@ -82,7 +82,7 @@ def test_two_processes_that_are_killed_on_the_way_give_what_one_process_gives(
     trainer = start_run(sort_data, "tiny_sort", *shared, *trainer_keys, name="trainer")
     assert trainer.wait() == 0, trainer.text
     assert explorer.wait() == 0, explorer.text
-    assert "taking up the checkpoint of step 2" in trainer.text
+    assert "resuming from the checkpoint of step 2" in trainer.text
     assert "steps that are in the buffer" in explorer.text
 
     for step in range(1, 7):

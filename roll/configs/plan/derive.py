@@ -10,6 +10,7 @@ from roll.configs.strategy import narrowing_settings
 @dataclass(frozen=True)
 class OldLogProbs:
     """Source of the old log-probs.
+
     - update: the update's own forward pass (the ratio is 1 by construction)
     - pass: a separate pass before training
     - rollout: the engine that sampled
