@@ -37,7 +37,8 @@ _EPILOG = (
 )
 _WORDS = {
     "run": "Runs what a YAML says: a run of any kind, or several in stages.",
-    "plan": "Checks a YAML and shows its plan: 0 if a run with what is here would start. Needs no GPU.",
+    "plan": "Checks a YAML and shows its plan. The exit code is 0 if the run would start on this machine. Needs no "
+    "GPU.",
 }
 
 
@@ -54,7 +55,7 @@ def run_command(argv: Sequence[str]) -> int:
     """`roll run CONFIG.yaml [--dry_run] [--max_restarts N] [key=value ...]`: a run of any kind, or stages; the exit
     code of `main`."""
     parser = _run_parser("run")
-    more = "start again from the newest checkpoint, up to N times without a new one; docs/resuming.md. Default: 0"
+    more = "restart from the newest checkpoint, up to N times without a new one; docs/resuming.md. Default: 0"
     parser.add_argument("--max_restarts", "--max-restarts", type=_count, default=0, metavar="N", help=more)
     arguments, overrides = parser.parse_known_args(argv)
     find = partial(yaml_at, arguments.config)
@@ -66,7 +67,9 @@ def run_command(argv: Sequence[str]) -> int:
 def plan_command(argv: Sequence[str]) -> int:
     """`roll plan CONFIG.yaml [--elsewhere] [--defaults] [key=value ...]`: the dry run of the same."""
     parser = _run_parser("plan")
-    parser.add_argument("--defaults", action="store_true", help="also list every value that the YAML leaves to roll")
+    parser.add_argument(
+        "--defaults", action="store_true", help="also list the default of every key that the YAML does not set"
+    )
     arguments, overrides = parser.parse_known_args(argv)
     asked = replace(_asked(arguments), is_plan=True, lists_defaults=arguments.defaults)
     return _ending(None, partial(yaml_at, arguments.config), overrides, asked)
@@ -234,12 +237,12 @@ def _may_be_dry(parser: argparse.ArgumentParser) -> None:
         "--dry_run",
         "--dry-run",
         action="store_true",
-        help="check, print the plan and stop: 0 if a run with what is here would start, 2 if not",
+        help="check, print the plan and stop; exit code 0 if the run would start on this machine, 2 if not",
     )
     parser.add_argument(
         "--elsewhere",
         action="store_true",
-        help="of a plan: it is for another machine, so that files, folders and logins are not looked for here",
+        help="plan for another machine: files, folders and logins are not checked here",
     )
 
 
@@ -299,7 +302,7 @@ def _directory(config_path: str, name: str, script: str | None) -> Path:
     file = f"{name.removesuffix('.yaml').removesuffix('.yml')}.yaml"
     having = [place for place in there if look_at(place / file).is_file]
     if len(having) > 1:
-        _say(f"--config_path {config_path}: {file} is also in {having[1]}; the one in {having[0]} is meant.")
+        _say(f"--config_path {config_path}: {file} is also in {having[1]}; the one in {having[0]} is used.")
     return (having or there)[0]
 
 

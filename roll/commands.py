@@ -27,26 +27,28 @@ class Subcommand:
 
 
 SUBCOMMANDS: Mapping[str, Subcommand] = {
-    "init": Subcommand("a short YAML for a run of your own, by a few questions", "roll.init.command:run"),
-    "run": Subcommand("a run of any kind, or several in stages", "roll.cli:run_command"),
-    "plan": Subcommand("the dry run of the same: its checks and its plan", "roll.cli:plan_command"),
-    "schema": Subcommand("the keys of a kind of run as a JSON schema, for editors", "roll.pipeline.schema:run"),
-    "data": Subcommand("check FILE: what rows hold, and what is wrong with them", "roll.data_check.command:run"),
-    "eval": Subcommand("a model or a checkpoint, measured on a YAML's evaluation sets", "roll.evaluate:run"),
-    "explain": Subcommand("an algorithm: formula, settings, a worked example", "roll.algorithms.explain:run"),
-    "doctor": Subcommand("what of this machine is in the way of a run, and what to do", "roll.doctor.command:run"),
-    "chat": Subcommand("talk to a model, or to what a run has trained", "roll.chat.command:run"),
-    "convert": Subcommand("Hugging Face models to Megatron checkpoints and back", "roll.models.convert:main"),
-    "push": Subcommand("the model of a checkpoint, to the Hugging Face hub", "roll.push:run"),
-    "replay": Subcommand("recorded answers and episodes of a run, as text", "roll.pipeline.records.replay:main"),
-    "report": Subcommand("what runs left, as one HTML file to look at offline", "roll.report.command:run"),
-    "check-env": Subcommand(
-        "an environment, tried against its contract with random actions", "roll.pipeline.agentic.check_env:main"
+    "init": Subcommand("write a short YAML for your own run, after a few questions", "roll.init.command:run"),
+    "run": Subcommand("start a run of any kind, or several in stages", "roll.cli:run_command"),
+    "plan": Subcommand("check a YAML and show its plan; nothing is started", "roll.cli:plan_command"),
+    "schema": Subcommand("print the keys of a kind of run as a JSON schema, for editors", "roll.pipeline.schema:run"),
+    "data": Subcommand(
+        "check FILE: show what its rows hold, and what is wrong with them", "roll.data_check.command:run"
     ),
-    "studio": Subcommand("runs, their rollouts and new configurations, in a browser", "roll.studio.command:run"),
-    "completion": Subcommand("a script that makes bash or zsh complete these words", "roll.completion:run"),
+    "eval": Subcommand("measure a model or a checkpoint on a YAML's evaluation sets", "roll.evaluate:run"),
+    "explain": Subcommand("explain an algorithm: formula, settings, a worked example", "roll.algorithms.explain:run"),
+    "doctor": Subcommand("check this machine for a run, and say what to do", "roll.doctor.command:run"),
+    "chat": Subcommand("talk to a model, or to one that a run has trained", "roll.chat.command:run"),
+    "convert": Subcommand("convert Hugging Face models to Megatron checkpoints and back", "roll.models.convert:main"),
+    "push": Subcommand("upload the model of a checkpoint to the Hugging Face hub", "roll.push:run"),
+    "replay": Subcommand("show recorded responses and episodes of a run as text", "roll.pipeline.records.replay:main"),
+    "report": Subcommand("write one HTML file about runs, to look at offline", "roll.report.command:run"),
+    "check-env": Subcommand(
+        "test an environment against its contract, with random actions", "roll.pipeline.agentic.check_env:main"
+    ),
+    "studio": Subcommand("show runs and rollouts and build configurations, in a browser", "roll.studio.command:run"),
+    "completion": Subcommand("print a script for completion in bash or zsh", "roll.completion:run"),
     "import": Subcommand(
-        "a configuration of verl, Trinity-RFT or an older ROLL as a YAML", "roll.importers.command:run"
+        "convert a configuration of verl, Trinity-RFT or an older ROLL to a YAML", "roll.importers.command:run"
     ),
 }
 """A new one is a line here."""
@@ -100,7 +102,7 @@ def _spelled(word: str) -> str:
 def _usage() -> str:
     width = max(map(len, SUBCOMMANDS))
     lines = [f"  {name:<{width}}  {command.help}" for name, command in SUBCOMMANDS.items()]
-    return "\n".join(["roll COMMAND ...   (--help behind a command tells more)", *lines])
+    return "\n".join(["roll COMMAND ...   (run `roll COMMAND --help` for details)", *lines])
 
 
 def _complain(title: str, problems: Sequence[str]) -> None:

@@ -66,5 +66,5 @@ def describe(error: BaseException) -> str:
     try:
         text = str(error)
     except BaseException:
-        text = "(its own text cannot be made)"
+        text = "(its message cannot be made)"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

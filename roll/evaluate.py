@@ -10,7 +10,7 @@ from roll.errors import ConfigError
 
 USAGE = """roll eval CONFIG.yaml [--checkpoint DIR] [--pipeline NAME] [key=value ...]
 
-Runs the YAML with mode: bench: its validation and eval_sets are answered by the model of actor_infer, or by the policy
+Runs the YAML with mode: bench: its validation and eval_sets are run with the model of actor_infer, or with the policy
 of a checkpoint (a directory step_000050, or `true` for the newest of the run). Nothing is trained. The figures are
 those that the run itself would report for these weights; they go to <output_dir>/bench. docs/modes.md."""
 
@@ -20,7 +20,7 @@ def run(argv: Sequence[str]) -> list[str]:
     call."""
     options, overrides = _parser().parse_known_args(argv)
     if unknown := [word for word in overrides if word.startswith("-") or "=" not in word]:
-        raise ConfigError(f"{', '.join(unknown)}: no option here; roll eval --help has those there are.")
+        raise ConfigError(f"{', '.join(unknown)}: unknown option; see roll eval --help.")
     taken = ["mode", *(["resume_from_checkpoint"] if options.checkpoint is not None else [])]
     if twice := [word for word in overrides if word.partition("=")[0].lstrip("+") in taken]:
         raise ConfigError(f"{', '.join(twice)}: roll eval sets {' and '.join(taken)} itself. Leave it out.")
@@ -40,5 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     kind = "rlvr, agentic, or package.module:SPEC. Default: the one whose keys these are"
     parser.add_argument("--pipeline", help=kind)
     parser.add_argument("--dry_run", "--dry-run", action="store_true", help="check, print the plan and stop")
-    parser.add_argument("--elsewhere", action="store_true", help="of a plan: files and logins are not looked for here")
+    parser.add_argument(
+        "--elsewhere", action="store_true", help="plan for another machine: files and logins are not checked here"
+    )
     return parser

@@ -37,7 +37,7 @@ def estimator(
       for each turn; steps_only: only with one sample per turn.
     """
     if functions:
-        raise TypeError("write @estimator() with brackets, what the function is within them by name")
+        raise TypeError("write @estimator() with brackets, and what the function is as keyword arguments in them")
     if per_turn and needs_critic:
         raise ValueError("per_turn and needs_critic exclude each other: a critic values tokens")
     if steps_only and not per_turn:

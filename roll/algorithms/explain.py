@@ -147,10 +147,10 @@ def _explained(preset: Preset) -> Iterator[str]:
     yield f"{preset.name}: {preset.paper}"
     yield "Formula"
     yield from (f"  {line}" for line in preset.formula)
-    yield f"Settings: `algorithm: {preset.name}` fills these in, each may be given otherwise"
+    yield f"Settings: `algorithm: {preset.name}` fills these in; each can be set to another value"
     yield from (f"  {key}: {_yaml(value)}" for key, value in preset.settings.items())
     if preset.beside:
-        yield f"  Left to the YAML: {preset.beside}"
+        yield f"  To be set in the YAML: {preset.beside}"
     if preset.pipeline != "rl":
         yield f"Worked: two answers{' to one prompt' * (preset.pipeline == 'dpo')}, one update"
         yield from (f"  {line}" for line in table(worked_lines(preset)))
@@ -161,7 +161,7 @@ def _explained(preset: Preset) -> Iterator[str]:
     more = f", a critic says {VALUE:g} of every state" if row.needs_critic else ""
     more += f", the greedy answer has reward {GREEDY:g}" if row.needs_greedy else ""
     if policy_form_of(preset.settings.get("pg_variant", "ppo")).needs_old_log_probs:
-        more = f" but for {RARE_OLD:g} of token {RARE[1] + 1} of answer {RARE[0] + 1}{more}"
+        more = f" except {RARE_OLD:g} for token {RARE[1] + 1} of answer {RARE[0] + 1}{more}"
     yield f"Worked: one prompt, {len(REWARDS)} answers, one update; p_old is {OLD:g} everywhere{more}"
     rows = [("answer", "reward", "r of its tokens", "A", "d loss / d log p of its tokens")]
     for i, (reward, ratios) in enumerate(zip(REWARDS, RATIOS, strict=True)):
@@ -171,7 +171,7 @@ def _explained(preset: Preset) -> Iterator[str]:
     yield from (f"  {line}" for line in table(rows))
     if found.expert:
         told = f"d loss / d log p of its tokens {numbers(found.expert)}"
-        yield f"  beside them a row of an expert's, p_new {numbers(EXPERT)}: {told}"
+        yield f"  plus a row of an expert's, p_new  {numbers(EXPERT)}: {told}"
     yield f"  loss of the update: {found.loss:.4f}"
 
 

@@ -60,6 +60,7 @@ class Aggregation:
         1."""
         rows = values.sum(dim=1)
         if self.mode == "seq-mean-token-mean":
+            # A row without response tokens has the sum 0; the clamp only avoids 0 / 0.
             rows = rows / mask.sum(dim=1).clamp(min=1)
         elif self.mode == "seq-mean-token-sum-norm":
             assert self.scale_factor is not None
@@ -68,6 +69,7 @@ class Aggregation:
 
     def count(self, mask: torch.Tensor) -> torch.Tensor:
         """This micro batch's share of the denominator."""
+        # Rows without response tokens are not counted as samples.
         return mask.sum() if self.mode == "token-mean" else mask.any(dim=1).sum()
 
     def denominator(self, scale: LossScale) -> int:
@@ -140,7 +142,7 @@ class PolicyLoss:
             metrics.add("kl_loss", kl_loss.detach(), num_counted)
             loss = loss + self.rl_loss_coef * self.kl_loss_coef * kl_loss
         elif self.kl_loss_coef:
-            needed = "the reference's lesson" if self.kl_loss_estimator == "full" else "ref_log_probs"
+            needed = "the reference's targets" if self.kl_loss_estimator == "full" else "ref_log_probs"
             raise ValueError(f"PolicyLoss.kl_loss_coef needs {needed}")
 
         if "entropy" in self.needs:

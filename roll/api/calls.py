@@ -47,7 +47,7 @@ def train(
         needed = {"data": data, "reward": reward}
         if missing := [name for name, value in needed.items() if value is None and not _says(name, keys)]:
             names = " and ".join(missing)
-            raise ConfigError(f"roll.train needs {names}: rows to learn from and what scores an answer, or an env.")
+            raise ConfigError(f"roll.train needs {names}: rows to learn from and a reward, or an env.")
         return _run("rlvr", model=model, data=data, reward=reward, eval_data=eval_data, keys=keys)
     return _run("agentic", model=model, data=data, reward=reward, eval_data=eval_data, env=env, keys=keys)
 

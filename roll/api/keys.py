@@ -33,8 +33,8 @@ class ScriptCode:
             cloudpickle.dumps(value)
         except Exception as error:
             raise ConfigError(
-                f"{key}: {name} cannot be sent to the workers of the run: {describe(error)}. Make what it holds inside "
-                "it, or in its module."
+                f"{key}: {name} cannot be sent to the workers of the run: {describe(error)}. Create what it holds "
+                "inside it, or in its module."
             ) from error
         return f"{MODULE}:{name}"
 

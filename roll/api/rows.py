@@ -34,7 +34,7 @@ def file_names(key: str, data: Data) -> str | list[str]:
     if rows and all(isinstance(row, str | os.PathLike) for row in rows):
         return [os.fspath(row) for row in rows]
     if not rows:
-        raise ConfigError(f"{key} is empty: there is not one row to learn from. Give {_FORMS}.")
+        raise ConfigError(f"{key} is empty: it has no rows to learn from. Give {_FORMS}.")
     return str(_written(key, "".join(_line(key, number, row) for number, row in enumerate(rows, 1))))
 
 

@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 _ONE_AT_A_TIME = threading.Lock()
 _SIGNALS, _INTERRUPTED = 128, 130  # exit codes: above 128 that of a signal, 130 of Ctrl-C
 _BUSY = (
-    "Another run of this process has not ended yet. End it first: leave its loop, or call its close(). (Where its Ray "
-    "died, start Python anew.)"
+    "Another run of this process has not ended yet. End it first: leave its loop, or call its close(). (If its Ray "
+    "has died, restart Python.)"
 )
 
 
@@ -98,7 +98,9 @@ class TrainingRun:
         """The checkpoint of the step that is done, written unless it is there. Call it in the loop. None where the run
         has no model to save (`mode: explore`)."""
         if self._steps is None or self._is_over:
-            raise ConfigError("save() is for the loop: nothing can be saved before its first step or after its end.")
+            raise ConfigError(
+                "save() works only inside the loop: nothing can be saved before its first step or after its end."
+            )
         return self._run.save_now()
 
     def stop(self) -> None:

@@ -127,7 +127,7 @@ def open_run(
     """Reads a run's output_dir: `roll.open`. Raises ConfigError where there is no run. `config` and `rows` of a run of
     this process, which knows where it writes, and metrics that no file may have."""
     if not isinstance(path, str | os.PathLike):
-        raise ConfigError(f"roll.open wants the output_dir of a run, not {a_kind(path)}.")
+        raise ConfigError(f"roll.open takes the output_dir of a run, not {a_kind(path)}.")
     files = read_run(Path(path if config is None else config.logging_dir).expanduser())
     files = files if rows is None else replace(files, rows=[*rows])
     place = Path(path).expanduser()

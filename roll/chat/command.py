@@ -17,8 +17,8 @@ USAGE = """roll chat MODEL [--system TEXT] [--max_new_tokens N] [--temperature T
     [--dtype bf16|fp32]
 
 MODEL is a directory with config.json and weights, a hub id, a checkpoint of a run (.../checkpoints/step_000050), or the
-output_dir of a run: then its newest checkpoint answers. Lines come from the keyboard, or from a pipe, a line each.
-/reset begins anew, /exit or Ctrl-D ends; Ctrl-C stops an answer. docs/serving.md."""
+output_dir of a run: then its newest checkpoint answers. Lines are read from the keyboard, or from a pipe.
+/reset starts a new conversation, /exit or Ctrl-D ends the chat, Ctrl-C stops a response. docs/serving.md."""
 _INTERRUPTED = 130
 
 
@@ -34,7 +34,7 @@ def run(argv: Sequence[str]) -> int:
 
     wishes = Wishes(options.max_new_tokens, options.temperature, options.top_p, options.seed)
     talker = Talker.load(path, options.dtype, options.system, wishes)
-    say(f"{path}, {talker.about}. /reset begins anew, /exit ends.")
+    say(f"{path}, {talker.about}. /reset starts a new conversation, /exit ends the chat.")
     try:
         _talk(talker)
     except KeyboardInterrupt:
@@ -52,7 +52,7 @@ def _talk(talker: Talker) -> None:
                 return
             case "/reset":
                 talker.reset()
-                say("(the conversation begins anew)")
+                say("(new conversation)")
             case text:
                 try:
                     talker.answer(text)
@@ -76,10 +76,12 @@ def _lines() -> Iterator[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="roll chat", usage=USAGE, allow_abbrev=False)
     parser.add_argument("model", metavar="MODEL", help="a directory, a hub id, a checkpoint or a run's output_dir")
-    parser.add_argument("--system", help="what the model is told before the conversation")
-    parser.add_argument("--max_new_tokens", type=int, default=512, help="the longest answer; default 512")
-    parser.add_argument("--temperature", type=float, default=0.7, help="default 0.7; 0 takes the likeliest token")
+    parser.add_argument("--system", help="system message, before the conversation")
+    parser.add_argument("--max_new_tokens", type=int, default=512, help="longest response in tokens; default 512")
+    parser.add_argument(
+        "--temperature", type=float, default=0.7, help="default 0.7; 0 always takes the most likely token"
+    )
     parser.add_argument("--top_p", type=float, default=1.0, help="default 1.0")
-    parser.add_argument("--seed", type=int, help="of the sampling, for answers that come again")
-    parser.add_argument("--dtype", choices=("bf16", "fp32"), help="of the weights; default: as they are saved")
+    parser.add_argument("--seed", type=int, help="seed of the sampling, for repeatable responses")
+    parser.add_argument("--dtype", choices=("bf16", "fp32"), help="number format of the weights; default: as saved")
     return parser

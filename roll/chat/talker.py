@@ -76,7 +76,11 @@ class Talker:
 
     @property
     def about(self) -> str:
-        how = "with its chat template" if self.tokenizer.chat_template else "which has no chat template: it goes on"
+        how = (
+            "with its chat template"
+            if self.tokenizer.chat_template
+            else "which has no chat template: it continues the text"
+        )
         return f"{self.model.num_parameters() / 1e6:,.1f} million parameters, {how}"
 
     def reset(self) -> None:

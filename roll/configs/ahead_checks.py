@@ -19,16 +19,16 @@ def ahead_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     yield from _bounds_problems(config)
     if config.unfinished_groups != "carry" and config.max_staleness:
         yield Problem(
-            f"{UNFINISHED}: {config.unfinished_groups} and {STALENESS}: {config.max_staleness}: no group outlives its "
-            f"step then, so none grows old. Remove {STALENESS}, or set {UNFINISHED}: carry.",
+            f"{UNFINISHED}: {config.unfinished_groups} and {STALENESS}: {config.max_staleness}: no group is carried "
+            f"into a later step, so none gets old. Remove {STALENESS}, or set {UNFINISHED}: carry.",
             (UNFINISHED, STALENESS),
         )
     if config.runs_ahead:
         yield from _judge_problems(config)
     if config.async_generation_ratio and config.rollout_mock.replays:
         yield Problem(
-            f"{RATIO}: {config.async_generation_ratio:g}: with rollout_mock.mode: mock nothing is sampled that could "
-            f"run ahead. Set {RATIO}: 0.",
+            f"{RATIO}: {config.async_generation_ratio:g}: with rollout_mock.mode: mock nothing is sampled ahead. Set "
+            f"{RATIO}: 0.",
             (RATIO, "rollout_mock"),
         )
 
@@ -53,7 +53,7 @@ def _bounds_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     others = oldest + 1 - interval
     or_ratio = f", or {RATIO}: {others}" if others >= 0 else ""
     yield Problem(
-        f"{at} and {STALENESS}: {oldest}: {under_way} groups may be under way, but only {most} can be trained on "
+        f"{at} and {STALENESS}: {oldest}: {under_way} groups may be in flight, but only {most} can be trained on "
         f"before one is {oldest + 1} {_steps(oldest + 1)} old: a step would wait for ever. Set {STALENESS}: "
         f"{needed}{or_ratio}.",
         (RATIO, STALENESS, INTERVAL),
@@ -70,8 +70,8 @@ def _judge_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             yield Problem(
                 f"{RATIO}: {config.async_generation_ratio:g}: {' and '.join(mappings)} share "
                 f"device{'s' if len(common) > 1 else ''} {ids_text(common)}: they take turns there, and while the "
-                f"judge looks at the answers of a step none of {total} engine{'s' if total > 1 else ''} would be left "
-                f"to sample{alone}. Leave actor_infer at least one engine on devices that {role} has not, or set "
+                f"judge scores the responses of a step, none of {total} engine{'s' if total > 1 else ''} would be left "
+                f"to sample{alone}. Give actor_infer at least one engine on devices that {role} does not use, or set "
                 f"{RATIO}: 0.",
                 (RATIO, *mappings, "partial_gpu_mode"),
             )
@@ -90,10 +90,10 @@ def _overlap_warnings(config: AlgorithmConfig) -> Iterator[str]:
         is_partial = is_partial or bool(own)
         if own and config.partial_gpu_mode and not _staying(config, common):
             yield (
-                f"actor_infer has devices {ids_text(own)} that {role} has not, but each of its {engines.num_workers} "
-                f"engines of {engines.num_gpus_per_worker} devices (num_gpus_per_worker) also stands on some of "
-                f"{ids_text(common)}: all leave while {role} works. Order the ids of actor_infer.device_mapping so "
-                "that some engine stands on none of these."
+                f"actor_infer has devices {ids_text(own)} that {role} does not use, but each of its "
+                f"{engines.num_workers} engines of {engines.num_gpus_per_worker} devices (num_gpus_per_worker) also "
+                f"stands on some of {ids_text(common)}: all leave while {role} works. Order the ids of "
+                "actor_infer.device_mapping so that some engine uses none of these."
             )
     if not config.partial_gpu_mode and not is_partial:
         yield "partial_gpu_mode: false does nothing: no role shares a part of the devices of actor_infer."
@@ -140,7 +140,7 @@ def _idle_keys(config: AlgorithmConfig) -> Iterator[str]:
         config.roles[role] is ACTOR_TRAIN and not (config.partial_gpu_mode and _staying(config, common))
         for role, common in _sharing(config)
     ):
-        yield f"{KV}: keep does nothing: keys and values go when the engines give their devices up to actor_train."
+        yield f"{KV}: keep does nothing: keys and values are dropped when engines free their devices for actor_train."
     if not ratio:
         for key in (UNFINISHED, GRACE):
             if config.is_changed(key):
@@ -149,7 +149,7 @@ def _idle_keys(config: AlgorithmConfig) -> Iterator[str]:
         if not config.is_use_additional_prompts:
             yield f"{ADDITIONAL} does nothing: is_use_additional_prompts is off."
         elif ratio:
-            yield f"{ADDITIONAL} does nothing: the groups of {RATIO} are under way in any case."
+            yield f"{ADDITIONAL} does nothing: the groups of {RATIO} run in any case."
 
 
 def _steps(count: int) -> str:

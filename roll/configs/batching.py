@@ -17,7 +17,7 @@ def batching_problems(
     if worker.packs_rows and worker.model_args.attn_implementation == "eager":
         key, (switch, value) = f"{at}.model_args.attn_implementation", worker.packing_switch
         yield Problem(
-            f"{key}: eager with {at}.{switch}: {value}, for which it has no form. Use sdpa, or fa2 on a GPU.",
+            f"{key}: eager with {at}.{switch}: {value}, which it does not support. Use sdpa, or fa2 on a GPU.",
             (key, f"{at}.{switch}"),
         )
     for where, dynamic, tokens, packed in (

@@ -97,9 +97,9 @@ def correction_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     engines = f", or sample with {' or '.join(whole)}, whose log-probs are those of the whole one" * bool(whole)
     yield Problem(
         f"{on[0]}: true takes the log-probs of {engine} for those of the whole distribution, but with "
-        f"{' and '.join(narrowing)} on they are of what is left of it: the loss of each token would be weighed, or "
-        f"left out, by how much was cut. Switch {' and '.join(f'{SAMPLING}.{name}' for name in narrowing)} off"
-        f"{engines}, or set it to false.",
+        f"{' and '.join(narrowing)} on they are those of the rest of it: each token's loss would be weighted, or left "
+        f"out, by how much was cut. Switch {' and '.join(f'{SAMPLING}.{name}' for name in narrowing)} off{engines}, or "
+        "set it to false.",
         (*on, *(f"{SAMPLING}.{name}" for name in narrowing), "actor_infer.strategy_args.strategy_name"),
     )
 
@@ -108,7 +108,7 @@ def critic_warmup_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     """Checks the critic's warm-up against max_steps, once the number of steps is known."""
     if config.critic_warmup >= config.max_steps:
         yield Problem(
-            f"critic_warmup: {config.critic_warmup} leaves the policy no step to learn in, max_steps: "
+            f"critic_warmup: {config.critic_warmup} leaves no step in which the policy is trained, max_steps: "
             f"{config.max_steps}.",
             ("critic_warmup", "max_steps"),
         )
@@ -144,7 +144,7 @@ def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     if weight.enabled and not weight.detach:
         key = "train_infer_correction.is_weight.detach"
         yield Problem(
-            f"{key}: false asks for a gradient through the weight, but that compares old log-probs, which are "
+            f"{key}: false asks for a gradient through the weight, but the weight compares old log-probs, which are "
             "constants. Remove it.",
             (key,),
         )
@@ -187,12 +187,12 @@ def _idle_row_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         (
             not form.is_zero_without_advantage,
             pg_variant,
-            f"{pg_variant}: {form.name} may have a use for rows whose advantages are 0",
+            f"{pg_variant}: {form.name} may use rows whose advantages are 0",
         ),
     ):
         if moves_all:
             yield Problem(
-                f"skip_idle_rows: true has no rows to skip: {said}.{hint if key == pg_variant else ''} Remove "
+                f"skip_idle_rows: true can skip no rows: {said}.{hint if key == pg_variant else ''} Remove "
                 "skip_idle_rows, or the other.",
                 ("skip_idle_rows", key),
             )
@@ -205,7 +205,7 @@ def data_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     unknown = [domain for domain in shares if domain not in config.domains]
     for domain in unknown:
         yield Problem(
-            f"{key}.{domain}: there is no such domain under rewards. Domains: {', '.join(config.domains) or 'none'}.",
+            f"{key}.{domain}: rewards has no such domain. Domains: {', '.join(config.domains) or 'none'}.",
             (key, "rewards"),
         )
     if any(share < 0 for share in shares.values()) or not any(shares.values()):
@@ -245,14 +245,14 @@ def _age_warnings(config: AlgorithmConfig) -> Iterator[str]:
         return
     if config.eval_steps > 0 and config.eval_steps % every:
         yield (
-            f"eval_steps: {config.eval_steps} is no multiple of {key}: {every}: some validations are of weights "
-            "up to that much older than their step."
+            f"eval_steps: {config.eval_steps} is no multiple of {key}: {every}: some validations measure weights that "
+            "are up to that many steps older."
         )
     if config.save_steps > 0 and config.save_steps % every:
         yield (
-            f"save_steps: {config.save_steps} is no multiple of {key}: {every}. A run that goes on from a checkpoint "
-            "between two updates of the engine samples from the checkpoint's weights, which are newer than those that "
-            "the unbroken run samples from."
+            f"save_steps: {config.save_steps} is no multiple of {key}: {every}. A run that resumes from a checkpoint "
+            "between two updates of the engine samples from the checkpoint's weights, which are newer than those of "
+            "an uninterrupted run."
         )
 
 
@@ -317,8 +317,8 @@ def config_warnings(config: AlgorithmConfig) -> list[str]:
 def _ratio_warnings(config: AlgorithmConfig, updates_per_step: int) -> Iterator[str]:
     if updates_per_step == 1 and old_log_probs(config, updates_per_step).source != "rollout":
         yield (
-            f"pg_variant: {config.policy_form.name} weighs by the ratio of new to old policy, which is 1 throughout: a "
-            "step has one update. Raise ppo_epochs, or make an update smaller, for it to matter."
+            f"pg_variant: {config.policy_form.name} weighs by the ratio of new to old policy, which is always 1, since "
+            "a step has one update. Raise ppo_epochs, or make an update smaller, for it to matter."
         )
 
 
@@ -346,8 +346,8 @@ def _unused(config: AlgorithmConfig) -> Iterator[str]:
         yield "reference is not started: with LoRA its log-probs are those of actor_train without its adapters."
     if config.policy_is_reference and config.actor_train.model_args.adapter_name_or_path is not None:
         yield (
-            "actor_train.model_args.adapter_name_or_path: the KL is to the model without any adapter, not to the "
-            "policy that the run starts from."
+            "actor_train.model_args.adapter_name_or_path: the KL compares with the model without any adapter, not "
+            "with the policy that the run starts from."
         )
     yield from _unused_of_the_estimator(config)
     yield from _unused_of_the_policy_loss(config)

@@ -18,7 +18,7 @@ class ISWeightConfig(Settings):
     weight_type: Granularity = setting("token", "Over what the ratio is taken.")
     upper_bound: float | None = setting(1.2, "Ratios are cut here.")
     detach: bool = setting(
-        True, "No gradient through the weight; there is none: it is taken from old log-probs, which are constants."
+        True, "No gradient through the weight; there is none: it is computed from old log-probs, which are constants."
     )
 
 

@@ -23,7 +23,7 @@ def parse_device_mapping(value: object) -> tuple[int, ...]:
     else:
         raise ValueError(f"{show(value)} is not {GRAMMAR}")
     if not ids:
-        raise ValueError("names no device; leave device_mapping out to run the role on CPU workers")
+        raise ValueError("names no device; remove device_mapping to run the role on CPU workers")
     return tuple(ids)
 
 
@@ -39,7 +39,7 @@ def _sequence(node: ast.expr) -> list[int]:
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             both = _sequence(left) + _sequence(right)
             if len(both) > MOST_DEVICES:
-                raise ValueError(f"it names more than the {MOST_DEVICES} devices that are possible")
+                raise ValueError(f"it names more than {MOST_DEVICES} devices, the limit")
             return both
         case ast.List(elts=items) | ast.Tuple(elts=items):
             return [_device_id(_integer(item)) for item in items]
@@ -55,7 +55,7 @@ def _range(bounds: list[int]) -> list[int]:
         raise ValueError("range() needs a step other than 0")
     ids = range(*bounds)
     if ids[MOST_DEVICES:]:  # len() of a larger range overflows
-        raise ValueError(f"range{tuple(bounds)} names more than the {MOST_DEVICES} devices that are possible")
+        raise ValueError(f"range{tuple(bounds)} names more than {MOST_DEVICES} devices, the limit")
     return [_device_id(item) for item in ids]
 
 
@@ -72,5 +72,5 @@ def _device_id(value: object) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{show(value)} is not a device id (a whole number from 0 on)")
     if value >= MOST_DEVICES:
-        raise ValueError(f"device {value} is beyond the {MOST_DEVICES} devices that are possible")
+        raise ValueError(f"device {value} is beyond the limit of {MOST_DEVICES} devices")
     return value

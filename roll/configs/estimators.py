@@ -132,7 +132,7 @@ def _declared(path: str) -> Estimator:
     row = getattr(found, DECLARED, None)
     if not isinstance(row, Estimator):
         raise ValueError(
-            f"{path} does not say what it is: put @estimator(), of roll.algorithms.advantage, above it "
+            f"{path} does not declare what it is: put @estimator() from roll.algorithms.advantage above it "
             "(docs/adding_an_estimator.md)"
         )
     return replace(row, name=path, function=path)

@@ -116,7 +116,7 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
         other = f"{choice.role.name}.model_args.{name}"
         given = getattr(args, name)
         given = given if isinstance(given, str) else ", ".join(given)
-        yield Problem(f"{other}: {given} leaves no layer that {key} names.", (other, key))
+        yield Problem(f"{other}: {given} leaves no layer that {key} could name.", (other, key))
     modules = modules_of(shape)
     at = f"{choice.role.name}.model_args.additional_target"
     if not experts:
@@ -135,8 +135,8 @@ def _in_full_problems(
     """Checks additional_target: the modules that are trained in full beside the adapters."""
     for word in args.additional_target:
         if ties_head and word.rpartition(".")[2] in _TIED:
-            text = f"{key}: {word}: embedding and head are one weight in this model (tie_word_embeddings); two would"
-            yield Problem(f"{text} come of it. Remove it.", (key,))
+            text = f"{key}: {word}: embedding and head are one weight in this model (tie_word_embeddings); this would"
+            yield Problem(f"{text} make two of it. Remove it.", (key,))
         elif not (named := [module for module in modules if ends_with(module, word)]):
             there = ", ".join(sorted({name for module in modules if not (name := module.rpartition(".")[2]).isdigit()}))
             yield Problem(f"{key}: no module of the model that has {what} is named {word}. It has {there}.", (key,))
@@ -162,7 +162,7 @@ def _part_problems(modules: Sequence[str], args: ModelArgs, key: str) -> Iterato
 def other_form(saved: Mapping[str, Any], args: ModelArgs) -> str | None:
     """What peft's adapter_config.json says that these settings do not, as the end of a message; None: they agree."""
     if patterns := [name for name in _PATTERNS if set(saved.get(name) or ()) - _OWN_PATTERNS]:
-        return f"has layers of a form of their own ({', '.join(patterns)}), which is not there. Choose another adapter"
+        return f"has per-layer settings ({', '.join(patterns)}), which are not supported. Choose another adapter"
     wanted = {
         "r": ("lora_rank", args.lora_rank),
         "lora_alpha": ("lora_alpha", args.adapter_alpha),

@@ -20,7 +20,7 @@ LOSS_PRESETS = (
             "loss of a token = -w A log p, w = clip(r, 1 - low, 1 + high) without a gradient",
             "loss of an update = the mean over its tokens",
         ),
-        beside="the paper names no number for high; low 1 bounds nothing, as there",
+        beside="the paper gives no value for high; low 1 bounds nothing, as in the paper",
     ),
     Preset(
         "topr",
@@ -120,7 +120,7 @@ LOSS_PRESETS = (
             "c = (log p_old - mean of log p_old) (A - mean of A), means over the tokens of the update",
             "loss of an update = the mean over its tokens",
         ),
-        beside="a clip of r wide enough to bind nowhere: the paper has none",
+        beside="a clip of r so wide that it is never active: the paper has none",
     ),
     Preset(
         "kl_cov",

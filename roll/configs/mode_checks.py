@@ -18,8 +18,8 @@ def mode_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     mode, keys = f"mode: {config.mode}", config.experience
     if config.unfinished_groups != "carry":
         yield Problem(
-            f"{mode} with unfinished_groups: {config.unfinished_groups}: an explorer that starts again would not know "
-            "which groups were given up. Set unfinished_groups: carry.",
+            f"{mode} with unfinished_groups: {config.unfinished_groups}: a restarted explorer would not know which "
+            "groups were dropped. Set unfinished_groups: carry.",
             ("mode", "unfinished_groups"),
         )
     if config.rollout_mock.replays:
@@ -35,14 +35,14 @@ def mode_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         )
     if config.learns and config.counts_epochs:
         yield Problem(
-            f"num_train_epochs: {mode} reads no rows that epochs could count. Set max_steps, as the explorer has it.",
+            f"num_train_epochs: {mode} reads no rows, so it cannot count epochs. Set max_steps, as in the explorer.",
             ("mode", "num_train_epochs", "max_steps"),
         )
     yield from _storage_problems(keys)
     if keys.reuse.enable and oldest_allowed(config) < 1:
         yield Problem(
-            "experience.reuse.enable: true brings nothing back with max_staleness: 0: a group is a step old when it "
-            "has been trained on. Set max_staleness to 1 or more.",
+            "experience.reuse.enable: true reuses nothing with max_staleness: 0: a group is one step old after it was "
+            "trained on. Set max_staleness to 1 or more.",
             ("experience.reuse.enable", "max_staleness"),
         )
 
@@ -56,14 +56,14 @@ def _storage_problems(keys: ExperienceConfig) -> Iterator[Problem]:
         )
     elif keys.url is not None and "://" not in keys.url:
         yield Problem(
-            "experience.url is no address of a database: write it as SQLAlchemy does, such as sqlite:////data/run.db "
-            "or postgresql://user@host/name.",
+            "experience.url is not an address of a database: write it as SQLAlchemy does, such as "
+            "sqlite:////data/run.db or postgresql://user@host/name.",
             ("experience.url",),
         )
     elif keys.url in (LOCAL_SQL, f"{LOCAL_SQL}:memory:", "sqlite://"):
         yield Problem(
-            f"experience.url: {keys.url} is a database in the memory of one process, which no other sees. Name a file: "
-            f"{LOCAL_SQL}/data/run.db, or remove url for one in experience.dir.",
+            f"experience.url: {keys.url} is a database in the memory of one process, which other processes cannot see. "
+            f"Name a file: {LOCAL_SQL}/data/run.db, or remove url for one in experience.dir.",
             ("experience.url",),
         )
 
@@ -85,11 +85,11 @@ def mode_warnings(config: AlgorithmConfig) -> Iterator[str]:
     keys = config.experience
     if not config.is_in_parts:
         if keys.model_fields_set - {"dir"}:
-            yield f"experience does nothing with mode: {config.mode}: what is sampled is handed over in memory."
+            yield f"experience does nothing with mode: {config.mode}: samples are handed over in memory."
         return
     if keys.storage_type != "file" and "format" in keys.model_fields_set:
         yield f"experience.format does nothing with storage_type: {keys.storage_type}."
     if not keys.reuse.enable and keys.reuse.model_fields_set - {"enable"}:
         yield "experience.reuse has settings that do nothing: its enable is false."
     if config.learns and config.save_steps <= 0 and not keys.keep:
-        yield "save_steps: experience goes when a checkpoint is saved, and there will be none: all of it stays."
+        yield "save_steps: experience is deleted when a checkpoint is saved, and none will be saved: all of it is kept."

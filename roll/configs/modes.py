@@ -14,8 +14,8 @@ EXPLORES = frozenset({"both", "explore"})
 LEARNS = frozenset({"both", "train"})
 """Those that train."""
 OTHER_SCHEDULES: Mapping[str, Mapping[str, str]] = {
-    "explore": {"save": "never: what it goes on from is in experience.dir"},
-    "train": {"validate": "never: the explorer does"},
+    "explore": {"save": "never: it continues from experience.dir"},
+    "train": {"validate": "never: the explorer does it"},
     "bench": {"validate": "once", "save": "never"},
 }
 """What the plan says where a mode does not validate or save as its keys say."""

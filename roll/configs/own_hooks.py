@@ -22,9 +22,9 @@ def findings(owner: str, path: str, kind: type[Any] | tuple[type[Any], ...], *ar
     found = _call(owner, path, lambda: _list(function(*arguments)))
     wrong = next((each for each in found or () if not isinstance(each, kind)), None)
     if found is None or wrong is not None:
-        gave = "returned no list" if found is None else f"gave a {type(wrong).__name__}"
+        gave = "did not return a list" if found is None else f"gave a {type(wrong).__name__}"
         names = " or ".join(each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,)))
-        raise ConfigError(f"{owner}: {path} {gave}. It must yield, or return a list of, {names}: one for each finding.")
+        raise ConfigError(f"{owner}: {path} {gave}. It must yield {names}, or return a list of them, one per finding.")
     return found
 
 

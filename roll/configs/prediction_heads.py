@@ -33,7 +33,7 @@ def head_training_problems(choice: Choice) -> Iterator[Problem]:
         return
     if worker.model_args.has_lora:
         other = f"{choice.role.name}.model_args.lora_target"
-        text = f"{key}: {mode} with {other}: adapters leave heads for further tokens as they are. Set {key} to disabled"
+        text = f"{key}: {mode} with {other}: adapters do not train MTP heads. Set {key} to disabled"
         yield Problem(f"{text}, or remove {other}.", (key, other))
 
 

@@ -28,7 +28,7 @@ def prefix_sharing_machine_problems(choice: Choice) -> Iterator[Problem]:
     """Finds a role that would share prefixes on GPUs, where the run is this machine's."""
     worker, key = choice.worker, f"{choice.role.name}.use_prefix_sharing"
     if worker.use_prefix_sharing == "on" and worker.device_mapping is not None and _has_gpus():
-        text = f"{key}: on: trees are computed on CPUs, and this machine has GPUs, where they are not there yet."
+        text = f"{key}: on: prefix sharing works on CPUs only, and this machine has GPUs."
         yield Problem(f"{text} Set it to off.", (key, f"{choice.role.name}.device_mapping"), "machine")
 
 
@@ -40,15 +40,15 @@ def obstacles(worker: WorkerConfig, learns: bool) -> Mapping[str, str]:
     """The keys of a role's section with which prefixes are not shared, and why."""
     args, found = worker.model_args, {}
     if args.ulysses_size > 1:
-        found["model_args.ulysses_size"] = "whose ranks divide rows among them and not trees"
+        found["model_args.ulysses_size"] = "whose ranks divide rows and cannot divide trees"
     if worker.strategy_config.get("tensor_parallel_size", 1) != 1:
-        found["strategy_args.strategy_config.tensor_parallel_size"] = "with which trees are not tested"
+        found["strategy_args.strategy_config.tensor_parallel_size"] = "with which prefix sharing is not tested"
     if learns and args.has_lora and args.lora_dropout:
-        found["model_args.lora_dropout"] = "which would leave out the same numbers for all rows of a prefix"
+        found["model_args.lora_dropout"] = "which would drop the same numbers for all rows of a prefix"
     if args.attn_implementation == "eager":
-        found["model_args.attn_implementation"] = "eager, which has no form for it"
+        found["model_args.attn_implementation"] = "eager, which does not support it"
     if worker.use_torch_compile:
-        found["use_torch_compile"] = "with which trees are not tested"
+        found["use_torch_compile"] = "with which prefix sharing is not tested"
     return found
 
 
@@ -58,8 +58,8 @@ def window_problems(choice: Choice, text: Mapping[str, Any]) -> Iterator[Problem
     if choice.worker.use_prefix_sharing == "on" and window is not None and window < choice.longest:
         key, model_key = f"{choice.role.name}.use_prefix_sharing", f"{choice.role.name}.model_args.model_name_or_path"
         yield Problem(
-            f"{key}: on with {choice.worker.model_args.model_name_or_path}, which has layers that see {window} tokens "
-            f"back, and rows of up to {choice.longest}. Set it to off.",
+            f"{key}: on with {choice.worker.model_args.model_name_or_path}, which has layers with a window of {window} "
+            f"tokens, and rows have up to {choice.longest}. Set it to off.",
             (key, model_key),
         )
 

@@ -31,7 +31,7 @@ def run_problems(config: RunConfig) -> Iterator[Problem]:
         known = {*ROLL_WORKERS, *(ROLL_REWARDS if config.roles[role].is_apart else ())}
         if worker.worker_cls is not None and worker.worker_cls not in known:
             yield Problem(
-                f"{role}.worker_cls: {worker.worker_cls} has no counterpart here. Remove it; the strategy runs {role}.",
+                f"{role}.worker_cls: {worker.worker_cls} is not supported. Remove it; the strategy runs {role}.",
                 (f"{role}.worker_cls",),
             )
         yield from batching_problems(config.roles[role], worker, config.trained_length, config.length_keys)
@@ -78,7 +78,7 @@ def run_warnings(config: RunConfig, plan: RunPlan) -> Iterator[str]:
         if (names := expandable(given)) and plan.layout.shares_devices(name):
             yield (
                 f"{name}: expandable_segments is taken out of {names[0]} of system_envs: weights go to other roles on "
-                "its GPUs by CUDA IPC, which containers refuse for such memory. Set it for roles that share none."
+                "its GPUs by CUDA IPC, which containers refuse for such memory. Set it for roles that share no GPU."
             )
     for name, worker in config.learning_roles.items():
         args = worker.training_args

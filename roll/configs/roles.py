@@ -18,7 +18,7 @@ Head = Literal["lm", "value", "sequence", "reward"]
 
 TASKS: Mapping[Use, str] = {
     "train": "learns",
-    "score": "scores what is given",
+    "score": "scores rows",
     "generate": "generates",
     "cpu": "runs on the CPU, without a model",
     "none": "has no workers of its own",

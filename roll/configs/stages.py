@@ -16,11 +16,11 @@ def _stage_name(name: str) -> str:
     is_plain = name[:1].isalpha() and all(part.isalnum() for part in name.replace("-", "_").split("_"))
     if not (is_plain and name.isascii() and len(name) <= LONGEST_STAGE_NAME):
         raise ValueError(
-            f"{show(name)} must begin with a letter and go on with letters, digits, - and _, {LONGEST_STAGE_NAME} at "
-            "most: it is the name of a folder"
+            f"{show(name)} must be a letter followed by letters, digits, - and _, {LONGEST_STAGE_NAME} at most: it is "
+            "the name of a folder"
         )
     if name == AT_THE_START:
-        raise ValueError(f"{name} stands for the models that the YAML names; give the stage another name")
+        raise ValueError(f"{name} means the models that the YAML names; give the stage another name")
     return name
 
 

@@ -22,7 +22,7 @@ def taken_optimizer_problems(choice: Choice) -> Iterator[Problem]:
         yield problem
     elif worker.model_args.has_lora:
         yield Problem(
-            f"{key}: with lora_target a saved model holds the adapters of its run, and new ones have no moments yet. "
-            "Begin with a fresh optimizer.",
+            f"{key}: with lora_target a saved model holds the adapters of its run, and new adapters have no moments "
+            "yet. Start with a fresh optimizer.",
             (key, f"{choice.role.name}.model_args.lora_target"),
         )

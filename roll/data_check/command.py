@@ -36,8 +36,8 @@ def _parser() -> argparse.ArgumentParser:
         "--tokenizer",
         help="a model's directory or hub id: the first row is shown as the model sees it, and tokens are counted",
     )
-    parser.add_argument("--max_tokens", type=int, help="with --tokenizer: say how many rows are longer")
+    parser.add_argument("--max_tokens", type=int, help="with --tokenizer: count the rows that are longer")
     parser.add_argument(
-        "--similarity", type=_similarity, help="say how many rows are near to another, by Jaccard similarity of 5-grams"
+        "--similarity", type=_similarity, help="count near duplicates, by Jaccard similarity of 5-grams"
     )
     return parser

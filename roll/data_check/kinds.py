@@ -173,4 +173,4 @@ def check_columns(pipeline: str, given: Given) -> None:
     known = {"sft": _CONVERSATION, "dpo": _PAIR}.get(pipeline, ())
     if unread := [key for key in given.columns if key not in known]:
         has = ", ".join(known) or "keys of data_args alone: prompt, messages, tools, ground_truth, tag, id"
-        raise ConfigError(f"{', '.join(unread)}: rows for {pipeline} are read without. They have {has}.")
+        raise ConfigError(f"{', '.join(unread)}: not read from rows for {pipeline}. They have {has}.")

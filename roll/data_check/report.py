@@ -151,12 +151,12 @@ def _about(readable: Sequence[_Readable], args: DataArgs, kind: Kind, tags: Sequ
     if kind.pipeline != "rlvr":
         return
     truths = sum(found.row.value(args.ground_truth) not in (None, "") for found in readable)
-    yield f"{args.ground_truth} (what most rewards compare with): {truths} of {len(readable)} rows"
+    yield f"{args.ground_truth} (most rewards compare with it): {truths} of {len(readable)} rows"
     if tags:
         counts = Counter(str(found.row.values.get(args.tag)) for found in readable)
         yield f"{args.tag}: " + ", ".join(f"{tag} {count}" for tag, count in counts.most_common())
     else:
-        yield f"no column {args.tag}: all rows belong to the only domain of a run"
+        yield f"no column {args.tag}: all rows belong to the run's only domain"
 
 
 def _length_lines(readable: Sequence[_Readable]) -> Iterator[str]:
@@ -205,9 +205,12 @@ def _unread_lines(rows: Sequence[Row], kind: Kind) -> Iterator[str]:
     filled = dict.fromkeys(str(name) for row in rows for name in row.values if row.values[name] not in _NOTHING)
     if unread := [name for name in filled if name not in read]:
         may = " (rewards and operators may)" if kind.pipeline == "rlvr" else ""
-        yield f"columns that nobody reads{may}: {', '.join(unread)}"
+        yield f"columns that are not read{may}: {', '.join(unread)}"
         if kind.pipeline != "rlvr":
-            yield "  prompt_key, query_key, response_key, system_key, tools_key and their kin name what is read"
+            yield (
+                "  prompt_key, query_key, response_key, system_key, tools_key and similar keys name the columns that "
+                "are read"
+            )
 
 
 _NOTHING: tuple[object, ...] = (None, "", [], {})

@@ -89,8 +89,8 @@ class Columns:
             message = messages[place]
             if not message["content"].strip() and not message.get("tool_calls") and reasoning_of(message) is None:
                 raise ConfigError(
-                    f"{row.where}: message {place + 1} (assistant) is empty, so that a model would learn to end at "
-                    "once. Correct the row, leave it out, or give the message a weight of 0"
+                    f"{row.where}: message {place + 1} (assistant) is empty, so the model would learn to end at once. "
+                    "Correct the row, leave it out, or give the message a weight of 0"
                 )
 
     def reads(self, row: Row, args: DataArgs) -> list[str | None]:
@@ -166,12 +166,14 @@ def load_conversations(
     if not ids:
         raise ConfigError(f"{key}.file_name: no rows to learn from in {', '.join(args.file_name)} ({num_rows} rows)")
     for name, count in forgotten.items():
-        remedy = f"Set {_OFTEN_FORGOTTEN[name]}: {name} if it belongs to what is asked"
+        remedy = f"Set {_OFTEN_FORGOTTEN[name]}: {name} if it is part of the prompt"
         logger.warning("%s: %d rows have a column %r that nothing reads. %s", key, count, name, remedy)
     counts = f"{num_with_tools} of them with tools, {num_long} too long"
     logger.info("%s: %d rows, %s, %d used", key, num_rows, counts, len(ids))
     if num_unanswered:
-        logger.info("%s: %d rows end with messages that nobody answers: those are left out", key, num_unanswered)
+        logger.info(
+            "%s: %d rows end with messages without a response: those messages are left out", key, num_unanswered
+        )
     if turns.cost:
         logger.info("%s: %s", key, turns.cost)
     return Rows.of(ids, trained)
@@ -254,9 +256,7 @@ def up_to_answer(messages: list[Message], row: Row, column: str) -> list[Message
     answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
     if not answers:
         roles = ", ".join(message["role"] for message in messages)
-        raise ConfigError(
-            f"{row.where}: column {column!r} has no message of the assistant, which is learnt; it has {roles}"
-        )
+        raise ConfigError(f"{row.where}: column {column!r} has no message of the assistant to train on; it has {roles}")
     return messages[: answers[-1] + 1]
 
 
@@ -265,6 +265,6 @@ def ends_with_answer(messages: list[Message], row: Row, column: str) -> list[Mes
     if messages[-1]["role"] != "assistant":
         raise ConfigError(
             f"{row.where}: column {column!r} ends with a message of {messages[-1]['role']!r}; the last turn must be "
-            "the assistant's, which is learnt"
+            "the assistant's, which is trained on"
         )
     return messages

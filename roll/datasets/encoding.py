@@ -149,7 +149,7 @@ class _Encoder:
             self._writes_tools[id(template)] = with_them != without
         if example.tools and not self._writes_tools[id(template)]:
             raise ConfigError(
-                f"{example.row.where}: {template.key}: the row offers tools, of which the template writes nothing. Use "
+                f"{example.row.where}: {template.key}: the row offers tools, but the template does not write them. Use "
                 f"a template that does (native, if the tokenizer's own one does), or set {self._key}.tools: null"
             )
         text = template.render(example)
@@ -196,8 +196,8 @@ class _Encoder:
     def result(self) -> TaskSet:
         if self._repeated_ids:
             logger.warning(
-                "%s: %d of %d rows have an id that another row has too, such as %s. They are told apart by file and "
-                "line. Set %s.id to a column whose values differ.",
+                "%s: %d of %d rows have an id that another row has too, such as %s. They are distinguished by file "
+                "and line. Set %s.id to a column whose values differ.",
                 self._key,
                 len(self._repeated_ids),
                 self._num_rows,

@@ -22,7 +22,7 @@ def load_hub_set(name: str, subset: str | None, split: str) -> Sequence[Mapping[
     where the package is missing, where there is no such set, subset or split, and where the hub cannot be reached and
     its cache does not have the set."""
     if (missing := missing_package()) is not None:
-        raise ConfigError(f"{name} is no file of this machine: {missing}")
+        raise ConfigError(f"{name} is not a file on this machine: {missing}")
     load: Any = resolve("datasets:load_dataset")
     try:
         return _undecoded(load(name, subset, split=split))
@@ -60,7 +60,7 @@ def missing_package() -> str | None:
     """What is to be installed before such a set can be read, None if nothing is."""
     if is_installed("datasets"):
         return None
-    return f"as a data set of the Hugging Face hub it needs the package datasets. Install it: {INSTALL}"
+    return f"reading it as a data set of the Hugging Face hub needs the package datasets. Install it: {INSTALL}"
 
 
 @dataclass(frozen=True)

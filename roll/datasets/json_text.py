@@ -53,7 +53,7 @@ def parse(text: str, start: int = 0) -> Parsed:
         return Parsed(None, end, _too_deep())
     if "\\u" in text[start:end] and not all(_is_sound(found) for found in _texts(value)):
         faults.append(
-            r"holds half of a surrogate pair (\ud800 to \udfff), which is no text; remove it or write it whole"
+            r"holds half of a surrogate pair (\ud800 to \udfff), which is not valid text; remove it or complete it"
         )
     return Parsed(value, end, faults[0] if faults else "")
 

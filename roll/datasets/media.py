@@ -78,7 +78,7 @@ def _in_messages(value: Any) -> str | None:
     return None
 
 
-UNREAD = "and runs read text alone: the model would answer without it. Leave such rows out"
+UNREAD = "but runs read text only: the model would answer without it. Leave such rows out"
 
 
 def _named(word: str) -> str | None:

@@ -181,7 +181,7 @@ def _with_calls(message: Message, names: Mapping[str, str], parses: bool) -> Mes
     role = names.get(role, role)
     if role not in _ROLES:
         known = ", ".join(_ROLES[:5])
-        raise ValueError(f"no chat template knows the role.{did_you_mean(role, _ROLES)} The usual ones are {known}")
+        raise ValueError(f"no chat template supports this role.{did_you_mean(role, _ROLES)} The usual ones are {known}")
     if not calls and isinstance(legacy, Mapping) and legacy.get("name"):
         calls = [legacy]
     cleaned = clean_calls(calls, parses)
@@ -195,7 +195,7 @@ def _calls_of_text(content: Any) -> Any:
     try:
         return parse_whole(content).value
     except json.JSONDecodeError as error:
-        raise ValueError(f"its text should be the JSON of a call, and is none ({error.msg})") from error
+        raise ValueError(f"its text should be the JSON of a call, but is not ({error.msg})") from error
 
 
 def _with_text(message: Message, at: str) -> Message:

@@ -79,7 +79,7 @@ class TaskMixer:
             by_domain.setdefault(task.domain, []).append(task)
         sizes = {name: whole(len(own), block, key) if drop_last else len(own) for name, own in by_domain.items()}
         if drop_last and len(by_domain) > 1:
-            raise ConfigError(f"{key}.drop_last: the rows are of {len(by_domain)} domains, and it goes with one.")
+            raise ConfigError(f"{key}.drop_last: the rows are of {len(by_domain)} domains, but it works with one only.")
         self._pools = {
             name: _Pool(name, tuple(own), seed, shuffle, sizes[name]) for name, own in sorted(by_domain.items())
         }
@@ -135,8 +135,9 @@ class TaskMixer:
         )
         if changed:
             raise ConfigError(
-                f"{self._key}: the rows of {', '.join(changed)} are not those of the checkpoint, so its place in the "
-                "data means nothing. Restore the files and their order, or start anew: resume_from_checkpoint: false"
+                f"{self._key}: the rows of {', '.join(changed)} are not those of the checkpoint, so its position in "
+                "the data is not valid. Restore the files and their order, or start over: resume_from_checkpoint: "
+                "false"
             )
         self._drawn = {name: int(state["drawn"][name]) for name in self._pools}
         self._carry = {name: Fraction(state["carry"][name]) for name in self._pools}
@@ -163,7 +164,7 @@ def whole(num_rows: int, per_step: int, key: str) -> int:
     """
     if num_rows < per_step:
         raise ConfigError(
-            f"{key}.drop_last: {num_rows} rows fill no step of {per_step}. Remove it, or make steps smaller."
+            f"{key}.drop_last: {num_rows} rows do not fill a step of {per_step}. Remove it, or make steps smaller."
         )
     return num_rows - num_rows % per_step
 

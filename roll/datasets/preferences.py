@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_REMEDY = "Set another template, or give pairs that differ in their last answer alone"
+_REMEDY = "Set another template, or give pairs that differ in their last response only"
 Encoded = tuple[list[int], list[bool]]  # tokens, and which of them are the answer's
 
 

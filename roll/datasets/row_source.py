@@ -49,8 +49,8 @@ class RowSource:
         """Goes on where the state was taken. Raises ConfigError if the rows are not the same."""
         if state["contents"] != self._contents:
             raise ConfigError(
-                f"{self._key}: the rows are not those of the checkpoint, so its place in the data means nothing. "
-                "Restore the files and their order, or start anew: resume_from_checkpoint: false"
+                f"{self._key}: the rows are not those of the checkpoint, so its position in the data is not valid. "
+                "Restore the files and their order, or start over: resume_from_checkpoint: false"
             )
         self._drawn = int(state["drawn"])
 

@@ -159,12 +159,12 @@ class RowReader:
                 raise self._missing(row, self._args.ground_truth, GROUND_TRUTH, meaning)
             if isinstance(value, float) and not math.isfinite(value):
                 raise ConfigError(
-                    f"{row.where}: column {self._args.ground_truth!r} holds {value}, which no answer can equal "
+                    f"{row.where}: column {self._args.ground_truth!r} holds {value}, which no response can equal "
                     f"(rewards.{domain}). Correct the row, or leave it out"
                 )
         elif row.values.get(column) is None:
             state = "is empty" if column in row.values else f"is missing; the row has {_names(row)}"
-            raise ConfigError(f"{row.where}: column {column!r} {state}. rewards.{domain} says that it needs it")
+            raise ConfigError(f"{row.where}: column {column!r} {state}. rewards.{domain} needs it")
 
     def _require_one(self, row: Row, domain: str, columns: Sequence[str]) -> None:
         names = [self._args.ground_truth if column == GROUND_TRUTH else column for column in columns]
@@ -221,8 +221,8 @@ class RowReader:
         messages = messages_in(value, row, column, key)
         if messages[-1]["role"] == "assistant":
             raise ConfigError(
-                f"{row.where}: column {column!r} ends with an assistant message; leave the answer out, "
-                "the policy gives it"
+                f"{row.where}: column {column!r} ends with an assistant message; leave it out, since the policy writes "
+                "it"
             )
         return tuple(messages)
 

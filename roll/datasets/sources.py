@@ -66,7 +66,7 @@ def lacking_packages(args: DataArgs, key: str) -> Iterator[str]:
             continue
         is_set = protocol is None and names_data_set(name) and not look_at(local_path(name)).exists
         if is_set and (missing := missing_for_hub()) is not None:
-            yield f"{key}.file_name: {name} is no file of this machine: {missing}"
+            yield f"{key}.file_name: {name} is not a file on this machine: {missing}"
 
 
 class _Entry:
@@ -147,7 +147,7 @@ class _Entry:
                 "dataset_type out, or name its files"
             )
         if reach and (missing := missing_for_hub()) is not None:
-            what = "is read with split and subset" if Path(name).is_dir() else "is no file of this machine"
+            what = "is read with split and subset" if Path(name).is_dir() else "is not a file on this machine"
             raise ConfigError(f"{self._key}: {name} {what}: {missing}")
         return HubSet(name, self._args.subset, self._args.split or DEFAULT_SPLIT, self._key)
 

@@ -38,13 +38,14 @@ def template_name_problem(name: str, key: str) -> str | None:
         return None
     names = (PLAIN, *FORMS)
     return (
-        f"{key}: {name!r} is no template.{did_you_mean(name, names)} Known: {', '.join(names)}; or a Jinja file's path"
+        f"{key}: {name!r} is not a template.{did_you_mean(name, names)} Known: {', '.join(names)}; or a Jinja file's "
+        "path"
     )
 
 
 def template_warning(name: str, key: str) -> str | None:
     if name in OWN_WORDS:
-        return f"{key}: {name} says in words of its own what ROLL's says; for ROLL's very words write a Jinja file."
+        return f"{key}: {name} has its own wording of ROLL's template; for ROLL's exact wording write a Jinja file."
     if name == "qwen2-vl":
         return f"{key}: {name} is the tokenizer's own template: images and videos of the rows are not read."
     return None
@@ -108,8 +109,8 @@ class PromptTemplate:
         if lacking := sorted({mark for mark in _MARK.findall(form.source or "") if mark not in known}):
             raise ConfigError(
                 f"{key}: {name} marks turns with {' and '.join(lacking)}, which the tokenizer "
-                f"{tokenizer.name_or_path!r} does not have: they would be plain text, and end no answer. Set "
-                f"{key}: native for the tokenizer's own template, or the path of a Jinja file"
+                f"{tokenizer.name_or_path!r} does not have: they would be plain text, and would not end a response. "
+                f"Set {key}: native for the tokenizer's own template, or the path of a Jinja file"
             )
         return PromptTemplate(tokenizer, key, form, opening=_first_token(tokenizer) if form.source else "")
 

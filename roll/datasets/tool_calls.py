@@ -140,7 +140,7 @@ def _arguments(value: Any) -> Mapping[str, Any]:
             try:
                 value = _parsed(value).value
             except json.JSONDecodeError as error:
-                raise ValueError(f"arguments of a tool call are no JSON ({error})") from error
+                raise ValueError(f"arguments of a tool call are not JSON ({error})") from error
             except ValueError as error:
                 raise ValueError(f"the JSON of a tool call's arguments: {error}") from error
     if value is None or (isinstance(value, str) and not value.strip()):

@@ -14,10 +14,10 @@ from roll.utils.output import say
 OK, PROBLEMS = 0, 1
 USAGE = """roll doctor [CONFIG.yaml] [key=value ...] [--log FILE_OR_RUN_DIR]
 
-Looks at this machine: packages, GPUs, memory, limits, environment. With a YAML: at its plan, memory, disks, models and
-data, with the first rows through template, tokenizer and reward; nothing is started. With --log: at the errors in a
-log, or in the output_dir of a run, with their causes. Each line is ok, a hint or a problem; what can be done about it
-stands below. Exit code 1 where there is a problem, else 0; 2 for words that are no call. docs/doctor.md."""
+Checks this machine: packages, GPUs, memory, limits, environment. With a YAML it also checks the plan, memory, disks,
+models and data, and takes the first rows through template, tokenizer and reward; nothing is started. With --log it
+explains the errors in a log, or in the output_dir of a run. Each line is ok, a hint or a problem, with the remedy
+below. Exit code 1 if there is a problem, else 0; 2 for a wrong call. docs/doctor.md."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -70,7 +70,7 @@ def _asked(options: argparse.Namespace) -> Iterator[Section]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="roll doctor", usage=USAGE, allow_abbrev=False)
-    parser.add_argument("config", nargs="?", metavar="CONFIG.yaml", help="a run that is to start here")
+    parser.add_argument("config", nargs="?", metavar="CONFIG.yaml", help="the YAML of a run to start on this machine")
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="overrides of its keys")
     parser.add_argument("--log", metavar="FILE_OR_RUN_DIR", help="a log file, or the output_dir of a run")
     return parser

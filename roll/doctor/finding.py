@@ -50,8 +50,8 @@ def findings(section: Section) -> Iterator[Finding]:
         try:
             yield from look()
         except Exception as error:
-            what = f"{name}: the look at it failed with {describe(error)}{line_of(error, __file__)}"
-            yield Finding("problem", what, fix="The rest was looked at; please report this one")
+            what = f"{name}: this check failed with {describe(error)}{line_of(error, __file__)}"
+            yield Finding("problem", what, fix="The other checks were made; please report this failure")
 
 
 def lines(finding: Finding) -> Iterator[str]:

@@ -39,11 +39,11 @@ def gpu_findings() -> Iterator[Finding]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
     except subprocess.CalledProcessError as error:
         said = " ".join(f"{error.stdout} {error.stderr}".split())
-        fix = "Repair the driver (a version that changed wants a reboot); in a container pass --gpus all"
+        fix = "Repair the driver (reboot after an update of it); in a container pass --gpus all"
         yield Finding("problem", f"nvidia-smi ends with {error.returncode}: {said}", "nvidia-smi", fix)
         return
     except subprocess.TimeoutExpired:
-        what = f"nvidia-smi does not answer within {_TIMEOUT_S} s: a GPU hangs"
+        what = f"nvidia-smi does not reply within {_TIMEOUT_S} s: a GPU hangs"
         yield Finding("problem", what, "nvidia-smi", "`dmesg | grep -i xid` says which; reboot")
         return
     yield from told_of(parsed(done.stdout), build, os.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -60,13 +60,13 @@ def room_findings(num_gpus_per_node: int, visible: str | None) -> Iterator[Findi
     there = sum(1 for line in done.stdout.splitlines() if line.startswith("GPU "))
     seen = there if visible is None else len([name for name in visible.split(",") if name.strip()])
     if 0 < seen < num_gpus_per_node:
-        fix = f"Set it to {seen}, with ids of every device_mapping below it"
+        fix = f"Set it to {seen}, and use ids below it in every device_mapping"
         what = f"a node of {num_gpus_per_node} devices, and this machine has {seen} GPU{'s' if seen > 1 else ''}"
         yield Finding("problem", what, "num_gpus_per_node", f"{fix}, or start on a larger machine")
 
 
 def without_gpus(build: TorchBuild | None) -> Iterator[Finding]:
-    yield Finding("ok", "no GPUs: there is no nvidia-smi, so devices of a run are slots on CPUs")
+    yield Finding("ok", "no GPUs: there is no nvidia-smi, so devices of a run are CPU slots")
     if build is not None and build.cuda:
         fix = "pip install torch --index-url https://download.pytorch.org/whl/cpu takes less room"
         yield Finding("hint", f"torch is built for CUDA {build.cuda}, which nothing here uses", fix=fix)
@@ -93,10 +93,10 @@ def told_of(gpus: list[Gpu], build: TorchBuild | None, visible: str | None) -> I
     if len(kinds) > 1:
         yield Finding("hint", "GPUs differ: the plan counts with the smallest", "device_mapping")
     if visible is not None:
-        yield Finding("hint", f"CUDA_VISIBLE_DEVICES is {visible!r}: a run sees these alone", "CUDA_VISIBLE_DEVICES")
+        yield Finding("hint", f"CUDA_VISIBLE_DEVICES is {visible!r}: a run sees only these", "CUDA_VISIBLE_DEVICES")
     for gpu in gpus:
         if gpu.used_mib > _BUSY * gpu.total_mib > 0:
-            what = f"GPU {gpu.index}: {gpu.used_mib / 1024:.1f} of {gpu.total_mib / 1024:.0f} GiB are in use already"
+            what = f"GPU {gpu.index}: {gpu.used_mib / 1024:.1f} of {gpu.total_mib / 1024:.0f} GiB are already in use"
             yield Finding("problem", what, "nvidia-smi", "End the processes that it lists, or leave this GPU out")
     if build is not None:
         yield from _torch_on(gpus, build)

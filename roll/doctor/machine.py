@@ -51,7 +51,7 @@ def memory_findings(total: int, free: int, limit: int, cores: int) -> Iterator[F
     if limit < total:
         told += f", a container of {limit / GIB:.0f} GiB"
     if free < 2 * GIB:
-        yield Finding("hint", f"{told}: little is free", fix="End what takes it, or expect the OOM killer")
+        yield Finding("hint", f"{told}: little is free", fix="End the processes that use it, or expect the OOM killer")
     else:
         yield Finding("ok", told)
 
@@ -68,7 +68,7 @@ def shm_size(total: int, free: int) -> Iterator[Finding]:
     told = f"/dev/shm: {free / GIB:.1f} of {total / GIB:.1f} GiB free"
     larger = "In a container pass --shm-size=16g (Kubernetes: an emptyDir with medium: Memory)"
     larger += "; else `mount -o remount,size=16G /dev/shm`"
-    fix = f"Remove what ended runs left in /dev/shm. {larger}" if total >= _GOOD_SHM else larger
+    fix = f"Remove files of ended runs in /dev/shm. {larger}" if total >= _GOOD_SHM else larger
     if free < _LEAST_SHM:
         what = f"{told}: Ray's objects and the buckets of weights do not fit"
         yield Finding("problem", what, "/dev/shm", fix)
@@ -111,26 +111,28 @@ def environment_findings(environment: Mapping[str, str] = os.environ) -> Iterato
     elif threads == "1":
         yield Finding("ok", "OMP_NUM_THREADS is 1")
     else:
-        what = f"OMP_NUM_THREADS is {threads} here; workers have their own, or that of system_envs"
-        yield Finding("hint", what, "OMP_NUM_THREADS", "unset it, or set system_envs.OMP_NUM_THREADS where it is meant")
+        what = f"OMP_NUM_THREADS is {threads} here; workers use their own value, or the one in system_envs"
+        yield Finding("hint", what, "OMP_NUM_THREADS", "unset it, or set system_envs.OMP_NUM_THREADS if you need it")
     if environment.get("PYTHONDONTWRITEBYTECODE"):
-        what = "PYTHONDONTWRITEBYTECODE is set: every worker compiles all modules anew, and starts many times slower"
+        what = "PYTHONDONTWRITEBYTECODE is set: every worker recompiles all modules, and starts many times slower"
         yield Finding("hint", what, "PYTHONDONTWRITEBYTECODE", "unset it")
     for name in expandable(environment):
         what = f"{name} switches expandable_segments on: roles that share GPUs start without it, for CUDA IPC"
         yield Finding("hint", what, name, "unset it, or set it in the system_envs of roles with GPUs of their own")
     if environment.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON"):
-        yield Finding("ok", "HF_HUB_OFFLINE is set: models and data come from this machine alone")
+        yield Finding("ok", "HF_HUB_OFFLINE is set: models and data come from this machine only")
 
 
 def clock_findings(now: float | None = None) -> Iterator[Finding]:
     """Checks the clock: it must not be earlier than the times of the code's own files."""
     behind = Path(__file__).stat().st_mtime - (time.time() if now is None else now)
     if behind > _SLACK_S:
-        what = f"the clock is {behind:.0f} s behind the times of files: certificates and orders of checkpoints go wrong"
+        what = (
+            f"the clock is {behind:.0f} s behind the times of files: certificates and the order of checkpoints go wrong"
+        )
         yield Finding("problem", what, "date", "Set it: `timedatectl set-ntp true`, or on the host of the container")
     else:
-        yield Finding("ok", f"the clock says {time.strftime('%Y-%m-%d %H:%M:%S %Z', time.localtime(now))}")
+        yield Finding("ok", f"the clock shows {time.strftime('%Y-%m-%d %H:%M:%S %Z', time.localtime(now))}")
 
 
 def ray_findings(address: str | None) -> Iterator[Finding]:

@@ -48,11 +48,11 @@ def weight_findings(directory: Path, key: str) -> Iterator[Finding]:
         yield Finding(level, what, key, "Name a directory with *.safetensors (`hf download` gets them)")
         return
     wrong = [text for file in files if (text := damage(file))]
-    fix = "Get the file again: a download or a copy broke off"
+    fix = "Get the file again: a download or a copy was interrupted"
     yield from (Finding("problem", text, key, fix) for text in wrong)
     if not wrong:
         size = sum(file.stat().st_size for file in files)
-        yield Finding("ok", f"{directory}: {gigabytes(size)} GB of weights in {len(files)} files, all whole")
+        yield Finding("ok", f"{directory}: {gigabytes(size)} GB of weights in {len(files)} files, all complete")
 
 
 def damage(file: Path) -> str:

@@ -35,14 +35,14 @@ def node_findings(nodes: Sequence[NodeFacts], folder: Path | None) -> Iterator[F
     for node in nodes:
         if node.failure:
             fix = "Install roll there, in the same place, and see that Ray was started in its environment"
-            yield Finding("problem", f"node {node.address} does not answer: {node.failure}", "RAY_ADDRESS", fix)
+            yield Finding("problem", f"node {node.address} does not reply: {node.failure}", "RAY_ADDRESS", fix)
     for node in answering:
         yield from _differences(node, answering[0])
         if abs(node.ahead_s) - node.within_s > _MOST_APART_S:
             what = f"node {node.address}: its clock is {node.ahead_s:+.1f} s from the one here"
             yield Finding("hint", what, "date", "Synchronise the clocks (chrony, `timedatectl set-ntp true`)")
         if folder is not None and not node.sees:
-            what = f"node {node.address} does not see {folder}: checkpoints of its ranks would stay there alone"
+            what = f"node {node.address} does not see {folder}: checkpoints of its ranks would stay on that node"
             yield Finding("problem", what, "output_dir", "Choose a folder that all nodes share")
     shared = f"; all see {folder}" if folder is not None and all(node.sees for node in answering) else ""
     addresses = ", ".join(node.address for node in answering)

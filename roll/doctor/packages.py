@@ -82,7 +82,7 @@ def lock_findings(all_locks: Sequence[Against]) -> Iterator[Finding]:
     file = f"requirements/{nearest.lock}.txt"
     count = nearest.equal + len(nearest.missing) + len(nearest.other)
     if not nearest.missing and not nearest.other:
-        yield Finding("ok", f"packages are as in {file}, all {count}")
+        yield Finding("ok", f"all {count} packages match {file}")
         return
     install = f"pip install --no-deps -r {file}"
     if nearest.other:
@@ -107,7 +107,7 @@ def metadata_findings(asked: Iterable[Requirement], here: Mapping[str, str]) -> 
         fix = f"pip install '{name}{requirement.specifier}'"
         yield Finding("problem" if is_core else "hint", f"{what}, and {requirement.specifier} is needed", fix=fix)
     if not wrong:
-        yield Finding("ok", f"packages are as {DISTRIBUTION} {version(DISTRIBUTION)} asks for")
+        yield Finding("ok", f"packages match the requirements of {DISTRIBUTION} {version(DISTRIBUTION)}")
 
 
 def _some(names: Sequence[str]) -> str:

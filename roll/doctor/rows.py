@@ -54,7 +54,7 @@ def _first(sources: Sequence[DataSource]) -> Iterator[Row]:
 
 def _prompts(key: str, args: DataArgs, tasks: Sequence[Task], most: int) -> Iterator[Finding]:
     if not tasks:
-        yield Finding("hint", f"{key}: the first {NUM_ROWS} rows are all left out", key)
+        yield Finding("hint", f"{key}: all of the first {NUM_ROWS} rows are left out", key)
         return
     lengths = [len(task.prompt_ids) for task in tasks]
     told = f"{key}: the first {len(tasks)} prompts have {min(lengths)} to {max(lengths)} tokens of prompt_length {most}"
@@ -73,7 +73,7 @@ def reward_findings(config: RLVRConfig, task: Task) -> Iterator[Finding]:
     form around the answer, so a score of 0 says little, and a failure much."""
     settings, at = config.rewards[task.domain], f"rewards.{task.domain}"
     if settings.is_model or settings.is_judge:
-        yield Finding("ok", f"{at}: a model scores, which is not asked here", at)
+        yield Finding("ok", f"{at}: scored by a model: not checked here", at)
         return
     truth, ends = task.payload.get("ground_truth"), thinking_end(task.prompt_text)
     answers = ["", *([str(truth)] if truth not in (None, "") else [])]

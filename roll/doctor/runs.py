@@ -93,7 +93,7 @@ def _configuration(run: Run) -> Iterator[Finding]:
         yield from room_findings(config.num_gpus_per_node, os.environ.get("CUDA_VISIBLE_DEVICES"))
         if config.num_nodes > 1:
             fix = "Start Ray on them (docs/many_nodes.md) and set it"
-            yield Finding("problem", f"{config.num_nodes} nodes, and no cluster to take them from", "RAY_ADDRESS", fix)
+            yield Finding("problem", f"{config.num_nodes} nodes, but no Ray cluster is configured", "RAY_ADDRESS", fix)
     yield from (Finding("hint", warning) for warning in run.loaded.warnings)
     for role, worker in config.model_roles.items():
         packages = ", ".join(package.module for package in spec_of(worker.strategy_name).packages)
@@ -137,12 +137,12 @@ def _num_kept(run: Run) -> int:
 def disk_findings(one: float, num_kept: int, free: float, place: Path) -> Iterator[Finding]:
     """`one`: bytes of a checkpoint. One more than is kept is there while it is written."""
     if not one:
-        yield Finding("ok", f"{place}: {gigabytes(free)} GB free; how large a checkpoint is, is not known")
+        yield Finding("ok", f"{place}: {gigabytes(free)} GB free; the size of a checkpoint is not known")
         return
     needed = one * (num_kept + 1)
     told = f"{place}: {gigabytes(free)} GB free; a checkpoint takes about {gigabytes(one)} GB, {num_kept} are kept"
     if free < one:
-        yield Finding("problem", f"{told}: not one fits", "checkpoint_config.output_dir", "Choose a larger disk")
+        yield Finding("problem", f"{told}: no checkpoint fits", "checkpoint_config.output_dir", "Choose a larger disk")
     elif free < needed:
         fix = f"Keep {max(int(free / one) - 1, 1)} or fewer, save less often (save_steps), or choose another disk"
         yield Finding("problem", f"{told}: {gigabytes(needed)} GB are needed", "max_ckpt_to_keep", fix)
@@ -173,7 +173,10 @@ def port_findings(host: str, port: object) -> Iterator[Finding]:
     except (OSError, ValueError, OverflowError) as error:
         what = f"prometheus cannot listen at {host}:{port}: {error}"
         yield Finding(
-            "problem", what, "tracker_kwargs.prometheus.port", "`ss -ltnp` shows who does; take another, or 0"
+            "problem",
+            what,
+            "tracker_kwargs.prometheus.port",
+            "`ss -ltnp` shows which process does; choose another port, or 0",
         )
     else:
         yield Finding("ok", f"prometheus can listen at {host}:{port}")
@@ -188,7 +191,7 @@ def _start(run: Run) -> Iterator[Finding]:
     yield from (Finding("problem", text) for text in problems)
     if problems:
         return
-    yield Finding("ok", "packages, models, data and code of one's own: nothing stands against a start")
+    yield Finding("ok", "packages, models, data and user-defined code: the run can start")
     if isinstance(config, RLVRConfig) and not run.ignored:
         from roll.doctor.rows import row_findings
 

@@ -30,7 +30,7 @@ class Split:
     def near(self) -> str:
         if self.samples == self.wanted:
             return ""
-        return f"Asked for were {self.wanted}, which do not split over the step and its ranks."
+        return f"{self.wanted} were requested, which do not split over the step and its ranks."
 
 
 def split(samples_per_step: int, samples_per_update: int, ranks: int, micro: int) -> Split:
@@ -62,7 +62,7 @@ def largest_divisor(whole: int, most: int) -> int:
 def divisors(whole: int) -> list[int]:
     """All of them. Raises ValueError above 10^12, which no step has."""
     if whole > 10**12:
-        raise ValueError(f"{whole} samples are of no step")
+        raise ValueError(f"{whole} samples are in no step")
     small = [d for d in range(1, int(whole**0.5) + 1) if whole % d == 0]
     return sorted({*small, *(whole // d for d in small)})
 

@@ -24,7 +24,7 @@ USAGE = """roll import FILE --out my.yaml [key=value ...]
 
 FILE is a YAML of verl, Trinity-RFT or ROLL, or a shell script with verl's command, which is read and never run; without
 one, all keys are key=value words. The YAML is written to --out, the report beside it (my.report.md). Exit code: 0;
-2 nothing could be imported; 3 the YAML is not the run that its author meant."""
+2 nothing could be imported; 3 the YAML is not the run that its author meant (settings were lost)."""
 
 
 OK, ANOTHER_RUN = 0, 3
@@ -35,7 +35,7 @@ def run(argv: Sequence[str]) -> int:
     takes that. Raises ConfigError for what cannot be imported."""
     options, words = _parser().parse_known_args(argv)
     if unknown := [word for word in words if word.startswith("-") and not os.path.isfile(word)]:
-        raise ConfigError(f"{', '.join(unknown)}: no option here; roll import --help has those there are.")
+        raise ConfigError(f"{', '.join(unknown)}: unknown option; see roll import --help.")
     files = [word for word in words if not ("=" in word or word.startswith("~")) or os.path.isfile(word)]
     overrides = [word for word in words if word not in files]
     if len(files) > 1:
@@ -70,19 +70,19 @@ def system_of(given: Given) -> str:
             return name
     if given.command is not None:
         return "verl"
-    raise ConfigError(f"whose configuration this is, its keys do not tell: say --from {', '.join(SYSTEMS)}.")
+    raise ConfigError(f"the keys do not tell which system this configuration is for: give --from {', '.join(SYSTEMS)}.")
 
 
 def _notes(given: Given) -> list[str]:
     found = given.command
-    taken = [f"~{key} takes away a default of theirs: look whether anything stands for it here." for key in given.taken]
-    taken += [f"{word} chooses a file of theirs; its defaults are known to the importer." for word in given.groups]
+    taken = [f"~{key} removes one of their defaults: check whether a setting here replaces it." for key in given.taken]
+    taken += [f"{word} chooses one of their files; the importer knows its defaults." for word in given.groups]
     if found is None:
         return taken
     words = [word for word in (*found.flags, *found.others) if word]
     return [
         f"The command: {' '.join(found.program)}",
-        *([f"Words beside the keys, which say nothing here: {' '.join(words)}"] if words else []),
+        *([f"Arguments without a key, which are ignored: {' '.join(words)}"] if words else []),
         *found.notes,
         *taken,
     ]
@@ -103,15 +103,15 @@ def _write(imported: Imported, source: Path | None, target: Path, force: bool) -
     lost = [f"{entry.key}: {entry.note}" for entry in imported.entries if entry.outcome == "not to be had"]
     return [
         f"{summary(imported)}.",
-        *_listed("Not to be had:", lost),
-        *_listed(f"{open_title(name)}; give these behind the file, as key=value:", imported.left_open),
+        *_listed("Cannot be imported:", lost),
+        *_listed(f"{open_title(name)}; give these after the file, as key=value:", imported.left_open),
         *_listed("Not the run that its author meant:", imported.changes),
         f"Written: {target}, and {page} with every key. Look at the plan: {command(str(target))}",
         *([] if imported.is_as_meant else [_ANOTHER]),
     ]
 
 
-_ANOTHER = "This YAML is not the run that its author meant: see above. --lossy takes it as it is."
+_ANOTHER = "This YAML is not the run that its author meant: see above. --lossy accepts it."
 
 
 def _listed(title: str, lines: Sequence[str]) -> list[str]:
@@ -120,8 +120,10 @@ def _listed(title: str, lines: Sequence[str]) -> list[str]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="roll import", usage=USAGE, allow_abbrev=False)
-    parser.add_argument("--out", help="where the YAML goes; default: <name of the file>.roll.yaml in this folder")
-    parser.add_argument("--from", dest="system", choices=SYSTEMS, help="whose keys they are; default: they tell")
-    parser.add_argument("--lossy", action="store_true", help="exit code 0 also where what was meant is lost")
-    parser.add_argument("--force", action="store_true", help="write over files that are there")
+    parser.add_argument("--out", help="path of the YAML to write; default: <name of the file>.roll.yaml in this folder")
+    parser.add_argument(
+        "--from", dest="system", choices=SYSTEMS, help="system of the keys; default: recognised by the keys"
+    )
+    parser.add_argument("--lossy", action="store_true", help="exit code 0 even if settings were lost")
+    parser.add_argument("--force", action="store_true", help="overwrite existing files")
     return parser

@@ -134,7 +134,7 @@ class _Conversion:
     def _again(self, key: str, value: Any, counts: str, known_as: str) -> Entry:
         """The entry of a key that another name of it overrules."""
         if value is None or value == self._values[known_as]:
-            return Entry(key, value, "asks for nothing", f"{counts} says the same and counts")
+            return Entry(key, value, "asks for nothing", f"{counts} has the same meaning and is used")
         return Entry(key, value, "not to be had", f"{counts} is {show(self._values[known_as])} and counts")
 
     def _entry(self, key: str, known_as: str, value: Any) -> Entry:
@@ -146,7 +146,7 @@ class _Conversion:
             outcome = "asks for nothing" if isinstance(reason, str) else self._lost(reason)
             return Entry(key, value, outcome, str(reason))
         if _is_among(value, row.idle):
-            return Entry(key, value, "asks for nothing", row.note or "it is how things are here anyway")
+            return Entry(key, value, "asks for nothing", row.note or "this is always so here")
         if row.sum:
             return self._summed(row, key, known_as, value)
         if not row.targets:
@@ -163,16 +163,16 @@ class _Conversion:
         except AsksNothing as reason:
             return Entry(key, value, "asks for nothing", str(reason))
         except _WRONG:
-            text = f"{show(value)} is not what this key takes"
+            text = f"{show(value)} is not a valid value of this key"
             if is_open(value):
                 self._left_open.add(known_as)
-                text = f"the script leaves it open: set {' and '.join(row.targets)} in the YAML"
+                text = f"the script does not set it: set {' and '.join(row.targets)} in the YAML"
             return Entry(key, value, "not to be had", text)
         note, outcome = row.note, row.outcome
         if isinstance(found, Near):
             note, outcome, found = found.note, "approximated", found.value
         if is_open(value):
-            note, outcome, found = "the script leaves it open: set it in the YAML", "approximated", unbraced(found)
+            note, outcome, found = "the script does not set it: set it in the YAML", "approximated", unbraced(found)
         told = []
         for target, part in _parts(row, found, known_as):
             writer = self._put(target, part, key)
@@ -237,7 +237,7 @@ class _Conversion:
         except NotHere as reason:
             return reason
         except _WRONG as error:
-            return NotHere(f"a value among the keys that decide it is not what they take: {error}")
+            return NotHere(f"one of the keys that decide it has an invalid value: {error}")
 
     def _lost(self, reason: NotHere) -> Outcome:
         """The outcome of a key that is not here for this reason."""

@@ -24,7 +24,7 @@ _COLUMNS: Mapping[str, str] = {
 """What `data_args` has of rows, and where an environment has it."""
 _SECTIONS: Mapping[str, str] = {"actor_train.data_args": TRAINING, "validation.data_args": VALIDATION}
 _GENERATION = "validation.generating_args"
-_ELSEWHERE = "an environment asks and judges here, and has no such setting"
+_ELSEWHERE = "the environment gives tasks and rewards here, and has no such setting"
 _FILTER = "roll.pipeline.agentic.group_filters:DropEqualRewards"
 _RENAMED: Mapping[str, str] = {
     "global_template": "actor_train.data_args.template",

@@ -115,7 +115,7 @@ def _entries(cls: type[Settings], node: dict[str, Any], variables: set[str], pat
         else:
             del node[key]
             match = nearest(str(key), known)
-            hint = f"the nearest key is {match}" if match else "nothing here has this name"
+            hint = f"the nearest key is {match}" if match else "no key here has this name"
             if dropped is not None:
                 is_lost = key in _ASKING and value not in (None, False, "")
                 yield from _told(here, value, CHANGES if is_lost else "asks for nothing", dropped)
@@ -152,7 +152,7 @@ def _inert(here: str, node: dict[str, Any], key: str, inert: InertKey) -> Iterat
             here, value, "not to be had" if key in _OF_SPEED else CHANGES, f"not implemented: {inert.help}"
         )
     else:
-        yield from _told(here, value, "asks for nothing", inert.reason or "it is how things are here anyway")
+        yield from _told(here, value, "asks for nothing", inert.reason or "this is always so here")
 
 
 def _told(here: str, value: Any, outcome: Any, note: str) -> Iterator[Entry]:

@@ -18,7 +18,7 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 _SHOWN: tuple[Outcome, ...] = ("changes the run", "not to be had", "approximated", "mapped", "asks for nothing")
 _MEANINGS = {
     "mapped": "means the same here",
-    "approximated": "comes near, and differs as it says",
+    "approximated": "similar, with the difference that it states",
     "changes the run": "without it this is not the run that its author meant",
     "not to be had": "has no counterpart; the reason, and the nearest thing",
     "asks for nothing": "changes nothing here",
@@ -52,7 +52,7 @@ def _lines(imported: Imported, source: str, target: str) -> Iterator[str]:
         yield from ("", "## Not the run that its author meant", "")
         yield from (f"- {_cell(mask(change))}" for change in imported.changes)
     if imported.left_open:
-        yield from ("", f"## {open_title(source)}: give these behind the file, as key=value", "")
+        yield from ("", f"## {open_title(source)}: give these after the file, as key=value", "")
         yield from (f"- `{key}`" for key in imported.left_open)
     for outcome in _SHOWN:
         entries = [entry for entry in imported.entries if entry.outcome == outcome]
@@ -61,11 +61,11 @@ def _lines(imported: Imported, source: str, target: str) -> Iterator[str]:
             yield from ("| key | value | |", "|---|---|---|")
             yield from map(_row, entries)
     if imported.defaults:
-        yield from ("", f"## Not given, and other by default in {imported.system} than here", "")
+        yield from ("", f"## Not given, with another default in {imported.system} than here", "")
         yield from ("| key here | |", "|---|---|")
         yield from (f"| `{key}` | {_cell(why)} |" for key, why in imported.defaults.items())
     if imported.notes:
-        yield from ("", "## Beside the keys", "")
+        yield from ("", "## Notes", "")
         yield from (f"- {_cell(note)}" for note in imported.notes)
 
 

@@ -45,7 +45,7 @@ class LeftOpen(NotHere):
     """A key whose value a script leaves to its shell."""
 
     def __init__(self, key: str, value: Any):
-        super().__init__(f"{key}: {value} is left open. Set it: {key}=... behind the file")
+        super().__init__(f"{key}: {value} is not set. Set it: {key}=... after the file")
         self.key = key
 
 
@@ -156,7 +156,7 @@ class Look:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool):
-            raise NotHere(f"{key}: {value} is no whole number. Set it: {key}=8 behind the file")
+            raise NotHere(f"{key}: {value} is not a whole number. Set it: {key}=8 after the file")
         return value
 
     def number_or_open(self, key: str, default: Any = None) -> int | None:
@@ -182,7 +182,7 @@ class Look:
         try:
             return float("" if isinstance(value, bool) else value)
         except (TypeError, ValueError):
-            raise NotHere(f"{key}: {value} is no number. Set it: {key}=0.5 behind the file") from None
+            raise NotHere(f"{key}: {value} is not a number. Set it: {key}=0.5 after the file") from None
 
 
 Condition = Callable[[Look], str]

@@ -69,7 +69,7 @@ def command_of(path: Path) -> Command:
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is neither a YAML nor a text.") from None
     if len(data) > _MOST_BYTES:
-        raise ConfigError(f"{path} is larger than {_MOST_BYTES >> 20} MiB: that is no script of a command.")
+        raise ConfigError(f"{path} is larger than {_MOST_BYTES >> 20} MiB: that is not a script of a command.")
     return find_command(text, str(path))
 
 

@@ -85,7 +85,7 @@ def _changed(state: State, name: str, found: str | None, rest: str, expand: Expa
         if sign == "+":
             if found is None and is_colon and name.isupper():
                 state.assign(name, "")  # whoever asks so means both: without it, and nothing in its place
-                state.note(f"${name} is set nowhere in the script and taken as empty.")
+                state.note(f"${name} is not set in the script and treated as empty.")
             return expand(word) if is_there else ""
         if is_there:
             return found or ""

@@ -26,12 +26,12 @@ class State:
         """Counts what expansions make. Raises Damaged for more than 4 MiB."""
         self.made += characters + _WORD * words + 1
         if self.made > _MOST:
-            raise Damaged(f"its words grow beyond {_MOST >> 20} MiB: that is no script of a command")
+            raise Damaged(f"its words grow beyond {_MOST >> 20} MiB: that is not a script of a command")
 
     def step(self) -> None:
         self.steps += 1
         if self.steps > _MOST_STEPS:
-            raise Damaged(f"more than {_MOST_STEPS} commands would run: that is no script of a command")
+            raise Damaged(f"more than {_MOST_STEPS} commands would run: that is not a script of a command")
 
     def assign(self, name: str, value: str) -> None:
         self.spend(len(value))
@@ -67,7 +67,7 @@ class State:
             return opened(name)
         if name.isupper():
             return f"${{oc.env:{name}}}"
-        self.note(f"${name} is set nowhere in the script and taken as empty.")
+        self.note(f"${name} is not set in the script and treated as empty.")
         return ""
 
     def entries(self, name: str) -> list[str]:

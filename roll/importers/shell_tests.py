@@ -79,7 +79,7 @@ def _is_text(word: str, state: State) -> bool | None:
     if "$" not in value and "`" not in value:
         return bool(value)
     if value.startswith("${oc.env:") and value.count("$") == 1 and value.endswith("}"):
-        state.note(f"The script asks whether {value[9:-1]} is set: it is taken as not set.")
+        state.note(f"The script tests whether {value[9:-1]} is set: it is treated as not set.")
         return False
     return None
 

@@ -82,7 +82,7 @@ def verl_notes(given: Given) -> Iterator[str]:
     for flag, known_as in FLAGS.items():
         value = given.command.flag(flag) if given.command else None
         if flag != CONFIG_NAME and value and known_as not in there and not value.isdecimal() and "$" not in value:
-            yield f"--{flag} {value} stays open, and verl's default is taken: give {known_as}=8 behind the file."
+            yield f"--{flag} {value} is unknown, so verl's default is used: give {known_as}=8 after the file."
 
 
 def _known_as(key: str) -> str:

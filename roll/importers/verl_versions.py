@@ -63,15 +63,15 @@ def version_notes(values: Mapping[str, Any]) -> Iterator[str]:
     """What the version of a file decides, and what no key says by itself."""
     for key in _NEEDED:
         if values.get(key) == "":
-            yield Change(f"{key} is empty: what it names is set outside of the script. Give it behind the file.")
+            yield Change(f"{key} is empty: what it names is set outside of the script. Give it after the file.")
     name = values.get(f"{MODEL}.path") or values.get("model.partial_pretrain")
     if name_sees(name) and not any(values.get(key) is not None for key in PICTURES):
         yield Change(f"{name} reads pictures, in the column images by default: {NO_PICTURES}.")
     if is_old(values):
         yield (
             "Read as verl before 0.2, by its keys: a KL in the reward (kl_ctrl.kl_coef) unless actor.use_kl_loss, "
-            "entropy_coeff 0.001, no dual clip, and prompts that are too long are left out. "
-            "algorithm.use_kl_in_reward=false behind the file says otherwise."
+            "entropy_coeff 0.001, no dual clip, and prompts that are too long are left out. Give "
+            "algorithm.use_kl_in_reward=false after the file to change that."
         )
     elif values.get("algorithm.kl_ctrl.kl_coef") and not any(values.get(key) is not None for key in _KLS):
         yield Change(

@@ -16,7 +16,7 @@ _SENSE = re.compile(
     r"(.*_)?(vision|visual|image|img|vit|video|audio|speech|sound|acoustic|codec|vq|thinker|mm)(_.*)?",
     re.IGNORECASE,
 )
-_NO_SENSE = re.compile(r".*(token|processor_class|_ids?)")  # numbers of tokens, which models of text alone may keep
+_NO_SENSE = re.compile(r".*(token|processor_class|_ids?)")  # numbers of tokens, which text-only models may keep
 _NAMED = re.compile(
     r"(^|[-_.])(\d*vl|vlm|vision|omni|llava|internvl[\d_.]*|pixtral|paligemma\d*|idefics\d*|smolvlm\d*|molmo|ovis[\d.]*"
     r"|minicpm-?[vo]|audio|glm-4\.[156]v)([-_.]|$)",

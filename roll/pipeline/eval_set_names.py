@@ -20,8 +20,8 @@ def name_problems(name: str, taken: Collection[str] = ()) -> Iterator[Problem]:
     words = (*_MEASURED, *taken)
     if not _NAME.fullmatch(name) or name in words or name.startswith("pass_at_"):
         yield Problem(
-            f"eval_sets: {show(name)} cannot stand in the names of metrics, as val/NAME/reward_mean. Choose "
-            f"letters, digits, _, . and -, and none of {', '.join(words)}.",
+            f"eval_sets: {show(name)} cannot be part of metric names such as val/NAME/reward_mean. Choose letters, "
+            f"digits, _, . and -, and none of {', '.join(words)}.",
             (f"eval_sets.{name}",),
         )
 
@@ -32,7 +32,7 @@ def pass_at_problems(name: str, pass_at: Sequence[int], num_answers: int, key: s
     wrong = [k for k in pass_at if not 1 <= k <= num_answers]
     if wrong:
         yield Problem(
-            f"{at}.pass_at: {wrong[0]} answers cannot be drawn from {num_answers}. Raise {at}.{key}, or name numbers "
+            f"{at}.pass_at: {wrong[0]} responses cannot be drawn from {num_answers}. Raise {at}.{key}, or name numbers "
             f"from 1 to {num_answers}.",
             (f"{at}.pass_at", f"{at}.{key}"),
         )

@@ -99,7 +99,9 @@ class Interrupts:
             self._start_timer(self.limit_s, self._out_of_time, sent)
             limit = f", if that takes no more than {self.limit_s:g} s (interrupt_timeout)"
         logger.warning(
-            "%s: this step will be finished and saved%s, then the run ends. Once more to stop now.", _NAMES[sent], limit
+            "%s: this step will be finished and saved%s, then the run ends. Press again to stop now.",
+            _NAMES[sent],
+            limit,
         )
 
     def _out_of_time(self, sent: int) -> None:
@@ -108,7 +110,9 @@ class Interrupts:
             return
         self._start_timer(_LAST_RESORT_S, os._exit, self.exit_code)  # processes go with their driver, however it ends
         if not self._is_stopping:
-            logger.warning("interrupt_timeout of %g s is over: the run ends now, with what is saved", self.limit_s)
+            logger.warning(
+                "interrupt_timeout of %g s is over: the run ends now, with the last saved state", self.limit_s
+            )
             self._last = (0, 0.0)  # this one is no echo
             self._wake(sent)
 

@@ -35,7 +35,7 @@ def other_kind(spec: PipelineSpec, config: RunConfig) -> Iterator[Problem]:
         return
     if is_other:
         yield Problem(
-            f"pipeline: {config.pipeline}, but this starts a run of the kind {spec.name}. Start it with `roll run`, or "
+            f"pipeline: {config.pipeline}, but this starts a run of kind {spec.name}. Start it with `roll run`, or "
             "with the script of its kind.",
             ("pipeline",),
         )
@@ -51,6 +51,6 @@ def _whose_keys(keys: Collection[str]) -> PipelineSpec:
     fitting = [name for name, count in unknown.items() if count == min(unknown.values())]
     if len(fitting) > 1:
         raise ConfigError(
-            f"pipeline is missing, and the keys fit {' and '.join(fitting)} alike. Say which: pipeline: {fitting[0]}."
+            f"pipeline is missing, and the keys fit {' and '.join(fitting)} equally. Set it: pipeline: {fitting[0]}."
         )
     return PIPELINES[fitting[0]]

@@ -64,8 +64,8 @@ def ending(starts: Sequence[RunStart]) -> str:
         return "not known: no run.json"
     last = starts[-1]
     if last.exit_code is None:
-        return "it goes on, or was killed"
-    return {0: "well", 130: "stopped (Ctrl-C)", 143: "stopped (SIGTERM)", 129: "stopped (SIGHUP)"}.get(
+        return "running, or killed without a trace"
+    return {0: "finished", 130: "stopped (Ctrl-C)", 143: "stopped (SIGTERM)", 129: "stopped (SIGHUP)"}.get(
         last.exit_code, f"failed, exit code {last.exit_code}"
     )
 

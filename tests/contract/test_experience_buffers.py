@@ -195,7 +195,7 @@ def test_a_database_file_that_vanishes_or_is_replaced_is_told(tmp_path: Path) ->
     path = tmp_path / "experience.db"
     buffer = SqlBuffer(SqliteDatabase(path), FORMS["npz"])
     path.unlink()
-    with pytest.raises(StorageError, match=f"the database {path} is gone: somebody has removed or replaced it"):
+    with pytest.raises(StorageError, match=f"the database {path} is gone: another process has removed or replaced it"):
         buffer.entries()
     SqlBuffer(SqliteDatabase(path), FORMS["npz"]).close()
     with pytest.raises(StorageError, match="is gone"):

@@ -59,7 +59,9 @@ def test_a_killed_or_stopped_worker_ends_the_run_with_its_name_and_leaves_nothin
     (worker.kill if how == "killed" else worker.suspend)()
     assert run.wait(END_LIMIT_S) == 1, run.text
     assert f"{role} rank 0 died" in run.text
-    assert (f"a worker of {role} (pid {worker.pid}) is suspended (SIGSTOP) for 2 s" in run.text) == (how == "stopped")
+    assert (f"a worker of {role} (pid {worker.pid}) has been suspended (SIGSTOP) for 2 s" in run.text) == (
+        how == "stopped"
+    )
     run.assert_all_gone()
 
 

@@ -176,7 +176,7 @@ def test_a_trainer_without_its_explorer_says_what_it_waits_for_and_ends_as_it_is
     keys = ("mode=train", "experience.read_timeout_s=1", "experience.on_timeout=fail")
     run = start_run(sort_data, "tiny_sort", *SETTINGS, *keys)
     assert run.wait() == 1, run.text
-    assert "0 of 16 groups are there" in run.text and "Is the explorer (mode: explore) under way" in run.text
+    assert "0 of 16 groups are there" in run.text and "Is the explorer (mode: explore) running" in run.text
     run.assert_all_gone()
 
 

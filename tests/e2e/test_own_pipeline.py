@@ -80,7 +80,10 @@ def test_a_dry_run_shows_and_checks_a_pipeline_of_ones_own(
         ("lines:problems", "pipeline: lines:problems is a function, not a PipelineSpec."),
         ("line:SPEC", "pipeline: line:SPEC: importing line failed with ModuleNotFoundError"),
         ("wrong:RAISES", "pipeline lines: wrong:raises raised KeyError: 'files' (wrong.py, line 5)."),
-        ("wrong:GIVES_NONE", "pipeline lines: wrong:gives_none returned no list. It must yield, or return a list of"),
+        (
+            "wrong:GIVES_NONE",
+            "pipeline lines: wrong:gives_none did not return a list. It must yield",
+        ),
         ("wrong:PLAN", "pipeline lines: wrong:gives_none returned a NoneType. It must return a RunPlan."),
         ("wrong:FUNCTION", "pipeline lines: wrong:raises is no class of settings: it must extend RunConfig."),
         ("wrong:LENGTH", "pipeline lines: wrong:NoLength: it must say its trained_length."),

@@ -41,7 +41,7 @@ def test_recorded_rollouts_teach_what_they_taught_when_they_were_sampled(
     assert min(row["train_infer/log_prob_diff_max"] for row in stale) > 1e-3
     assert max(abs(row["actor/ratio_max"] - 1) for row in fresh) < 1e-3
     assert min(row["actor/ratio_max"] for row in stale) > 1 + 1e-3  # against what the engine sampled from
-    assert "do not agree about the sampled tokens" not in dumped.text  # weights that differ on purpose
+    assert "disagree about the sampled tokens" not in dumped.text  # weights that differ on purpose
 
     no_reward = "rewards.sort.reward_args.pattern=nothing is scored"
     replayed = start_run(sort_data, "tiny_sort", *SETTINGS, place, "+rollout_mock.mode=mock", no_reward, name="mock")

@@ -55,10 +55,10 @@ def _parsed(texts: Sequence[str]) -> list[Override]:
             problems.append(f"{ascii(text)[:80]} {reason}.")
         elif not all(part.strip() for part in key.split(".")) or not (equals or deletes) or text.startswith("-"):
             problems.append(
-                f"{shown} is no override. Write key=value, such as actor_train.training_args.learning_rate=1e-6."
+                f"{shown} is not an override. Write key=value, such as actor_train.training_args.learning_rate=1e-6."
             )
         elif key.count(".") >= MAX_DEPTH:
-            problems.append(f"{shown} is no override: nothing is nested deeper than {MAX_DEPTH} levels.")
+            problems.append(f"{shown} is not an override: keys are nested at most {MAX_DEPTH} levels deep.")
         elif key == "hydra" or key.startswith("hydra."):
             problems.append(f"{shown}: Hydra's own settings cannot be overridden here.")
         else:
@@ -113,8 +113,8 @@ def _delete(node: Any, last: str, found: Any, override: Override) -> None:
         )
     if override.has_value and found != override.value:
         raise ConfigError(
-            f"override {override.text}: {override.key} is {show(found)}, so it stays. To remove it whatever it is, "
-            f"write ~{override.key}."
+            f"override {override.text}: {override.key} is {show(found)}, so it is kept. To remove it whatever its "
+            f"value is, write ~{override.key}."
         )
     del node[_position(node, last, override.key) if isinstance(node, list) else last]
 
@@ -140,5 +140,5 @@ def _position(node: list[Any], part: str, key: str) -> int:
         known = [name for name in names if isinstance(name, str)]
         told = f", and none of its names: {', '.join(known)}" if known else ""
         hint = did_you_mean(part, known)
-        raise ConfigError(f"override {key}: {part} is no position in a list of {len(node)}{told}.{hint}")
+        raise ConfigError(f"override {key}: {part} is not a position in a list of {len(node)}{told}.{hint}")
     return int(part)

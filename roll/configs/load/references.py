@@ -71,9 +71,11 @@ class _Weights:
             weight += len(node)
             for target in _targets(node, path):
                 if target == path[: len(target)] or target in chain:
-                    raise ConfigError(f"{_text(path)}: {node[:80]} leads back to itself.")
+                    raise ConfigError(f"{_text(path)}: {node[:80]} refers to itself.")
                 if len(chain) >= MAX_CHAIN:
-                    raise ConfigError(f"{_text(path)}: {node[:80]} leads over more than {MAX_CHAIN} other references.")
+                    raise ConfigError(
+                        f"{_text(path)}: {node[:80]} goes through more than {MAX_CHAIN} other references."
+                    )
                 weight += self.of(target, (*chain, target))
         elif isinstance(node, dict | list):
             for key in node if isinstance(node, dict) else range(len(node)):

@@ -31,7 +31,7 @@ def read_yaml(path: Path, may_be_empty: bool = False) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from None
     if len(data) > MAX_BYTES:
-        raise ConfigError(f"{path} is larger than {MAX_BYTES >> 20} MiB: that is no configuration.")
+        raise ConfigError(f"{path} is larger than {MAX_BYTES >> 20} MiB: that is not a configuration.")
     try:
         content = _content(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -74,7 +74,9 @@ class _Loader(get_yaml_loader()):
         event = self.peek_event()
         is_alias = isinstance(event, yaml.AliasEvent)
         if is_alias and event.anchor in self._open:
-            raise yaml.MarkedYAMLError(None, None, f"*{event.anchor} stands inside what it names", event.start_mark)
+            raise yaml.MarkedYAMLError(
+                None, None, f"*{event.anchor} is inside the value that it names", event.start_mark
+            )
         if self._depth >= MAX_DEPTH:
             raise yaml.MarkedYAMLError(None, None, f"nested deeper than {MAX_DEPTH} levels", event.start_mark)
         self._depth += 1
@@ -100,7 +102,7 @@ class _Loader(get_yaml_loader()):
                 None, None, f"more than {MAX_NODES} values, aliases written out", node.start_mark
             )
         if node.tag not in _PLAIN:
-            raise yaml.MarkedYAMLError(None, None, f"{node.tag} is no type of a configuration", node.start_mark)
+            raise yaml.MarkedYAMLError(None, None, f"{node.tag} is not a type of a configuration", node.start_mark)
         if isinstance(node, yaml.MappingNode):
             for key, _ in node.value:
                 _check_key(key, is_top=self._depth == 0)
@@ -141,5 +143,5 @@ def unfit(text: str) -> str | None:
     if "\0" in text:
         return "holds a NUL character"
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        return "holds half of a surrogate pair, which UTF-8 cannot write"
+        return "holds half of a surrogate pair, which UTF-8 cannot encode"
     return None

@@ -91,8 +91,8 @@ def _memory(
         doubt=_doubt(facts, cache / per_token) if room else "",
         room=(room, f"{key.name} {share:g} of {facts.gpu_bytes / GB:g} GB") if room and facts.gpu_bytes else None,
         ways={
-            "rollout": f"a larger {key.name}, more GPUs per engine (tensor_parallel_size or tp_size), or a smaller one "
-            "where what waits on the GPU lacks room",
+            "rollout": f"a larger {key.name}, more GPUs per engine (tensor_parallel_size or tp_size), or a smaller "
+            "one if states that stay on the GPU lack room",
             "publish": "a smaller model_update_buffer_size_mb",
         },
     )

@@ -46,7 +46,7 @@ def model_shape(model: Mapping[str, Any], head: Head = "lm") -> tuple[ModelShape
     kind = model.get("model_type")
     family = FAMILIES.get(kind) if isinstance(kind, str) else None
     if family is None:
-        return None, f"the arithmetic knows no {kind} models; it knows {', '.join(FAMILIES)}"
+        return None, f"the memory formulas do not know {kind} models; they know {', '.join(FAMILIES)}"
     number = family.experts.number if family.experts else ""
     if number in _EXPERTS:
         model = {**model, number: model.get(_EXPERTS[0]) or model.get(_EXPERTS[1])}
@@ -54,7 +54,7 @@ def model_shape(model: Mapping[str, Any], head: Head = "lm") -> tuple[ModelShape
     missing = [key for key in needed if model.get(key) is None]
     missing += [key for key in family.told if key not in model]
     if missing:
-        return None, f"config.json does not say {', '.join(missing)}"
+        return None, f"config.json lacks {', '.join(missing)}"
     if wrong := list(_wrong_values(model, needed)):
         return None, f"config.json: {', '.join(wrong)}"
     return _shape(model, family, head), ""
@@ -64,18 +64,18 @@ def _wrong_values(model: Mapping[str, Any], needed: Iterable[str]) -> Iterator[s
     for key in dict.fromkeys((*needed, *_OPTIONAL)):
         value, most = model.get(key), _MOST_LAYERS if key == "num_hidden_layers" else _MOST
         if value is not None and not (type(value) is int and 1 <= value <= most):
-            yield f"{key} is no whole number from 1 to {most}"
+            yield f"{key} is not a whole number from 1 to {most}"
     yield from (f"{key} is neither true nor false" for key in _FLAGS if not isinstance(model.get(key), bool | None))
     dense = model.get("mlp_only_layers")
     if dense is not None and not (isinstance(dense, list) and all(type(layer) is int for layer in dense)):
-        yield "mlp_only_layers is no list of whole numbers"
+        yield "mlp_only_layers is not a list of whole numbers"
     first, rank = model.get("first_k_dense_replace"), model.get("q_lora_rank")
     for key, value, least in (("first_k_dense_replace", first, 0), ("q_lora_rank", rank, 1)):
         if value is not None and not (type(value) is int and least <= value <= _MOST):
-            yield f"{key} is no whole number from {least} to {_MOST}"
+            yield f"{key} is not a whole number from {least} to {_MOST}"
     kinds = model.get("mlp_layer_types")
     if kinds is not None and not (isinstance(kinds, list) and len(kinds) == model["num_hidden_layers"]):
-        yield "mlp_layer_types is no list of a word for each layer"
+        yield "mlp_layer_types is not a list with one word per layer"
     hidden, heads = model["hidden_size"], model["num_attention_heads"]
     if type(hidden) is int and type(heads) is int and not model.get("head_dim") and heads > hidden:
         yield "num_attention_heads is larger than hidden_size"

@@ -68,7 +68,7 @@ def memory_plan(layout: Layout, facts: Mapping[str, RoleFacts], missing: Sequenc
     for role, its in facts.items():
         spec = spec_of(its.worker.strategy_name)
         if its.use not in spec.memory:
-            left_out.append(f"{role}: there is no arithmetic for {its.worker.strategy_name}")
+            left_out.append(f"{role}: the memory formulas do not know {its.worker.strategy_name}")
         elif layout[role].device_ids:
             placed.append(_Placed(role, layout[role], its, spec.ask(spec.memory[its.use], RankMemory, its)))
     return MemoryPlan(
@@ -105,7 +105,7 @@ def _gpu_moments(where: str, there: Sequence[_Placed]) -> Iterator[Moment]:
             parts = [part for each in group for part in _held(each, phase)]
             waiting = sum(total(each.memory.stays) for each in there if each not in group)
             if waiting:
-                parts.append(Part("what waiting roles leave", waiting, True))
+                parts.append(Part("states of waiting roles", waiting, True))
             ways = {each.role: each.memory.ways[phase] for each in group if phase in each.memory.ways}
             name = "weight publish" if phase == "publish" else phase
             yield Moment(where, name, tuple(each.role for each in group), tuple(parts), ways)

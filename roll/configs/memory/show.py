@@ -17,7 +17,7 @@ def memory_text(plan: MemoryPlan, gpu_bytes: float | None, host_bytes: float | N
         lines += [f"  {line}" for line in _section(where, moments, gpu_bytes)]
     if plan.asleep:
         asleep = ", ".join(f"{role} ~{gigabytes(left)}" for role, left in plan.asleep.items())
-        lines.append(f"  left on a GPU while others work there: {asleep}")
+        lines.append(f"  stays on a GPU while other roles work there: {asleep}")
     for where, moments in plan.by_node.items():
         lines += [f"  {line}" for line in _section(where, moments, host_bytes)]
     lines += [f"  not counted: {reason}" for reason in plan.missing]
@@ -27,7 +27,7 @@ def memory_text(plan: MemoryPlan, gpu_bytes: float | None, host_bytes: float | N
 def _section(where: str, moments: tuple[Moment, ...], room: float | None) -> Iterator[str]:
     top = largest(moments)
     of = f" of {gigabytes(room)}" if room else ""
-    yield f"the largest moment on {where}: {top.name}, {_about(top)} GB{of}: {_parts(top.parts)}"
+    yield f"the peak on {where}: {top.name}, {_about(top)} GB{of}: {_parts(top.parts)}"
     rest = [moment for moment in moments if moment is not top]
     rows = [(moment.phase, " and ".join(moment.roles), _about(moment), _parts(moment.parts)) for moment in rest]
     yield from (f"  {line}" for line in table(rows))
@@ -114,4 +114,4 @@ def _too_large(moment: Moment, room: float, source: str, key: str) -> Problem:
 
 def _smaller(moment: Moment) -> str:
     ways = "; ".join(f"{role}: {way}" for role, way in moment.ways.items())
-    return f" What makes it smaller: {ways}." if ways else ""
+    return f" Ways to reduce it: {ways}." if ways else ""

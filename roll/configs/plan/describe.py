@@ -39,7 +39,7 @@ def describe(
         **({"Algorithm": learning} if learning else {}),
         "Batch": table([*batch, *_pack_rows(plan, roles), *_tree_rows(plan, roles)]),
         "Schedule": table(_schedule_rows(config, config.missing_validation)),
-        **({"Chosen, since the YAML leaves it out": choices} if choices else {}),
+        **({"Chosen for this run, since the YAML does not set it": choices} if choices else {}),
     }
     return "\n".join(line for title, lines in sections.items() for line in (title, *(f"  {line}" for line in lines)))
 
@@ -197,11 +197,11 @@ def _staying_lines(plan: RunPlan) -> Iterator[str]:
             if stay and role not in plan.leaving_whole:
                 ids = ids_text([device for worker in stay for device in worker.devices])
                 yield (
-                    f"while {other} works, {len(stay)} of {counted(total, 'engine')} of {role} go on, on {ids}, also "
-                    "with answers of those that leave"
+                    f"while {other} works, {len(stay)} of {counted(total, 'engine')} of {role} continue on {ids}, and "
+                    "take over the responses of those that leave"
                 )
             else:
-                yield f"while {other} works, all engines of {role} leave, and go on with their answers afterwards"
+                yield f"while {other} works, all engines of {role} leave, and continue their responses afterwards"
 
 
 def _share_lines(layout: Layout, roles: Mapping[str, WorkerConfig]) -> Iterator[str]:

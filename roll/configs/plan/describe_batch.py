@@ -23,7 +23,7 @@ def batch_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, 
     if config.explores:
         yield "answers", answers_sum(config, plan)
     if config.estimator.needs_greedy and config.explores:
-        yield "greedy", f"{plan.num_groups} answers more, one to each prompt, with which rewards are compared"
+        yield "greedy", f"{plan.num_groups} further greedy responses, one per prompt, with which rewards are compared"
     if config.learns:
         yield "old log-probs", f"{_OLD[plan.old_log_probs.source]}: {plan.old_log_probs.reason}"
     yield from _ahead_rows(config, plan)
@@ -67,7 +67,7 @@ def _mix_rows(mix: MixConfig, samples: int) -> Iterator[tuple[str, str]]:
 def _ahead_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, ...]]:
     bounds = plan.bounds
     if bounds.additional:
-        yield "more", f"{bounds.additional} groups run in case that others are dropped (max_additional_running_prompts)"
+        yield "more", f"{bounds.additional} groups run as a reserve for dropped ones (max_additional_running_prompts)"
     if not bounds.ahead:
         return
     if bounds.unfinished != "carry":
@@ -75,10 +75,10 @@ def _ahead_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str,
             "started",
             f"{bounds.num_groups + bounds.ahead} groups in a step (async_generation_ratio), the first count",
         )
-        yield "", f"what still runs then: {bounds.unfinished} (unfinished_groups)"
+        yield "", f"groups that still run then: {bounds.unfinished} (unfinished_groups)"
         return
     groups = (
-        f"{bounds.capacity} groups under way: those of {counted(bounds.sync_interval, 'step')} and {bounds.ahead} more"
+        f"{bounds.capacity} groups in flight: those of {counted(bounds.sync_interval, 'step')} and {bounds.ahead} more"
     )
     yield "ahead", f"at most {groups} (async_generation_ratio: {config.async_generation_ratio:g})"
     yield "", f"no token is more than {counted(bounds.max_staleness, 'step')} old (max_staleness)"

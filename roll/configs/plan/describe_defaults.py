@@ -22,7 +22,7 @@ def default_lines(config: RunConfig, given: Given, chosen: Iterable[Chosen]) -> 
     """
     taken = {*given, *(choice.key for choice in chosen)}
     return [
-        "Left at its default, which is the same on every machine",
+        "Defaults that are the same on every machine",
         *(f"  {row}" for row in table(_left(config, taken))),
     ]
 

@@ -37,7 +37,7 @@ class RolloutBounds:
     def __post_init__(self) -> None:
         if self.unfinished == "carry" and self.capacity > self.most:
             raise ValueError(
-                f"{self.capacity} groups would be under way, of which only {self.most} can be trained on in time"
+                f"{self.capacity} groups would be in flight, but only {self.most} can be trained on in time"
             )
 
     @property

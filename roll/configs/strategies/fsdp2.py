@@ -135,12 +135,12 @@ def problems(choice: Choice) -> Iterator[Problem]:
         yield Problem(f"{key}: {dtype} contradicts {other}: {worker.model_args.dtype}. Keep one.", (key, other))
     if worker.model_args.dtype == "fp32" and settings.reduce_dtype != "fp32" and choice.role.learns:
         key, other = f"{choice.at}.reduce_dtype", f"{name}.model_args.dtype"
-        text = f"{key}: gradients of a model in fp32 are summed in fp32. Remove it, or set {other} to bf16."
+        text = f"{key}: gradients of an fp32 model are always summed in fp32. Remove it, or set {other} to bf16."
         yield Problem(text, (key, other))
     for key in ("param_offload", "optimizer_offload"):
         if settings.offload_policy and getattr(settings, key):
             at = f"{choice.at}.{key}"
-            text = f"{at}: with offload_policy all of it is in host memory for good. Remove one of them."
+            text = f"{at}: with offload_policy everything stays in host memory anyway. Remove one of them."
             yield Problem(text, (at, f"{choice.at}.offload_policy"))
     if choice.role.learns and worker.training_args.optim == "muon" and settings.offload_policy:
         key, at = f"{name}.training_args.optim", f"{choice.at}.offload_policy"
@@ -152,7 +152,7 @@ def problems(choice: Choice) -> Iterator[Problem]:
         yield Problem(f"{text} Use param_offload and optimizer_offload, or adamw_torch.", (key, at))
     if settings.optimizer_offload and not choice.role.learns:
         at = f"{choice.at}.optimizer_offload"
-        yield Problem(f"{at}: {name} does not learn, and has no use for it. Remove it.", (at,))
+        yield Problem(f"{at}: {name} does not learn and does not use it. Remove it.", (at,))
 
 
 def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:

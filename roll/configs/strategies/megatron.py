@@ -36,7 +36,9 @@ def problems(choice: Choice) -> Iterator[Problem]:
     yield from parallel_problems(choice.role.name, worker)
     if choice.role.learns and (optim := worker.training_args.optim) != "adamw_torch":
         key = f"{choice.role.name}.training_args.optim"
-        yield Problem(f"{key}: {optim} with {worker.strategy_name}, which has AdamW alone. Use fsdp2_train.", (key,))
+        yield Problem(
+            f"{key}: {optim} with {worker.strategy_name}, which supports AdamW only. Use fsdp2_train.", (key,)
+        )
     yield from megatron_misfits(at, config)
     wrong = list(megatron_problems(at, config))
     if not wrong:
@@ -114,8 +116,8 @@ def _lora_problems(choice: Choice, settings: MegatronSettings) -> Iterator[Probl
     if settings.transformer_impl == "transformer_engine":
         key, impl = f"{choice.role.name}.model_args.lora_target", f"{choice.at}.transformer_impl"
         yield Problem(
-            f"{key}: layers of transformer-engine get no adapters yet. Set {impl}: local and {choice.at}."
-            "moe_grouped_gemm: false, or take deepspeed_train or fsdp2_train, or remove lora_target.",
+            f"{key}: adapters on layers of transformer-engine are not supported yet. Set {impl}: local and "
+            f"{choice.at}.moe_grouped_gemm: false, or take deepspeed_train or fsdp2_train, or remove lora_target.",
             (key, impl),
         )
 

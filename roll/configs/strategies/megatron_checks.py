@@ -203,7 +203,7 @@ def missing_packages(at: str, settings: MegatronSettings) -> Iterator[Problem]:
         verb = "needs" if len(asking) == 1 else "need"
         yield Problem(
             f"{at}: {' and '.join(asking)} {verb} the package transformer-engine, which is not installed. Install it "
-            'on a machine with CUDA: pip install "transformer-engine[pytorch]". Or do without: '
+            'on a machine with CUDA: pip install "transformer-engine[pytorch]". Or use: '
             f"{', '.join(f'{key}: {_WITHOUT[key]}' for key in asking)}.",
             tuple(f"{at}.{key}" for key in asking),
             "machine",
@@ -250,7 +250,7 @@ def _expert_problems(at: str, s: MegatronSettings, model: ModelFacts) -> Iterato
     if model.has_expert_biases and s.expert_tensor_size > 1:
         yield Problem(
             f"{at}.expert_tensor_parallel_size: {s.expert_tensor_size}, but this model's experts have biases, which "
-            "Megatron (0.16) divides among no ranks. Set it to 1 (by itself it is tensor_model_parallel_size); "
+            "Megatron (0.16) cannot divide among ranks. Set it to 1 (by itself it is tensor_model_parallel_size); "
             "expert_model_parallel_size divides experts.",
             (f"{at}.expert_tensor_parallel_size",),
         )

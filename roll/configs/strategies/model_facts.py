@@ -90,11 +90,11 @@ UNPACKED: Mapping[str, str] = (
     | dict.fromkeys(
         POSITION_BIAS, "a bias by distance (ALiBi) in its attention, which counts from the pack's beginning"
     )
-    | dict.fromkeys(("nemotron", "stablelm"), "attention that is not told where rows begin")
+    | dict.fromkeys(("nemotron", "stablelm"), "attention that does not know where rows begin")
     | dict.fromkeys(
-        ("falcon_mamba", "mamba", "mamba2", "recurrent_gemma", "rwkv"), "states that go on into the next row"
+        ("falcon_mamba", "mamba", "mamba2", "recurrent_gemma", "rwkv"), "states that continue into the next row"
     )
-    | dict.fromkeys(("bamba", "falcon_h1", "jamba", "nemotron_h"), "layers whose states go on into the next row")
+    | dict.fromkeys(("bamba", "falcon_h1", "jamba", "nemotron_h"), "layers whose states continue into the next row")
     | {
         "doge": "masks of its own",
         "biogpt": "masks of its own",

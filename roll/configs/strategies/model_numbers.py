@@ -53,7 +53,7 @@ def unread_number(model: Mapping[str, Any], of_head: bool = True) -> str | None:
         value = model.get(key)
         if not _is_neutral(value) and kind not in kinds:
             return (
-                f"{key}: {value}, which is not known here for {kind} models. Known for: "
+                f"{key}: {value}, which is not supported for {kind} models. Supported for: "
                 f"{', '.join(sorted(kinds)) or 'none'}"
             )
     if kind in TRIED and kind not in PARTIAL_ROTARY and (part := _partial_rotary(model)) != 1:
@@ -152,8 +152,8 @@ def untried_warning(choice: Choice, model: Mapping[str, Any]) -> str | None:
     if kind in TRIED or choice.role.head == "sequence" or not isinstance(model.get("model_type"), str):
         return None
     return (
-        f"{choice.role.name}.model_args.model_name_or_path: models of type {kind} are untried: their log-probs here "
-        "were never compared with those of transformers. Compare a few before a long run (docs/trainers.md)."
+        f"{choice.role.name}.model_args.model_name_or_path: models of type {kind} are untested: their log-probs were "
+        "never compared with those of transformers. Compare a few before a long run (docs/trainers.md)."
     )
 
 
@@ -189,7 +189,7 @@ def rope_row_problems(
     at = f"config.json of {args.model_name_or_path} has rope_type {kinds[0]}"
     if type(reach) is int and longest > reach:
         yield Problem(
-            f"sequence_length: {longest} tokens with {key}: {at}, whose frequencies change for a whole batch once a "
+            f"sequence_length: {longest} tokens with {key}: {at}, whose frequencies change for a whole batch if one "
             f"row is longer than {reach} tokens: log-probs of a row would depend on its neighbours. Lower "
             f"{' or '.join(length_keys)}, or choose another model.",
             (*length_keys, key),
@@ -207,7 +207,7 @@ def rope_row_problems(
         limit = config.get("max_model_len") or config.get("context_length") or text.get("max_position_embeddings")
         if type(limit) is int and limit > reach:
             yield Problem(
-                f"{choice.at}: {at}. With contexts up to {limit} {choice.worker.strategy_name} takes the long factors "
+                f"{choice.at}: {at}. With contexts up to {limit} {choice.worker.strategy_name} uses the long factors "
                 f"for every row, trainers only beyond {reach} tokens. Set max_model_len (vllm) or context_length "
                 f"(sglang) to {reach}.",
                 (choice.at, key),

@@ -129,8 +129,8 @@ class AskedTurns:
         shared = _num_shared(prompt, whole)
         raise ConfigError(
             f"{row.where}: {template.key}: the template asks for message {place + 1} with {prompt[-30:]!r} but writes "
-            f"{whole[max(shared - 15, 0) : shared + 25]!r} there, so that a model is not asked as it would learn. Set "
-            f"template: {'native' if thinks(message) else 'native_nonthinking'}, or another template"
+            f"{whole[max(shared - 15, 0) : shared + 25]!r} there, so the model would be trained on another prompt than "
+            f"it is given. Set template: {'native' if thinks(message) else 'native_nonthinking'}, or another template"
         )
 
     def _behind_another_past(

@@ -34,8 +34,9 @@ class Turns:
             return ""
         return (
             f"{self._num_conversations} conversations are {self._num_rows} rows of {self._num_tokens} tokens, "
-            f"{self._num_tokens / self._num_last:.1f} times those of the conversations: the template writes earlier "
-            "turns otherwise once more follow, so their answers are rows of their own. train_on: last learns the last"
+            f"{self._num_tokens / self._num_last:.1f} times those of the conversations: the template changes earlier "
+            "turns when others follow, so each of their responses is a row of its own. train_on: last trains on the "
+            "last turn only"
         )
 
     def encode(self, messages: Sequence[Message], row: Row, given: int = 0, tools: Sequence[Tool] = ()) -> Encoded:
@@ -43,8 +44,8 @@ class Turns:
         rows = self.rows(messages, row, given, tools)
         if len(rows) > 1:
             raise ConfigError(
-                f"{row.where}: {self._template.key}: the template does not keep answers as they are once more turns "
-                f"follow, so these cannot be learnt in one row. {self._remedy}"
+                f"{row.where}: {self._template.key}: the template changes earlier responses when more turns follow, so "
+                f"they cannot be trained on in one row. {self._remedy}"
             )
         return rows[0]
 
@@ -93,8 +94,8 @@ class Turns:
         learnt = answers if self._train_on == "all" else answers[-1:]
         if learnt[:1] == [0]:
             raise ConfigError(
-                f"{row.where}: the conversation begins with the assistant, whom nothing has asked, so that this turn "
-                "cannot be learnt. Put a message before it (system_key names a column), or leave it out"
+                f"{row.where}: the conversation begins with the assistant, so this turn has no prompt and cannot be "
+                "trained on. Put a message before it (system_key names a column), or leave it out"
             )
         wording = self._written.wording(messages, learnt, row, tools)
         worded = wording.of(messages)
@@ -136,6 +137,6 @@ class Turns:
             self._writes_tools = not self._template.is_plain and with_them != without
         if not self._writes_tools:
             raise ConfigError(
-                f"{row.where}: {self._template.key}: the row offers tools, of which the template writes nothing. Use a "
+                f"{row.where}: {self._template.key}: the row offers tools, but the template does not write them. Use a "
                 "template that does (native, if the tokenizer's own one does), or set tools_key: null"
             )

@@ -123,7 +123,7 @@ def _problem(part: Part, parts: Sequence[Part], text: str) -> str:
     calls = [other for other in parts if other.message == part.message and other.call]
     if part.call and not any(other.mark in text for other in calls):
         return (
-            f"message {part.message} calls tools, of which the template writes nothing. {_OTHERWISE}or write the call "
+            f"message {part.message} calls tools, but the template does not write them. {_OTHERWISE}or write the call "
             "in the message's content"
         )
     several = part.call and not any(other.mark in text for other in calls if other.call == part.call)

@@ -264,7 +264,9 @@ class TrainWorker(ScoreWorker):
     def _scales(self, rows: Rows, num_updates: int, expert: Rows | None) -> list[LossScale]:
         """The global counts of every update, in one collective."""
         kinds = [rows] if expert is None else [rows, expert]
+        # A rank's rows stand update after update, so row u of the reshape holds the rows of update u.
         per_update = [kind.response_lengths.reshape(num_updates, -1) for kind in kinds]
+        # Per update [tokens, rows with tokens] of the policy, then of the expert: all of it travels in one collective.
         counts = np.stack([count for found in per_update for count in (found.sum(1), (found > 0).sum(1))], axis=1)
         sums = np.array(self.strategy.all_reduce_sum(counts.ravel().tolist())).reshape(counts.shape)
         found = [[LossScale(round(tokens), round(rows)) for tokens, rows in of.reshape(-1, 2)] for of in sums]
@@ -292,6 +294,7 @@ class TrainWorker(ScoreWorker):
 
     def _most_needed(self, rows: Rows, chunks: Sequence[np.ndarray], limits: BatchLimits) -> list[int]:
         """Micro batches of each update: as many as the rank with the most needs. Collective."""
+        # A sum in which each rank fills its own row is a gather; the maximum per update follows from it.
         needed = np.zeros((self.strategy.dp_size, len(chunks)))
         needed[self.strategy.dp_rank] = [len(_cut(self.strategy, rows, chunk, limits)) for chunk in chunks]
         of_ranks = np.array(self.strategy.all_reduce_sum(needed.ravel().tolist())).reshape(needed.shape)
@@ -330,7 +333,7 @@ def _padded(
     strategy: ScoreStrategy, batch: Rows | TrainBatch, groups: Sequence[np.ndarray], limits: BatchLimits
 ) -> list[MicroBatch]:
     if rows_of(batch).media is not None and not strategy.takes_media:
-        raise StrategyError(f"these rows show images, and {type(strategy).__name__} takes none")
+        raise StrategyError(f"these rows contain images, which {type(strategy).__name__} does not support")
     return [pad(batch, group, limits.round_to) for group in groups]
 
 

@@ -64,7 +64,7 @@ def _known(directory: Path, name: str, tasks: NumberedTasks) -> Iterator[tuple[T
         if task.task_id == recorded.task_id:
             yield task, recorded
         else:
-            logger.warning("group %d was of task %s: it is sampled again", recorded.group_id, recorded.task_id)
+            logger.warning("group %d of task %s is sampled again", recorded.group_id, recorded.task_id)
 
 
 def _recorded(group: TrajectoryGroup) -> RecordedGroup:

@@ -105,7 +105,7 @@ class ScoreStrategy(Strategy):
     def lessons(self, micro_batches: Sequence[MicroBatch], told: Distillation) -> list[torch.Tensor]:
         """What a teacher tells of the response tokens of each micro batch, without gradient, float32 [tokens, numbers
         of each], on the CPU (roll/models/lessons.py)."""
-        raise StrategyError(f"{type(self).__name__} tells a student nothing")
+        raise StrategyError(f"{type(self).__name__} does not support students")
 
     def teacher_head(self, told: Distillation) -> TeacherHead | None:
         """What makes a distribution of the hidden states that `lessons` tells, on rank 0. Collective."""
@@ -115,7 +115,7 @@ class ScoreStrategy(Strategy):
         """Numbers of whole rows without gradient, float32 [B, labels] per micro batch, on the CPU. StrategyError if the
         model has no sequence-classification head."""
         raise StrategyError(
-            f"{type(self).__name__} gives no numbers to whole rows; hf_infer, deepspeed_infer and fsdp2_infer do"
+            f"{type(self).__name__} does not score whole rows; hf_infer, deepspeed_infer and fsdp2_infer do"
         )
 
 
@@ -129,7 +129,7 @@ class TrainStrategy(ScoreStrategy):
     def learn_from(self, told: Distillation, head: TeacherHead | None) -> None:
         """Prepares for micro batches with a teacher's targets. `head`: the teacher's, if the targets are hidden
         states."""
-        raise StrategyError(f"{type(self).__name__} learns from no teacher")
+        raise StrategyError(f"{type(self).__name__} does not learn from a teacher")
 
     @abstractmethod
     def train_step(

@@ -16,16 +16,16 @@ from roll.configs.problems import Problem
 from roll.configs.roles import ACTOR_INFER
 
 OFF: tuple[Any, ...] = (False, "", {}, [])
-_CHECKPOINT = "trainers send weights in bf16 or fp32, and it wants them quantised"
+_CHECKPOINT = "trainers send weights in bf16 or fp32, but it expects quantised ones"
 _FEWER_BITS = "log-probs of numbers with fewer bits are not checked here"
 _STATE = "log-probs from a state that is kept otherwise are not checked here"
 _DRAFTS = "log-probs and seeds of drafted tokens are not checked here, and the drafter's weights would grow stale"
 _STALE = "keys and values that are kept outside of the engine would outlive a weight update"
-_EXPERTS = "weight updates do not follow experts that are moved or copied"
+_EXPERTS = "weight updates do not reach experts that are moved or copied"
 _OTHER_WEIGHTS = "weight updates do not reach weights that are kept elsewhere"
 _OTHER_DISTRIBUTION = "it changes the distribution, which the trainer's log-probs would not know"
-_NO_STRUCTURE = "requests ask for no structure, so that it would change nothing or what is sampled"
-_ANOTHER_MODEL = "trainers would have another model: set the key of model_args"
+_NO_STRUCTURE = "requests need no structured output, so it would either do nothing or change the samples"
+_ANOTHER_MODEL = "trainers would use another model: set it in model_args"
 _FORM = "set model_args.model_config_kwargs, which trainers read as well"
 
 
@@ -49,13 +49,13 @@ ONLINE_FP8 = ("fp8_per_tensor", "fp8_per_block", "fp8_per_channel")
 VLLM: Mapping[str, Rule] = {
     "model": Rule("set model_args.model_name_or_path", ()),
     "tokenizer": Rule("set model_args.tokenizer_path", ()),
-    "worker_extension_cls": Rule("weight updates need ours", ()),
+    "worker_extension_cls": Rule("weight updates need the one that roll sets", ()),
     "logprobs_mode": Rule("log-probs must be those of the distribution that was sampled from (processed_logprobs)", ()),
-    "data_parallel_size": Rule("more devices in device_mapping give more engines", (1,)),
+    "data_parallel_size": Rule("add devices to device_mapping for more engines", (1,)),
     "max_lora_rank": Rule("it follows actor_train.model_args.lora_rank", ()),
     "max_loras": Rule("the policy's adapter is the only one", (1,)),
     "max_cpu_loras": Rule("the policy's adapter is the only one", (1,)),
-    "lora_target_modules": Rule("the engine would leave adapters out that are trained"),
+    "lora_target_modules": Rule("the engine would ignore some of the trained adapters"),
     "dtype": Rule("set model_args.dtype", ("auto",), dtype_names=True),
     "quantization": Rule(f"{_CHECKPOINT}; {', '.join(ONLINE_FP8)} quantise what is sent", OFF + ONLINE_FP8),
     "kv_cache_dtype": Rule(_FEWER_BITS, ("auto",), dtype_names=True),
@@ -80,8 +80,8 @@ VLLM: Mapping[str, Rule] = {
     "tokenizer_mode": Rule(_ANOTHER_MODEL, ("auto", "hf", "slow")),
     "skip_tokenizer_init": Rule("stop strings need the tokenizer"),
     "enable_return_routed_experts": Rule("actor_train.router_replay.mode: R3 has SGLang do it"),
-    "enable_trace_replay": Rule("samples would be those of a trace"),
-    "weight_transfer_config": Rule("weight updates go by the worker's own extension"),
+    "enable_trace_replay": Rule("samples would come from a trace"),
+    "weight_transfer_config": Rule("weight updates use the worker's own extension"),
     "default_mm_loras": Rule("the policy's adapter is the only one"),
 }
 
@@ -89,16 +89,16 @@ SGLANG: Mapping[str, Rule] = {
     "model_path": Rule("set model_args.model_name_or_path", ()),
     "tokenizer_path": Rule("set model_args.tokenizer_path", ()),
     "device": Rule("the role's device_mapping says", ()),
-    "dp_size": Rule("more devices in device_mapping give more engines", (1,)),
+    "dp_size": Rule("add devices to device_mapping for more engines", (1,)),
     "pp_size": Rule("weight updates reach the first pipeline stage only; use tp_size", (1,)),
     "nnodes": Rule("an engine stays on one node", (1,)),
     "node_rank": Rule("an engine stays on one node", (0,)),
     "skip_tokenizer_init": Rule("stop strings need the tokenizer", (False,)),
-    "tokenizer_worker_num": Rule("requests enter by the worker's own process", (1,)),
+    "tokenizer_worker_num": Rule("requests are sent from the worker's own process", (1,)),
     "sampling_backend": Rule("only this one draws every sample from its own seed", ("pytorch",)),
     "allow_auto_truncate": Rule("an over-long prompt is refused", (False,)),
     "enable_weights_cpu_backup": Rule("weights that did not change are not sent again after an offload", (True,)),
-    "disaggregation_mode": Rule("an engine prefills and decodes itself", ("null",)),
+    "disaggregation_mode": Rule("an engine must both prefill and decode", ("null",)),
     "enable_return_routed_experts": Rule("actor_train.router_replay.mode: R3 does", (False,)),
     "enable_lora": Rule("weight updates send whole weights", (False,)),
     "lora_paths": Rule("weight updates send whole weights"),
@@ -191,7 +191,7 @@ def refusals(rules: Mapping[str, Rule], role_name: str, role: WorkerConfig) -> I
         yield Problem(f"{at}.{key} cannot be set: {rules[key].reason}.{rest}", (f"{at}.{key}",))
     if role.strategy_config.get("load_format") == "dummy" and role_name != ACTOR_INFER.name:
         yield Problem(
-            f"{at}.load_format: dummy begins with random weights, and no trainer sends others to {role_name}. Remove "
+            f"{at}.load_format: dummy starts with random weights, and no trainer sends weights to {role_name}. Remove "
             "it.",
             (f"{at}.load_format",),
         )

@@ -105,7 +105,7 @@ class ModelScoreStrategy(ScoreStrategy):
     @torch.no_grad()
     def row_scores(self, micro_batches: Sequence[MicroBatch]) -> list[torch.Tensor]:
         if not isinstance(self.model.module, SequenceModel):
-            raise StrategyError(f"{self.context.role} has no sequence-classification head and gives rows no numbers")
+            raise StrategyError(f"{self.context.role} has no sequence-classification head and does not score rows")
         forward, batches = self.model.module, self._batches(micro_batches)
         outputs = [forward(batch.input_ids, batch.lengths, self._whole_rows(batch)).cpu() for batch in batches]
         return outputs[: len(micro_batches)]
@@ -246,7 +246,7 @@ class ModelScoreStrategy(ScoreStrategy):
             for key, why in obstacles(self.role, isinstance(self, TrainStrategy)).items():
                 raise tree_refusal(f"{key}: {why}")
             if self.context.device.type != "cpu":
-                raise tree_refusal(f"it runs on {self.context.device.type}, and trees on CPUs alone")
+                raise tree_refusal(f"it runs on {self.context.device.type}, and prefix sharing works on CPUs only")
             use_packed_attention(pretrained, is_shared=True)
             with self._ready_to_score(), self._without_dropout():
                 check_packs(self.model, self.context.device)

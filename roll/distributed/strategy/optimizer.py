@@ -112,6 +112,6 @@ def not_finite(role: str, norm: float, weights: str = "untouched") -> StrategyEr
     it out silently would hide a fault in loss, data or model."""
     return StrategyError(
         f"{role}: the gradient is not finite (norm {norm:g}); the weights are {weights}. Resume from the newest "
-        "checkpoint with a lower learning_rate, a lower max_grad_norm or rewards on a smaller scale, after a look at "
-        "the rewards, actor/ratio_max and train_infer/log_prob_diff_max of the last steps."
+        "checkpoint with a lower learning_rate, a lower max_grad_norm or rewards on a smaller scale, and check the "
+        "rewards, actor/ratio_max and train_infer/log_prob_diff_max of the last steps."
     )

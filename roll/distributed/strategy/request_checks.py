@@ -12,7 +12,7 @@ def check_request(request: GenerationRequest, limit: int, limit_key: str) -> Non
     num_prompt, sampling = len(request.prompt_ids), request.sampling
     what = f"request {request.request_id}"
     if num_prompt == 0 or request.num_samples < 1:
-        raise StrategyError(f"{what} has an empty prompt or asks for no sample")
+        raise StrategyError(f"{what} has an empty prompt or requests no sample")
     if num_prompt + sampling.max_new_tokens > limit:
         raise StrategyError(
             f"{what}: prompt of {num_prompt} + max_new_tokens {sampling.max_new_tokens} > {limit_key} {limit}. Shorten "

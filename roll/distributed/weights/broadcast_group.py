@@ -59,8 +59,8 @@ class BroadcastGroup:
                     raise self._abandoned()
                 if time.monotonic() > deadline:
                     raise StrategyError(
-                        f"broadcast group {self.spec.name!r}: {present} of {self.spec.world_size} members are there "
-                        f"after {timeout_s:g} s"
+                        f"broadcast group {self.spec.name!r}: {present} of {self.spec.world_size} members joined "
+                        f"within {timeout_s:g} s"
                     )
                 time.sleep(_LONGEST_PAUSE_S)
                 present = self._store.add(members, 0)
@@ -68,7 +68,7 @@ class BroadcastGroup:
             raise self._abandoned() from error
 
     def _abandoned(self) -> StrategyError:
-        return StrategyError(f"broadcast group {self.spec.name!r}: its sender has given it up, or is gone")
+        return StrategyError(f"broadcast group {self.spec.name!r}: its sender has closed it, or has ended")
 
     def start_broadcast(self, flat: torch.Tensor) -> torch.distributed.Work:
         """Begins to send (rank 0) or to fill `flat`, on `self.device`; `.wait()` ends it."""

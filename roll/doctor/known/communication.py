@@ -6,7 +6,7 @@ ROWS = (
     KnownError(
         "NCCL finds no network interface",
         r"Bootstrap : no socket interface found|no NCCL_SOCKET_IFNAME interface found",
-        "No interface of this node has the name that was given.",
+        "No interface of this node has that name.",
         "network_interface",
         "Name one that every node has (`ip -br addr`); docs/network.md",
     ),
@@ -20,9 +20,9 @@ ROWS = (
     KnownError(
         "NCCL cannot reach another node",
         r"NCCL WARN .*(?:Connection refused|Connection timed out|No route to host)|ncclRemoteError",
-        "The nodes see each other on another interface, or a firewall is between them.",
+        "The nodes reach each other on another interface, or a firewall blocks them.",
         "network_interface",
-        "Name the interface of the cluster's network; system_envs.NCCL_DEBUG: INFO shows which one is taken",
+        "Name the interface of the cluster's network; system_envs.NCCL_DEBUG: INFO shows which one is used",
     ),
     KnownError(
         "NCCL failed in a call to the system or to CUDA",
@@ -34,14 +34,14 @@ ROWS = (
     KnownError(
         "a collective operation took longer than allowed",
         r"Watchdog caught collective operation timeout",
-        "One rank waited for others that died, hang, or still work: uneven rows, a slow disk at a checkpoint.",
+        "One rank waited for others that died, hang, or are still busy: uneven rows, or a slow disk at a checkpoint.",
         "<role>.backend_timeout",
         "See which rank's log stops first and why; raise it (minutes) where ranks are merely slow",
     ),
     KnownError(
-        "ranks did not meet in time",
+        "ranks did not connect in time",
         r"wait timeout after \d+ms|DistStoreError|timed out after \d+ seconds waiting for clients",
-        "Not all ranks came to the meeting point: one failed before, or cannot reach it.",
+        "Not all ranks reached the rendezvous: one failed before it, or cannot connect.",
         "network_interface",
         "Look for another role's or rank's error first; then the interface (docs/network.md)",
         follows=True,
@@ -57,8 +57,8 @@ ROWS = (
     KnownError(
         "a port is taken",
         r"Address already in use|EADDRINUSE|errno: 98\b",
-        "Another process listens there: another run, or what one left behind.",
+        "Another process listens there: another run, or a process that one left behind.",
         "ss -ltnp",
-        "It shows who; end it, or choose another port where the YAML names one (tracker_kwargs)",
+        "It shows which one. End it, or choose another port where the YAML names one (tracker_kwargs)",
     ),
 )

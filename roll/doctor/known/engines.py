@@ -6,9 +6,9 @@ ROWS = (
     KnownError(
         "vLLM has no room for a key-value cache",
         r"No available memory for the cache blocks",
-        "Weights and activations take all of the share of the GPU that the engine may use.",
+        "Weights and activations fill the engine's share of the GPU.",
         f"{ENGINE}.gpu_memory_utilization",
-        "Raise it, give the engine more GPUs (tensor_parallel_size), or free the GPU of others",
+        "Raise it, give the engine more GPUs (tensor_parallel_size), or end other processes on the GPU",
     ),
     KnownError(
         "vLLM's key-value cache holds no whole sequence",
@@ -25,16 +25,16 @@ ROWS = (
         "Lower prompt_length or response_length; rope_scaling in model_config_kwargs where the model is meant for it",
     ),
     KnownError(
-        "vLLM finds its GPU taken",
+        "vLLM's GPU is in use",
         r"Free memory on device .* on startup is less than|is less than desired GPU memory utilization",
         "Another role, another run or a process left behind holds memory on this GPU.",
         f"{ENGINE}.gpu_memory_utilization",
-        "End what `nvidia-smi` lists, lower the share, or give the engine devices of its own",
+        "End the processes that `nvidia-smi` lists, lower the share, or give the engine devices of its own",
     ),
     KnownError(
         "heads do not divide among the GPUs of an engine",
         r"attention heads \(\d+\) must be divisible by tensor parallel size",
-        "Tensor parallelism gives each GPU whole heads.",
+        "Tensor parallelism needs whole heads on each GPU.",
         f"{ENGINE}.tensor_parallel_size",
         "Take a divisor of the number of heads, also in num_gpus_per_worker",
     ),
@@ -48,14 +48,14 @@ ROWS = (
     KnownError(
         "SGLang cannot capture its CUDA graphs",
         r"Capture cuda graph failed",
-        "Graphs are made after the cache took its share, and what is left is too small for them.",
+        "Graphs are captured after the cache is allocated, and the remaining memory is too small for them.",
         f"{ENGINE}.mem_fraction_static",
         "Lower it, set cuda_graph_max_bs_decode smaller, or disable_cuda_graph: true",
     ),
     KnownError(
         "an engine did not start",
         r"Engine core initialization failed|Rank \d+ scheduler died",
-        "A process of the engine ended; why stands above this line, or in the file of the engine's worker.",
+        "A process of the engine ended. The cause is above this line, or in the file of the engine's worker.",
         "<logging_dir>/workers",
         "Look for the first error of actor_infer there",
         follows=True,

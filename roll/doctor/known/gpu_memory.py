@@ -8,7 +8,7 @@ ROWS = (
     KnownError(
         "out of GPU memory at the first update",
         _OOM,
-        "The optimizer's states are made at the first step, two of the weights' size in fp32, and have no room.",
+        "The optimizer's states are allocated at the first step (twice the weights in fp32), and do not fit.",
         f"{TRAINER}.zero_optimization",
         "A higher stage, offload_optimizer (FSDP2: optimizer_offload), more devices, or LoRA (docs/lora.md)",
         near=r"_init_group|exp_avg|optimizer\.step\(|_take_model_step",
@@ -16,9 +16,9 @@ ROWS = (
     KnownError(
         "out of GPU memory while a role starts",
         _OOM,
-        "Its weights do not fit beside what is on the GPU already: other roles, another run.",
+        "Its weights do not fit beside those of other roles, or another run, on the GPU.",
         "<role>.device_mapping",
-        "`nvidia-smi` shows who is there; more devices for the role, or a strategy that divides weights",
+        "`nvidia-smi` shows the processes; more devices for the role, or a strategy that divides weights",
         near=r"failed in setup|\bin setup\b",
     ),
     KnownError(
@@ -32,7 +32,7 @@ ROWS = (
     KnownError(
         "out of GPU memory when a role gets its GPU back",
         _OOM,
-        "What another role left on a shared GPU takes the room that this one had.",
+        "Another role left memory on a shared GPU that this role needs.",
         f"{ENGINE}.gpu_memory_utilization",
         "A smaller share for the engine (sglang: mem_fraction_static), or devices of its own in device_mapping",
         near=r"load_states|wake_up|resume_memory_occupation",
@@ -65,7 +65,7 @@ ROWS = (
     KnownError(
         "out of GPU memory",
         _OOM,
-        "More was asked for than was free; other processes on the GPU count.",
+        "The allocation was larger than the free memory; other processes on the GPU count too.",
         "roll plan CONFIG.yaml gpu_memory_gb=...",
         "It shows which role needs what, phase by phase, and what makes it smaller",
     ),

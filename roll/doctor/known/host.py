@@ -5,33 +5,33 @@ from roll.doctor.known.row import SHM, KnownError
 ROWS = (
     # the host
     KnownError(
-        "a worker died, and Ray does not know of what",
+        "a worker died, and Ray does not know why",
         r"There are some potential root causes|Worker unexpectedly exits with a connection error",
-        "It was killed from outside, mostly by the kernel for want of memory, or crashed in native code.",
+        "It was killed from outside (mostly by the kernel, out of memory), or crashed in native code.",
         "<logging_dir>/workers",
-        "Its last words stand there; `dmesg | grep -i oom` tells of the kernel",
+        "Its last output is there; `dmesg | grep -i oom` shows whether the kernel killed it",
     ),
     KnownError(
-        "a process was killed for want of memory",
+        "a process was killed, out of memory",
         r"Out of memory: Killed process|oom-kill|killed due to (?:memory pressure|the node running low on memory)"
         r"|\(OOM\)|exit(?:ed with)? ?code:? -9\b|exitcode:? -9\b|signal 9\b|SIGKILL",
         "The host, or the container's limit, was out of memory, and the kernel or Ray killed a process.",
         "host_memory_gb",
-        "`dmesg | grep -i oom` confirms; `roll plan` counts with it; less offloading, fewer workers (world_size)",
+        "`dmesg | grep -i oom` confirms it, and `roll plan` checks it; use less offloading, fewer workers (world_size)",
     ),
     KnownError(
         "shared memory is full",
         r"Bus error|SIGBUS|signal 7\b|insufficient shared memory",
-        "A process wrote to /dev/shm where nothing was left.",
+        "A process wrote to /dev/shm, which is full.",
         "/dev/shm",
-        f"{SHM}; remove what ended runs left there",
+        f"{SHM}; remove files of ended runs there",
     ),
     KnownError(
         "shared memory is full",
         r"No space left on device",
         "Ray's objects and buckets of weights lie in /dev/shm.",
         "/dev/shm",
-        f"{SHM}; remove what ended runs left there",
+        f"{SHM}; remove files of ended runs there",
         near=r"/dev/shm|shared memory|psm_|plasma",
     ),
     KnownError(
@@ -74,14 +74,14 @@ ROWS = (
         "a GPU failed",
         r"uncorrectable ECC|NVRM: Xid|CUDA error: (?:an illegal memory access|unspecified launch failure)"
         r"|fallen off the bus",
-        "Broken hardware, or a kernel that wrote where it must not.",
+        "Broken hardware, or a kernel that wrote to a wrong address.",
         "nvidia-smi -q -d ECC",
-        "`dmesg | grep -i xid`; on one and the same GPU again: leave it out of device_mapping",
+        "`dmesg | grep -i xid`; if it is always the same GPU, leave it out of device_mapping",
     ),
     KnownError(
         "an index outside its table, on the GPU",
         r"device-side assert triggered",
-        "Mostly a token id beyond the embedding: a tokenizer that is not the model's.",
+        "Mostly a token id beyond the embedding, from a tokenizer that is not the model's.",
         "<role>.model_args.tokenizer_path",
         "Compare vocabulary and vocab_size; system_envs.CUDA_LAUNCH_BLOCKING: 1 names the place",
     ),

@@ -9,7 +9,7 @@ ROWS = (
         r"Check batch related parameters\. train_batch_size is not equal",
         "The sizes of a batch are set by the run from its own keys.",
         f"{TRAINER}.train_batch_size",
-        "Remove it, and what is like it; rows of an update follow from training_args",
+        "Remove it and similar keys; the rows of an update follow from training_args",
     ),
     KnownError(
         "DeepSpeed: fp16 overflows at every step",
@@ -48,16 +48,16 @@ ROWS = (
         "Accept its terms on the hub, then `hf auth login`, or system_envs.HF_TOKEN; a local directory needs neither",
     ),
     KnownError(
-        "the hub is not reached",
+        "the hub cannot be reached",
         r"OfflineModeIsEnabled|outgoing traffic has been disabled|We couldn't connect to 'https?://",
-        "This machine is offline, or told to be, and its cache lacks what is asked for.",
+        "This machine is offline, or set to be, and its cache lacks the files.",
         "pretrain",
         "Download it elsewhere (`hf download`) and name the directory; unset HF_HUB_OFFLINE where there is a network",
     ),
     KnownError(
-        "a model's files are not whole",
+        "a model's files are incomplete",
         r"does not appear to have a file named|SafetensorError|Error while deserializing header",
-        "A download broke off, or the directory is not that of a model.",
+        "A download was interrupted, or the directory is not a model's.",
         "pretrain",
         "Compare with the hub's list of files; `hf download` again",
     ),
@@ -65,7 +65,7 @@ ROWS = (
     KnownError(
         "a package is missing",
         r"ModuleNotFoundError: No module named|FlashAttention\d? has been toggled on, but it cannot be used",
-        "It is of an extra that is not installed, or beside a YAML that another folder has.",
+        "It belongs to an extra that is not installed, or is beside a YAML in another folder.",
         'pip install -e ".[...]"',
         "`roll doctor CONFIG.yaml` names the extra (deepspeed, megatron, vllm, sglang, flash-attn ...)",
     ),
@@ -79,7 +79,7 @@ ROWS = (
     KnownError(
         "Ray's token is missing or wrong",
         r"InvalidAuthToken|ray\.exceptions\.AuthenticationError",
-        "The cluster at RAY_ADDRESS asks for a token.",
+        "The cluster at RAY_ADDRESS requires a token.",
         "RAY_AUTH_TOKEN",
         "RAY_AUTH_MODE=token and the cluster's token; docs/network.md",
     ),

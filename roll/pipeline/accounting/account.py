@@ -105,7 +105,7 @@ class Account:
             return
         path, notes = self._directory / TRACE_FILE, {}
         if self.spans.num_lost:
-            notes = {"lost": f"{self.spans.num_lost} older events, for which there was no room"}
+            notes = {"lost": f"{self.spans.num_lost} older events, for which there was no space"}
         try:
             write_chrome_trace(path, self.spans.events(), notes)
         except OSError as error:

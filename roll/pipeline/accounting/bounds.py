@@ -49,23 +49,35 @@ def bound_of(metrics: Mapping[str, float]) -> Bound | None:
 def _text(cause: str, share: float, bubble: float, phases: Mapping[str, float], metrics: Mapping[str, float]) -> str:
     if cause in ("rollout", "training") and bubble < _CROWDED:
         what = "sampling" if cause == "rollout" else "training"
-        return f"devices are busy {1 - bubble:.0%}, most of it {what} ({share:.0%}): more devices, or less to compute"
+        return (
+            f"devices are busy {1 - bubble:.0%} of the time, mostly {what} ({share:.0%}): use more devices, or compute "
+            "less"
+        )
     match cause:
         case "rollout":
             return _rollout_text(share, metrics)
         case "rewards":
-            return f"all wait {share:.0%} for rewards after the rollout: more devices or processes for them"
+            return (
+                f"all roles wait {share:.0%} of the time for rewards after the rollout: use more devices or processes "
+                "for them"
+            )
         case "training" if "rollout" not in phases:
             return f"training takes {share:.0%}, on devices that are busy {1 - bubble:.0%}: see the trace"
         case "training":
-            return f"engines wait {share:.0%} for training: more training devices, or {_AHEAD}"
+            return f"engines wait {share:.0%} of the time for training: use more training devices, or {_AHEAD}"
         case "weights":
-            return f"all wait {share:.0%} for weights to reach the engines: model_update_frequency, weight_sync_route"
+            return (
+                f"all roles wait {share:.0%} of the time for weights to reach the engines: model_update_frequency, "
+                "weight_sync_route"
+            )
         case "validation":
-            return f"validation takes {share:.0%}: a larger eval_steps, or fewer rows"
+            return f"validation takes {share:.0%} of the time: use a larger eval_steps, or fewer rows"
         case "checkpoint":
-            return f"checkpoints take {share:.0%}: a larger save_steps, or a faster disk"
-    return f"devices wait {share:.0%} for the driver: larger batches; the trace shows for what (profiler_timeline)"
+            return f"checkpoints take {share:.0%} of the time: use a larger save_steps, or a faster disk"
+    return (
+        f"devices wait {share:.0%} of the time for the driver: use larger batches; the trace shows the reason "
+        "(profiler_timeline)"
+    )
 
 
 def _rollout_text(share: float, metrics: Mapping[str, float]) -> str:
@@ -73,8 +85,8 @@ def _rollout_text(share: float, metrics: Mapping[str, float]) -> str:
     slowest = max(busy, key=lambda name: busy[name], default="")
     if slowest and busy[slowest] >= _REWARDS_BIND * share:
         domain = slowest.removeprefix("busy/").removesuffix("_fraction")
-        return f"all wait {share:.0%} for rollouts, whose rewards are busy: raise {domain}.world_size"
-    return f"trainer waits {share:.0%}: more rollout devices, or {_AHEAD}"
+        return f"all roles wait {share:.0%} of the time for rollouts, whose rewards are busy: raise {domain}.world_size"
+    return f"the trainer waits {share:.0%} of the time: use more rollout devices, or {_AHEAD}"
 
 
 class BoundNotice:

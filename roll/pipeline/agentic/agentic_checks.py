@@ -43,9 +43,7 @@ def agentic_warnings(config: AgenticConfig) -> list[str]:
     found: list[str] = []
     validation = config.val_env_manager.model_fields_set if config.val_env_manager is not None else frozenset()
     if "max_env_num_per_worker" in validation:
-        found.append(
-            "val_env_manager.max_env_num_per_worker does nothing: validation plays in the processes of the training."
-        )
+        found.append("val_env_manager.max_env_num_per_worker does nothing: validation uses the training's processes.")
     for name in ("max_traj_per_env", "group_filter_cls"):
         if name in validation:
             found.append(f"val_env_manager.{name} does nothing: every episode of a validation is played and counts.")
@@ -56,7 +54,7 @@ def agentic_warnings(config: AgenticConfig) -> list[str]:
         found += unused_filter_keys(config, "group_filter_cls")
     if config.batch_adjust_mode != "padding":
         found.append(
-            f"batch_adjust_mode: {config.batch_adjust_mode} repeats or leaves out samples, which biases the gradient; "
+            f"batch_adjust_mode: {config.batch_adjust_mode} repeats or drops samples, which biases the gradient; "
             "padding does not."
         )
     plan = role_train_plan(config, "actor_train", config.actor_train)
@@ -70,7 +68,7 @@ def agentic_warnings(config: AgenticConfig) -> list[str]:
     found += [*env_warnings(config), *switched_off(config, AGENTIC)]
     unplayed = sorted(set(config.custom_envs) - set(played(config)))
     if unplayed:
-        found.append(f"custom_envs: nothing plays {', '.join(unplayed)} (see tags of the env managers).")
+        found.append(f"custom_envs: {', '.join(unplayed)} is in no tags of an env manager, so it is not used.")
     return found
 
 
@@ -107,9 +105,7 @@ def _manager_problems(
     """Checks one section of environments."""
     yield from _tag_problems(config, at, manager)
     if manager.worker_cls not in (None, *ENV_WORKERS):
-        yield Problem(
-            f"{at}.worker_cls: {manager.worker_cls} has no counterpart here. Remove it.", (f"{at}.worker_cls",)
-        )
+        yield Problem(f"{at}.worker_cls: {manager.worker_cls} is not supported. Remove it.", (f"{at}.worker_cls",))
     if manager.device_mapping is not None:
         yield Problem(
             f"{at}.device_mapping: environments run on the CPU. Remove it; see {at}.max_env_num_per_worker.",
@@ -208,8 +204,8 @@ def _seed_problems(config: AgenticConfig) -> Iterator[Problem]:
         if train[0] < val[1] and val[0] < train[1]:
             yield Problem(
                 f"train_env_manager.env_seeds [{train[0]}, {train[1]}) and {one.at}.env_seeds [{val[0]}, {val[1]}) "
-                f"overlap in [{max(train[0], val[0])}, {min(train[1], val[1])}): the validation would show what was "
-                "trained on. Give them separate ranges, or neither.",
+                f"overlap in [{max(train[0], val[0])}, {min(train[1], val[1])}): the validation would use tasks that "
+                "were trained on. Give them separate ranges, or set neither.",
                 ("train_env_manager.env_seeds", f"{one.at}.env_seeds"),
             )
             return
@@ -224,8 +220,8 @@ def _algorithm_problems(config: AgenticConfig) -> Iterator[Problem]:
     whole = [tag for tag, env in trained.items() if env.env_manager_cls in (TRAJECTORY, PROXY)]
     if config.estimator.needs_greedy:
         yield Problem(
-            f"adv_estimator: {estimator} compares with the greedy answer to a prompt, and an environment has episodes. "
-            "Choose grpo, or agentic_reinforce.",
+            f"adv_estimator: {estimator} compares with the greedy response to a prompt, but environments have "
+            "episodes. Choose grpo, or agentic_reinforce.",
             ("adv_estimator",),
         )
     if config.estimator.steps_only and whole:
@@ -239,7 +235,7 @@ def _algorithm_problems(config: AgenticConfig) -> Iterator[Problem]:
         at = f"custom_envs.{steps[0]}.env_manager_cls"
         yield Problem(
             f"adv_estimator: {estimator} values the tokens of a conversation, but {at} is "
-            f"{trained[steps[0]].env_manager_cls}: its samples end before the conversation does. Set it to "
+            f"{trained[steps[0]].env_manager_cls}: its samples end before the conversation ends. Set it to "
             f"{TRAJECTORY}, or choose another estimator.",
             ("adv_estimator", at),
         )
@@ -295,6 +291,8 @@ def _length_problems(config: AgenticConfig) -> Iterator[Problem]:
 def _chat_template_problems(name: str) -> Iterator[Problem]:
     key = "actor_train.data_args.template"
     if name == PLAIN or (name in FORMS and not FORMS[name].has_turns):
-        yield Problem(f"{key}: {name} knows no turns. Use native, or the path of a Jinja chat template.", (key,))
+        yield Problem(
+            f"{key}: {name} does not support several turns. Use native, or the path of a Jinja chat template.", (key,)
+        )
     elif (wrong := template_name_problem(name, key)) is not None:
         yield Problem(f"{wrong}.", (key,))

@@ -29,13 +29,15 @@ Make = Callable[[], Any]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 if everything holds, 1 with the list of what does not, 2 if there is no such environment."""
-    about = "Tries an environment against the contract, with random actions."
+    about = "Tests an environment against its contract, with random actions."
     parser = argparse.ArgumentParser(prog="roll check-env", description=about, allow_abbrev=False)
     parser.add_argument("env", help="package.module:Class, or the name of a shipped environment")
     parser.add_argument("settings", nargs="*", default=[], metavar="key=value", help="arguments of its constructor")
     parser.add_argument("--config_path", type=Path, default=Path(), help="folder of the YAML, if the class is there")
     parser.add_argument("--episodes", type=int, default=20)
-    parser.add_argument("--max_steps", type=int, default=MAX_STEPS, help="cut an episode off, as an env manager does")
+    parser.add_argument(
+        "--max_steps", type=int, default=MAX_STEPS, help="end an episode after so many steps, as an env manager does"
+    )
     given = parser.parse_args(arguments)
     add_folder(given.config_path.absolute())
     try:
@@ -102,7 +104,7 @@ def _played(make: Make, seed: int, max_steps: int) -> list[EnvStep]:
 def _episode_problems(env: Any, steps: Sequence[EnvStep]) -> Iterator[str]:
     last = steps[-1]
     if last.terminated and last.truncated:
-        yield "an episode is both terminated and truncated: it is over by its own rules, or cut off, not both"
+        yield "an episode is both terminated and truncated: it ends by its own rules, or is cut off, not both"
     for step in steps:
         for name, value in step.metrics.items():
             if not math.isfinite(value):
@@ -141,7 +143,7 @@ def _bears_nonsense(make: Make) -> Iterator[str]:
         try:
             checked_step(env.step(action))
         except Exception as error:
-            yield f"step({action[:20]!r}) fails: {type(error).__name__}: {error}; any text is a possible action"
+            yield f"step({action[:20]!r}) fails: {type(error).__name__}: {error}; every text is a possible action"
         _close(env)
 
 

@@ -70,7 +70,7 @@ def _program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     if env.env_manager_cls != PROXY:
         if given:
             yield Problem(
-                f"{at}.{given[0]} is for programs that ask over HTTP, but {manager} is {env.env_manager_cls}. Set it "
+                f"{at}.{given[0]} is for programs that call over HTTP, but {manager} is {env.env_manager_cls}. Set it "
                 f"to {PROXY}, or remove the key.",
                 (f"{at}.{given[0]}", manager),
             )
@@ -85,8 +85,8 @@ def _program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     if env.env_type != PROGRAM or env.env_config or env.tool_wrapper is not None:
         key = "tool_wrapper" if env.tool_wrapper is not None else "env_config" if env.env_config else "env_type"
         yield Problem(
-            f"{at}.{key} does nothing with {manager}: {PROXY}: the program has its world and its tools itself, and "
-            f"{at}.tasks says what it is to do. Remove it.",
+            f"{at}.{key} does nothing with {manager}: {PROXY}: the program brings its world and its tools itself, and "
+            f"{at}.tasks gives its tasks. Remove it.",
             (f"{at}.{key}", manager),
         )
     for key in ("agent", "tasks"):
@@ -127,7 +127,7 @@ def _type_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     if env.env_manager_cls not in MANAGERS:
         why = OTHER_MANAGERS.get(env.env_manager_cls.rpartition(".")[2], "")
         yield Problem(
-            f"{at}.env_manager_cls: {env.env_manager_cls} has no counterpart here{why}. Choose {', '.join(MANAGERS)}.",
+            f"{at}.env_manager_cls: {env.env_manager_cls} is not supported{why}. Choose {', '.join(MANAGERS)}.",
             (f"{at}.env_manager_cls",),
         )
     if is_plain(env):
@@ -173,7 +173,7 @@ def _pattern_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     try:
         pattern = regex.compile(env.action_pattern, regex.DOTALL)
     except regex.error as error:
-        yield Problem(f"{key}: {show(env.action_pattern)} is no regular expression: {error}.", (key,))
+        yield Problem(f"{key}: {show(env.action_pattern)} is not a regular expression: {error}.", (key,))
         return
     if pattern.groups < 1:
         yield Problem(
@@ -190,8 +190,8 @@ def _template_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     parts = {f"{at}.{name}": getattr(env, name) for name in STEP_TEMPLATES if getattr(env, name) is not None}
     if parts and "agent_template" in env.model_fields_set:
         yield Problem(
-            f"{at}: agent_template and {' and '.join(key.rpartition('.')[2] for key in parts)} both say what the user "
-            "message is. Keep one.",
+            f"{at}: agent_template and {' and '.join(key.rpartition('.')[2] for key in parts)} both set the user "
+            "message. Keep one.",
             (f"{at}.agent_template", *parts),
         )
         return
@@ -203,7 +203,7 @@ def _template_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     names = fields_of(env.template)
     key = next(iter(templates))
     if not set(OBSERVATIONS) & set(names):
-        yield Problem(f"{key} has no {{observation}}: the policy would not see where it is.", (key,))
+        yield Problem(f"{key} has no {{observation}}: the policy would not see the environment's state.", (key,))
 
 
 def _names(env: EnvConfig) -> Sequence[str]:
@@ -248,5 +248,5 @@ def env_warnings(config: AgenticConfig) -> Iterator[str]:
         if env.env_manager_cls == AGENT_NATIVE and given:
             yield (
                 f"custom_envs.{tag}: {', '.join(given)} {'do' if len(given) > 1 else 'does'} nothing with "
-                f"{AGENT_NATIVE}: the environment chooses the words, and gets whole answers."
+                f"{AGENT_NATIVE}: the environment writes the messages, and gets whole responses."
             )

@@ -40,7 +40,7 @@ class EnvManagerConfig(WorkerConfig):
         "Most episodes of one environment in a step, those of replaced groups included; -1 or 0: as many as it takes.",
         ge=-1,
     )
-    format_penalty: float = setting(0.0, "format_penalty of tags that have none of their own.")
+    format_penalty: float = setting(0.0, "format_penalty of tags that have no strategy_args of their own.")
     max_env_num_per_worker: int = setting(0, "Most environments in one process; 0: all in world_size processes.", ge=0)
     group_filter_cls: str | None = setting(
         None,

@@ -32,7 +32,7 @@ def fields_of(template: str) -> list[str]:
             continue
         if spec or conversion or not name.isidentifier():
             field = name + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "")
-            raise ValueError(f"{{{field}}} is no plain field; write {{{{ and }}}} for braces that are meant as such")
+            raise ValueError(f"{{{field}}} is not a plain field; write {{{{ and }}}} for literal braces")
         found.append(name)
     return found
 

@@ -26,10 +26,10 @@ class GapAlarm(StepPart):
         engines have these weights and rollouts are not recorded ones (`samples_anew`)."""
         self._threshold, self._runs_ahead, self._samples_anew = threshold, runs_ahead, samples_anew
         self._cause = (
-            "With kv_on_update: keep their tokens are sampled over keys and values of older weights: recompute has "
-            "none of these, and a lower learning_rate less of a difference"
+            "With kv_on_update: keep their tokens are sampled over keys and values of older weights: recompute avoids "
+            "that, and a lower learning_rate makes the difference smaller"
             if keeps_kv
-            else "Rollout engine and trainer do not agree about the sampled tokens: compare their dtypes and model "
+            else "Rollout engine and trainer disagree about the sampled tokens: compare their dtypes and model "
             "settings, or correct for it with train_infer_correction"
         )
         self._is_on = False
@@ -57,8 +57,10 @@ class LengthAlarm(StepPart):
     def __init__(self, drops_unfinished: bool):
         """`drops_unfinished`: groups that still run when a step has its own are given up for good."""
         self._causes = {
-            "rollout/filter_length_bias": "The filter drops long answers more often than short ones: look at the "
-            "thresholds of query_filter_config, or at group_filter_cls"
+            "rollout/filter_length_bias": (
+                "The filter drops long answers more often than short ones: check the thresholds of "
+                "query_filter_config, or group_filter_cls"
+            ),
         }
         if drops_unfinished:
             self._causes["rollout/length_bias"] = (
@@ -72,8 +74,8 @@ class LengthAlarm(StepPart):
     def look(self, metrics: Mapping[str, float]) -> None:
         for name in [name for name in self._causes if metrics.get(name, 1.0) < SHORT]:
             logger.warning(
-                "%s is %.2f: the trained answers are shorter than those that were begun, from which the policy learns "
-                "to be short. %s.",
+                "%s is %.2f: the trained responses are shorter than those that were started, so the policy learns to "
+                "write short ones. %s.",
                 name,
                 metrics[name],
                 self._causes.pop(name),
@@ -111,11 +113,12 @@ class CollapseAlarm(StepPart):
         self.without_signal = self.without_signal + 1 if causes else 0
         if causes and self.without_signal == self._num_steps:
             logger.warning(
-                "collapse: %s exactly 0 over the last %d steps (collapse_warning_steps), so nothing is learnt. Look at "
-                "the sample rollouts of step %d: are the answers sound, and does the reward find what it looks for? "
-                "Then at rollout/failed_fraction, rollout/response_length_mean, rollout/group_equal_rewards_fraction "
-                "and actor/entropy_mean. If the rewards fell to 0 at once, go on from an earlier checkpoint; if they "
-                "were never above, the tasks are too hard; if all are equal and high, the task is learnt.",
+                "collapse: %s exactly 0 over the last %d steps (collapse_warning_steps), so nothing is learned. Check "
+                "the sample rollouts of step %d: are the responses sensible, and does the reward find the answers in "
+                "them? Then check rollout/failed_fraction, rollout/response_length_mean, "
+                "rollout/group_equal_rewards_fraction and actor/entropy_mean. If the rewards fell to 0 suddenly, "
+                "resume from an earlier checkpoint. If they were always 0, the tasks are too hard. If all are equal "
+                "and high, the task is learned.",
                 causes,
                 self._num_steps,
                 step,
@@ -126,7 +129,7 @@ class CollapseAlarm(StepPart):
         found = frozenset(name for name, value in metrics.items() if not math.isfinite(value))
         if new := found - self._told:
             logger.warning(
-                "collapse: not finite at step %d: %s. Look at the rewards and at actor/ratio_max, "
+                "collapse: not finite at step %d: %s. Check the rewards and actor/ratio_max, "
                 "train_infer/log_prob_diff_max and critic/value_loss of the steps before: a lower learning_rate, a "
                 "smaller kl_loss_coef, or a reward on a smaller scale may help.",
                 step,

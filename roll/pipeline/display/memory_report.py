@@ -35,7 +35,7 @@ def memory_report(config: RunConfig, plan: RunPlan) -> MemoryReport:
     facts, missing = gather_facts(config, plan, gpu_bytes)
     if not facts:
         reasons = "; ".join(dict.fromkeys(reason.partition(": ")[2] for reason in missing))
-        return MemoryReport(f"Memory: not computed, it needs the config.json of a model of a known family ({reasons}).")
+        return MemoryReport(f"Memory: not computed. It needs the config.json of a model of a known family ({reasons}).")
     memory = memory_plan(plan.layout, facts, missing)
     if not memory.by_gpu:
         return MemoryReport("")

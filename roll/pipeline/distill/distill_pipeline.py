@@ -64,7 +64,7 @@ class DistillPipeline(RowPipeline):
         if top_k >= size:
             raise ConfigError(
                 f"logits_topk: {top_k} is the whole vocabulary, of {size} tokens, or more. Write logits_topk: full, "
-                "which tells all of it at less cost, or a smaller number."
+                "which costs less, or a smaller number."
             )
         return Distillation(divergence(self.config), size, top_k)
 

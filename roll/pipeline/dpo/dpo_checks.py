@@ -19,7 +19,7 @@ def dpo_problems(config: DPOConfig) -> Iterator[Problem]:
         )
     if config.ipo and config.label_smoothing:
         yield Problem(
-            f"label_smoothing: {config.label_smoothing:g} has no meaning with ipo: true, whose loss is bounded without "
+            f"label_smoothing: {config.label_smoothing:g} does nothing with ipo: true, whose loss is bounded without "
             "it. Remove one.",
             ("label_smoothing", "ipo"),
         )
@@ -28,7 +28,7 @@ def dpo_problems(config: DPOConfig) -> Iterator[Problem]:
 def dpo_warnings(config: DPOConfig) -> Iterator[str]:
     """Sections and keys without effect."""
     if config.reference is not None and config.reference_free:
-        yield "reference is not started: reference_free compares with nothing."
+        yield "reference is not started: reference_free compares with no model."
     if config.reference is not None and config.policy_is_reference:
         yield "reference is not started: with LoRA its log-probs are those of actor_train without its adapters."
     if config.policy_is_reference and config.actor_train.model_args.adapter_name_or_path is not None:

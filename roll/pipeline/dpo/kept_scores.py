@@ -40,7 +40,7 @@ class KeptLogProbs:
         """`found`: the log-probs of each row, by where it stands in `places`."""
         values = np.concatenate([found[row] for row in range(len(places))])
         if not np.isfinite(values).all():
-            raise StrategyError(f"the reference {self._model} gives log-probs that are not finite")
+            raise StrategyError(f"the reference {self._model} returns log-probs that are not finite")
         self._values[token_indices(self._rows.lengths, places)] = values
         self._is_there[places] = True
 
@@ -55,12 +55,12 @@ class KeptLogProbs:
     def load(self, directory: Path) -> None:
         """What was saved of the same rows. That of another model is left; a run without reference saved nothing."""
         if not (directory / FILE).is_file():
-            logger.warning("there is no %s: the log-probs of %s are computed anew", directory / FILE, self._model)
+            logger.warning("there is no %s: computing the log-probs of %s again", directory / FILE, self._model)
             return
         with np.load(directory / FILE, allow_pickle=False) as saved:
             if str(saved["model"]) != self._model:
                 logger.warning(
-                    "the log-probs in %s are those of %s, and are computed anew: the reference is %s now",
+                    "the log-probs in %s are from %s, but the reference is %s now: computing them again",
                     directory / FILE,
                     saved["model"],
                     self._model,

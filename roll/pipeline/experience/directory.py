@@ -135,7 +135,7 @@ class DirectoryBuffer(Buffer):
 
     def _read(self, number: int, path: Path | None) -> Experience:
         if path is None:
-            raise StorageError(f"group {number} is gone from {self._groups}: somebody else has removed it")
+            raise StorageError(f"group {number} is gone from {self._groups}: another process has removed it")
         try:
             return self._form.unpack(path.read_bytes())
         except Exception as error:  # whatever a damaged file makes of it
@@ -202,7 +202,7 @@ def _noted_in(path: Path, key: str, kind: type[T]) -> T:
     except (OSError, ValueError) as error:
         raise StorageError(f"experience.dir: {path} cannot be read: {error}") from error
     if not isinstance(found, kind):
-        raise StorageError(f"experience.dir: {path} cannot be read: it tells no {key}")
+        raise StorageError(f"experience.dir: {path} cannot be read: it has no {key}")
     return found
 
 

@@ -93,8 +93,8 @@ class ExperienceReader:
         if gone:
             raise ConfigError(
                 f"experience: {len(gone)} groups that steps after {steps_done} have trained on, or may train on, are "
-                f"gone from the buffer, such as {gone[0]}: a later checkpoint was saved. Go on from that "
-                "(resume_from_checkpoint: true), or start anew with another experience.dir."
+                f"gone from the buffer, such as {gone[0]}: a later checkpoint was saved. Resume from that "
+                "(resume_from_checkpoint: true), or start over with another experience.dir."
             )
         self._uses = uses
 
@@ -128,7 +128,7 @@ class ExperienceReader:
         if self._reading.keys.on_timeout == "fail":
             raise StorageError(
                 f"step {step + 1}: {there} after {seconds:.0f} s (experience.read_timeout_s, on_timeout: fail). Is the "
-                "explorer (mode: explore) under way, with the same experience.dir?"
+                "explorer (mode: explore) running, with the same experience.dir?"
             )
         logger.warning("step %d waits for the explorer: %s after %.0f s", step + 1, there, seconds)
 

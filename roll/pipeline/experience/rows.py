@@ -129,7 +129,9 @@ def _recorded(experience: Experience) -> RecordedGroup:
     group, rows = experience.group, []
     for row in group.trajectories:
         if row.media:
-            raise StorageError(f"group {group.group_id} shows pictures, which experience cannot hold. Use mode: both")
+            raise StorageError(
+                f"group {group.group_id} contains pictures, which experience cannot store. Use mode: both"
+            )
         rows.append(row)
     return RecordedGroup(group.group_id, group.task.task_id, tuple(rows), group.surplus, group.greedy_reward)
 
@@ -195,7 +197,7 @@ def _of_plain_rows(rows: Sequence[Mapping[str, Any]]) -> Experience:
 
 
 def _readable(text: str) -> str:
-    """Halves of characters, which UTF-8 cannot write, become question marks."""
+    """Halves of characters, which UTF-8 cannot encode, become question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -215,7 +217,7 @@ def _as_signed(rows: Sequence[dict[str, Any]]) -> Sequence[Mapping[str, Any]]:
     """Raises ValueError for rows that were not signed together."""
     digests = {row.pop("digest") for row in rows}
     if digests != {_digest(rows)}:
-        raise ValueError("its rows are not those of its digest")
+        raise ValueError("its rows do not match its digest")
     return rows
 
 

@@ -25,7 +25,7 @@ class Seat:
         except BlockingIOError as error:
             self._file.close()
             raise StorageError(
-                f"experience.dir: another process with mode: {mode} is at work in {directory}. Wait for its end, or "
+                f"experience.dir: another process with mode: {mode} is running in {directory}. Wait for its end, or "
                 "give this run another experience.dir."
             ) from error
         except OSError:  # a file system without locks

@@ -73,7 +73,9 @@ class SqliteDatabase:
         except FileNotFoundError:
             is_there = False
         if not is_there:
-            raise StorageError(f"experience: the database {self._path} is gone: somebody has removed or replaced it")
+            raise StorageError(
+                f"experience: the database {self._path} is gone: another process has removed or replaced it"
+            )
 
 
 class AlchemyDatabase:
@@ -180,7 +182,7 @@ class SqlBuffer(Buffer):
     def _read(self, execute: Execute, number: int) -> Experience:
         rows = execute(f"SELECT content FROM {_GROUPS} WHERE number = :number", {"number": number})
         if not rows or rows[0][0] is None:
-            raise StorageError(f"group {number} is gone from the table {_GROUPS}: somebody else has removed it")
+            raise StorageError(f"group {number} is gone from the table {_GROUPS}: another process has removed it")
         try:
             return self._form.unpack(bytes(rows[0][0]))
         except Exception as error:  # whatever damaged content makes of it

@@ -17,7 +17,7 @@ def check_tasks(tasks: Iterable[Task]) -> None:
     """Raises ConfigError for the first that a buffer could not give back as it is."""
     for task in tasks:
         if task.media:
-            raise ConfigError(f"mode: {task.task_id} shows pictures, which experience cannot hold. Use mode: both.")
+            raise ConfigError(f"mode: {task.task_id} contains pictures, which experience cannot store. Use mode: both.")
         if (reason := _unfit_field(task)) is not None:
             raise ConfigError(f"mode: {reason}. Write it as a text or a number in the data, or use mode: both.")
 
@@ -42,7 +42,7 @@ def _unfit_field(task: Task) -> str | None:
     spoken = ((f"messages[{i}]", dict(message)) for i, message in enumerate(task.messages))
     for name, value in (*task.payload.items(), *spoken):
         if (what := _unfit(value)) is not None:
-            return f"{name} of {task.task_id} holds {what}, which experience cannot hold"
+            return f"{name} of {task.task_id} holds {what}, which experience cannot store"
     return None
 
 

@@ -30,7 +30,7 @@ def mix_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     total = sum(rows.share for rows in mix.drawn.values())
     if total >= 1:
         told = " + ".join(f"{rows.share:g}" for rows in mix.drawn.values())
-        text = f"mix.rows: shares of {told} = {total:g} leave no room for what the policy samples. Lower them."
+        text = f"mix.rows: shares of {told} = {total:g} leave no room for the policy's samples. Lower them."
         yield Problem(text, tuple(shares))
     elif mix.drawn:
         samples = role_train_plan(config, "actor_train", config.actor_train).samples_per_update

@@ -54,7 +54,7 @@ class Chosen:
         """A table for people."""
         rows = [("operator", "rows", "taken", "why")]
         rows += [(step.name, str(step.rows), str(step.taken), step.why) for step in self.steps]
-        return [*table(rows), f"{len(self.kept)} of {self.steps[0].rows} rows are left"]
+        return [*table(rows), f"{len(self.kept)} of {self.steps[0].rows} rows remain"]
 
 
 def run_chain(

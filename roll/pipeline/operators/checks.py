@@ -37,7 +37,7 @@ def operator_problems(data_args: Mapping[str, DataArgs], learnt: str, answers: b
             text = f"{place}.args.part: rows of this run have no answers. Write prompt, or leave it out."
             yield Problem(text, (f"{at}.operators",))
         if known.compares and (at != learnt or not evaluated):
-            why = "there is no validation.data_args" if at == learnt else f"{learnt} is what is held against them"
+            why = "there is no validation.data_args" if at == learnt else f"{learnt} is what is compared with them"
             yield Problem(
                 f"{place}: {entry.name} compares with what the run is evaluated on, and {why}. Take it out, or give "
                 f"{'validation.data_args' if at == learnt else 'it to ' + learnt}.",

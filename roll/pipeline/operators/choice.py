@@ -125,15 +125,18 @@ def _result_lines(places: Places, key: str, read: Callable[[], ReadTexts]) -> It
     args = places.data_args[key]
     files = [_local_files(other, at) for at, other in [(key, args), *places.evaluation.items()]]
     if any(found is None for found in files):
-        yield "what each takes is said by a real run, before Ray starts: not all rows are in files of this machine."
+        yield "a real run reports what each drops, before Ray starts: not all rows are in files on this machine."
         return
     sources = files[0] or []
     try:
         chosen = KeptChoices(args.operators_cache).read(_name(places, key, sources))
         if chosen is None and not all(map(_is_quick, args.operators)):
-            yield "what each takes is said by a real run, before Ray starts: own code, models and tokens wait for it."
+            yield (
+                "a real run reports what each drops, before Ray starts: user code, models and tokens are used only "
+                "then."
+            )
         elif chosen is None and sum(path.stat().st_size for path in _paths(files)) > MAX_BYTES_IN_FULL:
-            yield "what each takes is said by a real run, before Ray starts: the files are large."
+            yield "a real run reports what each drops, before Ray starts: the files are large."
         else:
             yield from (chosen or _Choice(places, key, read(), None).run(sources)).lines()
     except ConfigError as error:

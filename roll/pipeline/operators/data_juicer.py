@@ -36,9 +36,7 @@ def run_op(rows: Sequence[OperatorRow], args: DataJuicerArgs, context: Context) 
         elif after == text:
             verdicts.append(None)
         elif args.column is None:
-            raise ConfigError(
-                f"{context.key}: {context.op} changes texts, so it has to be told whose: set args.column to a column"
-            )
+            raise ConfigError(f"{context.key}: {context.op} changes texts: set args.column to the column")
         else:
             verdicts.append({args.column: after})
     return verdicts

@@ -11,7 +11,7 @@ from roll.configs.data_operators import DeduplicateArgs
 from roll.pipeline.operators.row import Context, OperatorRow, Verdict
 from roll.pipeline.operators.words import ngrams, normalised, words
 
-SAME, NEAR = "the same as an earlier row", "near to an earlier row"
+SAME, NEAR = "the same as an earlier row", "near duplicate of an earlier row"
 
 
 def deduplicate(rows: Sequence[OperatorRow], args: DeduplicateArgs, context: Context) -> list[Verdict]:

@@ -11,7 +11,10 @@ def idle_arguments(args: Settings) -> Iterator[str]:
     given = args.model_fields_set
     match args:
         case DeduplicateArgs(similarity=1) if "ngram" in given:
-            yield ".ngram does nothing with similarity: 1, which compares whole texts. Set similarity, or remove it."
+            yield (
+                ".ngram does nothing with similarity: 1, which compares whole texts. Set similarity below 1, or "
+                "remove it."
+            )
         case LengthArgs(min=0, max=None):
             yield ": without min and max every row stays. Give one, or take the operator out."
         case PassRateArgs():
@@ -23,7 +26,7 @@ def idle_arguments(args: Settings) -> Iterator[str]:
 def _of_pass_rate(args: PassRateArgs) -> Iterator[str]:
     given = args.model_fields_set
     if args.rollouts is not None and "column" in given:
-        yield ".column does nothing with rollouts, which the rates are those of. Remove one of the two."
+        yield ".column does nothing with rollouts, which give the rates. Remove one of the two."
     if args.rollouts is None and "solved_at" in given:
         yield ".solved_at does nothing without rollouts: a column holds the rates themselves. Remove it."
     if args.min == 0 and args.max == 1 and args.missing != "drop":

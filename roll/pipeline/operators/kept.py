@@ -45,12 +45,12 @@ class KeptChoices:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             if found["digest"] != _digest_of(found["chosen"]):
-                raise ValueError("its digest is another")
+                raise ValueError("its digest does not match")
             return from_json(found["chosen"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, LookupError, TypeError) as error:
-            logger.warning("%s is made again, since it cannot be read: %s", path, describe(error))
+            logger.warning("%s is computed again, since it cannot be read: %s", path, describe(error))
             return None
 
     def write(self, name: str, chosen: Chosen) -> None:
@@ -67,7 +67,7 @@ class KeptChoices:
         except OSError as error:
             with suppress(OSError):
                 unfinished.unlink()
-            logger.warning("what operators chose is not kept in %s: %s", self._folder, error)
+            logger.warning("the choice of the operators could not be saved in %s: %s", self._folder, error)
 
 
 def _digest_of(value: Mapping[str, Any]) -> str:

@@ -59,7 +59,7 @@ class LoggingBoard:
                     stream.write(json.dumps(told) + "\n")
         except OSError as error:
             self._working = False
-            logger.warning("save_logging_board_dir: nothing is written there any more, the run goes on: %s", error)
+            logger.warning("save_logging_board_dir: no longer written; the run continues: %s", error)
 
     def _told(
         self, step: int, group: TrajectoryGroup, row: Trajectory, scores: Mapping[str, np.ndarray]

@@ -149,7 +149,7 @@ class RolloutRecorder:
             self._remove_oldest([self.directory / name for name in texts])
         except OSError as error:
             self._working = False
-            logger.warning("sample rollouts are not recorded any more, the run goes on: %s", error)
+            logger.warning("sample rollouts are no longer recorded; the run continues: %s", error)
         return self._working
 
     def _tell_if_dropped(self, name: str, value: object) -> None:

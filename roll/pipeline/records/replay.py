@@ -63,7 +63,7 @@ USAGE = """roll replay RUN [--step N] [--kind train] [--tag TAG] [--group ID] [-
     [--max_reward R] [--grep TEXT]
 
 RUN is the output_dir of a run, whose last recorded step is shown unless --step names one, or a step_*.jsonl of its
-rollouts. Answers stand below their prompt, episodes are shown turn by turn; the options choose among them."""
+rollouts. Answers stand below their prompt, episodes are shown turn by turn; the options select among them."""
 
 
 @dataclass(frozen=True)
@@ -103,14 +103,16 @@ def _all_text(record: Recorded) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="roll replay", usage=USAGE, allow_abbrev=False)
     parser.add_argument("file", metavar="RUN", type=Path, help="output_dir of a run, or a step_*.jsonl of its rollouts")
-    parser.add_argument("--step", type=int, help="of a run: this step; default: the last that was recorded")
-    parser.add_argument("--kind", default="train", help="of a run: train, val, or val.NAME of an evaluation set")
-    parser.add_argument("--tag", help="those of this domain or environment only")
-    parser.add_argument("--group", help="those of this group only")
-    parser.add_argument("--failed", action="store_true", help="those that failed only")
-    parser.add_argument("--min_reward", type=float, help="those with at least this reward only")
-    parser.add_argument("--max_reward", type=float, help="those with at most this reward only")
-    parser.add_argument("--grep", help="those only with this text in prompt, answer or a turn")
+    parser.add_argument("--step", type=int, help="step of the run; default: the last recorded one")
+    parser.add_argument(
+        "--kind", default="train", help="kind of rollouts: train, val, or val.NAME of an evaluation set"
+    )
+    parser.add_argument("--tag", help="only those of this domain or environment")
+    parser.add_argument("--group", help="only those of this group")
+    parser.add_argument("--failed", action="store_true", help="only those that failed")
+    parser.add_argument("--min_reward", type=float, help="only those with at least this reward")
+    parser.add_argument("--max_reward", type=float, help="only those with at most this reward")
+    parser.add_argument("--grep", help="only those with this text in prompt, response or a turn")
     given = parser.parse_args(arguments)
     try:
         file = file_of(given.file, given.step, given.kind) if given.file.is_dir() else given.file
@@ -161,9 +163,9 @@ def parse(line: str, number: int) -> Recorded:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the line"
-        raise ValueError(f"line {number} is no record of a rollout: {where}: {first['msg']}") from None
+        raise ValueError(f"line {number} is not a record of a rollout: {where}: {first['msg']}") from None
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"line {number} is no JSON: {error}") from None
+        raise ValueError(f"line {number} is not JSON: {error}") from None
 
 
 def render(records: Iterable[Recorded]) -> Iterator[str]:

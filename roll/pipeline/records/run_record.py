@@ -94,7 +94,7 @@ class RunRecord:
             unfinished.write_text(json.dumps(story.model_dump(), indent=1) + "\n", encoding="utf-8")
             os.replace(unfinished, self._path)
         except OSError as error:
-            logger.warning("logging_dir: %s is not written, the run goes on: %s", self._path, error)
+            logger.warning("logging_dir: %s cannot be written; the run continues: %s", self._path, error)
         self._story = story
 
 

@@ -129,7 +129,7 @@ class PromptRollouter:
                 answers = await generate(request)
             if len(answers) != request.num_samples:
                 raise ValueError(
-                    f"request {request.request_id}: {len(answers)} answers, {request.num_samples} were asked for"
+                    f"request {request.request_id}: {len(answers)} responses, but {request.num_samples} were requested"
                 )
             chosen = self._chosen(answers)
             scored = await scores.of(chosen)

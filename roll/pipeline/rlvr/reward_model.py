@@ -83,7 +83,7 @@ class AnswerReader:
                 f"{len(ids)} tokens are more than the {self.positions} positions of {self.role}'s model. Set "
                 "reward_args.max_length"
             )
-        return Shown(ids, was_cut) if len(ids) else f"there is nothing to show {self.role}"
+        return Shown(ids, was_cut) if len(ids) else f"there is no text to show to {self.role}"
 
 
 def _written(tokenizer: PreTrainedTokenizerBase, tools: list[Any] | None, messages: list[dict[str, Any]]) -> str:
@@ -122,7 +122,7 @@ class RewardModel:
             return attempt.failed(shown)
         score = float(next(numbers)[self._reader.ways[domain].label])
         if not math.isfinite(score) or abs(score) > LARGEST_REWARD:
-            return attempt.failed(f"the model of {self._reader.role} gave {score:g}, which is no reward")
+            return attempt.failed(f"the model of {self._reader.role} returned {score:g}, which is not a reward")
         return attempt.rewarded(score, {TRUNCATED: float(shown.was_cut)})
 
 

@@ -37,7 +37,7 @@ def _one_domain(config: RLVRConfig, at: str, worker: RewardConfig) -> Iterator[P
     if not worker.has_own_model and config.reward is None:
         yield Problem(
             f"{at}.strategy_args is missing: it names what runs the reward model, such as `strategy_name: hf_infer`. "
-            "Or add a section `reward`, whose model then scores all domains that have none of their own.",
+            "Or add a section `reward`, whose model then scores all domains that have no strategy_args of their own.",
             (f"{at}.strategy_args", "reward"),
         )
     for key in NOT_TAKEN:
@@ -53,8 +53,8 @@ def _one_domain(config: RLVRConfig, at: str, worker: RewardConfig) -> Iterator[P
     if worker.query_filter_config.type != "no_filter" and config.is_use_additional_prompts:
         yield Problem(
             f"is_use_additional_prompts: other prompts are started during the rollout, but {at}.query_filter_config "
-            f"can only judge after it, when the rewards of {REWARD_MODEL} are there. Set is_use_additional_prompts: "
-            "false, or remove the filter.",
+            f"can only be applied after it, when the rewards of {REWARD_MODEL} are there. Set "
+            "is_use_additional_prompts: false, or remove the filter.",
             ("is_use_additional_prompts", f"{at}.query_filter_config"),
         )
 
@@ -64,7 +64,7 @@ def _part_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
         if part.reward == REWARD_MODEL:
             key = f"{at}.reward_manager_config.{index}.reward"
             yield Problem(
-                f"{key}: {REWARD_MODEL} scores after the rollout and cannot be added to what is known during it. Make "
-                f"it the reward of the domain: {at}.reward: {REWARD_MODEL}.",
+                f"{key}: {REWARD_MODEL} scores after the rollout and cannot be added to rewards that are computed "
+                f"during it. Make it the reward of the domain: {at}.reward: {REWARD_MODEL}.",
                 (key,),
             )

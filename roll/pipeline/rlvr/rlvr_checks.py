@@ -303,7 +303,7 @@ def _worker_cls_problem(at: str, worker_cls: str, reward: str | None) -> Problem
     if worker_cls in ROLL_REWARDS:
         what = f"{at}.worker_cls stands for `reward: {ROLL_REWARDS[worker_cls]}`."
     else:
-        what = f"{at}.worker_cls: {worker_cls} has no counterpart here yet."
+        what = f"{at}.worker_cls: {worker_cls} is not supported yet."
     if reward is not None:
         remedy = f"Remove it: `reward: {reward}` says what runs."
     else:

@@ -280,7 +280,7 @@ def _sequence_head_problems(choice: Choice, model: Mapping[str, Any]) -> Iterato
     if is_given and isinstance(kinds, list) and kinds and not any("SequenceClassification" in str(k) for k in kinds):
         yield Problem(
             f"{key}: {name} is a {', '.join(map(str, kinds))}, without the sequence-classification head that "
-            f"{choice.role.name} needs. Name a reward model, as ...ForSequenceClassification.",
+            f"{choice.role.name} needs. Name a reward model (...ForSequenceClassification).",
             (key,),
         )
     elif not is_given and isinstance(kinds, list) and _num_labels(kinds, model) > 1:

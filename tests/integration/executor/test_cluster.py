@@ -72,18 +72,18 @@ def test_a_worker_that_cannot_be_constructed_says_why(start: Start) -> None:
 def test_a_call_that_takes_too_long_names_the_ranks(toys: Cluster) -> None:
     toys.call_all("sleep", 0.0)  # the limit is not on how long workers take to start
     calls = toys.start_ranks("sleep", [(0.0,), (2.0,)])
-    with pytest.raises(WorkerError, match="no answer within 1 s from actor_train rank 1: sleep"):
+    with pytest.raises(WorkerError, match="no reply within 1 s from actor_train rank 1: sleep"):
         calls.result(timeout_s=1)
 
 
 def test_a_roles_own_limit_holds_for_every_call(toys: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toys.workers, "timeout_s", 0.5)
-    with pytest.raises(WorkerError, match="no answer within 0.5 s from actor_train rank 0: sleep"):
+    with pytest.raises(WorkerError, match="no reply within 0.5 s from actor_train rank 0: sleep"):
         toys.call_all("sleep", 5.0)
 
 
 def test_more_nodes_than_there_are_is_an_error_that_says_what_is_there(resources: ResourceManager) -> None:
-    with pytest.raises(ResourceError, match="num_nodes: 2 with num_gpus_per_node: 8 need more than is there"):
+    with pytest.raises(ResourceError, match="num_nodes: 2 with num_gpus_per_node: 8 need more than the cluster has"):
         ResourceManager(num_nodes=2, num_gpus_per_node=8)
 
 

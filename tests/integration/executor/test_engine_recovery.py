@@ -280,7 +280,7 @@ def test_an_only_engine_that_stands_apart_is_replaced_and_its_requests_wait_for_
 
         monkeypatch.setattr(engine_recovery, "_NEW_PROCESS_LIMIT_S", 1.0)  # nobody may start one
         os.kill(cluster.call_all("process_id")[0], signal.SIGKILL)
-        with pytest.raises(WorkerError, match=r"each engine may have 3"):
+        with pytest.raises(WorkerError, match=r"the limit per engine is 3"):
             await asyncio.wait_for(judge.generate(request("last", 5)), 300)
 
     try:

@@ -134,7 +134,7 @@ def test_a_worker_that_falls_silent_is_replaced(make_pool: MakePool) -> None:
         return await asyncio.gather(*(pool.run(j) for j in jobs), return_exceptions=True)
 
     replies = asyncio.run(ask())
-    assert isinstance(replies[0], FatalJobError) and "gave no answer for 1 s" in str(replies[0])
+    assert isinstance(replies[0], FatalJobError) and "did not reply for 1 s" in str(replies[0])
     assert not any(isinstance(reply, Exception) for reply in replies[1:])
 
 

@@ -73,7 +73,7 @@ def test_a_run_joins_the_cluster_at_ray_address_with_the_users_token_and_leaves_
     assert ray.get(ray.put(1)) == 1
     refused = run_driver("end", str(tmp_path), **there)
     assert refused.returncode != 0
-    assert f"RAY_ADDRESS={address}: the Ray cluster there asks for a token" in refused.stderr
+    assert f"RAY_ADDRESS={address}: the Ray cluster there requires a token" in refused.stderr
 
 
 def test_an_address_where_no_cluster_answers_is_a_clear_error(tmp_path: Path) -> None:

@@ -82,5 +82,5 @@ def test_a_kl_that_the_reference_did_not_tell_is_no_zero() -> None:
     batch, _ = assign_credit(samples, TokenScores(), np.ones(1, np.float32), CreditSettings(), alone)
     loss = PolicyLoss(kl_loss_coef=0.1, kl_loss_estimator="full")
     outputs = TokenOutputs(log_probs=torch.zeros(1, int(samples.lengths[0])))
-    with pytest.raises(ValueError, match="needs the reference's lesson"):
+    with pytest.raises(ValueError, match="needs the reference's targets"):
         loss(outputs, pad(batch, np.array([0])), LossScale(2, 1))

@@ -144,5 +144,5 @@ def test_what_a_run_cannot_change_on_resume_is_refused_before_anything_is_loaded
     run = Run(family_dir(family), before, vocab_size=models.VOCAB_SIZE)
     other = Run(family_dir(family), after, vocab_size=models.VOCAB_SIZE, model=model)
     for error, unchanged in rank_pool(2).run(ranks.resumed_otherwise, run, other, tmp_path):
-        assert error == f"{tmp_path} was saved with {message}. Resume with the same, or start anew."
+        assert error == f"{tmp_path} was saved with {message}. Resume with the same, or start over."
         assert unchanged

@@ -192,8 +192,8 @@ def test_a_program_is_named_by_agent_or_by_a_command() -> None:
         ({"env_manager_cls": "proxy", "agent": "a:b", "tasks": "rows"}, "Lake.tasks: 'rows' is not module:name."),
         ({"env_manager_cls": "proxy", "agent": "a:b", "env_type": "sokoban"}, "env_type does nothing with"),
         ({"env_manager_cls": "proxy", "agent": "a:b", "env_config": {"x": 1}}, "env_config does nothing with"),
-        ({"env_type": "sokoban", "agent": "a:b"}, "agent is for programs that ask over HTTP"),
-        ({"env_type": "sokoban", "tasks": "a.jsonl"}, "tasks is for programs that ask over HTTP"),
+        ({"env_type": "sokoban", "agent": "a:b"}, "agent is for programs that call over HTTP"),
+        ({"env_type": "sokoban", "tasks": "a.jsonl"}, "tasks is for programs that call over HTTP"),
     ],
 )
 def test_keys_of_programs_that_do_nothing_are_refused(entry: dict[str, Any], text: str) -> None:
@@ -221,8 +221,8 @@ def test_a_native_environment_finds_its_actions_and_chooses_the_words() -> None:
     lake = made.custom_envs["Lake"]
     assert (lake.format_penalty, lake.env_config) == (-0.5, {"action_pattern": "(Up)", "dim_room": [5, 5]})
     assert agentic_warnings(made) == [
-        "custom_envs.Lake: agent_system_template, agent_template do nothing with agent_native: the environment chooses "
-        "the words, and gets whole answers."
+        "custom_envs.Lake: agent_system_template, agent_template do nothing with agent_native: the environment writes "
+        "the messages, and gets whole responses."
     ]
     assert problems(tags | {"adv_estimator": "gigpo"}) == []
 
@@ -233,7 +233,7 @@ def test_ids_of_gem_are_environments_that_get_whole_answers() -> None:
         assert config(custom_envs__Lake__env_type=name).custom_envs["Lake"].action_pattern == "(.*)"
     (text,) = map(str, code_problems(config(custom_envs__Lake__env_type="gem:own:Env-v1")))
     assert "custom_envs.Lake.env_config: gem:own:Env-v1 cannot be built: " in text
-    assert "'own:Env-v1' is an id of GEM's and needs the package gem-llm" in text
+    assert "'own:Env-v1' is an id of GEM and needs the package gem-llm" in text
 
 
 def test_environments_that_read_texts_have_a_pattern_that_fits() -> None:
@@ -290,10 +290,12 @@ def test_templates_without_turns_are_refused() -> None:
     key = "actor_train.data_args.template"
     for name in ("plain", "base", "empty", "longcot_V3"):
         assert problems({key: name}) == [
-            f"{key}: {name} knows no turns. Use native, or the path of a Jinja chat template."
+            f"{key}: {name} does not support several turns. Use native, or the path of a Jinja chat template."
         ]
     assert problems({key: "chatml"}) == problems({key: "qwen3_coder"}) == problems({key: "my/chat.jinja"}) == []
-    assert problems({key: "qwen_coder"})[0].startswith(f"{key}: 'qwen_coder' is no template. Did you mean qwen3_coder?")
+    assert problems({key: "qwen_coder"})[0].startswith(
+        f"{key}: 'qwen_coder' is not a template. Did you mean qwen3_coder?"
+    )
 
 
 def test_null_is_the_default_of_a_norm_and_none_switches_it_off_wherever_it_stands() -> None:
@@ -342,11 +344,11 @@ def test_ratio_type_segment_is_importance_sampling_by_segment() -> None:
         ),
         ({"train_env_manager.env_seeds": [5]}, ["train_env_manager.env_seeds: [5] has too few entries"]),
         ({"custom_envs.Lake.agent_template": "hello"}, ["custom_envs.Lake.agent_template has no {observation}"]),
-        ({"custom_envs.Lake.agent_template": "{observation!r}"}, ["{observation!r} is no plain field"]),
+        ({"custom_envs.Lake.agent_template": "{observation!r}"}, ["{observation!r} is not a plain field"]),
         ({"train_env_manager.env_seeds": [5, 5]}, ["train_env_manager.env_seeds: [5, 5)"]),
         (
             {"custom_envs.Lake.action_pattern": "<answer>(.*"},
-            ["custom_envs.Lake.action_pattern", "no regular expression"],
+            ["custom_envs.Lake.action_pattern", "not a regular expression"],
         ),
         ({"custom_envs.Lake.action_pattern": ".*"}, ["has no group"]),
         (
@@ -354,7 +356,7 @@ def test_ratio_type_segment_is_importance_sampling_by_segment() -> None:
             ["unknown field {observaton}", "Did you mean observation?"],
         ),
         ({"custom_envs.Lake.agent_template": "{history}{observation}"}, ["unknown field {history}", "trajectories"]),
-        ({"custom_envs.Lake.agent_template": "{observation.__class__}"}, ["no plain field"]),
+        ({"custom_envs.Lake.agent_template": "{observation.__class__}"}, ["not a plain field"]),
         ({"custom_envs.Lake.agent_template": "{observation"}, ["custom_envs.Lake.agent_template"]),
         (
             {"custom_envs.Lake.env_config": {"dim_x": 4}},
@@ -366,7 +368,7 @@ def test_ratio_type_segment_is_importance_sampling_by_segment() -> None:
         ),
         (
             {"custom_envs.Lake.env_type": "rock_tb_native_env"},
-            ["ROLL's rock_tb_native_env runs in containers of ROCK, a service: write an environment that asks yours"],
+            ["ROLL's rock_tb_native_env runs in containers of ROCK, a service: write an environment that calls yours"],
         ),
         (
             {"custom_envs.Lake.tool_wrapper": {"tool_configs": [{"tool_id": "mcp"}]}},
@@ -380,7 +382,7 @@ def test_ratio_type_segment_is_importance_sampling_by_segment() -> None:
         ({"custom_envs.Lake.env_type": "frozen_lak"}, ["custom_envs.Lake.env_type", "Did you mean frozen_lake?"]),
         (
             {"custom_envs.Lake.env_manager_cls": "roll.x.VLTrajEnvManager"},
-            ["has no counterpart here: it shows pictures", "in words trajectory does the same"],
+            ["is not supported: it shows pictures", "in words trajectory does the same"],
         ),
         (
             {"custom_envs.Lake.env_manager_cls": "agent_native"},
@@ -388,7 +390,7 @@ def test_ratio_type_segment_is_importance_sampling_by_segment() -> None:
         ),
         (
             {"custom_envs.Lake.agent_template": "{state}", "custom_envs.Lake.pre_step_template": "Now:"},
-            ["custom_envs.Lake: agent_template and pre_step_template both say what the user message is"],
+            ["custom_envs.Lake: agent_template and pre_step_template both set the user message"],
         ),
         (
             {"custom_envs.Lake.pre_step_template": "{turn}"},
@@ -418,7 +420,10 @@ def test_bad_input_is_one_clear_message(changes: dict[str, Any], parts: list[str
     "changes, part",
     [
         ({"custom_envs__Lake__env_type": "no_such_package.env:Env"}, "importing no_such_package.env failed"),
-        ({"custom_envs__Lake__env_type": "roll.errors:ConfigError"}, "is no environment: it has no reset and no step"),
+        (
+            {"custom_envs__Lake__env_type": "roll.errors:ConfigError"},
+            "is not an environment: it has no reset and no step",
+        ),
         (
             {"custom_envs__Lake": {"env_type": "gymnasium", "env_config": {"env": "NoSuchLake-v1"}}},
             "custom_envs.Lake.env_config: gymnasium cannot be built",

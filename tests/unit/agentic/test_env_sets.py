@@ -50,9 +50,9 @@ def test_sets_may_stand_in_the_place_of_the_validation() -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"a/b.tags": ["Lake"]}, "eval_sets: 'a/b' cannot stand in the names of metrics"),
-        ({"Lake.tags": ["Lake"]}, "eval_sets: 'Lake' cannot stand in the names of metrics"),
-        ({"success_mean.tags": ["Lake"]}, "eval_sets: 'success_mean' cannot stand in the names of metrics"),
+        ({"a/b.tags": ["Lake"]}, "eval_sets: 'a/b' cannot be part of metric names"),
+        ({"Lake.tags": ["Lake"]}, "eval_sets: 'Lake' cannot be part of metric names"),
+        ({"success_mean.tags": ["Lake"]}, "eval_sets: 'success_mean' cannot be part of metric names"),
         ({"x.num_episodes": 4}, "eval_sets.x.tags is missing: name entries of custom_envs (Lake, Guess)."),
         ({"x.tags": ["Lak"]}, "eval_sets.x.tags: there is no custom_envs.Lak."),
         ({"x.tags": ["Lake", "Lake"]}, "eval_sets.x.tags names a tag more than once: Lake, Lake."),
@@ -63,7 +63,7 @@ def test_sets_may_stand_in_the_place_of_the_validation() -> None:
         ),
         (
             {"x.tags": ["Lake"], "x.pass_at": [2]},
-            "eval_sets.x.pass_at: 2 answers cannot be drawn from 1. Raise eval_sets.x.group_size, or name numbers",
+            "eval_sets.x.pass_at: 2 responses cannot be drawn from 1. Raise eval_sets.x.group_size, or name numbers",
         ),
         (
             {"x.tags": ["Lake"], "x.env_seeds": [5, 9]},

@@ -176,10 +176,13 @@ def test_a_pattern_without_end_fails_the_episode_and_holds_up_no_other(encoder: 
         ("nan", "step returned the reward nan"),
         ("large", "step returned the reward 1e+39"),
         ("none", "step returned NoneType"),
-        ("surrogate", "step returned an observation that is no text: 'utf-8' codec can't encode character '\\ud800'"),
+        (
+            "surrogate",
+            "step returned an observation that is not a text: 'utf-8' codec can't encode character '\\ud800'",
+        ),
         ("interrupt", "step raised KeyboardInterrupt: as Ctrl-C"),
         ("exit", "step raised SystemExit: 3"),
-        ("mute", "step raised Mute: (its own text cannot be made)"),
+        ("mute", "step raised Mute: (its message cannot be made)"),
         ("odd", "step raised SystemExit: 4"),
     ],
 )

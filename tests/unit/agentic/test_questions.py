@@ -56,8 +56,12 @@ ASKED = [{"role": "user", "content": [{"type": "text", "text": "31?"}]}]
     [
         ({"question": ASKED, "answer": "13"}, "question", "31?"),
         ({"extra": {"asked": "31?"}, "answer": "13"}, "extra.asked", "31?"),
-        ({"question": ["31?"], "answer": "13"}, "question", "question holds a list, and a question is a text"),
-        ({"question": [*ASKED, *ASKED], "answer": "13"}, "question", "question holds 2 messages; one is asked"),
+        ({"question": ["31?"], "answer": "13"}, "question", "question holds a list, but a question is a text"),
+        (
+            {"question": [*ASKED, *ASKED], "answer": "13"},
+            "question",
+            "question holds 2 messages; it may hold one question",
+        ),
         ({"question": [{"role": "system", "content": "Add."}, *ASKED], "answer": "13"}, "question", "Add.\n\n31?"),
         ({"question": "31?", "image": "a.png", "answer": "13"}, "question", "column 'image' holds a picture"),
     ],

@@ -143,10 +143,10 @@ def test_search_asks_a_server_and_a_server_without_an_answer_is_no_fault_of_the_
 @pytest.mark.parametrize(
     ("tool", "text"),
     [
-        ({"tool_id": "search"}, "search needs corpus (a data file) or search_url"),
+        ({"tool_id": "search"}, "search needs either corpus (a data file) or search_url"),
         ({"tool_id": "search", "tool_args": {"corpus": "nowhere.jsonl"}}, "nowhere.jsonl does not exist"),
         ({"tool_id": "search", "tool_args": {"top": 3}}, "It takes corpus, search_url, topk, timeout, num_workers."),
-        ({"tool_id": "roll.errors:ConfigError"}, "tool_configs[0].tool_id: roll.errors:ConfigError is no tool"),
+        ({"tool_id": "roll.errors:ConfigError"}, "tool_configs[0].tool_id: roll.errors:ConfigError is not a tool"),
         ({"tool_id": "no_such.module:Tool"}, "importing no_such.module failed"),
     ],
 )

@@ -63,7 +63,7 @@ def test_check_env_takes_lists_as_the_command_line_of_a_run_does(
     built = "[('actions', ['Left', 'Right']), ('env', 'game:Guess-v0'), ('kwargs', {'slippery': False}), "
     assert built + "('name', 'x'), ('rate', 0.001)]" in capsys.readouterr().err
     assert check_env.main(["taking:Taking", "swaps"]) == 2
-    assert "'swaps' is no override. Write key=value" in capsys.readouterr().err
+    assert "'swaps' is not an override. Write key=value" in capsys.readouterr().err
     sys.modules.pop("taking", None)
 
 

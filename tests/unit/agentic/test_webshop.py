@@ -219,7 +219,7 @@ def test_the_goal_follows_from_the_seed_and_stays_within_its_split() -> None:
     [
         ({"data": "/nowhere"}, "data: /nowhere is no folder; roll.pipeline.agentic.env.webshop.prepare makes one"),
         ({"split": "test"}, "split: test must be all, train or val"),
-        ({"observation_mode": "html"}, "observation_mode: html is not there"),
+        ({"observation_mode": "html"}, "observation_mode: html is not supported"),
     ],
 )
 def test_a_shop_that_cannot_open_says_why(keys: dict[str, Any], text: str) -> None:
@@ -234,7 +234,7 @@ def test_files_that_are_no_shop_are_named(tmp_path: Path) -> None:
     with pytest.raises(EnvError, match=r"goals\.jsonl holds what is no goal: Field required"):
         WebShop(str(tmp_path / "shop"))
     goals.write_text(json.dumps({"asin": "L009", "instruction": "x", "attributes": ["y"]}))
-    with pytest.raises(EnvError, match="a goal names the product L009, which is not there"):
+    with pytest.raises(EnvError, match="a goal names the product L009, which does not exist"):
         WebShop(str(tmp_path / "shop"))
 
 

@@ -251,7 +251,7 @@ def locked(lock: Any) -> Callable[[Any], float]:
         ({"reward": {}}, "reward is an empty mapping"),
         ({"reward": {"sums": 3}}, "reward['sums']: 3 is an int"),
         ({"reward": locked(LOCK)}, "function cannot be sent to the workers of the run: TypeError: cannot pickle"),
-        ({"data": []}, "data is empty: there is not one row to learn from"),
+        ({"data": []}, "data is empty: it has no rows to learn from"),
         ({"data": [1]}, "data: row 1 is an int, not a mapping of columns"),
         ({"data": [{"prompt": "a"}, {}]}, "data: row 2 has no columns"),
         ({"data": [{"prompt": object()}]}, "data: row 1, column 'prompt' holds an object, which JSON cannot"),

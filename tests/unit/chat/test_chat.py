@@ -55,7 +55,7 @@ def test_the_second_turn_sees_the_first_until_the_conversation_begins_anew(model
     )
     said = "\n".join(lines)
     assert code == 0
-    assert said == "\n".join([first, second, "(the conversation begins anew)", first])
+    assert said == "\n".join([first, second, "(new conversation)", first])
 
 
 def test_a_seed_gives_the_same_answers_again(model: Path, say: Say) -> None:

@@ -97,7 +97,7 @@ def test_a_plan_that_does_not_work_exits_2_with_every_problem_and_no_traceback(
         (["--config_name", "rum", "--config_path", "."], "--config_name rum: there is no rum.yaml in "),
         (["--config_path", "."], "--config_name is missing. There: run in "),
         (["--config_name", "run", "--config_path", "nowhere"], "--config_path nowhere: there is no such directory."),
-        (["--config_name", "run", "--dryrun"], "'--dryrun' is no override."),
+        (["--config_name", "run", "--dryrun"], "'--dryrun' is not an override."),
         (
             ["--config_path", "run.yaml"],
             "--config_path run.yaml is a file: name its folder, and the YAML in --config_name",
@@ -193,9 +193,8 @@ def test_a_model_that_megatron_does_not_know_is_refused_with_the_families_it_doe
 ) -> None:
     (model / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_head": 4}))
     message = (
-        "actor_train.strategy_args.strategy_name: megatron knows no gpt2 models; it knows "
-        f"{', '.join(FAMILIES)}. docs/adding_a_model.md "
-        "shows how to add one; the deepspeed strategies take any Hugging Face model."
+        f"actor_train.strategy_args.strategy_name: megatron knows no gpt2 models; they know {', '.join(FAMILIES)}. "
+        "docs/adding_a_model.md shows how to add one; the deepspeed strategies take any Hugging Face model."
     )
     assert "llama" in message
     assert message in refused(capsys, *MEGATRON)

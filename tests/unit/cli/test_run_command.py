@@ -30,7 +30,7 @@ def test_the_keys_of_a_yaml_tell_its_kind(name: str, kind: str) -> None:
 
 
 def test_keys_that_tell_nothing_are_refused_and_the_key_pipeline_decides() -> None:
-    with pytest.raises(ConfigError, match="pipeline is missing, and the keys fit .* alike. Say which: pipeline: "):
+    with pytest.raises(ConfigError, match="pipeline is missing, and the keys fit .* equally. Set it: pipeline: "):
         kind_of({"pretrain": "model", "max_steps": 3})
     assert kind_of({"pretrain": "model", "pipeline": "rm"}).name == "rm"
     assert kind_of({"pretrain": "model"}, "sft").name == "sft"
@@ -80,7 +80,7 @@ def test_a_yaml_of_another_kind_than_the_script_is_refused(tmp_path: Path, capsy
     given = ["--config_path", str(tmp_path), "--config_name", "mine", "--dry_run", "--elsewhere"]
     assert script("rlvr", given) == 2
     said = capsys.readouterr().err
-    assert "pipeline: agentic, but this starts a run of the kind rlvr. Start it with `roll run`" in said
+    assert "pipeline: agentic, but this starts a run of kind rlvr. Start it with `roll run`" in said
     assert script("rlvr", [*given, "pipeline=rlvr"]) == 0
     assert script("rlvr", [*given, "pipeline=rlvf"]) == 2
 

@@ -53,14 +53,14 @@ def test_the_default_bound_can_always_be_kept(interval: int, ratio: float) -> No
     [
         (
             {AHEAD: 1.5, "max_staleness": 1},
-            "async_generation_ratio: 1.5 and max_staleness: 1: 80 groups may be under way, but only 64 can be trained "
+            "async_generation_ratio: 1.5 and max_staleness: 1: 80 groups may be in flight, but only 64 can be trained "
             "on before one is 2 steps old: a step would wait for ever. Set max_staleness: 2, or "
             "async_generation_ratio: 1.",
         ),
         (
             {AHEAD: 0.5, EVERY: 2, "max_staleness": 0},
-            "async_generation_ratio: 0.5, actor_train.model_update_frequency: 2 and max_staleness: 0: 80 groups may be "
-            "under way, but only 32 can be trained on before one is 1 step old: a step would wait for ever. Set "
+            "async_generation_ratio: 0.5, actor_train.model_update_frequency: 2 and max_staleness: 0: 80 groups may "
+            "be in flight, but only 32 can be trained on before one is 1 step old: a step would wait for ever. Set "
             "max_staleness: 2.",
         ),
         (
@@ -70,12 +70,12 @@ def test_the_default_bound_can_always_be_kept(interval: int, ratio: float) -> No
         ),
         (
             {AHEAD: 1, "unfinished_groups": "drop", "max_staleness": 1},
-            "unfinished_groups: drop and max_staleness: 1: no group outlives its step then, so none grows old. Remove "
-            "max_staleness, or set unfinished_groups: carry.",
+            "unfinished_groups: drop and max_staleness: 1: no group is carried into a later step, so none gets old. "
+            "Remove max_staleness, or set unfinished_groups: carry.",
         ),
         (
             {AHEAD: 1, "rollout_mock": {"enable": True, "mode": "mock"}},
-            "async_generation_ratio: 1: with rollout_mock.mode: mock nothing is sampled that could run ahead. Set "
+            "async_generation_ratio: 1: with rollout_mock.mode: mock nothing is sampled ahead. Set "
             "async_generation_ratio: 0.",
         ),
     ],
@@ -91,7 +91,7 @@ def test_a_judge_leaves_an_engine_where_rollouts_run_ahead() -> None:
         "model_args": {"model_name_or_path": "org/judge"},
         "strategy_args": {"strategy_name": "vllm"},
     }
-    said = "share device 2: they take turns there, and while the judge looks at the answers of a step none of "
+    said = "share device 2: they take turns there, and while the judge scores the responses of a step, none of "
     for ratio, at, engines, changes, refused in (
         (1, 2, [2], {}, "1 engine would be left to sample."),
         (0, 2, [2], {}, ""),
@@ -117,8 +117,8 @@ def test_the_plan_says_which_engines_go_on_while_others_have_their_turns() -> No
         plan = build_plan(made)
         return [line.strip() for line in describe(made, plan, []).splitlines() if "while actor_train works" in line]
 
-    leave = "while actor_train works, all engines of actor_infer leave, and go on with their answers afterwards"
-    go_on = "go on, on 2..3, also with answers of those that leave"
+    leave = "while actor_train works, all engines of actor_infer leave, and continue their responses afterwards"
+    go_on = "continue on 2..3, and take over the responses of those that leave"
     assert said({}) == [f"while actor_train works, 2 of 4 engines of actor_infer {go_on}"]
     assert said({"actor_infer.num_gpus_per_worker": 2}) == [
         f"while actor_train works, 1 of 2 engines of actor_infer {go_on}"
@@ -135,9 +135,9 @@ def test_a_warning_names_devices_that_no_engine_can_use_while_others_have_their_
     assert said({}) == said({"actor_infer.num_gpus_per_worker": 2}) == said({"partial_gpu_mode": False}) == []
     crossing = {"actor_infer.num_gpus_per_worker": 2, "actor_infer.device_mapping": [0, 2, 1, 3]}
     assert said(crossing) == [
-        "actor_infer has devices 2..3 that actor_train has not, but each of its 2 engines of 2 devices "
+        "actor_infer has devices 2..3 that actor_train does not use, but each of its 2 engines of 2 devices "
         "(num_gpus_per_worker) also stands on some of 0..1: all leave while actor_train works. Order the ids of "
-        "actor_infer.device_mapping so that some engine stands on none of these."
+        "actor_infer.device_mapping so that some engine uses none of these."
     ]
 
 
@@ -151,13 +151,13 @@ def test_engines_that_run_ahead_take_their_devices_back_from_whom_they_share_the
 def test_the_plan_says_how_many_groups_are_under_way_and_how_old_they_grow() -> None:
     given = config({AHEAD: 0.5, EVERY: 2})
     rows = [row[1] for row in batch_rows(given, build_plan(given))]
-    assert "at most 80 groups under way: those of 2 steps and 16 more (async_generation_ratio: 0.5)" in rows
+    assert "at most 80 groups in flight: those of 2 steps and 16 more (async_generation_ratio: 0.5)" in rows
     assert "no token is more than 2 steps old (max_staleness)" in rows
     assert "loss weighted by p / p_engine per token, at most 1.2 (train_infer_correction.is_weight)" in rows
     given = config({AHEAD: 0.5, "unfinished_groups": "drop"})
     rows = [row[1] for row in batch_rows(given, build_plan(given))]
     assert "48 groups in a step (async_generation_ratio), the first count" in rows
-    assert "what still runs then: drop (unfinished_groups)" in rows
+    assert "groups that still run then: drop (unfinished_groups)" in rows
     given = config()
     assert not any("under way" in row[1] for row in batch_rows(given, build_plan(given)))
 
@@ -174,7 +174,7 @@ def test_the_plan_says_how_many_groups_are_under_way_and_how_old_they_grow() -> 
         ({"kv_on_update": "keep"}, "kv_on_update does nothing: async_generation_ratio is 0."),
         (
             {AHEAD: 1, "kv_on_update": "keep", "actor_infer.device_mapping": [0, 1]},
-            "kv_on_update: keep does nothing: keys and values go when the engines give their devices up to "
+            "kv_on_update: keep does nothing: keys and values are dropped when engines free their devices for "
             "actor_train.",
         ),
         (
@@ -188,8 +188,7 @@ def test_the_plan_says_how_many_groups_are_under_way_and_how_old_they_grow() -> 
         ({MORE: 4}, "max_additional_running_prompts does nothing: is_use_additional_prompts is off."),
         (
             {MORE: 4, AHEAD: 1, "is_use_additional_prompts": True},
-            "max_additional_running_prompts does nothing: the groups of async_generation_ratio are under way in any "
-            "case.",
+            "max_additional_running_prompts does nothing: the groups of async_generation_ratio run in any case.",
         ),
         ({"max_token_staleness": 2}, "max_token_staleness does nothing: async_generation_ratio is 0."),
         (

@@ -52,20 +52,20 @@ FULL_KL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full", "re
         ({"adv_estimator": "gae"}, "adv_estimator: gae needs a critic, and there is no `critic` section."),
         (
             {"skip_idle_rows": True, "use_kl_loss": True, "kl_loss_coef": 0.1, "reference": REFERENCE},
-            "skip_idle_rows: true has no rows to skip: use_kl_loss adds a term to every row. Remove skip_idle_rows, or "
+            "skip_idle_rows: true can skip no rows: use_kl_loss adds a term to every row. Remove skip_idle_rows, or "
             "the other.",
         ),
         (
             {"skip_idle_rows": True, "entropy_loss_coef": 0.1},
-            "skip_idle_rows: true has no rows to skip: entropy_loss_coef adds a term to every row.",
+            "skip_idle_rows: true can skip no rows: entropy_loss_coef adds a term to every row.",
         ),
         (
             {"skip_idle_rows": True, "actor_train.model_args.moe_aux_loss_coef": 0.01},
-            "skip_idle_rows: true has no rows to skip: actor_train.model_args.moe_aux_loss_coef adds a term to every ",
+            "skip_idle_rows: true can skip no rows: actor_train.model_args.moe_aux_loss_coef adds a term to every ",
         ),
         (
             {"skip_idle_rows": True, "pg_variant": "rec", "rec_regularizer": "k2"},
-            "skip_idle_rows: true has no rows to skip: rec_regularizer adds a term to every row.",
+            "skip_idle_rows: true can skip no rows: rec_regularizer adds a term to every row.",
         ),
         (
             {"pg_variant": "rec", "rec_clip_mode": "ring", "rec_epsilon_low": 0.7},
@@ -73,13 +73,12 @@ FULL_KL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full", "re
         ),
         (
             {"skip_idle_rows": True, "pg_variant": "kimi15"},
-            "skip_idle_rows: true has no rows to skip: pg_variant: kimi15 "
-            "may have a use for rows whose advantages are 0.",
+            "skip_idle_rows: true can skip no rows: pg_variant: kimi15 may use rows whose advantages are 0.",
         ),
         ({"critic_warmup": 3}, "critic_warmup: 3 needs a critic, but adv_estimator: grpo has none. Set it to 0."),
         (
             {"adv_estimator": "gae", "critic": CRITIC, "critic_warmup": 500},
-            "critic_warmup: 500 leaves the policy no step to learn in, max_steps: 500.",
+            "critic_warmup: 500 leaves no step in which the policy is trained, max_steps: 500.",
         ),
         (
             {"use_kl_loss": True, "kl_loss_coef": 0.1},
@@ -168,8 +167,8 @@ FULL_KL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full", "re
         ),
         (
             PACKED | {"actor_train.model_args.attn_implementation": "eager"},
-            "actor_train.model_args.attn_implementation: eager with actor_train.use_sequence_packing: true, for which "
-            "it has no form. Use sdpa, or fa2 on a GPU.",
+            "actor_train.model_args.attn_implementation: eager with actor_train.use_sequence_packing: true, which it "
+            "does not support. Use sdpa, or fa2 on a GPU.",
         ),
         (
             {"actor_infer.use_sequence_packing": True},
@@ -206,10 +205,10 @@ FULL_KL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full", "re
             "rewards.math.query_filter_config.filter_args has 'threshold'; mean_filter takes threshold_down, "
             "threshold_up",
         ),
-        ({"actor_train.worker_cls": "my.Worker"}, "actor_train.worker_cls: my.Worker has no counterpart here."),
+        ({"actor_train.worker_cls": "my.Worker"}, "actor_train.worker_cls: my.Worker is not supported."),
         (
             {"actor_train.data_args.domain_interleave_probs": {"math": 0.5, "code": 0.5}},
-            "actor_train.data_args.domain_interleave_probs.code: there is no such domain under rewards. Domains: math.",
+            "actor_train.data_args.domain_interleave_probs.code: rewards has no such domain. Domains: math.",
         ),
         (
             {"actor_train.data_args.domain_interleave_probs": {"math": 0.0}},
@@ -221,7 +220,7 @@ FULL_KL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full", "re
         ),
         (
             {"global_template": "qwen3_codr"},
-            "global_template: 'qwen3_codr' is no template. Did you mean qwen3_coder? Known: plain, native, qwen2_5",
+            "global_template: 'qwen3_codr' is not a template. Did you mean qwen3_coder? Known: plain, native, qwen2_5",
         ),
         (
             {"actor_train.strategy_args": {"strategy_name": "megatron_train", "strategy_config": {"bf16": False}}},
@@ -233,7 +232,7 @@ FULL_KL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full", "re
             "tag_to_template.mat: no domain has this tag. Did you mean math? Known tags: math. Correct it, or add it "
             "to rewards.<domain>.tag_included.",
         ),
-        ({"tag_to_template": {"math": "qwen9"}}, "tag_to_template.math: 'qwen9' is no template."),
+        ({"tag_to_template": {"math": "qwen9"}}, "tag_to_template.math: 'qwen9' is not a template."),
         ({"rewards.math.reward": ...}, "rewards.math.reward is missing: math_rule, exact_match, regex, "),
         (
             {"rewards.math.reward_manager_config": [{"reward": "overlongs"}]},
@@ -251,13 +250,12 @@ FULL_KL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full", "re
         ),
         (
             {"rewards.math": {"worker_cls": "roll.pipeline.rlvr.rewards.code_sandbox_reward_worker.CodeSandbox"}},
-            "rewards.math.worker_cls: roll.pipeline.rlvr.rewards.code_sandbox_reward_worker.CodeSandbox has no "
-            "counterpart here yet.",
+            "rewards.math.worker_cls: roll.pipeline.rlvr.rewards.code_sandbox_reward_worker.CodeSandbox is not "
+            "supported yet.",
         ),
         (
             {"rewards.math": {"worker_cls": "my.Worker", "reward": "math_rule"}},
-            "rewards.math.worker_cls: my.Worker has no counterpart here yet. Remove it: `reward: math_rule` says what "
-            "runs.",
+            "rewards.math.worker_cls: my.Worker is not supported yet. Remove it: `reward: math_rule` says what runs.",
         ),
         ({"rewards.math.device_mapping": [3]}, "rewards.math.device_mapping: rewards run on the CPU."),
         (
@@ -405,7 +403,7 @@ def test_a_variant_that_weighs_by_a_ratio_of_1_is_said() -> None:
     assert warnings(several) == []
     one = several | {f"{args}.gradient_accumulation_steps": 64, f"{args}.per_device_train_batch_size": 4}
     (found,) = warnings(one)
-    assert found.startswith("pg_variant: tis weighs by the ratio of new to old policy, which is 1 throughout")
+    assert found.startswith("pg_variant: tis weighs by the ratio of new to old policy, which is always 1")
 
 
 def test_the_roles_variant_stands_over_the_runs() -> None:
@@ -445,7 +443,7 @@ def test_settings_that_work_otherwise_than_written_say_what_happens() -> None:
     ("template", "said"),
     [
         ("qwen2-vl", "qwen2-vl is the tokenizer's own template: images and videos of the rows are not read."),
-        ("base", "base says in words of its own what ROLL's says; for ROLL's very words write a Jinja file."),
+        ("base", "base has its own wording of ROLL's template; for ROLL's exact wording write a Jinja file."),
     ],
 )
 def test_a_template_that_is_not_quite_rolls_says_so(template: str, said: str) -> None:

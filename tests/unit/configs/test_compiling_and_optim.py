@@ -44,7 +44,7 @@ STAGE_3 = {f"{SETTINGS}.zero_optimization.stage": 3}
         ),
         (
             EIGHT_BIT | {NAME: "megatron_train"},
-            "actor_train.training_args.optim: adamw_bnb_8bit with megatron_train, which has AdamW alone",
+            "actor_train.training_args.optim: adamw_bnb_8bit with megatron_train, which supports AdamW only",
         ),
         (
             EIGHT_BIT | {NAME: "fsdp2_train", f"{SETTINGS}.offload_policy": True},

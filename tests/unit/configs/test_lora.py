@@ -81,7 +81,7 @@ def test_a_strategy_that_trains_no_adapters_is_refused_and_those_that_do_are_nam
 def test_layers_of_transformer_engine_get_no_adapters() -> None:
     megatron = {"strategy_name": "megatron_train", "strategy_config": {"transformer_impl": "transformer_engine"}}
     found = problems(LORA | {"actor_train.strategy_args": megatron})
-    said = "actor_train.model_args.lora_target: layers of transformer-engine get no adapters yet."
+    said = "actor_train.model_args.lora_target: adapters on layers of transformer-engine are not supported yet."
     assert [text for text in found if text.startswith(said)]
 
 
@@ -133,7 +133,7 @@ def test_a_reference_that_is_another_model_is_refused() -> None:
 
 def test_a_start_from_an_adapter_is_no_reference() -> None:
     given = LORA | KL | {"actor_train.model_args.adapter_name_or_path": "/an/adapter"}
-    assert any("the KL is to the model without any adapter" in text for text in warnings_of(config(given)))
+    assert any("the KL compares with the model without any adapter" in text for text in warnings_of(config(given)))
 
 
 def model(name: str) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def test_one_weight_of_embedding_and_head_cannot_be_trained_in_full() -> None:
     worker = config({"actor_train.model_args": {"lora_target": "q_proj", "additional_target": "lm_head"}}).actor_train
     assert [problem.text for problem in lora_model_problems(Choice(ACTOR_TRAIN, worker), tied)] == [
         "actor_train.model_args.additional_target: lm_head: embedding and head are one weight in this model "
-        "(tie_word_embeddings); two would come of it. Remove it."
+        "(tie_word_embeddings); this would make two of it. Remove it."
     ]
 
 

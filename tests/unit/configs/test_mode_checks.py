@@ -26,13 +26,13 @@ MYSQL = {"experience": {"storage_type": "sql", "url": "mysql://user@host/name"}}
         ({"mode": "train", "experience.url": "sqlite:///x.db"}, "storage_type: queue has no database"),
         (
             {"mode": "train", "experience": {"storage_type": "sql", "url": "x.db"}},
-            "experience.url is no address of a database",
+            "experience.url is not an address of a database",
         ),
         (
             {"mode": "train", "experience": {"storage_type": "sql", "url": "sqlite:///:memory:"}},
             "is a database in the memory of one process",
         ),
-        ({"mode": "train", "experience.reuse.enable": True}, "brings nothing back with max_staleness: 0"),
+        ({"mode": "train", "experience.reuse.enable": True}, "reuses nothing with max_staleness: 0"),
         ({"mode": "explore", "experience.storage_type": "redis"}, "experience.storage_type"),
     ],
 )
@@ -61,7 +61,7 @@ def test_settings_that_do_nothing_are_told() -> None:
     assert any("experience does nothing with mode: both" in text for text in told)
     told = warnings_of(config({"mode": "train", "experience.format": "parquet", "save_steps": -1}))
     assert any("experience.format does nothing" in text for text in told)
-    assert any("there will be none: all of it stays" in text for text in told)
+    assert any("none will be saved: all of it is kept" in text for text in told)
     assert not any("experience" in text for text in warnings_of(config({"mode": "explore"})))
 
 

@@ -37,8 +37,8 @@ def test_a_mode_starts_the_roles_of_its_part(mode: str, roles: list[str]) -> Non
             "both",
             ["5 steps, seed 42", "validate  at the start, every 10 steps, at the end", "save      every 50 steps"],
         ),
-        ("explore", ["save      never: what it goes on from", "mode: train trains on them there"]),
-        ("train", ["5 steps", "validate  never: the explorer does", "mode: explore samples them there"]),
+        ("explore", ["save      never: it continues from", "mode: train trains on them there"]),
+        ("train", ["5 steps", "validate  never: the explorer does it", "mode: explore samples them there"]),
         ("bench", ["no steps, seed 42", "validate  once", "save      never"]),
     ],
 )

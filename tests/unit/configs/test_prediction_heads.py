@@ -42,7 +42,7 @@ def test_it_is_off_and_weighs_a_tenth() -> None:
         ({"actor_train.model_args.lora_target": "all-linear"}, f"{KEY}: joint with actor_train.model_args.lora_target"),
         ({SETTINGS: {"moe_grouped_gemm": True}},
          f"{KEY}: joint with {SETTINGS}.transformer_impl: transformer_engine: heads train with local alone"),
-        ({"skip_idle_rows": True}, "skip_idle_rows: true has no rows to skip: actor_train.mtp_training_mode adds a"),
+        ({"skip_idle_rows": True}, "skip_idle_rows: true can skip no rows: actor_train.mtp_training_mode adds a"),
         ({"actor_train.mtp_loss_scaling_factor": -1}, "actor_train.mtp_loss_scaling_factor: -1"),
         ({KEY: "alone"}, f"{KEY}: 'alone'"),
         ({"critic.mtp_training_mode": "joint", "critic.strategy_args.strategy_name": "megatron_train",

@@ -39,13 +39,17 @@ def test_on_and_off_are_words_though_yaml_has_them_as_booleans(given: Any, means
         ({"actor_train.model_args.ulysses_size": 2}, "on with actor_train.model_args.ulysses_size, whose ranks divide"),
         (
             FSDP2 | {"actor_train.strategy_args.strategy_config": {"tensor_parallel_size": 2}},
-            "on with actor_train.strategy_args.strategy_config.tensor_parallel_size, with which trees are not tested",
+            "on with actor_train.strategy_args.strategy_config.tensor_parallel_size, with which prefix sharing is not "
+            "tested",
         ),
         (
             {"actor_train.model_args.lora_target": "all-linear", "actor_train.model_args.lora_dropout": 0.1},
-            "on with actor_train.model_args.lora_dropout, which would leave out the same numbers for all rows",
+            "on with actor_train.model_args.lora_dropout, which would drop the same numbers for all rows",
         ),
-        ({"actor_train.use_torch_compile": True}, "on with actor_train.use_torch_compile, with which trees are not"),
+        (
+            {"actor_train.use_torch_compile": True},
+            "on with actor_train.use_torch_compile, with which prefix sharing is not",
+        ),
         ({"actor_train.model_args.attn_implementation": "eager"}, "on with actor_train.model_args.attn_implementation"),
     ],
 )
@@ -68,7 +72,9 @@ def test_gpus_are_refused_where_the_machine_has_them(monkeypatch: pytest.MonkeyP
     assert [list(prefix_sharing_machine_problems(made)) for made in found] == [[]]
     monkeypatch.setattr("roll.configs.prefix_sharing._has_gpus", lambda: True)
     (problem,) = prefix_sharing_machine_problems(found[0])
-    assert problem.text.startswith("actor_train.use_prefix_sharing: on: trees are computed on CPUs, and this machine")
+    assert problem.text.startswith(
+        "actor_train.use_prefix_sharing: on: prefix sharing works on CPUs only, and this machine"
+    )
     others = choices(config({"actor_train.use_prefix_sharing": "auto"}))
     assert [list(prefix_sharing_machine_problems(made)) for made in others] == [[]] * len(others)
 
@@ -83,12 +89,12 @@ def choice(mode: str, longest: int = 100) -> Choice:
     [
         ({"model_type": "gpt_oss"}, "which has sinks in its attention"),
         ({"model_type": "gemma2"}, "which has a soft cap on attention"),
-        ({"model_type": "mamba2"}, "which has states that go on"),
+        ({"model_type": "mamba2"}, "which has states that continue"),
         ({"layer_types": ["linear_attention", "full_attention"]}, "layers of type linear_attention, which see past"),
-        ({"model_type": "mistral", "sliding_window": 99}, "layers that see 99 tokens back, and rows of up to 100"),
+        ({"model_type": "mistral", "sliding_window": 99}, "layers that see 99 tokens, and rows have up to 100"),
         (
             {"text_config": {"sliding_window": 64, "layer_types": ["sliding_attention", "full_attention"]}},
-            "layers that see 64 tokens back, and rows of up to 100",
+            "layers that see 64 tokens, and rows have up to 100",
         ),
     ],
 )

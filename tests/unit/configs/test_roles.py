@@ -75,7 +75,7 @@ def test_a_run_of_all_roles_with_what_each_reads_says_nothing() -> None:
                 "reference.generating_args": {"top_p": 0.9},
             },
             "reference: model_args.freeze_module_prefix, training_args, generating_args do nothing here: this role "
-            "scores what is given.",
+            "scores rows.",
         ),
         (
             {"validation.device_mapping": [0], "validation.infer_batch_size": 8},

@@ -25,7 +25,7 @@ def test_a_file_of_prompts_is_described(tmp_path: Path, capsys: pytest.CaptureFi
     shown = capsys.readouterr().out
     assert f"  {file}: json, 4 rows" in shown
     assert "Read as prompts for RLVR, by the columns of the first row; --for says otherwise" in shown
-    assert "  ground_truth (what most rewards compare with): 2 of 4 rows" in shown
+    assert "  ground_truth (most rewards compare with it): 2 of 4 rows" in shown
     assert "  tag: math 2, code 2" in shown
     assert "prompts that an earlier row has too: 1: rows.jsonl:3" in shown
     assert "  others whose 5-grams have a Jaccard similarity of 0.5 or more: 0" in shown
@@ -88,7 +88,7 @@ def test_tokens_are_counted_through_the_template(
     [
         (["nowhere.jsonl"], "there is no file nowhere.jsonl"),
         (["f.jsonl", "promt=x"], "promt: no key here. Did you mean prompt?"),
-        (["f.jsonl", "chosen_key=x", "--for", "sft"], "chosen_key: rows for sft are read without"),
+        (["f.jsonl", "chosen_key=x", "--for", "sft"], "chosen_key: not read from rows for sft"),
         (["prompt=x"], "name a file"),
         (["empty.jsonl"], "there are no rows"),
     ],
@@ -133,7 +133,7 @@ def test_columns_that_nobody_reads_are_listed(
 ) -> None:
     assert check(write(tmp_path / "rows.jsonl", row), *words) == 0
     lines = [
-        line.split(": ")[1] for line in capsys.readouterr().out.splitlines() if "columns that nobody reads" in line
+        line.split(": ")[1] for line in capsys.readouterr().out.splitlines() if "columns that are not read" in line
     ]
     assert lines == ([] if unread is None else [unread])
 

@@ -165,7 +165,7 @@ def test_calls_are_learnt_however_a_template_writes_their_arguments(arguments: A
         ("channels, one call", [answer("So.", tool_calls=calls(WEATHER))], "leaves out the content of message 2"),
         ("a call instead of the content", [answer("So.", tool_calls=calls(WEATHER))], "leaves out the content of mes"),
         ("a call instead of the content", [answer("", tool_calls=calls(WEATHER) * 2)], "a single call at once"),
-        ("ends the whole with eos", CALL[1:], "message 2 calls tools, of which the template writes nothing"),
+        ("ends the whole with eos", CALL[1:], "message 2 calls tools, but the template does not write them"),
         (
             "ends the whole with eos",
             [answer("yo"), {"role": "tool", "content": "d"}, answer("s")],
@@ -213,7 +213,9 @@ def test_an_answer_at_whose_end_no_engine_stops_is_refused_with_the_way_out(tmp_
     both = Trait(BASE.like, BASE.template, BASE.eos, ends=("<|endoftext|>", "<|im_end|>"))
     assert [told for _, told in learnt(tmp_path, both, TALK)] == ["yo<|im_end|>sure<|im_end|>"]
     endless = Trait("", "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}")
-    with pytest.raises(ConfigError, match=r"would learn to go on for ever.*here '<\|im_end\|>'\. Use a template that"):
+    with pytest.raises(
+        ConfigError, match=r"would learn to continue forever.*here '<\|im_end\|>'\. Use a template that"
+    ):
         learnt(tmp_path, endless, TALK)
 
 

@@ -106,7 +106,7 @@ def test_tools_that_no_key_names_are_not_read(tmp_path: Path, tiny_tokenizer: "T
 def test_a_template_that_writes_no_tools_is_refused_by_row_in_rlvr(
     template: str, tmp_path: Path, tiny_tokenizer: "Tokenizer"
 ) -> None:
-    said = f"rows.jsonl:1: {KEY}.template: the row offers tools, of which the template writes nothing.* {KEY}.tools: nu"
+    said = f"rows.jsonl:1: {KEY}.template: the row offers tools, but the template does not write them.* {KEY}.tools: nu"
     with pytest.raises(ConfigError, match=said):
         prompt(tmp_path, tiny_tokenizer, {"tools": [TOOL]}, "", template=template)
 

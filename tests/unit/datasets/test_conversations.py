@@ -129,7 +129,7 @@ def test_messages_that_nobody_answers_are_left_out(
     with caplog.at_level("INFO"):
         rows = load(tmp_path, tiny_tokenizer, {"messages": TWO_TURNS[:3]}, {"messages": TWO_TURNS[:2]})
     assert rows.input_ids.tolist()[: len(rows.input_ids) // 2] * 2 == rows.input_ids.tolist()
-    assert "1 rows end with messages that nobody answers: those are left out" in caplog.text
+    assert "1 rows end with messages without a response: those messages are left out" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_messages_that_nobody_answers_are_left_out(
         ({"prompt": 31, "answer": "13"}, "column 'prompt' holds int, not a text"),
         (
             {"messages": TWO_TURNS[:1]},
-            "column 'messages' has no message of the assistant, which is learnt; it has user",
+            "column 'messages' has no message of the assistant to train on; it has user",
         ),
         ({"messages": [{"role": "user"}]}, "must be a list of messages, each with role and content"),
     ],

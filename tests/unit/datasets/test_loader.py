@@ -247,7 +247,7 @@ def test_a_csv_header_with_a_column_twice_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_ground_truth_that_is_no_number_is_refused(value: float) -> None:
     row = Row("rows.jsonl", 4, {"prompt": "p", "ground_truth": value})
-    with pytest.raises(ConfigError, match=r"rows.jsonl:4: column 'ground_truth' holds (nan|inf), which no answer"):
+    with pytest.raises(ConfigError, match=r"rows.jsonl:4: column 'ground_truth' holds (nan|inf), which no response"):
         RowReader(DataArgs(), KEY, (MATH,)).read(row)
 
 

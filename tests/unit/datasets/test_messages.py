@@ -223,14 +223,14 @@ def test_thinking_among_the_parts_is_the_reasoning() -> None:
 @pytest.mark.parametrize(
     ("messages", "said"),
     [
-        ([{"role": "asistant", "content": "a"}], r"message 1 \(asistant\): no chat template knows.* mean assistant"),
+        ([{"role": "asistant", "content": "a"}], r"message 1 \(asistant\): no chat template supports.* mean assistant"),
         ([{"role": "user", "content": None}], r"the content of message 1 \(user\) is null, not a text"),
         ([{"role": "user", "content": 3}], r"the content of message 1 \(user\) is 3, not a text"),
         ([{"role": "user"}], "must be a list of messages, each with role and content"),
         (["hi"], "must be a list of messages, each with role and content"),
         ([{"role": "user", "content": [{"type": "text", "text": None}]}], r"part 1 of its content \('text'\) holds no"),
         ([{"role": "user", "content": [{"type": "tool_use"}]}], "Write calls as tool_calls"),
-        (called("city=Rome"), r"message 3 \(assistant\): arguments of a tool call are no JSON"),
+        (called("city=Rome"), r"message 3 \(assistant\): arguments of a tool call are not JSON"),
         (called("[1]"), "arguments of a tool call must be a mapping of names to values, not list"),
         (changed(2, tool_calls=[{"function": {"arguments": {}}}]), "a tool call has no name"),
         ([{"from": "function_call", "value": "f(x)"}], "its text should be the JSON of a call"),

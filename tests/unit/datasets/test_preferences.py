@@ -157,7 +157,7 @@ def test_calls_whose_arguments_are_json_texts_are_those_whose_arguments_are_mapp
     texts = pair('{"x": 1}', '{"x": 2}')
     assert [learnt for _, learnt in rendered(texts, tiny_tokenizer)] == ['f{"x": 1}<|im_end|>', 'f{"x": 2}<|im_end|>']
     assert texts.input_ids.tolist() == pair({"x": 1}, {"x": 2}).input_ids.tolist()
-    with pytest.raises(ConfigError, match=r"rows.jsonl:1: .*arguments of a tool call are no JSON"):
+    with pytest.raises(ConfigError, match=r"rows.jsonl:1: .*arguments of a tool call are not JSON"):
         pair("x is 1", '{"x": 2}')
 
 

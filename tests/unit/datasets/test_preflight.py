@@ -63,7 +63,7 @@ def test_template_is_checked(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     (tmp_path / "bad.jinja").write_text("{% for m in messages %}\n{{ m.content }")
     assert check(path, [GOOD], template="plain") == []
-    assert f"{KEY}.template: 'nativ' is no template. Did you mean native?" in check(path, template="nativ")[0]
+    assert f"{KEY}.template: 'nativ' is not a template. Did you mean native?" in check(path, template="nativ")[0]
     assert f"{KEY}.template: there is no Jinja file my/chat.jinja" in check(path, template="my/chat.jinja")[0]
     assert f"{KEY}.template: {tmp_path}/bad.jinja:2" in check(path, template=str(tmp_path / "bad.jinja"))[0]
 

@@ -161,7 +161,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def web(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
-    """(the address of a server on loopback, the paths that were asked for); it serves a.jsonl."""
+    """(the address of a server on loopback, the paths that were requested); it serves a.jsonl."""
     pytest.importorskip("aiohttp", reason="fsspec reads https:// with aiohttp")
     write(tmp_path / "served" / "a.jsonl", 1, 2)
     asked: list[str] = []
@@ -258,7 +258,7 @@ def test_a_data_set_has_no_file_type(hub: FakeHub) -> None:
 def test_a_missing_package_is_told_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_set, "is_installed", lambda name: False)
     (text,) = lacking_packages(args("someone/sums"), KEY)
-    assert text.startswith(f"{KEY}.file_name: someone/sums is no file of this machine: as a data set of the Hugging")
+    assert text.startswith(f"{KEY}.file_name: someone/sums is not a file on this machine: as a data set of the Hugging")
     assert text.endswith("Install it: pip install 'datasets>=4,<6'")
     with pytest.raises(ConfigError, match="needs the package datasets"):
         load_hub_set("someone/sums", None, "train")
@@ -291,7 +291,7 @@ def test_pictures_of_a_data_set_are_not_decoded_but_refused(tmp_path: Path, monk
         str(tmp_path / "shown/train.parquet")
     )
     (wrong,) = preflight(args(str(tmp_path / "shown"), split="train"), KEY, [Domain("math", ("math",), ())])
-    assert "column 'images' holds a picture, and runs read text alone" in wrong
+    assert "column 'images' holds a picture, but runs read text only" in wrong
 
 
 def test_a_data_set_in_the_cache_is_read_where_the_hub_cannot_be_reached(

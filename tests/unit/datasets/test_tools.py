@@ -149,7 +149,7 @@ def test_a_template_that_writes_no_tools_refuses_rows_that_have_some(
     name: str, tmp_path: Path, tiny_tokenizer: "Tokenizer"
 ) -> None:
     row = {"prompt": "31?", "answer": "13", "tools": TOOLS}
-    with pytest.raises(ConfigError, match=f"rows.jsonl:1: {KEY}.template: the row offers tools, of which the template"):
+    with pytest.raises(ConfigError, match=f"rows.jsonl:1: {KEY}.template: the row offers tools, but the template"):
         load(tmp_path, tiny_tokenizer, row, name)
 
 
@@ -160,7 +160,7 @@ def test_a_template_that_writes_no_tools_refuses_rows_that_have_some(
         ({"messages": MESSAGES, "tools": ["sort"]}, r"column 'tools' \(tools_key\) must be a list of tools"),
         (
             {"messages": [MESSAGES[0], call("digits=31")]},
-            r"column 'messages': message 2 \(assistant\): arguments of a tool call are no JSON",
+            r"column 'messages': message 2 \(assistant\): arguments of a tool call are not JSON",
         ),
         ({"messages": [MESSAGES[0], call(HALF)]}, ".*the JSON of a tool call's arguments: holds half of a surrogate"),
         (
@@ -188,7 +188,7 @@ def test_a_template_that_writes_no_calls_refuses_rows_that_make_some(
 ) -> None:
     """It would teach to end the turn instead."""
     row = {"messages": [MESSAGES[0], call({"digits": "31"}) | {"content": content}]}
-    message = f"rows.jsonl:1: {KEY}.template: message 2 calls tools, of which the template writes nothing"
+    message = f"rows.jsonl:1: {KEY}.template: message 2 calls tools, but the template does not write them"
     with pytest.raises(ConfigError, match=message):
         load(tmp_path, tiny_tokenizer, row, "chatml")
 

@@ -46,7 +46,7 @@ LINES = {
         "ValueError: User-specified max_model_len (40960) is greater than the derived max_model_len "
         "(max_position_embeddings=32768 or model_max_length=None in model's config.json)."
     ],
-    "vLLM finds its GPU taken": [
+    "vLLM's GPU is in use": [
         "ValueError: Free memory on device cuda:0 (12.4/79.1 GiB) on startup is less than desired GPU memory "
         "utilization (0.9, 71.2 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes."
     ],
@@ -80,7 +80,7 @@ LINES = {
         "timeout: WorkNCCL(SeqNum=1580, OpType=ALLREDUCE, NumelIn=466119168, NumelOut=466119168, Timeout(ms)=600000) "
         "ran for 600060 milliseconds before timing out."
     ],
-    "ranks did not meet in time": [
+    "ranks did not connect in time": [
         "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 3/4 clients joined."
     ],
     "a connection to another rank broke": [
@@ -90,11 +90,11 @@ LINES = {
         "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
         "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
     ],
-    "a worker died, and Ray does not know of what": [
+    "a worker died, and Ray does not know why": [
         "Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of file. There are some "
         "potential root causes. (1) The process is killed by SIGKILL by OOM killer due to high memory usage."
     ],
-    "a process was killed for want of memory": [
+    "a process was killed, out of memory": [
         "(raylet) node_manager.cc:3064: 12 Workers (tasks / actors) killed due to memory pressure (OOM), 0 Workers "
         "crashed due to other reasons at node (ID: b8aad7ac, IP: 172.31.105.218) over the last time period."
     ],
@@ -124,11 +124,11 @@ LINES = {
         "requests.exceptions.HTTPError: 401 Client Error: Unauthorized for url: "
         "https://huggingface.co/meta-llama/Llama-3.1-8B/resolve/main/config.json"
     ],
-    "the hub is not reached": [
+    "the hub cannot be reached": [
         "huggingface_hub.errors.LocalEntryNotFoundError: Cannot find the requested files in the disk cache and "
         "outgoing traffic has been disabled."
     ],
-    "a model's files are not whole": [
+    "a model's files are incomplete": [
         "safetensors_rust.SafetensorError: Error while deserializing header: incomplete metadata"
     ],
     "a package is missing": ["ModuleNotFoundError: No module named 'deepspeed'"],
@@ -138,7 +138,7 @@ LINES = {
     "Ray's token is missing or wrong": ["ray.exceptions.AuthenticationError: Token authentication is enabled"],
 }
 MORE = {  # other forms of the same
-    "a process was killed for want of memory": [
+    "a process was killed, out of memory": [
         ["[Mon Nov 23] Out of memory: Killed process 3121 (python3) total-vm:98123456kB"],
         ["E roll: actor_train-0 on this host died (pid 812, signal 9)"],
         ["Launch of worker failed with exit code: -9"],

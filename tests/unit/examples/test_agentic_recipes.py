@@ -133,7 +133,7 @@ BAD_INPUT = {
     ),
     "pattern that is no regular expression": (
         ("exp_name:", "action_pattern: <answer>(.*\nexp_name:"),
-        "SokobanDifferentGridVocab}.action_pattern: '<answer>(.*' is no regular expression",
+        "SokobanDifferentGridVocab}.action_pattern: '<answer>(.*' is not a regular expression",
     ),
     "template with an unknown field": (
         ("exp_name:", "agent_template: '{observaton}'\nexp_name:"),

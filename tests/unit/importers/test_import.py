@@ -94,7 +94,7 @@ def test_a_key_that_hydra_takes_away_is_gone_and_one_of_the_defaults_is_told(pla
     assert "critic.optim.lr" in dict(read(source).keys) and "critic.optim.lr" not in dict(given.keys)
     assert given.taken == ("ray_kwargs.timeline",)
     assert roll(["import", str(source), *words, "--out", "my.yaml"]) == 0
-    assert "~ray_kwargs.timeline takes away a default of theirs" in (place / "my.report.md").read_text()
+    assert "~ray_kwargs.timeline removes one of their defaults" in (place / "my.report.md").read_text()
 
 
 def test_the_other_systems_defaults_are_written_where_ours_differ() -> None:
@@ -179,16 +179,16 @@ def test_an_algorithm_of_trinity_has_its_own_group_and_bounds(name: str, group: 
 @pytest.mark.parametrize(
     "word, told",
     [
-        ("actor_rollout_ref.actor.clip_ratio_low=${oc.env:LOW}", "is left open"),
-        ("actor_rollout_ref.actor.tis_imp_ratio_cap=x", "is no number"),
-        ("actor_rollout_ref.model.lora_rank=${oc.env:RANK}", "is left open"),
+        ("actor_rollout_ref.actor.clip_ratio_low=${oc.env:LOW}", "is not set"),
+        ("actor_rollout_ref.actor.tis_imp_ratio_cap=x", "is not a number"),
+        ("actor_rollout_ref.model.lora_rank=${oc.env:RANK}", "is not set"),
         ("actor_rollout_ref.rollout.tensor_model_parallel_size=0", "must be at least 1"),
         ("actor_rollout_ref.actor.ulysses_sequence_parallel_size=0", ""),
         ("actor_rollout_ref.rollout.n=0", "must be at least 1"),
         ("trainer.nnodes=0", "must be at least 1"),
         ("trainer.logger=5", "names no trackers"),
         ("algorithm.kl_loss_fn=corrected_k3", "there is no estimator of the KL"),
-        ("actor_rollout_ref.rollout.gpu_memory_utilization=true", "is no number"),
+        ("actor_rollout_ref.rollout.gpu_memory_utilization=true", "is not a number"),
     ],
 )
 def test_a_value_that_counts_for_nothing_is_told_by_its_key(word: str, told: str) -> None:
@@ -200,7 +200,7 @@ def test_a_value_that_counts_for_nothing_is_told_by_its_key(word: str, told: str
 
 
 def test_a_model_that_is_no_section_is_of_nobody() -> None:
-    with pytest.raises(ConfigError, match="its keys do not tell"):
+    with pytest.raises(ConfigError, match="keys do not tell"):
         imported_from(read(None, ["model=5"]))
 
 
@@ -351,7 +351,7 @@ def test_an_old_yaml_of_roll_loses_what_would_be_refused() -> None:
         (["import", "none.yaml"], "none.yaml"),
         (["import", "a.yaml", "b.yaml"], "one file at a time"),
         (["import", "x.y=1", "--from", "verl", "--out", "my.txt"], "ends in .yaml"),
-        (["import", "x.y=1"], "whose configuration this is"),
+        (["import", "x.y=1"], "which system this configuration is for"),
         (["frobnicate"], "roll COMMAND"),
     ],
 )
@@ -372,7 +372,7 @@ def test_files_that_are_there_are_kept(place: Path) -> None:
 
 def test_an_option_that_is_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert roll(["import", "a.b=1", "--bogus"]) == 2
-    assert "--bogus: no option here" in capsys.readouterr().err
+    assert "--bogus: unknown option" in capsys.readouterr().err
 
 
 def test_what_is_not_the_run_that_was_meant_ends_with_a_code_of_its_own(
@@ -382,7 +382,7 @@ def test_what_is_not_the_run_that_was_meant_ends_with_a_code_of_its_own(
     assert roll([*words, "data.no_such_key=1"]) == 3
     last = capsys.readouterr().out.splitlines()
     assert "  data.no_such_key: the importer does not know this key of verl." in last
-    assert last[-1] == "This YAML is not the run that its author meant: see above. --lossy takes it as it is."
+    assert last[-1] == "This YAML is not the run that its author meant: see above. --lossy accepts it."
     assert "## Not the run that its author meant" in (place / "a.report.md").read_text()
     assert roll([*words, "data.no_such_key=1", "--lossy"]) == 0
     assert roll([*words, "data.no_such_key=null"]) == 0
@@ -392,7 +392,7 @@ def test_a_number_that_is_left_open_is_asked_for_by_name(place: Path, capsys: py
     words = ["import", "--from", "verl", "--out", "a.yaml", "data.train_batch_size=8"]
     assert roll([*words, "trainer.nnodes=${oc.env:NODES}"]) == 3
     shown = capsys.readouterr().out
-    assert "Left open by the script; give these behind the file, as key=value:\n  trainer.nnodes\n" in shown
+    assert "Left open by the script; give these after the file, as key=value:\n  trainer.nnodes\n" in shown
 
 
 def test_two_names_of_one_key_that_differ_are_told() -> None:
@@ -452,7 +452,7 @@ def test_a_choice_of_files_stands_beside_the_keys_of_its_section(place: Path) ->
     assert (args["learning_rate"], args["warmup_steps"], args["lr_scheduler_type"]) == (2e-5, 5, "cosine")
     assert args["lr_scheduler_kwargs"] == {"min_lr_ratio": 0.1} and role["data_args"]["messages"] == "turns"
     assert role["max_tokens_per_microbatch_in_train"] == 1024 and args["gradient_accumulation_steps"] == 2
-    assert any(note.startswith("engine=megatron chooses a file") for note in found.notes)
+    assert any(note.startswith("engine=megatron chooses one of their files") for note in found.notes)
     assert not any("does not know" in entry.note for entry in found.entries)
     more = imported_from(read(path, ["engine.strategy=fsdp2"]), source=path).tree
     assert more["sft_train"]["strategy_args"]["strategy_name"] == "fsdp2_train", "what is said of it counts"
@@ -490,7 +490,7 @@ def test_what_words_of_a_command_leave_open_is_noted(place: Path) -> None:
     found = imported_from(read(path), source=path)
     assert "trainer.n_gpus_per_node" in found.left_open
     assert any("--config-name mine has keys of its own" in change for change in found.changes)
-    told = "the script leaves it open: set sft_train.training_args.learning_rate in the YAML"
+    told = "the script does not set it: set sft_train.training_args.learning_rate in the YAML"
     assert entry(found, "optim.lr") == ("not to be had", told)
     assert found.tree["seed"] == 8
 

@@ -215,7 +215,7 @@ def test_architectures_with_an_unknown_factor_on_the_logits_are_refused(tmp_path
     config = Qwen3Config(hidden_size=8, num_hidden_layers=1)
     config.logits_scaling = 4.0
     config.save_pretrained(tmp_path)
-    with pytest.raises(StrategyError, match="logits_scaling: 4.0, which is not known here for qwen3 models"):
+    with pytest.raises(StrategyError, match="logits_scaling: 4.0, which is not supported for qwen3 models"):
         load_policy(model_args(tmp_path))
 
 

@@ -18,32 +18,34 @@ def row(bubble: float = 0.5, busy: dict[str, float] | None = None, **phases: flo
             row(rollout=3.8, train_actor=3.0, score=0.5, other=2.7),
             "rollout",
             0.38,
-            "trainer waits 38%: more rollout devices, or rollouts that run further ahead (docs/rollouts.md)",
+            "trainer waits 38%of the time: use more rollout devices, or rollouts that run further ahead "
+            "(docs/rollouts.md)",
         ),
         (
             row(busy={"rewards.math": 0.5}, rollout=6.0, train_actor=4.0),
             "rollout",
             0.6,
-            "all wait 60% for rollouts, whose rewards are busy: raise rewards.math.world_size",
+            "all wait 60% of the time for rollouts, whose rewards are busy: raise rewards.math.world_size",
         ),
         (
             row(busy={"rewards.math": 0.4}, rollout=6.0, train_actor=4.0),
             "rollout",
             0.6,
-            "trainer waits 60%: more rollout devices, or rollouts that run further ahead (docs/rollouts.md)",
+            "trainer waits 60%of the time: use more rollout devices, or rollouts that run further ahead "
+            "(docs/rollouts.md)",
         ),
         (
             row(rollout=4.0, train_actor=3.0, train_critic=2.0, score=1.0),
             "training",
             0.6,
-            "engines wait 60% for training: more training devices, or rollouts that run further ahead "
+            "engines wait 60% of the time for training: use more training devices, or rollouts that run further ahead "
             "(docs/rollouts.md)",
         ),
         (
             row(bubble=0.1, rollout=6.0, train_actor=4.0),
             "rollout",
             0.6,
-            "devices are busy 90%, most of it sampling (60%): more devices, or less to compute",
+            "devices are busy 90% of the time, mostly sampling (60%): use more devices, or compute less",
         ),
         (
             row(bubble=0.3, train=9.0, other=1.0),
@@ -55,31 +57,32 @@ def row(bubble: float = 0.5, busy: dict[str, float] | None = None, **phases: flo
             row(rollout=2.0, weight_sync=5.0, train_actor=3.0),
             "weights",
             0.5,
-            "all wait 50% for weights to reach the engines: model_update_frequency, weight_sync_route",
+            "all wait 50% of the time for weights to reach the engines: model_update_frequency, weight_sync_route",
         ),
         (
             row(rollout=2.0, gather=3.0, other=3.0, train_actor=2.0),
             "driver",
             0.6,
-            "devices wait 60% for the driver: larger batches; the trace shows for what (profiler_timeline)",
+            "devices wait 60% of the time for the driver: use larger batches; the trace shows the reason "
+            "(profiler_timeline)",
         ),
         (
             row(rollout=2.0, reward=5.0, train_actor=3.0),
             "rewards",
             0.5,
-            "all wait 50% for rewards after the rollout: more devices or processes for them",
+            "all wait 50% of the time for rewards after the rollout: use more devices or processes for them",
         ),
         (
             row(rollout=2.0, validate=5.0, train_actor=3.0),
             "validation",
             0.5,
-            "validation takes 50%: a larger eval_steps, or fewer rows",
+            "validation takes 50%of the time: use a larger eval_steps, or fewer rows",
         ),
         (
             row(rollout=2.0, checkpoint=5.0, train_actor=3.0),
             "checkpoint",
             0.5,
-            "checkpoints take 50%: a larger save_steps, or a faster disk",
+            "checkpoints take 50%of the time: use a larger save_steps, or a faster disk",
         ),
     ],
 )

@@ -70,7 +70,7 @@ def test_the_reference_is_a_model_of_its_own_the_policy_without_adapters_or_none
 
 def test_ipo_takes_no_label_smoothing() -> None:
     (problem,) = dpo_problems(config(ipo=True, label_smoothing=0.1))
-    assert problem.text.startswith("label_smoothing: 0.1 has no meaning with ipo: true")
+    assert problem.text.startswith("label_smoothing: 0.1 does nothing with ipo: true")
 
 
 def test_log_probs_are_asked_for_once_and_come_back_from_a_checkpoint(tmp_path: Path) -> None:

@@ -120,6 +120,8 @@ def test_a_critic_that_learns_alone_until_the_end_is_refused_once_the_rows_are_c
     critic["training_args"] = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 16}
     keys = {"num_train_epochs": 1, "critic": critic, "adv_estimator": "gae", "critic_warmup": 4}
     run = rlvr_run(tmp_path, tiny_model_dir, ["1", "2"], **keys)
-    with pytest.raises(ConfigError, match="critic_warmup: 4 leaves the policy no step to learn in, max_steps: 1"):
+    with pytest.raises(
+        ConfigError, match="critic_warmup: 4 leaves no step in which the policy is trained, max_steps: 1"
+    ):
         run.prepare(None)
     run.loop.close()

@@ -82,16 +82,16 @@ def test_roll_writes_several_teachers_under_teacher() -> None:
 
 def test_what_cannot_work_is_said() -> None:
     (missing,) = texts({"use_opd": True})
-    assert missing.startswith("use_opd: there is no teacher. Add a section `teacher`")
+    assert missing.startswith("use_opd: no teacher is configured. Add a section `teacher`")
     (first,) = config({}).domains
     found = texts({"use_opd": True, **CODE, "teachers": {"code": TEACHER, "other": TEACHER}})
-    assert found[0].startswith(f"teachers: nobody teaches {first}.")
-    assert found[1].startswith("teachers.other is for other, and there is no such domain. Domains:")
+    assert found[0].startswith(f"teachers: {first}.")
+    assert found[1].startswith("teachers.other is for other, but there is no such domain. Domains:")
     assert len(found) == 2
     (twice,) = texts({
         "use_opd": True, **CODE, "teachers": {first: {**TEACHER, "tag_included": ["code"]}, "code": TEACHER},
     })  # fmt: skip
-    assert twice.startswith(f"teachers.{first} and teachers.code both teach code, and a domain has one teacher.")
+    assert twice.startswith(f"teachers.{first} and teachers.code both teach code, but a domain has one teacher only.")
     critic = {"strategy_args": {"strategy_name": "deepspeed_train"}, "device_mapping": [0]}
     (valued,) = texts({"is_pure_opd": True, "teacher": TEACHER, "critic": critic, "adv_estimator": "gae"})
     assert valued.startswith("is_pure_opd: adv_estimator: gae has a critic")
@@ -116,12 +116,12 @@ def test_keys_of_teachers_without_effect_are_warned_of() -> None:
     (domain,) = config({}).domains
     alone = {"use_opd": True, "teacher": {**TEACHER, "tag_included": [domain]}}
     assert list(opd_warnings(config(alone))) == [
-        "teacher.tag_included does nothing: the section teacher is for whatever teachers leave over."
+        "teacher.tag_included does nothing: the section teacher is for all domains without a teacher of their own."
     ]
     named = {"use_opd": True, "opd_kl_coef": 0.5, "teachers": {"any": {**TEACHER, "tag_included": ["x"]}}}
     assert list(opd_warnings(config(named))) == ["teachers.any.tag_included does nothing: it is the only one."]
     own = {"use_opd": True, "opd_kl_coef": 0.5, "teacher": {**TEACHER, "opd_kl_coef": 2.0}}
-    assert list(opd_warnings(config(own))) == ["opd_kl_coef: 0.5 does nothing: every teacher has one of its own."]
+    assert list(opd_warnings(config(own))) == ["opd_kl_coef: 0.5 does nothing: every teacher sets its own."]
     assert list(opd_warnings(config({**own, "teachers": {domain: TEACHER}, "teacher": ...}))) == []
 
 

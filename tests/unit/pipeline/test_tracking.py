@@ -336,7 +336,7 @@ COLUMNS = ["group", "domain", "prompt", "response", "reward", "ground_truth", "f
 
 
 def test_wandb_and_swanlab_get_samples_as_tables_of_the_step(tmp_path, wandb, swanlab):
-    """Stand-ins with the documented calls; the real packages are asked offline below."""
+    """Stand-ins with the documented calls; the real packages match the requirements ofked offline below."""
     tables: list[object] = []
     swanlab.echarts = SimpleNamespace(Table=lambda: SimpleNamespace(add=lambda *given: tables.append(given)))
     trackers = make_trackers(["wandb", "swanlab"], {}, tmp_path, CONFIG)

@@ -37,9 +37,9 @@ def test_sets_stand_beside_the_validation_and_are_greedy_unless_told_otherwise()
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"eval_sets": {"a/b": {"data_args": {"file_name": "x.jsonl"}}}}, "cannot stand in the names of metrics"),
-        ({"eval_sets": {"pass_at_2": {"data_args": {"file_name": "x.jsonl"}}}}, "cannot stand in the names"),
-        ({"eval_sets.hard.pass_at": [8]}, "eval_sets.hard.pass_at: 8 answers cannot be drawn from 4"),
+        ({"eval_sets": {"a/b": {"data_args": {"file_name": "x.jsonl"}}}}, "cannot be part of metric names"),
+        ({"eval_sets": {"pass_at_2": {"data_args": {"file_name": "x.jsonl"}}}}, "cannot be part of metric names"),
+        ({"eval_sets.hard.pass_at": [8]}, "eval_sets.hard.pass_at: 8 responses cannot be drawn from 4"),
         ({"eval_sets.sums.data_args.file_name": []}, "eval_sets.sums.data_args.file_name is missing"),
         ({"eval_sets.sums.data_args.file_name": "org/set"}, "eval_sets.sums.data_args.split is missing"),
         (

@@ -92,7 +92,7 @@ ESCAPES = {
     "panic": "Panic: unwrap on None",
     "cancel": "CancelledError",
     "close": "GeneratorExit",
-    "mute": "Mute: (its own text cannot be made)",
+    "mute": "Mute: (its message cannot be made)",
     "odd": "SystemExit: looked at",
 }
 

@@ -18,7 +18,7 @@ def test_the_capacity_is_of_the_steps_between_two_publishes_and_those_ahead() ->
 
 def test_bounds_under_which_a_step_could_wait_for_ever_are_refused() -> None:
     assert RolloutBounds(8, ahead=8, max_staleness=1).capacity == 16
-    with pytest.raises(ValueError, match="17 groups would be under way, of which only 16 can be trained on in time"):
+    with pytest.raises(ValueError, match="17 groups would be in flight, but only 16 can be trained on in time"):
         RolloutBounds(8, ahead=9, max_staleness=1)
 
 

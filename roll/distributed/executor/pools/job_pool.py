@@ -276,7 +276,7 @@ class JobPool:
             return  # `take` says so, too
         except TimeoutError:
             if worker.jobs.get(waiting.job.job_id) is waiting:
-                self._lost(worker, WorkerError(f"{self.role} rank {worker.seat.rank} gave no answer for {limit:g} s"))
+                self._lost(worker, WorkerError(f"{self.role} rank {worker.seat.rank} did not reply for {limit:g} s"))
             return
         if worker.jobs.get(waiting.job.job_id) is waiting:
             self._look_later(worker, waiting)
@@ -301,7 +301,7 @@ class JobPool:
         self._dispatch()
 
     def _replace(self, worker: _Worker) -> None:
-        logger.warning("%s rank %d is replaced by a fresh worker", self.role, worker.seat.rank)
+        logger.warning("%s rank %d is replaced by a new worker", self.role, worker.seat.rank)
         if worker.exchange is not None and worker.exchange is not asyncio.current_task():
             worker.exchange.cancel()
         ray.kill(worker.handle, no_restart=True)

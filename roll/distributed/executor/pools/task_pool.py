@@ -209,7 +209,7 @@ class TaskPool:
                 call.replies.settle(call.place, error)
         except Exception as error:  # what does not travel: arguments, or a reply
             text = describe(error.cause if isinstance(error, RayTaskError) else error)
-            self._blame(open_calls, WorkerError(f"{self.role}: {open_calls[0].method} failed on the way: {text}"))
+            self._blame(open_calls, WorkerError(f"{self.role}: {open_calls[0].method} failed: {text}"))
         except asyncio.CancelledError:  # the loop is being closed
             for call in open_calls:
                 call.replies.all.cancel()
@@ -250,7 +250,7 @@ class TaskPool:
             self._queue.appendleft(call)
 
     def _replace(self, worker: _Worker) -> None:
-        logger.warning("%s rank %d is replaced by a fresh worker", self.role, worker.seat.rank)
+        logger.warning("%s rank %d is replaced by a new worker", self.role, worker.seat.rank)
         ray.kill(worker.handle, no_restart=True)
         asyncio.get_running_loop().run_in_executor(None, kill_marked, _MARK, worker.mark)
         fresh = self._start(worker.seat)

@@ -79,7 +79,7 @@ def clean(directory: str, logs: str | None = None) -> None:
         try:
             _keep_logs(directory, logs)
         except Exception as error:  # a full disk, say, must not keep the rest from being removed
-            sys.stderr.write(f"What the workers printed was not kept in {logs}: {error}\n")
+            sys.stderr.write(f"The output of the workers could not be saved in {logs}: {error}\n")
     shutil.rmtree(directory, ignore_errors=True)
     remove_segments(directory)
 

@@ -81,7 +81,9 @@ class CleanerProcess:
                 return
             status = self._process.wait()
             if not self._replacements_left:
-                logger.warning("no process cleans up should the driver be killed: each one ended (status %d)", status)
+                logger.warning(
+                    "no process would clean up if the driver were killed: each cleaner ended (status %d)", status
+                )
                 return
             self._replacements_left -= 1
             logger.warning("the process that cleans up after this run ended (status %d): it is replaced", status)

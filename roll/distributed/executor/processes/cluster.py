@@ -106,7 +106,7 @@ def wait_all(
                 {f"{calls[i].role} rank {rank}: {calls[i].method}" for i, rank in (place[ref] for ref in pending)}
             )
             raise WorkerError(
-                f"no answer within {timeout_s:g} s from {', '.join(running)}. If it is merely slow, raise rpc_timeout."
+                f"no reply within {timeout_s:g} s from {', '.join(running)}. If it is only slow, raise rpc_timeout."
             )
         i, rank = place[done[0]]
         reply = fetch(done[0], rank)

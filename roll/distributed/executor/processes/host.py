@@ -170,7 +170,7 @@ class AsyncHost(Host):
 
     async def _answer(self, method: str, arguments: Sequence[Any]) -> Any:
         if not self._built.is_set() and self._is_replacement:
-            return Failure(self._rank, "the process that took its place is not built yet", died=True)
+            return Failure(self._rank, "the process that replaced it is not set up yet", died=True)
         await self._built.wait()
         if (failure := self._build_failure or self._lost) is not None:
             return failure

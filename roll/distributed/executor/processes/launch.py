@@ -100,8 +100,8 @@ class RayRuntime:
         logger.info("joined the Ray cluster at %s", address)
         if takes_everybody_in():
             logger.warning(
-                "The Ray cluster at %s asks for no token: whoever reaches its ports can run code as its user. "
-                "docs/network.md says how to start it with one.",
+                "The Ray cluster at %s does not require a token: anybody who reaches its ports can run code as its "
+                "user. docs/network.md says how to start it with one.",
                 address,
             )
 
@@ -171,8 +171,9 @@ def _not_joined(address: str, error: BaseException) -> ResourceError:
         causes.append(cause)
     if any("InvalidAuthToken" in str(cause) for cause in causes) or isinstance(error, AuthenticationError):
         return ResourceError(
-            f"RAY_ADDRESS={address}: the Ray cluster there asks for a token, and this process has none or a wrong one. "
-            "Set RAY_AUTH_MODE=token, and the cluster's token in RAY_AUTH_TOKEN or a file of it in RAY_AUTH_TOKEN_PATH."
+            f"RAY_ADDRESS={address}: the Ray cluster there requires a token, and this process has none or a wrong one. "
+            "Set RAY_AUTH_MODE=token, and the cluster's token in RAY_AUTH_TOKEN or a file of it in "
+            "RAY_AUTH_TOKEN_PATH."
         )
     return unreachable(address, str(error))
 

@@ -16,7 +16,7 @@ _VITAL = ("raylet", "gcs_server")
 _RAYLET_LOGS = ("raylet.out", "raylet.err")
 _OF_AN_AGENT = re.compile(rb"one Ray agent failed, agent_name = (\w+)")
 _WITHOUT_IT = "no worker can be reached without it"
-_MEMORY = "If nobody ended it, the host may be out of memory (`dmesg` says)"
+_MEMORY = "If nobody stopped it, the host may be out of memory (see `dmesg`)"
 _CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
 _UNKNOWN = "cause unknown"
 
@@ -51,7 +51,7 @@ def _told(name: str, pid: int, ending: os.waitid_result | None, logs: Path) -> s
     if ending is None:
         return died(name, pid)
     if not was_killed:
-        why = "It ended by itself, or was asked to"
+        why = "It ended by itself, or was stopped"
         return f"{name} on this host ended (pid {pid}, exit code {ending.si_status}): {_WITHOUT_IT}. {why}."
     why = _MEMORY if ending.si_status == signal.SIGKILL else "It was ended by that signal"
     why = "It crashed" if ending.si_status in _CRASHES else why

@@ -102,8 +102,8 @@ class ResourceManager:
         if self.has_gpus and max(n["Resources"]["GPU"] for n in with_gpus) < num_gpus_per_node:
             remedy = f"set num_gpus_per_node: {int(max(n['Resources']['GPU'] for n in with_gpus))} or use larger nodes"
         raise ResourceError(
-            f"num_nodes: {num_nodes} with num_gpus_per_node: {num_gpus_per_node} need more than is there: {found}. "
-            f"{remedy}."
+            f"num_nodes: {num_nodes} with num_gpus_per_node: {num_gpus_per_node} need more than the cluster has: "
+            f"{found}. {remedy}."
         )
 
     def _gpu_ids(self, num_nodes: int, num_gpus_per_node: int) -> list[tuple[str, ...]]:

@@ -43,7 +43,7 @@ class SuspensionWatch:
             seen = {pid: seen.get(pid, -self._interval_s) + self._interval_s for pid in suspended}
             for pid in [pid for pid, seconds in seen.items() if seconds >= self._limit_s]:
                 logger.warning(
-                    "%s (pid %d) is suspended (SIGSTOP) for %g s now (suspend_timeout): it is killed",
+                    "%s (pid %d) has been suspended (SIGSTOP) for %g s (suspend_timeout): it is killed",
                     suspended[pid],
                     pid,
                     self._limit_s,

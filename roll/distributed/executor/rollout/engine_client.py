@@ -97,7 +97,7 @@ class EngineClient:
             if deaths == _MAX_DEATHS or not (self.waits or self._router.has_engines):
                 raise errors[0]
             self.num_retries += 1
-            logger.warning("request %s is asked again elsewhere: %s", whole.request.request_id, errors[0])
+            logger.warning("request %s is sent to another engine: %s", whole.request.request_id, errors[0])
         return answers
 
     async def give_up(self, limit_s: float) -> list[BegunRequest]:

@@ -129,7 +129,7 @@ class EngineRecovery:
             self._restart_as_they_go()
         except Exception:  # Ray is gone, which others tell
             if not self._is_closing.is_set():
-                logger.warning("%s: engines are not watched any more", self._cluster.role, exc_info=True)
+                logger.warning("%s: engines are no longer monitored", self._cluster.role, exc_info=True)
 
     def _restart_as_they_go(self) -> None:
         """A call that ends with its engine is open to each."""
@@ -178,7 +178,7 @@ class EngineRecovery:
             try:
                 if not ray.get(handle.is_built.remote(), timeout=_ANSWER_LIMIT_S):
                     return
-                error = WorkerError("the old process does not end")
+                error = WorkerError("the old process did not end")
                 if not was_killed:
                     ray.kill(handle, no_restart=False)
                     was_killed = True
@@ -186,7 +186,7 @@ class EngineRecovery:
                 error = failure
             if time.monotonic() > deadline:
                 cause = death_of(error, rank) if isinstance(error, RayActorError) else Failure.of(error, rank)
-                raise worker_error(self._cluster.role, f"restart (each engine may have {MAX_RESTARTS})", [cause])
+                raise worker_error(self._cluster.role, f"restart (the limit per engine is {MAX_RESTARTS})", [cause])
             self._is_closing.wait(_POLL_S)
         raise WorkerError(f"{self._cluster.role} rank {rank} is not restarted, since the run ends")
 
@@ -217,4 +217,4 @@ def _cause(answer: Any, rank: int) -> str:
         return death_of(answer, rank).message
     if isinstance(answer, GetTimeoutError):
         return f"no answer within {_ANSWER_LIMIT_S:g} s"
-    return "its process is gone, and a new one is there"
+    return "its process has ended, and a new one replaced it"

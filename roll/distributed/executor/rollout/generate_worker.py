@@ -28,7 +28,7 @@ from roll.types.texts import TextTable
 from roll.utils.background import BackgroundTasks, start
 from roll.utils.meter import Look, Usage
 
-_NOT_READY = Gone("it took the place of one that died, and does not serve yet", died=False)
+_NOT_READY = Gone("it replaced a process that died, and is not ready yet", died=False)
 
 
 @dataclass
@@ -279,7 +279,9 @@ class GenerateWorker:
     async def _receive(self, source: BucketSource, is_first: bool, version: int | None, whole: bool) -> int:
         if is_first:
             if not whole and not self._is_whole:
-                raise StrategyError("an update of some weights came to an engine that has not had all of them yet")
+                raise StrategyError(
+                    "a partial weight update was sent to an engine that has not received all weights yet"
+                )
             self._is_whole = not whole
             self._meter.hold()
             await self.strategy.begin_weight_update(whole)

@@ -27,7 +27,7 @@ class FileWeights:
             except WorkerError as error:
                 if not heal():
                     raise
-                logger.warning("the weights are read again, since an engine died meanwhile: %s", error)
+                logger.warning("reading the weights again, since an engine died: %s", error)
 
     def publish(self, directory: Path, version: int) -> int:
         """Returns when every engine uses these weights under this version: how many bytes they are. Raises StorageError

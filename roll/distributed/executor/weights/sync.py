@@ -43,7 +43,7 @@ class WeightSync:
             except WorkerError as error:
                 if not heal():
                     raise
-                logger.warning("the weights are sent again, since an engine died meanwhile: %s", error)
+                logger.warning("sending the weights again, since an engine died: %s", error)
                 self.renew()
 
     def publish(self, version: int) -> None:

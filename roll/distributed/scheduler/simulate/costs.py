@@ -81,9 +81,9 @@ def _problems(costs: Costs) -> Iterator[str]:
 def _curve_problems(points: tuple[tuple[float, float], ...]) -> Iterator[str]:
     counts, seconds = [n for n, _ in points], [s for _, s in points]
     if not points or counts != sorted(set(counts)) or counts[0] < 1:
-        yield f"decode_s: {counts} are no rising numbers of running answers from 1 on"
+        yield f"decode_s: {counts} are not increasing numbers of running responses from 1 on"
     elif not all(0 < s < math.inf for s in seconds) or seconds != sorted(seconds):
-        yield f"decode_s: {seconds} are no seconds above 0 that do not fall"
+        yield f"decode_s: {seconds} are not increasing seconds above 0"
 
 
 def read_costs(path: Path | str) -> Costs:

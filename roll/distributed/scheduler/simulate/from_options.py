@@ -32,7 +32,7 @@ def load_yaml(options: argparse.Namespace, overrides: Sequence[str]) -> tuple[Al
     directory, name = find_yaml(options.config_path, options.config_name)
     loaded = load(pipeline_of(options.pipeline), directory, name, overrides)
     if not isinstance(loaded.config, AlgorithmConfig) or not isinstance(loaded.plan, BatchPlan):
-        raise ConfigError(f"--pipeline {options.pipeline}: it samples nothing that could be simulated.")
+        raise ConfigError(f"--pipeline {options.pipeline}: this kind of run samples nothing to simulate.")
     return loaded.config, loaded.plan
 
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-DESCRIPTION = "Plays a run on a virtual clock: the real scheduler, with models of engines, trainer and rewards."
+DESCRIPTION = "Simulates a run on a virtual clock: the real scheduler, with models of engines, trainer and rewards."
 EPILOG = "docs/simulator.md says what is modelled, what is not, and how to calibrate."
 
 
@@ -19,9 +19,11 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    play = commands.add_parser("play", help="one schedule, beside the synchronous one", allow_abbrev=False)
-    search = commands.add_parser("search", help="over split of devices, ratio and staleness", allow_abbrev=False)
-    calibrate = commands.add_parser("calibrate", help="writes what things cost", allow_abbrev=False)
+    play = commands.add_parser("play", help="one schedule, compared with the synchronous one", allow_abbrev=False)
+    search = commands.add_parser(
+        "search", help="schedules for different splits of devices, ratios and staleness", allow_abbrev=False
+    )
+    calibrate = commands.add_parser("calibrate", help="measure costs and write a calibration file", allow_abbrev=False)
     for command in (play, search):
         _add_yaml(command)
         _add_run(command)
@@ -30,7 +32,7 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     search.add_argument("--ratios", type=_at_least(0.0), nargs="+", default=[0.0, 0.25, 0.5, 1.0, 2.0])
     search.add_argument("--train_shares", type=_share, nargs="+", default=[1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8])
     _add_yaml(calibrate)
-    calibrate.add_argument("--run", type=Path, help="output_dir of a run: takes what its metrics tell")
+    calibrate.add_argument("--run", type=Path, help="output_dir of a run: read the costs from its metrics")
     calibrate.add_argument("--train_devices", type=_count, help="of that run, where no YAML says so. Default: 1")
     calibrate.add_argument("--engines", type=_count, help="likewise")
     calibrate.add_argument("--out", type=Path, required=True, help="the calibration file")

@@ -83,7 +83,7 @@ class Offload:
         optimizer: Any = self._engine.optimizer
         if isinstance(optimizer, BF16_Optimizer):
             raise StrategyError(
-                "ZeRO stage 1 with bf16 and data_types.grad_accum_dtype fp32 cannot leave its device. Use "
+                "ZeRO stage 1 with bf16 and data_types.grad_accum_dtype fp32 cannot be offloaded. Use "
                 "zero_optimization.stage: 2, or devices that no other role shares."
             )
         return optimizer if self._config.stage > 0 else None

@@ -157,7 +157,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
 
         saved = SavedFacts.read(directory)
         if wrong := saved.disagreements(self._facts):
-            raise StrategyError(f"{directory} was saved with {', '.join(wrong)}. Resume with the same, or start anew.")
+            raise StrategyError(f"{directory} was saved with {', '.join(wrong)}. Resume with the same, or start over.")
         if _GROUPS not in saved.fixed and not self.role.training_args.weight_decay:
             self.rank.stop()
             self._build(one_group=True)

@@ -135,7 +135,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
 
     def load_checkpoint(self, directory: Path) -> None:
         if wrong := SavedFacts.read(directory).disagreements(self._facts):
-            raise StrategyError(f"{directory} was saved with {', '.join(wrong)}. Resume with the same, or start anew.")
+            raise StrategyError(f"{directory} was saved with {', '.join(wrong)}. Resume with the same, or start over.")
         with self.rank.weights_at_work():
             checkpoint.load(directory, self.rank, self.updater)
             self.rank.forget_frozen()

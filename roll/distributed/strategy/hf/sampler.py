@@ -97,7 +97,7 @@ class BatchSampler:
         ids = [*request.prompt_ids.tolist(), *sampling.stop_token_ids]
         if min(ids) < 0 or max(ids) >= self._vocab_size:
             raise StrategyError(
-                f"request {request.request_id}: a token id is outside the model's vocabulary 0..{self._vocab_size - 1}"
+                f"request {request.request_id}: a token id is not in the model's vocabulary 0..{self._vocab_size - 1}"
             )
         if sampling.stop_strings and self._stop_strings is None:
             raise StrategyError(f"request {request.request_id}: stop_strings need a tokenizer")

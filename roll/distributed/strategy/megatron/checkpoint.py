@@ -66,7 +66,7 @@ def load(
     if saved.layout is None:
         raise StrategyError(f"{directory} was saved by an older version of megatron_train, which this one cannot read.")
     if wrong := saved.disagreements(fixed):
-        raise StrategyError(f"{directory} was saved with {', '.join(wrong)}. Resume with the same, or start anew.")
+        raise StrategyError(f"{directory} was saved with {', '.join(wrong)}. Resume with the same, or start over.")
     _prime(updater.optimizer)
     state = _sharded_state(chunks, updater, adapters, layout_metadata(), is_loading=True)
     loaded = read(state, source)

@@ -21,7 +21,7 @@ from roll.configs.strategies.value_kinds import Kinds, class_annotations, kinds_
 from roll.distributed.strategy.engine_options import SGLANG, refusals, refused_keys
 
 SOCKETS_VARIABLE = "ROLL_SOCKETS_DIRECTORY"
-REPACKS = "it packs layers anew after every weight update"
+REPACKS = "it repacks layers after every weight update"
 STILL_RETIRING = "requests that have ended are still leaving the engine"  # asked again a moment later, they have left
 SPARE_POSITIONS = 8  # SGLang keeps some positions of context_length for itself (0.5.23: 2 of them, 6 of the prompt's)
 

@@ -42,15 +42,15 @@ def to_generation(answer: Any, was_aborted: bool, told: ToldRoutes | None = None
     if token_ids != list(answer["output_ids"])[: len(token_ids)] or (
         reason != "abort" and len(token_ids) != len(answer["output_ids"])
     ):
-        raise StrategyError("sglang's tokens and log-probs do not belong together")
+        raise StrategyError("sglang's tokens and log-probs do not match")
     versions = np.zeros(len(token_ids), np.int32)
     spans = meta.get("weight_versions") or []
     if token_ids and not spans:
-        raise StrategyError("sglang does not say which weights sampled an answer")
+        raise StrategyError("sglang does not report which weights sampled a response")
     for span in spans:
         versions[span["start"] : span["end"]] = int(span["version"])
     log_probs = np.array([log_prob for log_prob, *_ in sampled], np.float32)
     routes = told.read(meta) if told is not None else None
     if told is not None and routes is None and reason != "abort":
-        raise StrategyError("sglang does not say which experts the tokens of an answer went to")
+        raise StrategyError("sglang does not report which experts processed the tokens of a response")
     return Generation(np.array(token_ids, np.int32), log_probs, versions, reason, routes)

@@ -40,5 +40,5 @@ class ToldRoutes:
         numbers = np.frombuffer(base64.b64decode(told), np.int32).reshape(-1, self.num_layers, self.top_k)
         chosen = numbers[:, list(self.mixtures)]
         if chosen.size and chosen.min() < 0:
-            raise StrategyError("sglang does not say which experts all tokens of an answer went to")
+            raise StrategyError("sglang does not report the experts of all tokens of a response")
         return chosen.astype(np.int16)

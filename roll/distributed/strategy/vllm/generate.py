@@ -118,7 +118,7 @@ class VllmStrategy(EngineStrategy):
             outputs = self._running().generate(prompt, parameters, name, lora_request=self._adapter())
             answers = [output.outputs[0] async for output in outputs]
         if not answers:
-            raise StrategyError(f"vllm gave no answer to request {request.request_id}")
+            raise StrategyError(f"vllm did not reply to request {request.request_id}")
         return to_generation(answers[-1])
 
     def _adapter(self) -> LoRARequest | None:

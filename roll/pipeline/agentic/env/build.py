@@ -24,7 +24,7 @@ def env_class(env_type: str) -> Any:
     found = resolve(env_type, ENVIRONMENTS)
     missing = [name for name in ("reset", "step") if not callable(getattr(found, name, None))]
     if not callable(found) or missing:
-        raise EnvError(f"{env_type} is no environment: it has no {' and no '.join(missing) or 'constructor'}")
+        raise EnvError(f"{env_type} is not an environment: it has no {' and no '.join(missing) or 'constructor'}")
     return found
 
 
@@ -52,8 +52,8 @@ def import_problems(at: str, config: EnvConfig) -> list[Problem]:
     if config.env_manager_cls == AGENT_NATIVE and not keeps_conversation(constructor):
         name = config.env_type
         text = (
-            f"{at}.env_type: {name} shows text and has no conversation(), which env_manager_cls: "
-            f"agent_native plays. Set env_type: native, with env_config: {{env: {name}, env_config: {{...}}}}."
+            f"{at}.env_type: {name} shows text and has no conversation(), which env_manager_cls: agent_native needs. "
+            f"Set env_type: native, with env_config: {{env: {name}, env_config: {{...}}}}."
         )
         return [Problem(text, keys)]
     try:

@@ -21,7 +21,7 @@ class Countdown(Env):
 
     def __init__(self, num_numbers: int = 4, max_number: int = 25, max_tries: int = 5, max_steps: int | None = None):
         if num_numbers < 2 or max_number < 2 or max_tries < 1:
-            raise ValueError("countdown needs num_numbers and max_number of 2 or more, and a try")
+            raise ValueError("countdown needs num_numbers and max_number of 2 or more, and at least one try")
         self.num_numbers, self.max_number = num_numbers, max_number
         self.max_tries = min(max_tries, max_steps or max_tries)
 

@@ -33,9 +33,7 @@ class GemEnv(Env):
             constructor: Any = resolve(env)
             return constructor(**kwargs)
         if not is_installed("gem"):
-            raise MissingPackage(
-                f"{env!r} is an id of GEM's and needs the package gem-llm; or name package.module:Class"
-            )
+            raise MissingPackage(f"{env!r} is an id of GEM and needs the package gem-llm; or give package.module:Class")
         make: Any = resolve("gem:make")
         return make(env, **kwargs)
 

@@ -15,7 +15,7 @@ class GuessNumber(Env):
 
     def __init__(self, low: int = 1, high: int = 20, max_guesses: int = 6, max_steps: int | None = None):
         if low >= high or max_guesses < 1:
-            raise ValueError("guess_number needs low below high, and a guess")
+            raise ValueError("guess_number needs low below high, and at least one guess")
         self.low, self.high = low, high
         self.max_guesses = min(max_guesses, max_steps or max_guesses)
         self.instruction = f"Guess a whole number from {low} to {high}. You are told whether it is higher or lower."

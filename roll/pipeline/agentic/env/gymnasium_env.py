@@ -51,7 +51,7 @@ class GymnasiumEnv(Env):
             constructor: Any = resolve(env)
             return constructor(**kwargs)
         if not is_installed("gymnasium"):
-            raise MissingPackage(f"{env!r} is an id of Gymnasium's and needs the package gymnasium")
+            raise MissingPackage(f"{env!r} is an id of Gymnasium and needs the package gymnasium")
         make: Any = resolve("gymnasium:make")
         return make(env, **kwargs)
 

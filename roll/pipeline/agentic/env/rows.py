@@ -100,12 +100,12 @@ def _question(row: Row, key: str, value: Any) -> str:
             before = messages[:-1] if messages[0]["role"] == "system" and len(messages) == 2 else []
             if len(messages) > 1 + len(before):
                 raise ConfigError(
-                    f"{row.where}: question_key: {key} holds {len(messages)} messages; one is asked, and one of the "
-                    "system may stand before it"
+                    f"{row.where}: question_key: {key} holds {len(messages)} messages; it may hold one question, and a "
+                    "system message before it"
                 )
             return "\n\n".join(str(message["content"]) for message in messages)
     except ConfigError as error:
         raise EnvError(str(error)) from error
     if isinstance(value, Mapping | list | tuple):
-        raise EnvError(f"{row.where}: question_key: {key} holds a {type(value).__name__}, and a question is a text")
+        raise EnvError(f"{row.where}: question_key: {key} holds a {type(value).__name__}, but a question is a text")
     return str(value)

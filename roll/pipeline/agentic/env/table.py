@@ -29,11 +29,11 @@ built."""
 ASKS_ROWS = ("roll_math", "roll_qa")
 """Those that ask the rows of a data file, which can be counted."""
 
-_ROCK = "runs in containers of ROCK, a service: write an environment that asks yours, as package.module:Class"
+_ROCK = "runs in containers of ROCK, a service: write an environment that calls yours, as package.module:Class"
 NOT_HERE: Mapping[str, str] = {
     "deepeyes": "shows pictures, which are not read yet",
     "sokoban_sandbox": "plays in containers of ROCK, a service; env_type: sokoban is the same game in the process",
-    "sokoban_mcp": "asks a server for its moves; env_type: sokoban is the same game in the process",
+    "sokoban_mcp": "gets its moves from a server; env_type: sokoban is the same game in the process",
     "sokoban_tool_call": "moves by tool calls; env_type: sokoban_native_env is the same game as a conversation",
     "rock_tb_native_env": _ROCK,
     "tb_native_env": _ROCK,
@@ -41,9 +41,9 @@ NOT_HERE: Mapping[str, str] = {
     "swe_native_env": _ROCK,
     "swe_env": _ROCK,
     "cli": _ROCK,
-    "roll_code": "judges programs; an RLVR run does that",
-    "openreward_env": "asks openreward.ai, a service: write an environment that asks it, as package.module:Class",
-    "atropos_env": "asks a server of Atropos: write an environment that asks yours, as package.module:Class",
+    "roll_code": "scores programs; use an RLVR run for that",
+    "openreward_env": "calls openreward.ai, a service: write an environment that calls it, as package.module:Class",
+    "atropos_env": "calls a server of Atropos: write an environment that calls yours, as package.module:Class",
 }
 """ROLL's environments without a counterpart here: why, and what to do instead."""
 

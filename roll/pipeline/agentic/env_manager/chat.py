@@ -110,8 +110,8 @@ class ChatEncoder:
         _, found, after = self._render(messages, asks).partition(ANSWER)
         if not found or ANSWER in after:
             raise ConfigError(
-                "actor_train.data_args.template: the chat template does not show an assistant's message as it is, so "
-                "a conversation cannot be continued behind sampled tokens. Use another Jinja template."
+                "actor_train.data_args.template: the chat template changes the assistant's messages, so a "
+                "conversation cannot be continued after sampled tokens. Use another Jinja template."
             )
         return self.encode(after)
 

@@ -55,7 +55,7 @@ def checked_step(result: Any) -> EnvStep:
         number = float(reward)
         values = {visible(str(name)): float(value) for name, value in dict(metrics or {}).items()}
     except (TypeError, ValueError, OverflowError) as error:
-        raise EnvCrash(f"step returned a reward or metrics that are no numbers: {error}") from None
+        raise EnvCrash(f"step returned a reward or metrics that are not numbers: {error}") from None
     if not abs(number) <= LARGEST_REWARD:
         raise EnvCrash(f"step returned the reward {number}")
     return EnvStep(_text(observation, "step"), number, bool(terminated), bool(truncated), values)
@@ -67,7 +67,7 @@ def _text(value: Any, where: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:  # half of a surrogate pair, which no tokenizer takes
-        raise EnvCrash(f"{where} returned an observation that is no text: {error}") from None
+        raise EnvCrash(f"{where} returned an observation that is not a text: {error}") from None
     return value
 
 
@@ -81,7 +81,7 @@ def read_conversation(env: Any) -> Conversation:
 
 def _message(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not isinstance(value.get("role"), str) or not _says_something(value):
-        raise EnvCrash(f"conversation holds {value!r}, which is no message: it needs role and content")
+        raise EnvCrash(f"conversation holds {value!r}, which is not a message: it needs role and content")
     if isinstance(value.get("content"), str):
         _text(value["content"], "conversation")
     return dict(value)

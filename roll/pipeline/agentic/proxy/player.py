@@ -113,18 +113,18 @@ class ProgramPlayer:
             except ValueError as error:
                 raise EnvError(f"the program gave no reward: {error}") from None
         if session.reward is None:
-            late = "; it still ran after its last answer (max_steps) and was ended" if ended is None else ""
+            late = "; it still ran after its last response (max_steps) and was stopped" if ended is None else ""
             raise EnvError(
                 f"the program gave no reward: return one, post it, or write it to ROLL_REWARD_FILE{late}{tail}"
             )
         if not session.num_answers:
-            raise EnvError(f"the program never asked the policy: does it use OPENAI_BASE_URL?{tail}")
+            raise EnvError(f"the program never called the policy: does it use OPENAI_BASE_URL?{tail}")
 
     def _rows(self, job: EpisodeJob, session: Session, counts: Counts) -> list[Trajectory]:
         transcript = session.transcript
         found = list(transcript_rows(transcript.root))
         if not found or session.reward is None:
-            raise EnvError("no answer reached the program")
+            raise EnvError("no response reached the program")
         for one in transcript.breaks:
             if one.cause not in self._told:
                 self._told.add(one.cause)

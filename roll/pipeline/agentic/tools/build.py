@@ -50,5 +50,5 @@ def _tool_class(tool_id: str) -> Any:
     """Raises ImportError, or EnvError if what it names is no tool."""
     found = resolve(tool_id, TOOLS)
     if not (isinstance(found, type) and issubclass(found, Tool)):
-        raise EnvError(f"{tool_id} is no tool: it must be a class below roll.pipeline.agentic.tools.base.Tool")
+        raise EnvError(f"{tool_id} is not a tool: it must be a subclass of roll.pipeline.agentic.tools.base.Tool")
     return found

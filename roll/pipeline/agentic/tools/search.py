@@ -35,7 +35,7 @@ class SearchTool(Tool):
     ):
         del num_workers
         if (corpus is None) == (search_url is None):
-            raise EnvError("search needs corpus (a data file) or search_url, and one of them alone")
+            raise EnvError("search needs either corpus (a data file) or search_url")
         if topk < 1 or timeout <= 0:
             raise EnvError(f"topk: {topk} must be 1 or more, and timeout: {timeout} above 0")
         self._corpus, self._url, self._topk, self._timeout = corpus, search_url, topk, timeout

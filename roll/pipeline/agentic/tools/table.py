@@ -11,7 +11,7 @@ TOOLS: Mapping[str, str] = {
 }
 
 NOT_HERE: Mapping[str, str] = {
-    "mcp": "calls a server of the Model Context Protocol, which is not spoken here. Write a tool that asks the server "
+    "mcp": "calls a server of the Model Context Protocol, which is not supported. Write a tool that calls the server "
     "(package.module:Class, a Tool of roll.pipeline.agentic.tools.base)",
 }
 """ROLL's tools without a counterpart here, and what to do instead."""

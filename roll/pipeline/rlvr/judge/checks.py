@@ -40,7 +40,7 @@ def judge_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
         yield from _engine_problems(at, worker)
     if [worker.reward, *(part.reward for part in worker.reward_manager_config)].count(LLM_JUDGE) > 1:
         yield Problem(
-            f"{at}.reward_manager_config: {LLM_JUDGE} is there twice. A domain has one judge.",
+            f"{at}.reward_manager_config: {LLM_JUDGE} is listed twice. A domain has one judge.",
             (f"{at}.reward_manager_config",),
         )
     if (worker.reward == LLM_JUDGE and worker.reward_args) or any(
@@ -69,8 +69,8 @@ def judge_warnings(config: RLVRConfig) -> list[str]:
             found.append(f"rewards.{domain}: {', '.join(given)} {verb} nothing here: llm_judge is not its reward.")
         if worker.is_judge and worker.judge_prompt == ROLL_PROMPT:
             found.append(
-                f"rewards.{domain}.judge_prompt: {ROLL_PROMPT} says in words of its own what ROLL's says; for ROLL's "
-                "very words write them into a file."
+                f"rewards.{domain}.judge_prompt: {ROLL_PROMPT} has its own wording of ROLL's prompt; for ROLL's exact "
+                "wording write it into a file."
             )
     return found
 
@@ -93,7 +93,7 @@ def unreachable_judges(config: RLVRConfig) -> list[str]:
 def _address_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
     for key in _OF_API:
         if not getattr(worker, key):
-            yield Problem(f"{at}.{key} is missing: judge_model_type api asks for it.", (f"{at}.{key}",))
+            yield Problem(f"{at}.{key} is missing: judge_model_type api needs it.", (f"{at}.{key}",))
     url = worker.judge_api_url
     if not url:
         return
@@ -104,7 +104,7 @@ def _address_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
         is_right = False
     if not is_right:
         yield Problem(
-            f"{at}.judge_api_url: {mask(url)!r} is no address. Write it as http://host:8000/v1.",
+            f"{at}.judge_api_url: {mask(url)!r} is not an address. Write it as http://host:8000/v1.",
             (f"{at}.judge_api_url",),
         )
 
@@ -160,7 +160,7 @@ def engine_judge_problems(config: RLVRConfig) -> Iterator[Problem]:
     if asking and config.reward_model is None:
         key = f"rewards.{asking[0]}.judge_model_type"
         yield Problem(
-            f"{JUDGE.name} is missing: {key} is cluster, which asks its engines. Add the section (model_args, "
+            f"{JUDGE.name} is missing: {key} is cluster, which uses its engines. Add the section (model_args, "
             "strategy_args, device_mapping), or use inference or api.",
             (JUDGE.name, key),
         )
@@ -170,9 +170,9 @@ def engine_judge_problems(config: RLVRConfig) -> Iterator[Problem]:
         filters = config.rewards[domain].query_filter_config
         if domain in config.late_domains and filters.type != "no_filter" and config.is_use_additional_prompts:
             yield Problem(
-                f"is_use_additional_prompts: other prompts are started during the rollout, but "
-                f"rewards.{domain}.query_filter_config can only judge after it: {role} shares devices with other roles "
-                "and takes its turn then. Set is_use_additional_prompts: false, remove the filter, or give "
+                "is_use_additional_prompts: other prompts are started during the rollout, but "
+                f"rewards.{domain}.query_filter_config can only be applied after it: {role} shares devices with other "
+                "roles and takes its turn then. Set is_use_additional_prompts: false, remove the filter, or give "
                 f"{role}.device_mapping devices of its own.",
                 ("is_use_additional_prompts", f"rewards.{domain}.query_filter_config", f"{role}.device_mapping"),
             )
@@ -200,7 +200,7 @@ def _verdict_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
     form, pattern = worker.judge_verdict, worker.judge_verdict_pattern
     keys = (f"{at}.judge_verdict", f"{at}.judge_verdict_pattern")
     if form == "pattern" and pattern is None:
-        yield Problem(f"{keys[1]} is missing: judge_verdict pattern asks for it.", keys)
+        yield Problem(f"{keys[1]} is missing: judge_verdict pattern needs it.", keys)
     if form not in (None, "pattern") and pattern is not None:
         yield Problem(f"{keys[1]} contradicts {keys[0]}: {form}. Remove one.", keys)
     low, high = worker.judge_score_range
@@ -210,7 +210,7 @@ def _verdict_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
             (f"{at}.judge_score_range",),
         )
     if blank := [word for word in worker.judge_scores if not word.strip()]:
-        yield Problem(f"{at}.judge_scores: {blank[0]!r} is no word.", (f"{at}.judge_scores",))
+        yield Problem(f"{at}.judge_scores: {blank[0]!r} is not a word.", (f"{at}.judge_scores",))
 
 
 def _has_bad_pattern(worker: RewardConfig) -> bool:

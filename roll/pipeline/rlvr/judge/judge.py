@@ -12,7 +12,7 @@ from roll.pipeline.rlvr.judge.verdict import NoVerdict, VerdictReader
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult, requires
 
 _SHOWN_CHARACTERS = 120
-NOT_ASKED = "not asked: there is no answer, or nothing but thinking"
+NOT_ASKED = "not judged: the response is empty, or holds only thinking"
 
 
 @dataclass(frozen=True)

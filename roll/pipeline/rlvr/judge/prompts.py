@@ -121,7 +121,7 @@ def prompt_named(given: str | None) -> Named:
     if _FILE.fullmatch(given):
         raise ValueError(f"there is no file {given}" if look.kind == "absent" else look.why or f"{given} is no file")
     names = ", ".join(PROMPTS)
-    raise ValueError(f"{given!r} is no prompt.{did_you_mean(given, PROMPTS)} Known: {names}; or a text, or its file")
+    raise ValueError(f"{given!r} is not a prompt.{did_you_mean(given, PROMPTS)} Known: {names}; or a text, or its file")
 
 
 def _places(text: str) -> tuple[str, ...]:
@@ -137,5 +137,5 @@ def _pieces(text: str) -> list[tuple[str, str | None]]:
         raise ValueError(f"its braces do not match ({error}). Write {{{{ and }}}} for braces that are text") from None
     for _, name, form, conversion in parsed:
         if name is not None and (not name.isidentifier() or form or conversion):
-            raise ValueError(f"{{{name}}} is no name of a place. Write {{{{ and }}}} for braces that are text")
+            raise ValueError(f"{{{name}}} is not a placeholder. Write {{{{ and }}}} for literal braces")
     return [(before, name) for before, name, _, _ in parsed]

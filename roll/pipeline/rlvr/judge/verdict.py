@@ -73,7 +73,7 @@ class VerdictReader:
     def __call__(self, reply: str) -> float:
         text = after_thinking(reply).strip()
         if not text:
-            raise NoVerdict("nothing but thinking" if reply.strip() else "an empty reply")
+            raise NoVerdict("only thinking" if reply.strip() else "an empty reply")
         return self._read(text)
 
     def _from_words(self, text: str) -> float:

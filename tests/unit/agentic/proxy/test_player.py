@@ -149,7 +149,7 @@ def test_a_command_plays_and_writes_its_reward(folder: Path) -> None:
     ("function", "cause"),
     [
         ("breaks", "exit code 70 .*ValueError: the ice broke"),
-        ("silent", "never asked the policy: does it use OPENAI_BASE_URL"),
+        ("silent", "never called the policy: does it use OPENAI_BASE_URL"),
         ("poor", "gave no reward: return one, post it, or write it to ROLL_REWARD_FILE"),
         ("odd", "gave no reward: a reward is a number up to .*, not 'much'"),
         ("huge", "gave no reward: a reward is a number up to .*, not 10000"),

@@ -145,8 +145,8 @@ def test_a_key_can_be_taken_out(directory: Path) -> None:
         ("~actor_infer.generating_args.nothing", "there is no actor_infer.generating_args.nothing to remove."),
         ("~rollout_batch_siz", "there is no rollout_batch_siz to remove. Did you mean rollout_batch_size?"),
         ("~nowhere.at.all", "there is no nowhere."),
-        ("~actor_infer.generating_args.stop_strings.2", "2 is no position in a list of 2."),
-        ("~rollout_batch_size=65", "rollout_batch_size is 64, so it stays."),
+        ("~actor_infer.generating_args.stop_strings.2", "2 is not a position in a list of 2."),
+        ("~rollout_batch_size=65", "rollout_batch_size is 64, so it is kept."),
     ],
 )
 def test_what_is_not_there_cannot_be_taken_out(directory: Path, override: str, message: str) -> None:
@@ -174,15 +174,15 @@ def test_references_that_lead_nowhere_are_all_named(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("max_steps", "'max_steps' is no override. Write key=value"),
-        ("--max_steps=3", "'--max_steps=3' is no override."),
+        ("max_steps", "'max_steps' is not an override. Write key=value"),
+        ("--max_steps=3", "'--max_steps=3' is not an override."),
         ("hydra.run.dir=x", "Hydra's own settings cannot be overridden here."),
         ("max_steps.x=3", "override max_steps.x: max_steps is '${size}'"),
         (
             "rollout_batch_size.x=3",
             "override rollout_batch_size.x: rollout_batch_size is 64, which has no keys below it.",
         ),
-        ("actor_infer.generating_args.stop_strings.7=c", "7 is no position in a list of 2."),
+        ("actor_infer.generating_args.stop_strings.7=c", "7 is not a position in a list of 2."),
     ],
 )
 def test_an_override_that_cannot_be_applied_says_why(directory: Path, override: str, message: str) -> None:
@@ -219,7 +219,7 @@ def test_what_is_no_mapping_is_refused_without_a_traceback(directory: Path, text
         ("hydra: {searchpath: 3}", "hydra.searchpath: 3 must be a list of directories."),
         ("hydra: {searchpath: ['nowhere://x']}", "No config source registered for schema nowhere"),
         ("hydra: {run: {dir: []}}", "run.yaml: "),
-        ("seed: ${seed}", "seed: ${seed} leads back to itself."),
+        ("seed: ${seed}", "seed: ${seed} refers to itself."),
         ("a: ${oc.decode:'[1'}", "a: "),
     ],
 )

@@ -30,11 +30,11 @@ DOUBLED = {"b0": "text"} | {f"b{i}": f"${{b{i - 1}}}" * 2 for i in range(1, 40)}
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        ({"a": "${a}"}, r"a: \$\{a\} leads back to itself."),
-        ({"a": "${b}", "b": {"c": "x ${a}"}}, r"a: \$\{b\} leads back to itself."),
-        ({"a": {"b": "${..a}"}}, r"a.b: \$\{..a\} leads back to itself."),
-        ({"a": ["${a[0]}"]}, r"a.0: \$\{a\[0\]\} leads back to itself."),
-        (CHAIN, "leads over more than 60 other references."),
+        ({"a": "${a}"}, r"a: \$\{a\} refers to itself."),
+        ({"a": "${b}", "b": {"c": "x ${a}"}}, r"a: \$\{b\} refers to itself."),
+        ({"a": {"b": "${..a}"}}, r"a.b: \$\{..a\} refers to itself."),
+        ({"a": ["${a[0]}"]}, r"a.0: \$\{a\[0\]\} refers to itself."),
+        (CHAIN, "goes through more than 60 other references."),
         (DOUBLED, r"b\d+ is too large with its \$\{...\} written out."),
     ],
 )

@@ -100,25 +100,27 @@ def test_models_of_the_size_people_train_count_as_in_torch(file: str, elements: 
 
 
 def test_a_config_that_says_too_little_or_of_another_family_is_told_of() -> None:
-    assert model_shape({"model_type": "gpt2"})[1].startswith("the arithmetic knows no gpt2 models; it knows llama,")
+    assert model_shape({"model_type": "gpt2"})[1].startswith(
+        "the memory formulas do not know gpt2 models; they know llama,"
+    )
     model = json.loads((MODELS / "qwen3-30b-a3b.json").read_text(encoding="utf-8")) | {"num_experts": None}
-    assert model_shape(model) == (None, "config.json does not say num_experts")
+    assert model_shape(model) == (None, "config.json lacks num_experts")
 
 
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"hidden_size": "2048"}, "hidden_size is no whole number from 1 to 10000000"),
-        ({"num_hidden_layers": 10**9}, "num_hidden_layers is no whole number from 1 to 10000"),
-        ({"vocab_size": 10**400}, "vocab_size is no whole number from 1 to 10000000"),
-        ({"num_key_value_heads": "4"}, "num_key_value_heads is no whole number from 1 to 10000000"),
-        ({"num_key_value_heads": [4]}, "num_key_value_heads is no whole number from 1 to 10000000"),
-        ({"head_dim": -1}, "head_dim is no whole number from 1 to 10000000"),
-        ({"head_dim": {}}, "head_dim is no whole number from 1 to 10000000"),
-        ({"num_experts": "128"}, "num_experts is no whole number from 1 to 10000000"),
-        ({"decoder_sparse_step": "1"}, "decoder_sparse_step is no whole number from 1 to 10000000"),
-        ({"mlp_only_layers": 5}, "mlp_only_layers is no list of whole numbers"),
-        ({"mlp_only_layers": "3"}, "mlp_only_layers is no list of whole numbers"),
+        ({"hidden_size": "2048"}, "hidden_size is not a whole number from 1 to 10000000"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is not a whole number from 1 to 10000"),
+        ({"vocab_size": 10**400}, "vocab_size is not a whole number from 1 to 10000000"),
+        ({"num_key_value_heads": "4"}, "num_key_value_heads is not a whole number from 1 to 10000000"),
+        ({"num_key_value_heads": [4]}, "num_key_value_heads is not a whole number from 1 to 10000000"),
+        ({"head_dim": -1}, "head_dim is not a whole number from 1 to 10000000"),
+        ({"head_dim": {}}, "head_dim is not a whole number from 1 to 10000000"),
+        ({"num_experts": "128"}, "num_experts is not a whole number from 1 to 10000000"),
+        ({"decoder_sparse_step": "1"}, "decoder_sparse_step is not a whole number from 1 to 10000000"),
+        ({"mlp_only_layers": 5}, "mlp_only_layers is not a list of whole numbers"),
+        ({"mlp_only_layers": "3"}, "mlp_only_layers is not a list of whole numbers"),
         ({"tie_word_embeddings": "false"}, "tie_word_embeddings is neither true nor false"),
         ({"head_dim": None, "num_attention_heads": 5000}, "num_attention_heads is larger than hidden_size"),
     ],
@@ -140,7 +142,7 @@ def test_where_transformers_has_a_number_of_heads_of_its_own_none_is_guessed(fam
         assert shape is not None
         assert counted(model) == names_and_sizes(built(AutoConfig.for_model(**model)))
     else:
-        assert why == "config.json does not say num_key_value_heads"
+        assert why == "config.json lacks num_key_value_heads"
 
 
 LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")
@@ -159,7 +161,7 @@ LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")
 def test_nor_is_another_number_that_transformers_has_for_a_missing_key(family: str, key: str) -> None:
     model = json.loads(tiny_config(family).to_json_string())
     del model[key]
-    assert model_shape(model) == (None, f"config.json does not say {key}")
+    assert model_shape(model) == (None, f"config.json lacks {key}")
 
 
 @pytest.mark.parametrize("family", ["qwen2_moe", "glm", "glm4", "gpt_oss"])

@@ -67,7 +67,7 @@ def test_settings_that_a_trainer_takes(config: dict[str, Any]) -> None:
         ),
         (
             {"offload_policy": True, "param_offload": True},
-            "param_offload: with offload_policy all of it is in host memory for good. Remove one of them.",
+            "param_offload: with offload_policy everything stays in host memory anyway. Remove one of them.",
         ),
     ],
 )
@@ -84,7 +84,7 @@ def test_what_only_training_has_is_refused_of_a_role_that_scores() -> None:
         f"{at}.reduce_dtype does nothing: reference does not learn."
     ]
     (problem,) = found({"optimizer_offload": True}, "reference")
-    assert problem == "optimizer_offload: reference does not learn, and has no use for it. Remove it."
+    assert problem == "optimizer_offload: reference does not learn and does not use it. Remove it."
 
 
 def test_fp16_is_refused() -> None:
@@ -97,7 +97,7 @@ def test_gradients_of_a_model_in_fp32_are_summed_in_nothing_else() -> None:
     assert found(config) == []
     (problem,) = found(config, model_args={"dtype": "fp32"})
     assert problem == (
-        "reduce_dtype: gradients of a model in fp32 are summed in fp32. Remove it, or set "
+        "reduce_dtype: gradients of an fp32 model are always summed in fp32. Remove it, or set "
         "actor_train.model_args.dtype to bf16."
     )
 

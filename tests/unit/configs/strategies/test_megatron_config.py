@@ -105,7 +105,7 @@ def test_a_kernel_of_transformer_engine_asks_for_its_layers(key: str) -> None:
     if not is_installed("transformer_engine"):
         (found,) = (problem.text for problem in missing_packages(AT, settings))
         assert found.startswith(f"{AT}: {key} needs the package transformer-engine, which is not installed.")
-        assert found.endswith(f"Or do without: {key}: false.")
+        assert found.endswith(f"Or use: {key}: false.")
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_what_gloo_cannot_do_is_refused_with_what_it_can() -> None:
 def test_layers_of_a_package_that_is_missing_are_refused_with_how_to_get_it() -> None:
     (found,) = (p.text for p in missing_packages(AT, MegatronSettings(transformer_impl="transformer_engine")))
     assert "transformer_impl needs the package transformer-engine, which is not installed" in found
-    assert found.endswith("Or do without: transformer_impl: local.")
+    assert found.endswith("Or use: transformer_impl: local.")
     assert list(missing_packages(AT, MegatronSettings())) == []
 
 

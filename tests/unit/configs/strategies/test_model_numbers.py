@@ -77,7 +77,7 @@ def test_a_kernel_without_sinks_is_refused(kind: str, implementation: str) -> No
         ("granite_swa", {}, "which has sinks in its attention"),
         ("gemma2", {}, "which has a soft cap on attention (attn_logit_softcapping: 50.0)"),
         ("bloom", {}, "which has a bias by distance"),
-        ("mamba2", {}, "which has states that go on"),
+        ("mamba2", {}, "which has states that continue"),
     ],
 )
 def test_packs_are_refused_in_the_plan_for_what_config_json_does_not_say(
@@ -91,9 +91,15 @@ def test_packs_are_refused_in_the_plan_for_what_config_json_does_not_say(
 @pytest.mark.parametrize(
     ("model", "why"),
     [
-        ({"model_type": "llama", "attn_logit_softcapping": 30.0}, "attn_logit_softcapping: 30.0, which is not known"),
-        ({"model_type": "llama", "final_logit_softcapping": 30.0}, "final_logit_softcapping: 30.0, which is not known"),
-        ({"model_type": "qwen2", "logits_scaling": 8.0}, "logits_scaling: 8.0, which is not known here for qwen2"),
+        (
+            {"model_type": "llama", "attn_logit_softcapping": 30.0},
+            "attn_logit_softcapping: 30.0, which is not supported",
+        ),
+        (
+            {"model_type": "llama", "final_logit_softcapping": 30.0},
+            "final_logit_softcapping: 30.0, which is not supported",
+        ),
+        ({"model_type": "qwen2", "logits_scaling": 8.0}, "logits_scaling: 8.0, which is not supported for qwen2"),
         ({"model_type": "llama", "logit_scale": 0.1}, "logit_scale: 0.1"),
         ({"model_type": "qwen3", "attention_multiplier": 0.1}, "attention_multiplier: 0.1"),
         ({"model_type": "mistral", "query_pre_attn_scalar": 256}, "query_pre_attn_scalar: 256"),
@@ -162,9 +168,9 @@ def test_frequencies_that_follow_the_longest_row_are_refused_beyond_their_reach(
     model = {"model_type": "phi3", "rope_scaling": LONGROPE, "max_position_embeddings": 131072}
     assert rope(4096, False, model) == []
     (text,) = rope(4097, False, model)
-    assert "rope_type longrope, whose frequencies change for a whole batch once a row is longer than 4096" in text
+    assert "rope_type longrope, whose frequencies change for a whole batch if one row is longer than 4096" in text
     (text,) = rope(1024, True, model)
-    assert "With contexts up to 131072 vllm takes the long factors for every row" in text
+    assert "With contexts up to 131072 vllm uses the long factors for every row" in text
     assert rope(1024, True, model, {"max_model_len": 4096}) == []
     dynamic = {"model_type": "llama", "rope_scaling": {"type": "dynamic"}, "max_position_embeddings": 2048}
     assert rope(2048, False, dynamic) == [] and "by a fixed length" in rope(1024, True, dynamic)[0]

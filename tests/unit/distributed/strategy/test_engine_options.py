@@ -58,26 +58,26 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("vllm", {"speculative_config": {"method": "ngram"}}, "drafted tokens"),
     ("vllm", {"spec_tokens": 3}, "drafted tokens"),
     ("vllm", {"logits_processors": ["a.b:C"]}, "it changes the distribution"),
-    ("vllm", {"structured_outputs_config": {"backend": "xgrammar"}}, "requests ask for no structure"),
+    ("vllm", {"structured_outputs_config": {"backend": "xgrammar"}}, "requests need no structured output"),
     ("vllm", {"override_generation_config": {"top_k": 3}}, "it changes the distribution"),
     ("vllm", {"generation_config": "vllm"}, "set generating_args"),
     ("vllm", {"dtype": "float32"}, "set model_args.dtype"),
-    ("vllm", {"load_format": "bitsandbytes"}, "wants them quantised"),
+    ("vllm", {"load_format": "bitsandbytes"}, "expects quantised ones"),
     ("vllm", {"hf_overrides": {"rope_theta": 1}}, "set model_args.model_config_kwargs"),
     ("vllm", {"kv_offloading_size": 4.0}, "would outlive a weight update"),
-    ("vllm", {"enable_eplb": True}, "do not follow experts"),
+    ("vllm", {"enable_eplb": True}, "do not reach experts"),
     ("vllm", {"mamba_ssm_cache_dtype": "float16"}, "a state that is kept otherwise"),
     ("sglang", {"quantization": "fp8"}, "weight updates of quantised layers"),
     ("sglang", {"kv_cache_dtype": "fp8_e5m2"}, "fewer bits"),
     ("sglang", {"speculative_algorithm": "EAGLE"}, "drafted tokens"),
     ("sglang", {"speculative_draft_model_path": "/draft"}, "drafted tokens"),
     ("sglang", {"enable_custom_logit_processor": True}, "it changes the distribution"),
-    ("sglang", {"grammar_backend": "xgrammar"}, "requests ask for no structure, so that it would change nothing"),
+    ("sglang", {"grammar_backend": "xgrammar"}, "requests need no structured output, so it would either do nothing"),
     ("sglang", {"preferred_sampling_params": {"top_k": 5}}, "set generating_args"),
     ("sglang", {"json_model_override_args": '{"rope_theta": 1}'}, "set model_args.model_config_kwargs"),
     ("sglang", {"enable_weights_cpu_backup": False}, "weights that did not change"),
     ("sglang", {"hicache_storage_backend": "file"}, "would outlive a weight update"),
-    ("sglang", {"load_format": "flash_rl"}, "wants them quantised"),
+    ("sglang", {"load_format": "flash_rl"}, "expects quantised ones"),
     ("sglang", {"delete_ckpt_after_loading": True}, "trainers load the same files"),
 ]
 
@@ -110,4 +110,4 @@ def test_values_that_change_nothing_pass(engine: str, given: dict[str, Any]) -> 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_random_weights_are_for_engines_that_a_trainer_sends_to(engine: str) -> None:
     (text,) = said(RULES[engine], role_name="rewards.judge", load_format="dummy")
-    assert "no trainer sends others to rewards.judge" in text
+    assert "no trainer sends weights to rewards.judge" in text

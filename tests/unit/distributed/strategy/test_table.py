@@ -45,7 +45,7 @@ def worker(name: str | None, **settings: Any) -> WorkerConfig:
         (
             "reference",
             "vllm",
-            "reference.strategy_args.strategy_name: vllm cannot run reference, which scores what is given.",
+            "reference.strategy_args.strategy_name: vllm cannot run reference, which scores rows.",
         ),
     ],
 )
@@ -76,7 +76,7 @@ def test_only_engines_with_tensor_parallelism_take_several_devices_per_worker() 
         (
             "sglang",
             {"dp_size": 2},
-            "dp_size cannot be set: more devices in device_mapping give more engines. It may be 1.",
+            "dp_size cannot be set: add devices to device_mapping for more engines. It may be 1.",
         ),
     ],
 )

@@ -59,7 +59,7 @@ def test_what_workers_printed_is_kept_however_the_driver_ended(writable: bool, t
         command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True, timeout=120
     )
     assert not directory.exists()
-    assert ("was not kept in" in ended.stderr) is not writable
+    assert ("could not be saved in" in ended.stderr) is not writable
     if writable:
         assert (logs / "rewards.sort-0.out").read_text() == "last words\n"
 

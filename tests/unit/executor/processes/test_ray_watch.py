@@ -11,13 +11,15 @@ from roll.distributed.executor.processes.ray_watch import died, when_one_dies
 
 AGENT = "[E] agent_manager.cc:86: The raylet exited immediately because one Ray agent failed, agent_name = {}.\n"
 ENDINGS = {
-    "os.kill(os.getpid(), 9)": "died ({}, signal 9): no worker can be reached without it. If nobody ended it, the host "
-    "may be out of memory (`dmesg` says).",
+    "os.kill(os.getpid(), 9)": (
+        "died ({}, signal 9): no worker can be reached without it. If nobody stopped it, the host may be out of "
+        "memory (see `dmesg`)."
+    ),
     "os.kill(os.getpid(), 15)": "died ({}, signal 15): no worker can be reached without it. It was ended by that "
     "signal.",
     "os.kill(os.getpid(), 11)": "died ({}, signal 11): no worker can be reached without it. It crashed.",
-    "sys.exit(0)": "ended ({}, exit code 0): no worker can be reached without it. It ended by itself, or was asked to.",
-    "sys.exit(3)": "ended ({}, exit code 3): no worker can be reached without it. It ended by itself, or was asked to.",
+    "sys.exit(0)": "ended ({}, exit code 0): no worker can be reached without it. It ended by itself, or was stopped.",
+    "sys.exit(3)": "ended ({}, exit code 3): no worker can be reached without it. It ended by itself, or was stopped.",
 }
 
 

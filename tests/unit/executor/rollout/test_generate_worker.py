@@ -343,12 +343,12 @@ def test_an_engine_says_how_long_it_was_held_and_how_many_tokens_it_sampled() ->
 def test_an_engine_without_weights_refuses_an_update_of_some_of_them() -> None:
     async def play() -> None:
         worker, _ = await worker_of_lengths(max_answers=1)
-        with pytest.raises(StrategyError, match="an engine that has not had all of them yet"):
+        with pytest.raises(StrategyError, match="an engine that has not received all weights yet"):
             await worker.receive_weights(NO_BYTES, is_first=True, version=1, whole=False)
         assert await worker.receive_weights(NO_BYTES, is_first=True, version=1) == 1
         assert await worker.receive_weights(NO_BYTES, is_first=True, version=2, whole=False) == 2
         await worker.receive_weights(NO_BYTES, is_first=True, version=None)
-        with pytest.raises(StrategyError, match="an engine that has not had all of them yet"):
+        with pytest.raises(StrategyError, match="an engine that has not received all weights yet"):
             await worker.receive_weights(NO_BYTES, is_first=True, version=3, whole=False)  # the last one broke off
 
     asyncio.run(play())

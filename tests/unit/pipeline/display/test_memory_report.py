@@ -49,7 +49,7 @@ def test_a_shipped_recipe_names_its_largest_moments(
     assert run(recipe, models / RECIPES[recipe], "gpu_memory_gb=141") == 0
     shown = capsys.readouterr().out
     assert "Memory where devices are GPUs, in GB (1e9 bytes)" in shown
-    assert "  the largest moment on GPU" in shown and "  the largest moment on the host of " in shown
+    assert "  the peak on GPU" in shown and "  the peak on the host of " in shown
     assert "key-value cache for" in shown
     assert "not counted" not in shown
 
@@ -58,8 +58,8 @@ def test_without_a_config_json_one_line_says_that_it_takes_one(capsys: pytest.Ca
     assert run(THIRTY, "no-such-owner/no-such-model") == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Memory")]
     assert line == (
-        "Memory: not computed, it needs the config.json of a model of a known family "
-        "(no config.json of no-such-owner/no-such-model on this machine)."
+        "Memory: not computed. It needs the config.json of a model of a known family (no config.json of "
+        "no-such-owner/no-such-model on this machine)."
     )
 
 
@@ -70,7 +70,7 @@ def test_a_plan_that_cannot_fit_is_refused_with_parts_and_keys(
     refused = capsys.readouterr().err
     assert (
         "gpu_memory_gb: 40 GB: training of actor_train needs at least 47 GB on GPUs 0..15 (weights 8.0, gradients "
-        "16.0, optimizer 23), and about 9.7 GB beside that. What makes it smaller: actor_train: larger "
+        "16.0, optimizer 23), and about 9.7 GB beside that. Ways to reduce it: actor_train: larger "
         "tensor_model_parallel_size"
     ) in refused
     assert "host_memory_gb: 200 GB: all roles running needs at least" in refused

@@ -25,7 +25,7 @@ def test_a_second_explorer_is_refused_until_the_first_is_gone_and_a_trainer_is_n
     first = subprocess.Popen([sys.executable, "-c", _SITS, str(tmp_path)], stdout=subprocess.PIPE)
     try:
         assert first.stdout is not None and first.stdout.readline() == b"here\n"
-        with pytest.raises(StorageError, match="another process with mode: explore is at work"):
+        with pytest.raises(StorageError, match="another process with mode: explore is running"):
             Seat(tmp_path, "explore")
         Seat(tmp_path, "train").leave()
     finally:

@@ -56,11 +56,11 @@ def test_numbers_of_a_row_stay_what_they_are() -> None:
 def test_what_json_would_make_into_something_else_is_refused(payload: Mapping[str, Any], what: str) -> None:
     with pytest.raises(StorageError, match=what):
         fields_of(task(**payload))
-    with pytest.raises(ConfigError, match=f"mode: {what}, which experience cannot hold. Write it as a text"):
+    with pytest.raises(ConfigError, match=f"mode: {what}, which experience cannot store. Write it as a text"):
         check_tasks([task(fine="yes"), task(**payload)])
 
 
 def test_pictures_are_refused_before_anything_is_sampled() -> None:
     shown = replace(task(), media=(Image(np.zeros((2, 2, 3), np.uint8)),))
-    with pytest.raises(ConfigError, match="row 7 shows pictures, which experience cannot hold. Use mode: both"):
+    with pytest.raises(ConfigError, match="row 7 contains pictures, which experience cannot store. Use mode: both"):
         check_tasks([shown])

@@ -169,14 +169,14 @@ def test_a_broken_file_is_made_again(files: Path, caplog: pytest.LogCaptureFixtu
     whole = path.read_text()
     for broken in ("", "[]", whole[:-3], whole.replace("[0, 2, 3]", "[0, 1, 2]")):
         path.write_text(broken)
-        assert runs(asked, caplog) and "is made again" in caplog.text
+        assert runs(asked, caplog) and "is computed again" in caplog.text
         assert path.read_text() == whole
 
 
 def test_a_folder_that_cannot_be_written_does_not_stop_the_run(files: Path, caplog: pytest.LogCaptureFixture) -> None:
     (files / "cache").write_text("a file")
     assert chosen(places(files, "deduplicate")) == ["a b", "a b c", "the very same words"]
-    assert "is not kept in" in caplog.text
+    assert "could not be saved in" in caplog.text
     assert chosen(places(files, "deduplicate", operators_cache=""))
 
 
@@ -198,11 +198,11 @@ def test_a_dry_run_finds_out_what_is_quick_and_keeps_nothing(files: Path) -> Non
 
 def test_a_dry_run_shows_of_what_takes_longer_what_an_earlier_run_has_kept(files: Path) -> None:
     asked = places(files, TOKENS)
-    assert "own code, models and tokens wait for it" in reported(asked)[1]
+    assert "user code, models and tokens are used only then" in reported(asked)[1]
     chosen(asked)
     assert reported(asked)[2].split()[:3] == ["length", "4", "1"]
     write(files / "train.jsonl", ["a"])
-    assert "own code, models and tokens wait for it" in reported(asked)[1]
+    assert "user code, models and tokens are used only then" in reported(asked)[1]
 
 
 def test_a_dry_run_says_what_will_stop_the_run(files: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_dry_run_says_what_will_stop_the_run(files: Path) -> None:
     assert line.text.startswith(f"{TRAIN}.operators[0]: length leaves none of 4 rows")
     (files / "val.jsonl").unlink()
     (line,) = reported(places(files, "deduplicate"))[1:]
-    assert "not all rows are in files of this machine" in line
+    assert "not all rows are in files on this machine" in line
 
 
 def test_two_that_write_at_once_leave_one_whole_file(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ def test_rows_of_rlvr_have_no_answers() -> None:
 
 def test_contamination_needs_something_to_compare_with() -> None:
     assert "there is no validation.data_args" in found("contamination", validation=False)[0]
-    assert f"{TRAIN} is what is held against them" in found("contamination", at=VAL)[0]
+    assert f"{TRAIN} is what is compared with them" in found("contamination", at=VAL)[0]
 
 
 def test_a_run_is_refused_with_them() -> None:

@@ -117,7 +117,7 @@ def test_a_disk_that_fails_stops_the_recording_and_not_the_run(tmp_path, caplog)
     recorder = RolloutRecorder(tmp_path / "file")
     assert recorder.record(0, [record(0)]) is None
     assert recorder.record(1, [record(0)]) is None
-    assert len([r for r in caplog.records if "not recorded any more" in r.getMessage()]) == 1
+    assert len([r for r in caplog.records if "no longer recorded" in r.getMessage()]) == 1
 
 
 class Hostile:

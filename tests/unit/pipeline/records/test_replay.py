@@ -116,16 +116,22 @@ GOOD = {"step": 1, "domain": "d", "group_id": 1, "prompt_text": "", "response_te
     [
         (
             json.dumps({"step": 1, "rollout/reward_mean": 0.5}),
-            "line 1 is no record of a rollout: domain: Field required",
+            "line 1 is not a record of a rollout: domain: Field required",
         ),
-        (json.dumps(GOOD | {"reward": 1.0}) + "\n[1]", "line 2 is no record of a rollout: the line: Input should be"),
+        (
+            json.dumps(GOOD | {"reward": 1.0}) + "\n[1]",
+            "line 2 is not a record of a rollout: the line: Input should be",
+        ),
         (
             json.dumps(GOOD | {"reward": "x"}),
-            "line 1 is no record of a rollout: reward: Input should be a valid number",
+            "line 1 is not a record of a rollout: reward: Input should be a valid number",
         ),
-        (json.dumps(GOOD | {"reward": 1, "turns": [1]}), "line 1 is no record of a rollout: turns.0: Input should be"),
-        ("step 1 (train): 1 of 1 groups", "line 1 is no JSON"),
-        ("[" * 100_000, "line 1 is no JSON"),
+        (
+            json.dumps(GOOD | {"reward": 1, "turns": [1]}),
+            "line 1 is not a record of a rollout: turns.0: Input should be",
+        ),
+        ("step 1 (train): 1 of 1 groups", "line 1 is not JSON"),
+        ("[" * 100_000, "line 1 is not JSON"),
         ("", "it is empty"),
         ("\ud800", "codec can't decode"),
     ],

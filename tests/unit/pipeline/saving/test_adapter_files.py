@@ -40,7 +40,7 @@ def test_a_folder_that_is_not_there_or_holds_no_adapter_is_told(tmp_path: Path) 
     [
         ({}, None),
         ({"r": 8, "use_rslora": True}, "was made with lora_rank: 8, use_rslora: True. Set that in model_args."),
-        ({"alpha_pattern": {"q_proj": 64}}, "has layers of a form of their own (alpha_pattern), which is not there. "),
+        ({"alpha_pattern": {"q_proj": 64}}, "has per-layer settings (alpha_pattern), which are not supported. "),
     ],
     ids=str,
 )

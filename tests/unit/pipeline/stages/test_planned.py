@@ -249,9 +249,9 @@ def test_models_that_cannot_be_are_refused(plan: Planner, models: dict[str, str]
         ("warm-up", "stages: 'warm-up' must be a list of stages"),
         (["warm-up"], "stages[0]: 'warm-up' must be a mapping with a name"),
         ([{"max_steps": 3}], "stages[0].name is missing."),
-        ([{"name": "1st"}], "stages[0].name: '1st' must begin with a letter"),
-        ([{"name": "a/b"}], "stages[0].name: 'a/b' must begin with a letter"),
-        ([{"name": "start"}], "stages[0].name: start stands for the models that the YAML names"),
+        ([{"name": "1st"}], "stages[0].name: '1st' must be a letter"),
+        ([{"name": "a/b"}], "stages[0].name: 'a/b' must be a letter"),
+        ([{"name": "start"}], "stages[0].name: start means the models that the YAML names"),
         ([SHORT, SHORT], "stages[1].name: short is the name of stages[0] as well."),
         ([{**SHORT, "output_dir": "x"}], "stages[0].output_dir: a stage writes to <output_dir>/<number>-<name>"),
         ([{**SHORT, "resume_from_checkpoint": "x"}], "stages[0].resume_from_checkpoint: a stage goes on from what it"),
@@ -293,14 +293,14 @@ def test_overrides_name_a_stage_or_its_place(plan: Planner) -> None:
     assert long.loaded.config.seed == 3
     (problem,) = refused(plan, overrides=("stages.shrt.max_steps=9",))
     assert problem == (
-        "override stages.shrt.max_steps: shrt is no position in a list of 3, and none of its names: warm-up, short, "
-        "long. Did you mean short?"
+        "override stages.shrt.max_steps: shrt is not a position in a list of 3, and none of its names: warm-up, "
+        "short, long. Did you mean short?"
     )
 
 
 def test_what_is_to_be_taken_away_is_told_as_it_was_written(plan: Planner) -> None:
     (problem,) = refused(plan, overrides=("~stages.shrt",))
-    assert problem.startswith("override ~stages.shrt: shrt is no position in a list of 3, and none of its names: ")
+    assert problem.startswith("override ~stages.shrt: shrt is not a position in a list of 3, and none of its names: ")
     (problem,) = refused(plan, shared={"max_steps": 3}, overrides=("~max_steps",))
     assert problem.startswith(
         "override '~max_steps' changes nothing: every stage has a max_steps of its own. Write ~st"

@@ -65,8 +65,8 @@ def test_a_dry_run_names_what_is_not_there_and_asks_nobody_else(
         f"actor_train.data_args.file_name: no file matches {tmp_path}/*.jsonl.",
         f"actor_train.data_args.file_name: the folder {tmp_path} holds no .json, .jsonl, .csv, .parquet files. Name "
         f"others by a pattern, such as {tmp_path}/**/*.jsonl.",
-        "actor_train.data_args.file_name: openai/gsm8k is no file of this machine: as a data set of the Hugging Face "
-        "hub it needs the package datasets. Install it: pip install 'datasets>=4,<6'.",
+        "actor_train.data_args.file_name: openai/gsm8k is not a file on this machine: reading it as a data set of the "
+        "Hugging Face hub needs the package datasets. Install it: pip install 'datasets>=4,<6'.",
     ]
 
 

@@ -136,7 +136,7 @@ def own_modules(tmp_path: Path) -> Iterator[None]:
         ("own_estimators:missing", ["own_estimators has no missing (", "own_estimators.py)"]),
         ("own_estimators.raises", ["is not one of gae, ", "nor a function of your own, package.module:function."]),
         ("own_estimators:constant", ["own_estimators:constant is a int; name a function."]),
-        ("own_estimators:plain", ["does not say what it is: put @estimator()", "docs/adding_an_estimator.md"]),
+        ("own_estimators:plain", ["does not declare what it is: put @estimator()", "docs/adding_an_estimator.md"]),
         ("own_estimators:nothing", ["own_estimators:nothing() must take the attempts as its first argument."]),
         ("own_estimators:needs", ["adv_args.scale is missing: own_estimators:needs(attempts, *, scale, rate=1.0)"]),
         ("own_estimators:raises", ["raised KeyError: 'x' (own_estimators.py, line 14).", TRIED]),

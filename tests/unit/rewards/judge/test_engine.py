@@ -88,7 +88,7 @@ def test_thinking_that_the_judges_own_template_opens_holds_no_verdict(
     for said, expected in (("no</think>yes", 1.0), ("yes, or", None)):
         judges, _ = asked(lambda _, __, said=said: said, text=thinks)
         (outcome,) = score(judges, "42")
-        assert outcome.failure is None if expected else "nothing but thinking" in str(outcome.failure)
+        assert outcome.failure is None if expected else "only thinking" in str(outcome.failure)
         assert outcome.score == expected or outcome.failure
 
 

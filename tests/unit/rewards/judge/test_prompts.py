@@ -42,14 +42,14 @@ def test_a_prompt_is_a_name_a_text_or_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ("correctnes", "'correctnes' is no prompt. Did you mean correctness?"),
+        ("correctnes", "'correctnes' is not a prompt. Did you mean correctness?"),
         ("prompts/none.txt", "there is no file prompts/none.txt"),
         ("Is it right?", "it has no {response}"),
-        ("{response} in \\boxed{}", "{} is no name of a place. Write {{ and }} for braces"),
-        ("{response.__class__}", "{response.__class__} is no name of a place"),
-        ("{response!r}", "{response} is no name of a place"),
-        ("{response:>9}", "{response} is no name of a place"),
-        ("{response[0]}", "{response[0]} is no name of a place"),
+        ("{response} in \\boxed{}", "{} is not a placeholder. Write {{ and }} for literal braces"),
+        ("{response.__class__}", "{response.__class__} is not a placeholder"),
+        ("{response!r}", "{response} is not a placeholder"),
+        ("{response:>9}", "{response} is not a placeholder"),
+        ("{response[0]}", "{response[0]} is not a placeholder"),
         ("{response} {", "its braces do not match"),
     ],
 )
@@ -88,14 +88,14 @@ def test_rolls_worker_class_means_this_reward() -> None:
         ({"judge_model_type": ...}, "judge_model_type is missing"),
         ({"judge_model_name": ...}, "judge_model_name is missing"),
         ({"judge_api_url": ...}, "judge_api_url is missing"),
-        ({"judge_api_url": "127.0.0.1:8000"}, "judge_api_url: '127.0.0.1:8000' is no address"),
-        ({"judge_api_url": "http://bob:pass99word@/v1"}, "judge_api_url: 'http://***@/v1' is no address"),
-        ({"judge_api_url": "http://host:99999999/v1"}, "is no address"),
+        ({"judge_api_url": "127.0.0.1:8000"}, "judge_api_url: '127.0.0.1:8000' is not an address"),
+        ({"judge_api_url": "http://bob:pass99word@/v1"}, "judge_api_url: 'http://***@/v1' is not an address"),
+        ({"judge_api_url": "http://host:99999999/v1"}, "is not an address"),
         ({"judge_verdict": "pattern"}, "judge_verdict_pattern is missing"),
         ({"judge_verdict": "json", "judge_verdict_pattern": "a"}, "judge_verdict_pattern contradicts"),
         ({"judge_verdict_pattern": "("}, "judge_verdict_pattern: '(' is not a regular expression"),
         ({"judge_score_range": [10, 1]}, "judge_score_range: 10 is not below 1"),
-        ({"judge_scores": {" ": 1}}, "judge_scores: ' ' is no word"),
+        ({"judge_scores": {" ": 1}}, "judge_scores: ' ' is not a word"),
         ({"reward_args": {"temperature": 1}}, "reward_args: llm_judge takes none"),
     ],
 )
@@ -140,7 +140,7 @@ def test_rolls_worker_class_may_be_a_judge_on_engines() -> None:
     worker = "roll.pipeline.rlvr.rewards.llm_judge_reward_worker.LLMJudgeRewardWorker"
     assert problems(engines(reward=..., worker_cls=worker)) == []
     (said,) = problems({"actor_infer.worker_cls": worker})
-    assert said.startswith(f"actor_infer.worker_cls: {worker} has no counterpart here")
+    assert said.startswith(f"actor_infer.worker_cls: {worker} is not supported")
 
 
 def test_several_domains_may_ask_one_judge() -> None:
@@ -212,7 +212,8 @@ def asked_after_the_rollout(changes: dict[str, Any]) -> dict[str, Any]:
         ),
         (
             asked_after_the_rollout({"is_use_additional_prompts": True}),
-            "rewards.math.query_filter_config can only judge after it: rewards.math shares devices with other roles",
+            "rewards.math.query_filter_config can only be applied after it: rewards.math shares devices with other "
+            "roles",
         ),
     ],
 )

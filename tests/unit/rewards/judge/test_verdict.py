@@ -26,8 +26,8 @@ WORDS = {
 NO_WORDS = {
     "": "an empty reply",
     "  \n": "an empty reply",
-    "<think>yes": "nothing but thinking",
-    "<think>verdict: yes</think>": "nothing but thinking",
+    "<think>yes": "only thinking",
+    "<think>verdict: yes</think>": "only thinking",
     "maybe": "it says neither yes nor no",
     "yesterday nobody knew": "it says neither yes nor no",
     "Some say yes, some say no, who knows": "it says both yes and no",

@@ -110,7 +110,7 @@ def test_candidates_are_those_that_can_meet_their_deadlines_and_the_frontier_fal
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        (["play", "--async_generation_ratio", "2", "--max_staleness", "1"], "384 groups would be under way"),
+        (["play", "--async_generation_ratio", "2", "--max_staleness", "1"], "384 groups would be in flight"),
         (["play", "rollout_batch_size=3"], "rollout_batch_size=3: there is no such option"),
         (["play", "--calibration", "missing.json"], "--calibration missing.json: there is no such file"),
         (["play", "--lengths", "missing"], "--lengths missing: no group of rollouts is there"),

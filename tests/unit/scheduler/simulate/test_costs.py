@@ -36,8 +36,8 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
         ({"costs": {"beside": 0.5}}, "beside: 0.5 is not at least 1"),
         ({"costs": {"kv_tokens": 0}}, "kv_tokens: 0 is not above 0"),
         ({"costs": {"decode_s": [[1, 2, 3]]}}, r"costs.decode_s is no list of \[running answers, seconds\]"),
-        ({"costs": {"decode_s": [[2, 0.1], [1, 0.2]]}}, "no rising numbers of running answers"),
-        ({"costs": {"decode_s": [[1, 0.2], [2, 0.1]]}}, "no seconds above 0 that do not fall"),
+        ({"costs": {"decode_s": [[2, 0.1], [1, 0.2]]}}, "not increasing numbers of running responses"),
+        ({"costs": {"decode_s": [[1, 0.2], [2, 0.1]]}}, "not increasing seconds above 0"),
     ],
 )
 def test_a_file_that_is_no_calibration_is_refused(tmp_path: Path, given: Any, said: str) -> None:

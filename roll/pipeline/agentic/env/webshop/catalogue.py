@@ -57,7 +57,7 @@ class Catalogue:
         self._order = tuple(self.products)
         self._index = Bm25([_searched(product) for product in self.products.values()])
         if unknown := [goal.asin for goal in goals if goal.asin.lower() not in self.products]:
-            raise EnvError(f"a goal names the product {unknown[0]}, which is not there")
+            raise EnvError(f"a goal names the product {unknown[0]}, which does not exist")
 
     def goals(self, split: Split) -> tuple[Goal, ...]:
         if split == "all":

@@ -56,7 +56,7 @@ class WebShop(Env):
         if split not in ("all", "train", "val") or mode not in ("train", "val"):
             raise EnvError(f"split: {split} must be all, train or val, and mode: {mode} train or val")
         if observation_mode != "text":
-            raise EnvError(f"observation_mode: {observation_mode} is not there; text is")
+            raise EnvError(f"observation_mode: {observation_mode} is not supported; use text")
         if not load_catalogue(data).goals(split):
             raise EnvError(f"split: {split} has no goals")
         self._data, self._mode, self._max_steps = data, mode, max_steps

@@ -40,7 +40,7 @@ def read_anthropic(body: MessagesBody) -> ChatCall:
     overrides = refuse_unknown(body, HARMLESS)
     choice = (body.tool_choice or {}).get("type", "auto")
     if body.messages[-1].get("role") == ASSISTANT:
-        raise Refusal(400, "messages: the last one is the assistant's; an answer is not begun for the policy here.")
+        raise Refusal(400, "messages: the last one is the assistant's; the response cannot be started for the policy.")
     messages = [*_system(body.system), *(one for message in body.messages for one in _messages(message))]
     return ChatCall(
         messages=read_messages(messages),
@@ -53,7 +53,7 @@ def read_anthropic(body: MessagesBody) -> ChatCall:
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     if tool.get("type", "custom") != "custom":
-        raise Refusal(400, f"tools: {tool.get('type')!r} is a tool of Anthropic's servers, which are not here.",
+        raise Refusal(400, f"tools: {tool.get('type')!r} is a tool of Anthropic's servers, which are not available.",
                       "unsupported", "tools")  # fmt: skip
     inner = {
         "name": tool.get("name"),
@@ -129,8 +129,8 @@ def _text(content: Any) -> str:
     texts: list[str] = []
     for block in _blocks(content):
         if block.get("type", "text") != "text" or not isinstance(block.get("text"), str):
-            raise Refusal(400, f"messages: a block of type {block.get('type')!r} is not read here; texts, tool_use, "
-                          "tool_result and thinking are.", "unsupported", "messages")  # fmt: skip
+            raise Refusal(400, f"messages: a block of type {block.get('type')!r} is not supported; text, tool_use, "
+                              "tool_result and thinking are.", "unsupported", "messages")  # fmt: skip
         texts.append(block["text"])
     return "".join(texts)
 

@@ -70,7 +70,7 @@ def read_chat(body: ChatBody) -> ChatCall:
     """Raises Refusal for what this endpoint does not do."""
     overrides = refuse_unknown(body, HARMLESS)
     if body.top_logprobs:
-        raise Refusal(400, "top_logprobs: engines hand over the log-prob of the sampled token alone. Set it to 0.",
+        raise Refusal(400, "top_logprobs: engines return the log-prob of the sampled token only. Set it to 0.",
                       "unsupported", "top_logprobs")  # fmt: skip
     if (body.response_format or {}).get("type", "text") != "text":
         raise Refusal(400, "response_format: this endpoint does not guide decoding. Use type text.", "unsupported",

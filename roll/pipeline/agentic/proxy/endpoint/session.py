@@ -208,10 +208,12 @@ class Session:
             raise Refusal(410, "The session is over.", "session_closed")
         most = self.rules.config.max_steps
         if self.num_answers + len(self._open) >= most:
-            raise Refusal(400, f"The session has had its {most} answers (max_steps), with those under way.", TURN_LIMIT)
+            raise Refusal(
+                400, f"The session has used its {most} responses (max_steps), including those in flight.", TURN_LIMIT
+            )
         if call.tools and not self.parser.takes_tools:
-            raise Refusal(400, "The chat template of this model shows no tools, or writes calls in a form that is not "
-                          "read here: leave tools out, or use another template.", "unsupported", "tools")  # fmt: skip
+            raise Refusal(400, "The chat template of this model does not show tools, or writes calls in an unsupported "
+                               "form: leave tools out, or use another template.", "unsupported", "tools")  # fmt: skip
 
     def _request(self, call: ChatCall, prepared: Prepared) -> GenerationRequest:
         rules, own = self.rules, self.rules.sampling
@@ -240,13 +242,13 @@ class Session:
         try:
             answers = list(await self.generate(request))
         except StrategyError as error:
-            raise Refusal(400, f"The engine does not take this request: {error}") from None
+            raise Refusal(400, f"The engine refuses this request: {error}") from None
         except Exception as error:  # no engine is left: the run ends with it
             self.error = self.error or error
             self.over.set()
             raise Refusal(500, f"No engine can answer: {describe(error)}") from None
         if any(answer.finish_reason == "abort" or not len(answer.token_ids) for answer in answers):
-            raise Refusal(503, "The run cuts its answers short. Ask again.")
+            raise Refusal(503, "The run is interrupting its responses. Try again.")
         return answers
 
     @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, SYSTEM, ChatCall, ChatMessage
 
 CAUSES: Mapping[str, str] = {
-    "tools_changed": "the tools are others",
+    "tools_changed": "the tools changed",
     "system_changed": "the system prompt changed",
     "thinking_dropped": "the program dropped the thinking of an answer",
     "tool_call_rerendered": "the program wrote a tool call in another way",
@@ -17,7 +17,7 @@ CAUSES: Mapping[str, str] = {
     "history_trimmed": "the program left earlier messages out",
     "answer_edited": "the program changed an answer",
     "message_edited": "the program changed an earlier message",
-    "foreign_answer": "an answer of the assistant stands there that was not sampled",
+    "foreign_answer": "it contains a message of the assistant that was not sampled",
     "template": "the chat template itself writes earlier messages in another way",
 }
 

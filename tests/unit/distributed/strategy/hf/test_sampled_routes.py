@@ -66,7 +66,7 @@ def test_every_answer_comes_with_the_experts_of_its_prompt_and_its_tokens(model_
 
 
 def test_after_an_update_they_are_those_of_the_new_weights(model_dir: Path) -> None:
-    """Keys and values are computed anew, and so are the choices for all that is there."""
+    """Keys and values again, and so are the choices for all that is there."""
     model, sampler = sampler_of(model_dir)
     for request in requests()[:2]:
         sampler.submit(request)

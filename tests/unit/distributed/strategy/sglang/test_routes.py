@@ -33,7 +33,7 @@ def test_a_token_without_experts_is_told() -> None:
     numbers[1, 1] = -1  # of a layer that has none
     assert TOLD.read(meta(numbers)) is not None
     numbers[1, 2, 0] = -1
-    with pytest.raises(StrategyError, match="which experts all tokens"):
+    with pytest.raises(StrategyError, match="experts of all tokens"):
         TOLD.read(meta(numbers))
 
 
