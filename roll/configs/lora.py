@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from roll.configs.cluster import WorkerConfig
+from roll.configs.memory.families import family_of
 from roll.configs.memory.model_shape import model_shape
 from roll.configs.memory.trained import (
     ALL_LINEAR,
     EXPERT,
-    MIXTRAL_FILES,
     adapted,
     ends_with,
     is_frozen,
@@ -93,7 +93,8 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
     if shape is None or not args.has_lora:
         return
     experts = supports(choice, Feature.LORA_EXPERTS)
-    files = MIXTRAL_FILES if experts and model.get("model_type") == "mixtral" else {}
+    family = family_of(model)
+    files = family.names_in_files if experts and family is not None else {}
     weights = list(linear(shape, experts))
     layers = [renamed(weight.name.removesuffix(".weight"), files) for weight in weights]
     there = sorted({layer.rpartition(".")[2] for layer in layers})

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from roll.configs.memory.families import family_of
 from roll.configs.problems import Problem
 from roll.configs.strategies.features import Feature
 from roll.configs.strategies.spec import Choice
@@ -10,8 +11,6 @@ from roll.configs.strategies.table import feature_problem
 
 # Keys of config.json, by family, for how many experts a layer has.
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-
-_CORRECTED = ("deepseek_v2", "deepseek_v3", "glm4_moe", "glm4_moe_lite")  # transformers gives them no such loss
 
 
 def balance_problems(choice: Choice) -> Iterator[Problem]:
@@ -39,9 +38,10 @@ def balance_problems(choice: Choice) -> Iterator[Problem]:
 
 
 def balance_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
-    """Checks moe_aux_loss_coef against the model's config.json."""
-    args, kind = choice.worker.model_args, _text(model).get("model_type")
-    if args.moe_aux_loss_coef and kind in _CORRECTED:
+    """Of a model whose config.json is there."""
+    args, kind, family = choice.worker.model_args, _text(model).get("model_type"), family_of(_text(model))
+    experts = family and family.experts
+    if args.moe_aux_loss_coef and experts and not experts.has_balance_loss:
         key = _key(choice)
         yield Problem(
             f"{key}: {args.moe_aux_loss_coef:g}, but {kind} models have no load-balancing loss of this kind: what "

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from roll.configs.cluster import WorkerConfig
+from roll.configs.memory.families import FAMILIES
 from roll.configs.problems import Problem
 from roll.configs.roles import Role
 from roll.configs.strategies.features import Feature
@@ -16,7 +17,7 @@ from roll.utils.json_files import read_object
 HEAD_FACT = "a head for further tokens that is trained (mtp_training_mode)"  # of a saved state
 NUM_HEADS = "num_nextn_predict_layers"  # of config.json
 
-_FAMILIES = ("deepseek_v3", "glm4_moe", "glm4_moe_lite")  # whose files hold a head as the layer behind the last
+_FAMILIES = sorted(kind for kind, family in FAMILIES.items() if family.has_mtp_head)
 
 
 def head_training_problems(choice: Choice) -> Iterator[Problem]:

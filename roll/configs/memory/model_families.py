@@ -1,13 +1,13 @@
 """What each architecture makes of its config.json: the weights of a layer, as transformers has them."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-Model = Mapping[str, Any]
+from roll.configs.memory.families import Family, Model
+
 Cut = Literal["whole", "tensor", "vocabulary", "expert"]
-Bias = bool | str
 SHARED_GATE = "gate of the shared expert"  # a block
 
 
@@ -45,119 +45,6 @@ class Attention:
     products: int
 
 
-@dataclass(frozen=True)
-class Experts:
-    """Keys of config.json that describe a mixture's experts.
-
-    - `number`, `width`: number and width of the experts
-    - `shared`: width of the part that every token meets, or a number of experts if `counts_shared`
-    - `is_sparse(model, layer)`: whether a layer has experts
-    """
-
-    number: str = "num_experts"
-    width: str = "moe_intermediate_size"
-    shared: str = ""
-    counts_shared: bool = False
-    is_sparse: Callable[[Model, int], bool] = lambda model, layer: True
-
-    @property
-    def needed(self) -> tuple[str, ...]:
-        names = (self.width, self.number, "num_experts_per_tok", self.shared)
-        return tuple(name for name in names if name)
-
-    def shared_width(self, model: Model) -> int:
-        """0: there is nothing that every token meets."""
-        count = model[self.shared] if self.shared else 0
-        return count * model[self.width] if self.counts_shared else count
-
-
-@dataclass(frozen=True)
-class Family:
-    """What tells an architecture from others. A bias, and a norm of each head, is there or not, or a key of config.json
-    says so, which means `bias_unless_told` where it is missing."""
-
-    qkv_bias: Bias = False
-    output_bias: Bias = False
-    mlp_bias: Bias = False
-    norms_heads: Bias = False
-    bias_unless_told: bool = False
-    head_dim: int | None = None  # where config.json does not say; None: hidden size / heads
-    default_kv_heads: bool = True  # transformers has a number of its own where config.json has none; False: all heads
-    is_latent: bool = False  # queries, keys and values through narrow layers (DeepSeek-V2, arXiv 2405.04434)
-    fuses_gate_up: bool = False
-    norms_outputs: bool = False  # also what attention and MLP put out
-    is_gpt_oss: bool = False
-    experts: Experts | None = None
-
-    @property
-    def needed(self) -> tuple[str, ...]:
-        """Keys of config.json that are whole numbers above 0."""
-        return (*(_LATENT if self.is_latent else ()), *(self.experts.needed if self.experts else ()))
-
-    @property
-    def told(self) -> tuple[str, ...]:
-        """Keys of config.json that may be null, but have another meaning where they are missing."""
-        kv_heads = ("num_key_value_heads",) if self.default_kv_heads and not self.is_latent else ()
-        dense = ("first_k_dense_replace",) if self.experts and self.experts.is_sparse is _behind_first else ()
-        return (*kv_heads, *(("q_lora_rank",) if self.is_latent else ()), *dense)
-
-    def has(self, model: Model, bias: Bias) -> bool:
-        if not isinstance(bias, str):
-            return bias
-        given = model.get(bias)
-        return self.bias_unless_told if given is None else bool(given)
-
-    def is_sparse(self, model: Model, layer: int) -> bool:
-        return self.experts is not None and self.experts.is_sparse(model, layer)
-
-
-_LATENT = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-
-
-def _by_step(model: Model, layer: int) -> bool:
-    dense, step = model.get("mlp_only_layers") or (), model.get("decoder_sparse_step") or 1
-    return layer not in dense and (layer + 1) % step == 0
-
-
-def _behind_first(model: Model, layer: int) -> bool:
-    return layer >= (model["first_k_dense_replace"] or 0)
-
-
-def _by_kind(model: Model, layer: int) -> bool:
-    kinds = model.get("mlp_layer_types")
-    return kinds[layer] == "sparse" if kinds and layer < len(kinds) else layer > 0
-
-
-def _glm_experts(is_sparse: Callable[[Model, int], bool]) -> Experts:
-    return Experts("n_routed_experts", shared="n_shared_experts", counts_shared=True, is_sparse=is_sparse)
-
-
-_LATENT_FAMILY = {"qkv_bias": "attention_bias", "output_bias": "attention_bias", "is_latent": True}
-
-FAMILIES: Mapping[str, Family] = {  # by the model_type of config.json
-    "llama": Family("attention_bias", "attention_bias", "mlp_bias", default_kv_heads=False),
-    "qwen2": Family(qkv_bias=True),
-    "qwen3": Family("attention_bias", "attention_bias", norms_heads=True, head_dim=128),
-    "mixtral": Family(experts=Experts("num_local_experts", "intermediate_size")),
-    "qwen2_moe": Family(
-        "qkv_bias", bias_unless_told=True, experts=Experts(shared="shared_expert_intermediate_size", is_sparse=_by_step)
-    ),
-    "qwen3_moe": Family(
-        "attention_bias", "attention_bias", norms_heads=True, experts=Experts(is_sparse=_by_step)
-    ),
-    "glm": Family("attention_bias", bias_unless_told=True, head_dim=128, fuses_gate_up=True),
-    "glm4": Family("attention_bias", bias_unless_told=True, head_dim=128, fuses_gate_up=True, norms_outputs=True),
-    "glm4_moe": Family("attention_bias", norms_heads="use_qk_norm", experts=_glm_experts(_behind_first)),
-    "glm4_moe_lite": Family(**_LATENT_FAMILY, experts=_glm_experts(_by_kind)),
-    "deepseek_v2": Family(**_LATENT_FAMILY, mlp_bias="mlp_bias", experts=_glm_experts(_behind_first)),
-    "deepseek_v3": Family(**_LATENT_FAMILY, experts=_glm_experts(_behind_first)),
-    "gpt_oss": Family(
-        "attention_bias", "attention_bias", bias_unless_told=True, head_dim=64, is_gpt_oss=True,
-        experts=Experts("num_local_experts", "intermediate_size"),
-    ),
-}  # fmt: skip
-
-
 def head_dim(model: Model, family: Family) -> int:
     return model.get("head_dim") or family.head_dim or model["hidden_size"] // model["num_attention_heads"]
 
@@ -185,7 +72,7 @@ def layer_weights(model: Model, family: Family, layer: int) -> Iterator[Weight]:
     yield from parts(model, family, layer, f"{at}.self_attn")
     if not family.is_sparse(model, layer):
         yield from _mlp(model, family, layer, f"{at}.mlp", model["intermediate_size"])
-    elif family.is_gpt_oss:
+    elif family.experts is not None and family.experts.have_biases:
         yield from _gpt_oss_experts(model, layer, f"{at}.mlp")
     else:
         yield from _experts(model, family, layer, f"{at}.mlp")
@@ -202,7 +89,7 @@ def _attention(model: Model, family: Family, layer: int, at: str) -> Iterator[We
     if family.has(model, family.norms_heads):
         for name in ("q", "k"):
             yield Weight(f"{at}.{name}_norm.weight", (width,), "whole", layer, f"norm of {name}")
-    if family.is_gpt_oss:
+    if family.has_sinks:
         yield Weight(f"{at}.sinks", (heads,), "tensor", layer, "sinks")
 
 

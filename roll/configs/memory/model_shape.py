@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from roll.configs.memory.model_families import FAMILIES, Attention, Family, Weight, attention, layer_weights
+from roll.configs.memory.families import FAMILIES, Family, family_of
+from roll.configs.memory.model_families import Attention, Weight, attention, layer_weights
 from roll.configs.prediction_heads import NUM_HEADS
 from roll.configs.roles import Head
 
@@ -43,10 +44,9 @@ _MOST_LAYERS = 10_000
 
 def model_shape(model: Mapping[str, Any], head: Head = "lm") -> tuple[ModelShape | None, str]:
     """The shape of the model of a config.json (with the role's overrides in it), or None and the reason."""
-    kind = model.get("model_type")
-    family = FAMILIES.get(kind) if isinstance(kind, str) else None
+    family = family_of(model)
     if family is None:
-        return None, f"the memory formulas do not know {kind} models; they know {', '.join(FAMILIES)}"
+        return None, f"the arithmetic knows no {model.get('model_type')} models; it knows {', '.join(FAMILIES)}"
     number = family.experts.number if family.experts else ""
     if number in _EXPERTS:
         model = {**model, number: model.get(_EXPERTS[0]) or model.get(_EXPERTS[1])}

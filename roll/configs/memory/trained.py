@@ -4,15 +4,15 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
+from roll.configs.memory.families import FAMILIES
 from roll.configs.memory.model_families import SHARED_GATE, Weight
 from roll.configs.memory.model_shape import ModelShape
 from roll.configs.model import ModelArgs
 
 ALL_LINEAR = "all-linear"
-MIXTRAL_FILES = {"mlp": "block_sparse_moe", "gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
 EXPERT = "{expert}"  # stands for the number of each
 _UNFUSED = re.compile(r"\b(gate|up)_proj")
-_OTHER_NAMES = {there: own for own, there in MIXTRAL_FILES.items()}
+_OTHER_NAMES = {there: own for family in FAMILIES.values() for own, there in family.names_in_files.items()}
 
 
 def is_frozen(weight: Weight, prefixes: tuple[str, ...]) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from roll.configs.memory.families import family_of
 from roll.configs.mixture import EXPERTS
 from roll.configs.problems import Problem, did_you_mean
 from roll.configs.strategies.megatron_config import (
@@ -27,7 +28,6 @@ from roll.utils.text import show
 ENDS = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
 
 FUSED_BIASES = ("bias_activation_fusion", "bias_swiglu_fusion")
-_OWN_LAYERS = {"glm4": "a norm behind attention", "gpt_oss": "sinks in attention"}  # by model_type
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,8 @@ class ModelFacts:
         numbers = (kv_heads, experts, width, expert_width, shared, num_shared, query, latent, key)
         if not all(type(number) is int for number in numbers):
             return None
+        family = family_of(model)
+        form = family and family.megatron
         return cls(
             num_heads=heads,
             num_kv_heads=kv_heads,
@@ -72,8 +74,8 @@ class ModelFacts:
             ),
             expert_width=expert_width if experts else 0,
             latent_width=gcd(query, latent + key) if latent else 0,
-            own_layers="latent attention" if latent else _OWN_LAYERS.get(str(model.get("model_type")), ""),
-            has_expert_biases=model.get("model_type") == "gpt_oss",
+            own_layers="latent attention" if latent else (form.own_layers if form else ""),
+            has_expert_biases=bool(family and family.experts and family.experts.have_biases),
         )
 
 

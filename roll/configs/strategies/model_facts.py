@@ -3,19 +3,22 @@ and which paths here compute them too. tests/parity/families tries every entry w
 
 from collections.abc import Mapping
 
+from roll.configs.memory.families import FAMILIES
+
 TRIED: frozenset[str] = frozenset(
     (
+        *FAMILIES,
         *("afmoe", "apertus", "arcee", "axk1", "axk2", "bamba", "biogpt", "bitnet", "bloom", "codegen", "cohere"),
-        *("cohere2", "cohere2_moe", "cwm", "deepseek_v2", "deepseek_v3", "deepseek_v32", "diffllama", "doge", "dots1"),
+        *("cohere2", "cohere2_moe", "cwm", "deepseek_v32", "diffllama", "doge", "dots1"),
         *("ernie4_5", "ernie4_5_moe", "exaone4", "exaone_moe", "falcon", "falcon_h1", "falcon_mamba", "flex_olmo"),
-        *("gemma", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text", "glm", "glm4"),
-        *("glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_oss", "gptj"),
+        *("gemma", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text"),
+        *("glm_moe_dsa", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj"),
         *("granite", "granite_swa", "granitemoe", "granitemoe_swa", "granitemoehybrid", "granitemoeshared", "helium"),
         *("hrm_text", "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3", "hy_v4", "hyperclovax", "jais2", "jamba"),
-        *("laguna", "lfm2", "lfm2_moe", "llama", "longcat_flash", "mamba", "mamba2", "mellum", "mimo_v2_flash"),
-        *("minimax", "minimax_m2", "minimax_m3_vl_text", "ministral", "ministral3", "mistral", "mixtral", "nanochat"),
+        *("laguna", "lfm2", "lfm2_moe", "longcat_flash", "mamba", "mamba2", "mellum", "mimo_v2_flash"),
+        *("minimax", "minimax_m2", "minimax_m3_vl_text", "ministral", "ministral3", "mistral", "nanochat"),
         *("nemotron", "nemotron_h", "olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "opt", "persimmon", "phi"),
-        *("phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe"),
+        *("phi3", "phimoe", "qwen3_5_moe_text", "qwen3_5_text"),
         *("qwen3_next", "recurrent_gemma", "seed_oss", "smollm3", "solar_open", "stablelm", "starcoder2"),
         *("vaultgemma", "xglm", "youtu"),
     )
@@ -26,7 +29,12 @@ CAPPED: Mapping[str, float | None] = {"gemma2": 50.0, "vaultgemma": 50.0}
 """Whose attention has a soft cap (attn_logit_softcapping), and which one where config.json names none. transformers'
 sdpa leaves it out."""
 
-SINKS: frozenset[str] = frozenset(("gpt_oss", "granite_swa", "granitemoe_swa", "mimo_v2_flash", "deepseek_v4", "hy_v4"))
+SINKS: frozenset[str] = frozenset(
+    (
+        *(kind for kind, family in FAMILIES.items() if family.has_sinks),
+        *("granite_swa", "granitemoe_swa", "mimo_v2_flash", "deepseek_v4", "hy_v4"),
+    )
+)
 """Whose attention has sinks. sdpa and flash-attn 2 leave them out."""
 
 POSITION_BIAS: frozenset[str] = frozenset(("bloom", "mpt"))
@@ -63,7 +71,8 @@ OTHER_NUMBERS: Mapping[str, frozenset[str]] = {
 
 PARTIAL_ROTARY: frozenset[str] = frozenset(
     (
-        *("bamba", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt_neox", "laguna", "mellum", "mimo_v2_flash"),
+        *(kind for kind, family in FAMILIES.items() if family.turns_part),
+        *("bamba", "gpt_neox", "laguna", "mellum", "mimo_v2_flash"),
         *("minimax_m2", "minimax_m3_vl_text", "nemotron", "persimmon", "phi", "phi3", "qwen3_5_moe_text"),
         *("qwen3_5_text", "qwen3_next", "recurrent_gemma", "solar_open", "stablelm"),
     )
@@ -77,12 +86,8 @@ ALPHA_ROPE: frozenset[str] = frozenset(("hunyuan_v1_dense", "hunyuan_v1_moe"))
 """Types that read `alpha` of rotary embeddings of type dynamic."""
 
 ROUTERS: Mapping[str, Mapping[str, object]] = {
-    "deepseek_v2": {"scoring_func": "softmax", "norm_topk_prob": False, "moe_layer_freq": 1},
-    "deepseek_v3": {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1},
-    "deepseek_v32": {"scoring_func": "sigmoid", "topk_method": "noaux_tc"},
-    "glm4_moe": {"scoring_func": "sigmoid", "topk_method": "noaux_tc"},
-    "glm4_moe_lite": {"scoring_func": "sigmoid", "topk_method": "noaux_tc"},
-}
+    kind: family.experts.router for kind, family in FAMILIES.items() if family.experts and family.experts.router
+} | {"deepseek_v32": {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}}
 """Keys of routers that transformers does not read, and the one value that it computes. vLLM goes by some of them."""
 
 UNPACKED: Mapping[str, str] = (

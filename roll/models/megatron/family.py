@@ -10,6 +10,7 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
+from roll.configs.memory.families import FAMILIES as FACTS
 from roll.configs.roles import Head
 from roll.errors import StrategyError
 from roll.models.megatron.family_table import FAMILIES, family_problem
@@ -48,6 +49,25 @@ def family_of(config: PretrainedConfig) -> Family:
         raise StrategyError(problem)
     family: Family = import_module(f"roll.models.megatron.families.{FAMILIES[config.model_type].file}").FAMILY
     return family
+
+
+def expert_settings(config: PretrainedConfig) -> dict[str, Any]:
+    """TransformerConfig's keys for the experts of a mixture: their number, choice and widths, and which layers have
+    them. By the family's row (roll.configs.memory.families)."""
+    experts = FACTS[config.model_type].experts
+    assert experts is not None, "a family of mixtures"
+    model = {key: getattr(config, key) for key in experts.needed}
+    settings: dict[str, Any] = {
+        "num_moe_experts": model[experts.number],
+        "moe_router_topk": model["num_experts_per_tok"],
+        "moe_ffn_hidden_size": model[experts.width],
+    }
+    if experts.shared:
+        settings["moe_shared_expert_intermediate_size"] = experts.shared_width(model)
+    if experts.is_sparse is not None:
+        whole = config.to_dict()
+        settings["moe_layer_freq"] = [int(experts.is_sparse(whole, n)) for n in range(config.num_hidden_layers)]
+    return settings
 
 
 @dataclass(frozen=True)

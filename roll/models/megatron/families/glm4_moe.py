@@ -5,7 +5,7 @@ from typing import Any
 from transformers import PretrainedConfig
 
 from roll.models.megatron.families import llama, qwen2, qwen3, qwen3_moe
-from roll.models.megatron.family import Family
+from roll.models.megatron.family import Family, expert_settings
 from roll.models.megatron.rules import Columns, GateUp, Rule, Whole
 
 CORRECTION: dict[str, Rule] = {"mlp.router.expert_bias": Whole("mlp.gate.e_score_correction_bias")}
@@ -20,20 +20,10 @@ SHARED_EXPERTS: dict[str, Rule] = {
 def mixture(config: PretrainedConfig) -> dict[str, Any]:
     """What this mixture has in common with DeepSeek's. Where there is one group of experts, none is left out."""
     grouped = (getattr(config, "n_group", None) or 1) > 1
-    kinds = getattr(config, "mlp_layer_types", None)
-    sparse = [kind == "sparse" for kind in kinds] if kinds else []
-    return {
-        "num_moe_experts": config.n_routed_experts,
-        "moe_router_topk": config.num_experts_per_tok,
-        "moe_ffn_hidden_size": config.moe_intermediate_size,
-        "moe_shared_expert_intermediate_size": config.n_shared_experts * config.moe_intermediate_size,
+    return expert_settings(config) | {
         "moe_router_num_groups": config.n_group if grouped else None,
         "moe_router_group_topk": config.topk_group if grouped else None,
         "moe_router_topk_scaling_factor": config.routed_scaling_factor,
-        "moe_layer_freq": [
-            int(sparse[layer] if sparse else layer >= config.first_k_dense_replace)
-            for layer in range(config.num_hidden_layers)
-        ],
     }
 
 

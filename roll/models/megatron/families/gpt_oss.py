@@ -7,7 +7,7 @@ from megatron.core.fusions.fused_bias_geglu import quick_gelu
 from transformers import PretrainedConfig
 
 from roll.models.megatron.families import llama, qwen2
-from roll.models.megatron.family import Family
+from roll.models.megatron.family import Family, expert_settings
 from roll.models.megatron.rules import InputRows, InterleavedGateUp, Rows, Rule, Whole
 
 ATTENTION: dict[str, Rule] = {
@@ -29,7 +29,7 @@ EXPERTS: dict[str, Rule] = {
 def settings(config: PretrainedConfig) -> dict[str, Any]:
     """A window of Megatron's counts the positions before one's own. Gates are turned as by GELU's sigmoid form (alpha
     1.702), and both halves clamped first."""
-    return {
+    return expert_settings(config) | {
         "add_bias_linear": True,
         "add_qkv_bias": True,
         "qk_layernorm": False,
@@ -39,9 +39,6 @@ def settings(config: PretrainedConfig) -> dict[str, Any]:
         "activation_func": quick_gelu,
         "activation_func_clamp_value": config.swiglu_limit,
         "glu_linear_offset": 1.0,
-        "num_moe_experts": config.num_local_experts,
-        "moe_router_topk": config.num_experts_per_tok,
-        "moe_ffn_hidden_size": config.intermediate_size,
         "moe_router_pre_softmax": False,
     }
 

@@ -5,7 +5,7 @@ from typing import Any
 from transformers import PretrainedConfig
 
 from roll.models.megatron.families import llama
-from roll.models.megatron.family import Family
+from roll.models.megatron.family import Family, expert_settings
 from roll.models.megatron.rules import Columns, GateUp, Rule, Whole
 
 EXPERTS: dict[str, Rule] = {
@@ -18,12 +18,7 @@ EXPERTS: dict[str, Rule] = {
 
 
 def settings(config: PretrainedConfig) -> dict[str, Any]:
-    return llama.settings(config) | {
-        "num_moe_experts": config.num_local_experts,
-        "moe_router_topk": config.num_experts_per_tok,
-        "moe_ffn_hidden_size": config.intermediate_size,
-        "moe_router_pre_softmax": False,
-    }
+    return llama.settings(config) | expert_settings(config) | {"moe_router_pre_softmax": False}
 
 
 FAMILY = Family(llama.ATTENTION | EXPERTS | llama.NORMS, settings)

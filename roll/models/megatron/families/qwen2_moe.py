@@ -18,14 +18,7 @@ SHARED_EXPERT: dict[str, Rule] = {
 
 
 def settings(config: PretrainedConfig) -> dict[str, Any]:
-    return (
-        qwen2.settings(config)
-        | qwen3_moe.mixture(config)
-        | {
-            "moe_shared_expert_intermediate_size": config.shared_expert_intermediate_size,
-            "moe_shared_expert_gate": True,
-        }
-    )
+    return qwen2.settings(config) | qwen3_moe.mixture(config) | {"moe_shared_expert_gate": True}
 
 
 FAMILY = Family(llama.ATTENTION | qwen2.BIASES | llama.MLP | qwen3_moe.EXPERTS | SHARED_EXPERT | llama.NORMS, settings)

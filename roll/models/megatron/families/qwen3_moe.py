@@ -5,7 +5,7 @@ from typing import Any
 from transformers import PretrainedConfig
 
 from roll.models.megatron.families import llama, qwen3
-from roll.models.megatron.family import Family
+from roll.models.megatron.family import Family, expert_settings
 from roll.models.megatron.rules import Columns, GateUp, Rule, Whole
 
 EXPERTS: dict[str, Rule] = {
@@ -20,16 +20,7 @@ EXPERTS: dict[str, Rule] = {
 def mixture(config: PretrainedConfig) -> dict[str, Any]:
     """What Qwen's mixtures have in common. With norm_topk_prob the chosen experts' weights sum to 1: softmax after the
     choice."""
-    return {
-        "num_moe_experts": config.num_experts,
-        "moe_router_topk": config.num_experts_per_tok,
-        "moe_ffn_hidden_size": config.moe_intermediate_size,
-        "moe_router_pre_softmax": not config.norm_topk_prob,
-        "moe_layer_freq": [
-            int(layer not in config.mlp_only_layers and (layer + 1) % config.decoder_sparse_step == 0)
-            for layer in range(config.num_hidden_layers)
-        ],
-    }
+    return expert_settings(config) | {"moe_router_pre_softmax": not config.norm_topk_prob}
 
 
 def settings(config: PretrainedConfig) -> dict[str, Any]:
