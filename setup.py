@@ -38,7 +38,7 @@ setup(
     python_requires=">=3.11",
     packages=find_namespace_packages(include=["roll", "roll.*"]),
     package_data={"roll.report": ["*.j2"]},
-    entry_points={"console_scripts": ["roll=roll.commands:main"]},
+    entry_points={"console_scripts": ["roll=roll.commands.table:main"]},
     cmdclass={"build_py": BuildWithFragments},
     # An engine is pinned, a library has a range that holds what the engines pin. The tests ran with requirements/.
     install_requires=[

@@ -29,7 +29,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from ratios import describe_ratios
 
-from roll.pipeline.tracking.local import METRICS_FILE, read_metrics
+from roll.run.tracking.local import METRICS_FILE, read_metrics
 from roll.utils.timing import phase_seconds
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -23,7 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from roll.configs.model import LOGITS_PER_CHUNK
+from roll.configs.sections.model import LOGITS_PER_CHUNK
 from roll.distributed.strategy.megatron.vocab_parallel import VocabShare, token_scores
 from roll.models.head_scores import Ask, Product, head_scores
 

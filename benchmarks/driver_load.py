@@ -26,9 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from roll.models.tiny import build_tokenizer
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
-from roll.pipeline.scoring import StepScores
-from roll.pipeline.spec import pipeline_of
-from roll.pipeline.start.load import load
+from roll.rl.pipeline_scoring import StepScores
+from roll.run.spec import pipeline_of
+from roll.run.start.load import load
 
 GROUP_SIZE, PROMPT_TOKENS, PHASES = 16, 128, ("rollout", "gather")
 YAML = """

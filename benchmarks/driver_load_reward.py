@@ -1,6 +1,6 @@
 """A reward that costs nothing."""
 
-from roll.pipeline.rlvr.rewards.base import RewardInput
+from roll.rewards.base import RewardInput
 
 
 def length(sample: RewardInput) -> float:

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from roll.configs.cluster import WorkerConfig
+from roll.configs.sections.cluster import WorkerConfig
 from roll.types.rollout import GenerationRequest, SamplingParams
 
 REPOSITORY = Path(__file__).resolve().parents[1]

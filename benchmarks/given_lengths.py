@@ -7,15 +7,8 @@ import json
 import os
 from dataclasses import replace
 
-from roll.distributed.scheduler.simulate.workload import LogNormal
-from roll.types.rollout import (
-    Generate,
-    GenerationRequest,
-    Rollouter,
-    Task,
-    Trajectory,
-    TrajectoryGroup,
-)
+from roll.simulate.workload import LogNormal
+from roll.types.rollout import Generate, GenerationRequest, Rollouter, Task, Trajectory, TrajectoryGroup
 
 LENGTHS = "ROLL_BENCHMARK_LENGTHS"  # in the environment: fields of LogNormal, as JSON
 

@@ -35,12 +35,12 @@ from given_lengths import LENGTHS
 from ratios import describe_ratios
 
 from roll.configs.plan.rollout_bounds import RolloutBounds, ahead_by
-from roll.distributed.scheduler.simulate.costs import Costs, read_costs
-from roll.distributed.scheduler.simulate.fit_run import Row, fit_beside, fit_decode, fit_trainer
-from roll.distributed.scheduler.simulate.setup import Devices, Setup
-from roll.distributed.scheduler.simulate.simulation import Report, simulate
-from roll.distributed.scheduler.simulate.workload import LogNormal
-from roll.pipeline.tracking.local import METRICS_FILE, read_metrics
+from roll.run.tracking.local import METRICS_FILE, read_metrics
+from roll.simulate.costs import Costs, read_costs
+from roll.simulate.fit_run import Row, fit_beside, fit_decode, fit_trainer
+from roll.simulate.setup import Devices, Setup
+from roll.simulate.simulation import Report, simulate
+from roll.simulate.workload import LogNormal
 from roll.utils.timing import phase_seconds
 
 REPOSITORY = Path(__file__).resolve().parents[1]

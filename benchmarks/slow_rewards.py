@@ -41,13 +41,13 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from synthetic_strategies import SyntheticEngine
 
-from roll.configs.cluster import WorkerConfig
+from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.rollout.engine_client import EngineClient
 from roll.distributed.executor.rollout.generate_worker import GenerateWorker
 from roll.distributed.scheduler.virtual_time import run_virtually
 from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter, request_seed
-from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
+from roll.rewards.base import RewardInput, RewardOutcome
 from roll.types.rollout import Answered, Generation, GenerationRequest, Place, SamplingParams, Task
 
 NUM_GROUPS, GROUP_SIZE = 128, 16

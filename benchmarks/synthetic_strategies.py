@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from roll.algorithms.loss import Loss
-from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.batch_plan import TrainPlan
+from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import GenerateStrategy, RankContext, TrainStrategy
 from roll.distributed.weights.bucket import BucketSource, GroupSpec, WeightBucket, fill_buckets
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs

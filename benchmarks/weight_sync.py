@@ -73,8 +73,8 @@ def measured(arguments: argparse.Namespace, engine: str, route: str, trainer: st
     from roll.configs.plan.batch_plan import BatchPlan
     from roll.distributed.executor.rl_clusters import RLClusters
     from roll.pipeline.rlvr.rlvr_config import RLVRConfig
-    from roll.pipeline.spec import pipeline_of
-    from roll.pipeline.start.load import load
+    from roll.run.spec import pipeline_of
+    from roll.run.start.load import load
 
     overrides = [
         f"pretrain={model}",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that a checkout runs without being installed
 
-from roll.cli import main
+from roll.commands.run import main
 
 if __name__ == "__main__":
     sys.exit(main("dpo", script=__file__))

@@ -2,7 +2,7 @@
 
 import sys
 
-from roll.commands import main
+from roll.commands.table import main
 
 if __name__ == "__main__":
     sys.exit(main())

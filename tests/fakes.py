@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from roll.algorithms.loss import Loss
-from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.run_plan import TrainPlan
+from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.executor.pools.job import FinishedJobs, Job
 from roll.distributed.executor.rollout.generate_worker import GenerateWorker
 from roll.distributed.executor.worker import TrainWorker

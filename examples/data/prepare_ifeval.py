@@ -11,7 +11,7 @@ from typing import Any
 
 from preparing import BadRow, Row, main, text
 
-from roll.pipeline.rlvr.rewards.ifeval.reward import row_problem
+from roll.rewards.ifeval.reward import row_problem
 
 
 def convert(values: Mapping[str, Any], out: Path) -> Row:

@@ -14,7 +14,7 @@ from typing import Any
 
 from preparing import BOXED, BadRow, Row, main, published_rows, text
 
-from roll.utils.answers import last_boxed
+from roll.utils.answers.final_answer import last_boxed
 
 
 def read(source: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:

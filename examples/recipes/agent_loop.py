@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import roll
-from roll.pipeline.agentic.env.base import Env, EnvStep
+from roll.envs.base import Env, EnvStep
 
 TASK = Path(os.environ.get("TINY_SORT_DIR", "output/tiny-sort"))
 PREPARE = Path(__file__).resolve().parents[1] / "tiny-sort" / "prepare.py"

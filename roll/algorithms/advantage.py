@@ -9,8 +9,8 @@ from typing import Any, Literal, Never, TypeVar, cast
 import numpy as np
 
 from roll.algorithms.normalize import KeyMoments, RunningMoments, clip_fraction, divide_by_std, moments_by_key
-from roll.algorithms.own_code import call_own, one_each
-from roll.configs.estimators import DECLARED, Estimator, MeanScope, StdScope, estimator_of
+from roll.algorithms.user_code import call_own, one_each
+from roll.configs.tables.estimators import DECLARED, Estimator, MeanScope, StdScope, estimator_of
 from roll.utils.imports import resolve
 
 MeanType = Literal["default"] | MeanScope | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from roll.algorithms.advantage import Attempts
-from roll.configs.estimators import OPMDBaseline, RAFTKeep
+from roll.configs.tables.estimators import OPMDBaseline, RAFTKeep
 
 
 def remax(attempts: Attempts) -> np.ndarray:

@@ -152,7 +152,7 @@ def _chosen(tokens: PolicyTokens, metrics: MetricSums) -> torch.Tensor:
     return chosen
 
 
-# --- from the keys of a YAML, as roll/configs/policy_losses.py names them
+# --- from the keys of a YAML, as roll/configs/tables/policy_losses.py names them
 
 
 def clip_cov(

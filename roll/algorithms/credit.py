@@ -10,7 +10,7 @@ import torch
 from roll.algorithms.kl import KLEstimator, estimate_kl
 from roll.algorithms.normalize import AllReduceSum, whiten
 from roll.algorithms.returns import broadcast_returns, generalized_advantages, reward_to_go
-from roll.configs.estimators import estimator_of
+from roll.configs.tables.estimators import estimator_of
 from roll.types.batch import SampleBatch, TokenScores, TrainBatch
 from roll.types.metrics import MetricSums
 from roll.types.ragged import run_starts, sum_rows

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from roll.configs.distillation import KdObjective
+from roll.configs.sections.distillation import KdObjective
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import numpy as np
 
 from roll.algorithms.advantage import AdvantageSettings, group_advantages
 from roll.algorithms.normalize import KeyMoments, divide_by_std, moments_by_key
-from roll.algorithms.own_code import call_own, one_each
-from roll.configs.estimators import estimator_of
+from roll.algorithms.user_code import call_own, one_each
+from roll.configs.tables.estimators import estimator_of
 from roll.types.batch import RowMeta
 from roll.utils.imports import resolve
 

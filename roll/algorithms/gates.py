@@ -9,7 +9,7 @@ import torch
 
 from roll.algorithms.objectives import PolicyTokens, count_clipped, ratio_penalty
 from roll.algorithms.off_policy import ratio_of
-from roll.configs.policy_losses import RECClip, RECRegularizer, RECWeight
+from roll.configs.tables.policy_losses import RECClip, RECRegularizer, RECWeight
 from roll.types.metrics import MetricSums
 
 
@@ -81,7 +81,7 @@ class ClippedLogRatio:
         return -tokens.advantages * tokens.log_ratio.clamp(-bound, bound)
 
 
-# --- from the keys of a YAML, as roll/configs/policy_losses.py names them
+# --- from the keys of a YAML, as roll/configs/tables/policy_losses.py names them
 
 
 def rec(

@@ -190,7 +190,7 @@ def count_clipped(metrics: MetricSums, low: torch.Tensor, high: torch.Tensor, ma
     metrics.add("clip_high_fraction", num_high, num_tokens)
 
 
-# --- from the keys of a YAML, as roll/configs/policy_losses.py names them
+# --- from the keys of a YAML, as roll/configs/tables/policy_losses.py names them
 
 
 def ppo(

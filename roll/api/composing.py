@@ -14,14 +14,14 @@ from typing import Any
 from roll.api.keys import ScriptCode, a_kind, nested, put
 from roll.api.rewards import Reward, check_reward, reward_keys, takes_every_row
 from roll.api.rows import Data, file_names
-from roll.cli import yaml_at
+from roll.commands.run import yaml_at
 from roll.configs.load.loader import RawTree, compose_tree, resolve_tree, without_unset
 from roll.errors import ConfigError
-from roll.pipeline.kind import kind_of
-from roll.pipeline.spec import PipelineSpec, pipeline_of
-from roll.pipeline.stages.entries import STAGES
-from roll.pipeline.start.load import Loaded, check
-from roll.pipeline.start.start_checks import Asked, beside_mistakes
+from roll.run.kind import kind_of
+from roll.run.spec import PipelineSpec, pipeline_of
+from roll.run.stages.entries import STAGES
+from roll.run.start.load import Loaded, check
+from roll.run.start.start_checks import Asked, beside_mistakes
 from roll.utils.script_code import with_script_code
 from roll.utils.text import show
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from roll.api.composing import Arguments, compose
 from roll.configs.plan.run_plan import RunPlan
-from roll.configs.run import RunConfig
+from roll.configs.sections.run import RunConfig
 from roll.errors import ConfigError
-from roll.pipeline.display.memory_report import memory_report
-from roll.pipeline.start.load import plan_text
-from roll.pipeline.start.preflight import multimodal_notes
-from roll.pipeline.start.start_checks import Asked, foreseen
+from roll.run.start.load import plan_text
+from roll.run.start.memory_report import memory_report
+from roll.run.start.preflight import multimodal_notes
+from roll.run.start.start_checks import Asked, foreseen
 
 
 @dataclass(frozen=True)

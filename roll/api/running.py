@@ -14,11 +14,11 @@ from typing import Any, Self
 
 from roll.api.composing import Composed
 from roll.api.saved import Rollouts, SavedRun, Table, metric_table, open_run, rollouts_in
-from roll.configs.run import RunConfig
+from roll.configs.sections.run import RunConfig
 from roll.errors import ConfigError, ResourceError
-from roll.pipeline.display.memory_report import memory_report
-from roll.pipeline.start.preflight import multimodal_notes
-from roll.pipeline.start.start_checks import refusals
+from roll.run.start.memory_report import memory_report
+from roll.run.start.preflight import multimodal_notes
+from roll.run.start.start_checks import refusals
 from roll.utils.logging import logging_given_back
 
 logger = logging.getLogger(__name__)
@@ -154,7 +154,7 @@ class TrainingRun:
         if not self._run.interrupts.has_failed:
             _ONE_AT_A_TIME.release()
             return
-        from roll.pipeline.run import leave
+        from roll.run.loop import leave
 
         atexit.register(leave, self._run.exit_code)
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from roll.api.keys import a_kind
-from roll.configs.algorithm import AlgorithmConfig
-from roll.configs.run import RunConfig
+from roll.configs.sections.algorithm import AlgorithmConfig
+from roll.configs.sections.run import RunConfig
 from roll.errors import ConfigError
-from roll.pipeline.saving.checkpoint import HF_MODEL, CheckpointStore
 from roll.report.run_files import RunFiles, read_run
+from roll.run.saving.checkpoint import HF_MODEL, CheckpointStore
 from roll.utils.regular_files import open_regular
 
 Row = tuple[int, Mapping[str, float]]

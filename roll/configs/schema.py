@@ -15,7 +15,7 @@ from pydantic_core import core_schema
 from roll.configs.base import Settings, nested_class
 from roll.configs.load.aliases import foreign_keys
 from roll.configs.load.inert_keys import inert_keys
-from roll.configs.stages import StageConfig
+from roll.configs.sections.stages import StageConfig
 
 _ANYTHING: tuple[JsonSchemaValue, ...] = ({"type": "null"}, {"type": "string", "pattern": r"\$\{"})
 

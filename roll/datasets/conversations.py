@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from roll.configs.data import DataArgs
+from roll.configs.sections.data import DataArgs
 from roll.datasets.answers.parts import reasoning_of
 from roll.datasets.answers.turns import Message, Turns
 from roll.datasets.loader import DataFile, Row

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from roll.configs.data import DataArgs
+from roll.configs.sections.data import DataArgs
 from roll.datasets.answers.parts import shape_of
 from roll.datasets.answers.written import check_prompt
 from roll.datasets.loader import Row

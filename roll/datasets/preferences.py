@@ -9,16 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from roll.configs.data import DataArgs, Truncation
 from roll.configs.limits import LARGEST
+from roll.configs.sections.data import DataArgs, Truncation
 from roll.datasets.answers.turns import Message, Turns
-from roll.datasets.conversations import (
-    ends_with_answer,
-    not_there,
-    predicted,
-    prompt_in,
-    with_system,
-)
+from roll.datasets.conversations import ends_with_answer, not_there, predicted, prompt_in, with_system
 from roll.datasets.loader import Row
 from roll.datasets.media import check_text_alone
 from roll.datasets.messages import messages_in, told_in_text, transcript

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
 
-from roll.configs.data import DataArgs
+from roll.configs.sections.data import DataArgs
 from roll.datasets.loader import DataFile, DataSource, Row
 from roll.datasets.rows import Domain, Example, RowReader
 from roll.datasets.sources import data_sources

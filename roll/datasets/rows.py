@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from roll.configs.data import DataArgs
+from roll.configs.sections.data import DataArgs
 from roll.datasets.loader import Row
 from roll.datasets.media import check_text_alone
 from roll.datasets.messages import are_messages, conversation_column, messages_in, told_in_text

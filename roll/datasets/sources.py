@@ -9,14 +9,14 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-from roll.configs.data import DataArgs
+from roll.configs.sections.data import DataArgs
 from roll.datasets.hub_set import DEFAULT_SPLIT, HubSet
 from roll.datasets.hub_set import missing_package as missing_for_hub
 from roll.datasets.loader import ENDINGS, FORMATS, DataFile, DataSource, RemoteFile, Row
 from roll.datasets.remote import expand, local_path, missing_package, protocol_of
 from roll.errors import ConfigError
+from roll.utils.files import Look, look_at
 from roll.utils.hub import is_hub_id
-from roll.utils.paths import Look, look_at
 from roll.utils.secrets import mask
 
 _KNOWN = ", ".join(ENDINGS)

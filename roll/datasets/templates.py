@@ -22,7 +22,7 @@ from roll.datasets.loader import Row
 from roll.datasets.rows import Example
 from roll.datasets.tool_calls import Tool, rendered
 from roll.errors import ConfigError
-from roll.utils.paths import look_at
+from roll.utils.files import look_at
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

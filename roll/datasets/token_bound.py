@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from roll.configs.data import Truncation
+from roll.configs.sections.data import Truncation
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

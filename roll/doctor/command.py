@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from roll.doctor import gpus, logs, machine, nodes, packages
+from roll.doctor import gpus, machine, nodes, packages
+from roll.doctor import known_errors as logs
 from roll.doctor.finding import Finding, Section, findings, lines, summary
 from roll.utils.output import say
 

@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from roll.configs.memory.show import gigabytes
-from roll.configs.run import RunConfig
+from roll.configs.sections.run import RunConfig
 from roll.doctor.finding import Finding
-from roll.pipeline.saving.model_files import read_model_config
+from roll.run.saving.model_files import read_model_config
+from roll.utils.files import look_at
 from roll.utils.hub import is_hub_id
-from roll.utils.paths import look_at
 
 _INDEX = "model.safetensors.index.json"
 _LARGEST_HEADER = 100_000_000  # as the format has it

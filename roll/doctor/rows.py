@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from roll.configs.data import DataArgs
+from roll.configs.sections.data import DataArgs
 from roll.datasets.encoding import load_tasks
 from roll.datasets.loader import DataSource, Row
 from roll.datasets.sources import all_rows
 from roll.doctor.finding import Finding
-from roll.pipeline.policy_tokenizer import policy_tokenizer
-from roll.pipeline.rlvr.reward_worker import RewardWorker
-from roll.pipeline.rlvr.rewards.base import RewardInput
-from roll.pipeline.rlvr.rewards.table import data_domains
 from roll.pipeline.rlvr.rlvr_checks import data_args_of
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.rewards.base import RewardInput
+from roll.rewards.table import data_domains
+from roll.rewards.worker import RewardWorker
+from roll.run.policy_tokenizer import policy_tokenizer
 from roll.types.rollout import Task
 from roll.utils.text import show
 from roll.utils.thinking import thinking_end

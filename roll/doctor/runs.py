@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from roll.cli import yaml_at
+from roll.commands.run import yaml_at
 from roll.configs.load.loader import compose_tree, resolve_tree
 from roll.configs.memory.parts import GB
 from roll.configs.memory.show import gigabytes
@@ -23,16 +23,16 @@ from roll.doctor.gpus import room_findings
 from roll.doctor.model_files import model_findings
 from roll.doctor.nodes import has_cluster
 from roll.errors import ConfigError, ResourceError
-from roll.pipeline.display.memory_report import MemoryReport, memory_report
-from roll.pipeline.kind import kind_of
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
-from roll.pipeline.saving.rehearsal import checkpoint_bytes
-from roll.pipeline.spec import PipelineSpec
-from roll.pipeline.stages.entries import STAGES
-from roll.pipeline.stages.planned import plan_stages
-from roll.pipeline.start.load import Loaded, check
-from roll.pipeline.start.preflight import machine_report
-from roll.pipeline.start.start_checks import refusals
+from roll.run.kind import kind_of
+from roll.run.saving.rehearsal import checkpoint_bytes
+from roll.run.spec import PipelineSpec
+from roll.run.stages.entries import STAGES
+from roll.run.stages.planned import plan_stages
+from roll.run.start.load import Loaded, check
+from roll.run.start.memory_report import MemoryReport, memory_report
+from roll.run.start.preflight import machine_report
+from roll.run.start.start_checks import refusals
 from roll.utils.network import address_of
 
 _SHM = Path("/dev/shm")
@@ -160,7 +160,7 @@ def _network(run: Run) -> Iterator[Finding]:
             yield Finding("problem", str(error))
     given = config.tracker_kwargs.get("prometheus", config.tracker_kwargs)
     if "prometheus" in config.track_with:
-        from roll.pipeline.tracking.prometheus import DEFAULT_PORT
+        from roll.run.tracking.prometheus import DEFAULT_PORT
 
         yield from port_findings(str(given.get("host") or "127.0.0.1"), given.get("port", DEFAULT_PORT))
 

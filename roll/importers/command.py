@@ -12,10 +12,10 @@ from roll.importers.convert import Imported, convert
 from roll.importers.given import YAML_ENDINGS, Given, read
 from roll.importers.old_roll import convert_roll, is_roll
 from roll.importers.report import command, open_title, report, summary, yaml_text
-from roll.importers.trinity import is_trinity
-from roll.importers.trinity_old import with_trainer_config
-from roll.importers.trinity_stages import import_trinity
-from roll.importers.verl import is_verl, verl_keys, verl_notes, verl_table
+from roll.importers.trinity.old_keys import with_trainer_config
+from roll.importers.trinity.tables import is_trinity
+from roll.importers.trinity.trinity_stages import import_trinity
+from roll.importers.verl.tables import is_verl, verl_keys, verl_notes, verl_table
 from roll.utils.output import say
 from roll.utils.secrets import mask
 

@@ -22,7 +22,7 @@ from roll.importers.rows import (
     Sum,
     Table,
 )
-from roll.importers.shell import is_open, unbraced
+from roll.importers.shell.script import is_open, unbraced
 from roll.utils.secrets import MASK, is_secret_key
 from roll.utils.text import show
 

@@ -16,8 +16,8 @@ from omegaconf.grammar_parser import parse
 from roll.configs.base import join
 from roll.configs.load.overrides import apply_overrides
 from roll.configs.load.yaml_file import read_yaml
-from roll.importers.shell import Command, command_of
-from roll.importers.verl_files import Composed, of_command, of_file
+from roll.importers.shell.script import Command, command_of
+from roll.importers.verl.files import Composed, of_command, of_file
 
 YAML_ENDINGS = (".yaml", ".yml")
 _MOST_REFERENCES = 50

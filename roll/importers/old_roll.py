@@ -17,8 +17,8 @@ from roll.errors import ConfigError
 from roll.importers.convert import Entry, Imported
 from roll.importers.given import Given, leaves
 from roll.importers.rows import CHANGES
-from roll.pipeline.kind import kind_of
-from roll.pipeline.spec import PIPELINES
+from roll.run.kind import kind_of
+from roll.run.spec import PIPELINES
 from roll.utils.text import short, show
 
 _SIGNS = ("actor_train", "actor_infer", "rollout_batch_size", "sft_train", "student", "custom_envs")

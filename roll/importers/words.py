@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
-from roll.configs.model import DTYPES
-from roll.configs.run import TRACKER_WORDS, Tracker
+from roll.configs.sections.model import DTYPES
+from roll.configs.sections.run import TRACKER_WORDS, Tracker
 from roll.configs.strategies.table import STRATEGIES, spec_of
 from roll.importers.rows import ChangesRun, Each, Near, NotHere
 from roll.utils.text import show

@@ -10,7 +10,7 @@ from transformers import AttentionInterface
 from roll.errors import StrategyError
 from roll.models.hf import TokenLogProbModel
 from roll.models.loading import LoadedModel
-from roll.models.packed_attention import PACKED_ATTENTION, packed_attention
+from roll.models.sequences.packed_attention import PACKED_ATTENTION, packed_attention
 
 
 def compile_model(model: LoadedModel) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from roll.configs.fused_head import KERNELS
+from roll.configs.checks.training import KERNELS
 from roll.errors import StrategyError
 from roll.models.head_scores import Ask, Product
 

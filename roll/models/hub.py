@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from roll.configs.model import MODELSCOPE, ModelArgs
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from roll.configs.base import Settings
+from roll.configs.sections.model import MODELSCOPE, ModelArgs
 from roll.errors import ConfigError, describe
 from roll.utils.hub import is_hub_id
 
@@ -40,3 +45,58 @@ def _directory(name: str) -> str:
             f"model_download_type: {MODELSCOPE} has no {name} for this machine: {describe(error)}. Correct the id, or "
             "fetch the model elsewhere and give its directory."
         ) from error
+
+
+# Models of the Hugging Face hub: looked up once, by the driver, so that workers load from a directory.
+
+logger = logging.getLogger(__name__)
+S = TypeVar("S", bound=Settings)
+NOT_LOADED = ["*.gguf", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.tflite", "*.pth", "onnx/*", "original/*"]
+MODEL_KEYS = ("model_name_or_path", "tokenizer_path")
+TORCH_FILES = ["*.bin", "*.pt"]
+
+
+def fetch_models(names: Iterable[str]) -> dict[str, str]:
+    """The directory of each hub id among `names`, in the hub's cache. Raises ConfigError where the hub cannot be
+    reached and the cache does not have it."""
+    return {name: _fetch(name) for name in dict.fromkeys(names) if is_hub_id(name)}
+
+
+def _fetch(name: str) -> str:
+    from huggingface_hub import HfApi, snapshot_download
+
+    logger.info("looking for %s in the cache of the Hugging Face hub, and at the hub", name)
+    try:
+        try:
+            files = HfApi().list_repo_files(name)
+        except Exception:  # no network, or told to ask nobody: the cache decides
+            return snapshot_download(name, local_files_only=True)
+        has_safetensors = any(file.endswith(".safetensors") for file in files)
+        return snapshot_download(name, ignore_patterns=[*NOT_LOADED, *(TORCH_FILES if has_safetensors else [])])
+    except Exception as error:
+        raise ConfigError(
+            f"{name} is no directory of this machine, so it was taken for an id of the hub, and cannot be had from "
+            f"there: {describe(error)}. Where the hub cannot be reached, fetch the model elsewhere (hf download {name} "
+            "--local-dir ...) and give that directory; or correct the name"
+        ) from error
+
+
+def with_directories(settings: S, directories: Mapping[str, str]) -> S:
+    """The same settings with the directories of these models, and of their tokenizers, in all sections."""
+    old = {key: settings.value(key) for key in type(settings).model_fields}
+    if isinstance(settings, ModelArgs):
+        new = {key: directories.get(str(old[key]), old[key]) for key in MODEL_KEYS}
+    else:
+        new = {key: _replaced(value, directories) for key, value in old.items()}
+    # what stays as it is, is not given either
+    return settings.model_copy(update={key: value for key, value in new.items() if value != old[key]})
+
+
+def _replaced(value: Any, directories: Mapping[str, str]) -> Any:
+    if isinstance(value, Settings):
+        return with_directories(value, directories)
+    if isinstance(value, dict):
+        return {key: _replaced(child, directories) for key, child in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_replaced(child, directories) for child in value)
+    return value

@@ -25,18 +25,18 @@ from transformers.core_model_loading import revert_weight_conversion
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.utils import logging as transformers_logging
 
-from roll.configs.model import ModelArgs
-from roll.configs.roles import Head
+from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies.model_facts import LOGIT_CAPS, LOGIT_FACTORS
 from roll.configs.strategies.model_numbers import is_dropout, unread_number
+from roll.configs.tables.roles import Head
 from roll.errors import StrategyError
-from roll.models.attention import attention_options
 from roll.models.head_tiles import Bend
 from roll.models.hf import LogProbHead, SequenceModel, TokenLogProbModel, TokenValueModel, ValueHead
 from roll.models.hub import local_model
 from roll.models.lora import Adapters, Exported, add_adapters, plain_name
+from roll.models.mtp_heads import prediction_heads, shared_copies
 from roll.models.multimodal import refusal
-from roll.models.prediction_heads import prediction_heads, shared_copies
+from roll.models.sequences.attention import attention_options
 from roll.models.start_files import copy_start_files
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -18,10 +18,10 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from roll.configs.lora import FUSED_EXPERTS, PEFT, REFUSED_WORDS, other_form
+from roll.configs.checks.lora import FUSED_EXPERTS, PEFT, REFUSED_WORDS, other_form
 from roll.configs.memory.trained import ALL_LINEAR
-from roll.configs.model import ModelArgs
-from roll.configs.roles import Head
+from roll.configs.sections.model import ModelArgs
+from roll.configs.tables.roles import Head
 from roll.errors import StrategyError
 
 _ADAPTER = "default"  # peft's own name for the only one

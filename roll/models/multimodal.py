@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from roll.configs.roles import Head
+from roll.configs.tables.roles import Head
 
 _SENSE = re.compile(
     r"(.*_)?(vision|visual|image|img|vit|video|audio|speech|sound|acoustic|codec|vq|thinker|mm)(_.*)?",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedModel
 
-from roll.algorithms.router_balance import layer_balance
+from roll.algorithms.moe_aux_loss import layer_balance
 from roll.errors import StrategyError
 from roll.models.sequence_ranks import SequenceRanks
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from roll.configs.model import ModelArgs
+from roll.configs.sections.model import ModelArgs
 from roll.models.hub import local_model
 
 GENERATION_CONFIG = "generation_config.json"

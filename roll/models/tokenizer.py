@@ -10,10 +10,10 @@ from tokenizers import AddedToken
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils.hub import cached_file
 
-from roll.configs.model import ModelArgs
+from roll.configs.sections.model import ModelArgs
 from roll.errors import ConfigError
 from roll.models.hub import local_model
-from roll.utils.paths import look_at
+from roll.utils.files import look_at
 
 TOKENIZER_FILE = "tokenizer.json"
 

@@ -16,9 +16,9 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from roll.pipeline.display.curves import binned_phases, smoothed
-from roll.pipeline.display.summary import Rows
 from roll.report.run_files import Spread
+from roll.run.display.curves import binned_phases, smoothed
+from roll.run.display.view import Rows
 from roll.utils.text import middle_left_out, visible
 
 COLORS = ("#4269d0", "#ff725c", "#3ca951", "#a463f2", "#efb118", "#9c6b4e", "#6cc5b0", "#ff8ab7")

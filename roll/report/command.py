@@ -1,14 +1,194 @@
-"""`roll report`: what runs left on disk, as one HTML file that needs no network."""
+"""The page: what is shown of the runs, and in which order. It has no script; all texts are escaped by the template."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
 from roll.errors import ConfigError
-from roll.report.page import MOST_RUNS, render
-from roll.report.run_files import earlier_starts, read_run, runs_at
+from roll.report.charts import COLORS, Line, histogram, line_chart, phase_chart, spread_chart
+from roll.report.figures import failures, overview, phase_table, role_table
+from roll.report.run_files import RunFiles, Spread, StepSpread, earlier_starts, read_run, runs_at
+from roll.report.samples import GAP_STEPS, SampleReader, StepSamples
+from roll.report.settings_diff import differing, flat
+from roll.run.display.view import series
+from roll.run.records.replay import Recorded
+from roll.utils.text import visible
+from roll.utils.version import VERSION
+
+MOST_RUNS = len(COLORS)
+_MAIN = (
+    "rollout/response_length_mean", "actor/entropy_mean", "actor/grad_norm", "actor/approx_kl", "actor/kl_mean",
+    "actor/clip_fraction", "train/grad_norm", "time/step_s", "goodput/trained_tokens_per_s",
+)  # fmt: skip
+_DRIFT = ("train_infer/", "rollout/staleness_", "actor/ratio_")
+_TITLES = {
+    "rollout": "Rollouts", "env": "Environments", "val": "Validation", "actor": "Policy", "critic": "Critic",
+    "train": "Training", "train_infer": "Engine and trainer", "time": "Times", "goodput": "Goodput", "busy": "Busy",
+    "throughput": "Throughput", "mfu": "FLOPs utilisation", "memory": "Memory", "sync": "Weights",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Chart:
+    title: str
+    image: str
+
+
+@dataclass(frozen=True)
+class Page:
+    """`html`, and what is in it."""
+
+    html: str
+    num_charts: int
+    num_samples: int
+
+
+def render(runs: Sequence[RunFiles], num_steps: int) -> Page:
+    """`num_steps`: of how many steps of each run samples are shown. The first run is what the others are held
+    against."""
+    labels = _labels(runs)
+    names = sorted({name for run in runs for _, metrics in run.rows for name in metrics})
+    curves = _Curves(runs, labels)
+    first = main_metrics(runs, names)
+    drift = [name for name in names if name.startswith(_DRIFT)]
+    owners = list(dict.fromkeys(name.partition("/")[0] for name in names))
+    reader = SampleReader()
+    samples = [(label, reader.of_run(run, num_steps)) for label, run in zip(labels, runs, strict=True)]
+    spreads = [run.spreads() for run in runs]
+    context = {
+        "version": VERSION,
+        "title": labels[0] if len(runs) == 1 else f"{labels[0]} and {len(runs) - 1} more",
+        "runs": [
+            {
+                "label": label,
+                "color": color,
+                "directory": run.directory,
+                "overview": overview(run),
+                "starts": run.starts,
+                "restarts": run.restarts(),
+                "phases": phase_table(run.rows),
+                "roles": role_table(run.rows),
+                "phase_chart": phase_chart(run.rows),
+                "spreads": _spread_charts(found),
+                "failures": failures(found),
+                "warnings": run.warnings()[-_MOST_WARNINGS:],
+                "config": flat(run.config),
+            }
+            for label, color, run, found in zip(labels, COLORS, runs, spreads, strict=False)
+        ],
+        "first": curves.charts(first),
+        "drift": curves.charts(drift),
+        "owners": [
+            (_TITLES.get(owner, owner), curves.charts(name for name in names if name.split("/")[0] == owner))
+            for owner in owners
+        ],
+        "samples": samples,
+        "gap_steps": GAP_STEPS,
+        "differing": differing([run.config for run in runs]),
+    }
+    html = environment().get_template("page.html.j2").render(context)
+    return Page(html, curves.num_drawn, sum(_count(steps) for _, steps in samples))
+
+
+def environment() -> Environment:
+    """Environment of all templates. Every text is escaped, and invisible characters are shown."""
+    return Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_shown,
+    )
+
+
+def main_metrics(runs: Sequence[RunFiles], names: Collection[str]) -> list[str]:
+    """Names of the metrics that tell best how the runs do, among those that exist."""
+    return [name for name in dict.fromkeys((*(each for run in runs for each in run.curves), *_MAIN)) if name in names]
+
+
+_MOST_WARNINGS = 60
+
+
+def _shown(value: object) -> object:
+    """Every text on its way into the page, before it is escaped; what the template made itself stays."""
+    return value if isinstance(value, Markup) else visible(str(value))
+
+
+class _Curves:
+    """Charts by metric, each drawn once."""
+
+    def __init__(self, runs: Sequence[RunFiles], labels: Sequence[str]):
+        self._runs, self._labels = runs, labels
+        self._drawn: dict[str, Chart] = {}
+
+    @property
+    def num_drawn(self) -> int:
+        return len(self._drawn)
+
+    def charts(self, names: Iterable[str]) -> list[Chart]:
+        return [chart for name in names if (chart := self._chart(name)) is not None]
+
+    def _chart(self, name: str) -> Chart | None:
+        """None where no step has a number for it."""
+        if name not in self._drawn:
+            found = zip(self._labels, COLORS, self._runs, strict=False)
+            lines = [Line(label, color, series(run.rows, name)) for label, color, run in found]
+            lines = [line for line in lines if line.points]
+            if not lines:
+                return None
+            self._drawn[name] = Chart(name, line_chart(lines))
+        return self._drawn[name]
+
+
+def _spread_charts(spreads: Sequence[StepSpread]) -> list[Chart]:
+    """Charts of rewards and lengths: over the steps, in the first and in the last."""
+    charts: list[Chart] = []
+    of: dict[str, Callable[[StepSpread], Spread | None]] = {
+        "rewards": lambda spread: spread.rewards,
+        "response lengths": lambda spread: spread.response_lengths,
+    }
+    for what, field in of.items():
+        found = [(each.step, spread) for each in spreads if each.kind == "train" and (spread := field(each))]
+        if found:
+            (first, at_first), (last, at_last) = found[0], found[-1]
+            charts += [
+                Chart(what, spread_chart(found)),
+                Chart(f"{what} in step {first}", histogram(at_first)),
+                Chart(f"{what} in step {last}", histogram(at_last)),
+            ]
+    return charts
+
+
+def _labels(runs: Sequence[RunFiles]) -> list[str]:
+    """The names of the runs; with the directory where two have the same."""
+    names = [run.name for run in runs]
+    return [
+        name if names.count(name) == 1 else f"{name} ({run.directory})" for name, run in zip(names, runs, strict=True)
+    ]
+
+
+def _count(steps: Sequence[StepSamples]) -> int:
+    return sum(len(group.samples) for step in steps for group in step.groups)
+
+
+def render_rollout(record: Recorded) -> str:
+    """A page of one attempt, as it stands in a report."""
+    context = {
+        "groups": SampleReader().groups([record]),
+        "has_tokens": record.tokens is not None,
+        "gap_steps": GAP_STEPS,
+    }
+    return environment().get_template("rollout.html.j2").render(context)
+
+
+# `roll report`: what runs left on disk, as one HTML file that needs no network.
 
 USAGE = """roll report RUN [OTHER_RUN ...] [--out report.html] [--steps 6]
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from roll.pipeline.accounting.bounds import bound_of
-from roll.pipeline.display.summary import Rows, duration, series
-from roll.pipeline.records.run_record import RunStart
 from roll.report.run_files import RunFiles, StepSpread
+from roll.run.bottleneck import bound_of
+from roll.run.display.view import Rows, duration, series
+from roll.run.records.run_record import RunStart
 from roll.utils.timing import phase_seconds
 
 _MOST_CAUSES = 20

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from roll.errors import ConfigError
-from roll.pipeline.display.summary import Rows
-from roll.pipeline.records.restarts import RESTARTS_FILE, Restart
-from roll.pipeline.records.run_record import RUN_FILE, RunStart, RunStory, read_story
-from roll.pipeline.tracking.local import METRICS_FILE, read_metrics
 from roll.report.log_lines import LogLine, WarningLines
+from roll.run.display.view import Rows
+from roll.run.records.restarts import RESTARTS_FILE, Restart
+from roll.run.records.run_record import RUN_FILE, RunStart, RunStory, read_story
+from roll.run.tracking.local import METRICS_FILE, read_metrics
 from roll.utils.regular_files import open_regular
 from roll.utils.secrets import redact
 
@@ -45,7 +45,7 @@ class Cause(BaseModel):
 
 
 class StepSpread(BaseModel):
-    """What `roll.pipeline.records.distributions` writes of a step, or of a validation."""
+    """What `roll.rl.records.distributions` writes of a step, or of a validation."""
 
     model_config = ConfigDict(frozen=True)
 

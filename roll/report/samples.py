@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
-from roll.pipeline.records.replay import Recorded, RecordedTokens, read
 from roll.report.run_files import RunFiles
+from roll.run.records.replay import Recorded, RecordedTokens, read
 from roll.utils.regular_files import open_regular
 
 GAP_STEPS = (0.01, 0.03, 0.1, 0.3, 1.0)

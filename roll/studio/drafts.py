@@ -11,8 +11,8 @@ from roll.errors import ConfigError
 from roll.importers.command import imported_from
 from roll.importers.given import YAML_ENDINGS, read
 from roll.importers.report import report, yaml_text
-from roll.pipeline.kind import kind_of
-from roll.pipeline.spec import PIPELINES
+from roll.run.kind import kind_of
+from roll.run.spec import PIPELINES
 from roll.studio.yaml_edit import tree_of
 
 _EXAMPLES = Path(roll.__path__[0]).parent / "examples"

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, Literal
 
 from roll.configs.schema import schema_of
-from roll.pipeline.spec import PIPELINES
+from roll.run.spec import PIPELINES
 
 Path = tuple[str, ...]
 FieldKind = Literal["choice", "switch", "number", "text", "yaml"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roll.errors import ConfigError
-from roll.pipeline.records.run_record import RunStart
+from roll.run.records.run_record import RunStart
 from roll.studio.states import process_of
 from roll.studio.yaml_edit import set_key
 from roll.utils.regular_files import open_regular

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from roll.pipeline.records.run_record import RUN_FILE
-from roll.pipeline.tracking.local import NO_METRICS, read_line
 from roll.report.log_lines import LogLine, WarningLines
 from roll.report.run_files import MOST_LOG_BYTES, RunFiles, StepSpread, earlier_starts, find_run, finite, read_spread
+from roll.run.records.run_record import RUN_FILE
+from roll.run.tracking.local import NO_METRICS, read_line
 from roll.studio.appended import AppendedLines
 
 Mark = tuple[int, ...]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roll.pipeline.records.replay import Recorded, parse
 from roll.report.run_files import RunFiles
+from roll.run.records.replay import Recorded, parse
 from roll.studio.live_run import Mark, mark_of
 from roll.utils.regular_files import open_regular
 from roll.utils.text import storable, visible

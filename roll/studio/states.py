@@ -8,7 +8,7 @@ from typing import Literal
 
 import psutil
 
-from roll.pipeline.records.run_record import RunStart
+from roll.run.records.run_record import RunStart
 
 State = Literal["running", "finished", "stopped", "failed", "killed", "unknown", "broken"]
 SILENT_S = 300.0

@@ -103,7 +103,7 @@ class PairRows(Rows):
 
 @dataclass(frozen=True, kw_only=True)
 class TaughtRows(Rows):
-    """Rows with what a teacher told of their response tokens, one after the other (roll/models/lessons.py). Nothing is
+    """Rows with what a teacher told of their response tokens, one after the other (roll/models/teacher_targets.py). Nothing is
     told of a row's first token, which nothing predicts: it is none of the response."""
 
     lesson: np.ndarray  # float32 [response tokens, numbers of each]
@@ -252,7 +252,7 @@ class TokenOutputs:
     Log-probs and entropy are of the full distribution at the sampling temperature. values[t] is the critic's estimate
     of the return from the state before token t is sampled. `divergence` is that from a teacher, at the temperatures of
     roll/algorithms/divergence.py. `balance`, one number for each layer with experts, is that of
-    roll/algorithms/router_balance.py. `routes` int16 [B, T, layers, k] are the experts that its routers chose, on the
+    roll/algorithms/moe_aux_loss.py. `routes` int16 [B, T, layers, k] are the experts that its routers chose, on the
     CPU, -1 for tokens that were not computed.
     """
 

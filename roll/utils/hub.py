@@ -4,7 +4,7 @@ import os
 import re
 from difflib import get_close_matches
 
-from roll.utils.paths import look_at
+from roll.utils.files import look_at
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 

@@ -23,7 +23,7 @@ def resolve(name: str, builtins: Mapping[str, str] | None = None) -> object:
     Raises ImportError with a text that says which part of the path is wrong. Anything the module itself raises while it
     is imported comes through as the cause.
 
-    Example: resolve("math_rule", {"math_rule": "roll.pipeline.rlvr.rewards.math_rule:math_rule"})
+    Example: resolve("math_rule", {"math_rule": "roll.rewards.math_rule:math_rule"})
     """
     path = (builtins or {}).get(name, name)
     module_name, attributes = split(path, builtins)

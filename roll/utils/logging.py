@@ -62,7 +62,7 @@ def configure_logging(
     """Sends this process's records to stderr and to `<directory>/<tag>.log`; returns that file.
 
     tag names the process, e.g. `driver` or `actor_train-3`; a worker's stands before its lines. terminal replaces the
-    plain stderr handler (roll.pipeline.display.console.terminal_handler, which does not disturb the progress bar).
+    plain stderr handler (roll.run.display.console.terminal_handler, which does not disturb the progress bar).
     Called again, it replaces what the first call set up.
     """
     prefix = f"[{tag}] " if tag and tag != "driver" else ""

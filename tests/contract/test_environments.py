@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from roll.pipeline.agentic.env.base import Env, EnvStep
-from roll.pipeline.agentic.env.build import build_env, keeps_conversation
-from roll.pipeline.agentic.env_config import EnvConfig
-from roll.pipeline.agentic.env_manager.env_calls import Seen, checked_step, read_conversation, step_env
+from roll.envs.base import Env, EnvStep
+from roll.envs.build import build_env, keeps_conversation
+from roll.envs.config import EnvConfig
+from roll.pipeline.agentic.env_manager_env_calls import Seen, checked_step, read_conversation, step_env
 
 DATA = Path(__file__).parents[2] / "examples" / "questions"
 CASES: dict[str, EnvConfig] = {

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from roll.errors import StorageError
-from roll.pipeline.experience.buffer import Buffer, Entry
-from roll.pipeline.experience.directory import DirectoryBuffer
-from roll.pipeline.experience.rows import FORMS
-from roll.pipeline.experience.sql import AlchemyDatabase, SqlBuffer, SqliteDatabase
-from tests.unit.pipeline.experience.made import experience, told
+from roll.rl.experience.buffer import Buffer, Entry
+from roll.rl.experience.directory import DirectoryBuffer
+from roll.rl.experience.rows import FORMS
+from roll.rl.experience.sql import AlchemyDatabase, SqlBuffer, SqliteDatabase
+from tests.unit.rl.experience.made import experience, told
 
 Open = Callable[..., Buffer]
 

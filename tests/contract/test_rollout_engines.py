@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from roll.configs.strategy import narrowing_settings
+from roll.configs.sections.strategy import narrowing_settings
 from roll.datasets.encoding import decoder
-from roll.distributed.executor.rollout.continuation import joined, rest_of
+from roll.distributed.executor.rollout.answers import joined, rest_of
 from roll.distributed.strategy.base import State
 from roll.distributed.strategy.stop_strings import answer_texts
 from roll.distributed.weights.together import with_partners

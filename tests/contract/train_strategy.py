@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from roll.algorithms.loss import PolicyLoss, SupervisedLoss
 from roll.algorithms.objectives import PolicyGradient
-from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.run_plan import TrainPlan
-from roll.configs.roles import Head
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.tables.roles import Head
 from roll.distributed.strategy.base import ALL_STATES, TrainStrategy
 from roll.errors import StrategyError
 from roll.types.batch import MicroBatch

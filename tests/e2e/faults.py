@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import psutil
 
-from roll.pipeline.saving.manifest import check_digests, read_manifest
+from roll.run.saving.manifest import check_digests, read_manifest
 from tests.e2e.conftest import END_LIMIT_S, START_LIMIT_S, Run
 from tests.helpers.process_table import command_of, name_of
 

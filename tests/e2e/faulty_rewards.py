@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from roll.pipeline.rlvr.rewards.base import RewardInput
+from roll.rewards.base import RewardInput
 
 HANGS, DIES = ("sleeps", "spins"), ("exits", "is killed", "is suspended")
 FAILS = ("raises", "raises oddly", "interrupts", "says nan", "says infinity", "says text", "says nothing", "leaves")

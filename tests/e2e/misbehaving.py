@@ -7,8 +7,8 @@ import signal
 import time
 from pathlib import Path
 
-from roll.pipeline.agentic.env.base import EnvStep
-from roll.pipeline.agentic.env.frozen_lake import FrozenLake
+from roll.envs.base import EnvStep
+from roll.envs.frozen_lake import FrozenLake
 
 
 class Misbehaving(FrozenLake):

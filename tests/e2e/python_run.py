@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 import roll
-from roll.pipeline.rlvr.rewards.base import RewardResult
+from roll.rewards.base import RewardResult
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 DATA = Path(os.environ["TINY_SORT_DIR"])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.pipeline.saving.checkpoint import CheckpointStore
+from roll.run.saving.checkpoint import CheckpointStore
 from tests.e2e.conftest import END_LIMIT_S, Run
 from tests.e2e.faults import PHASES, SMALL, Fault, check, inject, newest_checkpoint, outcome, process_of
 

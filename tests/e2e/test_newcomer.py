@@ -64,7 +64,7 @@ def test_a_newcomer_gets_from_a_clone_to_a_model_through_a_killed_run(
     """The start after the kill is the page's own command once more: it goes on from the checkpoint of step 10."""
     folder, checkout = tmp_path / "mine", home / "roll"
     folder.mkdir()
-    (imported,) = in_shell("python -c 'import roll.commands as c; print(c.__file__)'", folder, environment)
+    (imported,) = in_shell("python -c 'import roll.commands.table as c; print(c.__file__)'", folder, environment)
     assert Path(imported) == checkout / "roll" / "commands.py"
     told: list[str] = []
 

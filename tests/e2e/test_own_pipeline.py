@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from roll import cli
+from roll.commands import run as cli
 from tests.e2e.conftest import Run, comparable
 from tests.helpers.pages import importable, snippets, write_files
 
@@ -98,7 +98,7 @@ def test_what_is_no_pipeline_is_refused(
 ) -> None:
     monkeypatch.setenv("TINY_SORT_DIR", str(folder))
     (folder / "wrong.py").write_text(WRONG)
-    (folder / "headless.py").write_text("from roll.configs.roles import Role\nROLE = Role('learner', 'train')\n")
+    (folder / "headless.py").write_text("from roll.configs.tables.roles import Role\nROLE = Role('learner', 'train')\n")
     assert cli.main(name, ["--config_path", str(folder), "--config_name", "mine", "--dry_run"]) == 2
     assert message in capsys.readouterr().err
 

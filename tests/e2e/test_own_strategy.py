@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from roll import cli
+from roll.commands import run as cli
 from tests.e2e.conftest import Run
 from tests.helpers.pages import importable, snippets, write_files
 

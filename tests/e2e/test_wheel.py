@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from roll.commands import SUBCOMMANDS
+from roll.commands.table import SUBCOMMANDS
 from tests.e2e.conftest import REPOSITORY, START_LIMIT_S
 
 SOURCES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "roll", "examples/config")
 CALL_EACH = """
 import contextlib, io, json, sys
-from roll.commands import main
+from roll.commands.table import main
 
 def call(words):
     shown = io.StringIO()
@@ -110,7 +110,7 @@ def test_the_wheel_holds_every_file_of_the_package_and_the_fragments(installed: 
 
 
 def test_what_is_imported_is_the_wheel_and_not_the_checkout(installed: Installed) -> None:
-    done = installed.ran("python", "-c", "import roll.commands; print(roll.commands.__file__)")
+    done = installed.ran("python", "-c", "import roll.commands.table; print(roll.commands.table.__file__)")
     assert Path(done.stdout.strip()).is_relative_to(installed.bin.parent), done.stdout + done.stderr
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from roll import cli
+from roll.commands import run as cli
 from roll.configs.load import loader
 from roll.configs.load.yaml_file import read_yaml
 from tests.fuzz.mutations import Draft, Mutation, mutated, mutations, overrides

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from roll import cli
+from roll.commands import run as cli
 from tests.fuzz.dry_runs import (
     NAME,
     Case,

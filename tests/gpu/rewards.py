@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from roll.pipeline.rlvr.rewards.base import RewardInput
+from roll.rewards.base import RewardInput
 
 
 def chance(sample: RewardInput) -> float:

@@ -201,7 +201,7 @@ CHECKS: tuple[Check, ...] = (
     _alone(
         "packed-attention",
         "rows packed, bf16, windows and grouped heads: torch's flash kernel gives what each row gives alone",
-        "roll/models/packed_attention.py",
+        "roll/models/sequences/packed_attention.py",
         "kernels:packed_rows",
         limits=limits.PACKED_ROWS,
     ),

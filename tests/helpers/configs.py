@@ -3,15 +3,15 @@
 import copy
 from typing import Any
 
-from roll.configs.algorithm import AlgorithmConfig
-from roll.configs.checks import config_problems, config_warnings
+from roll.configs.checks.rl import config_problems, config_warnings
+from roll.configs.checks.roles import run_problems, run_warnings
 from roll.configs.load.validate import Checked, validate
 from roll.configs.plan.batch_plan import build_plan
-from roll.configs.role_checks import run_problems, run_warnings
+from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.pipeline.rlvr.rlvr_checks import rlvr_problems
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
-from roll.pipeline.start.own_code import own_code_problems
-from roll.pipeline.start.preflight import role_strategy_problems
+from roll.rl.user_code import own_code_problems
+from roll.run.start.preflight import role_strategy_problems
 
 MINIMAL: dict[str, Any] = {
     "pretrain": "org/model",

@@ -239,7 +239,7 @@ def engine_processes() -> "list[psutil.Process]":
 def role(
     name: str, model_dir: Path, num_gpus_per_worker: int, strategy_config: dict[str, Any], dtype: str = "fp32"
 ) -> Any:
-    from roll.configs.cluster import WorkerConfig
+    from roll.configs.sections.cluster import WorkerConfig
 
     return WorkerConfig.model_validate(
         {

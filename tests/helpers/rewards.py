@@ -1,8 +1,8 @@
 """What the rewards of a configuration say of themselves, as texts."""
 
-from roll.pipeline.rlvr.judge.checks import unreachable_judges
-from roll.pipeline.rlvr.rewards.table import code_problems
+from roll.pipeline.rlvr.reward_checks import unreachable_judges
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.rewards.table import code_problems
 
 
 def preflight(config: RLVRConfig) -> list[str]:

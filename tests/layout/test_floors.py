@@ -29,24 +29,24 @@ FLOORS = {
     "roll.pipeline.dpo": 11,
     "roll.pipeline.rm": 11,
     "roll.pipeline.distill": 11,
-    "roll.cli": 12,
+    "roll.commands.run": 12,
     "roll.importers": 12,
-    "roll.data_check": 12,
+    "roll.commands": 12,
     "roll.report": 12,
     "roll.doctor": 13,
     "roll.studio": 13,
     "roll.api": 13,  # `import roll`: the same runs from Python
-    "roll.chat": 12,
-    "roll.push": 12,
-    "roll.evaluate": 13,
-    "roll.init": 13,
+    "roll.commands": 12,
+    "roll.commands.push": 12,
+    "roll.commands.evaluate": 13,
     "roll.commands": 13,
-    "roll.completion": 14,  # a command of its own, which reads the others
+    "roll.commands.table": 13,
+    "roll.commands.completion": 14,  # a command of its own, which reads the others
     "roll.__main__": 14,
-    "roll.algorithms.explain": 14,  # a command of its own: what the code of a run computes
-    "roll.algorithms.explain_rows": 13,
+    "roll.commands.explain": 14,  # a command of its own: what the code of a run computes
+    "roll.commands.explain_rows": 13,
     "roll.importers.__main__": 14,
-    "roll.distributed.scheduler.simulate": 13,  # a command of its own, beside the core that it plays
+    "roll.simulate": 13,  # a command of its own, beside the core that it plays
 }
 
 ENGINES = {"deepspeed", "vllm", "sglang", "megatron", "accelerate", "peft"}
@@ -63,7 +63,7 @@ FORBIDDEN = {
     "roll.models": ENGINES - {"megatron", "peft"},
     "roll.distributed.weights": {"transformers"} | ENGINES,
     "roll.distributed.scheduler": {"torch", "transformers"} | ENGINES,
-    "roll.distributed.scheduler.simulate": {"ray", "transformers"} | ENGINES,
+    "roll.simulate": {"ray", "transformers"} | ENGINES,
     "roll.pipeline": ENGINES,
     "roll.pipeline.rlvr": ENGINES,
     "roll.pipeline.agentic": ENGINES,
@@ -71,14 +71,14 @@ FORBIDDEN = {
     "roll.pipeline.dpo": ENGINES,
     "roll.pipeline.rm": ENGINES,
     "roll.pipeline.distill": ENGINES,
-    "roll.cli": {"torch", "ray", "transformers"} | ENGINES,
+    "roll.commands.run": {"torch", "ray", "transformers"} | ENGINES,
     "roll.importers": {"torch", "ray", "numpy", "transformers"} | ENGINES,
-    "roll.chat": ENGINES | {"ray"},
+    "roll.commands": ENGINES | {"ray"},
     "roll.report": {"torch", "ray", "transformers"} | ENGINES,
     "roll.api": {"torch", "ray", "transformers"} | ENGINES,
     "roll.studio": {"torch", "ray", "transformers"} | ENGINES,
-    "roll.init": {"torch", "ray", "transformers"} | ENGINES,
-    "roll.commands": {"torch", "ray", "numpy", "transformers"} | ENGINES,
+    "roll.commands": {"torch", "ray", "transformers"} | ENGINES,
+    "roll.commands.table": {"torch", "ray", "numpy", "transformers"} | ENGINES,
 }
 
 
@@ -142,10 +142,10 @@ def test_packages_import_no_library_that_is_not_theirs() -> None:
         ("roll.types.batch", "def f():\n    from roll.models.hf import x", climbing_imports),
         ("roll.types.batch", "import roll.platforms.base", climbing_imports),
         ("roll.pipeline.step", "from roll.pipeline.rlvr import rewards", climbing_imports),
-        ("roll.pipeline.rlvr.x", "from roll.pipeline.agentic.env import y", climbing_imports),
+        ("roll.pipeline.rlvr.x", "from roll.envs import y", climbing_imports),
         ("roll.distributed.strategy.x", "import ray.util", ray_imports),
         ("roll.algorithms.loss", "from torch import distributed", forbidden_imports),
-        ("roll.configs.run", "import torch", forbidden_imports),
+        ("roll.configs.sections.run", "import torch", forbidden_imports),
     ],
 )
 def test_the_checks_see_what_they_look_for(name: str, text: str, check: Callable[[Module], Iterator[str]]) -> None:
@@ -168,7 +168,7 @@ def test_every_package_has_an_init_file() -> None:
 
 def test_configs_and_the_command_line_import_without_torch_or_ray() -> None:
     """What a dry run stands on: it has to end within about two seconds, on a machine that has neither."""
-    names = [m.name for m in modules("roll") if package_of(m.name) in ("roll.configs", "roll.cli")]
+    names = [m.name for m in modules("roll") if package_of(m.name) in ("roll.configs", "roll.commands.run")]
     heavy = ("torch", "ray", "transformers", "numpy", *sorted(ENGINES))
     code = (
         f"import importlib, sys\nfor name in {names!r}: importlib.import_module(name)\n"

@@ -1,15 +1,15 @@
-"""What depends on a role asks its row in `roll/configs/roles.py`: no name of a role decides anything elsewhere."""
+"""What depends on a role asks its row in `roll/configs/tables/roles.py`: no name of a role decides anything elsewhere."""
 
 import ast
 from collections.abc import Iterator
 
 import pytest
 
-from roll.configs.roles import ROLES
+from roll.configs.tables.roles import ROLES
 from tests.layout.source import Module, modules, parse
 
 NAMES = {*ROLES, "validation"}
-TABLE = "roll.configs.roles"
+TABLE = "roll.configs.tables.roles"
 
 
 def decisions_by_name(module: Module) -> Iterator[str]:

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from roll.configs.base import Settings, join
-from roll.configs.cluster import WorkerConfig
 from roll.configs.load.ahead_names import take_ahead_names
 from roll.configs.load.inert_keys import COMMUNICATORS_STAY
 from roll.configs.load.known_keys import known_keys, path_text, sections
 from roll.configs.problems import Problem
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.sections.strategy import StrategyArgs
 from roll.configs.strategies.table import OTHER_NAMES, spec_of
-from roll.configs.strategy import StrategyArgs
 from roll.utils.text import show
 
 CLASS_DECIDES = "the role decides which class runs it"

@@ -4,12 +4,12 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from roll.configs.device_mapping import parse_device_mapping
 from roll.configs.load.aliases import LLM_JUDGE, REWARD_MODEL, ROLL_REWARD_KEYS, ROLL_REWARDS
-from roll.configs.modes import in_its_place
-from roll.configs.preset_keys import fill_algorithm
-from roll.configs.roles import ACTOR_INFER, ACTOR_TRAIN, REWARD_PRETRAIN, Role, Use
+from roll.configs.presets.preset_keys import fill_algorithm
+from roll.configs.sections.device_mapping import parse_device_mapping
+from roll.configs.sections.modes import in_its_place
 from roll.configs.strategies.table import OTHER_NAMES, spec_of
+from roll.configs.tables.roles import ACTOR_INFER, ACTOR_TRAIN, REWARD_PRETRAIN, Role, Use
 
 LENGTH_KEYS = ("max_steps", "num_train_epochs", "total_epochs", "total_steps", "total_training_steps")
 DEVICES_PER_NODE = 8  # where num_gpus_per_node does not say

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from roll.configs.base import Settings
-from roll.configs.cluster import WorkerConfig
+from roll.configs.sections.cluster import WorkerConfig
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from roll.configs.load.references import check_references, references
 from roll.configs.load.yaml_file import read_yaml
 from roll.configs.problems import nearest
 from roll.errors import ConfigError
-from roll.utils.paths import look_at
+from roll.utils.files import look_at
 from roll.utils.text import show
 
 PACKAGED_FRAGMENTS = Path(__file__).parents[1] / "fragments" / "config"

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from roll.configs.device_mapping import parse_device_mapping
 from roll.configs.load.defaults import DEVICES_PER_NODE
 from roll.configs.problems import Problem, ids_text
+from roll.configs.sections.device_mapping import parse_device_mapping
 from roll.configs.strategies.features import Feature
 from roll.configs.strategies.table import NOTHING_KNOWN, spec_of
 

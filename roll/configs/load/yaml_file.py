@@ -7,7 +7,7 @@ import yaml
 from omegaconf._utils import get_yaml_loader  # Hydra's dialect: 1e-6 is a number, a key stands once
 
 from roll.errors import ConfigError
-from roll.utils.paths import look_at
+from roll.utils.files import look_at
 from roll.utils.text import show
 
 MAX_BYTES = 1 << 20

@@ -9,19 +9,19 @@ and where, is that of DeepSpeed 0.19 as `deepspeed_config.py` sets it up.
 from collections.abc import Mapping
 from typing import Any
 
-from roll.configs.cluster import WorkerConfig
-from roll.configs.memory.activations import (
+from roll.configs.checks.optimizers import moment_bytes
+from roll.configs.memory.parts import Part, Phase, RankMemory, RoleFacts, State, pinned, total
+from roll.configs.memory.passes import (
     fewer_to_score,
     fewer_to_train_on,
     training_parts,
     waiting_parts,
     whole_scoring_parts,
 )
-from roll.configs.memory.parts import Part, Phase, RankMemory, RoleFacts, State, pinned, total
 from roll.configs.memory.trained import held_weights
-from roll.configs.optimizers import moment_bytes
-from roll.configs.strategies.deepspeed_config import zero_stage
-from roll.configs.training import EIGHT_BIT
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.sections.training import EIGHT_BIT
+from roll.configs.strategies.deepspeed import zero_stage
 
 _BUCKET = 500_000_000  # elements: DeepSpeed's own reduce_bucket_size
 _LIVE = 1_000_000_000  # and stage3_max_live_parameters

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from roll.configs.memory.activations import scoring_parts
 from roll.configs.memory.megatron import rank_elements
 from roll.configs.memory.model_families import Weight
 from roll.configs.memory.model_shape import ModelShape
 from roll.configs.memory.parts import COMMUNICATORS, CONTEXT, GB, Part, RankMemory, RoleFacts, pinned, total
+from roll.configs.memory.passes import scoring_parts
 from roll.configs.memory.share import SHARED, given_share, share_key
 
 _GRAPHS = 1.0 * GB  # captured batch sizes and model decide: 0.5 to 2

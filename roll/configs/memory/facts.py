@@ -1,11 +1,11 @@
 """A role as the arithmetic sees it, from the plan of its run."""
 
-from roll.configs.cluster import WorkerConfig
 from roll.configs.memory.model_shape import ModelShape
 from roll.configs.memory.parts import RoleFacts
 from roll.configs.plan.run_plan import RunPlan, TrainPlan
-from roll.configs.roles import Role
-from roll.configs.strategy import answers_at_once
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.sections.strategy import answers_at_once
+from roll.configs.tables.roles import Role
 
 
 def role_facts(

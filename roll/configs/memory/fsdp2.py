@@ -8,17 +8,17 @@ Whole weights exist while they are used, in model_args.dtype: those of one block
 `reshard_after_forward: false`), embedding and head.
 """
 
-from roll.configs.memory.activations import (
+from roll.configs.checks.optimizers import moment_bytes
+from roll.configs.memory.model_families import Weight
+from roll.configs.memory.parts import Part, RankMemory, RoleFacts, State, pinned, total
+from roll.configs.memory.passes import (
     fewer_to_score,
     fewer_to_train_on,
     training_parts,
     waiting_parts,
     whole_scoring_parts,
 )
-from roll.configs.memory.model_families import Weight
-from roll.configs.memory.parts import Part, RankMemory, RoleFacts, State, pinned, total
 from roll.configs.memory.trained import held_weights
-from roll.configs.optimizers import moment_bytes
 from roll.configs.strategies.fsdp2 import Fsdp2Settings, shard_size
 
 _FP32 = 4

@@ -1,8 +1,8 @@
 """hf_infer: a whole model on every rank, to score or to sample."""
 
-from roll.configs.memory.activations import fewer_to_score, scoring_parts, whole_scoring_parts
 from roll.configs.memory.engine import cache_bytes_per_token
 from roll.configs.memory.parts import CONTEXT, Part, RankMemory, RoleFacts, pinned
+from roll.configs.memory.passes import fewer_to_score, scoring_parts, whole_scoring_parts
 
 _ROWS_PER_PASS = 8192  # tokens of prompts that are prefilled together, at most
 _STAYS = (Part("context", CONTEXT, True),)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from roll.configs.memory.families import Family, Model
+from roll.configs.tables.families import Family, Model
 
 Cut = Literal["whole", "tensor", "vocabulary", "expert"]
 SHARED_GATE = "gate of the shared expert"  # a block

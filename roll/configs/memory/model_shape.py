@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from roll.configs.memory.families import FAMILIES, Family, family_of
+from roll.configs.checks.mtp import NUM_HEADS
 from roll.configs.memory.model_families import Attention, Weight, attention, layer_weights
-from roll.configs.prediction_heads import NUM_HEADS
-from roll.configs.roles import Head
+from roll.configs.tables.families import FAMILIES, Family, family_of
+from roll.configs.tables.roles import Head
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from roll.configs.cluster import WorkerConfig
 from roll.configs.memory.model_shape import ModelShape
 from roll.configs.plan.run_plan import TrainPlan
-from roll.configs.roles import Use
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.tables.roles import Use
 
 GB = 1e9
 State = Literal["weights", "gradients", "optimizer", "kv_cache"]

@@ -1,6 +1,6 @@
 """How much of its GPUs a rollout engine takes for itself, weights included."""
 
-from roll.configs.cluster import WorkerConfig
+from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.spec import ShareKey
 from roll.configs.strategies.table import spec_of
 

@@ -4,10 +4,10 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from roll.configs.memory.families import FAMILIES
 from roll.configs.memory.model_families import SHARED_GATE, Weight
 from roll.configs.memory.model_shape import ModelShape
-from roll.configs.model import ModelArgs
+from roll.configs.sections.model import ModelArgs
+from roll.configs.tables.families import FAMILIES
 
 ALL_LINEAR = "all-linear"
 EXPERT = "{expert}"  # stands for the number of each

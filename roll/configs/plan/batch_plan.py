@@ -4,15 +4,15 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from roll.configs.algorithm import AlgorithmConfig
-from roll.configs.cluster import WorkerConfig
+from roll.configs.checks.sent_adapters import sent_adapter_rank
 from roll.configs.limits import MOST_SAMPLES
 from roll.configs.plan.derive import OldLogProbs, old_log_probs
 from roll.configs.plan.rollout_bounds import RolloutBounds, rollout_bounds
 from roll.configs.plan.run_plan import RunPlan, TrainPlan, plan_layout, train_plan
 from roll.configs.problems import Problem
-from roll.configs.roles import Role
-from roll.configs.sent_adapters import sent_adapter_rank
+from roll.configs.sections.algorithm import AlgorithmConfig
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.tables.roles import Role
 
 
 @dataclass(frozen=True, kw_only=True)

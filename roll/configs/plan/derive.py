@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from roll.configs.algorithm import AlgorithmConfig
-from roll.configs.strategy import narrowing_settings
+from roll.configs.sections.algorithm import AlgorithmConfig
+from roll.configs.sections.strategy import narrowing_settings
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from roll.configs.cluster import WorkerConfig
+from roll.configs.checks.prefix_sharing import obstacles
 from roll.configs.load.chosen import Chosen
 from roll.configs.memory.share import default_share, given_share, share_key
 from roll.configs.plan.layout import Layout, RolePlace
 from roll.configs.plan.parallel import parallel_sizes
 from roll.configs.plan.run_plan import RunPlan, TrainPlan
-from roll.configs.prefix_sharing import obstacles
 from roll.configs.problems import ids_text
-from roll.configs.run import RunConfig
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.sections.run import RunConfig
 from roll.configs.strategies.features import FEATURES, Feature
 from roll.configs.strategies.table import spec_of
 from roll.utils.text import table

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from roll.configs.algorithm import AlgorithmConfig
-from roll.configs.mix import MixConfig
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.derive import compares_vocabulary, needs_ref_log_probs, weighs_importance
 from roll.configs.plan.describe import counted, update_sum, updates_in_run
 from roll.configs.plan.run_plan import TrainPlan
-from roll.configs.strategy import answers_at_once
+from roll.configs.sections.algorithm import AlgorithmConfig
+from roll.configs.sections.strategy import answers_at_once
+from roll.configs.sections.teachers import MixConfig
 
 _OLD = {
     "update": "from the update's own forward pass",

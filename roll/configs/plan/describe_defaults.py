@@ -3,12 +3,12 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from roll.configs.base import Settings, join
-from roll.configs.estimators import ESTIMATORS
 from roll.configs.load.chosen import Chosen
 from roll.configs.load.given import Given
-from roll.configs.policy_losses import POLICY_FORMS
-from roll.configs.roles import Role
-from roll.configs.run import RunConfig
+from roll.configs.sections.run import RunConfig
+from roll.configs.tables.estimators import ESTIMATORS
+from roll.configs.tables.policy_losses import POLICY_FORMS
+from roll.configs.tables.roles import Role
 from roll.utils.text import short, table
 
 _FOLLOWING = ("name", "model_name_or_path", "bf16", "fp16")  # from other keys

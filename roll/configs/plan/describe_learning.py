@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.load.given import Given, says_any
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.describe import counted
 from roll.configs.plan.describe_rates import DEFAULT, rate_rows
-from roll.configs.preset_keys import preset_rows
-from roll.configs.presets import PRESETS
-from roll.configs.strategy import narrowing_settings
+from roll.configs.presets.preset_keys import preset_rows
+from roll.configs.presets.table import PRESETS
+from roll.configs.sections.algorithm import AlgorithmConfig
+from roll.configs.sections.strategy import narrowing_settings
 from roll.utils.text import short
 
 Rows = Iterator[tuple[str, ...]]

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from roll.configs.load.given import Given
 from roll.configs.plan.run_plan import RunPlan
-from roll.configs.run import RunConfig
-from roll.configs.training import TrainingArgs
+from roll.configs.sections.run import RunConfig
+from roll.configs.sections.training import TrainingArgs
 from roll.utils.text import short
 
 DEFAULT = " (default)"

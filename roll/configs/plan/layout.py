@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from roll.configs.cluster import WorkerConfig
 from roll.configs.problems import Problem, ids_text
+from roll.configs.sections.cluster import WorkerConfig
 
 
 @dataclass(frozen=True)

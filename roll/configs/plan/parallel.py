@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from roll.configs.cluster import WorkerConfig
+from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.table import spec_of
 
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from roll.configs.algorithm import AlgorithmConfig
+from roll.configs.sections.algorithm import AlgorithmConfig
 
 Unfinished = Literal["carry", "drop", "defer"]
 

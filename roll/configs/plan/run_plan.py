@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
-from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.layout import Layout, place_roles
 from roll.configs.plan.parallel import parallel_sizes
-from roll.configs.run import RunConfig
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.sections.run import RunConfig
 
 Rounding = Literal["whole", "up", "down", "nearest"]
 

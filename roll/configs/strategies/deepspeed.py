@@ -1,15 +1,251 @@
-"""What the specs of the deepspeed strategies are asked."""
+"""A DeepSpeed configuration: its known keys, what contradicts the plan, and how `auto` is filled.
 
-from collections.abc import Iterator
+DeepSpeed accepts unknown top-level keys silently and clips gradients at 1.0 when nobody says otherwise; here the first
+is an error and the second follows `max_grad_norm`.
+"""
 
-from roll.configs.cluster import WorkerConfig
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
 from roll.configs.plan.parallel import parallel_sizes
-from roll.configs.problems import Problem
-from roll.configs.strategies.deepspeed_config import DeepSpeedFacts, deepspeed_problems, offloads_optimizer, zero_stage
+from roll.configs.problems import Problem, did_you_mean
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.sections.training import EIGHT_BIT
 from roll.configs.strategies.sequence_parallel import ranks_problems
 from roll.configs.strategies.spec import Choice
 from roll.configs.strategies.trainer_kinds import deepspeed_misfits
-from roll.configs.training import EIGHT_BIT
+from roll.utils.text import show
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+TOP_KEYS = _words(
+    """
+    train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping steps_per_print
+    optimizer scheduler bf16 bfloat16 fp16 torch_autocast data_types communication_data_type
+    seq_parallel_communication_data_type zero_optimization zero_allow_untested_optimizer zero_force_ds_cpu_optimizer
+    prescale_gradients gradient_predivide_factor gradient_allreduce_op disable_allgather dump_state
+    disable_python_gc vocabulary_size wall_clock_breakdown memory_breakdown activation_checkpointing comms_logger
+    flops_profiler tensorboard wandb csv_monitor comet autotuning aio checkpoint data_efficiency
+    hybrid_engine pipeline compile timers tensor_parallel expert_parallel sequence_parallel_size
+    data_parallel_size use_data_before_expert_parallelism dataloader_drop_last log_level
+    weight_quantization datastates_ckpt managed_gradient_accumulation
+    """
+)
+ZERO_KEYS = _words(
+    """
+    stage contiguous_gradients reduce_scatter reduce_bucket_size use_multi_rank_bucket_allreduce
+    allgather_partitions allgather_bucket_size overlap_comm compute_grad_norm load_from_fp32_weights
+    elastic_checkpoint offload_param offload_optimizer zenflow sub_group_size cpu_offload cpu_offload_param
+    cpu_offload_use_pin_memory stage3_prefetch_bucket_size stage3_param_persistence_threshold
+    stage3_model_persistence_threshold stage3_max_live_parameters stage3_max_reuse_distance
+    stage3_gather_16bit_weights_on_model_save stage3_module_granularity_threshold
+    stage3_use_all_reduce_for_fetch_params stage3_allgather_sequential stage3_gather_fp16_weights_on_model_save
+    ignore_unused_parameters legacy_stage1 round_robin_gradients parameter_alignment zero_hpz_partition_size
+    zero_quantized_weights zero_quantized_nontrainable_weights zero_quantized_gradients memory_efficient_linear
+    pipeline_loading_checkpoint override_module_apply log_trace_cache_warnings enable_sanity_checks
+    save_muon_momentum_buffer_in_memory leaf_module
+    """
+)
+BF16_KEYS = _words(
+    """
+    enabled immediate_grad_update check_grad_overflow bf16_master_weights_and_grads bf16_optimizer_states
+    """
+)
+FP16_KEYS = _words(
+    """
+    enabled auto_cast loss_scale initial_scale_power loss_scale_window hysteresis consecutive_hysteresis
+    min_loss_scale fp16_master_weights_and_grads
+    """
+)
+OFFLOAD_PARAM_KEYS = _words(
+    """
+    device nvme_path buffer_count buffer_size max_in_cpu pin_memory
+    """
+)
+OFFLOAD_OPTIMIZER_KEYS = _words(
+    """
+    device nvme_path buffer_count pin_memory pipeline_read pipeline_write fast_init ratio super_offload
+    cpuadam_cores_perc
+    """
+)
+KNOWN_KEYS: Mapping[str, frozenset[str]] = {
+    "": TOP_KEYS,
+    "zero_optimization": ZERO_KEYS,
+    "bf16": BF16_KEYS,
+    "fp16": FP16_KEYS,
+    "zero_optimization.offload_param": OFFLOAD_PARAM_KEYS,
+    "zero_optimization.offload_optimizer": OFFLOAD_OPTIMIZER_KEYS,
+}
+# Keys that DeepSpeed takes and that stay at one value here, and why. `auto` and absent are fine.
+_ALL_RANKS = "every rank of a role holds other rows"
+ONE_VALUE: Mapping[str, tuple[object, str]] = {
+    "gradient_allreduce_op": ("mean", "the loss counts on gradients that are averaged over the ranks"),
+    "tensor_parallel.autotp_size": (1, f"{_ALL_RANKS}; tensor parallel is a matter of the megatron strategies"),
+    "expert_parallel.autoep_size": (1, f"{_ALL_RANKS}; expert parallel is a matter of the megatron strategies"),
+    "sequence_parallel_size": (1, "model_args.ulysses_size says how many ranks share a sequence"),
+    "data_parallel_size": (None, "it is the number of the role's ranks, from device_mapping"),
+}
+DTYPE_SECTIONS = {"bf16": "bf16", "fp16": "fp16"}
+
+
+@dataclass(frozen=True)
+class DeepSpeedFacts:
+    """What the rest of the configuration says, and a DeepSpeed configuration must not contradict. The batch sizes and
+    the clipping are None for a role that does not learn."""
+
+    dtype: str
+    micro_batch_size: int | None = None
+    accumulation: int | None = None
+    dp_size: int = 1
+    max_grad_norm: float | None = None
+
+    @property
+    def values(self) -> dict[str, tuple[float, str]]:
+        """DeepSpeed's keys that repeat a setting: its value, and where it is set."""
+        if self.micro_batch_size is None or self.accumulation is None:
+            return {}
+        per_update = self.micro_batch_size * self.accumulation * self.dp_size
+        return {
+            "train_micro_batch_size_per_gpu": (self.micro_batch_size, "training_args.per_device_train_batch_size"),
+            "gradient_accumulation_steps": (self.accumulation, "training_args.gradient_accumulation_steps"),
+            "train_batch_size": (
+                per_update,
+                "per_device_train_batch_size x gradient_accumulation_steps x data-parallel ranks",
+            ),
+            "gradient_clipping": (self.max_grad_norm or 0.0, "max_grad_norm"),
+        }
+
+
+def deepspeed_problems(role: str, config: Mapping[str, Any], facts: DeepSpeedFacts) -> Iterator[Problem]:
+    """Unknown keys (top level and the sections people edit), values that contradict the facts, and settings made
+    elsewhere."""
+    at = f"{role}.strategy_args.strategy_config"
+    for section, known in KNOWN_KEYS.items():
+        yield from _unknown_keys(at, section, _section(config, section), known)
+    yield from _stage_problems(at, config, learns=facts.micro_batch_size is not None)
+    yield from _one_value_problems(at, config)
+    if facts.dtype == "fp16":
+        yield Problem(
+            f"{role}.model_args.dtype: fp16 cannot be used with DeepSpeed here: its range is too small for log-probs "
+            "without loss scaling. Use bf16 or fp32.",
+            (f"{role}.model_args.dtype",),
+        )
+    for section, dtype in DTYPE_SECTIONS.items():
+        enabled = _section(config, section).get("enabled", "auto")
+        if isinstance(enabled, bool) and enabled != (facts.dtype == dtype):
+            yield Problem(
+                f"{at}.{section}.enabled: {str(enabled).lower()} contradicts {role}.model_args.dtype: {facts.dtype}. "
+                f"Write `{section}.enabled: auto`, or change dtype.",
+                (f"{at}.{section}.enabled", f"{role}.model_args.dtype"),
+            )
+    for key, (value, source) in facts.values.items():
+        given = config.get(key, "auto")
+        if given != "auto" and given != value:
+            where = source if source == "max_grad_norm" else f"{role}.{source}"
+            yield Problem(
+                f"{at}.{key}: {given} contradicts {where}: {value}. Remove it or write `auto`.",
+                (f"{at}.{key}", where),
+            )
+    for key in ("optimizer", "scheduler"):
+        if config.get(key):
+            yield Problem(
+                f"{at}.{key}: the optimizer and its schedule are set in {role}.training_args (learning_rate, "
+                "adam_beta1, weight_decay, lr_scheduler_type, warmup_steps). Remove this section.",
+                (f"{at}.{key}",),
+            )
+
+
+def complete_deepspeed_config(config: Mapping[str, Any], facts: DeepSpeedFacts) -> dict[str, Any]:
+    """The configuration to hand to DeepSpeed: `auto` filled from the facts, silent defaults of DeepSpeed written out.
+
+    An `auto` we know nothing about (bucket sizes) is removed, so that DeepSpeed's own default holds.
+
+    Example: {"bf16": {"enabled": "auto"}} with dtype fp32 and max_grad_norm 0 becomes {"bf16": {"enabled": False},
+    "gradient_clipping": 0.0, ...}.
+    """
+    filled = copy.deepcopy(dict(config))
+    for section, dtype in DTYPE_SECTIONS.items():
+        if section in filled or facts.dtype == dtype:
+            filled[section] = dict(filled.get(section) or {}) | {"enabled": facts.dtype == dtype}
+    for key, (value, _) in facts.values.items():
+        filled[key] = value
+    filled.setdefault("zero_optimization", {"stage": 0})
+    filled.setdefault("zero_allow_untested_optimizer", True)
+    filled.setdefault("steps_per_print", 2**31)
+    if _section(filled, "zero_optimization").get("offload_optimizer"):
+        filled.setdefault("zero_force_ds_cpu_optimizer", False)
+    return _without_auto(filled)
+
+
+def offloads_optimizer(config: Mapping[str, Any]) -> bool:
+    """Whether the optimizer's states are to live in host memory or on a disk."""
+    return _section(_section(config, "zero_optimization"), "offload_optimizer").get("device", "none") != "none"
+
+
+def zero_stage(config: Mapping[str, Any]) -> int:
+    """ZeRO stage of a DeepSpeed configuration; 0 when it says nothing."""
+    stage = _section(config, "zero_optimization").get("stage", 0)
+    return stage if type(stage) is int else 0
+
+
+def _section(config: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    for key in filter(None, path.split(".")):
+        value = config.get(key)
+        config = value if isinstance(value, Mapping) else {}
+    return config
+
+
+def _unknown_keys(at: str, section: str, found: Mapping[str, Any], known: frozenset[str]) -> Iterator[Problem]:
+    for key in found:
+        if key not in known:
+            path = ".".join(filter(None, (at, section, str(key))))
+            yield Problem(f"{path}: DeepSpeed has no such key.{did_you_mean(str(key), known)}", (path,))
+
+
+def _stage_problems(at: str, config: Mapping[str, Any], learns: bool) -> Iterator[Problem]:
+    zero = _section(config, "zero_optimization")
+    stage = zero.get("stage", 0)
+    if type(stage) is not int or not 0 <= stage <= 3:
+        yield Problem(
+            f"{at}.zero_optimization.stage: {show(stage)} must be 0, 1, 2 or 3.", (f"{at}.zero_optimization.stage",)
+        )
+    elif zero.get("offload_param") and _section(zero, "offload_param").get("device") != "none" and stage != 3:
+        yield Problem(
+            f"{at}.zero_optimization.offload_param needs stage 3, but stage is {stage}. Set stage: 3 or remove "
+            "offload_param.",
+            (f"{at}.zero_optimization.stage", f"{at}.zero_optimization.offload_param"),
+        )
+    elif learns and stage == 0 and _section(zero, "offload_optimizer").get("device", "none") != "none":
+        yield Problem(
+            f"{at}.zero_optimization.offload_optimizer does nothing without ZeRO: the optimizer stays on the GPU. Set "
+            "stage: 1, 2 or 3, or remove offload_optimizer.",
+            (f"{at}.zero_optimization.stage", f"{at}.zero_optimization.offload_optimizer"),
+        )
+
+
+def _one_value_problems(at: str, config: Mapping[str, Any]) -> Iterator[Problem]:
+    for path, (only, why) in ONE_VALUE.items():
+        section, _, key = path.rpartition(".")
+        given = _section(config, section).get(key, "auto")
+        if given not in ("auto", only):
+            works = "Remove it." if only is None else f"Set it to {only}, or remove it."
+            yield Problem(f"{at}.{path}: {show(given)} cannot be used: {why}. {works}", (f"{at}.{path}",))
+
+
+def _without_auto(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_auto(value) if isinstance(value, Mapping) else value
+        for key, value in config.items()
+        if value != "auto"
+    }
+
+
+# What the specs of the deepspeed strategies are asked.
 
 
 def problems(choice: Choice) -> Iterator[Problem]:

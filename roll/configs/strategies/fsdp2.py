@@ -6,15 +6,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ValidationError, model_validator
 
 from roll.configs.base import Settings, setting
-from roll.configs.cluster import WorkerConfig
-from roll.configs.data import Names
-from roll.configs.model import DTYPES
 from roll.configs.plan.parallel import ParallelSizes
 from roll.configs.problems import Problem
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.sections.data import Names
+from roll.configs.sections.model import DTYPES
+from roll.configs.sections.training import EIGHT_BIT
 from roll.configs.strategies import packing, sequence_parallel
 from roll.configs.strategies.spec import Choice
 from roll.configs.strategies.tensor_parallel import tensor_model_problems, tensor_problems
-from roll.configs.training import EIGHT_BIT
 
 NumberFormat = Annotated[
     Literal["fp32", "bf16"],

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from roll.configs.cluster import WorkerConfig
+from roll.configs.checks.mtp import HEAD_FACT
 from roll.configs.plan.parallel import ParallelSizes, parallel_sizes
-from roll.configs.prediction_heads import HEAD_FACT
 from roll.configs.problems import Problem
+from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.megatron_checks import (
     cpu_problems,
     megatron_problems,

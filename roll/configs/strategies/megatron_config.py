@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, model_validator
 
 from roll.configs.base import Settings, setting
-from roll.configs.data import split_text
+from roll.configs.sections.data import split_text
 
 Modules = Annotated[tuple[str, ...] | None, BeforeValidator(lambda value: value and split_text(value))]
 

@@ -3,7 +3,7 @@ and which paths here compute them too. tests/parity/families tries every entry w
 
 from collections.abc import Mapping
 
-from roll.configs.memory.families import FAMILIES
+from roll.configs.tables.families import FAMILIES
 
 TRIED: frozenset[str] = frozenset(
     (

@@ -13,8 +13,8 @@ from roll.errors import ConfigError
 from roll.utils.text import show
 
 if TYPE_CHECKING:
-    from roll.configs.cluster import WorkerConfig
-    from roll.configs.roles import Head, Role, Use
+    from roll.configs.sections.cluster import WorkerConfig
+    from roll.configs.tables.roles import Head, Role, Use
 
 T = TypeVar("T")
 NARROWING = ("top_p", "top_k", "min_new_tokens", "repetition_penalty")

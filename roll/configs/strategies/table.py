@@ -11,13 +11,12 @@ from roll.configs.strategies.spec import Choice, LoraSync, ModelRegistry, Packag
 from roll.utils.imports import resolve
 
 if TYPE_CHECKING:
-    from roll.configs.roles import Use
+    from roll.configs.tables.roles import Use
 
 _TORCH = (Package("torch"), Package("transformers"))
 _DEEPSPEED = (*_TORCH, Package("deepspeed", "deepspeed"))
 _MEGATRON = (*_TORCH, Package("megatron", "megatron"))
 _CLASSES, _CONFIGS = "roll.distributed.strategy", "roll.configs.strategies"
-_REGISTRIES = "roll.pipeline.start.engine_models"
 _MEMORY = "roll.configs.memory"
 _SIZES = ("tensor_parallel_size", "tp_size", "pipeline_parallel_size", "pp_size")
 _TRANSFORMERS = frozenset({
@@ -39,13 +38,13 @@ def _megatron(name: str, use: Use, path: str, memory: str) -> StrategySpec:
         heads=("lm", "value", "reward") if use == "train" else ("lm", "value"),
         packages=_MEGATRON,
         supports=_MEGATRON_TRAINER if use == "train" else frozenset({Feature.SEQUENCE_PACKING}),
-        problems=f"{_CONFIGS}.megatron:problems",
-        warnings=f"{_CONFIGS}.megatron:warnings",
-        machine_problems=f"{_CONFIGS}.megatron:machine_problems",
+        problems="roll.configs.strategies.megatron:problems",
+        warnings="roll.configs.strategies.megatron:warnings",
+        machine_problems="roll.configs.strategies.megatron:machine_problems",
         model_problems="roll.models.megatron.model_problems:model_problems",
         looks_at_model="whether Megatron knows the model's family",
-        sizes=f"{_CONFIGS}.megatron:sizes",
-        saved_facts=f"{_CONFIGS}.megatron:saved_facts",
+        sizes="roll.configs.strategies.megatron:sizes",
+        saved_facts="roll.configs.strategies.megatron:saved_facts",
         memory={use: f"{_MEMORY}.megatron:{memory}"},
     )
 
@@ -53,48 +52,54 @@ def _megatron(name: str, use: Use, path: str, memory: str) -> StrategySpec:
 _SPECS = (
     StrategySpec(
         "deepspeed_train",
-        {"train": f"{_CLASSES}.deepspeed.train:DeepSpeedTrainStrategy"},
+        {"train": "roll.distributed.strategy.deepspeed.train:DeepSpeedTrainStrategy"},
         heads=("lm", "value", "reward"),
         packages=_DEEPSPEED,
         supports=_TRANSFORMERS_TRAINER,
-        problems=f"{_CONFIGS}.deepspeed:problems",
-        saved_facts=f"{_CONFIGS}.deepspeed:saved_facts",
-        model_problems=f"{_CONFIGS}.packing:model_problems",
-        sizes=f"{_CONFIGS}.sequence_parallel:sizes",
-        memory={"train": f"{_MEMORY}.deepspeed:train_memory"},
+        problems="roll.configs.strategies.deepspeed:problems",
+        saved_facts="roll.configs.strategies.deepspeed:saved_facts",
+        model_problems="roll.configs.strategies.packing:model_problems",
+        sizes="roll.configs.strategies.sequence_parallel:sizes",
+        memory={"train": "roll.configs.memory.deepspeed:train_memory"},
     ),
     StrategySpec(
         "deepspeed_infer",
-        {"score": f"{_CLASSES}.deepspeed.score:DeepSpeedScoreStrategy"},
+        {"score": "roll.distributed.strategy.deepspeed.score:DeepSpeedScoreStrategy"},
         heads=("lm", "value", "sequence"),
         packages=_DEEPSPEED,
         supports=_TRANSFORMERS_SCORER,
-        problems=f"{_CONFIGS}.deepspeed:problems",
-        model_problems=f"{_CONFIGS}.packing:model_problems",
-        sizes=f"{_CONFIGS}.sequence_parallel:sizes",
-        memory={"score": f"{_MEMORY}.deepspeed:score_memory"},
+        problems="roll.configs.strategies.deepspeed:problems",
+        model_problems="roll.configs.strategies.packing:model_problems",
+        sizes="roll.configs.strategies.sequence_parallel:sizes",
+        memory={"score": "roll.configs.memory.deepspeed:score_memory"},
     ),
     StrategySpec(
         "hf_infer",
-        {"score": f"{_CLASSES}.hf.score:HfScoreStrategy", "generate": f"{_CLASSES}.hf.generate:HfGenerateStrategy"},
+        {
+            "score": "roll.distributed.strategy.hf.score:HfScoreStrategy",
+            "generate": "roll.distributed.strategy.hf.generate:HfGenerateStrategy",
+        },
         heads=("lm", "value", "sequence"),
         packages=_TORCH,
         supports=_TRANSFORMERS | {Feature.TEACHER_HIDDEN_STATES, Feature.ROUTE_REPORTS},
-        problems=f"{_CLASSES}.hf.args:problems",
-        model_problems=f"{_CONFIGS}.packing:model_problems",
-        memory={"score": f"{_MEMORY}.huggingface:score_memory", "generate": f"{_MEMORY}.huggingface:generate_memory"},
+        problems="roll.distributed.strategy.hf.args:problems",
+        model_problems="roll.configs.strategies.packing:model_problems",
+        memory={
+            "score": "roll.configs.memory.huggingface:score_memory",
+            "generate": "roll.configs.memory.huggingface:generate_memory",
+        },
         narrows=(),
     ),
     StrategySpec(
         "vllm",
-        {"generate": f"{_CLASSES}.vllm.generate:VllmStrategy"},
+        {"generate": "roll.distributed.strategy.vllm.generate:VllmStrategy"},
         packages=(*_TORCH, Package("vllm", "vllm")),
         supports=frozenset({Feature.MULTI_DEVICE_WORKER}),
         lora_sync=LoraSync("enable_lora", max_rank=512),
-        problems=f"{_CLASSES}.vllm.args:problems",
-        environment=f"{_CLASSES}.vllm.args:environment",
-        registry=ModelRegistry("vLLM", "vllm", f"{_REGISTRIES}:vllm_registry", "vllm.general_plugins"),
-        memory={"generate": f"{_MEMORY}.engine:vllm_memory"},
+        problems="roll.distributed.strategy.vllm.args:problems",
+        environment="roll.distributed.strategy.vllm.args:environment",
+        registry=ModelRegistry("vLLM", "vllm", "roll.run.start.engine_models:vllm_registry", "vllm.general_plugins"),
+        memory={"generate": "roll.configs.memory.engine:vllm_memory"},
         size_keys=_SIZES,
         share=ShareKey("gpu_memory_utilization", own_default=0.92, holds_everything=True),
         retired={
@@ -111,13 +116,15 @@ _SPECS = (
     ),
     StrategySpec(
         "sglang",
-        {"generate": f"{_CLASSES}.sglang.generate:SglangStrategy"},
+        {"generate": "roll.distributed.strategy.sglang.generate:SglangStrategy"},
         packages=(*_TORCH, Package("sglang", "sglang")),
         supports=frozenset({Feature.MULTI_DEVICE_WORKER, Feature.ROUTE_REPORTS}),
-        problems=f"{_CLASSES}.sglang.args:problems",
-        environment=f"{_CLASSES}.sglang.args:environment",
-        registry=ModelRegistry("SGLang", "sglang", f"{_REGISTRIES}:sglang_registry", "sglang.srt.plugins"),
-        memory={"generate": f"{_MEMORY}.engine:sglang_memory"},
+        problems="roll.distributed.strategy.sglang.args:problems",
+        environment="roll.distributed.strategy.sglang.args:environment",
+        registry=ModelRegistry(
+            "SGLang", "sglang", "roll.run.start.engine_models:sglang_registry", "sglang.srt.plugins"
+        ),
+        memory={"generate": "roll.configs.memory.engine:sglang_memory"},
         size_keys=_SIZES,
         # SGLang computes its default from the GPU and its settings; this is about what comes out on 80 GB.
         share=ShareKey("mem_fraction_static", own_default=0.88, holds_everything=False),
@@ -132,29 +139,29 @@ _SPECS = (
     _megatron("megatron_infer", "score", "score:MegatronScoreStrategy", "score_memory"),
     StrategySpec(
         "fsdp2_train",
-        {"train": f"{_CLASSES}.fsdp2.train:Fsdp2TrainStrategy"},
+        {"train": "roll.distributed.strategy.fsdp2.train:Fsdp2TrainStrategy"},
         heads=("lm", "value", "reward"),
         packages=_TORCH,
         supports=_TRANSFORMERS_TRAINER,
-        settings=f"{_CONFIGS}.fsdp2:Fsdp2Settings",
-        problems=f"{_CONFIGS}.fsdp2:problems",
-        saved_facts=f"{_CONFIGS}.fsdp2:saved_facts",
-        model_problems=f"{_CONFIGS}.fsdp2:model_problems",
-        sizes=f"{_CONFIGS}.fsdp2:sizes",
-        memory={"train": f"{_MEMORY}.fsdp2:train_memory"},
+        settings="roll.configs.strategies.fsdp2:Fsdp2Settings",
+        problems="roll.configs.strategies.fsdp2:problems",
+        saved_facts="roll.configs.strategies.fsdp2:saved_facts",
+        model_problems="roll.configs.strategies.fsdp2:model_problems",
+        sizes="roll.configs.strategies.fsdp2:sizes",
+        memory={"train": "roll.configs.memory.fsdp2:train_memory"},
     ),
     StrategySpec(
         "fsdp2_infer",
-        {"score": f"{_CLASSES}.fsdp2.score:Fsdp2ScoreStrategy"},
+        {"score": "roll.distributed.strategy.fsdp2.score:Fsdp2ScoreStrategy"},
         heads=("lm", "value", "sequence"),
         packages=_TORCH,
         supports=_TRANSFORMERS_SCORER,
-        settings=f"{_CONFIGS}.fsdp2:Fsdp2Settings",
-        problems=f"{_CONFIGS}.fsdp2:problems",
-        warnings=f"{_CONFIGS}.fsdp2:warnings",
-        model_problems=f"{_CONFIGS}.fsdp2:model_problems",
-        sizes=f"{_CONFIGS}.fsdp2:sizes",
-        memory={"score": f"{_MEMORY}.fsdp2:score_memory"},
+        settings="roll.configs.strategies.fsdp2:Fsdp2Settings",
+        problems="roll.configs.strategies.fsdp2:problems",
+        warnings="roll.configs.strategies.fsdp2:warnings",
+        model_problems="roll.configs.strategies.fsdp2:model_problems",
+        sizes="roll.configs.strategies.fsdp2:sizes",
+        memory={"score": "roll.configs.memory.fsdp2:score_memory"},
     ),
     StrategySpec("diffusion_deepspeed_train", {}, planned=("train",), packages=_DEEPSPEED),
 )

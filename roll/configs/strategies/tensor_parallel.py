@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from roll.configs.problems import Problem
+from roll.configs.sections.training import EIGHT_BIT
 from roll.configs.strategies.spec import Choice
-from roll.configs.training import EIGHT_BIT
 
 PLANNED: tuple[str, ...] = (
     *("arcee", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "granite"),

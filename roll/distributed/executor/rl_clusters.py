@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from roll.configs.algorithm import AlgorithmConfig
-from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.batch_plan import BatchPlan
+from roll.configs.sections.algorithm import AlgorithmConfig
+from roll.configs.sections.cluster import WorkerConfig
+from roll.distributed.executor.clusters import RunClusters
 from roll.distributed.executor.placement import Occupant
 from roll.distributed.executor.pools.job_pool import JobPool
 from roll.distributed.executor.roles import ScoreCluster, TrainCluster
 from roll.distributed.executor.rollout.generate_cluster import GenerateCluster
-from roll.distributed.executor.run_clusters import RunClusters
 from roll.distributed.executor.weights.from_files import FileWeights
 from roll.distributed.executor.weights.routes import plan_send
 from roll.distributed.executor.weights.sync import WeightSync

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import ray
 from ray.exceptions import RayError
 
-from roll.configs.roles import Use
+from roll.configs.tables.roles import Use
 from roll.distributed.executor.processes.cluster import Cluster, fetch
 from roll.utils.meter import Look, Usage
 

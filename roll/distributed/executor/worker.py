@@ -17,13 +17,12 @@ from roll.distributed.executor.blueprint import BatchLimits, Blueprint, WorkerIn
 from roll.distributed.executor.jobs import RowCredit, TrainReport, TrainRequest
 from roll.distributed.executor.scores import Score, join_scores
 from roll.distributed.executor.shards import micro_batches, tree_micro_batches, without_idle
-from roll.distributed.executor.weights.lanes import Peers
 from roll.distributed.executor.weights.send_plan import SendPlan, Sent
-from roll.distributed.executor.weights.sender import WeightSender
+from roll.distributed.executor.weights.sender import Peers, WeightSender
 from roll.distributed.strategy.base import RankContext, ScoreStrategy, State, TrainStrategy
 from roll.errors import StrategyError
 from roll.models.hub import local_model
-from roll.models.lessons import TeacherHead
+from roll.models.teacher_targets import TeacherHead
 from roll.types.assembly import RowTable, assemble
 from roll.types.batch import (
     LossScale,

@@ -9,12 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from roll.configs.plan.rollout_bounds import RolloutBounds
-from roll.distributed.scheduler.begun_answers import BegunAnswers, BegunGroups, GiveUp, rows_of, young_enough
 from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.group_lives import GroupLives
 from roll.distributed.scheduler.numbered_tasks import NumberedTasks, TaskSource
 from roll.distributed.scheduler.rollout_core import CoreState, Keep, RolloutCore, StepGroups
-from roll.distributed.scheduler.saved_groups import read_state, write_state
+from roll.distributed.scheduler.saved_groups import (
+    BegunAnswers,
+    BegunGroups,
+    GiveUp,
+    read_state,
+    rows_of,
+    write_state,
+    young_enough,
+)
 from roll.errors import RewardError
 from roll.types.rollout import Generate, Rollouter, Task, Trajectory, TrajectoryGroup
 from roll.utils.spans import Spans

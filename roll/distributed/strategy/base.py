@@ -13,10 +13,10 @@ import torch
 
 from roll.algorithms.distillation import Distillation
 from roll.algorithms.loss import Loss
-from roll.configs.roles import Head
+from roll.configs.tables.roles import Head
 from roll.distributed.weights.bucket import BucketSource, GroupSpec, WeightBucket
 from roll.errors import StrategyError
-from roll.models.lessons import TeacherHead
+from roll.models.teacher_targets import TeacherHead
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
 from roll.types.rollout import Answered, Generation, GenerationRequest
@@ -104,7 +104,7 @@ class ScoreStrategy(Strategy):
 
     def lessons(self, micro_batches: Sequence[MicroBatch], told: Distillation) -> list[torch.Tensor]:
         """What a teacher tells of the response tokens of each micro batch, without gradient, float32 [tokens, numbers
-        of each], on the CPU (roll/models/lessons.py)."""
+        of each], on the CPU (roll/models/teacher_targets.py)."""
         raise StrategyError(f"{type(self).__name__} does not support students")
 
     def teacher_head(self, told: Distillation) -> TeacherHead | None:

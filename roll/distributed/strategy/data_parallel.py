@@ -9,8 +9,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.parallel import parallel_sizes
+from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext
 from roll.distributed.strategy.model_score import empty_micro_batch
 from roll.models.sequence_ranks import SequenceRanks

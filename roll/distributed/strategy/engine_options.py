@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from roll.configs.cluster import WorkerConfig
 from roll.configs.problems import Problem
-from roll.configs.roles import ACTOR_INFER
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.tables.roles import ACTOR_INFER
 
 OFF: tuple[Any, ...] = (False, "", {}, [])
 _CHECKPOINT = "trainers send weights in bf16 or fp32, but it expects quantised ones"

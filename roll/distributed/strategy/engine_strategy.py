@@ -17,8 +17,8 @@ from roll.types.rollout import Answered, Generation, GenerationRequest
 from roll.utils.background import start
 
 if TYPE_CHECKING:
-    from roll.configs.cluster import WorkerConfig
     from roll.configs.problems import Problem
+    from roll.configs.sections.cluster import WorkerConfig
 
 T = TypeVar("T")
 Samples = Mapping[str, asyncio.Task[Generation]]

@@ -12,25 +12,25 @@ from torch import nn
 
 from roll.algorithms.distillation import Distillation
 from roll.algorithms.loss import Loss
-from roll.configs.cluster import WorkerConfig
-from roll.configs.prefix_sharing import obstacles, window_of
+from roll.configs.checks.prefix_sharing import obstacles, window_of
+from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, ScoreStrategy, TrainStrategy
 from roll.distributed.weights.together import with_partners
 from roll.errors import StrategyError
-from roll.models.activation_offload import ActivationOffload
 from roll.models.compiled import compile_model
+from roll.models.execution import ActivationOffload
 from roll.models.hf import SequenceModel, TokenLogProbModel, TokenValueModel
-from roll.models.layout import Padded, RowLayout, computed
-from roll.models.lessons import Study, TeacherHead, lesson_of
 from roll.models.loading import LoadedModel
 from roll.models.lora import Exported
-from roll.models.pack import Pack
-from roll.models.pack_check import check_packs, check_trees
-from roll.models.packed_attention import tree_refusal, use_packed_attention
 from roll.models.router_balance import check_routers
-from roll.models.router_replay import RouterReplay
+from roll.models.routers import RouterReplay
 from roll.models.sequence_ranks import SequenceRanks
-from roll.models.tree import tree_or_pack
+from roll.models.sequences.layout import Padded, RowLayout, computed
+from roll.models.sequences.pack import Pack
+from roll.models.sequences.pack_check import check_packs, check_trees
+from roll.models.sequences.packed_attention import tree_refusal, use_packed_attention
+from roll.models.sequences.tree import tree_or_pack
+from roll.models.teacher_targets import Study, TeacherHead, lesson_of
 from roll.types.batch import MicroBatch, TokenOutputs
 
 logger = logging.getLogger(__name__)

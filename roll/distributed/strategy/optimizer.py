@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from roll.configs.training import EIGHT_BIT, TrainingArgs
+from roll.configs.sections.training import EIGHT_BIT, TrainingArgs
 from roll.distributed.strategy.eight_bit import adamw_8bit
 from roll.distributed.strategy.muon import Muon
 from roll.errors import StrategyError

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from roll.configs.cluster import WorkerConfig
-from roll.configs.prediction_heads import HEAD_FACT
+from roll.configs.checks.mtp import HEAD_FACT
+from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.table import spec_of
 from roll.errors import StrategyError
 from roll.utils.json_files import read_object

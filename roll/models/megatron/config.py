@@ -15,8 +15,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from roll.configs.strategies.megatron_checks import ModelFacts, sizes_problems
 from roll.configs.strategies.megatron_config import MegatronSettings
 from roll.errors import StrategyError
-from roll.models.megatron.family import Family
-from roll.models.megatron.rules import Shapes
+from roll.models.megatron.family import Family, Shapes
 
 logger = logging.getLogger(__name__)
 

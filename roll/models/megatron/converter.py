@@ -15,15 +15,15 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from torch._C._distributed_c10d import HashStore
 from transformers import PretrainedConfig
 
-from roll.configs.model import ModelArgs
-from roll.configs.roles import Head
+from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies.megatron_config import MegatronSettings
+from roll.configs.tables.roles import Head
 from roll.models.megatron import dist_files
 from roll.models.megatron.config import Numbers, check_sizes, shapes_of, transformer_config
 from roll.models.megatron.family import WeightMap, family_of
 from roll.models.megatron.hf_files import CHECKPOINT_FOLDER, HfReader, write_model
 from roll.models.megatron.model import Blueprint, TokenModel, build_chunks
-from roll.models.megatron.prediction_head import HeadPlan
+from roll.models.megatron.mtp_head import HeadPlan
 from roll.models.megatron.weights import Exporter, global_parameters, load, untied
 
 

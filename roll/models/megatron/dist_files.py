@@ -16,8 +16,8 @@ from megatron.core.dist_checkpointing.strategies.torch import (
 from torch.distributed.checkpoint.state_dict_saver import save as write_checkpoint
 
 from roll.errors import StrategyError
-from roll.models.dcp_files import OneByOne, PlainReader
 from roll.models.megatron.plain_files import plain_files
+from roll.models.weight_files import OneByOne, PlainReader
 from roll.platforms.cpu_stand_ins.megatron import cuda_method_stays
 
 

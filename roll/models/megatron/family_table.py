@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from roll.configs.memory import families
-from roll.configs.memory.families import MegatronForm
 from roll.configs.strategies.model_numbers import unread_number
+from roll.configs.tables import families
+from roll.configs.tables.families import MegatronForm
 
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # those that do not change with the length of a row
 

@@ -20,10 +20,10 @@ from transformers import (
     PretrainedConfig,
 )
 
-from roll.configs.model import ModelArgs
-from roll.configs.roles import Head
+from roll.configs.sections.model import ModelArgs
+from roll.configs.tables.roles import Head
 from roll.errors import StrategyError
-from roll.models.prediction_heads import prediction_heads, shared_copies
+from roll.models.mtp_heads import prediction_heads, shared_copies
 from roll.models.start_files import copy_start_files
 from roll.models.tensor_files import INDEX, WHOLE, tensor_files
 

@@ -29,12 +29,12 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
+from roll.models.megatron.attention import attend_with_sinks
 from roll.models.megatron.expert_biases import ExpertOutput
 from roll.models.megatron.latent_attention import LatentAttention, LatentNorm
 from roll.models.megatron.norm import Norm
 from roll.models.megatron.normed_outputs import NormedLayer
 from roll.models.megatron.router import BalancingRouter
-from roll.models.megatron.sinks import attend_with_sinks
 
 
 class GatherPositions(torch.autograd.Function):

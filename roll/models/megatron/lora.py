@@ -15,14 +15,23 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensor
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from torch import nn
 
-from roll.configs.lora import EXPERTS_AND_RSLORA
-from roll.configs.model import ModelArgs
-from roll.configs.roles import Head
+from roll.configs.checks.lora import EXPERTS_AND_RSLORA
+from roll.configs.sections.model import ModelArgs
+from roll.configs.tables.roles import Head
 from roll.errors import StrategyError
 from roll.models.lora import SavedAdapter, read_adapter, targets, trained_in_full
-from roll.models.megatron.family import EMBEDDING, Entry, WeightMap
+from roll.models.megatron.family import (
+    EMBEDDING,
+    Columns,
+    Entry,
+    FusedGateUp,
+    GateUp,
+    QueryKeyValue,
+    Rows,
+    Shapes,
+    WeightMap,
+)
 from roll.models.megatron.low_rank import CHILD, FACTORS, Form, LayerAdapters, factor_rule
-from roll.models.megatron.rules import Columns, FusedGateUp, GateUp, QueryKeyValue, Rows, Shapes
 from roll.models.megatron.weights import VALUE_HEAD, Exporter, global_parameters, tensor_parallel, untied
 
 _ORIGINAL = "original_"  # begins the name of a parameter beside one that is trained in full

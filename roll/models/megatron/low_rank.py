@@ -25,7 +25,7 @@ from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
 from torch import nn
 from torch.nn import functional
 
-from roll.models.megatron.rules import Columns, FusedGateUp, Rows, Rule, Whole
+from roll.models.megatron.family import Columns, FusedGateUp, Rows, Rule, Whole
 
 CHILD = "adapters"  # of the linear layer that they stand beside
 FACTORS = ("lora_A", "lora_B")

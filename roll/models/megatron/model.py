@@ -19,13 +19,12 @@ from torch import nn
 from torch.nn import functional
 from transformers import PretrainedConfig
 
-from roll.configs.roles import Head
+from roll.configs.tables.roles import Head
 from roll.models.megatron.config import rope_of
-from roll.models.megatron.family import Family
+from roll.models.megatron.family import Family, padded_vocab_size
 from roll.models.megatron.latent_attention import LatentAttention
 from roll.models.megatron.layers import block_spec
-from roll.models.megatron.prediction_head import HeadPlan, PredictionHead
-from roll.models.megatron.rules import padded_vocab_size
+from roll.models.megatron.mtp_head import HeadPlan, PredictionHead
 from roll.platforms.cpu_stand_ins.megatron import cuda_method_stays
 
 # What the last stage makes of the hidden states [s, b, h] of its positions, and of those of the prediction head where

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from roll.configs.prediction_heads import tied_problem
+from roll.configs.checks.mtp import tied_problem
 from roll.configs.problems import Problem
 from roll.configs.strategies.megatron_checks import ModelFacts, megatron_problems, sizes_problems
 from roll.configs.strategies.megatron_config import split_settings

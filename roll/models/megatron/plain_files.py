@@ -13,7 +13,7 @@ from megatron.core.dist_checkpointing.strategies import torch as megatron_files
 from torch.distributed.checkpoint.planner import ReadItem
 
 from roll.errors import StrategyError
-from roll.models.dcp_files import PlainReader
+from roll.models.weight_files import PlainReader
 from roll.utils.replaced import replaced
 
 

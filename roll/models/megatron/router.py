@@ -15,7 +15,7 @@ from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
 from megatron.core.transformer.moe.router import TopKRouter
 from torch import nn
 
-from roll.algorithms.router_balance import layer_balance
+from roll.algorithms.moe_aux_loss import layer_balance
 
 
 class ExpertChoice:

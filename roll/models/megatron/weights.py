@@ -14,9 +14,8 @@ from megatron.core import parallel_state
 from torch import nn
 
 from roll.errors import StrategyError
-from roll.models.megatron.family import EMBEDDING, HEAD, PREDICTION_HEAD, Entry, WeightMap
+from roll.models.megatron.family import EMBEDDING, HEAD, PREDICTION_HEAD, Entry, Shapes, WeightMap
 from roll.models.megatron.hf_files import HfReader
-from roll.models.megatron.rules import Shapes
 
 _LAYER = re.compile(r"^decoder\.layers\.(\d+)\.")
 _EXPERT = re.compile(r"\.local_experts\.(\d+)\.")

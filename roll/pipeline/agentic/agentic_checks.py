@@ -3,20 +3,20 @@
 import math
 from collections.abc import Iterator
 
+from roll.configs.checks.rollout_checks import unused_filter_keys
+from roll.configs.checks.switches import AGENTIC, switched_off
 from roll.configs.limits import MOST_PROCESSES
 from roll.configs.plan.batch_plan import any_of, divisors_near, role_train_plan
 from roll.configs.problems import Problem, did_you_mean
-from roll.configs.rollout_checks import unused_filter_keys
-from roll.configs.switches import AGENTIC, switched_off
 from roll.datasets.forms import FORMS
 from roll.datasets.templates import PLAIN, template_name_problem, template_problem
+from roll.envs.build import import_problems
+from roll.envs.config import PROXY, STEP, TRAJECTORY
+from roll.envs.tools_build import tool_problems
 from roll.pipeline.agentic.agentic_config import AgenticConfig
-from roll.pipeline.agentic.env.build import import_problems
 from roll.pipeline.agentic.env_checks import env_problems, env_warnings, is_plain, managers, played, program_problems
-from roll.pipeline.agentic.env_config import PROXY, STEP, TRAJECTORY
 from roll.pipeline.agentic.env_manager_config import EnvManagerConfig
 from roll.pipeline.agentic.env_sets import env_set_problems
-from roll.pipeline.agentic.tools.build import tool_problems
 
 ENV_WORKERS = ("roll.pipeline.agentic.environment_worker.EnvironmentWorker",)
 

@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import model_validator
 
-from roll.configs.algorithm import NAMES_NONE, AlgorithmConfig
 from roll.configs.base import Settings, setting
-from roll.configs.cluster import WorkerConfig
 from roll.configs.load.defaults import fill_roles
-from roll.configs.roles import ACTOR_TRAIN, POLICY, ROLES, Role
-from roll.pipeline.agentic.env_config import EnvConfig, lifted
+from roll.configs.sections.algorithm import NAMES_NONE, AlgorithmConfig
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.tables.roles import ACTOR_TRAIN, POLICY, ROLES, Role
+from roll.envs.config import EnvConfig, lifted
 from roll.pipeline.agentic.env_manager_config import TRAIN_SEEDS, EnvManagerConfig
 from roll.pipeline.agentic.env_sets import EnvSetConfig, ValidatedEnvs
 

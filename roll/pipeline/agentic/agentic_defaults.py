@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from roll.configs.load.chosen import Chosen, Machine
 from roll.configs.load.given import Given
 from roll.pipeline.agentic.agentic_config import AgenticConfig
-from roll.pipeline.start.rl_defaults import GROUP_SIZE, compares_in_groups
+from roll.run.start.rl_defaults import GROUP_SIZE, compares_in_groups
 
 _TAGS, _SIZE, _GROUPS = (f"train_env_manager.{key}" for key in ("tags", "group_size", "num_env_groups"))
 

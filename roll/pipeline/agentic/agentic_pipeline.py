@@ -17,23 +17,23 @@ from roll.distributed.executor.step_rows import fetched
 from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import Keep, StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
+from roll.envs.table import ENVIRONMENTS
 from roll.errors import EnvError
 from roll.pipeline.agentic.agentic_config import ROLE, AgenticConfig
 from roll.pipeline.agentic.baselines import baselines
-from roll.pipeline.agentic.env.table import ENVIRONMENTS
-from roll.pipeline.agentic.env_manager.episode import TRAINING, Counts, CutEpisode, EpisodeJob, failed_row
 from roll.pipeline.agentic.env_rollouter import EnvRollouter, EnvTaskSource, Played
 from roll.pipeline.agentic.env_sets import ValidatedEnvs
+from roll.pipeline.agentic.episode import TRAINING, Counts, CutEpisode, EpisodeJob, failed_row
 from roll.pipeline.agentic.episode_credit import EpisodeCredit
 from roll.pipeline.agentic.episode_metrics import CRASHES, HANGS, episode_metrics
 from roll.pipeline.agentic.group_filters import load_filter
 from roll.pipeline.agentic.proxy.metrics import agentic_metrics
 from roll.pipeline.agentic.settings import job_limit_s, manager_of, num_questions
-from roll.pipeline.base_pipeline import RLPipeline
-from roll.pipeline.length import of_known_length
-from roll.pipeline.step_credit import StepCredit
-from roll.pipeline.step_samples import StepSamples
-from roll.pipeline.validation import Validation, ValidationSet
+from roll.rl.pipeline import RLPipeline
+from roll.rl.scoring import StepSamples
+from roll.rl.step_credit import StepCredit
+from roll.rl.validation import Validation, ValidationSet
+from roll.run.length import of_known_length
 from roll.types.collate import placed
 from roll.types.rollout import Task, Trajectory, TrajectoryGroup
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from roll.pipeline.agentic.env.base import SUCCESS, Env, draws_actions
-from roll.pipeline.agentic.env.build import build_env
-from roll.pipeline.agentic.env_config import EnvConfig
+from roll.envs.base import SUCCESS, Env, draws_actions
+from roll.envs.build import build_env
+from roll.envs.config import EnvConfig
 
 MAX_PLANS = 256
 

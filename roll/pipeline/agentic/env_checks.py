@@ -6,14 +6,14 @@ from pathlib import Path
 import regex
 
 from roll.configs.problems import Problem, did_you_mean
+from roll.envs.build import import_problems
+from roll.envs.config import AGENT_NATIVE, MANAGERS, PROGRAM, PROXY, STEP, STEP_CONCAT, EnvConfig
+from roll.envs.table import ADAPTERS, ENVIRONMENTS, NOT_HERE, gem_id
+from roll.envs.templates import OBSERVATIONS, STEP_FIELDS, TRAJECTORY_FIELDS, fields_of
+from roll.envs.tools_table import NOT_HERE as TOOLS_NOT_HERE
+from roll.envs.tools_table import TOOLS
 from roll.pipeline.agentic.agentic_config import AgenticConfig
-from roll.pipeline.agentic.env.build import import_problems
-from roll.pipeline.agentic.env.table import ADAPTERS, ENVIRONMENTS, NOT_HERE, gem_id
-from roll.pipeline.agentic.env_config import AGENT_NATIVE, MANAGERS, PROGRAM, PROXY, STEP, STEP_CONCAT, EnvConfig
 from roll.pipeline.agentic.env_manager_config import EnvManagerConfig
-from roll.pipeline.agentic.templates import OBSERVATIONS, STEP_FIELDS, TRAJECTORY_FIELDS, fields_of
-from roll.pipeline.agentic.tools.table import NOT_HERE as TOOLS_NOT_HERE
-from roll.pipeline.agentic.tools.table import TOOLS
 from roll.utils.imports import is_installed, is_missing, split
 from roll.utils.text import show
 

@@ -1,9 +1,9 @@
 """The sections `train_env_manager` and `val_env_manager`."""
 
 from roll.configs.base import setting
-from roll.configs.cluster import WorkerConfig
-from roll.configs.data import Names, Numbers
 from roll.configs.limits import MOST_GROUPS
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.sections.data import Names, Numbers
 
 SEEDS = 1 << 30
 TRAIN_SEEDS, VAL_SEEDS = (0, SEEDS), (SEEDS, 2 * SEEDS)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from roll.pipeline.agentic.env_manager.episode import TRAINING, CutEpisode, EpisodeJob
+from roll.pipeline.agentic.episode import TRAINING, CutEpisode, EpisodeJob
 from roll.types.rollout import Generate, Task, Trajectory, TrajectoryGroup
 from roll.utils.background import start
 

@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from roll.configs.base import Settings, setting
-from roll.configs.data import Names, Numbers
 from roll.configs.limits import MOST_GROUPS
 from roll.configs.problems import Problem
-from roll.configs.rollout import GeneratingArgs
+from roll.configs.sections.configs_rollout import GeneratingArgs
+from roll.configs.sections.data import Names, Numbers
+from roll.configs.sections.eval_set_names import name_problems, pass_at_problems, purpose_of
 from roll.pipeline.agentic.env_manager_config import VAL_SEEDS, EnvManagerConfig
-from roll.pipeline.eval_set_names import name_problems, pass_at_problems, purpose_of
 
 _TAKEN = ("crashes", "hangs", "success_mean")
 

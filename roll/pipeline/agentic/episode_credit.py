@@ -10,10 +10,10 @@ from roll.algorithms.credit import CreditSettings
 from roll.algorithms.episodes import episode_advantages, turn_advantages
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.distributed.executor.jobs import TurnValues
+from roll.envs.config import PROXY
 from roll.pipeline.agentic.agentic_config import AgenticConfig
-from roll.pipeline.agentic.env_config import PROXY
 from roll.pipeline.agentic.settings import episode_settings
-from roll.pipeline.step_credit import StepCredit
+from roll.rl.step_credit import StepCredit
 from roll.types.batch import RowMeta
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from roll.algorithms.advantage import AdvantageSettings
 from roll.algorithms.episodes import EpisodeSettings
-from roll.pipeline import settings
+from roll.envs.rows import load_rows
 from roll.pipeline.agentic.agentic_config import AgenticConfig
-from roll.pipeline.agentic.env.rows import load_rows
-from roll.pipeline.agentic.env_manager.episode import TRAINING, EpisodeRules
 from roll.pipeline.agentic.env_manager_config import EnvManagerConfig
+from roll.pipeline.agentic.episode import TRAINING, EpisodeRules
+from roll.rl import settings
 
 _GRACE_S = 30.0
 _NO_LIMIT_S = 1e8

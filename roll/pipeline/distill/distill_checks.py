@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from roll.configs.head_checks import whole_head_problems
+from roll.configs.checks.head_checks import whole_head_problems
 from roll.configs.problems import Problem
 from roll.configs.strategies.spec import Choice
 from roll.pipeline.distill.distill_config import DistillConfig

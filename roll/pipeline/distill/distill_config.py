@@ -6,12 +6,12 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 from roll.configs.base import setting
-from roll.configs.cluster import WorkerConfig
-from roll.configs.data import Place
-from roll.configs.distillation import KdObjective
 from roll.configs.plan.describe import train_rows
 from roll.configs.plan.run_plan import RunPlan
-from roll.configs.roles import TOKENIZER, Role
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.sections.data import Place
+from roll.configs.sections.distillation import KdObjective
+from roll.configs.tables.roles import TOKENIZER, Role
 from roll.pipeline.rows.row_config import VALIDATION, RowConfig
 
 STUDENT = Role(
@@ -32,7 +32,7 @@ class DistillConfig(RowConfig):
     role_table = {role.name: role for role in (STUDENT, TEACHER, VALIDATION)}
     learner = STUDENT.name
     columns = "roll.pipeline.distill.settings:columns"
-    texts = "roll.pipeline.rows.conversation_texts:conversation_texts"
+    texts = "roll.run.operators.conversation_texts:conversation_texts"
 
     student_pretrain: Place | None = setting(
         None, "Directory or hub id of the student's starting weights. Default: pretrain."

@@ -11,14 +11,14 @@ from roll.distributed.executor.roles import ScoreCluster
 from roll.distributed.executor.scores import ScoreSet
 from roll.errors import ConfigError
 from roll.models.loading import shared_vocabulary
-from roll.pipeline.display.view import Column, Curve, View
 from roll.pipeline.distill.distill_config import DistillConfig
 from roll.pipeline.distill.settings import columns, divergence
-from roll.pipeline.operators.choice import row_choice
-from roll.pipeline.policy_tokenizer import check_teacher, policy_tokenizer
-from roll.pipeline.rows.conversation_texts import conversation_texts
 from roll.pipeline.rows.row_operators import places
 from roll.pipeline.rows.row_pipeline import RowPipeline
+from roll.run.display.display_view import Column, Curve, View
+from roll.run.operators.choice import row_choice
+from roll.run.operators.conversation_texts import conversation_texts
+from roll.run.policy_tokenizer import check_teacher, policy_tokenizer
 from roll.types.batch import Rows, RowSet
 
 VIEW = View(

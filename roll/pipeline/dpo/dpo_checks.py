@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from roll.configs.lora import reference_problems
+from roll.configs.checks.lora import reference_problems
 from roll.configs.problems import Problem
 from roll.pipeline.dpo.dpo_config import DPOConfig
 

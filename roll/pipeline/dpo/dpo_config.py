@@ -6,12 +6,12 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from roll.configs.base import setting
-from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.describe import train_rows
 from roll.configs.plan.run_plan import RunPlan, build_run_plan
-from roll.configs.preset_keys import preset_rows
-from roll.configs.presets import known_dpo
-from roll.configs.roles import REFERENCE, TOKENIZER, Role
+from roll.configs.presets.preset_keys import preset_rows
+from roll.configs.presets.table import known_dpo
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.tables.roles import REFERENCE, TOKENIZER, Role
 from roll.pipeline.rows.pair_config import PairConfig
 from roll.pipeline.rows.row_config import VALIDATION
 

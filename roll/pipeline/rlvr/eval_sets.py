@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from roll.configs.base import Settings, setting
-from roll.configs.data import DataArgs, Numbers
 from roll.configs.problems import Problem
-from roll.configs.rollout import GeneratingArgs
-from roll.pipeline.eval_set_names import name_problems, pass_at_problems, purpose_of
+from roll.configs.sections.configs_rollout import GeneratingArgs
+from roll.configs.sections.data import DataArgs, Numbers
+from roll.configs.sections.eval_set_names import name_problems, pass_at_problems, purpose_of
 
 
 class EvalSetConfig(Settings):

@@ -15,7 +15,7 @@ import numpy as np
 
 from roll.distributed.strategy.stop_strings import answer_texts
 from roll.pipeline.rlvr.early_scores import EarlyScores
-from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
+from roll.rewards.base import RewardInput, RewardOutcome
 from roll.types.rollout import (
     FIRST_IN_LINE,
     Generate,

@@ -22,8 +22,8 @@ from roll.errors import ConfigError
 from roll.models.hub import local_model
 from roll.models.loading import model_config
 from roll.models.tokenizer import same_tokens, tokenizer_key, tokenizer_of
-from roll.pipeline.rlvr.reward_config import RewardModelArgs
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.rewards.config import RewardModelArgs
 from roll.types.batch import Rows
 from roll.types.rollout import Task, Trajectory, TrajectoryGroup
 from roll.utils.thinking import opened

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from roll.configs.load.aliases import REWARD_MODEL
 from roll.configs.load.validate import validate
 from roll.configs.problems import Problem
-from roll.pipeline.rlvr.reward_config import RewardConfig, RewardModelArgs
 from roll.pipeline.rlvr.rlvr_config import REWARD, RLVRConfig
+from roll.rewards.config import RewardConfig, RewardModelArgs
 
 NOT_TAKEN = (
     "format_pattern",

@@ -2,34 +2,29 @@
 
 from collections.abc import Iterator
 
-from roll.configs.data import DataArgs
+from roll.configs.checks.rollout_checks import unused_filter_keys
+from roll.configs.checks.switches import REWARD, RLVR, switched_off
 from roll.configs.load.aliases import REWARD_MODEL, ROLL_REWARDS
 from roll.configs.problems import Problem, did_you_mean
-from roll.configs.rollout_checks import unused_filter_keys
-from roll.configs.rollout_config import LENGTH_KEYS
-from roll.configs.strategy import ANSWERS_AT_ONCE
-from roll.configs.switches import REWARD, RLVR, switched_off
+from roll.configs.sections.data import DataArgs
+from roll.configs.sections.rollout import LENGTH_KEYS
+from roll.configs.sections.strategy import ANSWERS_AT_ONCE
 from roll.datasets.templates import template_name_problem, template_warning
-from roll.pipeline.operators.checks import missing_packages, operator_problems, own_function_problems
 from roll.pipeline.rlvr.eval_sets import eval_set_problems
-from roll.pipeline.rlvr.judge.checks import (
+from roll.pipeline.rlvr.reward_checks import (
     engine_judge_problems,
     judge_length_problems,
     judge_problems,
     judge_warnings,
     unreachable_judges,
 )
-from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.reward_model_checks import reward_model_problems, reward_model_warnings
-from roll.pipeline.rlvr.rewards.builtins import BUILTINS
-from roll.pipeline.rlvr.rewards.parts import parts_of
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
-from roll.pipeline.start.data_files import (
-    data_args_problems,
-    data_args_warnings,
-    missing_data_files,
-    unknown_templates,
-)
+from roll.rewards.builtins import BUILTINS
+from roll.rewards.config import RewardConfig
+from roll.rewards.parts import parts_of
+from roll.run.operators.checks import missing_packages, operator_problems, own_function_problems
+from roll.run.start.data_files import data_args_problems, data_args_warnings, missing_data_files, unknown_templates
 from roll.utils.imports import split
 from roll.utils.text import show
 
@@ -125,7 +120,7 @@ def _templates(config: RLVRConfig) -> dict[str, str]:
 def code_problems(config: RLVRConfig) -> Iterator[Problem]:
     """What the rewards and the user's operators say when they are imported."""
     # imported here, as below: what is planned without them does not need them
-    from roll.pipeline.rlvr.rewards.table import code_problems as reward_problems
+    from roll.rewards.table import code_problems as reward_problems
 
     if config.samples:
         yield from reward_problems(config)
@@ -145,7 +140,7 @@ def data_problems(config: RLVRConfig) -> Iterator[str]:
 
 def _row_problems(config: RLVRConfig, reach: bool) -> Iterator[str]:
     from roll.datasets.preflight import preflight
-    from roll.pipeline.rlvr.rewards.table import data_domains
+    from roll.rewards.table import data_domains
 
     try:
         domains = data_domains(config)

@@ -5,15 +5,15 @@ from typing import Any
 
 from pydantic import model_validator
 
-from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.base import setting
-from roll.configs.cluster import WorkerConfig
-from roll.configs.data import Place
 from roll.configs.limits import MOST_GROUPS
 from roll.configs.load.defaults import fill_roles
-from roll.configs.roles import ROLES, Role, reward_model_role
+from roll.configs.sections.algorithm import AlgorithmConfig
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.sections.data import Place
+from roll.configs.tables.roles import ROLES, Role, reward_model_role
 from roll.pipeline.rlvr.eval_sets import EvalSetConfig, Validated
-from roll.pipeline.rlvr.reward_config import RewardConfig
+from roll.rewards.config import RewardConfig
 
 REWARD_READS, REWARD_IS = frozenset({"tag_included"}), "this reward is a function and runs on the CPU"
 JUDGE_READS = REWARD_READS | {

@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from roll.configs.data import DataArgs
 from roll.configs.plan.batch_plan import BatchPlan
+from roll.configs.sections.data import DataArgs
 from roll.datasets.encoding import decoder, load_tasks
 from roll.datasets.mixing import TaskMixer
 from roll.distributed.executor.rl_clusters import RLClusters
@@ -19,24 +19,24 @@ from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import Keep, StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.errors import ConfigError
-from roll.pipeline.base_pipeline import RLPipeline
-from roll.pipeline.experience.task_fields import check_tasks
-from roll.pipeline.length import of_known_length
-from roll.pipeline.operators.choice import row_choice
-from roll.pipeline.records.logging_board import LoggingBoard
-from roll.pipeline.rlvr.judge.engine import JudgeText
-from roll.pipeline.rlvr.judge.service import EngineJudges, LateJudge
+from roll.pipeline.rlvr.judge_service import EngineJudges, LateJudge
 from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter, RewardService
 from roll.pipeline.rlvr.reward_model import AnswerReader, RewardModel, answer_readers
-from roll.pipeline.rlvr.reward_service import RewardPools, RewardsByDomain
-from roll.pipeline.rlvr.rewards.table import data_domains
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.rlvr.row_operators import places, read_texts
 from roll.pipeline.rlvr.weighted_credit import WeightedCredit
-from roll.pipeline.rollouts.late_rewards import GroupScorer
-from roll.pipeline.settings import sampling_params
-from roll.pipeline.step_credit import StepCredit
-from roll.pipeline.validation import Validation, ValidationSet
+from roll.rewards.judge.engine import JudgeText
+from roll.rewards.service import RewardPools, RewardsByDomain
+from roll.rewards.table import data_domains
+from roll.rl.experience.task_fields import check_tasks
+from roll.rl.late_rewards import GroupScorer
+from roll.rl.pipeline import RLPipeline
+from roll.rl.records.logging_board import LoggingBoard
+from roll.rl.settings import sampling_params
+from roll.rl.step_credit import StepCredit
+from roll.rl.validation import Validation, ValidationSet
+from roll.run.length import of_known_length
+from roll.run.operators.choice import row_choice
 from roll.types.rollout import SamplingParams, Task, TrajectoryGroup
 
 logger = logging.getLogger(__name__)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from roll.configs.data import DataArgs
 from roll.configs.problems import Problem
+from roll.configs.sections.data import DataArgs
 from roll.datasets.loader import Row
 from roll.datasets.rows import Domain, RowReader
-from roll.pipeline.operators.choice import Places, dry_report
-from roll.pipeline.operators.row import ReadTexts, Texts
 from roll.pipeline.rlvr.rlvr_checks import LEARNT, data_args_of
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.run.operators.choice import Places, dry_report
+from roll.run.operators.operators_row import ReadTexts, Texts
 
 
 def places(config: RLVRConfig) -> Places:

@@ -9,8 +9,8 @@ from roll.algorithms.masking import row_weights
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.rlvr.settings import row_weight_settings
-from roll.pipeline.settings import policy_loss
-from roll.pipeline.step_credit import StepCredit
+from roll.rl.settings import policy_loss
+from roll.rl.step_credit import StepCredit
 from roll.types.batch import RowMeta
 
 

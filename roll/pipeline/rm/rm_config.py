@@ -1,8 +1,8 @@
 """Settings of reward-model training."""
 
 from roll.configs.base import setting
-from roll.configs.cluster import WorkerConfig
-from roll.configs.roles import TOKENIZER, Role
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.tables.roles import TOKENIZER, Role
 from roll.pipeline.rows.pair_config import PairConfig
 from roll.pipeline.rows.row_config import VALIDATION
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from roll.configs.problems import Problem
-from roll.configs.rollout_config import RolloutConfig
+from roll.configs.sections.rollout import RolloutConfig
 from roll.errors import ConfigError, TaskError, describe
 from roll.utils.imports import resolve, split
 

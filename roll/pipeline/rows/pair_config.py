@@ -7,8 +7,8 @@ from roll.pipeline.rows.row_config import RowConfig
 class PairConfig(RowConfig):
     """The columns of a pair."""
 
-    columns = "roll.pipeline.rows.pair_rows:columns"
-    texts = "roll.pipeline.rows.pair_rows:read_texts"
+    columns = "roll.pipeline.rows.row_sources:columns"
+    texts = "roll.pipeline.rows.row_sources:read_texts"
 
     prompt_key: str = setting(
         "prompt", "Column with the prompt, a text or messages; not read where the answers are whole conversations."

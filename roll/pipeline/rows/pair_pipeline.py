@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from roll.pipeline.display.view import Column, Curve, View
-from roll.pipeline.policy_tokenizer import policy_tokenizer
 from roll.pipeline.rows.pair_config import PairConfig
-from roll.pipeline.rows.pair_rows import pairs_of
 from roll.pipeline.rows.row_pipeline import RowPipeline
+from roll.pipeline.rows.row_sources import pairs_of
+from roll.run.display.display_view import Column, Curve, View
+from roll.run.policy_tokenizer import policy_tokenizer
 from roll.types.batch import PairRows, Rows
 from roll.types.metrics import MetricSums
 

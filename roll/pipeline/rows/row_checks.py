@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from roll.configs.data import DataArgs
 from roll.configs.problems import Problem
-from roll.pipeline.operators.checks import missing_packages, operator_problems, own_function_problems
-from roll.pipeline.operators.choice import dry_report
-from roll.pipeline.operators.row import ReadTexts
+from roll.configs.sections.data import DataArgs
 from roll.pipeline.rows.row_config import RowConfig
 from roll.pipeline.rows.row_operators import places
-from roll.pipeline.start.data_files import data_args_problems, data_args_warnings, has_files, missing_rows
+from roll.run.operators.checks import missing_packages, operator_problems, own_function_problems
+from roll.run.operators.choice import dry_report
+from roll.run.operators.operators_row import ReadTexts
+from roll.run.start.data_files import data_args_problems, data_args_warnings, has_files, missing_rows
 from roll.utils.imports import resolve
 
 

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from roll.configs.base import setting
-from roll.configs.cluster import WorkerConfig
-from roll.configs.data import DataArgs
 from roll.configs.limits import LARGEST
 from roll.configs.plan.run_plan import RunPlan, build_run_plan
-from roll.configs.roles import Role
-from roll.configs.run import RunConfig
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.sections.data import DataArgs
+from roll.configs.sections.run import RunConfig
+from roll.configs.tables.roles import Role
 
 VALIDATION = Role(
     "validation",

@@ -1,7 +1,7 @@
 """The rows of runs whose rows are there before them, as operators see them."""
 
-from roll.pipeline.operators.choice import Places
 from roll.pipeline.rows.row_config import RowConfig
+from roll.run.operators.choice import Places
 
 
 def places(config: RowConfig) -> Places:

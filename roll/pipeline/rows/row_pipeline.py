@@ -13,20 +13,20 @@ import numpy as np
 
 from roll.algorithms.loss import Loss
 from roll.configs.plan.run_plan import RunPlan
-from roll.configs.run import RunConfig
+from roll.configs.sections.run import RunConfig
 from roll.datasets.mixing import whole
 from roll.datasets.row_source import RowSource
+from roll.distributed.executor.clusters import RunClusters
 from roll.distributed.executor.jobs import TrainJob
 from roll.distributed.executor.roles import ScoreCluster, TrainCluster, share, total_of
-from roll.distributed.executor.run_clusters import RunClusters
 from roll.distributed.executor.scores import ScoreSet
-from roll.pipeline.display.view import Column, Curve, View
-from roll.pipeline.length import of_known_length
-from roll.pipeline.run import Run
-from roll.pipeline.saving.checkpoint import HF_MODEL, Checkpoint
-from roll.pipeline.saving.rehearsal import rehearse_saving
-from roll.pipeline.saving.resume_checks import RunState, check_resume, data_place, state_of_roles
-from roll.pipeline.saving.taken_optimizers import check_taken, take_over
+from roll.run.display.display_view import Column, Curve, View
+from roll.run.length import of_known_length
+from roll.run.loop import Run
+from roll.run.saving.checkpoint import HF_MODEL, Checkpoint
+from roll.run.saving.optimizer_from import check_taken, take_over
+from roll.run.saving.rehearsal import rehearse_saving
+from roll.run.saving.resume import RunState, check_resume, data_place, state_of_roles
 from roll.types.batch import Rows, RowSet
 from roll.types.metrics import prefixed
 from roll.types.packing import neighbours_by_rank, parts_in_order

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator
 
 from roll.configs.base import setting
-from roll.configs.cluster import WorkerConfig
-from roll.configs.presets import known_sft
-from roll.configs.roles import TOKENIZER, Role
+from roll.configs.presets.table import known_sft
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.tables.roles import TOKENIZER, Role
 from roll.pipeline.rows.row_config import VALIDATION, RowConfig
 
 SFT_TRAIN = Role(
@@ -22,7 +22,7 @@ class SFTConfig(RowConfig):
     learner = SFT_TRAIN.name
     algorithms = "sft"
     columns = "roll.pipeline.sft.settings:columns"
-    texts = "roll.pipeline.rows.conversation_texts:conversation_texts"
+    texts = "roll.run.operators.conversation_texts:conversation_texts"
 
     sft_train: WorkerConfig = setting({}, "The model that learns.")
     algorithm: Annotated[str, AfterValidator(known_sft)] | None = setting(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from roll.algorithms.loss import SupervisedLoss
 from roll.datasets.conversations import load_conversations
-from roll.pipeline.operators.choice import row_choice
-from roll.pipeline.policy_tokenizer import policy_tokenizer
-from roll.pipeline.rows.conversation_texts import conversation_texts
 from roll.pipeline.rows.row_operators import places
 from roll.pipeline.rows.row_pipeline import RowPipeline
 from roll.pipeline.sft.settings import columns
 from roll.pipeline.sft.sft_config import SFTConfig
+from roll.run.operators.choice import row_choice
+from roll.run.operators.conversation_texts import conversation_texts
+from roll.run.policy_tokenizer import policy_tokenizer
 from roll.types.batch import Rows
 
 

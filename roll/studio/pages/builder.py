@@ -10,7 +10,7 @@ from nicegui import ui
 from nicegui.events import UploadEventArguments, ValueChangeEventArguments
 
 from roll.errors import ConfigError
-from roll.pipeline.spec import PIPELINES
+from roll.run.spec import PIPELINES
 from roll.studio.drafts import Draft, examples, imported, kind_of_text
 from roll.studio.form import form_of
 from roll.studio.launch import Launched, launch

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 
 from roll.errors import ConfigError
-from roll.report.page import render
+from roll.report.command import render
 from roll.report.run_files import find_run, read_run
 from roll.studio.live_run import Mark, marks_of
 from roll.studio.run_list import RunList

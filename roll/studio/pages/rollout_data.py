@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
-from roll.report.page import render_rollout
+from roll.report.command import render_rollout
 from roll.studio.indexes import RolloutIndexes
 from roll.studio.pages.report import POLICY
 from roll.studio.rollout_index import SORTABLE, Query

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from nicegui import ui
 
 from roll.errors import ConfigError
-from roll.pipeline.display.summary import Rows
+from roll.report.command import main_metrics
 from roll.report.figures import failures, overview, phase_table, role_table
 from roll.report.log_lines import LogLine
-from roll.report.page import main_metrics
 from roll.report.run_files import RunFiles, StepSpread
 from roll.report.settings_diff import flat
-from roll.studio.charts import line_options, phase_options
+from roll.run.display.view import Rows
 from roll.studio.launch import Launched, stop
 from roll.studio.live_run import LiveRun, newest
+from roll.studio.pages.charts import line_options, phase_options
 from roll.studio.pages.frame import REFRESH_S, STATE_COLORS, age, frame, later
 from roll.studio.pages.starting import show_starting
 from roll.studio.run_list import RunList

@@ -9,11 +9,11 @@ from dataclasses import replace
 from functools import cache
 
 from roll.utils.sandbox import seccomp
-from roll.utils.sandbox.bubblewrap import HELPERS, Bubblewrap
 from roll.utils.sandbox.job import USERS, Job, Limits, view
 from roll.utils.sandbox.launch import Means
 from roll.utils.sandbox.namespaces import Namespaces
 from roll.utils.sandbox.process import SandboxError, run
+from roll.utils.sandbox.ways import HELPERS, Bubblewrap
 
 PROBE = Job(("/usr/bin/true",), view(), Limits(cpu_s=10, wall_s=60, memory_mb=256, disk_mb=1))
 

@@ -128,7 +128,7 @@ def packed_rows(place: Place) -> Figures:
     """Attention of packed rows in bf16 against the same rows one by one in fp32, with a window and without."""
     import torch
 
-    from roll.models.packed_attention import packed_attention
+    from roll.models.sequences.packed_attention import packed_attention
 
     lengths, heads, groups, width = (700, 1, 64, 129, 2048), 8, 2, 64
     torch.manual_seed(0)

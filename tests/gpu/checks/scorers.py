@@ -21,7 +21,7 @@ def _scores(model_dir: Path, strategy_name: str, settings: dict[str, Any]) -> di
     import torch
     from transformers import AutoModelForCausalLM
 
-    from roll.configs.cluster import WorkerConfig
+    from roll.configs.sections.cluster import WorkerConfig
     from roll.distributed.strategy.base import ALL_STATES
     from roll.distributed.strategy.table import strategy_class_path
     from roll.utils.imports import resolve

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from roll.configs.cluster import WorkerConfig
+from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import ALL_STATES
 from roll.distributed.strategy.deepspeed.rank import full_shape
 from roll.distributed.strategy.deepspeed.train import DeepSpeedTrainStrategy

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from roll.configs.cluster import WorkerConfig
-from roll.configs.model import ModelArgs
 from roll.configs.plan.layout import RolePlace, Seat
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.sections.model import ModelArgs
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.processes.cluster import WorkerSpec
 from roll.types.batch import RowMeta, SampleBatch

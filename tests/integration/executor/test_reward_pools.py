@@ -9,9 +9,9 @@ import pytest
 from roll.configs.plan.layout import RolePlace, Seat
 from roll.distributed.executor.pools.task_pool import TaskPool
 from roll.distributed.executor.processes.resource_manager import ResourceManager
-from roll.pipeline.rlvr.reward_config import RewardConfig
-from roll.pipeline.rlvr.reward_service import RewardPools
-from roll.pipeline.rlvr.rewards.base import RewardInput
+from roll.rewards.base import RewardInput
+from roll.rewards.config import RewardConfig
+from roll.rewards.service import RewardPools
 
 USERS = Path(__file__).parents[2] / "unit" / "rewards"
 

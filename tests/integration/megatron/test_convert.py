@@ -1,4 +1,4 @@
-"""`python -m roll.models.convert`, where it works in processes of its own as a user starts it."""
+"""`python -m roll.commands.convert`, where it works in processes of its own as a user starts it."""
 
 import subprocess
 import sys
@@ -10,14 +10,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast
 
-from roll.models.convert import main
+from roll.commands.convert import main
 from tests.helpers.processes import RankPool
 from tests.parity.megatron import models, prediction
 from tests.parity.megatron.ranks import Run
 
 
 def convert(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "roll.models.convert", *map(str, arguments)]
+    command = [sys.executable, "-m", "roll.commands.convert", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from roll.pipeline.rlvr.rewards.code.languages import find_python
-from roll.pipeline.rlvr.rewards.code.local import LocalJudge
+from roll.rewards.code.code_local import LocalJudge
+from roll.rewards.code.languages import find_python
 from roll.utils.sandbox.job import Limits
 from roll.utils.sandbox.means import SandboxUnavailable, find_means
 

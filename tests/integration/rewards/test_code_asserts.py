@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from roll.pipeline.rlvr.rewards.code.cases import BadCases, Cases
-from roll.pipeline.rlvr.rewards.code.extract import Code
-from roll.pipeline.rlvr.rewards.code.local import LocalJudge
-from roll.pipeline.rlvr.rewards.code.verdict import Tally
+from roll.rewards.code.cases import BadCases, Cases
+from roll.rewards.code.code_local import LocalJudge
+from roll.rewards.code.extract import Code
+from roll.rewards.code.verdict import Tally
 
 ANSWER = '''
 import builtins, decimal, enum, fractions, datetime

@@ -2,9 +2,9 @@
 
 import pytest
 
-from roll.pipeline.rlvr.rewards.code.cases import CallCase, Cases, StdinCase
-from roll.pipeline.rlvr.rewards.code.extract import Code
-from roll.pipeline.rlvr.rewards.code.local import LocalJudge
+from roll.rewards.code.cases import CallCase, Cases, StdinCase
+from roll.rewards.code.code_local import LocalJudge
+from roll.rewards.code.extract import Code
 
 SECRET = 73_939_133
 TALK_ON = ("defines", "names", "is ", "says", "hands", "imports", "lies", "replaces built-in", "speaks an object")

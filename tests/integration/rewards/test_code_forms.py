@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from roll.pipeline.rlvr.rewards.code import languages
-from roll.pipeline.rlvr.rewards.code.cases import BadCases, read_cases
-from roll.pipeline.rlvr.rewards.code.extract import Code
-from roll.pipeline.rlvr.rewards.code.local import LocalJudge
-from roll.pipeline.rlvr.rewards.code.verdict import Tally
+from roll.rewards.code import languages
+from roll.rewards.code.cases import BadCases, read_cases
+from roll.rewards.code.code_local import LocalJudge
+from roll.rewards.code.extract import Code
+from roll.rewards.code.verdict import Tally
 from roll.utils.sandbox.process import SandboxError
 
 FORGER = """

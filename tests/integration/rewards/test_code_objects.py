@@ -2,9 +2,9 @@
 
 import pytest
 
-from roll.pipeline.rlvr.rewards.code.cases import CallCase, Cases
-from roll.pipeline.rlvr.rewards.code.extract import Code
-from roll.pipeline.rlvr.rewards.code.local import LocalJudge
+from roll.rewards.code.cases import CallCase, Cases
+from roll.rewards.code.code_local import LocalJudge
+from roll.rewards.code.extract import Code
 
 ANSWER = '''
 import enum

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from roll.pipeline.rlvr.rewards.code.cases import CallCase, Cases, StdinCase
-from roll.pipeline.rlvr.rewards.code.extract import Code
-from roll.pipeline.rlvr.rewards.code.languages import LANGUAGES
-from roll.pipeline.rlvr.rewards.code.local import LocalJudge
-from roll.pipeline.rlvr.rewards.code.verdict import Tally
+from roll.rewards.code.cases import CallCase, Cases, StdinCase
+from roll.rewards.code.code_local import LocalJudge
+from roll.rewards.code.extract import Code
+from roll.rewards.code.languages import LANGUAGES
+from roll.rewards.code.verdict import Tally
 
 needs_cpp = pytest.mark.skipif(not os.path.exists(str(LANGUAGES["cpp"].needs)), reason="there is no g++")
 

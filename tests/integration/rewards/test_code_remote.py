@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from roll.pipeline.rlvr.reward_config import RewardConfig
-from roll.pipeline.rlvr.reward_worker import RewardWorker
-from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
-from roll.pipeline.rlvr.rewards.code import remote
+from roll.rewards.base import RewardInput, RewardOutcome
+from roll.rewards.code import remote
+from roll.rewards.config import RewardConfig
+from roll.rewards.worker import RewardWorker
 
 Reply = tuple[int, bytes]
 ANSWER = "```python\ndef f(x):\n    return 2 * x\nif __name__ == '__main__':\n    print(f(int(input())))\n```"

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from roll.configs.data import DataArgs
+from roll.configs.sections.data import DataArgs
 from roll.datasets.preflight import preflight as data_preflight
-from roll.pipeline.rlvr.reward_config import RewardConfig
-from roll.pipeline.rlvr.reward_worker import RewardWorker
-from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
-from roll.pipeline.rlvr.rewards.code import reward as module
-from roll.pipeline.rlvr.rewards.code.local import LocalJudge
-from roll.pipeline.rlvr.rewards.table import data_domains
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.rewards.base import RewardInput, RewardOutcome
+from roll.rewards.code import reward as module
+from roll.rewards.code.code_local import LocalJudge
+from roll.rewards.config import RewardConfig
+from roll.rewards.table import data_domains
+from roll.rewards.worker import RewardWorker
 from roll.utils.sandbox.means import SandboxUnavailable
 from tests.helpers.rewards import preflight
 
@@ -57,7 +57,7 @@ def test_a_row_whose_cases_are_wrong_is_a_failure_with_its_column() -> None:
 def test_a_sandbox_that_fails_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = RewardWorker("code", RewardConfig(reward="code_sandbox"))
     monkeypatch.setattr("roll.utils.sandbox.job.DEVICES", ("/dev/no-such-device",))
-    monkeypatch.setattr("roll.utils.sandbox.bubblewrap.DEVICES", ("/dev/no-such-device",))
+    monkeypatch.setattr("roll.utils.sandbox.ways.DEVICES", ("/dev/no-such-device",))
     monkeypatch.setattr("roll.utils.sandbox.namespaces.DEVICES", ("/dev/no-such-device",))
     (found,) = worker.score([RewardInput("", ANSWER, payload=ROW)])
     assert found is not None and "SandboxError" in str(found.failure)
@@ -112,7 +112,7 @@ def test_preflight_refuses_an_interpreter_that_does_not_start_in_the_sandbox(tmp
 
 
 def test_preflight_says_what_to_install_for_a_language(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("roll.pipeline.rlvr.rewards.code.languages.os.path.exists", lambda path: False)
+    monkeypatch.setattr("roll.rewards.code.languages.os.path.exists", lambda path: False)
     (problem,) = preflight(settings(reward_args={"languages": ["python", "cpp"]}))
     assert "cpp needs /usr/bin/g++, which does not exist. Install it: apt install g++" in problem
 

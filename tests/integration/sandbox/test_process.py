@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from roll.distributed.executor.processes.cleaner import MARK
-from roll.utils.sandbox.bubblewrap import Bubblewrap
 from roll.utils.sandbox.launch import KEPT, Means
 from roll.utils.sandbox.process import Process, SandboxError, run
+from roll.utils.sandbox.ways import Bubblewrap
 from roll.utils.time_limit import TimeLimitReached, call_within
 from tests.integration.sandbox.conftest import LIMITS, Run, python_job
 

@@ -14,7 +14,7 @@ import torch
 
 from roll.algorithms.distillation import DistillLoss
 from roll.algorithms.divergence import Divergence
-from roll.configs.distillation import KdObjective
+from roll.configs.sections.distillation import KdObjective
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
 

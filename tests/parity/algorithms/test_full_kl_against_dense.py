@@ -16,7 +16,7 @@ from roll.algorithms.loss import Aggregation, LossAggMode, PolicyLoss
 from roll.algorithms.objectives import PolicyGradient
 from roll.models.head_scores import Product
 from roll.models.head_tiles import PLAIN
-from roll.models.lessons import Lesson, Study, TeacherHead, divergence
+from roll.models.teacher_targets import Lesson, Study, TeacherHead, divergence
 from roll.types.batch import LossScale, TokenOutputs, TokenScores
 from roll.types.collate import pad
 from tests.unit.algorithms.rows import alone, random_samples

@@ -1,5 +1,5 @@
 """Advantages of on-policy distillation against a loop over single tokens in float64, written from docs/distillation.md,
-and that a run without it computes what it did. Not covered: who scores which rows (tests/unit/pipeline/test_opd.py)."""
+and that a run without it computes what it did. Not covered: who scores which rows (tests/unit/rl/test_opd.py)."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ import numpy as np
 import psutil
 import torch
 
-from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.run_plan import TrainPlan
-from roll.configs.roles import ROLES
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.tables.roles import ROLES
 from roll.distributed.strategy.base import ALL_STATES, RankContext
 from roll.distributed.strategy.megatron.score import MegatronScoreStrategy
 from roll.distributed.strategy.megatron.train import MegatronTrainStrategy

@@ -13,8 +13,8 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from roll.models.dcp_files import PlainReader
 from roll.models.megatron.hf_files import CHECKPOINT_FOLDER
+from roll.models.weight_files import PlainReader
 from tests.helpers.processes import RankPool
 from tests.parity.megatron import adapted, models, ranks
 from tests.parity.megatron.compare import assert_same_training, largest_difference

@@ -17,7 +17,7 @@ from roll.distributed.executor.blueprint import BatchLimits
 from roll.distributed.executor.shards import micro_batches
 from roll.distributed.strategy.base import ScoreStrategy
 from roll.models.head_tiles import PLAIN
-from roll.models.lessons import TeacherHead, told_likeliest
+from roll.models.teacher_targets import TeacherHead, told_likeliest
 from roll.types.batch import LossScale, Rows, SampleBatch, TaughtRows, TrainBatch
 from roll.types.collate import pad
 from roll.types.packing import neighbours_by_rank

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 
-from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.run_plan import TrainPlan
-from roll.configs.roles import ROLES
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.tables.roles import ROLES
 from roll.distributed.strategy.base import RankContext, TrainStrategy
 from roll.distributed.strategy.deepspeed.train import DeepSpeedTrainStrategy
 from roll.distributed.strategy.fsdp2.meshes import whole_weight

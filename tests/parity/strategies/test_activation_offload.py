@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from roll.models import activation_offload
-from roll.models.activation_offload import ActivationOffload
+from roll.models import execution as activation_offload
+from roll.models.execution import ActivationOffload
 from tests.helpers.processes import RankPool
 from tests.parity.compare import largest_difference
 from tests.parity.strategies import runs

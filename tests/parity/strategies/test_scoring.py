@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoModelForTokenClassification
 
-from roll.configs.cluster import WorkerConfig
+from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import ALL_STATES, ScoreStrategy
 from roll.errors import StrategyError
 from roll.types.batch import MicroBatch, TokenOutputs

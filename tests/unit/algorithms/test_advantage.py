@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roll.algorithms.advantage import AdvantageSettings, group_advantages
-from roll.configs.estimators import ESTIMATORS
+from roll.configs.tables.estimators import ESTIMATORS
 
 NAN = float("nan")
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from roll.algorithms.explain import OLD, RARE, RATIOS, REWARDS, VALUE, worked
-from roll.algorithms.explain_rows import worked_rows
-from roll.commands import main
-from roll.configs.presets import PRESETS
+from roll.commands.explain import OLD, RARE, RATIOS, REWARDS, VALUE, worked
+from roll.commands.explain_rows import worked_rows
+from roll.commands.table import main
+from roll.configs.presets.table import PRESETS
 
 N, S, LONGEST = sum(map(len, RATIOS)), len(RATIOS), 4
 HALF = 0.5

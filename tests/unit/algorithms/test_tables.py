@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 
 from roll.algorithms.objectives import Objective
-from roll.configs.cluster import WorkerConfig
-from roll.configs.estimators import ESTIMATORS, Estimator, estimator_of
-from roll.configs.policy_losses import POLICY_FORMS, PolicyForm, last_name, policy_form_of
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.tables.estimators import ESTIMATORS, Estimator, estimator_of
+from roll.configs.tables.policy_losses import POLICY_FORMS, PolicyForm, last_name, policy_form_of
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.utils.imports import resolve

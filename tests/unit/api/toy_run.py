@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from roll.configs.plan.run_plan import RunPlan
-from roll.configs.run import RunConfig
+from roll.configs.sections.run import RunConfig
 from roll.errors import WorkerError
-from roll.pipeline.base_pipeline import VIEW
-from roll.pipeline.records.recorder import RolloutRecord, RolloutRecorder
-from roll.pipeline.run import Run
-from roll.pipeline.spec import PIPELINES
+from roll.rl.pipeline import VIEW
+from roll.rl.records.recorder import RolloutRecord, RolloutRecorder
+from roll.run.loop import Run
+from roll.run.spec import PIPELINES
 
 
 class ToyRun(Run):

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from roll.configs import compiling, optimizers
-from roll.configs.compiling import compile_machine_problems
-from roll.configs.optimizers import moment_bytes, optimizer_machine_problems
+from roll.configs.checks import compiling, optimizers
+from roll.configs.checks.compiling import compile_machine_problems
+from roll.configs.checks.optimizers import moment_bytes, optimizer_machine_problems
 from roll.configs.plan.batch_plan import build_plan
-from roll.pipeline.start.preflight import choices, machine_report
+from roll.run.start.preflight import choices, machine_report
 from tests.helpers.configs import checked, config, problems
 
 NAME, SETTINGS = (f"actor_train.strategy_args.strategy_{key}" for key in ("name", "config"))

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from roll.configs import fused_head
-from roll.configs.fused_head import fused_head_machine_problems
-from roll.pipeline.start.preflight import choices
+from roll.configs.checks import training as fused_head
+from roll.configs.checks.training import fused_head_machine_problems
+from roll.run.start.preflight import choices
 from tests.helpers.configs import config, problems
 
 KEY = "actor_train.model_args.fused_kernel_options"

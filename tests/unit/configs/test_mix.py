@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from roll.configs.mix import MixConfig
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.describe_batch import batch_rows
-from roll.pipeline.experts.mix_checks import missing_mix_files, mix_problems, mix_warnings
-from roll.pipeline.spec import PIPELINES
+from roll.configs.sections.teachers import MixConfig
+from roll.rl.mix_checks import missing_mix_files, mix_problems, mix_warnings
+from roll.run.spec import PIPELINES
 from tests.helpers.configs import config, problems
 
 ROWS: dict[str, Any] = {"share": 0.2, "data_args": {"file_name": "expert.jsonl"}}

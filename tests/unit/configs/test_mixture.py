@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from roll.configs.mixture import balance_model_problems
-from roll.pipeline.start.preflight import choices
+from roll.configs.checks.moe import balance_model_problems
+from roll.run.start.preflight import choices
 from tests.helpers.configs import config, problems
 
 KEY = "actor_train.model_args.moe_aux_loss_coef"

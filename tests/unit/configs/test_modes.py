@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from roll.configs.modes import in_its_place
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.describe import describe
 from roll.configs.plan.describe_batch import batch_rows
+from roll.configs.sections.modes import in_its_place
 from tests.helpers.configs import config
 
 EVAL = {"validation.data_args.file_name": "test.jsonl"}

@@ -8,10 +8,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from roll.configs.prediction_heads import head_model_problems
+from roll.configs.checks.mtp import head_model_problems
 from roll.models.megatron.model_problems import model_problems
 from roll.pipeline.agentic.agentic_config import AgenticConfig
-from roll.pipeline.start.preflight import choices
+from roll.run.start.preflight import choices
 from tests.helpers.configs import config, problems, warnings_of
 
 KEY = "actor_train.mtp_training_mode"

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from roll.configs.cluster import WorkerConfig
-from roll.configs.prefix_sharing import obstacles, prefix_sharing_machine_problems, window_of
-from roll.configs.roles import ROLES
+from roll.configs.checks.prefix_sharing import obstacles, prefix_sharing_machine_problems, window_of
+from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies import packing
 from roll.configs.strategies.spec import Choice
-from roll.pipeline.start.preflight import choices
+from roll.configs.tables.roles import ROLES
+from roll.run.start.preflight import choices
 from tests.helpers.configs import config, problems
 
 SHARED = {"actor_train.use_prefix_sharing": "on"}
@@ -70,7 +70,7 @@ def test_gpus_are_refused_where_the_machine_has_them(monkeypatch: pytest.MonkeyP
     """A device_mapping counts slots where there are none."""
     found = [made for made in choices(config(SHARED)) if made.role.learns]
     assert [list(prefix_sharing_machine_problems(made)) for made in found] == [[]]
-    monkeypatch.setattr("roll.configs.prefix_sharing._has_gpus", lambda: True)
+    monkeypatch.setattr("roll.configs.checks.prefix_sharing._has_gpus", lambda: True)
     (problem,) = prefix_sharing_machine_problems(found[0])
     assert problem.text.startswith(
         "actor_train.use_prefix_sharing: on: prefix sharing works on CPUs only, and this machine"

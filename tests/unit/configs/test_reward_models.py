@@ -12,10 +12,10 @@ import pytest
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.describe import describe
 from roll.configs.plan.describe_batch import batch_rows
-from roll.pipeline.display.memory_report import gather_facts
-from roll.pipeline.rlvr.rewards.table import data_domains
 from roll.pipeline.rlvr.rlvr_checks import rlvr_warnings
-from roll.pipeline.start.preflight import machine_report
+from roll.rewards.table import data_domains
+from roll.run.start.memory_report import gather_facts
+from roll.run.start.preflight import machine_report
 from tests.helpers.configs import config, problems
 
 OWN: dict[str, Any] = {

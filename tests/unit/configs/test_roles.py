@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from roll.configs.algorithm import AlgorithmConfig
-from roll.configs.checks import config_problems
-from roll.configs.cluster import WorkerConfig
-from roll.configs.roles import ACTOR_TRAIN, CRITIC, REFERENCE, ROLES, Role, idle_keys
+from roll.configs.checks.rl import config_problems
+from roll.configs.sections.algorithm import AlgorithmConfig
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.tables.roles import ACTOR_TRAIN, CRITIC, REFERENCE, ROLES, Role, idle_keys
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.rlvr.rlvr_checks import rlvr_problems
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from tests.helpers.configs import config, warnings_of
-from tests.unit.agentic.test_config import tree as agentic_tree
+from tests.unit.pipeline.agentic.test_config import tree as agentic_tree
 
 OTHERS: dict[str, Any] = {
     "reference": {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [3]},

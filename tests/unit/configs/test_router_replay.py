@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from roll.configs.checks.router_replay import router_replay_model_problems
 from roll.configs.plan.batch_plan import build_plan
-from roll.configs.router_replay import router_replay_model_problems
-from roll.pipeline.start.preflight import choices
+from roll.run.start.preflight import choices
 from tests.helpers.configs import config, problems
 
 KEY = "actor_train.router_replay.mode"

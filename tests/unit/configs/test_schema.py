@@ -8,11 +8,11 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from roll.commands import main
+from roll.commands.table import main
 from roll.configs.schema import schema_of
-from roll.pipeline.kind import kind_of
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
-from roll.pipeline.spec import PIPELINES
+from roll.run.kind import kind_of
+from roll.run.spec import PIPELINES
 from tests.helpers.configs import tree
 
 REPOSITORY = Path(__file__).resolve().parents[3]

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from roll.configs.checks import config_warnings
+from roll.configs.checks.rl import config_warnings
+from roll.configs.checks.roles import run_warnings
+from roll.configs.checks.switches import AGENTIC, RL, RLVR, ROLE, switched_off
 from roll.configs.plan.batch_plan import build_plan
-from roll.configs.role_checks import run_warnings
-from roll.configs.switches import AGENTIC, RL, RLVR, ROLE, switched_off
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.rlvr.rlvr_checks import rlvr_warnings
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig

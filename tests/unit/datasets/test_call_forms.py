@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from roll.configs.data import DataArgs
+from roll.configs.sections.data import DataArgs
 from roll.datasets.encoding import load_tasks
 from roll.datasets.loader import Row
 from roll.datasets.rows import Domain

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import models, normalizers
 from transformers import PreTrainedTokenizerFast
 
-from roll.configs.data import DataArgs
+from roll.configs.sections.data import DataArgs
 from roll.datasets.encoding import TaskSet, decoder, load_tasks
 from roll.datasets.rows import Domain
 from roll.datasets.token_bound import TokenBound

@@ -8,7 +8,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from roll.configs.data import DataArgs
+from roll.configs.sections.data import DataArgs
 from roll.datasets.loader import Row
 from roll.datasets.rows import Domain, RowReader
 from roll.datasets.sources import data_sources

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from roll.configs.data import DataArgs
+from roll.configs.sections.data import DataArgs
 from roll.datasets.conversations import Columns
 from roll.datasets.loader import Row
 from roll.datasets.preferences import PairColumns

@@ -10,17 +10,17 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from roll.configs.data import DataArgs
+from roll.configs.sections.data import DataArgs
 from roll.datasets.conversations import Columns, load_conversations
 from roll.datasets.encoding import load_tasks
 from roll.datasets.messages import clean_messages
 from roll.datasets.preferences import PairColumns, load_pairs
 from roll.datasets.rows import Domain
 from roll.datasets.sources import all_rows, data_sources
-from roll.pipeline.agentic.env.base import Conversation
-from roll.pipeline.agentic.env_manager.chat import ChatEncoder
-from roll.pipeline.operators.row import Texts
-from roll.pipeline.rows.conversation_texts import conversation_texts
+from roll.envs.base import Conversation
+from roll.pipeline.agentic.chat import ChatEncoder
+from roll.run.operators.conversation_texts import conversation_texts
+from roll.run.operators.operators_row import Texts
 from tests.unit.datasets.templates import CALLS
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from roll.configs.data import DataArgs
+from roll.configs.sections.data import DataArgs
 from roll.datasets.conversations import look_at_rows
 from roll.datasets.preferences import PairColumns, load_pairs
 from roll.datasets.row_source import RowSource

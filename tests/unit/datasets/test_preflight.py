@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from roll.configs.data import DataArgs
+from roll.configs.sections.data import DataArgs
 from roll.datasets.preflight import MAX_BYTES_IN_FULL, preflight
 from roll.datasets.rows import Domain
 

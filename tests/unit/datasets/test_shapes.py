@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from roll.configs.data import DataArgs
+from roll.configs.sections.data import DataArgs
 from roll.datasets.conversations import Columns, load_conversations
 from roll.datasets.loader import Row
 from roll.datasets.preferences import PairColumns

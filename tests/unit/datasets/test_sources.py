@@ -13,7 +13,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from roll.configs.data import DataArgs
+from roll.configs.sections.data import DataArgs
 from roll.datasets import hub_set, remote
 from roll.datasets.hub_set import load_hub_set
 from roll.datasets.preflight import preflight

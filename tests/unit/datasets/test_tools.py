@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from roll.configs.data import DataArgs
+from roll.configs.sections.data import DataArgs
 from roll.datasets.conversations import Columns, load_conversations, look_at_rows
 from roll.errors import ConfigError
 from roll.types.batch import Rows

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from roll.commands import main
+from roll.commands.table import main
 from roll.doctor.finding import Finding
-from roll.doctor.known.table import KNOWN_ERRORS
-from roll.doctor.logs import log_files, log_findings
+from roll.doctor.known_errors import log_files, log_findings
+from roll.doctor.table import KNOWN_ERRORS
 from roll.errors import ConfigError
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -27,11 +27,11 @@ LINES = {
         '    state["exp_avg"] = torch.zeros_like(p)',
         OOM,
     ],
-    "out of GPU memory while a role starts": [f"E roll.cli: actor_train rank 3 failed in setup: {OOM}"],
+    "out of GPU memory while a role starts": [f"E roll.commands.run: actor_train rank 3 failed in setup: {OOM}"],
     "out of GPU memory while weights are sent": [f"{WORKER}publish_weights", "    buffer = torch.empty(size)", OOM],
     "out of GPU memory when a role gets its GPU back": [f"{WORKER}load_states", "    self._strategy.load(states)", OOM],
     "out of GPU memory in training": [f"{WORKER}train", "    loss.backward()", OOM],
-    "out of GPU memory in scoring": [f"E roll.cli: reference rank 0 failed in score: OutOfMemoryError: {OOM}"],
+    "out of GPU memory in scoring": [f"E roll.commands.run: reference rank 0 failed in score: OutOfMemoryError: {OOM}"],
     "out of GPU memory while sampling": ['  File "/opt/vllm/v1/worker/gpu_model_runner.py", line 2, in execute', OOM],
     "out of GPU memory": ["RuntimeError: CUDA error: out of memory"],
     "vLLM has no room for a key-value cache": [

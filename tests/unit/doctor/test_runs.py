@@ -11,12 +11,12 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
-from roll.commands import main
+from roll.commands.table import main
 from roll.doctor.model_files import damage, weight_findings
 from roll.doctor.runs import disk_findings, port_findings
-from roll.pipeline.saving.rehearsal import checkpoint_bytes
-from roll.pipeline.spec import pipeline_of
-from roll.pipeline.start.load import load
+from roll.run.saving.rehearsal import checkpoint_bytes
+from roll.run.spec import pipeline_of
+from roll.run.start.load import load
 
 
 @pytest.fixture

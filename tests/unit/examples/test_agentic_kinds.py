@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.cli import main
+from roll.commands.run import main
 from tests.unit.examples.test_agentic_recipes import ROLL_STYLE
 
 MANAGERS = "roll.pipeline.agentic.env_manager"

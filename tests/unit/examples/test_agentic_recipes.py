@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.cli import main
+from roll.commands.run import main
 from tests.helpers.pages import snippets
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -14,12 +14,12 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from roll.configs.data import DataArgs
-from roll.data_check.kinds import Given, kind_of
+from roll.commands.kinds import Given, kind_of
+from roll.configs.sections.data import DataArgs
 from roll.datasets.loader import DataFile
 from roll.errors import ConfigError
-from roll.pipeline.rlvr.rewards.code.cases import read_cases
-from roll.pipeline.rlvr.rewards.ifeval.reward import row_problem
+from roll.rewards.code.cases import read_cases
+from roll.rewards.ifeval.reward import row_problem
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "examples" / "data"
 PIXEL = base64.b64decode(

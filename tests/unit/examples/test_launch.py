@@ -13,7 +13,7 @@ import pytest
 from ray.dashboard.modules.job.cli import submit
 from ray.scripts.scripts import start
 
-from roll.commands import main
+from roll.commands.table import main
 from roll.configs.load.yaml_file import read_yaml
 from tests.layout.source import REPOSITORY
 from tools.make_locks import pins

@@ -11,12 +11,12 @@ import pytest
 import torch
 import yaml
 
-from roll import cli
 from roll.algorithms.advantage import AdvantageSettings, group_advantages
 from roll.algorithms.episodes import EpisodeSettings, discounted_returns, turn_advantages
 from roll.algorithms.loss import PolicyLoss
+from roll.commands import run as cli
 from roll.configs.plan.batch_plan import build_plan
-from roll.pipeline.settings import policy_loss
+from roll.rl.settings import policy_loss
 from tests.helpers.configs import config, tree
 from tests.helpers.pages import importable, snippets, write_files
 from tests.parity.algorithms.test_episodes_against_loops import random_episodes, rows_of

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from roll.commands import main
-from roll.pipeline.rlvr.rewards.base import RewardInput
+from roll.commands.table import main
+from roll.rewards.base import RewardInput
 from tests.helpers.pages import importable, snippets
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from roll.cli import main
+from roll.commands.run import main
 
 FOLDER = Path(__file__).parents[2] / "recipes"
 SECRETS = ("sk-wandb-secret-0815", "sesame-0815-open")

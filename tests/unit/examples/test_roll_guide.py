@@ -6,8 +6,8 @@ from typing import NamedTuple
 import pytest
 
 from roll.errors import ConfigError
-from roll.pipeline.spec import PIPELINES
-from roll.pipeline.start.load import Loaded, load
+from roll.run.spec import PIPELINES
+from roll.run.start.load import Loaded, load
 from roll.utils.text import show
 
 REPOSITORY = Path(__file__).resolve().parents[3]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.cli import main
+from roll.commands.run import main
 
 RLVR = """
 hydra: {run: {dir: .}, output_subdir: null}

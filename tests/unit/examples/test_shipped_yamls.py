@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from roll.cli import main
-from roll.configs.strategies.deepspeed_config import DeepSpeedFacts, deepspeed_problems
+from roll.commands.run import main
+from roll.configs.strategies.deepspeed import DeepSpeedFacts, deepspeed_problems
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 MODELS = EXAMPLES.parent / "tests" / "unit" / "configs" / "memory" / "models"

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from roll.commands import main
-from roll.pipeline.rlvr.reward_config import RewardConfig
-from roll.pipeline.rlvr.reward_worker import RewardWorker
-from roll.pipeline.rlvr.rewards.base import RewardInput
+from roll.commands.table import main
+from roll.rewards.base import RewardInput
+from roll.rewards.config import RewardConfig
+from roll.rewards.worker import RewardWorker
 from tests.helpers.pages import blocks, importable
 
 PAGE, CHINESE = "tutorial.md", "tutorial.zh.md"

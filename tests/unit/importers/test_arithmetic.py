@@ -3,9 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.configs.device_mapping import parse_device_mapping
 from roll.configs.load.validate import validate
 from roll.configs.plan.batch_plan import build_plan
+from roll.configs.sections.device_mapping import parse_device_mapping
 from roll.importers.arithmetic import divisors, largest_divisor, nearest_divisor, split
 from roll.importers.command import imported_from
 from roll.importers.given import read

@@ -11,8 +11,8 @@ from roll.configs.load.validate import validate
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported
 from roll.importers.given import read
-from roll.pipeline.spec import PIPELINES
-from roll.pipeline.start import choose
+from roll.run.spec import PIPELINES
+from roll.run.start import choose
 from tests.unit.importers.test_import import SOURCES
 
 RATES = ("algorithm.optimizer.lr=null", "actor_rollout_ref.actor.optim.lr=null")

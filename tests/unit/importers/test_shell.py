@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from roll.commands import main as roll
+from roll.commands.table import main as roll
 from roll.errors import ConfigError
 from roll.importers.command import imported_from
 from roll.importers.given import given_by
-from roll.importers.shell import find_command, is_open
-from roll.importers.shell_numbers import whole_number
-from roll.importers.verl_files import Composed
+from roll.importers.shell.arithmetic import whole_number
+from roll.importers.shell.script import find_command, is_open
+from roll.importers.verl.files import Composed
 
 FOLDER = Path(__file__).parents[2] / "importers"
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from roll.pipeline.rlvr.rewards.base import RewardInput
-from roll.pipeline.rlvr.rewards.exact_match import Regex
+from roll.rewards.base import RewardInput
+from roll.rewards.texts import Regex
 from tests.unit.importers.test_trinity_meaning import at, entry, imported
 
 TASKS, ENGINE = "buffer.explorer_input.taskset", "explorer.rollout_model"

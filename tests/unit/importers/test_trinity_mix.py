@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from roll.cli import main
-from roll.commands import main as roll
+from roll.commands.run import main
+from roll.commands.table import main as roll
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported
 from roll.importers.given import read

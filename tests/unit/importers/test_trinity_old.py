@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from roll.commands import main as roll
+from roll.commands.table import main as roll
 from roll.importers.command import imported_from
 from roll.importers.given import read
 from tests.unit.importers.test_import import entry

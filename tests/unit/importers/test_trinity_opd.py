@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from roll.cli import main
-from roll.commands import main as roll
+from roll.commands.run import main
+from roll.commands.table import main as roll
 from roll.importers.command import imported_from
 from roll.importers.given import read
 

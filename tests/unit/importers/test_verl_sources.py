@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from roll.cli import main
-from roll.commands import main as roll
+from roll.commands.run import main
+from roll.commands.table import main as roll
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported
 from roll.importers.given import read
-from roll.importers.verl_sources import DOMAINS, domain_of
+from roll.importers.verl.reward_sources import DOMAINS, domain_of
 from tests.unit.importers.test_import import entry
 from tests.unit.importers.test_verl_meaning import GRPO, at
 

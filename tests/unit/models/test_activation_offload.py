@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from roll.configs.model import ModelArgs
-from roll.models.activation_offload import LEAST_ELEMENTS, ActivationOffload, _OfWeight, _OnHost, _Packed
+from roll.configs.sections.model import ModelArgs
+from roll.models.execution import LEAST_ELEMENTS, ActivationOffload, _OfWeight, _OnHost, _Packed
 from roll.models.loading import load_policy
 
 

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from roll.errors import StrategyError
-from roll.models.dcp_files import PlainReader
+from roll.models.weight_files import PlainReader
 
 
 class Touch:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from roll.configs.model import FusedKernelOptions
+from roll.configs.sections.model import FusedKernelOptions
 from roll.errors import StrategyError
 from roll.models import head_kernels
 from roll.models.head_scores import Ask, HeadScores, Product, Teacher, head_scores

@@ -24,11 +24,11 @@ from transformers import (
     RecurrentGemmaConfig,
 )
 
-from roll.configs.model import ModelArgs
+from roll.configs.sections.model import ModelArgs
 from roll.errors import StrategyError
 from roll.models.hf import TokenValueModel
 from roll.models.loading import LoadedModel, load_critic, load_policy, write_hf_model
-from roll.models.prediction_heads import is_of_prediction_head
+from roll.models.mtp_heads import is_of_prediction_head
 
 
 def model_args(model_dir: Path, **options: object) -> ModelArgs:

@@ -6,11 +6,11 @@ from types import ModuleType
 
 import pytest
 
-from roll.configs.model import ModelArgs
+from roll.configs.sections.model import ModelArgs
 from roll.errors import ConfigError
 from roll.models.hub import local_model
 from roll.models.tokenizer import tokenizer_of
-from roll.pipeline.start.preflight import machine_report
+from roll.run.start.preflight import machine_report
 from tests.helpers.configs import config
 
 ON_MODELSCOPE = {"model_download_type": "modelscope", "pretrain": "Owner/Model"}
@@ -79,7 +79,7 @@ def test_an_id_that_is_not_there_says_so(hub: list[str]) -> None:
 
 def test_without_the_package_the_run_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "modelscope", None)
-    monkeypatch.setattr("roll.pipeline.start.preflight.is_installed", lambda module: module != "modelscope")
+    monkeypatch.setattr("roll.run.start.preflight.is_installed", lambda module: module != "modelscope")
     said = "model_download_type: MODELSCOPE needs the package modelscope, which"
     report = machine_report(config(ON_MODELSCOPE))
     assert [p.text for p in report.problems if "modelscope" in p.text] == [

@@ -6,10 +6,10 @@ from typing import Any
 import huggingface_hub
 import pytest
 
-from roll.distributed.executor import run_clusters
-from roll.distributed.executor.run_clusters import RunClusters
+from roll.distributed.executor import clusters as run_clusters
+from roll.distributed.executor.clusters import RunClusters
 from roll.errors import ConfigError
-from roll.models.hub_models import fetch_models, with_directories
+from roll.models.hub import fetch_models, with_directories
 from tests.helpers.configs import config
 
 

@@ -11,11 +11,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from roll.algorithms.distillation import Distillation
 from roll.algorithms.divergence import Divergence
-from roll.configs.distillation import KdObjective
+from roll.configs.sections.distillation import KdObjective
 from roll.errors import StrategyError
 from roll.models.head_scores import Product
 from roll.models.head_tiles import Bend, wide
-from roll.models.lessons import (
+from roll.models.teacher_targets import (
     Lesson,
     Study,
     TeacherHead,

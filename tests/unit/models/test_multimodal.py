@@ -7,7 +7,7 @@ import pytest
 import transformers
 from transformers.models.auto import modeling_auto
 
-from roll.configs.roles import Head
+from roll.configs.tables.roles import Head
 from roll.models.multimodal import loads, note, refusal, refused, senses, sounds_like_one
 
 TEXT = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2, "vocab_size": 64}

@@ -24,21 +24,21 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from roll.configs.model import ModelArgs
-from roll.configs.roles import Head
+from roll.configs.sections.model import ModelArgs
+from roll.configs.tables.roles import Head
 from roll.errors import StrategyError
 from roll.models.hf import SequenceModel
 from roll.models.loading import LoadedModel, load_model
-from roll.models.pack import Pack
-from roll.models.pack_check import check_packs
-from roll.models.packed_attention import (
+from roll.models.sequence_ranks import SequenceRanks
+from roll.models.sequences.pack import Pack
+from roll.models.sequences.pack_check import check_packs
+from roll.models.sequences.packed_attention import (
     PACKED_ATTENTION,
     _some_heads,
     packed_attention,
     reach,
     use_packed_attention,
 )
-from roll.models.sequence_ranks import SequenceRanks
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 64,

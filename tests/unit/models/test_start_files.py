@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from roll.configs.model import ModelArgs
+from roll.configs.sections.model import ModelArgs
 from roll.models.loading import load_policy, write_hf_model
 from roll.models.megatron.hf_files import write_model
 from roll.models.start_files import start_files

@@ -9,7 +9,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from roll.configs.model import ModelArgs
+from roll.configs.sections.model import ModelArgs
 from roll.errors import ConfigError
 from roll.models.tokenizer import EngineTokenizer, load_tokenizer
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from roll.models import tree_attention as subject
-from roll.models.tree_attention import tree_attention
+from roll.models.sequences import tree_attention as subject
+from roll.models.sequences.tree_attention import tree_attention
 from roll.types.forest import Forest, forest_of
 from tests.unit.types.test_forest import Rows, random_rows
 

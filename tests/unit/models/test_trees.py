@@ -11,12 +11,12 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, Qwen2Config
 
 from roll.errors import StrategyError
-from roll.models.layout import Padded, RowLayout, computed
 from roll.models.loading import LoadedModel
-from roll.models.pack import Pack
-from roll.models.pack_check import check_packs, check_trees
-from roll.models.packed_attention import use_packed_attention
-from roll.models.tree import Tree, asked_once, rows_at, tree_or_pack
+from roll.models.sequences.layout import Padded, RowLayout, computed
+from roll.models.sequences.pack import Pack
+from roll.models.sequences.pack_check import check_packs, check_trees
+from roll.models.sequences.packed_attention import use_packed_attention
+from roll.models.sequences.tree import Tree, asked_once, rows_at, tree_or_pack
 from tests.unit.models.test_packs import CPU, SHAPE, TAKEN, gradients, loaded, saved
 
 # A group with one prompt, an equal answer twice and one that was cut at once; an episode's turns, each the beginning of

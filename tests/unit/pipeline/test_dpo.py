@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roll.configs.batching import batching_problems
-from roll.configs.model import ModelArgs
+from roll.configs.checks.batching import batching_problems
+from roll.configs.sections.model import ModelArgs
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.errors import StrategyError
 from roll.pipeline.dpo.dpo_checks import dpo_problems, dpo_warnings
 from roll.pipeline.dpo.dpo_config import DPOConfig, dpo_plan, dpo_rows
-from roll.pipeline.dpo.kept_scores import KeptLogProbs, name_of
+from roll.pipeline.dpo.dpo_loss import KeptLogProbs, name_of
 from roll.types.batch import Rows
 
 LORA = {"model_args": {"lora_target": "all-linear"}}

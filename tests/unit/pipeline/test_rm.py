@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roll.configs.model import ModelArgs
+from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies.table import STRATEGIES
 from roll.errors import StrategyError
 from roll.models.loading import load_model
 from roll.pipeline.rm.rm_config import REWARD_TRAIN, RMConfig
 from roll.pipeline.rm.rm_pipeline import read_at_the_end
 from roll.pipeline.rows.row_config import row_plan
-from roll.pipeline.start.preflight import machine_report
+from roll.run.start.preflight import machine_report
 from roll.types.batch import PairRows, Rows
 from roll.utils.secrets import is_secret_key
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from roll.pipeline.tracking.local import write_metrics
 from roll.report.command import run
 from roll.report.run_files import earlier_starts, read_run
+from roll.run.tracking.local import write_metrics
 
 
 def test_metrics_that_were_put_aside_are_runs_of_the_report(tmp_path: Path) -> None:

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from roll.commands import main
-from roll.pipeline.base_pipeline import VIEW
-from roll.pipeline.records.recorder import RolloutRecord, RolloutRecorder
-from roll.pipeline.records.restarts import Restart
-from roll.pipeline.records.run_record import RUN_FILE, RunRecord
-from roll.pipeline.records.token_records import TokenLogProbs
-from roll.pipeline.tracking.local import write_metrics
+from roll.commands.table import main
+from roll.rl.pipeline import VIEW
+from roll.rl.records.recorder import RolloutRecord, RolloutRecorder
+from roll.rl.records.token_records import TokenLogProbs
+from roll.run.records.restarts import Restart
+from roll.run.records.run_record import RUN_FILE, RunRecord
+from roll.run.tracking.local import write_metrics
 from roll.types.rollout import Turn
 from tests.helpers.configs import config
-from tests.unit.pipeline.rollouts.test_filtered_step import group
+from tests.unit.rl.rollouts.test_filtered_step import group
 
 EVIL = '</pre><script>alert("x")</script><img src=x onerror=alert(1)>\u202e\x1b[2J'
 VISIBLE_EVIL = EVIL.replace("\u202e", "\\u202e").replace("\x1b", "\\x1b")

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from roll.pipeline.records.recorder import RolloutRecorder
-from roll.pipeline.records.replay import RecordedTokens
-from roll.pipeline.records.token_records import TokenLogProbs
 from roll.report.run_files import read_run
 from roll.report.samples import SampleReader, coloured_tokens, spread
 from roll.report.settings_diff import ABSENT, differing, flat
+from roll.rl.records.recorder import RolloutRecorder
+from roll.rl.records.token_records import TokenLogProbs
+from roll.run.records.replay import RecordedTokens
 from tests.unit.report.test_report import record, write_run
 
 

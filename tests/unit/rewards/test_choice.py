@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from roll.configs.load.aliases import ROLL_REWARDS
-from roll.pipeline.rlvr.reward_worker import RewardWorker
-from roll.pipeline.rlvr.rewards.base import RewardInput
-from roll.pipeline.rlvr.rewards.builtins import RewardType
-from roll.pipeline.rlvr.rewards.choice import CrossThinkQA, MultipleChoice
+from roll.rewards.base import RewardInput
+from roll.rewards.builtins import RewardType
+from roll.rewards.choice import CrossThinkQA, MultipleChoice
+from roll.rewards.worker import RewardWorker
 from tests.helpers.configs import config, problems
 
 CITIES = ["Paris", "London", "Rome", "Berlin"]

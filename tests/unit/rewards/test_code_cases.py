@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from roll.pipeline.rlvr.rewards.code.cases import BadCases, CallCase, Cases, StdinCase, problem_of, read_cases
+from roll.rewards.code.cases import BadCases, CallCase, Cases, StdinCase, problem_of, read_cases
 
 
 def row(cases: Any, case_type: str | None = None, function: str | None = None) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from roll.pipeline.rlvr.rewards.code.calls import as_json
-from roll.pipeline.rlvr.rewards.code.compare import same_output, same_value
+from roll.rewards.code.calls import as_json
+from roll.rewards.code.compare import same_output, same_value
 
 
 @pytest.mark.parametrize(

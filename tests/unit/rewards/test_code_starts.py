@@ -2,8 +2,8 @@
 
 import pytest
 
-from roll.pipeline.rlvr.rewards.code.starts import Starts
-from roll.pipeline.rlvr.rewards.code.verdict import Tally
+from roll.rewards.code.starts import Starts
+from roll.rewards.code.verdict import Tally
 from roll.utils.sandbox.process import SandboxError
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from roll.pipeline.rlvr.rewards.code.suite_problems import problem_of_suite
-from roll.pipeline.rlvr.rewards.code.suites import read_suite
+from roll.rewards.code.suite_problems import problem_of_suite
+from roll.rewards.code.suites import read_suite
 
 FIXTURE = "import pytest\n@pytest.fixture\ndef data(): return 1\n"
 

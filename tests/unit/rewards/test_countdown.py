@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from roll.pipeline.rlvr.rewards.base import RewardInput
-from roll.pipeline.rlvr.rewards.countdown import Countdown, problem_of
+from roll.rewards.base import RewardInput
+from roll.rewards.countdown import Countdown, problem_of
 
 TASK = {"target": 16, "numbers": [3, 5, 2]}
 

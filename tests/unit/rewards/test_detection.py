@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from roll.pipeline.rlvr.rewards.base import RewardInput
-from roll.pipeline.rlvr.rewards.detection import Box, Detection, boxes_in, intersection_over_union, matches
+from roll.rewards.base import RewardInput
+from roll.rewards.detection import Box, Detection, boxes_in, intersection_over_union, matches
 
 CAT, DOG = {"bbox_2d": [0, 0, 10, 10], "label": "cat"}, {"bbox_2d": [20, 20, 30, 30], "label": "dog"}
 TRUTH = [CAT, DOG]

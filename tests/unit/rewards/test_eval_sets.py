@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter, request_seed
-from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
-from roll.pipeline.validation import Validation, ValidationSet
+from roll.rewards.base import RewardInput, RewardOutcome
+from roll.rl.validation import Validation, ValidationSet
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams, Task
 from tests.helpers.configs import config, problems
 

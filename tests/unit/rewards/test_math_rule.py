@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roll.configs.data import DataArgs
+from roll.configs.sections.data import DataArgs
 from roll.datasets.loader import Row
 from roll.datasets.rows import Domain, RowReader
 from roll.errors import ConfigError
-from roll.pipeline.rlvr.reward_config import RewardConfig
-from roll.pipeline.rlvr.rewards.base import RewardInput
-from roll.pipeline.rlvr.rewards.math_rule import MathRule
-from roll.pipeline.rlvr.rewards.table import row_checks
-from roll.utils.math_equal import MathEqual, is_huge, reference
+from roll.rewards.base import RewardInput
+from roll.rewards.config import RewardConfig
+from roll.rewards.math_rule import MathRule
+from roll.rewards.table import row_checks
+from roll.utils.answers.math_equal import MathEqual, is_huge, reference
 from tests.unit.rewards.math_pairs import FORMS, KEPT, MENDED, ROWS, WRITTEN
 from tests.unit.utils.prose_sentences import PAID
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from roll.pipeline.rlvr.reward_config import RewardConfig
-from roll.pipeline.rlvr.reward_worker import RewardWorker
-from roll.pipeline.rlvr.rewards.base import REQUIRED, RewardInput
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.rewards.base import REQUIRED, RewardInput
+from roll.rewards.config import RewardConfig
+from roll.rewards.worker import RewardWorker
 from roll.utils.imports import resolve
 from tests.helpers.pages import importable, snippets
 from tests.helpers.rewards import preflight

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roll.pipeline.rlvr.rewards.base import RewardInput
-from roll.pipeline.rlvr.rewards.penalties import LongWord, Overlong, Repetition, ShortResponse
+from roll.rewards.base import RewardInput
+from roll.rewards.penalties import LongWord, Overlong, Repetition, ShortResponse
 
 
 def answer(text: str = "", tokens: int = 0) -> RewardInput:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from roll.distributed.executor.step_rows import texts_of
-from roll.pipeline.records.recorder import rollout_records
 from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter, request_seed
-from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
+from roll.rewards.base import RewardInput, RewardOutcome
+from roll.rl.records.recorder import rollout_records
 from roll.types.rollout import (
     Answered,
     FinishReason,

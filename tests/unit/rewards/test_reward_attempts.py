@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from roll.errors import WorkerError
-from roll.pipeline.rlvr import reward_attempts
-from roll.pipeline.rlvr.reward_attempts import Attempts, may_pass
-from roll.pipeline.rlvr.reward_config import RewardConfig
-from roll.pipeline.rlvr.reward_service import RewardPools
-from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
+from roll.rewards import reward_attempts
+from roll.rewards.base import RewardInput, RewardOutcome
+from roll.rewards.config import RewardConfig
+from roll.rewards.reward_attempts import Attempts, may_pass
+from roll.rewards.service import RewardPools
 
 
 @pytest.fixture(autouse=True)

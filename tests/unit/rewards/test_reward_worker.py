@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from roll.errors import RewardError
-from roll.pipeline.rlvr.reward_config import RewardConfig
-from roll.pipeline.rlvr.reward_worker import RewardWorker
-from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome, requires
-from roll.pipeline.rlvr.rewards.table import data_domains
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.rewards.base import RewardInput, RewardOutcome, requires
+from roll.rewards.config import RewardConfig
+from roll.rewards.table import data_domains
+from roll.rewards.worker import RewardWorker
 from tests.helpers.rewards import preflight
 
 USER = "user_rewards"
@@ -117,7 +117,7 @@ def test_what_is_beside_a_score_may_be_nothing_and_else_fails_its_own_answer() -
 
 
 def test_numpy_scalars_are_scores_and_arrays_are_not() -> None:
-    from roll.pipeline.rlvr.rewards.base import finite
+    from roll.rewards.base import finite
 
     assert finite(np.float32(0.5)) == 0.5 and finite(np.array(2)) == 2
     assert finite(np.array([2.0])) is None and finite(np.nan) is None
@@ -282,7 +282,7 @@ def test_preflight_is_content_with_good_rewards_and_does_not_import_math_verify(
     }
     assert preflight(RLVRConfig.model_construct(rewards=good)) == []
     code = (
-        "import sys; from roll.pipeline.rlvr.rewards.table import *; "
+        "import sys; from roll.rewards.table import *; "
         "assert not list(code_problems(RLVRConfig.model_construct(rewards={'m': RewardConfig(reward='math_rule')}))); "
         "print([m for m in ('torch', 'sympy', 'math_verify', 'ray') if m in sys.modules])"
     )

@@ -8,12 +8,12 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from roll.datasets.encoding import decoder
-from roll.pipeline.rlvr.reward_config import RewardConfig
-from roll.pipeline.rlvr.reward_worker import RewardWorker
-from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult
-from roll.pipeline.rlvr.rewards.code.extract import code_in
-from roll.pipeline.rlvr.rewards.exact_match import Regex
-from roll.pipeline.rlvr.rewards.penalties import LongWord, Repetition
+from roll.rewards.base import RewardInput, RewardResult
+from roll.rewards.code.extract import code_in
+from roll.rewards.config import RewardConfig
+from roll.rewards.penalties import LongWord, Repetition
+from roll.rewards.texts import Regex
+from roll.rewards.worker import RewardWorker
 
 HARMONY = ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>")
 PAIRS = [

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from roll.pipeline.rlvr.reward_config import RewardConfig
-from roll.pipeline.rlvr.rewards.base import RewardInput
-from roll.pipeline.rlvr.rewards.table import build_reward, code_problems
-from roll.pipeline.rlvr.rewards.trinity import TrinityReward
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.rewards.base import RewardInput
+from roll.rewards.config import RewardConfig
+from roll.rewards.table import build_reward, code_problems
+from roll.rewards.trinity import TrinityReward
 
 HERE = "tests.unit.rewards.test_trinity_reward"
 SAMPLE = RewardInput("what is 2 + 2?", "<think>x</think>4", ground_truth="4")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult
-from roll.pipeline.rlvr.rewards.verl_function import VerlFunction
+from roll.rewards.base import RewardInput, RewardResult
+from roll.rewards.verl_function import VerlFunction
 
 WHOLE = """
 def compute_score(data_source, solution_str, ground_truth, extra_info=None, scale=1):

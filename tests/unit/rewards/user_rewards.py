@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult, takes_batch
+from roll.rewards.base import RewardInput, RewardResult, takes_batch
 
 NOT_A_REWARD = 5
 

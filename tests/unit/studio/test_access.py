@@ -15,8 +15,8 @@ from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocket
 
 from roll.errors import ConfigError
-from roll.studio.access import Gate
 from roll.studio.command import TOKEN_VARIABLE, Place, run, token_of
+from roll.studio.server import Gate
 
 TOKEN = "a-token-of-some-length"
 PATHS = ("/", "/run/0123", "/_nicegui/3.18.0/static/nicegui.js", "/data/rollouts", "/report/0123")

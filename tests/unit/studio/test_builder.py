@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from roll.errors import ConfigError
-from roll.pipeline.spec import PIPELINES
+from roll.run.spec import PIPELINES
 from roll.studio.drafts import examples, imported, kind_of_text
 from roll.studio.form import MOST_USED, form_of
 from roll.studio.launch import directory_for

@@ -20,7 +20,7 @@ pytest.importorskip("nicegui", reason="NiceGUI is not installed: the extra studi
 from nicegui.testing import User
 from nicegui.testing.general import nicegui_reset_globals, prepare_simulation
 
-from roll.report.page import Page
+from roll.report.command import Page
 from roll.report.run_files import RunFiles
 from roll.studio.drafts import Draft
 from roll.studio.pages import builder, report, run

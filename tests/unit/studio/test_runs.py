@@ -8,11 +8,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from roll.pipeline.records.run_record import RunStart
-from roll.pipeline.tracking.local import write_metrics
+from roll.run.records.run_record import RunStart
+from roll.run.tracking.local import write_metrics
 from roll.studio.appended import AppendedLines
-from roll.studio.charts import line_options, phase_options
 from roll.studio.live_run import LiveRun
+from roll.studio.pages.charts import line_options, phase_options
 from roll.studio.run_list import RunList, key_of
 from roll.studio.states import process_of, state_of
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
-from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.run_plan import TrainPlan
-from roll.configs.strategies.deepspeed_config import KNOWN_KEYS
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.strategies.deepspeed import KNOWN_KEYS
 from roll.configs.strategies.megatron_config import PASSED_ON
 from roll.configs.strategies.table import spec_of
 from roll.configs.strategies.trainer_kinds import DEEPSPEED_KINDS, MEGATRON_KINDS

@@ -10,15 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.types.group_codec import (
-    RecordedGroup,
-    decode,
-    encode,
-    files_of,
-    joined,
-    load_groups,
-    save_groups,
-)
+from roll.types.group_codec import RecordedGroup, decode, encode, files_of, joined, load_groups, save_groups
 from roll.types.rollout import LocalRow, Trajectory, Turn
 
 NUMBERS = st.floats(width=32, allow_infinity=False)

@@ -11,18 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roll.distributed.scheduler.begun_answers import rows_of
 from roll.distributed.scheduler.numbered_tasks import NumberedTasks
 from roll.distributed.scheduler.rollout_core import CoreState, SavedGroup
-from roll.distributed.scheduler.saved_groups import read_state, write_state
-from roll.pipeline.experience.buffer import Buffer
-from roll.pipeline.experience.directory import DirectoryBuffer
-from roll.pipeline.experience.rows import FORMS, Experience
-from roll.pipeline.experience.sql import SqlBuffer, SqliteDatabase
-from roll.pipeline.records.rollout_files import read_groups, write_groups
+from roll.distributed.scheduler.saved_groups import read_state, rows_of, write_state
+from roll.rl.experience.buffer import Buffer
+from roll.rl.experience.directory import DirectoryBuffer
+from roll.rl.experience.rows import FORMS, Experience
+from roll.rl.experience.sql import SqlBuffer, SqliteDatabase
 from roll.types.group_codec import RecordedGroup
 from roll.types.rollout import BegunRequest, Generation, Task, TrajectoryGroup
-from tests.unit.pipeline.experience.made import experience, told
+from roll.types.rollout_files import read_groups, write_groups
+from tests.unit.rl.experience.made import experience, told
 
 BEFORE = Path(__file__).parent / "written_before"
 BUFFERS: Mapping[str, Callable[[Path], Buffer]] = {

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult
-from roll.pipeline.rlvr.rewards.exact_match import ExactMatch, Regex
-from roll.utils.answers import boxed_answer, final_answer, has_open_box, last_boxed
-from roll.utils.prose import answer_in_prose
+from roll.rewards.base import RewardInput, RewardResult
+from roll.rewards.texts import ExactMatch, Regex
+from roll.utils.answers.final_answer import boxed_answer, final_answer, has_open_box, last_boxed
+from roll.utils.answers.prose import answer_in_prose
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from roll.utils.math_equal import MathEqual
-from roll.utils.math_process import MathProcesses
+from roll.utils.answers.math_equal import MathEqual
+from roll.utils.answers.processes import MathProcesses
 
 SLOW = r"\sum_{i=1}^{10^9} \sin(i)"
 HOUR_S = 3600.0

@@ -4,8 +4,8 @@ import pickle
 
 import numpy as np
 
+from roll.distributed.executor.pools.packed import packed
 from roll.types.rollout import GenerationRequest, SamplingParams
-from roll.utils.packed import packed
 
 
 def test_a_packed_value_arrives_as_itself() -> None:

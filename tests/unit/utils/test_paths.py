@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.utils.paths import look_at
+from roll.utils.files import look_at
 from tests.helpers.paths import hide
 
 

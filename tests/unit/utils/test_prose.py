@@ -2,7 +2,7 @@
 
 import pytest
 
-from roll.utils.prose import answer_in_prose
+from roll.utils.answers.prose import answer_in_prose
 from tests.unit.utils.prose_sentences import SENTENCES
 
 

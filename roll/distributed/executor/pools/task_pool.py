@@ -14,6 +14,7 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 
 from roll.configs.plan.layout import RolePlace
+from roll.distributed.executor.pools.packed import packed
 from roll.distributed.executor.processes.cleaner import kill_marked
 from roll.distributed.executor.processes.cluster import Calls, actor_options, death_of
 from roll.distributed.executor.processes.environment import rank_environment
@@ -25,7 +26,6 @@ from roll.distributed.strategy.base import State
 from roll.errors import WorkerError, describe
 from roll.utils.background import BackgroundTasks
 from roll.utils.meter import IDLE, Look, Meter
-from roll.utils.packed import packed
 from roll.utils.script_code import script_code
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from roll.distributed.executor.rollout.continuation import Continuation
+from roll.distributed.executor.rollout.answers import Continuation
 from roll.distributed.executor.rollout.engine_router import EngineRouter
 from roll.errors import RollError
 from roll.types.rollout import Generation, GenerationRequest

@@ -12,16 +12,16 @@ from typing import Any, ClassVar, TypeVar
 import ray
 from ray.exceptions import RayActorError
 
+from roll.distributed.executor.pools.packed import packed
 from roll.distributed.executor.processes.cluster import WorkerHandles, death_of
 from roll.distributed.executor.processes.failures import Failure, worker_error
-from roll.distributed.executor.rollout.continuation import Continuation
+from roll.distributed.executor.rollout.answers import Continuation
 from roll.distributed.executor.rollout.cut_answers import CutAnswers
 from roll.distributed.executor.rollout.engine_choice import Asked, EngineChoice, Replica
 from roll.distributed.executor.rollout.finished_requests import FinishedRequests
 from roll.errors import RollError, StrategyError, WorkerError, describe
 from roll.types.rollout import Answered, BegunRequest, Generation, GenerationRequest
 from roll.utils.background import BackgroundTasks, start
-from roll.utils.packed import packed
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

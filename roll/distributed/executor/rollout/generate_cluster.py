@@ -8,7 +8,7 @@ from roll.distributed.executor.placement import Claim
 from roll.distributed.executor.processes.cluster import Calls, Cluster
 from roll.distributed.executor.processes.resource_manager import devices_of
 from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS, EngineClient
-from roll.distributed.executor.rollout.engine_recovery import EngineRecovery
+from roll.distributed.executor.rollout.engines import EngineRecovery
 from roll.distributed.strategy.base import State
 from roll.errors import RollError, WorkerError, describe
 from roll.types.rollout import GenerationRequest

@@ -11,9 +11,9 @@ from functools import cached_property, partial
 from roll.datasets.encoding import Decode, decoder
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.rollout.answer_slots import AnswerSlots
-from roll.distributed.executor.rollout.continuation import NOTHING, joined, names_of, rest_of
+from roll.distributed.executor.rollout.answers import NOTHING, joined, names_of, rest_of
 from roll.distributed.executor.rollout.engine_life import EngineLife
-from roll.distributed.executor.rollout.engine_meter import EngineMeter
+from roll.distributed.executor.rollout.engine_load import EngineMeter
 from roll.distributed.executor.rollout.finished_requests import Finished, FinishedRequests, Gone, is_large, store
 from roll.distributed.executor.rollout.mailbox import Early, Mailbox
 from roll.distributed.executor.worker import build_strategy

@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.run_plan import TrainPlan
-from roll.configs.strategies.deepspeed_config import DeepSpeedFacts, complete_deepspeed_config, zero_stage
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.strategies.deepspeed import DeepSpeedFacts, complete_deepspeed_config, zero_stage
 from roll.errors import StrategyError
 
 PARTITIONED_WEIGHTS = 3  # the ZeRO stage from which parameters are no longer whole on a rank

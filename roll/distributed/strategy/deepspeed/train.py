@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from roll.algorithms.loss import Loss
-from roll.algorithms.router_balance import with_balance
-from roll.configs.cluster import WorkerConfig
+from roll.algorithms.moe_aux_loss import with_balance
 from roll.configs.plan.run_plan import TrainPlan
+from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
 from roll.distributed.strategy.data_parallel import RankGroups, RowShare, all_reduce
 from roll.distributed.strategy.deepspeed.config import training_config

@@ -16,7 +16,7 @@ from roll.distributed.strategy.fsdp2.update import Updater
 from roll.distributed.strategy.optimizer import go_on_after
 from roll.distributed.strategy.random_state import random_state, random_state_file, set_random_state
 from roll.distributed.strategy.saved_facts import SavedFacts
-from roll.models.dcp_files import OneByOne, PlainReader
+from roll.models.weight_files import OneByOne, PlainReader
 
 _FOLDER = "shards"
 _MOMENTS, _MOMENTUM, _STEPS, _UPDATES = ("exp_avg", "exp_avg_sq"), "momentum_buffer", "step", "updates_done"

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from roll.configs.model import ModelArgs
-from roll.configs.roles import Head
+from roll.configs.sections.model import ModelArgs
+from roll.configs.tables.roles import Head
 from roll.distributed.strategy.fsdp2.meshes import own_part
 from roll.errors import StrategyError
 from roll.models.loading import DTYPES, LoadedModel, load_model

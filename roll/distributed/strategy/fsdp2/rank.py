@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from roll.configs.cluster import WorkerConfig
+from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.fsdp2 import Fsdp2Settings
 from roll.distributed.strategy.base import RankContext
 from roll.distributed.strategy.fsdp2.loading import load_shards

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 import torch
 from torch import nn
 
-from roll.configs.cluster import WorkerConfig
+from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, State
 from roll.distributed.strategy.data_parallel import RankGroups, RowShare, evened_out
 from roll.distributed.strategy.fsdp2.meshes import whole_weight

@@ -10,9 +10,9 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 
 from roll.algorithms.loss import Loss
-from roll.algorithms.router_balance import with_balance
-from roll.configs.cluster import WorkerConfig
+from roll.algorithms.moe_aux_loss import with_balance
 from roll.configs.plan.run_plan import TrainPlan
+from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
 from roll.distributed.strategy.data_parallel import RankGroups, RowShare, all_reduce, evened_out
 from roll.distributed.strategy.fsdp2 import checkpoint

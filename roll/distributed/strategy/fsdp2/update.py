@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
 from roll.configs.plan.run_plan import TrainPlan
-from roll.configs.training import TrainingArgs
+from roll.configs.sections.training import TrainingArgs
 from roll.distributed.strategy.data_parallel import all_reduce
 from roll.distributed.strategy.fsdp2.meshes import tensor_placement
 from roll.distributed.strategy.fsdp2.rank import Fsdp2Rank, local

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
-from roll.configs.cluster import WorkerConfig
 from roll.configs.limits import LARGEST
 from roll.configs.problems import Problem, nearest
+from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.spec import Choice
 from roll.utils.text import show
 

@@ -7,7 +7,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import sdpa_mask
 
-from roll.models.attention import OTHER_FORMS, whole_sdpa
+from roll.models.sequences.attention import OTHER_FORMS, whole_sdpa
 
 DECODE_ATTENTION = "roll_decode"
 

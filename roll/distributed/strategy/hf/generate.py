@@ -23,7 +23,7 @@ from roll.models.tokenizer import tokenizer_of
 from roll.types.rollout import Answered, Generation, GenerationRequest
 
 if TYPE_CHECKING:
-    from roll.configs.cluster import WorkerConfig
+    from roll.configs.sections.cluster import WorkerConfig
 
 T = TypeVar("T")
 

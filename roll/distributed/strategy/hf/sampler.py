@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from roll.distributed.strategy.hf.decoder import Decoder
-from roll.distributed.strategy.hf.kv_cache import BatchCache, Part, assemble
+from roll.distributed.strategy.hf.decoder import BatchCache, Decoder, Part, assemble
 from roll.distributed.strategy.hf.sample_table import IDLE_SLOT, SampleTable
 from roll.distributed.strategy.hf.sampling import Knobs, UniformStreams, draw_tokens
 from roll.distributed.strategy.request_checks import check_request

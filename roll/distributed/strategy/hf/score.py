@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from roll.configs.cluster import WorkerConfig
+from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, State
 from roll.distributed.strategy.host_copies import HostCopies, tensors_of
 from roll.distributed.strategy.model_score import ModelScoreStrategy

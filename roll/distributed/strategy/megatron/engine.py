@@ -13,17 +13,16 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
 from transformers import PretrainedConfig
 
-from roll.distributed.strategy.megatron.answers import answer
+from roll.distributed.strategy.megatron.last_stage import answer
 from roll.distributed.strategy.megatron.rank import MegatronRank
 from roll.errors import StrategyError
 from roll.models.loading import DTYPES, model_config
 from roll.models.megatron.config import Numbers, check_sizes, shapes_of, transformer_config
-from roll.models.megatron.family import EMBEDDING, HEAD, WeightMap, family_of
+from roll.models.megatron.family import EMBEDDING, HEAD, Shapes, WeightMap, family_of
 from roll.models.megatron.hf_files import HfReader
 from roll.models.megatron.lora import Base, MegatronAdapters
 from roll.models.megatron.model import Blueprint, TokenModel, build_chunks, embeddings_of_pipeline
-from roll.models.megatron.prediction_head import HeadPlan
-from roll.models.megatron.rules import Shapes
+from roll.models.megatron.mtp_head import HeadPlan
 from roll.models.megatron.weights import Exporter, global_parameters, load, untied
 
 _SINGLE_EXPERTS = re.compile(r"\.experts\.\d")

@@ -11,7 +11,7 @@ from roll.distributed.strategy.megatron.vocab_parallel import VocabShare, likeli
 from roll.errors import StrategyError
 from roll.models.head_scores import Product
 from roll.models.head_tiles import PLAIN
-from roll.models.lessons import Lesson, divergence, told_likeliest
+from roll.models.teacher_targets import Lesson, divergence, told_likeliest
 
 
 def told_by_shares(hidden: torch.Tensor, weight: torch.Tensor, told: Distillation, share: VocabShare) -> torch.Tensor:

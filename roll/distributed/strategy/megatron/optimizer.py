@@ -19,8 +19,8 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
 
 from roll.configs.plan.run_plan import TrainPlan
+from roll.configs.sections.training import TrainingArgs
 from roll.configs.strategies.megatron_config import MegatronSettings
-from roll.configs.training import TrainingArgs
 from roll.distributed.strategy.optimizer import learning_rate_factor, not_finite
 from roll.platforms.cpu_stand_ins.megatron import cuda_type_names
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from roll.configs.cluster import WorkerConfig
+from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.megatron_checks import cpu_problems, megatron_problems, missing_packages, ranks_problems
 from roll.configs.strategies.megatron_config import MegatronSettings, split_settings
 from roll.distributed.strategy.base import RankContext

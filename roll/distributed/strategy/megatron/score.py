@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from roll.algorithms.distillation import Distillation
-from roll.configs.cluster import WorkerConfig
+from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, ScoreStrategy, State
 from roll.distributed.strategy.host_copies import HostCopies, tensors_of
 from roll.distributed.strategy.megatron.rank import MegatronRank

@@ -10,16 +10,16 @@ import torch
 
 from roll.algorithms.distillation import Distillation
 from roll.algorithms.loss import Loss
-from roll.algorithms.router_balance import tokens_of_update, tokens_seen
-from roll.configs.cluster import WorkerConfig
+from roll.algorithms.moe_aux_loss import tokens_of_update, tokens_seen
 from roll.configs.plan.run_plan import TrainPlan
+from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
 from roll.distributed.strategy.megatron.rank import MegatronRank
 from roll.distributed.strategy.saved_facts import required_facts
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets
 from roll.distributed.weights.together import with_partners
 from roll.errors import StrategyError
-from roll.models.lessons import Study, TeacherHead
+from roll.models.teacher_targets import Study, TeacherHead
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
 
@@ -144,7 +144,7 @@ class MegatronTrainStrategy(TrainStrategy):
 
     def _sent(self, whole: bool) -> set[str] | None:
         """Names of what engines get, None: all. They have no place for a head for further tokens."""
-        from roll.models.prediction_heads import is_of_prediction_head
+        from roll.models.mtp_heads import is_of_prediction_head
 
         if whole and self.model.head_plan is None:
             return None

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from roll.configs.model import LOGITS_PER_CHUNK_OF_SHARES
+from roll.configs.sections.model import LOGITS_PER_CHUNK_OF_SHARES
 
 
 @dataclass(frozen=True)

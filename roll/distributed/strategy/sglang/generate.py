@@ -30,7 +30,7 @@ from roll.models.tokenizer import EngineTokenizer
 from roll.types.rollout import Generation, GenerationRequest
 
 if TYPE_CHECKING:
-    from roll.configs.cluster import WorkerConfig
+    from roll.configs.sections.cluster import WorkerConfig
     from roll.distributed.strategy.sglang.engine import EngineProcesses
 
 T = TypeVar("T")

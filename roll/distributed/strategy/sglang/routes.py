@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from roll.configs.model import ModelArgs
+from roll.configs.sections.model import ModelArgs
 from roll.errors import StrategyError
 
 
@@ -26,7 +26,7 @@ class ToldRoutes:
     def of(cls, args: ModelArgs) -> ToldRoutes:
         """The routes' shape for the role's model, which is built without weights."""
         from roll.models.loading import load_model
-        from roll.models.router_replay import mixture_layers
+        from roll.models.routers import mixture_layers
 
         model = load_model(args, "lm", empty=True).pretrained
         text = model.config.get_text_config()

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from roll.configs.cluster import WorkerConfig
+    from roll.configs.sections.cluster import WorkerConfig
 
 
 class VllmStrategy(EngineStrategy):
     """One vLLM engine on `num_gpus_per_worker` devices.
 
     Log-probs are of the distribution that was sampled from: with top-k, top-p, min tokens or a repetition penalty
-    that is not the full one (`roll.configs.strategy.narrowing_settings`). Requests in flight across a weight update are
+    that is not the full one (`roll.configs.sections.strategy.narrowing_settings`). Requests in flight across a weight update are
     prefilled again with the new weights when they go on, unless the engine `keeps_kv`; every token says which version
     sampled it. Samples are seeded one by one, so they repeat with the seed; on a GPU only as far as kernels of varying
     batch size round alike.

@@ -5,8 +5,7 @@ from typing import Any
 from transformers import PretrainedConfig
 
 from roll.models.megatron.families import glm4_moe, llama, qwen3_moe
-from roll.models.megatron.family import Family
-from roll.models.megatron.rules import Columns, Rows, Rule, Whole
+from roll.models.megatron.family import Columns, Family, Rows, Rule, Whole
 
 ATTENTION: dict[str, Rule] = {
     "self_attention.linear_q_proj.weight": Rows("self_attn.q_proj.weight"),

@@ -5,8 +5,7 @@ from typing import Any
 from transformers import PretrainedConfig
 
 from roll.models.megatron.families import llama, qwen2
-from roll.models.megatron.family import Family
-from roll.models.megatron.rules import Columns, FusedGateUp, Rule
+from roll.models.megatron.family import Columns, Family, FusedGateUp, Rule
 
 MLP: dict[str, Rule] = {
     "mlp.linear_fc1.weight": FusedGateUp("mlp.gate_up_proj.weight"),

@@ -5,8 +5,7 @@ from typing import Any
 from transformers import PretrainedConfig
 
 from roll.models.megatron.families import glm, llama, qwen2
-from roll.models.megatron.family import Family
-from roll.models.megatron.rules import Rule, Whole
+from roll.models.megatron.family import Family, Rule, Whole
 
 OUTPUT_NORMS: dict[str, Rule] = {
     "post_self_attn_layernorm.weight": Whole("post_self_attn_layernorm.weight"),

@@ -5,8 +5,7 @@ from typing import Any
 from transformers import PretrainedConfig
 
 from roll.models.megatron.families import llama, qwen2, qwen3, qwen3_moe
-from roll.models.megatron.family import Family, expert_settings
-from roll.models.megatron.rules import Columns, GateUp, Rule, Whole
+from roll.models.megatron.family import Columns, Family, GateUp, Rule, Whole, expert_settings
 
 CORRECTION: dict[str, Rule] = {"mlp.router.expert_bias": Whole("mlp.gate.e_score_correction_bias")}
 SHARED_EXPERTS: dict[str, Rule] = {

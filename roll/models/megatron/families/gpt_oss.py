@@ -7,8 +7,7 @@ from megatron.core.fusions.fused_bias_geglu import quick_gelu
 from transformers import PretrainedConfig
 
 from roll.models.megatron.families import llama, qwen2
-from roll.models.megatron.family import Family, expert_settings
-from roll.models.megatron.rules import InputRows, InterleavedGateUp, Rows, Rule, Whole
+from roll.models.megatron.family import Family, InputRows, InterleavedGateUp, Rows, Rule, Whole, expert_settings
 
 ATTENTION: dict[str, Rule] = {
     "self_attention.core_attention.softmax_offset": Rows("self_attn.sinks"),

@@ -4,8 +4,7 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from roll.models.megatron.family import Family
-from roll.models.megatron.rules import Columns, GateUp, QueryKeyValue, Rule, Whole
+from roll.models.megatron.family import Columns, Family, GateUp, QueryKeyValue, Rule, Whole
 
 ATTENTION: dict[str, Rule] = {
     "self_attention.linear_qkv.weight": QueryKeyValue(

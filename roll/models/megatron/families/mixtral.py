@@ -5,8 +5,7 @@ from typing import Any
 from transformers import PretrainedConfig
 
 from roll.models.megatron.families import llama
-from roll.models.megatron.family import Family, expert_settings
-from roll.models.megatron.rules import Columns, GateUp, Rule, Whole
+from roll.models.megatron.family import Columns, Family, GateUp, Rule, Whole, expert_settings
 
 EXPERTS: dict[str, Rule] = {
     "mlp.router.weight": Whole("block_sparse_moe.gate.weight"),

@@ -5,8 +5,7 @@ from typing import Any
 from transformers import PretrainedConfig
 
 from roll.models.megatron.families import llama
-from roll.models.megatron.family import Family
-from roll.models.megatron.rules import QueryKeyValue, Rule
+from roll.models.megatron.family import Family, QueryKeyValue, Rule
 
 BIASES: dict[str, Rule] = {
     "self_attention.linear_qkv.bias": QueryKeyValue(

@@ -5,8 +5,7 @@ from typing import Any
 from transformers import PretrainedConfig
 
 from roll.models.megatron.families import llama, qwen2, qwen3_moe
-from roll.models.megatron.family import Family
-from roll.models.megatron.rules import Columns, GateUp, Rule, Whole
+from roll.models.megatron.family import Columns, Family, GateUp, Rule, Whole
 
 SHARED_EXPERT: dict[str, Rule] = {
     "mlp.shared_experts.linear_fc1.weight": GateUp(

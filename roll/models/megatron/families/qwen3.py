@@ -5,8 +5,7 @@ from typing import Any
 from transformers import PretrainedConfig
 
 from roll.models.megatron.families import llama
-from roll.models.megatron.family import Family
-from roll.models.megatron.rules import Rule, Whole
+from roll.models.megatron.family import Family, Rule, Whole
 
 HEAD_NORMS: dict[str, Rule] = {
     "self_attention.q_layernorm.weight": Whole("self_attn.q_norm.weight"),

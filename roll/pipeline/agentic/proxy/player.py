@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from roll.errors import EnvError
-from roll.pipeline.agentic.env_manager.env_thread import EnvCrash
-from roll.pipeline.agentic.env_manager.episode import Counts, EpisodeJob, EpisodeRules, failed_row
-from roll.pipeline.agentic.env_manager.forms import state_key
+from roll.pipeline.agentic.env_calls import EnvCrash
+from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules, failed_row
+from roll.pipeline.agentic.forms import state_key
 from roll.pipeline.agentic.proxy.endpoint.reward import checked_metrics, checked_reward
 from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
 from roll.pipeline.agentic.proxy.endpoint.session import Session

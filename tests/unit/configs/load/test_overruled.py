@@ -7,7 +7,7 @@ import pytest
 
 from roll.configs.load.loader import load_tree
 from roll.configs.load.overruled import FSDP2_KEYS, Overruled, overruled
-from roll.configs.roles import Role
+from roll.configs.tables.roles import Role
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 
 ROLES: dict[str, Role] = dict(RLVRConfig.role_table)

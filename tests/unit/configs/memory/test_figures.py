@@ -11,9 +11,9 @@ import pytest
 
 from roll.configs.memory.moments import MemoryPlan, Moment, memory_plan
 from roll.configs.memory.parts import GB, Phase, total
-from roll.pipeline.display.memory_report import gather_facts
-from roll.pipeline.spec import PIPELINES
-from roll.pipeline.start.load import load
+from roll.run.spec import PIPELINES
+from roll.run.start.load import load
+from roll.run.start.memory_report import gather_facts
 
 EXAMPLES = Path(__file__).resolve().parents[4] / "examples"
 MODELS = Path(__file__).parent / "models"

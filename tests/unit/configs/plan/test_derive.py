@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from roll.configs.estimators import ESTIMATORS
 from roll.configs.plan.derive import (
     compares_vocabulary,
     compares_within_groups,
@@ -12,6 +11,7 @@ from roll.configs.plan.derive import (
     old_log_probs,
     weighs_importance,
 )
+from roll.configs.tables.estimators import ESTIMATORS
 from tests.helpers.configs import config
 
 

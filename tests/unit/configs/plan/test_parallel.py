@@ -1,6 +1,6 @@
 import pytest
 
-from roll.configs.cluster import WorkerConfig
+from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.megatron import parallel_problems
 
 AT = "reference.strategy_args.strategy_config.expert_model_parallel_size"

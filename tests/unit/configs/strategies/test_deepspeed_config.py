@@ -4,12 +4,7 @@ from typing import Any
 
 import pytest
 
-from roll.configs.strategies.deepspeed_config import (
-    DeepSpeedFacts,
-    complete_deepspeed_config,
-    deepspeed_problems,
-    zero_stage,
-)
+from roll.configs.strategies.deepspeed import DeepSpeedFacts, complete_deepspeed_config, deepspeed_problems, zero_stage
 from tests.helpers.configs import problems
 
 FACTS = DeepSpeedFacts("fp32", micro_batch_size=16, accumulation=2, dp_size=4, max_grad_norm=1.0)

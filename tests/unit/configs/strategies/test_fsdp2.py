@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from roll.configs.cluster import WorkerConfig
-from roll.configs.roles import ROLES
+from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.fsdp2 import Fsdp2Settings, shard_size, warnings
 from roll.configs.strategies.spec import Choice
+from roll.configs.tables.roles import ROLES
 from roll.distributed.strategy.saved_facts import required_facts
 from roll.distributed.strategy.table import strategy_problems
 

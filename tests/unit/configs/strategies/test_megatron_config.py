@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from roll.configs.cluster import WorkerConfig
+from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.megatron_checks import (
     ModelFacts,
     cpu_problems,

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from roll.configs.cluster import WorkerConfig
-from roll.configs.model import ModelArgs
-from roll.configs.roles import ROLES
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies import packing
 from roll.configs.strategies.model_facts import SINKS, TRIED
 from roll.configs.strategies.model_numbers import (
@@ -22,8 +21,9 @@ from roll.configs.strategies.model_numbers import (
 )
 from roll.configs.strategies.spec import Choice
 from roll.configs.strategies.tensor_parallel import PLANNED
+from roll.configs.tables.roles import ROLES
 from roll.models.megatron.family_table import FAMILIES, family_problem
-from roll.pipeline.start.preflight import machine_report, role_strategy_warnings
+from roll.run.start.preflight import machine_report, role_strategy_warnings
 from tests.helpers.configs import config
 
 LONGROPE = {"rope_type": "longrope", "original_max_position_embeddings": 4096}

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from roll.configs.plan.parallel import ParallelSizes, parallel_sizes
-from roll.configs.roles import ROLES
 from roll.configs.strategies.fsdp2 import Fsdp2Settings, model_problems, shard_size
 from roll.configs.strategies.spec import Choice
 from roll.configs.strategies.tensor_parallel import PLANNED
+from roll.configs.tables.roles import ROLES
 from tests.unit.configs.strategies.test_fsdp2 import found, worker
 
 TWO = {"tensor_parallel_size": 2}

@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from roll.configs.training import TrainingArgs
+from roll.configs.sections.training import TrainingArgs
 from roll.distributed.strategy.eight_bit import OfShards
 from roll.distributed.strategy.optimizer import optimizer_of
 

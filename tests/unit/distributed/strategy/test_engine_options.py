@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from roll.configs.cluster import WorkerConfig
+from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.engine_options import ONLINE_FP8, SGLANG, VLLM, Rule, refusals
 from roll.distributed.strategy.sglang import args as sglang_args
 from roll.distributed.strategy.vllm import args as vllm_args

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from roll.configs.training import TrainingArgs
+from roll.configs.sections.training import TrainingArgs
 from roll.distributed.strategy.muon import Muon, orthogonal
 from roll.distributed.strategy.optimizer import optimizer_of
 from roll.models.hf import LogProbHead

@@ -2,7 +2,7 @@ import pytest
 import torch
 from transformers import get_scheduler
 
-from roll.configs.training import TrainingArgs
+from roll.configs.sections.training import TrainingArgs
 from roll.distributed.strategy.optimizer import adamw, learning_rate_factor, parameter_groups, schedule
 
 

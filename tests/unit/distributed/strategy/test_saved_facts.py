@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from roll.configs.cluster import WorkerConfig
-from roll.configs.prediction_heads import HEAD_FACT
+from roll.configs.checks.mtp import HEAD_FACT
+from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.errors import StrategyError
 

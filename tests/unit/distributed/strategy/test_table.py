@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from roll.configs.cluster import WorkerConfig
-from roll.configs.roles import ACTOR_INFER, ACTOR_TRAIN, ROLES
+from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.spec import Choice, Package, StrategySpec
 from roll.configs.strategies.table import STRATEGIES
+from roll.configs.tables.roles import ACTOR_INFER, ACTOR_TRAIN, ROLES
 from roll.distributed.strategy.table import engine_problems, serving, strategy_class_path, strategy_problems
 from tests.helpers.configs import problems
 

@@ -19,12 +19,7 @@ from roll.distributed.weights.bucket import (
     index_bucket,
     write_bucket,
 )
-from roll.distributed.weights.transport import (
-    SHARED_MEMORY_DIRECTORY,
-    SharedSegment,
-    WeightReceiver,
-    write_file_bucket,
-)
+from roll.distributed.weights.transport import SHARED_MEMORY_DIRECTORY, SharedSegment, WeightReceiver, write_file_bucket
 from roll.errors import ResourceError, StrategyError
 
 BUCKET = [

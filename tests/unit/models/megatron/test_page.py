@@ -9,7 +9,7 @@ pytest.importorskip("megatron.core", reason="megatron-core is not installed")
 
 from transformers import PretrainedConfig
 
-from roll.configs.memory.families import FAMILIES
+from roll.configs.tables.families import FAMILIES
 from roll.models.megatron.families import qwen3
 from roll.models.megatron.family import Family
 from roll.utils.imports import resolve
@@ -18,7 +18,7 @@ from tests.helpers.pages import importable, snippets
 
 def test_the_family_of_the_page_is_qwen3(tmp_path: Path) -> None:
     whole_file, line = snippets("adding_a_model.md", "python")
-    table = f"from roll.configs.memory.families import Family, MegatronForm\n\nLINES = {{{line}}}\n"
+    table = f"from roll.configs.tables.families import Family, MegatronForm\n\nLINES = {{{line}}}\n"
     (tmp_path / "shown_family.py").write_text(whole_file)
     (tmp_path / "shown_table.py").write_text(table)
     with importable(tmp_path):

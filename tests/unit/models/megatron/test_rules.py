@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from roll.models.megatron.rules import (
+from roll.models.megatron.family import (
     Columns,
     FusedGateUp,
     GateUp,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from roll.models.megatron.sinks import attend_with_sinks
+from roll.models.megatron.attention import attend_with_sinks
 
 BATCH, HEADS, GROUPS, CHANNELS, SCALE = 2, 4, 2, 6, 0.3
 

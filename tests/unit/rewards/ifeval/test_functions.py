@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from roll.pipeline.rlvr.rewards.base import RewardInput
-from roll.pipeline.rlvr.rewards.ifeval.functions import FUNCTIONS
-from roll.pipeline.rlvr.rewards.ifeval.reward import IFEval
+from roll.rewards.base import RewardInput
+from roll.rewards.ifeval.functions import FUNCTIONS
+from roll.rewards.ifeval.reward import IFEval
 
 CASES: dict[str, list[tuple[dict[str, Any], list[str], list[str]]]] = {  # arguments, who follows, who does not
     "verify_keywords": [({"keyword_list": ["cat", "dog"]}, ["A Cat and a dog"], ["A cat", "nothing"])],

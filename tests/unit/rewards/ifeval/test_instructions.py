@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from roll.pipeline.rlvr.rewards.ifeval.instructions import INSTRUCTIONS
+from roll.rewards.ifeval.instructions import INSTRUCTIONS
 
 CASES: dict[str, list[tuple[str, dict[str, Any], bool]]] = {
     "keywords:existence": [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from roll.pipeline.rlvr.rewards.ifeval.instructions import INSTRUCTIONS
+from roll.rewards.ifeval.instructions import INSTRUCTIONS
 
 pytest.importorskip("py3langid", reason="languages are told by py3langid: pip install py3langid")
 

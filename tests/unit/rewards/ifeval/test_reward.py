@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from roll.configs.data import DataArgs
+from roll.configs.sections.data import DataArgs
 from roll.datasets.preflight import preflight as data_preflight
-from roll.pipeline.rlvr.reward_config import RewardConfig
-from roll.pipeline.rlvr.reward_worker import RewardWorker
-from roll.pipeline.rlvr.rewards.base import RewardInput
-from roll.pipeline.rlvr.rewards.ifeval.reward import IFEval, loose_versions
-from roll.pipeline.rlvr.rewards.table import data_domains
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.rewards.base import RewardInput
+from roll.rewards.config import RewardConfig
+from roll.rewards.ifeval.reward import IFEval, loose_versions
+from roll.rewards.table import data_domains
+from roll.rewards.worker import RewardWorker
 from tests.helpers.configs import config
 from tests.helpers.rewards import preflight
 
@@ -155,7 +155,7 @@ def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any]) -> Non
 
 
 def test_a_missing_package_is_told_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("roll.pipeline.rlvr.rewards.table.is_installed", lambda package: False)
+    monkeypatch.setattr("roll.rewards.table.is_installed", lambda package: False)
     (problem,) = preflight(RLVRConfig.model_construct(rewards={"if": RewardConfig(reward="ifeval")}))
     assert problem == (
         "rewards.if.reward: ifeval needs the package py3langid, which is not installed. Install it: pip install "

@@ -2,9 +2,9 @@
 
 import pytest
 
-from roll.pipeline.rlvr.rewards.ifeval.functions import blocks, divided
-from roll.pipeline.rlvr.rewards.ifeval.sentences import count_sentences
-from roll.pipeline.rlvr.rewards.ifeval.units import count_capital_words, count_words
+from roll.rewards.ifeval.functions import blocks, divided
+from roll.rewards.ifeval.sentences import count_sentences
+from roll.rewards.ifeval.units import count_capital_words, count_words
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from roll.pipeline.rlvr.rewards.ifeval.instructions import INSTRUCTIONS
+from roll.rewards.ifeval.instructions import INSTRUCTIONS
 
 ROWS: list[tuple[str, dict[str, Any], str, bool]] = [
     ("keywords:existence", {"keywords": ["a.c"]}, "abc", True),

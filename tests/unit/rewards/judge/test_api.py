@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from roll.pipeline.rlvr.judge.build import for_workers
-from roll.pipeline.rlvr.judge.checks import unreachable_judges
-from roll.pipeline.rlvr.reward_config import RewardConfig
-from roll.pipeline.rlvr.reward_worker import RewardWorker
-from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
+from roll.pipeline.rlvr.reward_checks import unreachable_judges
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.rewards.base import RewardInput, RewardOutcome
+from roll.rewards.config import RewardConfig
+from roll.rewards.judge.build import for_workers
+from roll.rewards.worker import RewardWorker
 from tests.helpers.judge_server import CLOSES, HANGS, Act, judge_server, says, sends
 
 pytest.importorskip("openai", reason="the client of judges behind an address is not installed")

@@ -14,10 +14,10 @@ import pytest
 from roll.datasets.templates import PromptTemplate
 from roll.distributed.executor.placement import Claim
 from roll.errors import StrategyError, WorkerError
-from roll.pipeline.rlvr.judge import service
-from roll.pipeline.rlvr.judge.engine import JudgeText
-from roll.pipeline.rlvr.judge.service import EngineJudges, LateJudge
-from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
+from roll.pipeline.rlvr import judge_service as service
+from roll.pipeline.rlvr.judge_service import EngineJudges, LateJudge
+from roll.rewards.base import RewardInput, RewardOutcome
+from roll.rewards.judge.engine import JudgeText
 from roll.types.rollout import Generation, GenerationRequest, Place, RowTexts, Task, Trajectory, TrajectoryGroup
 from tests.helpers.configs import config
 

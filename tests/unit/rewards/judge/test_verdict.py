@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from roll.pipeline.rlvr.judge import verdict
-from roll.pipeline.rlvr.judge.verdict import NoVerdict, VerdictForm, VerdictReader
+from roll.rewards.judge import judge as verdict
+from roll.rewards.judge.judge import NoVerdict, VerdictForm, VerdictReader
 
 WORDS = {
     "yes": 1,

@@ -14,7 +14,7 @@ from typing import Any
 
 from roll.distributed.strategy.stop_strings import answer_texts
 from roll.errors import StrategyError, describe
-from roll.pipeline.agentic.env_manager.episode import Counts, EpisodeJob, EpisodeRules, turn_seed
+from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules, turn_seed
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
 from roll.pipeline.agentic.proxy.endpoint.reward import checked_metrics, checked_reward
 from roll.pipeline.agentic.proxy.transcript.message import ChatCall

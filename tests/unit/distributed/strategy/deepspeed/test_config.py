@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.run_plan import TrainPlan
+from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.deepspeed.config import scoring_config, training_config
 from roll.errors import StrategyError
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from roll.configs.model import ModelArgs
+from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies.fsdp2 import WrapPolicy
 from roll.distributed.strategy.fsdp2.sharding import groups
 from roll.errors import StrategyError

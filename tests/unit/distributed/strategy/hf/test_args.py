@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from roll.configs.cluster import WorkerConfig
+from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.hf.args import HfSettings, argument_problems, parse_settings
 
 

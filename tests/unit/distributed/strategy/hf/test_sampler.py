@@ -271,7 +271,7 @@ def test_the_cache_grows_beyond_what_was_reserved(
     model: "PreTrainedModel", make_sampler: Callable[..., BatchSampler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("roll.distributed.strategy.hf.sampler._NEW_COLUMNS", 2)
-    monkeypatch.setattr("roll.distributed.strategy.hf.kv_cache._GROWTH_COLUMNS", 1)
+    monkeypatch.setattr("roll.distributed.strategy.hf.decoder._GROWTH_COLUMNS", 1)
     items = [request("a", 5, 2, max_new_tokens=40), request("b", 9, 2, max_new_tokens=40)]
     for item in items:
         for generation in run(make_sampler(), [item])[item.request_id]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from roll.configs.cluster import WorkerConfig
+from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.value_kinds import kinds_of
 from roll.distributed.strategy.sglang import args as sglang_args
 from roll.distributed.strategy.sglang.args import argument_problems, engine_arguments, worker_environment

@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from roll.distributed.strategy.sglang.requests import to_generation
 from roll.distributed.strategy.sglang.routes import ToldRoutes
 from roll.errors import StrategyError
-from roll.models.router_replay import mixture_layers
+from roll.models.routers import mixture_layers
 from tests.unit.models.test_router_replay import MODELS, SHAPE
 
 TOLD = ToldRoutes(num_layers=3, top_k=2, mixtures=(0, 2))

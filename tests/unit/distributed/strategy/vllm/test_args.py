@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from roll.configs.cluster import WorkerConfig
+from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.value_kinds import kinds_of
 from roll.distributed.strategy.vllm import args as vllm_args
 from roll.distributed.strategy.vllm.args import argument_problems, engine_arguments, worker_environment

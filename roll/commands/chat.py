@@ -1,0 +1,87 @@
+"""`roll chat`: what a model says, at the terminal or through a pipe."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from roll.errors import ConfigError
+from roll.utils.output import say
+
+if TYPE_CHECKING:
+    from roll.commands.chat_model import Talker
+
+USAGE = """roll chat MODEL [--system TEXT] [--max_new_tokens N] [--temperature T] [--top_p P] [--seed N]
+    [--dtype bf16|fp32]
+
+MODEL is a directory with config.json and weights, a hub id, a checkpoint of a run (.../checkpoints/step_000050), or the
+output_dir of a run: then its newest checkpoint answers. Lines are read from the keyboard, or from a pipe.
+/reset starts a new conversation, /exit or Ctrl-D ends the chat, Ctrl-C stops a response. docs/serving.md."""
+_INTERRUPTED = 130
+
+
+def run(argv: Sequence[str]) -> int:
+    """Raises ConfigError for words that are no call, and for what is no model."""
+    options = _parser().parse_args(argv)
+    if options.max_new_tokens < 1 or options.temperature < 0 or not 0 < options.top_p <= 1:
+        raise ConfigError("--max_new_tokens is at least 1, --temperature at least 0, --top_p above 0 and at most 1.")
+    from roll.run.saving.saved_model import saved_model
+
+    path = saved_model(options.model, "MODEL")
+    from roll.commands.chat_model import Talker, Wishes
+
+    wishes = Wishes(options.max_new_tokens, options.temperature, options.top_p, options.seed)
+    talker = Talker.load(path, options.dtype, options.system, wishes)
+    say(f"{path}, {talker.about}. /reset starts a new conversation, /exit ends the chat.")
+    try:
+        _talk(talker)
+    except KeyboardInterrupt:
+        say("")
+        return _INTERRUPTED
+    return 0
+
+
+def _talk(talker: Talker) -> None:
+    for line in _lines():
+        match line.strip():
+            case "":
+                continue
+            case "/exit":
+                return
+            case "/reset":
+                talker.reset()
+                say("(new conversation)")
+            case text:
+                try:
+                    talker.answer(text)
+                except KeyboardInterrupt:
+                    say("\n(stopped)")
+
+
+def _lines() -> Iterator[str]:
+    """What is typed, or comes through the pipe, until it ends."""
+    if not sys.stdin.isatty():
+        yield from sys.stdin
+        return
+    while True:
+        try:
+            yield input("> ")
+        except EOFError:
+            say("")
+            return
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="roll chat", usage=USAGE, allow_abbrev=False)
+    parser.add_argument("model", metavar="MODEL", help="a directory, a hub id, a checkpoint or a run's output_dir")
+    parser.add_argument("--system", help="system message, before the conversation")
+    parser.add_argument("--max_new_tokens", type=int, default=512, help="longest response in tokens; default 512")
+    parser.add_argument(
+        "--temperature", type=float, default=0.7, help="default 0.7; 0 always takes the most likely token"
+    )
+    parser.add_argument("--top_p", type=float, default=1.0, help="default 1.0")
+    parser.add_argument("--seed", type=int, help="seed of the sampling, for repeatable responses")
+    parser.add_argument("--dtype", choices=("bf16", "fp32"), help="number format of the weights; default: as saved")
+    return parser

@@ -1,0 +1,160 @@
+"""`roll check-env`: tries an environment against the contract. `roll check-env package.module:Env [key=value ...]
+[--config_path FOLDER] [--episodes 20] [--max_steps 200]`; also takes the name of a shipped one."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from roll.configs.load.overrides import apply_overrides
+from roll.envs.base import SUCCESS, VALID, Env, EnvStep, draws_actions
+from roll.envs.build import env_class
+from roll.errors import EnvError, describe
+from roll.pipeline.agentic.env_manager_env_calls import checked_step
+from roll.utils.imports import add_folder
+from roll.utils.output import say
+from roll.utils.text import visible
+
+NONSENSE = ("", "no such action", "\x00\u2603", "<answer>", "9" * 5000)
+MAX_STEPS = 200
+SLOW_S = 1.0
+Make = Callable[[], Any]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 if everything holds, 1 with the list of what does not, 2 if there is no such environment."""
+    about = "Tests an environment against its contract, with random actions."
+    parser = argparse.ArgumentParser(prog="roll check-env", description=about, allow_abbrev=False)
+    parser.add_argument("env", help="package.module:Class, or the name of a shipped environment")
+    parser.add_argument("settings", nargs="*", default=[], metavar="key=value", help="arguments of its constructor")
+    parser.add_argument("--config_path", type=Path, default=Path(), help="folder of the YAML, if the class is there")
+    parser.add_argument("--episodes", type=int, default=20)
+    parser.add_argument(
+        "--max_steps", type=int, default=MAX_STEPS, help="end an episode after so many steps, as an env manager does"
+    )
+    given = parser.parse_args(arguments)
+    add_folder(given.config_path.absolute())
+    try:
+        constructor, keys = env_class(given.env), dict[str, Any]()
+        apply_overrides(keys, given.settings)
+        constructor(**keys)
+    except Exception as error:
+        sys.stderr.write(f"{given.env}: {visible(describe(error))}\n")
+        return 2
+    started = time.perf_counter()
+    problems, facts = check(lambda: constructor(**keys), given.episodes, given.max_steps)
+    say(f"{given.env}: {facts} ({time.perf_counter() - started:.1f} s)")
+    for problem in problems:
+        say(f"  - {problem}")
+    say(f"{len(problems)} problem{'s' if len(problems) > 1 else ''}." if problems else "The contract holds.")
+    return 1 if problems else 0
+
+
+def check(make: Make, episodes: int, max_steps: int = MAX_STEPS) -> tuple[list[str], str]:
+    """Everything that breaks the contract, each kind once, and what the episodes were like."""
+    problems: dict[str, None] = {}
+    lengths: list[int] = []
+    wins = 0.0
+    num_cut = 0
+    for seed in range(episodes):
+        try:
+            steps = _played(make, seed, max_steps)
+            num_cut += not (steps[-1].terminated or steps[-1].truncated)
+            lengths.append(len(steps))
+            wins += steps[-1].metrics.get(SUCCESS, 0.0)
+            problems |= dict.fromkeys(_episode_problems(make(), steps))
+        except Exception as error:
+            problems[f"an episode with random actions fails: {type(error).__name__}: {error}"] = None
+    if not lengths:
+        return list(problems), "no episode could be played"
+    for check_one in (_repeats, _bears_nonsense):
+        try:
+            problems |= dict.fromkeys(check_one(make))
+        except Exception as error:
+            problems[f"{type(error).__name__}: {error}"] = None
+    mean = sum(lengths) / len(lengths)
+    facts = f"{len(lengths)} episodes of {mean:.1f} steps on average, success by chance {wins / len(lengths):.2f}"
+    facts += f", {num_cut} cut off after {max_steps}" if num_cut else ""
+    facts += "" if draws_actions(make()) else ", with actions that mean nothing, since it has no random_action"
+    return list(problems), facts
+
+
+def _played(make: Make, seed: int, max_steps: int) -> list[EnvStep]:
+    env, rng = make(), random.Random(seed)
+    if not isinstance(env.reset(seed), str):
+        raise EnvError("reset must return the observation as text")
+    steps: list[EnvStep] = []
+    while not steps or not (steps[-1].terminated or steps[-1].truncated):
+        if len(steps) == max_steps:
+            break
+        started = time.perf_counter()
+        steps.append(checked_step(env.step(_action(env, rng))))
+        if time.perf_counter() - started > SLOW_S:
+            raise EnvError(f"a step took {time.perf_counter() - started:.1f} s")
+    _close(env)
+    return steps
+
+
+def _episode_problems(env: Any, steps: Sequence[EnvStep]) -> Iterator[str]:
+    last = steps[-1]
+    if last.terminated and last.truncated:
+        yield "an episode is both terminated and truncated: it ends by its own rules, or is cut off, not both"
+    for step in steps:
+        for name, value in step.metrics.items():
+            if not math.isfinite(value):
+                yield f"metric {name} is {value}"
+        for name in (SUCCESS, VALID):
+            if step.metrics.get(name, 0.0) not in (0.0, 1.0):
+                yield f"metric {name} is {step.metrics[name]}, not 0 or 1"
+    if SUCCESS not in last.metrics:
+        yield f"the last step reports no {SUCCESS}: success rates will be missing"
+    if isinstance(env, Env):
+        low, high = env.reward_range
+        total = sum(step.reward for step in steps)
+        if not low - 1e-6 <= total <= high + 1e-6:
+            yield f"an episode earned {total:g}, outside reward_range [{low:g}, {high:g}]"
+
+
+def _repeats(make: Make) -> Iterator[str]:
+    first, second = make(), make()
+    if first.reset(3) != second.reset(3):
+        yield "reset(seed) gives different observations for the same seed"
+    rng = random.Random(0)
+    for _ in range(20):
+        action = _action(first, rng)
+        a, b = checked_step(first.step(action)), checked_step(second.step(action))
+        if a != b:
+            yield "the same seed and actions give different steps: draw all chance from the seed"
+            break
+        if a.terminated or a.truncated:
+            break
+
+
+def _bears_nonsense(make: Make) -> Iterator[str]:
+    for action in NONSENSE:
+        env = make()
+        env.reset(0)
+        try:
+            checked_step(env.step(action))
+        except Exception as error:
+            yield f"step({action[:20]!r}) fails: {type(error).__name__}: {error}; every text is a possible action"
+        _close(env)
+
+
+def _action(env: Any, rng: random.Random) -> str:
+    return env.random_action(rng) if draws_actions(env) else rng.choice(NONSENSE[:2])
+
+
+def _close(env: Any) -> None:
+    if isinstance(env, Env):
+        env.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""`roll data check`: what a file of rows holds, how a run would read it, and what is wrong with it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+
+USAGE = """roll data check FILE [...] [key=value ...] [--for rlvr|sft|dpo] [--tokenizer DIR] [--max_tokens N]
+
+FILE is whatever data_args.file_name takes: files, folders, patterns, addresses, data sets of the hub. Keys are those of
+data_args (prompt, messages, ground_truth, tag, template, split ...) and those that name columns of conversations and
+pairs (prompt_key, response_key, chosen_key ...)."""
+
+
+def run(argv: Sequence[str]) -> Iterator[str]:
+    """The report, line by line. Raises ConfigError at its end with what is wrong with the rows."""
+    options = _parser().parse_intermixed_args(list(argv))
+    from roll.commands.data_check_report import report
+
+    return report(options)
+
+
+def _similarity(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 and at most 1")
+    return value
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="roll data check", usage=USAGE, allow_abbrev=False)
+    parser.add_argument("check", choices=["check"], help="what to do")
+    parser.add_argument("words", nargs="+", help="files, and key=value")
+    parser.add_argument("--for", dest="pipeline", choices=["rlvr", "sft", "dpo"], help="the run; dpo is also rm")
+    parser.add_argument(
+        "--tokenizer",
+        help="a model's directory or hub id: the first row is shown as the model sees it, and tokens are counted",
+    )
+    parser.add_argument("--max_tokens", type=int, help="with --tokenizer: count the rows that are longer")
+    parser.add_argument(
+        "--similarity", type=_similarity, help="count near duplicates, by Jaccard similarity of 5-grams"
+    )
+    return parser

@@ -1,0 +1,319 @@
+"""The command line of every pipeline, and of several in stages: load, check, print the plan, run.
+
+python examples/start_rlvr_pipeline.py --config_path tiny-sort --config_name tiny_sort [--dry_run] [key=value ...]
+roll run examples/tiny-sort/tiny_sort.yaml [--dry_run] [--elsewhere] [--max_restarts N] [key=value ...]
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from roll.configs.load.loader import compose_tree, resolve_tree, without_unset, yaml_names
+from roll.configs.plan.describe_defaults import default_lines
+from roll.errors import ConfigError, RollError
+from roll.run.kind import kind_of
+from roll.run.spec import PipelineSpec, pipeline_of
+from roll.run.stages.entries import STAGES
+from roll.run.stages.planned import Stage, plan_stages
+from roll.run.stages.told import Told
+from roll.run.start.load import Loaded, check, plan_text
+from roll.run.start.memory_report import MemoryReport, memory_report
+from roll.run.start.preflight import multimodal_notes
+from roll.run.start.start_checks import Asked, beside_mistakes, foreseen, refusals
+from roll.utils.files import look_at
+from roll.utils.imports import add_folder
+from roll.utils.output import say
+from roll.utils.text import show, visible
+
+EXIT_OK, EXIT_FAILED, EXIT_BAD_CONFIG, EXIT_INTERRUPTED = 0, 1, 2, 130
+_EPILOG = (
+    "Further arguments are overrides: key=value with a dotted key, such as "
+    "actor_train.training_args.learning_rate=1e-6. All keys: docs/config_reference.md."
+)
+_WORDS = {
+    "run": "Runs what a YAML says: a run of any kind, or several in stages.",
+    "plan": "Checks a YAML and shows its plan. The exit code is 0 if the run would start on this machine. Needs no "
+    "GPU.",
+}
+
+
+def main(pipeline: str = "rlvr", argv: Sequence[str] | None = None, script: str | None = None) -> int:
+    """Runs one pipeline, a built-in name or `package.module:SPEC`, or the stages of a YAML, from command-line arguments
+    and returns the exit code: 0 done, 1 the run failed, 2 the configuration, its plan or this machine cannot work, 128
+    + its number a signal. Code beside the YAML can be imported."""
+    arguments, overrides = _parser(pipeline).parse_known_args(argv)
+    find = partial(find_yaml, arguments.config_path, arguments.config_name or "", script)
+    return _ending(pipeline, find, overrides, _asked(arguments))
+
+
+def run_command(argv: Sequence[str]) -> int:
+    """`roll run CONFIG.yaml [--dry_run] [--max_restarts N] [key=value ...]`: a run of any kind, or stages; the exit
+    code of `main`."""
+    parser = _run_parser("run")
+    more = "restart from the newest checkpoint, up to N times without a new one; docs/resuming.md. Default: 0"
+    parser.add_argument("--max_restarts", "--max-restarts", type=_count, default=0, metavar="N", help=more)
+    arguments, overrides = parser.parse_known_args(argv)
+    find = partial(yaml_at, arguments.config)
+    if arguments.max_restarts and not arguments.dry_run:
+        return _told(lambda: _supervise(find, arguments.config, overrides, arguments.max_restarts))
+    return _ending(None, find, overrides, _asked(arguments))
+
+
+def plan_command(argv: Sequence[str]) -> int:
+    """`roll plan CONFIG.yaml [--elsewhere] [--defaults] [key=value ...]`: the dry run of the same."""
+    parser = _run_parser("plan")
+    parser.add_argument(
+        "--defaults", action="store_true", help="also list the default of every key that the YAML does not set"
+    )
+    arguments, overrides = parser.parse_known_args(argv)
+    asked = replace(_asked(arguments), is_plan=True, lists_defaults=arguments.defaults)
+    return _ending(None, partial(yaml_at, arguments.config), overrides, asked)
+
+
+def start_yaml(
+    config: str, overrides: Sequence[str], is_plan: bool = False, elsewhere: bool = False, pipeline: str | None = None
+) -> int:
+    """The same for words that are taken apart already. `pipeline`: the kind of run; None: what the keys tell."""
+    return _ending(pipeline, partial(yaml_at, config), overrides, Asked(is_plan, elsewhere))
+
+
+def _ending(pipeline: str | None, find: Callable[[], tuple[Path, str]], overrides: Sequence[str], asked: Asked) -> int:
+    """The exit code of what is started, with what is wrong told."""
+
+    def start() -> int:
+        directory, name = find()
+        raw, given = compose_tree(directory, name, overrides), asked
+        if asked.is_plan:
+            raw, unset = without_unset(raw)
+            given = replace(asked, unset=unset)
+        if STAGES in raw.tree:
+            return _start_stages(plan_stages(raw, overrides, pipeline), given)
+        spec = pipeline_of(pipeline) if pipeline else kind_of(raw.tree)
+        beside = partial(beside_mistakes, spec, given)
+        return _start(spec, check(spec, resolve_tree(raw, spec.config_class()), beside), given)
+
+    return _told(start)
+
+
+def _supervise(find: Callable[[], tuple[Path, str]], given: str, overrides: Sequence[str], max_restarts: int) -> int:
+    """The run as a child process; here only where it writes is looked up."""
+    from roll.run.supervisor import Supervisor, watched  # numpy, as all that reads checkpoints
+
+    raw = compose_tree(*find(), overrides)
+    if STAGES in raw.tree:
+        runs = [stage.loaded.config for stage in plan_stages(raw, overrides, None)]
+    else:
+        spec = kind_of(raw.tree)
+        runs = [check(spec, resolve_tree(raw, spec.config_class())).config]
+    return Supervisor(watched((sys.executable, "-m", "roll", "run", given, *overrides), runs), max_restarts).run()
+
+
+def _told(act: Callable[[], int]) -> int:
+    """Its exit code, or that of what it raises, which is told."""
+    try:
+        return act()
+    except ConfigError as error:
+        _complain("The run cannot start:", error.problems)
+        return EXIT_BAD_CONFIG
+    except RollError as error:
+        _complain(f"The run failed ({type(error).__name__}):", [str(error)])
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        _complain("Interrupted.", [])
+        return EXIT_INTERRUPTED
+
+
+def _start(spec: PipelineSpec, loaded: Loaded, asked: Asked) -> int:
+    memory = _show(spec, loaded, loaded, asked)
+    if asked.is_plan:
+        found = foreseen(spec, loaded, memory, asked)
+        return _verdict(found.stops, found.lines)
+    _refuse(spec, loaded, memory)
+    return int(spec.make_run(loaded.config, loaded.plan).run())
+
+
+def _start_stages(stages: Sequence[Stage], asked: Asked) -> int:
+    """All plans and problems first, then what is not finished."""
+    from roll.run.stages.execute import run_stages  # numpy, as all that reads checkpoints
+    from roll.run.stages.progress import left_by, progress_lines, progress_problems
+
+    left = [left_by(stage) for stage in stages]
+    against, lines = Told(len(stages)), list[str]()
+    for stage, found in zip(stages, left, strict=True):
+        _say("\n".join([*stage.lines(len(stages)), *progress_lines(found)]))
+        memory = _show(stage.spec, stage.loaded, stage.shown, asked)
+        with against.about(stage.entry):
+            if asked.is_plan:
+                seen = foreseen(stage.spec, stage.loaded, memory, asked, stage.stand_ins)
+                against.add(stage.entry, seen.stops)
+                lines += seen.lines
+            elif found is None or not found.is_finished:
+                against.add(stage.entry, refusals(stage.spec, stage.loaded, memory, stage.stand_ins))
+            else:
+                against.add(stage.entry, (problem.text for problem in memory.problems))
+    stops = [*against.texts, *progress_problems(stages, left)]
+    if asked.is_plan:
+        return _verdict(stops, dict.fromkeys(lines))
+    if stops:
+        raise ConfigError(*stops)
+    code = run_stages(stages, _before)
+    if code == EXIT_OK:
+        _say("All stages are finished.")
+    return code
+
+
+def _before(stage: Stage, loaded: Loaded) -> None:
+    _say(f"Stage {stage.entry.number}: {stage.name}")
+    _refuse(stage.spec, loaded, memory_report(loaded.config, loaded.plan))
+
+
+def _show(spec: PipelineSpec, loaded: Loaded, shown: Loaded, asked: Asked) -> MemoryReport:
+    """Prints a plan, its memory, and warnings."""
+    _say(plan_text(spec, shown))
+    if asked.lists_defaults:
+        _say("\n".join(default_lines(shown.config, shown.given, shown.chosen)))
+    memory = memory_report(loaded.config, loaded.plan)
+    if memory.text and (asked.is_plan or memory.knows_gpus):
+        _say(memory.text)
+    for warning in (*loaded.warnings, *multimodal_notes(loaded.config), *memory.warnings):
+        _say(f"Warning: {warning}")
+    return memory
+
+
+def _refuse(spec: PipelineSpec, loaded: Loaded, memory: MemoryReport) -> None:
+    if problems := refusals(spec, loaded, memory):
+        raise ConfigError(*problems)
+
+
+def _verdict(stops: Sequence[str], lines: Iterable[str]) -> int:
+    """The end of a plan: its last line and its exit code, which are made together."""
+    for line in lines:
+        _say(line)
+    if stops:
+        raise ConfigError(*stops)
+    _say("The plan works.")
+    return EXIT_OK
+
+
+def _asked(arguments: argparse.Namespace) -> Asked:
+    return Asked(is_plan=arguments.dry_run, elsewhere=arguments.elsewhere)
+
+
+def _parser(pipeline: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=f"Runs the {pipeline} pipeline, or the stages of a YAML.", epilog=_EPILOG, allow_abbrev=False
+    )
+    parser.add_argument(
+        "--config_path",
+        "--config-path",
+        default=".",
+        help="folder of the YAML: absolute, or relative to this script or the current folder. Default: the current one",
+    )
+    parser.add_argument("--config_name", "--config-name", default=None, help="name of the YAML, without .yaml")
+    _may_be_dry(parser)
+    return parser
+
+
+def _run_parser(word: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"roll {word}", description=_WORDS[word], epilog=_EPILOG, allow_abbrev=False)
+    parser.add_argument("config", metavar="CONFIG.yaml", help="path of the YAML")
+    _may_be_dry(parser)
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{show(text)} is no count: 0 or more")
+    return int(text)
+
+
+def _may_be_dry(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dry_run",
+        "--dry-run",
+        action="store_true",
+        help="check, print the plan and stop; exit code 0 if the run would start on this machine, 2 if not",
+    )
+    parser.add_argument(
+        "--elsewhere",
+        action="store_true",
+        help="plan for another machine: files, folders and logins are not checked here",
+    )
+
+
+def yaml_at(path: str) -> tuple[Path, str]:
+    """The directory and the name of a YAML, by its path; code beside it can be imported from now on. Raises ConfigError
+    that says what is there instead."""
+    file = Path(path if path.endswith((".yaml", ".yml")) else f"{path}.yaml").expanduser()
+    look = look_at(file)
+    if not look.is_file:
+        near = yaml_names(file.parent) if look_at(file.parent).is_directory else []
+        there = f" {file.parent} has {', '.join(near)}." if near else ""
+        raise ConfigError(f"{look.why}{', not a YAML' if look.exists else ''}. Name a YAML first.{there}")
+    add_folder(file.parent.resolve())
+    return file.parent.resolve(), file.stem
+
+
+def find_yaml(config_path: str, config_name: str, script: str | None = None) -> tuple[Path, str]:
+    """The directory and the name of a YAML; code beside it can be imported from now on. Raises ConfigError that says
+    where was looked, and what is there."""
+    folder, name = _place(config_path, config_name)
+    directory = _directory(folder, name, script)
+    add_folder(directory)
+    if not name:
+        raise ConfigError(
+            f"--config_name is missing. There: {', '.join(yaml_names(directory)) or 'no YAML'} in {directory}."
+        )
+    return directory, name
+
+
+def _place(config_path: str, config_name: str) -> tuple[str, str]:
+    """Folder and name of the YAML. A name may have a folder before it.
+
+    Example: _place("examples", "tiny-sort/tiny_sort") == ("examples/tiny-sort", "tiny_sort")
+    """
+    folder, slash, name = config_name.rpartition("/")
+    return (os.path.join(config_path, folder or slash), name) if slash else (config_path, config_name)
+
+
+def _directory(config_path: str, name: str, script: str | None) -> Path:
+    """The directory of the YAML: of those that `config_path` may mean the first that has one of this name, or exists.
+    Relative to the script comes before the current folder, but `.` is the current one. Raises ConfigError that names
+    the places looked at."""
+    bases = [*([Path(script).resolve().parent] if script else []), Path.cwd()]
+    written = look_at(config_path)
+    given = written.path
+    if given == Path():
+        bases.reverse()
+    looks = [look_at(base / given) for base in bases]
+    there = list(dict.fromkeys(look.path.resolve() for look in looks if look.is_directory))
+    if not there:
+        if unclear := [look.why for look in (written, *looks) if look.kind in ("hidden", "impossible")]:
+            raise ConfigError(f"--config_path {show(config_path)}: {unclear[0]}.")
+        if any(look.is_file for look in looks):
+            raise ConfigError(f"--config_path {config_path} is a file: name its folder, and the YAML in --config_name.")
+        looked = " and ".join(dict.fromkeys(str(look.path) for look in looks))
+        raise ConfigError(f"--config_path {config_path}: there is no such directory. Looked at {looked}.")
+    file = f"{name.removesuffix('.yaml').removesuffix('.yml')}.yaml"
+    having = [place for place in there if look_at(place / file).is_file]
+    if len(having) > 1:
+        _say(f"--config_path {config_path}: {file} is also in {having[1]}; the one in {having[0]} is used.")
+    return (having or there)[0]
+
+
+def _say(text: str) -> None:
+    with suppress(BrokenPipeError):  # a reader that has seen enough, such as head, does not end the run
+        say(text)
+
+
+def _complain(title: str, problems: Sequence[str]) -> None:
+    print(title, *(f"  - {visible(problem)}" for problem in problems), sep="\n", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

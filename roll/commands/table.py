@@ -1,0 +1,113 @@
+"""The command `roll`, also `python -m roll`: a word for each thing that it does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from roll.configs.problems import did_you_mean
+from roll.errors import ConfigError, RollError
+from roll.utils.imports import resolve
+from roll.utils.output import say
+from roll.utils.text import visible
+from roll.utils.version import VERSION
+
+OK, FAILED, BAD_USE, INTERRUPTED = 0, 1, 2, 130
+
+
+@dataclass(frozen=True)
+class Subcommand:
+    """`function`, package.module:object, gets the words behind the name and gives the lines to show, which are shown
+    as they come, or the exit code of what has said everything itself; ConfigError and RollError are told."""
+
+    help: str
+    function: str
+
+
+SUBCOMMANDS: Mapping[str, Subcommand] = {
+    "init": Subcommand("write a short YAML for your own run, after a few questions", "roll.commands.init:run"),
+    "run": Subcommand("start a run of any kind, or several in stages", "roll.commands.run:run_command"),
+    "plan": Subcommand("check a YAML and show its plan; nothing is started", "roll.commands.run:plan_command"),
+    "schema": Subcommand("print the keys of a kind of run as a JSON schema, for editors", "roll.commands.schema:run"),
+    "data": Subcommand(
+        "check FILE: show what its rows hold, and what is wrong with them", "roll.commands.data_check:run"
+    ),
+    "eval": Subcommand("measure a model or a checkpoint on a YAML's evaluation sets", "roll.commands.evaluate:run"),
+    "explain": Subcommand("explain an algorithm: formula, settings, a worked example", "roll.commands.explain:run"),
+    "doctor": Subcommand("check this machine for a run, and say what to do", "roll.doctor.command:run"),
+    "chat": Subcommand("talk to a model, or to one that a run has trained", "roll.commands.chat:run"),
+    "convert": Subcommand("convert Hugging Face models to Megatron checkpoints and back", "roll.commands.convert:main"),
+    "push": Subcommand("upload the model of a checkpoint to the Hugging Face hub", "roll.commands.push:run"),
+    "replay": Subcommand("show recorded responses and episodes of a run as text", "roll.run.records.replay:main"),
+    "report": Subcommand("write one HTML file about runs, to look at offline", "roll.report.command:run"),
+    "check-env": Subcommand(
+        "test an environment against its contract, with random actions", "roll.commands.check_env:main"
+    ),
+    "studio": Subcommand("show runs and rollouts and build configurations, in a browser", "roll.studio.command:run"),
+    "completion": Subcommand("print a script for completion in bash or zsh", "roll.commands.completion:run"),
+    "import": Subcommand(
+        "convert a configuration of verl, Trinity-RFT or an older ROLL to a YAML", "roll.importers.command:run"
+    ),
+}
+"""A new one is a line here."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0 done, 1 it failed, 2 the words or what they name cannot work, 130 Ctrl-C."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if words[:1] in (["--version"], ["version"]):
+            say(f"roll {VERSION}")
+            return OK
+        if not words or words[0] not in SUBCOMMANDS:
+            is_asked = bool(words) and words[0] in ("-h", "--help", "help")
+            if not is_asked:
+                wrong = f"roll has no command {words[0]}.{did_you_mean(words[0], SUBCOMMANDS)}\n" if words else ""
+                print(f"{visible(wrong)}{_usage()}", file=sys.stderr, flush=True)
+                return BAD_USE
+            say(_usage())
+            return OK
+        run = cast("Callable[[Sequence[str]], Iterable[str] | int]", resolve(SUBCOMMANDS[words[0]].function))
+        done = run([_spelled(word) for word in words[1:]])
+        if isinstance(done, int):
+            return done
+        for line in done:
+            say(line)
+        return OK
+    except BrokenPipeError:  # who read has seen enough
+        return FAILED
+    except ConfigError as error:
+        _complain(f"roll {words[0]} cannot do this:", error.problems)
+        return BAD_USE
+    except RollError as error:
+        _complain(f"roll {words[0]} failed:", [str(error)])
+        return FAILED
+    except KeyboardInterrupt:
+        _complain("Interrupted.", [])
+        return INTERRUPTED
+
+
+def _spelled(word: str) -> str:
+    """An option with dashes in its name as it is declared, with underscores.
+
+    Example: --max-new-tokens=5 becomes --max_new_tokens=5.
+    """
+    name, sign, value = word.partition("=")
+    is_option = name.startswith("--") and name[2:].replace("-", "").isalnum() and name[2:3].isalpha()
+    return f"--{name[2:].replace('-', '_')}{sign}{value}" if is_option else word
+
+
+def _usage() -> str:
+    width = max(map(len, SUBCOMMANDS))
+    lines = [f"  {name:<{width}}  {command.help}" for name, command in SUBCOMMANDS.items()]
+    return "\n".join(["roll COMMAND ...   (run `roll COMMAND --help` for details)", *lines])
+
+
+def _complain(title: str, problems: Sequence[str]) -> None:
+    print(title, *(f"  - {visible(problem)}" for problem in problems), sep="\n", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

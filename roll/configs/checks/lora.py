@@ -1,0 +1,173 @@
+"""LoRA before anything starts: what the settings of a role that learns say against themselves, and against its
+model."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from roll.configs.memory.model_shape import model_shape
+from roll.configs.memory.trained import (
+    ALL_LINEAR,
+    EXPERT,
+    adapted,
+    ends_with,
+    is_frozen,
+    is_target,
+    linear,
+    modules_of,
+    renamed,
+)
+from roll.configs.problems import Problem
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.sections.model import ModelArgs
+from roll.configs.strategies.features import Feature
+from roll.configs.strategies.spec import Choice, Package
+from roll.configs.strategies.table import feature_problem, strategies_with, supports
+from roll.configs.tables.families import family_of
+
+PEFT = Package("peft", "lora")
+REFUSED_WORDS: Mapping[str, str] = {  # others of ROLL's
+    "all-embedding": "adapters are for linear layers; additional_target: embed_tokens trains the embedding in full",
+    "all-router": "adapters are for linear layers, and routers are none in transformers 5",
+    "score": "a critic's head is trained in full, and gets no adapters",
+}
+_NEED_TARGET = ("adapter_name_or_path", "additional_target")
+_IDLE_WITHOUT = ("lora_rank", "lora_alpha", "use_rslora", "lora_dropout")
+_TIED = ("embed_tokens", "lm_head")
+_ONE_PARAMETER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("w1", "w3"))  # in Megatron
+EXPERTS_AND_RSLORA = (
+    "true with adapters on the experts of a mixture, whose gate and up peft fuses as it loads them: it keeps alpha / "
+    "r, not alpha / sqrt(r). Set it to false, and lora_alpha to as much more"
+)
+FUSED_EXPERTS: Mapping[str, tuple[str, ...]] = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
+_PATTERNS = ("rank_pattern", "alpha_pattern")
+_OWN_PATTERNS = {f".*\\.{name}" for name in FUSED_EXPERTS}  # which say no more than that experts are fused
+
+
+def reference_problems(reference: WorkerConfig | None, policy: WorkerConfig) -> Iterator[Problem]:
+    """Checks the reference of a policy with adapters: it is the policy without them, so the section must not name
+    another model."""
+    given = reference.model_args.model_name_or_path if reference is not None else None
+    if given not in (None, policy.model_args.model_name_or_path):
+        key = "reference.model_args.model_name_or_path"
+        yield Problem(
+            f"{key}: {given} is not the model of actor_train, {policy.model_args.model_name_or_path}. With "
+            "actor_train.model_args.lora_target the reference is the policy without its adapters. Remove it, or "
+            "lora_target.",
+            (key, "actor_train.model_args.model_name_or_path", "actor_train.model_args.lora_target"),
+        )
+
+
+def lora_problems(choice: Choice) -> Iterator[Problem]:
+    """Finds what a role that learns cannot do with its LoRA settings, whatever the machine."""
+    args, at = choice.worker.model_args, f"{choice.role.name}.model_args"
+    key = f"{at}.lora_target"
+    if not args.has_lora:
+        for name in _NEED_TARGET:
+            if getattr(args, name):
+                text = f"{at}.{name} is for LoRA, which lora_target switches on. Set {key}, or remove it."
+                yield Problem(text, (f"{at}.{name}", key))
+        return
+    if problem := feature_problem(choice, Feature.LORA, ", ".join(args.lora_target)):
+        yield problem
+    for word in args.lora_target:
+        if word in REFUSED_WORDS:
+            yield Problem(f"{key}: {word}: {REFUSED_WORDS[word]}.", (key,))
+
+
+def lora_warnings(choice: Choice) -> Iterator[str]:
+    args = choice.worker.model_args
+    if args.has_lora:
+        return
+    idle = [name for name in _IDLE_WITHOUT if getattr(args, name) != type(args).model_fields[name].default]
+    if idle:
+        yield (
+            f"{choice.role.name}.model_args: {', '.join(idle)} {'does' if len(idle) == 1 else 'do'} nothing: LoRA is "
+            "off (lora_target is not set)."
+        )
+
+
+def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+    """Checks lora_target against a model's config.json, if the memory formulas know its family."""
+    args, key = choice.worker.model_args, f"{choice.role.name}.model_args.lora_target"
+    shape, _ = model_shape(model, choice.role.head or "lm")
+    if shape is None or not args.has_lora:
+        return
+    experts = supports(choice, Feature.LORA_EXPERTS)
+    family = family_of(model)
+    files = family.names_in_files if experts and family is not None else {}
+    weights = list(linear(shape, experts))
+    layers = [renamed(weight.name.removesuffix(".weight"), files) for weight in weights]
+    there = sorted({layer.rpartition(".")[2] for layer in layers})
+    for word in args.lora_target:
+        if word != ALL_LINEAR and not any(ends_with(layer, word) for layer in layers):
+            text = f"{key}: no linear layer of the model is named {word}. It has {', '.join(there)}"
+            mixture = shape.experts_per_token and not experts
+            why = f" (with {choice.worker.strategy_name} the experts of a mixture get no adapters;" if mixture else ""
+            others = ", ".join(strategies_with(Feature.LORA_EXPERTS, choice.role.use))
+            why += f" with {others} they do)" if mixture else ""
+            yield Problem(f"{text}{why}, or write {ALL_LINEAR}.", (key,))
+    chosen = adapted(shape, args, experts)
+    if args.use_rslora and any(weight.cut == "expert" for weight in chosen):
+        rslora = f"{choice.role.name}.model_args.use_rslora"
+        yield Problem(f"{rslora}: {EXPERTS_AND_RSLORA}.", (rslora, key))
+    named = [weight for weight in weights if is_target(weight, args.lora_target)]
+    if named and not chosen:
+        is_free = any(not is_frozen(weight, args.frozen_prefixes) for weight in named)
+        name = "additional_target" if is_free else "freeze_module_prefix"
+        other = f"{choice.role.name}.model_args.{name}"
+        given = getattr(args, name)
+        given = given if isinstance(given, str) else ", ".join(given)
+        yield Problem(f"{other}: {given} leaves no layer that {key} could name.", (other, key))
+    modules = modules_of(shape)
+    at = f"{choice.role.name}.model_args.additional_target"
+    if not experts:
+        modules = [module for module in modules if EXPERT not in module]
+        yield from _in_full_problems(modules, shape.ties_head, args, at)
+        return
+    own = {w.name.rpartition(".")[0] for w in shape.weights if w.name.endswith((".weight", ".bias"))}
+    modules = [renamed(module, files) for module in modules if module in own]
+    yield from _in_full_problems(modules, shape.ties_head, args, at, "weights of its own")
+    yield from _part_problems(modules, args, at)
+
+
+def _in_full_problems(
+    modules: Sequence[str], ties_head: bool, args: ModelArgs, key: str, what: str = "weights"
+) -> Iterator[Problem]:
+    """Checks additional_target: the modules that are trained in full beside the adapters."""
+    for word in args.additional_target:
+        if ties_head and word.rpartition(".")[2] in _TIED:
+            text = f"{key}: {word}: embedding and head are one weight in this model (tie_word_embeddings); this would"
+            yield Problem(f"{text} make two of it. Remove it.", (key,))
+        elif not (named := [module for module in modules if ends_with(module, word)]):
+            there = ", ".join(sorted({name for module in modules if not (name := module.rpartition(".")[2]).isdigit()}))
+            yield Problem(f"{key}: no module of the model that has {what} is named {word}. It has {there}.", (key,))
+        elif all(f"{module}.weight".startswith(args.frozen_prefixes) for module in named):
+            frozen = key.replace("additional_target", "freeze_module_prefix")
+            text = f"{frozen}: {args.freeze_module_prefix} leaves no module that {key}: {word} names"
+            yield Problem(f"{text}. Remove one of them.", (frozen, key))
+
+
+def _part_problems(modules: Sequence[str], args: ModelArgs, key: str) -> Iterator[Problem]:
+    """Checks modules that Megatron joins into one parameter. It trains all of them or none."""
+    there = set(modules)
+    free = [module for module in modules if not f"{module}.weight".startswith(args.frozen_prefixes)]
+    chosen = {module for module in free if any(ends_with(module, word) for word in args.additional_target)}
+    for partners in _ONE_PARAMETER:
+        named = ((module, last) for module in chosen if (last := module.rpartition(".")[2]) in partners)
+        others = (module.removesuffix(last) + other for module, last in named for other in partners)
+        if any(other in there and other not in chosen for other in others):
+            text = f"{key}: {', '.join(partners)} are one parameter in Megatron, of which only a part is named"
+            yield Problem(f"{text}. Name all of them, or none.", (key,))
+
+
+def other_form(saved: Mapping[str, Any], args: ModelArgs) -> str | None:
+    """What peft's adapter_config.json says that these settings do not, as the end of a message; None: they agree."""
+    if patterns := [name for name in _PATTERNS if set(saved.get(name) or ()) - _OWN_PATTERNS]:
+        return f"has per-layer settings ({', '.join(patterns)}), which are not supported. Choose another adapter"
+    wanted = {
+        "r": ("lora_rank", args.lora_rank),
+        "lora_alpha": ("lora_alpha", args.adapter_alpha),
+        "use_rslora": ("use_rslora", args.use_rslora),
+    }
+    differing = [f"{key}: {saved[name]}" for name, (key, value) in wanted.items() if saved.get(name, value) != value]
+    return f"was made with {', '.join(differing)}. Set that in model_args" if differing else None

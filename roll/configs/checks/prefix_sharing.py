@@ -1,0 +1,71 @@
+"""`use_prefix_sharing` of a role: what it cannot do with it, before anything starts."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from roll.configs.problems import Problem
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.strategies.features import Feature
+from roll.configs.strategies.spec import Choice
+from roll.configs.strategies.table import feature_problem
+
+
+def prefix_sharing_problems(choice: Choice) -> Iterator[Problem]:
+    """Finds what keeps a role from `use_prefix_sharing: on`."""
+    worker, key = choice.worker, f"{choice.role.name}.use_prefix_sharing"
+    if worker.use_prefix_sharing != "on":
+        return
+    if problem := feature_problem(choice, Feature.PREFIX_SHARING, "on"):
+        yield problem
+        return
+    for other, why in obstacles(worker, choice.role.learns).items():
+        text = f"{key}: on with {choice.role.name}.{other}, {why}. Remove one of the two."
+        yield Problem(text, (key, f"{choice.role.name}.{other}"))
+
+
+def prefix_sharing_machine_problems(choice: Choice) -> Iterator[Problem]:
+    """Finds a role that would share prefixes on GPUs, where the run is this machine's."""
+    worker, key = choice.worker, f"{choice.role.name}.use_prefix_sharing"
+    if worker.use_prefix_sharing == "on" and worker.device_mapping is not None and _has_gpus():
+        text = f"{key}: on: prefix sharing works on CPUs only, and this machine has GPUs."
+        yield Problem(f"{text} Set it to off.", (key, f"{choice.role.name}.device_mapping"), "machine")
+
+
+def _has_gpus() -> bool:
+    return any(Path("/dev").glob("nvidia[0-9]*"))
+
+
+def obstacles(worker: WorkerConfig, learns: bool) -> Mapping[str, str]:
+    """The keys of a role's section with which prefixes are not shared, and why."""
+    args, found = worker.model_args, {}
+    if args.ulysses_size > 1:
+        found["model_args.ulysses_size"] = "whose ranks divide rows and cannot divide trees"
+    if worker.strategy_config.get("tensor_parallel_size", 1) != 1:
+        found["strategy_args.strategy_config.tensor_parallel_size"] = "with which prefix sharing is not tested"
+    if learns and args.has_lora and args.lora_dropout:
+        found["model_args.lora_dropout"] = "which would drop the same numbers for all rows of a prefix"
+    if args.attn_implementation == "eager":
+        found["model_args.attn_implementation"] = "eager, which does not support it"
+    if worker.use_torch_compile:
+        found["use_torch_compile"] = "with which prefix sharing is not tested"
+    return found
+
+
+def window_problems(choice: Choice, text: Mapping[str, Any]) -> Iterator[Problem]:
+    """Finds layers that see back less far than rows are long, by the config.json of the model (of its text part)."""
+    window = window_of(text)
+    if choice.worker.use_prefix_sharing == "on" and window is not None and window < choice.longest:
+        key, model_key = f"{choice.role.name}.use_prefix_sharing", f"{choice.role.name}.model_args.model_name_or_path"
+        yield Problem(
+            f"{key}: on with {choice.worker.model_args.model_name_or_path}, which has layers with a window of {window} "
+            f"tokens, and rows have up to {choice.longest}. Set it to off.",
+            (key, model_key),
+        )
+
+
+def window_of(text: Mapping[str, Any]) -> int | None:
+    """How many tokens back some layer of a model sees, where that is not all."""
+    window, layers = text.get("sliding_window"), text.get("layer_types")
+    slides = "sliding_attention" in layers if layers else text.get("use_sliding_window", True)
+    return window if slides and isinstance(window, int) and window > 0 else None

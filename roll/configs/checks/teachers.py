@@ -1,0 +1,75 @@
+"""What settings of on-policy distillation say against themselves."""
+
+from collections.abc import Iterator
+
+from roll.configs.problems import Problem
+from roll.configs.sections.algorithm import AlgorithmConfig
+
+SWITCHES = ("use_opd", "is_pure_opd")
+
+
+def opd_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    """Everything that cannot work, whatever the machine."""
+    if not config.distils:
+        return
+    switch = SWITCHES[config.is_pure_opd]
+    if not config.teacher_roles:
+        yield Problem(
+            f"{switch}: no teacher is configured. Add a section `teacher` (model_args.model_name_or_path, "
+            "strategy_args.strategy_name: hf_infer and a device_mapping), or remove it.",
+            (switch, "teacher", "teachers"),
+        )
+        return
+    names = ", ".join(config.domains) or "none"
+    if missing := [domain for domain in config.domains if domain not in config.teacher_of]:
+        yield Problem(
+            f"teachers: {', '.join(missing)} has no teacher. Add a teacher of that name, add the domain to the "
+            "tag_included of one, or add a section `teacher` for all others.",
+            ("teachers", "teacher", "rewards"),
+        )
+    if len(config.teachers) > 1 or config.teacher is not None:
+        for name, worker in config.teachers.items():
+            for domain in (name, *worker.tag_included):
+                if domain not in config.domains and not (domain == name and worker.tag_included):
+                    text = f"teachers.{name} is for {domain}, but there is no such domain. Domains: {names}."
+                    yield Problem(text, (f"teachers.{name}", "rewards"))
+    claims: dict[str, list[str]] = {}
+    for name, worker in config.teachers.items():
+        for domain in dict.fromkeys((*worker.tag_included, name)):
+            claims.setdefault(domain, []).append(f"teachers.{name}")
+    for domain, roles in claims.items():
+        if len(roles) > 1:
+            text = f"{' and '.join(roles)} both teach {domain}, but a domain has one teacher only."
+            yield Problem(f"{text} Take {domain} out of a tag_included.", tuple(roles))
+    if config.is_pure_opd and config.needs_critic:
+        yield Problem(
+            f"is_pure_opd: adv_estimator: {config.adv_estimator} has a critic, which would learn from rewards that are "
+            "not used. Remove the section critic, or set adv_estimator: reinforce.",
+            ("is_pure_opd", "adv_estimator", "critic"),
+        )
+
+
+def opd_warnings(config: AlgorithmConfig) -> Iterator[str]:
+    """Keys and sections without effect."""
+    if config.distils:
+        yield from _without_effect(config)
+        idle = [role for role in config.teacher_roles if role not in set(config.taught)]
+        yield from (f"{role} is not started: no domain is left for it." for role in idle)
+        return
+    yield from (f"{role} is not started: use_opd and is_pure_opd are off." for role in config.teacher_roles)
+    if config.is_changed("opd_kl_coef"):
+        yield "opd_kl_coef does nothing: use_opd and is_pure_opd are off."
+
+
+def _without_effect(config: AlgorithmConfig) -> Iterator[str]:
+    for role, worker in config.teacher_roles.items():
+        if worker.tag_included and (role == "teacher" or len(config.teacher_roles) == 1):
+            why = (
+                "the section teacher is for all domains without a teacher of their own"
+                if role == "teacher"
+                else "it is the only one"
+            )
+            yield f"{role}.tag_included does nothing: {why}."
+    own = [config.teacher_roles[role].opd_kl_coef is not None for role in config.taught]
+    if config.is_changed("opd_kl_coef") and own and all(own):
+        yield f"opd_kl_coef: {config.opd_kl_coef:g} does nothing: every teacher sets its own."

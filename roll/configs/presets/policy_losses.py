@@ -1,0 +1,162 @@
+"""Algorithms whose name is that of their policy loss."""
+
+from __future__ import annotations
+
+from roll.configs.presets.preset import CLIP, GROUP, Preset
+
+LOSS_PRESETS = (
+    Preset(
+        "cispo",
+        "MiniMax-M1, arXiv 2506.13585",
+        {
+            "adv_estimator": "grpo",
+            "pg_variant": "cispo",
+            "cispo_epsilon_low": 1.0,
+            "cispo_epsilon_high": 0.28,
+            "loss_agg_mode": "token-mean",
+        },
+        (
+            GROUP,
+            "loss of a token = -w A log p, w = clip(r, 1 - low, 1 + high) without a gradient",
+            "loss of an update = the mean over its tokens",
+        ),
+        beside="the paper gives no value for high; low 1 bounds nothing, as in the paper",
+    ),
+    Preset(
+        "topr",
+        "TOPR, arXiv 2503.14286",
+        {
+            "adv_estimator": "grpo",
+            "norm_std_type": "none",
+            "pg_variant": "topr",
+            "importance_sampling": "product",
+            "loss_agg_mode": "seq-mean-token-sum",
+        },
+        (
+            "A = reward - mean of the group",
+            "loss of a token = -A log p where A > 0, -min(s, 1) A log p where A < 0, s = the product of the answer's "
+            "p_new / p_old",
+            "loss of an update = the mean over its answers of the sum over their tokens",
+        ),
+    ),
+    Preset(
+        "sapo",
+        "SAPO, arXiv 2511.20347",
+        {"adv_estimator": "grpo", "pg_variant": "sapo", "loss_agg_mode": "seq-mean-token-mean"},
+        (
+            GROUP,
+            "loss of a token = -4 / tau sigmoid(tau (r - 1)) A, r = p_new / p_old, another tau where A > 0",
+            "loss of an update = the mean over its answers of the mean over their tokens",
+        ),
+    ),
+    Preset(
+        "gmpo",
+        "GMPO, arXiv 2507.20673",
+        {
+            "adv_estimator": "grpo",
+            "pg_variant": "gmpo",
+            "gmpo_clip_low": 0.4,
+            "gmpo_clip_high": 0.4,
+            "loss_agg_mode": "seq-mean-token-mean",
+        },
+        (
+            GROUP,
+            "loss of a token = -s A, s = the geometric mean of the answer's r = p_new / p_old, each kept below e^high "
+            "where A > 0 and above e^-low where A < 0",
+            "loss of an update = the mean over its answers",
+        ),
+    ),
+    Preset(
+        "rec",
+        "Group-relative REINFORCE, arXiv 2509.24203",
+        {
+            "adv_estimator": "grpo",
+            "norm_std_type": "none",
+            "pg_variant": "rec",
+            "rec_clip_mode": "one-side",
+            "rec_epsilon_low": 0.2,
+            "rec_epsilon_high": 0.2,
+            "loss_agg_mode": "token-mean",
+        },
+        (
+            "A = reward - mean of the group",
+            "loss of a token = -A log p, 0 where A > 0 and r > 1 + high, or A < 0 and r < 1 - low, r = p_new / p_old",
+            "loss of an update = the mean over its tokens",
+        ),
+        beside="rec_clip_mode: two-side and ring, rec_weight and rec_regularizer are its other forms",
+    ),
+    Preset(
+        "sppo",
+        "Functional mirror ascent, arXiv 2108.05828",
+        {
+            "adv_estimator": "grpo",
+            "norm_std_type": "none",
+            "pg_variant": "sppo",
+            "sppo_epsilon": 0.3,
+            "loss_agg_mode": "token-mean",
+        },
+        (
+            "A = reward - mean of the group",
+            "loss of a token = -A log clip(r, 1 / (1 + epsilon), 1 + epsilon), r = p_new / p_old",
+            "loss of an update = the mean over its tokens",
+        ),
+    ),
+    Preset(
+        "clip_cov",
+        "Entropy mechanism, arXiv 2505.22617",
+        {
+            "adv_estimator": "grpo",
+            "pg_variant": "clip_cov",
+            "pg_clip": 0.2,
+            "clip_cov_ratio": 2e-4,
+            "clip_cov_lb": 1.0,
+            "clip_cov_ub": 5.0,
+            "loss_agg_mode": "token-mean",
+        },
+        (
+            GROUP,
+            CLIP,
+            "but 0 for a share `ratio` of the tokens of an update, at least one, among those with lb < c < ub",
+            "c = (log p_old - mean of log p_old) (A - mean of A), means over the tokens of the update",
+            "loss of an update = the mean over its tokens",
+        ),
+        beside="a clip of r so wide that it is never active: the paper has none",
+    ),
+    Preset(
+        "kl_cov",
+        "Entropy mechanism, arXiv 2505.22617",
+        {
+            "adv_estimator": "grpo",
+            "pg_variant": "kl_cov",
+            "kl_cov_ratio": 2e-4,
+            "ppo_kl_coef": 1.0,
+            "loss_agg_mode": "token-mean",
+        },
+        (
+            GROUP,
+            "loss of a token = -r A, + coef |log r| for the share `ratio` of the tokens of an update, at least one, "
+            "whose c is greatest",
+            "c = (log p_old - mean of log p_old) (A - mean of A), means over the tokens of the update",
+            "loss of an update = the mean over its tokens",
+        ),
+        beside="the paper takes 2e-3 of the tokens for 7B, 2e-4 for 32B",
+    ),
+    Preset(
+        "kimi15",
+        "Kimi k1.5, arXiv 2501.12599",
+        {
+            "adv_estimator": "grpo",
+            "norm_std_type": "none",
+            "pg_variant": "kimi15",
+            "importance_sampling": "product",
+            "loss_agg_mode": "seq-mean-token-sum",
+        },
+        (
+            "A = reward - mean of the group",
+            "loss of a token = -A log p + tau / 2 (log s)^2 / n, s = the product of the p_new / p_old of its answer of "
+            "n tokens",
+            "loss of an update = the mean over its answers of the sum over their tokens",
+        ),
+    ),
+)
+"""In the order in which messages list them."""

@@ -1,0 +1,69 @@
+"""`experience`: where what is sampled waits until it is trained on, when the two are done by different processes."""
+
+from typing import Literal
+
+from roll.configs.base import Settings, setting
+from roll.configs.sections.data import Place
+
+LOCAL_SQL = "sqlite:///"
+
+
+class ReuseConfig(Settings):
+    """`experience.reuse`: groups that are trained on more than once."""
+
+    enable: bool = setting(
+        False, "Groups come back after a training, as long as max_staleness allows. Off: each is trained on once."
+    )
+    cooldown_s: float = setting(0.0, "Seconds for which a group rests after it was trained on.", ge=0)
+    priority: Literal["linear_decay", "decay_limit_randomization"] = setting(
+        "linear_decay",
+        "Which groups a step takes, those with the highest number first. linear_decay: the version of the weights that "
+        "sampled it - decay x the times it was trained on. decay_limit_randomization: the same plus noise, and at most "
+        "use_limit times.",
+    )
+    decay: float = setting(2.0, "What each use takes from the priority.", ge=0)
+    use_limit: int = setting(
+        3, "With decay_limit_randomization: how often a group is trained on at most; 0: any.", ge=0
+    )
+    sigma: float = setting(0.0, "With decay_limit_randomization: deviation of the noise.", ge=0)
+
+
+class ExperienceConfig(Settings):
+    """`experience`: what mode explore writes and mode train reads."""
+
+    storage_type: Literal["queue", "file", "sql"] = setting(
+        "queue",
+        "How groups wait. queue: a directory with a file for each group, which goes once it is trained on and saved. "
+        "file: the same as JSON lines or Parquet, for other programs to read. sql: rows of a database.",
+    )
+    dir: Place | None = setting(
+        None,
+        "Directory that both processes see: groups (queue, file, SQLite), and weights for the explorer. Default: "
+        "<output_dir>/experience.",
+    )
+    url: str | None = setting(
+        None,
+        "With sql: the database, as SQLAlchemy writes it (postgresql://user@host/name), which takes that package; "
+        "sqlite:///FILE takes none. Default: SQLite in dir.",
+        min_length=1,
+    )
+    format: Literal["jsonl", "parquet"] = setting("jsonl", "With file: the form of the rows.")
+    keep: bool = setting(False, "Groups stay after they are trained on; they are not trained on again for that.")
+    keep_weights: int = setting(
+        3, "Weights that are kept for the explorer, the newest ones; it reads the newest that is whole.", ge=2
+    )
+    read_timeout_s: float = setting(
+        1800.0, "Seconds that a step waits for its groups before on_timeout holds; 0: for ever.", ge=0
+    )
+    on_timeout: Literal["wait", "partial", "fail"] = setting(
+        "wait",
+        "What becomes of a step whose groups are late. wait: it says so and goes on waiting. partial: it trains on "
+        "those that are there, one at least; late ones are trained on by the next steps, as long as max_staleness "
+        "allows. fail: the run ends.",
+    )
+    reuse: ReuseConfig = setting({}, "Training on groups more than once.")
+
+    @property
+    def is_local_sql(self) -> bool:
+        """True for SQLite, which Python itself knows."""
+        return self.url is None or self.url.startswith(LOCAL_SQL)

@@ -1,0 +1,134 @@
+"""The operators that choose rows before training, in one table: their arguments, and where their code is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from roll.configs.base import Settings, setting
+from roll.configs.sections.data import Place
+
+Part = Literal["prompt", "response", "both"]
+Missing = Literal["error", "keep", "drop"]
+PART = "What of a row is looked at: its prompt, its answer, or both. Rows of RLVR have prompts alone."
+MISSING = "What becomes of a row without a number there: it ends the run, stays, or goes."
+
+DATA_JUICER = "data_juicer"
+
+
+class DeduplicateArgs(Settings):
+    """`args` of deduplicate: the first of several rows that say the same stays."""
+
+    part: Part = setting("both", PART)
+    similarity: float = setting(
+        1.0,
+        "1: rows whose texts are the same but for case, white space and Unicode's spellings of a letter (NFKC). Less: "
+        "also rows whose sets of n-grams have this Jaccard similarity (shared / all) or more with a row that stays.",
+        gt=0,
+        le=1,
+    )
+    ngram: int = setting(5, "Words of an n-gram, with similarity below 1; a sign is a word of its own.", ge=1)
+
+
+class LengthArgs(Settings):
+    """`args` of length."""
+
+    unit: Literal["characters", "tokens"] = setting(
+        "characters", "What is counted; tokens are the learner's tokenizer's, of the text without a chat template."
+    )
+    part: Part = setting("prompt", f"{PART} Of several answers each must fit.")
+    min: int = setting(0, "The shortest that stays.", ge=0)
+    max: int | None = setting(None, "The longest that stays.", ge=0)
+
+
+class PassRateArgs(Settings):
+    """`args` of pass_rate: how often a model solves a row."""
+
+    column: str = setting("pass_rate", "Column with it, from 0 (never) to 1 (always).", min_length=1)
+    rollouts: Place | None = setting(
+        None,
+        "A folder that rollout_mock.mode: dump has written, or a file of it: the rate is that of the attempts there, "
+        "failed ones left out, at the row of the same id. Instead of the column.",
+        min_length=1,
+    )
+    solved_at: float = setting(1.0, "With rollouts: an attempt of this reward or more has solved its row.")
+    min: float = setting(0.0, "The lowest rate that stays.", ge=0, le=1)
+    max: float = setting(1.0, "The highest rate that stays.", ge=0, le=1)
+    missing: Missing = setting("error", MISSING)
+
+
+class ContaminationArgs(Settings):
+    """`args` of contamination: rows go that share words with the evaluation sets, the other data_args of the run."""
+
+    part: Part = setting("prompt", f"{PART} Of the evaluation's rows it is the prompt.")
+    ngram: int = setting(13, "Words of an n-gram. Of texts with fewer words, only the same ones count.", ge=1)
+    share: float = setting(
+        0.0,
+        "A row goes if it has at least this share of the n-grams of one of the evaluation's rows, and at least one.",
+        ge=0,
+        le=1,
+    )
+
+
+class QualityArgs(Settings):
+    """`args` of quality: a number that a model, or anything else, gives each row."""
+
+    column: str = setting("quality", "Column with the number, or where the scorer's goes.", min_length=1)
+    scorer: str | None = setting(
+        None,
+        "package.module:function that is called with a list of rows and scorer_args, and gives a number for each. "
+        "Default: the numbers are in the column.",
+        min_length=1,
+    )
+    scorer_args: dict[str, Any] = setting({}, "Further arguments of the scorer, by name.")
+    batch_size: int = setting(64, "Rows of one call of the scorer.", ge=1)
+    min: float | None = setting(None, "The lowest number that stays.")
+    max: float | None = setting(None, "The highest number that stays.")
+    missing: Missing = setting("error", MISSING)
+
+
+class DataJuicerArgs(Settings):
+    """`args` of data_juicer:NAME."""
+
+    column: str | None = setting(
+        None,
+        "Column whose text the operator reads, and may change. Default: prompt and answer, which it may not.",
+        min_length=1,
+    )
+    op_args: dict[str, Any] = setting({}, "Arguments of the operator itself, as Data-Juicer documents them.")
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One row of the table. `function`: package.module:object, called with the rows, an object of `args`, and the
+    Context. `files`: those of its arguments that name files. `compares`: it needs evaluation sets."""
+
+    name: str
+    args: type[Settings]
+    function: str
+    files: tuple[str, ...] = ()
+    compares: bool = False
+
+
+_HOME = "roll.run.operators"
+OPERATORS: Mapping[str, Operator] = {
+    row.name: row
+    for row in (
+        Operator("deduplicate", DeduplicateArgs, "roll.run.operators.texts:deduplicate"),
+        Operator("length", LengthArgs, "roll.run.operators.bounds:length"),
+        Operator("pass_rate", PassRateArgs, "roll.run.operators.bounds:pass_rate", files=("rollouts",)),
+        Operator("contamination", ContaminationArgs, "roll.run.operators.contamination:contamination", compares=True),
+        Operator("quality", QualityArgs, "roll.run.operators.bounds:quality"),
+    )
+}
+_DATA_JUICER = Operator(DATA_JUICER, DataJuicerArgs, "roll.run.operators.data_juicer:run_op")
+
+
+def operator_of(name: str) -> Operator | None:
+    """The row of a name; None for a function of the user's own."""
+    return _DATA_JUICER if data_juicer_op(name) is not None else OPERATORS.get(name)
+
+
+def data_juicer_op(name: str) -> str | None:
+    """Example: "text_length_filter" of data_juicer:text_length_filter; None of any other name."""
+    package, _, op = name.partition(":")
+    return op if package == DATA_JUICER and op else None

@@ -1,0 +1,98 @@
+"""Settings of a mix: rows of an expert in the updates of reinforcement learning."""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
+
+from roll.configs.base import Settings, setting
+from roll.configs.sections.data import DataArgs
+
+
+def _names(rows: dict[str, "ExpertRowsConfig"]) -> dict[str, "ExpertRowsConfig"]:
+    for name in rows:
+        if not name.replace("-", "_").isidentifier():
+            raise ValueError(
+                f"{name!r} must be a name of letters, digits, _ and -, without a digit in front: metrics carry it"
+            )
+    return rows
+
+
+class ExpertRowsConfig(Settings):
+    """One of `mix.rows`, by its name: where an expert's answers are, and how many an update has of them."""
+
+    share: float = setting(
+        ...,
+        "Share of these among the rows of an update, beside those that the policy sampled; the plan says how many rows "
+        "that makes. 0: none.",
+        ge=0,
+        lt=1,
+    )
+    data_args: DataArgs = setting({}, "The rows: messages that end with the assistant, or a prompt and a response.")
+    prompt_key: str = setting("instruction", "Column with the prompt, of rows that hold no messages.")
+    query_key: str | None = setting(None, "Column with more of the prompt, which follows it on a line of its own.")
+    response_key: str = setting("output", "Column with the response.")
+    system_key: str | None = setting(None, "Column with the system prompt. None: none but the template's own.")
+    tools_key: str | None = setting(
+        "tools",
+        "Column with the tools that a row offers, if it has any: a list of JSON schemas, or its text. null: none.",
+    )
+    train_on: Literal["all", "last"] = setting(
+        "all", "Of rows with messages: learn every turn of the assistant, or the last one alone."
+    )
+
+
+class MixConfig(Settings):
+    """`mix`: loss of an update = (1 - weight) x that of reinforcement learning + weight x that of the expert's rows.
+    docs/mix.md."""
+
+    weight: float = setting(0.1, "Weight of the expert's rows, mu. 0: they are not read.", ge=0, le=1)
+    warmup_steps: int = setting(0, "Steps in which the weight rises to this in a line: weight x step / these.", ge=0)
+    decay_steps: int = setting(
+        0, "Steps after that in which it falls to final_weight, along half a cosine. 0: it stays.", ge=0
+    )
+    final_weight: float = setting(0.0, "With decay_steps: the weight from then on.", ge=0, le=1)
+    token_weights: Literal["none", "uncertain"] = setting(
+        "none",
+        "uncertain: the loss of each token of an expert counts p (1 - p) times, p its probability under the policy, "
+        "through which no gradient goes: little where the policy is sure of it, or has never heard of it.",
+    )
+    loss_agg_mode: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"] = setting(
+        "token-mean", "How the losses of the expert's tokens become one number, as the run's own loss_agg_mode has it."
+    )
+    rows: Annotated[dict[str, ExpertRowsConfig], AfterValidator(_names)] = setting(
+        {}, "Where the rows come from, by names of your own. None: nothing is mixed in."
+    )
+
+    @property
+    def drawn(self) -> Mapping[str, ExpertRowsConfig]:
+        """Those that the run reads."""
+        if not self.weight and not (self.decay_steps and self.final_weight):
+            return {}
+        return {name: rows for name, rows in self.rows.items() if rows.share}
+
+    @property
+    def data_args(self) -> Mapping[str, DataArgs]:
+        """Those that are read, by their YAML path."""
+        return {f"mix.rows.{name}.data_args": rows.data_args for name, rows in self.drawn.items()}
+
+    def rows_per_update(self, samples: int) -> dict[str, int]:
+        """The rows by name that join so many sampled ones, at least one of each.
+
+        Example: shares .2 and .1 beside 70 samples are 20 and 10 rows, of 100 in all.
+        """
+        left = 1 - sum(rows.share for rows in self.drawn.values())
+        return {name: max(1, round(samples * rows.share / left)) for name, rows in self.drawn.items()}
+
+    def weight_at(self, step: int) -> float:
+        """The weight in a step, of which the first is 1.
+
+        Example: weight .5, warmup_steps 2, decay_steps 2, final_weight .1: .25, .5, .3, .1, .1.
+        """
+        if step < self.warmup_steps:
+            return self.weight * step / self.warmup_steps
+        if not self.decay_steps:
+            return self.weight
+        done = min(1.0, (step - max(1, self.warmup_steps)) / self.decay_steps)
+        return self.final_weight + (self.weight - self.final_weight) * (1 + math.cos(math.pi * done)) / 2

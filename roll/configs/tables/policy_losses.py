@@ -1,0 +1,195 @@
+"""The table of policy losses: the keys of each, what is built from them, and what checks have to know."""
+
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from roll.configs.problems import Problem, did_you_mean
+from roll.utils.imports import resolve
+from roll.utils.text import show
+
+RECClip = Literal["none", "one-side", "two-side", "ring"]
+RECWeight = Literal["none", "importance_sampling", "advantage"]
+RECRegularizer = Literal["none", "forward-kl", "k2"]
+Values = Mapping[str, Any]
+
+
+def _nothing(*_: object) -> Iterator[Any]:
+    return iter(())
+
+
+@dataclass(frozen=True)
+class PolicyForm:
+    """One value of `pg_variant`. `objective`, package.module:object, is called with the values of `keys` by name and
+    gives what a token adds to the loss."""
+
+    name: str
+    objective: str
+    keys: tuple[str, ...] = ()
+    """The keys of a YAML that belong to it; those of the role begin with `actor_train.`, of which the name has none."""
+    reads_ratio: bool = True
+    """The ratio of new to old policy enters, so that importance_sampling has a say."""
+    weighs_by_ratio: bool = False
+    """Where that ratio is 1, as in a step with one update, it is the policy gradient."""
+    needs_old_log_probs: bool = False
+    """Something about a whole update is made of old log-probs before it begins."""
+    is_zero_without_advantage: bool = True
+    """A token whose advantage is 0 has no loss, whatever its ratio, and no say in the loss of others."""
+    problems: Callable[[Values], Iterator[Problem]] = _nothing
+    """What its keys say against each other, whether or not it is chosen."""
+    warnings: Callable[[Values, AbstractSet[str]], Iterator[str]] = _nothing
+    """What has no effect where it is chosen, from the values and from the keys that were given."""
+
+    @property
+    def is_own(self) -> bool:
+        """True for a class of the user's, which is called with pg_args."""
+        return self.name not in POLICY_FORMS
+
+
+def _range_warnings(values: Values, given: AbstractSet[str]) -> Iterator[str]:
+    differs = {values["pg_clip_low"], values["pg_clip_high"]} != {values["pg_clip"]}
+    if not values["use_pg_clip_range"] and given & {"pg_clip_low", "pg_clip_high"} and differs:
+        yield "pg_clip_low and pg_clip_high do nothing while use_pg_clip_range is off."
+    if values["use_pg_clip_range"] and "pg_clip" in given:
+        yield "pg_clip does nothing while use_pg_clip_range is on."
+
+
+def _clip_warnings(values: Values, given: AbstractSet[str]) -> Iterator[str]:
+    yield from _range_warnings(values, given)
+    if "dual_clip_ratio_c" in given and not values["dual_clip_loss"]:
+        yield "dual_clip_ratio_c does nothing while dual_clip_loss is off."
+
+
+def _in_order(lowest: str, highest: str) -> Callable[[Values], Iterator[Problem]]:
+    def problems(values: Values) -> Iterator[Problem]:
+        low, high = values[lowest], values[highest]
+        if low > high:
+            yield Problem(f"{lowest}: {low:g} is above {highest}: {high:g}. Swap them.", (lowest, highest))
+
+    return problems
+
+
+_RING = ("rec_epsilon_low_prime", "rec_epsilon_high_prime")
+_REC_RANGE = ("rec_epsilon_low", "rec_epsilon_high", *_RING)
+_REC_TERMS = ("rec_weight", "rec_weight_temp", "rec_regularizer", "rec_regularizer_coef")
+
+
+def _ring_problems(values: Values) -> Iterator[Problem]:
+    for near, far in zip(("rec_epsilon_low", "rec_epsilon_high"), _RING, strict=True):
+        if values["rec_clip_mode"] == "ring" and values[near] > values[far]:
+            yield Problem(f"{near}: {values[near]:g} is above {far}: {values[far]:g}. Swap them.", (near, far))
+
+
+def _rec_warnings(values: Values, given: AbstractSet[str]) -> Iterator[str]:
+    mode = values["rec_clip_mode"]
+    read = {"none": (), "ring": _REC_RANGE}.get(mode, _REC_RANGE[:2])
+    idle = [(key, "rec_clip_mode") for key in _REC_RANGE if key not in read]
+    idle += [("rec_weight_temp", "rec_weight")] if values["rec_weight"] != "advantage" else []
+    idle += [("rec_regularizer_coef", "rec_regularizer")] if values["rec_regularizer"] == "none" else []
+    for key, other in idle:
+        if key in given:
+            yield f"{key} does nothing with {other}: {values[other]}."
+
+
+_RANGE = ("pg_clip", "use_pg_clip_range", "pg_clip_low", "pg_clip_high")
+
+
+_ROWS = (
+    PolicyForm(
+        "ppo",
+        "roll.algorithms.objectives:ppo",
+        (*_RANGE, "dual_clip_loss", "dual_clip_ratio_c"),
+        warnings=_clip_warnings,
+    ),
+    PolicyForm("vanilla", "roll.algorithms.objectives:vanilla", reads_ratio=False),
+    PolicyForm("opmd", "roll.algorithms.objectives:opmd", ("opmd_tau",), reads_ratio=False),
+    PolicyForm(
+        "tis",
+        "roll.algorithms.objectives:tis",
+        ("tis_lower_bound", "tis_upper_bound"),
+        weighs_by_ratio=True,
+        problems=_in_order("tis_lower_bound", "tis_upper_bound"),
+    ),
+    PolicyForm(
+        "topr",
+        "roll.algorithms.objectives:topr",
+        ("actor_train.topr_positive_weight", "actor_train.topr_negative_weight"),
+        weighs_by_ratio=True,
+    ),
+    PolicyForm(
+        "cispo",
+        "roll.algorithms.objectives:cispo",
+        ("cispo_epsilon_low", "cispo_epsilon_high", "cispo_use_unified_mask"),
+        weighs_by_ratio=True,
+    ),
+    PolicyForm(
+        "kimi15",
+        "roll.algorithms.objectives:kimi15",
+        ("kimi15_tau",),
+        weighs_by_ratio=True,
+        is_zero_without_advantage=False,
+    ),
+    PolicyForm("gmpo", "roll.algorithms.objectives:gmpo", ("gmpo_clip_low", "gmpo_clip_high"), weighs_by_ratio=True),
+    PolicyForm(
+        "sapo", "roll.algorithms.objectives:sapo", ("sapo_tau_positive", "sapo_tau_negative"), weighs_by_ratio=True
+    ),
+    PolicyForm(
+        "rec",
+        "roll.algorithms.gates:rec",
+        ("rec_clip_mode", *_REC_RANGE, *_REC_TERMS),
+        weighs_by_ratio=True,
+        problems=_ring_problems,
+        warnings=_rec_warnings,
+    ),
+    PolicyForm("sppo", "roll.algorithms.gates:sppo", ("sppo_epsilon",), weighs_by_ratio=True),
+    PolicyForm(
+        "clip_cov",
+        "roll.algorithms.covariance:clip_cov",
+        (*_RANGE, "clip_cov_ratio", "clip_cov_lb", "clip_cov_ub"),
+        needs_old_log_probs=True,
+        is_zero_without_advantage=False,
+        problems=_in_order("clip_cov_lb", "clip_cov_ub"),
+        warnings=_range_warnings,
+    ),
+    PolicyForm(
+        "kl_cov",
+        "roll.algorithms.covariance:kl_cov",
+        ("kl_cov_ratio", "ppo_kl_coef"),
+        weighs_by_ratio=True,
+        needs_old_log_probs=True,
+        is_zero_without_advantage=False,
+    ),
+)
+POLICY_FORMS: Mapping[str, PolicyForm] = {row.name: row for row in _ROWS}
+"""By name, in the order in which messages list them."""
+
+
+def policy_form_of(name: str) -> PolicyForm:
+    """The row of a pg_variant: a name of the table, or package.module:Class."""
+    if ":" not in name:
+        return POLICY_FORMS[name]
+    is_zero = bool(getattr(resolve(name), "is_zero_without_advantage", False))
+    return PolicyForm(name, name, is_zero_without_advantage=is_zero)
+
+
+def known_pg_variant(name: str) -> str:
+    """The name, if it is one of the table, or a path that can be imported; else ValueError that says what there is
+    instead, or what is wrong with the path."""
+    if ":" in name:
+        try:
+            found = resolve(name)
+        except ImportError as error:
+            raise ValueError(str(error)) from error
+        if not callable(found):
+            raise ValueError(f"{name} is a {type(found).__name__}; name a class whose objects are called")
+    elif name not in POLICY_FORMS:
+        known = f"{', '.join(POLICY_FORMS)}, nor a class of your own, package.module:Class"
+        raise ValueError(f"{show(name)} is not one of {known}.{did_you_mean(name, POLICY_FORMS)}")
+    return name
+
+
+def last_name(key: str) -> str:
+    """The last part of a dotted key. Example: kimi15_tau of kimi15_tau, topr_positive_weight of
+    actor_train.topr_positive_weight."""
+    return key.rpartition(".")[2]

@@ -1,0 +1,251 @@
+"""All workers of one run: started from its settings and its plan, ended together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ray
+
+from roll.configs.plan.run_plan import RunPlan
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.sections.run import RunConfig
+from roll.configs.sections.strategy import answers_at_once
+from roll.configs.strategies.table import spec_of
+from roll.configs.tables.roles import Use
+from roll.distributed.executor.blueprint import BatchLimits, Blueprint
+from roll.distributed.executor.placement import Occupant, Placement
+from roll.distributed.executor.pools.job_pool import JobPool
+from roll.distributed.executor.pools.task_pool import TaskPool
+from roll.distributed.executor.processes.cluster import Calls, Cluster, WorkerSpec
+from roll.distributed.executor.processes.environment import SHARES_GPUS
+from roll.distributed.executor.processes.launch import RayRuntime
+from roll.distributed.executor.processes.resource_manager import ResourceManager
+from roll.distributed.executor.processes.suspension import SuspensionWatch
+from roll.distributed.executor.roles import ScoreCluster, TrainCluster
+from roll.distributed.executor.rollout.engines import MAX_RESTARTS, EngineRecovery, RecoverySettings
+from roll.distributed.executor.rollout.generate_cluster import ApartCluster, GenerateCluster
+from roll.distributed.executor.usage import Question, RoleUsage
+from roll.distributed.strategy.table import strategy_class_path
+from roll.errors import WorkerError
+from roll.models.hub import MODEL_KEYS, fetch_models, local_model, with_directories
+from roll.utils.imports import EXTERNAL_LIB
+from roll.utils.meter import Look
+
+logger = logging.getLogger(__name__)
+
+C = TypeVar("C", bound=RunConfig)
+
+_WORKERS: Mapping[Use, str] = {
+    "train": "roll.distributed.executor.worker:TrainWorker",
+    "score": "roll.distributed.executor.worker:ScoreWorker",
+    "generate": "roll.distributed.executor.rollout.generate_worker:GenerateWorker",
+}
+_SHUTDOWN_TIMEOUT_S = 5
+
+
+def _with_local_models(config: C) -> C:
+    """The config with local model directories. On one node the driver downloads models from the hub. On several nodes a
+    local directory would not exist elsewhere, so each worker asks the hub."""
+    if config.num_nodes > 1:
+        return config
+    models = [local_model(worker.model_args) for worker in config.model_roles.values()]
+    names = [str(args.value(key)) for args in models for key in MODEL_KEYS if args.value(key) is not None]
+    return with_directories(config, fetch_models(names))
+
+
+class RunClusters:
+    """The roles of a run that hold a model, each behind the facade of its use, their turns on shared devices, and pools
+    of CPU workers. What a role is for says its row in the table of the run's roles."""
+
+    placement: Placement
+
+    def __init__(
+        self,
+        config: RunConfig,
+        plan: RunPlan,
+        on_lost: Callable[[WorkerError], None] | None = None,
+        stored_bytes: int = 0,
+    ):
+        """`on_lost` is called, from a thread, when Ray itself dies: no wait on a worker would end then. `stored_bytes`:
+        of rows in the object store at once."""
+        self._config, self._plan = _with_local_models(config), plan
+        self.trainers: dict[str, TrainCluster] = {}
+        self.scorers: dict[str, ScoreCluster] = {}
+        self.engines: dict[str, GenerateCluster] = {}
+        self._clusters: list[Cluster] = []
+        self._recoveries: list[EngineRecovery] = []
+        self._pools: list[TaskPool | JobPool] = []
+        logs = Path(config.logging_dir) / "workers"
+        self.runtime = RayRuntime(config.network_interface, logs, on_lost, stored_bytes)
+        self._suspension = SuspensionWatch(config.suspend_timeout, self.runtime.vital)
+        try:
+            self.resources = ResourceManager(config.num_nodes, config.num_gpus_per_node, config.network_interface)
+        except BaseException:
+            self._suspension.close()
+            self.runtime.shutdown()
+            raise
+        logger.info("Ray is up; starting the workers of %s", ", ".join(place.role for place in plan.layout.roles))
+        try:
+            self._launch()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def config(self) -> RunConfig:
+        """The settings as the workers get them, with directories in place of hub ids."""
+        return self._config
+
+    def wait_ready(self) -> None:
+        """Returns when all models are loaded. Raises WorkerError if one worker cannot load its own."""
+        self._take_replies(self.placement.finish_setup())
+        for recovery in self._recoveries:
+            recovery.watch()
+
+    def _take_replies(self, replies: Mapping[Occupant, list[Any]]) -> None:
+        """What the workers of each cluster said when they were set up."""
+        for facade in (*self.trainers.values(), *self.scorers.values()):
+            facade.finish_setup(replies[facade.cluster])
+
+    def start_pool(self, role: str, settings: WorkerConfig, worker_class: str, arguments: tuple[Any, ...]) -> TaskPool:
+        """A pool of workers for a role of the plan's layout; on devices they take turns like others."""
+        environment = self._environment(settings)
+        pool = TaskPool(role, self.resources, self._plan.layout[role], worker_class, arguments, environment)
+        if pool.devices:
+            self.placement.join(pool)
+        self._pools.append(pool)
+        return pool
+
+    def ask_usage(self, look: Look) -> Callable[[], list[RoleUsage]]:
+        """Asks what the roles did since this was asked last, one call per worker. What is returned waits for their
+        answers."""
+        question, learners = Question(self._clusters, look), {**self.scorers, **self.trainers}
+        work = {role: learners[role].take_work() for role in learners}
+        pools = [pool for pool in self._pools if isinstance(pool, TaskPool)]
+        of_pools = [RoleUsage(pool.role, "cpu", pool.usage(look)) for pool in pools]
+        roles = self._config.roles
+        return lambda: [
+            *(
+                RoleUsage(role, roles[role].use, found, work.get(role, {}))
+                for role, found in question.answers().items()
+            ),
+            *of_pools,
+        ]
+
+    def close(self) -> None:
+        """Ends all processes. Engines get a moment to end theirs; workers that hang are killed all the same."""
+        self._suspension.close()
+        for recovery in self._recoveries:
+            recovery.close()
+        if self.runtime.is_lost:
+            self.runtime.shutdown()
+            return
+        shutdowns = [ref for cluster in self._clusters for ref in cluster.start_all("shutdown").refs.values()]
+        if shutdowns:  # of all: one that is dead must not cost the others their moment
+            ray.wait(shutdowns, num_returns=len(shutdowns), timeout=_SHUTDOWN_TIMEOUT_S)
+        for members in (*self._clusters, *self._pools):
+            members.kill()
+        for recovery in self._recoveries:
+            recovery.join()  # what it still asked of Ray later would start another cluster
+        self._clusters, self._pools = [], []
+        self.resources.release()
+        self.runtime.shutdown()
+
+    def _launch(self) -> None:
+        """Engines come last: on devices that are shared they take what the others leave."""
+        roles = self._config.model_roles
+        is_engine = {name: self._config.roles[name].use == "generate" for name in roles}
+        for name in sorted(roles, key=lambda role: is_engine[role]):
+            self._start(name, roles[name])
+        models = (*self.trainers.values(), *self.scorers.values())
+        setups: dict[Occupant, Callable[[], Calls]] = {facade.cluster: facade.start_setup for facade in models}
+        setups |= {engines: engines.start_setup for engines in self.engines.values()}
+        self.placement = Placement(tuple(setups), [self.engines[name] for name in self._plan.background])
+        self.placement.start_setup(setups, one_by_one=self.resources.has_gpus)
+
+    def _start(self, name: str, settings: WorkerConfig) -> None:
+        match self._config.roles[name].use:
+            case "train":
+                limits = BatchLimits.for_scoring(settings), BatchLimits.for_training(settings, self._plan.trains[name])
+                self.trainers[name] = TrainCluster(self._cluster(name, settings), *limits)
+            case "score":
+                self.scorers[name] = ScoreCluster(self._cluster(name, settings), BatchLimits.for_scoring(settings))
+            case "generate":
+                self.engines[name] = self._engines(name, settings)
+
+    def _engines(self, name: str, settings: WorkerConfig) -> GenerateCluster:
+        """Engines that die are replaced where others can go on meanwhile, or where requests can wait for the new one,
+        and where nobody waits for their GPUs."""
+        layout, is_apart = self._plan.layout, self._config.roles[name].is_apart
+        facade = partial(
+            ApartCluster if is_apart else GenerateCluster,
+            room=self._answers_at_once(settings),
+            leaves_whole=name in self._plan.leaving_whole,
+        )
+        on_shared_gpus = self.resources.has_gpus and layout.shares_devices(name)
+        if on_shared_gpus or (len(layout[name].workers) == 1 and not is_apart):
+            return facade(self._cluster(name, settings))
+        cluster = self._cluster(name, settings, max_restarts=MAX_RESTARTS)
+        waits = not (is_apart or self._plan.fixed_weights)  # for weights, before it serves
+        arguments = [(*arguments, waits) for arguments in cluster.spec.arguments]
+        recovery = EngineRecovery(cluster, RecoverySettings(cluster.spec.worker_class, arguments, waits))
+        self._recoveries.append(recovery)
+        return facade(cluster, recovery=recovery)
+
+    def _answers_at_once(self, settings: WorkerConfig) -> int:
+        return answers_at_once(self._plan.most_answers, settings.strategy_name, self.resources.has_gpus)
+
+    def _environment(self, settings: WorkerConfig) -> dict[str, str]:
+        """What the YAML wants in the environment of a role's workers."""
+        given = {**self._config.system_envs, **settings.system_envs}
+        return given | {EXTERNAL_LIB: ",".join(self._config.external_lib)} if self._config.external_lib else given
+
+    def _engine_environment(self, settings: WorkerConfig) -> dict[str, str]:
+        spec, on_cpu = spec_of(settings.strategy_name), not self.resources.has_gpus
+        directory = self.runtime.directory
+        return spec.ask(spec.environment, dict, settings, on_cpu, directory) if spec.environment else {}
+
+    def _cluster(self, name: str, settings: WorkerConfig, max_restarts: int = 0) -> Cluster:
+        role, seats = self._config.roles[name], self.resources.seats(self._plan.layout[name])
+        assert settings.strategy_name is not None and role.head is not None
+        strategy_class = strategy_class_path(settings.strategy_name, role.use)
+        most_answers = self._answers_at_once(settings)
+        blueprints = [
+            Blueprint(
+                role=name,
+                rank=seat.rank,
+                world_size=len(seats),
+                local_rank=seat.local_rank,
+                seed=self._config.seed,
+                device="cuda:0" if seat.gpu_ids else "cpu",
+                strategy_class=strategy_class,
+                settings=settings,
+                plan=self._plan.trains.get(name),
+                shares_devices=self._plan.layout.shares_devices(name),
+                head=role.head,
+                keeps_kv=self._plan.keeps_kv,
+                adapter_rank=self._plan.adapter_rank,
+                tells_routes=self._plan.tells_routes,
+                most_answers=most_answers,
+            )
+            for seat in seats
+        ]
+        is_engine = role.use == "generate"
+        shares = self.resources.has_gpus and self._plan.layout.shares_devices(name)
+        on_shared_gpus = {SHARES_GPUS: "1"} if shares else {}
+        spec = WorkerSpec(
+            worker_class=_WORKERS[role.use],
+            arguments=[(blueprint, *([most_answers] if is_engine else [])) for blueprint in blueprints],
+            system_envs={**self._engine_environment(settings), **self._environment(settings), **on_shared_gpus},
+            is_async=is_engine,
+            is_distributed=not is_engine,
+            timeout_s=self._config.rpc_timeout,
+            max_restarts=max_restarts,
+        )
+        cluster = Cluster(name, self.resources, seats, spec)
+        self._clusters.append(cluster)
+        return cluster

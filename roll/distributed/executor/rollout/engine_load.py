@@ -1,0 +1,101 @@
+"""What an engine's time and tokens go to."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+
+import numpy as np
+
+from roll.distributed.executor.blueprint import Blueprint
+from roll.distributed.executor.processes.worker_process import MemoryWatch
+from roll.distributed.strategy.base import State
+from roll.types.rollout import FIRST_IN_LINE, Generation, GenerationRequest
+from roll.utils.meter import IDLE, Look, Meter, Usage
+
+SAMPLING, HELD, AWAY = "sampling", "held", "away"
+
+
+class EngineMeter:
+    """An engine is away while something of it is off its devices, else held while a weight update keeps it from
+    sampling, else sampling while it works on an answer, else idle."""
+
+    def __init__(self, blueprint: Blueprint, clock: Callable[[], float] = time.perf_counter):
+        self._role, self._rank = blueprint.role, blueprint.rank
+        self._recomputes = not blueprint.keeps_kv
+        self._meter = Meter(self._role, f"rank {self._rank}", clock)
+        self._memory = MemoryWatch(f"{self._role}-{self._rank}")
+        self._counts: defaultdict[str, float] = defaultdict(
+            float
+        )  # here, since the meter has a lock, which every answer would take
+        self._num_open = 0
+        self._is_held = False
+        self._away: frozenset[State] = frozenset()
+
+    def begin(self, request: GenerationRequest) -> None:
+        """The engine reads a prompt, once for all its answers."""
+        given = len(request.prompt_ids)
+        self._counts["prompt_tokens"] += given
+        self._counts["pairs"] += given * (given + 1) / 2
+        if request.order != FIRST_IN_LINE:
+            self._meter.spans.mark(request.order, "begun")
+        self._open(request.num_samples)
+
+    def answered(self, request: GenerationRequest, answer: Generation) -> None:
+        """An answer is there, whole or cut short."""
+        given, sampled, versions = len(request.prompt_ids), answer.num_tokens, answer.policy_versions
+        self._counts["other_tokens" if request.order == FIRST_IN_LINE else "sampled_tokens"] += sampled
+        self._counts["pairs"] += sampled * given + sampled * (sampled + 1) / 2
+        if self._recomputes and sampled and versions[0] != versions[-1]:
+            self._counts["recomputed_tokens"] += recomputed(given, versions)
+        self._open(-1)
+
+    def moved(self) -> None:
+        """Another engine goes on with what there is of an answer."""
+        self._counts["moved_answers"] += 1
+
+    def cut(self, num_answers: int) -> None:
+        """These never came."""
+        self._open(-num_answers)
+
+    def hold(self) -> None:
+        self._is_held = True
+        self._look()
+
+    def go_on(self) -> None:
+        self._is_held = False
+        self._look()
+
+    def leave(self, states: frozenset[State]) -> None:
+        self._away |= states
+        self._look()
+
+    def come_back(self, states: frozenset[State]) -> None:
+        self._away -= states
+        self._look()
+
+    def take(self, look: Look) -> Usage:
+        for name, value in self._counts.items():
+            self._meter.count(name, value)
+        self._counts.clear()
+        return self._memory.add_to(self._meter.take(look.trace), look)
+
+    def _open(self, num_answers: int) -> None:
+        if num_answers:
+            self._num_open += num_answers
+            self._meter.spans.level(self._role, f"rank {self._rank}: answers under way", self._num_open)
+            self._look()
+
+    def _look(self) -> None:
+        self._meter.go(AWAY if self._away else HELD if self._is_held else SAMPLING if self._num_open else IDLE)
+
+
+def recomputed(num_given: int, versions: np.ndarray) -> int:
+    """Tokens whose keys and values were computed anew because weights changed under an answer: at each change, the
+    prompt and what was sampled before it.
+
+    Example: 4 given, versions 1 1 1 2 2: the fourth token needed the 4 + 3 before it under version 2, so 7.
+    """
+    changes = np.flatnonzero(np.diff(versions)) + 1
+    return int((num_given + changes).sum())

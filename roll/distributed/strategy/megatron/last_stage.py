@@ -1,0 +1,89 @@
+"""What the last stage is asked of its hidden states, and its answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region
+
+from roll.algorithms.distillation import Distillation
+from roll.distributed.strategy.megatron.further import Further
+from roll.distributed.strategy.megatron.lessons import divergence_of_shares, told_by_shares
+from roll.distributed.strategy.megatron.vocab_parallel import VocabShare, token_scores
+from roll.models.megatron.model import TokenModel
+from roll.models.teacher_targets import Lesson
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What the last stage is to compute at the given slots: log-probs at a temperature, behind them the entropy and the
+    divergence from a teacher where they are wanted; or values, or what it tells as a teacher."""
+
+    slots: torch.Tensor
+    targets: torch.Tensor
+    temperature: float
+    entropy: bool
+    values: bool
+    vocab_size: int
+    logits_per_chunk: int
+    lesson: Lesson | None = None
+    told: Distillation | None = None
+    further: Further | None = None
+
+    @property
+    def num_outputs(self) -> int:
+        if self.told is not None:
+            return 2 * self.told.top_k
+        return 1 + self.entropy + (self.lesson is not None)
+
+
+def answer(
+    model: TokenModel, hidden: torch.Tensor, further: torch.Tensor | None, ask: Ask
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Hidden states [s, b, h] to [num_outputs, n]; with those of the head for further tokens, also the sum of its
+    cross-entropies, over this rank's positions. Collective over the tensor-parallel ranks."""
+    found = _outputs(model, hidden, ask)
+    if further is None or ask.further is None:
+        return found
+    return found, _cross_entropy(model, further, ask, ask.further)
+
+
+def _outputs(model: TokenModel, hidden: torch.Tensor, ask: Ask) -> torch.Tensor:
+    chosen = _chosen(model, hidden, ask.slots, ask.values)
+    if ask.values:
+        return model.output_layer(chosen)[None]
+    share = _share(ask, ask.temperature)
+
+    def scores(head: torch.Tensor) -> torch.Tensor:
+        if ask.told is not None:
+            return told_by_shares(chosen, head, ask.told, share)
+        log_probs, entropy = token_scores(chosen, head, ask.targets, share)
+        found = [log_probs, entropy] if ask.entropy else [log_probs]
+        if ask.lesson is not None:
+            found.append(divergence_of_shares(chosen, head, ask.lesson, share))
+        return torch.stack(found)
+
+    return model.with_head(scores)
+
+
+def _cross_entropy(model: TokenModel, hidden: torch.Tensor, ask: Ask, further: Further) -> torch.Tensor:
+    assert model.prediction_head is not None
+    chosen, shared = _chosen(model, hidden, further.slots), model.prediction_head.shared
+    share = _share(ask, 1.0)
+    return model.with_head(lambda head: -token_scores(chosen, shared(head), further.targets, share)[0].sum())
+
+
+def _chosen(model: TokenModel, hidden: torch.Tensor, slots: torch.Tensor, values: bool = False) -> torch.Tensor:
+    """The hidden states of these slots, for what is divided over the tensor-parallel ranks, or for values."""
+    hidden = model.gathered(hidden, parallel_output=not values)
+    if not values and not model.config.sequence_parallel:
+        hidden = copy_to_tensor_model_parallel_region(hidden)
+    return hidden.reshape(-1, hidden.shape[-1]).index_select(0, slots)
+
+
+def _share(ask: Ask, temperature: float) -> VocabShare:
+    tensor_group: Any = parallel_state.get_tensor_model_parallel_group()
+    return VocabShare(tensor_group, ask.vocab_size, temperature, ask.logits_per_chunk)

@@ -1,0 +1,68 @@
+"""Builds an environment from a `custom_envs` entry."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from roll.configs.problems import Problem
+from roll.envs.base import Env
+from roll.envs.config import AGENT_NATIVE, EnvConfig
+from roll.envs.gem_env import GemEnv
+from roll.envs.table import ENVIRONMENTS, gem_id
+from roll.envs.tools.base import ToolEnv
+from roll.envs.tools_build import build_tools
+from roll.errors import EnvError, MissingPackage, describe
+from roll.utils.imports import is_missing, resolve
+
+
+def env_class(env_type: str) -> Any:
+    """What makes such environments of their env_config. Raises ImportError, or EnvError if what it names has not the
+    methods of an environment."""
+    if (name := gem_id(env_type)) is not None:
+        return lambda **kwargs: GemEnv(name, kwargs)
+    found = resolve(env_type, ENVIRONMENTS)
+    missing = [name for name in ("reset", "step") if not callable(getattr(found, name, None))]
+    if not callable(found) or missing:
+        raise EnvError(f"{env_type} is not an environment: it has no {' and no '.join(missing) or 'constructor'}")
+    return found
+
+
+def keeps_conversation(constructor: Any) -> bool:
+    """Whether env_manager_cls: agent_native can play it."""
+    return callable(getattr(constructor, "conversation", None))
+
+
+def build_env(config: EnvConfig) -> Env:
+    """A fresh environment for one episode."""
+    env = env_class(config.env_type)(**config.env_config)
+    wrapper = config.tool_wrapper
+    return env if wrapper is None else ToolEnv(env, build_tools(wrapper), wrapper.wrapper_args)
+
+
+def import_problems(at: str, config: EnvConfig) -> list[Problem]:
+    """Why no environment of this entry can be built; empty if one was. The package that a shipped adapter plays is the
+    machine's."""
+    keys = (f"{at}.env_type", f"{at}.env_config")
+    try:
+        constructor = env_class(config.env_type)
+    except (ImportError, EnvError) as error:
+        is_away = isinstance(error, ImportError) and gem_id(config.env_type) is None and is_missing(config.env_type)
+        return [Problem(f"{at}.env_type: {error}.", keys, "place" if is_away else "run")]
+    if config.env_manager_cls == AGENT_NATIVE and not keeps_conversation(constructor):
+        name = config.env_type
+        text = (
+            f"{at}.env_type: {name} shows text and has no conversation(), which env_manager_cls: agent_native needs. "
+            f"Set env_type: native, with env_config: {{env: {name}, env_config: {{...}}}}."
+        )
+        return [Problem(text, keys)]
+    try:
+        constructor(**config.env_config).close()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        known = f" It takes {', '.join(inspect.signature(constructor).parameters)}." if type(error) is TypeError else ""
+        text = f"{at}.env_config: {config.env_type} cannot be built: {describe(error)}.{known}"
+        of_files = isinstance(error, EnvError) and config.env_type in ENVIRONMENTS
+        return [Problem(text, keys, "machine" if isinstance(error, MissingPackage) else "place" if of_files else "run")]
+    return []

@@ -1,0 +1,131 @@
+"""Settings of one environment, and of how it is talked to."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+from roll.configs.base import Settings, setting
+from roll.envs.table import ASKS_ROWS, ENVIRONMENTS, default_pattern
+from roll.envs.templates import OBSERVATIONS, fields_of
+from roll.envs.tools_config import ToolWrapperConfig
+
+TRAJECTORY, STEP, STEP_CONCAT, AGENT_NATIVE = "trajectory", "step", "step_concat", "agent_native"
+PROXY = "proxy"
+MANAGERS = (TRAJECTORY, STEP, STEP_CONCAT, AGENT_NATIVE, PROXY)
+PROGRAM = "program"  # the env_type of an entry with env_manager_cls: proxy, which has none
+PER_TURN = (STEP, STEP_CONCAT, AGENT_NATIVE)
+"""Those whose samples are single turns."""
+_ROLL = "roll.pipeline.agentic.env_manager"
+ROLL_MANAGERS: Mapping[str, str] = {
+    "roll.pipeline.agentic.env_manager.traj_env_manager.TrajEnvManager": TRAJECTORY,
+    "roll.pipeline.agentic.env_manager.step_env_manager.StepEnvManager": STEP,
+    "roll.pipeline.agentic.env_manager.step_concat_env_manager.StepConcatEnvManager": STEP_CONCAT,
+    "roll.pipeline.agentic.env_manager.agent_native_env_manager.AgentNativeStepEnvManager": AGENT_NATIVE,
+    "roll.pipeline.agentic.env_manager.proxy_env_manager.ProxyEnvManager": PROXY,
+}
+LIFTED = ("action_pattern", "format_penalty", "env_instruction")
+"""Keys that ROLL users write into env_config and that the env manager, not the environment, needs here."""
+
+
+class EnvConfig(Settings):
+    """One entry of `custom_envs`: an environment under a tag, and how it is talked to."""
+
+    env_type: str = setting(
+        ...,
+        f"The environment: {', '.join(ENVIRONMENTS)}; an id of GEM's, such as game:GuessTheNumber-v0; or a class of "
+        "your own as package.module:Class.",
+    )
+    env_config: dict[str, Any] = setting({}, "Keyword arguments of the environment.")
+    env_manager_cls: Annotated[str, BeforeValidator(lambda name: ROLL_MANAGERS.get(name, name))] = setting(
+        TRAJECTORY,
+        "trajectory: one sample per episode, the whole conversation. step: one sample per turn, whose prompt holds the "
+        "last history_length turns. step_concat: the same with the observations of these turns alone, as they were. "
+        "agent_native: one sample per turn, whose prompt is the conversation that the environment keeps itself; it "
+        "gets whole answers, and no template is used. proxy: a program asks over HTTP, see agent. ROLL's class paths "
+        "of the five are understood.",
+    )
+    agent: str | None = setting(
+        None,
+        "env_manager_cls: proxy: the function that plays an episode, module:function, called with a task and a session "
+        "in a process of its own; it returns the reward, or a mapping with reward and metrics. docs/agents.md.",
+    )
+    agent_command: str | None = setting(
+        None,
+        "env_manager_cls: proxy: the command that plays an episode, in place of agent. {base_url}, {api_key}, "
+        "{anthropic_base_url}, {model}, {task_file} and {reward_file} are filled in.",
+    )
+    tasks: str | None = setting(
+        None,
+        "env_manager_cls: proxy: a file of JSON lines, or package.module:name of what has a length and items; an "
+        "episode gets row env_seed modulo their number. None: a task holds its seed alone.",
+    )
+    max_steps: int = setting(10, "An episode is cut off after so many turns; with proxy, answers.", ge=1)
+    max_tokens_per_step: int | None = setting(
+        None, "Longest answer of a turn. Default: actor_infer.generating_args.max_new_tokens, else the room left.", ge=1
+    )
+    history_length: int = setting(5, "Turns shown again in the prompt of a step or step_concat sample.", ge=0)
+    agent_system_template: str | None = setting(None, "System message.")
+    agent_template: str = setting(
+        "{observation}",
+        "User message of every turn. Fields: {turn_idx}, {observation} (also {current_observation}, {state}), "
+        "{actions_left}, {max_response_length}, {env_instruction}; for step samples also {current_step}, "
+        "{step_count}, {history}, {history_length}.",
+    )
+    pre_step_template: str | None = setting(
+        None, "With next_step_template in place of agent_template: what stands before the observation. Same fields."
+    )
+    next_step_template: str | None = setting(None, "What stands after the observation.")
+    env_instruction: str | None = setting(None, "Text of {env_instruction}. Default: the environment's own.")
+    action_pattern: str = setting(
+        r"<answer>(.*?)</answer>",
+        "Regular expression that finds the action in an answer: its last group. With thinking, for example "
+        r"<think>(.*?)</think>\s*<answer>(.*?)</answer>. Default for roll_math and GEM: the whole answer; for roll_qa: "
+        "what stands between the last tags.",
+    )
+    tool_wrapper: ToolWrapperConfig | None = setting(
+        None, "Tools that an answer may call instead of acting; it gets the result and answers again."
+    )
+    format_penalty: float | None = setting(
+        None, "Added to the reward of a turn without a valid action. Default: that of the env manager."
+    )
+    max_env_step_concurrent: int = setting(
+        0,
+        "Most calls into this tag's environments at once, per process; 1 for code that is not thread safe. 0: any.",
+        ge=0,
+    )
+
+    @property
+    def template(self) -> str:
+        """The user message of every turn, whichever keys say it."""
+        if self.pre_step_template is None and self.next_step_template is None:
+            return self.agent_template
+        before, after = self.pre_step_template or "", self.next_step_template or ""
+        shown = set(OBSERVATIONS) & {*fields_of(before), *fields_of(after)}
+        return before + ("" if shown else "{observation}") + after
+
+    @property
+    def asks_rows(self) -> bool:
+        """True for a shipped environment that asks the rows of a data file: epochs of it can be counted."""
+        return self.env_type in ASKS_ROWS
+
+    @property
+    def is_per_turn(self) -> bool:
+        """One sample per turn, rather than one per episode."""
+        return self.env_manager_cls in PER_TURN
+
+
+def lifted(env: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of the env manager that stand in env_config, where ROLL wants them; what stands outside wins."""
+    name, env_type, own = env.get("env_manager_cls"), env.get("env_type"), env.get("env_config") or {}
+    if not isinstance(own, Mapping):
+        return dict(env)
+    is_native = ROLL_MANAGERS.get(name, name) == AGENT_NATIVE if isinstance(name, str) else False
+    keys = [key for key in LIFTED if not (is_native and key == "action_pattern")]  # the environment finds its actions
+    inside = {key: own[key] for key in (*keys, "max_steps") if key in own}  # max_steps is for both
+    rest = {key: value for key, value in own.items() if key not in keys}
+    pattern = default_pattern(env_type, own) if isinstance(env_type, str) and not is_native else None
+    if ROLL_MANAGERS.get(str(name), name) == PROXY:
+        env = {"env_type": PROGRAM, **env}
+    inside = ({} if pattern is None else {"action_pattern": pattern}) | inside
+    return {**inside, **{key: value for key, value in env.items() if value is not None}, "env_config": rest}

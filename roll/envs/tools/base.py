@@ -1,0 +1,73 @@
+"""Any text environment with tools: an answer that calls one gets its result, and does not act."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+
+from roll.envs.base import SUCCESS, VALID, Env, EnvStep
+from roll.envs.tools.tools_base import Tool, ToolError, first_call
+from roll.envs.tools_config import ToolWrapperArgs
+
+USED_UP = "No tool can be used any more: give your answer."
+
+
+class ToolEnv(Env):
+    """The first observation ends in how the tools are called. The result of a call is what is seen next, between
+    `<tool_response>` tags; the environment does not notice, its steps go on with the next action."""
+
+    def __init__(self, env: Env, tools: Sequence[Tool], args: ToolWrapperArgs):
+        self._env, self._tools, self._args = env, tools, args
+        self.instruction = getattr(env, "instruction", "")
+        self._uses = 0
+        low, high = getattr(env, "reward_range", Env.reward_range)
+        least, most = (f(self._reward(True), self._reward(False), 0.0) for f in (min, max))
+        uses = float("inf") if args.max_tool_uses is None else args.max_tool_uses
+        self.reward_range = (low + (uses * least if least else 0.0), high + (uses * most if most else 0.0))
+
+    def reset(self, seed: int) -> str:
+        self._uses = 0
+        told = "\n".join(tool.instruction for tool in self._tools)
+        return f"{self._env.reset(seed)}\n{told}"
+
+    def step(self, action: str) -> EnvStep:
+        return self.step_answer(action, action)
+
+    def step_answer(self, answer: str, action: str | None) -> EnvStep:
+        """`action` is what action_pattern found in the answer, None if nothing."""
+        most = self._args.max_tool_uses
+        call = None if most is not None and self._uses >= most else first_call(self._tools, answer)
+        if call is None:
+            step = self._env.step(action or "")
+            if isinstance(step, tuple) and len(step) == 5:  # else the env manager says what is wrong with it
+                valid = action is not None and step[4].get(VALID, 1.0) > 0
+                step = EnvStep(*step[:4], {**step[4], VALID: float(valid), "tool_call": 0.0})
+            return step
+        self._uses += 1
+        tool, said = call
+        failed = 0.0
+        try:
+            result = tool.run(said)
+        except ToolError as error:
+            failed, result = 1.0, f"Error: {error}"
+        if self._uses == most:
+            result += f"\n{USED_UP}"
+        metrics = {VALID: 1.0, SUCCESS: 0.0, "tool_call": 1.0, "tool_error": failed}
+        return EnvStep(f"<tool_response>\n{result}\n</tool_response>", self._reward(not failed), False, False, metrics)
+
+    def random_action(self, rng: random.Random) -> str:
+        tool = rng.choice(self._tools) if self._tools and rng.random() < 0.3 else None
+        if tool is None:
+            return self._env.random_action(rng)
+        return f"<{tool.name}>{tool.example}</{tool.name}>"
+
+    def blind_plans(self, max_steps: int) -> Iterable[Sequence[str]]:
+        return self._env.blind_plans(max_steps)
+
+    def close(self) -> None:
+        if (close := getattr(self._env, "close", None)) is not None:
+            close()
+
+    def _reward(self, worked: bool) -> float:
+        args = self._args
+        return args.tool_reward + (args.tool_success_reward if worked else args.tool_execute_error_reward)

@@ -1,0 +1,81 @@
+"""Finding texts by words: BM25 over a corpus that fits into memory."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from roll.envs.rows import load_rows
+from roll.errors import EnvError
+
+WORD = re.compile(r"\w+")
+K1, B = 1.2, 0.75  # Lucene's
+
+
+@dataclass(frozen=True)
+class Document:
+    title: str
+    text: str
+
+
+def words(text: str) -> list[str]:
+    return WORD.findall(text.lower())
+
+
+class Bm25:
+    """Robertson and Zaragoza, The Probabilistic Relevance Framework (2009), with Lucene's idf, which is never negative:
+    ln(1 + (N - n + .5) / (n + .5)) for a word in n of N texts."""
+
+    def __init__(self, texts: Sequence[str]):
+        counts = [Counter(words(text)) for text in texts]
+        self._lengths = [counted.total() for counted in counts]
+        self._mean_length = max(1.0, sum(self._lengths) / max(1, len(texts)))
+        self._places: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for place, counted in enumerate(counts):
+            for word, count in counted.items():
+                self._places[word].append((place, count))
+
+    def search(self, query: str, count: int) -> list[tuple[int, float]]:
+        """(place, score) of the best texts that share a word with the query, best first; of equal ones the earlier."""
+        scores: dict[int, float] = defaultdict(float)
+        for word in words(query):
+            places = self._places.get(word, ())
+            idf = math.log(1 + (len(self._lengths) - len(places) + 0.5) / (len(places) + 0.5))
+            for place, times in places:
+                length = 1 - B + B * self._lengths[place] / self._mean_length
+                scores[place] += idf * times * (K1 + 1) / (times + K1 * length)
+        return sorted(scores.items(), key=lambda found: (-found[1], found[0]))[:count]
+
+
+class Corpus:
+    """Documents out of a data file: rows with `text` and perhaps `title`, or with `contents`, whose first line is the
+    title."""
+
+    def __init__(self, documents: Sequence[Document]):
+        self.documents = tuple(documents)
+        self._index = Bm25([f"{document.title} {document.text}" for document in documents])
+
+    def search(self, query: str, count: int) -> list[Document]:
+        return [self.documents[place] for place, _ in self._index.search(query, count)]
+
+
+@functools.lru_cache(maxsize=4)
+def load_corpus(path: str) -> Corpus:
+    """One per process, however many episodes search it. Raises EnvError."""
+    return Corpus([_document(row, f"{path}, row {i}") for i, row in enumerate(load_rows(path))])
+
+
+def _document(row: object, where: str) -> Document:
+    columns = row if isinstance(row, dict) else {}
+    if isinstance(columns.get("contents"), str):
+        title, _, text = columns["contents"].partition("\n")
+        return Document(title.strip('"'), text)
+    if isinstance(columns.get("text"), str):
+        return Document(str(columns.get("title") or ""), columns["text"])
+    raise EnvError(
+        f"{where} is no document: it needs text (and perhaps title), or contents; it has {', '.join(columns)}"
+    )

@@ -1,0 +1,100 @@
+"""What a shop has: products, goals of its customers, and where they are read from."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from roll.envs.tools.search import Bm25
+from roll.envs.webshop.shelf import GOALS, PRODUCTS
+from roll.errors import EnvError
+
+Split = Literal["all", "train", "val"]
+PRODUCT_FILE, GOAL_FILE = "products.jsonl", "goals.jsonl"
+HELD_OUT_SHARE = 8
+"""One goal in so many is for validation."""
+R = TypeVar("R", bound="_Record")
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Product(_Record):
+    """`category` is a path from the widest to the narrowest; `options` are names of choices with their values."""
+
+    asin: str
+    title: str
+    category: tuple[str, ...]
+    query: str
+    price: float
+    attributes: tuple[str, ...] = ()
+    options: Mapping[str, tuple[str, ...]] = {}
+    description: str = ""
+    features: tuple[str, ...] = ()
+
+
+class Goal(_Record):
+    """What a customer wants: a product like `asin`, with all of `attributes` and `options`, for at most `price_upper`
+    (none: any price)."""
+
+    asin: str
+    instruction: str
+    attributes: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    price_upper: float | None = None
+
+
+class Catalogue:
+    def __init__(self, products: Sequence[Product], goals: Sequence[Goal]):
+        self.products = {product.asin.lower(): product for product in products}
+        self._goals = tuple(goals)
+        self._order = tuple(self.products)
+        self._index = Bm25([_searched(product) for product in self.products.values()])
+        if unknown := [goal.asin for goal in goals if goal.asin.lower() not in self.products]:
+            raise EnvError(f"a goal names the product {unknown[0]}, which does not exist")
+
+    def goals(self, split: Split) -> tuple[Goal, ...]:
+        if split == "all":
+            return self._goals
+        return tuple(g for i, g in enumerate(self._goals) if (i % HELD_OUT_SHARE == 0) == (split == "val"))
+
+    def search(self, query: str, count: int) -> list[str]:
+        """The asins, in small letters, of the products that fit best."""
+        return [self._order[place] for place, _ in self._index.search(query, count)]
+
+
+@functools.lru_cache(maxsize=4)
+def load_catalogue(folder: str | None) -> Catalogue:
+    """One per process. None: the built-in one. Raises EnvError."""
+    if folder is None:
+        return Catalogue(_records(PRODUCTS, Product, "the shelf"), _records(GOALS, Goal, "the shelf"))
+    if not Path(folder).is_dir():
+        raise EnvError(f"data: {folder} is no folder; roll.envs.webshop.prepare makes one")
+    products = _records(_lines(Path(folder, PRODUCT_FILE)), Product, f"{folder}/{PRODUCT_FILE}")
+    return Catalogue(products, _records(_lines(Path(folder, GOAL_FILE)), Goal, f"{folder}/{GOAL_FILE}"))
+
+
+def _searched(product: Product) -> str:
+    chosen = " ".join(value for values in product.options.values() for value in values)
+    parts = [product.title, product.query, *product.category, *product.attributes, *product.features, chosen]
+    return " ".join([*parts, product.description])
+
+
+def _lines(path: Path) -> list[Any]:
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        raise EnvError(f"{path} cannot be read: {error}") from None
+
+
+def _records(values: Sequence[Any], kind: type[R], where: str) -> list[R]:
+    try:
+        return [kind.model_validate(value) for value in values]
+    except ValidationError as error:
+        raise EnvError(f"{where} holds what is no {kind.__name__.lower()}: {error.errors()[0]['msg']}") from None

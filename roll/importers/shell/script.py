@@ -1,0 +1,116 @@
+"""The command of a shell script, read and never run: its variables, arrays, sums, functions, and what tests decide.
+
+What only a shell could say - other programs' output, arguments of the script, whether a file is there - stays open.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roll.errors import ConfigError
+from roll.importers.shell.ends import Damaged
+from roll.importers.shell.syntax_tree import TreeReader
+from roll.importers.shell.walk import Walk
+
+_OVERRIDE = re.compile(r"(\+{0,2}|~)[A-Za-z_]\w*(\.[\w-]+)*=.*|~[A-Za-z_]\w*(\.[\w-]+)+", re.DOTALL)
+_OPEN = re.compile(r"\$(\d|\(|\{|`)|`")
+_MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Command:
+    """`program` are the words before the first override, such as python3, -m, verl.trainer.main_ppo; `flags` the
+    words that begin with a dash, `others` what is neither."""
+
+    program: tuple[str, ...]
+    overrides: tuple[str, ...]
+    flags: tuple[str, ...]
+    others: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def flag(self, *names: str) -> str | None:
+        """The value of --name=value or --name value."""
+        words = [*self.program, *self.flags, *self.others]
+        for i, word in enumerate(words):
+            name, equals, value = word.lstrip("-").partition("=")
+            if word.startswith("--") and name.replace("_", "-") in names:
+                return value if equals else next(iter(words[i + 1 : i + 2]), None)
+        return None
+
+    def short_flag(self, name: str) -> str | None:
+        """The word behind a flag of one dash."""
+        words = [*self.program, *self.flags, *self.others]
+        return next((words[i + 1] for i, word in enumerate(words[:-1]) if word == name), None)
+
+
+def is_open(value: object) -> bool:
+    """True for a text in which the script leaves something to the shell."""
+    return isinstance(value, str) and _OPEN.search(value.replace("${oc.env:", "")) is not None
+
+
+def unbraced(value: Any) -> Any:
+    """The same as a text that no YAML takes for a reference. Example: "${x}/y" is "$x/y"."""
+    if isinstance(value, list):
+        return [unbraced(item) for item in value]
+    return re.sub(r"\$\{(?!oc\.env:)([^{}]*)\}?", r"$\1", value) if isinstance(value, str) else value
+
+
+def command_of(path: Path) -> Command:
+    """The command of a script with the most key=value words. Raises ConfigError if there is none."""
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(_MOST_BYTES + 1)
+        text = data.decode("utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is neither a YAML nor a text.") from None
+    if len(data) > _MOST_BYTES:
+        raise ConfigError(f"{path} is larger than {_MOST_BYTES >> 20} MiB: that is not a script of a command.")
+    return find_command(text, str(path))
+
+
+def find_command(text: str, path: str = "the script") -> Command:
+    """The same of a text."""
+    walk = Walk()
+    try:
+        walk.script(TreeReader(text.replace("\r\n", "\n")).script())
+    except Damaged as error:
+        raise ConfigError(f"{path}: {error}.") from None
+    found = [words for words in walk.found if any(map(_is_override, words))]
+    if not found:
+        raise ConfigError(f"{path}: no command with key=value words is in it, such as `python -m ... data.x=1`.")
+    words = max(found, key=lambda words: sum(map(_is_override, words)))
+    start = _start(words)
+    rest = words[start:]
+    return Command(
+        tuple(words[:start]),
+        tuple(word for word in rest if _is_override(word)),
+        tuple(word for word in rest if word.startswith("-")),
+        tuple(word for word in rest if not _is_override(word) and not word.startswith("-")),
+        tuple(dict.fromkeys([*_others(found, words), *walk.state.notes])),
+    )
+
+
+def _others(found: list[list[str]], words: list[str]) -> list[str]:
+    """A note for each other command: another program, or the same with other values."""
+    notes = []
+    for more in found:
+        if more == words:
+            continue
+        other = [word for word in more if _is_override(word) and word not in words]
+        is_same = more[: _start(more)] == words[: _start(words)]
+        told = f" with {', '.join(other)}" if is_same and 0 < len(other) < 6 else ""
+        notes.append(f"Not imported, another command: {' '.join(more[: _start(more)])} ...{told}")
+    return notes
+
+
+def _start(words: list[str]) -> int:
+    return next(i for i, word in enumerate(words) if _is_override(word))
+
+
+def _is_override(word: str) -> bool:
+    return _OVERRIDE.fullmatch(word) is not None

@@ -1,0 +1,89 @@
+"""What is known while a shell script is gone through: variables, arrays, arguments, and how much has been made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from roll.importers.shell.ends import Damaged
+from roll.importers.shell.shell_nodes import Steps
+
+_MOST, _MOST_STEPS = 4 << 20, 5000
+_WORD = 64  # bytes of a word beside its characters
+
+
+@dataclass
+class State:
+    variables: dict[str, str] = field(default_factory=dict)
+    arrays: dict[str, list[str]] = field(default_factory=dict)
+    functions: dict[str, Steps] = field(default_factory=dict)
+    arguments: list[str] | None = None
+    """Arguments of a function; None of the script, which gets those of whoever runs it."""
+    notes: list[str] = field(default_factory=list)
+    made: int = 0
+    steps: int = 0
+
+    def spend(self, characters: int, words: int = 0) -> None:
+        """Counts what expansions make. Raises Damaged for more than 4 MiB."""
+        self.made += characters + _WORD * words + 1
+        if self.made > _MOST:
+            raise Damaged(f"its words grow beyond {_MOST >> 20} MiB: that is not a script of a command")
+
+    def step(self) -> None:
+        self.steps += 1
+        if self.steps > _MOST_STEPS:
+            raise Damaged(f"more than {_MOST_STEPS} commands would run: that is not a script of a command")
+
+    def assign(self, name: str, value: str) -> None:
+        self.spend(len(value))
+        self.variables[name] = value
+        self.arrays.pop(name, None)
+
+    def assign_array(self, name: str, values: list[str]) -> None:
+        self.spend(sum(map(len, values)), len(values))
+        self.arrays[name] = values
+        self.variables.pop(name, None)
+
+    def leave_open(self, name: str) -> None:
+        """Notes that a variable has no known value: only a run of the script could tell."""
+        if name not in self.arrays:
+            self.variables.setdefault(name, opened(name))
+
+    def known(self, name: str) -> str | None:
+        """The value of a variable or an argument; None where nothing sets it."""
+        if name.isdecimal():
+            place = int(name) - 1 if len(name) < 6 else -1
+            own = self.arguments or []
+            return own[place] if 0 <= place < len(own) else ("" if self.arguments is not None and place >= 0 else None)
+        if name in self.arrays:
+            return next(iter(self.arrays[name]), "")
+        return self.variables.get(name)
+
+    def value(self, name: str) -> str:
+        """The same; what the script does not set is of the environment, if it is named like its variables."""
+        found = self.known(name)
+        if found is not None:
+            return found
+        if name.isdecimal() or name in ("#", "?", "$", "!", "-"):
+            return opened(name)
+        if name.isupper():
+            return f"${{oc.env:{name}}}"
+        self.note(f"${name} is not set in the script and treated as empty.")
+        return ""
+
+    def entries(self, name: str) -> list[str]:
+        """Those of an array; a variable is one, and so is none at all where it is not set."""
+        if name in ("@", "*"):
+            return list(self.arguments or [])
+        if name in self.arrays:
+            return self.arrays[name]
+        found = self.known(name)
+        return [] if found is None else [found]
+
+    def note(self, text: str) -> None:
+        if text not in self.notes and len(self.notes) < 50:
+            self.notes.append(text)
+
+
+def opened(name: str) -> str:
+    """The text of a value that only a run of the script would tell."""
+    return f"${{{name}}}"

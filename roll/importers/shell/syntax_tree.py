@@ -1,0 +1,210 @@
+"""The commands of a shell script as a tree."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from roll.importers.shell.ends import DEEPEST, end_of_brackets, inside
+from roll.importers.shell.shell_nodes import Arithmetic, Case, For, Function, Group, If, Node, Simple, Steps, While
+from roll.importers.shell.words import WordReader
+
+_FUNCTION = re.compile(r"([A-Za-z_][\w.:-]*)[ \t]*\([ \t]*\)")
+_MOST_COMMANDS = 10_000
+
+
+@dataclass
+class TreeReader(WordReader):
+    depth: int = 0
+    count: int = 0
+
+    def script(self) -> Steps:
+        """The whole text. Raises Damaged, with the line, for what is never closed."""
+        steps: Steps = ()
+        while True:
+            start = self.at
+            steps += self.steps(())
+            if self.at >= len(self.text):
+                return steps
+            self.at = max(self.at, start) + 1  # a bracket that closes nothing
+
+    def steps(self, ends: Sequence[str]) -> Steps:
+        """Commands up to one of the words, which is left."""
+        found: list[tuple[str, Node]] = []
+        before, start = "", self.at
+        while True:
+            self.skip(newlines=True)
+            if self.at >= len(self.text):
+                if ends:
+                    self.damaged(start, f"no {' or '.join(ends)} ends what begins here")
+                return tuple(found)
+            word = self._peek()
+            if word in ends:
+                return tuple(found)
+            if word == "" and self.text[self.at] == ")":
+                return tuple(found)
+            node = self._command(word)
+            if node is not None:
+                found.append((before, node))
+            before = self._connector()
+
+    def _connector(self) -> str:
+        self.skip()
+        for sign in ("&&", "||", ";;&", ";&", ";;", "|&", "|", "&", ";"):
+            if self.text.startswith(sign, self.at):
+                if sign.startswith(";") and len(sign) > 1:
+                    return ""  # the end of a choice
+                self.at += len(sign)
+                return sign if sign in ("&&", "||") else "|" if sign.startswith("|") else ""
+        return ""
+
+    def _peek(self) -> str:
+        """The next word as it is written, empty before a bracket."""
+        if self.text.startswith((";;", ";&"), self.at):
+            return ";;"
+        held = self.at
+        word = self.word()
+        self.at = held
+        return word
+
+    def _command(self, word: str) -> Node | None:
+        if self.depth > DEEPEST:
+            self.damaged(self.at, f"blocks within blocks, more than {DEEPEST} deep")
+        self.count += 1
+        if self.count > _MOST_COMMANDS:
+            self.damaged(self.at, f"more than {_MOST_COMMANDS} commands: that is not a script of a command")
+        self.depth += 1
+        try:
+            return self._node(word)
+        finally:
+            self.depth -= 1
+
+    def _node(self, word: str) -> Node | None:
+        start = self.at
+        if self.text.startswith("((", start):
+            end = self.found(start, lambda: inside(self.text, start + 2, ")", 0))
+            self.at = end + 1 if self.text.startswith(")", end) else end
+            return Arithmetic(self.text[start + 2 : end - 1])
+        if self.text[start] == "(":
+            self.at += 1
+            body = self.steps((")",))
+            self._close(")", start)
+            return Group(body, is_apart=True)
+        if word == "{":
+            return Group(self._body("{", ("}",), "}"))
+        if word == "if":
+            return self._if()
+        if word in ("for", "select"):
+            return self._for()
+        if word in ("while", "until"):
+            test = self._body(word, ("do",), "")
+            return While(test, self._body("do", ("done",), "done"), word == "until")
+        if word == "case":
+            return self._case()
+        match = _FUNCTION.match(self.text, self.at)
+        if word == "function" or match:
+            return self._function(match)
+        return self._simple()
+
+    def _body(self, opening: str, ends: Sequence[str], closing: str) -> Steps:
+        start = self.at
+        self.skip(newlines=True)
+        if opening and not self.text.startswith(opening, self.at):
+            self.damaged(start, f"no {opening} stands where it should")
+        self.at += len(opening)
+        found = self.steps(ends)
+        self.at += len(closing)
+        return found
+
+    def _if(self) -> If:
+        branches, opening = [], "if"
+        while True:
+            test = self._body(opening, ("then",), "")
+            branches.append((test, self._body("then", ("elif", "else", "fi"), "")))
+            opening = self._peek()
+            if opening != "elif":
+                break
+        otherwise = self._body("else", ("fi",), "") if opening == "else" else ()
+        self.at += 2
+        return If(tuple(branches), otherwise)
+
+    def _for(self) -> For:
+        start = self.at
+        self.at += len(self._peek())
+        self.skip()
+        name = self.word()
+        if not name:  # (( ... ; ... ))
+            self.at = self.found(start, lambda: end_of_brackets(self.text, self.at))
+        self.skip(newlines=True)
+        words: list[str] | None = None
+        if self._peek() == "in":
+            self.at += 2
+            words = self.words()
+        self.skip(newlines=True)
+        return For(name, None if words is None else tuple(words), self._body("do", ("done",), "done"))
+
+    def _case(self) -> Case:
+        start = self.at
+        self.at += 4
+        self.skip()
+        word = self.word()
+        self.skip(newlines=True)
+        if self._peek() != "in":
+            self.damaged(start, "a case without in")
+        self.at += 2
+        choices = []
+        while True:
+            self.skip(newlines=True)
+            if self.at >= len(self.text):
+                self.damaged(start, "no esac ends what begins here")
+            if self._peek() == "esac":
+                self.at += 4
+                return Case(word, tuple(choices))
+            choices.append((self._patterns(start), self._choice()))
+
+    def _choice(self) -> Steps:
+        found = self.steps((";;", "esac"))
+        while self.text.startswith((";", "&"), self.at):
+            self.at += 1
+        return found
+
+    def _patterns(self, start: int) -> tuple[str, ...]:
+        found = []
+        self.at += self.text[self.at] == "("
+        while self.at < len(self.text) and self.text[self.at] != ")":
+            self.skip()
+            before = self.at
+            found.append(self.word())
+            self.skip()
+            self.at += self.text[self.at : self.at + 1] == "|" or self.at == before
+        self._close(")", start)
+        return tuple(found)
+
+    def _function(self, match: re.Match[str] | None) -> Function | None:
+        if match is None:
+            self.at += len("function")
+            self.skip()
+            name = self.word()
+            self.skip()
+            if self.text.startswith("()", self.at):
+                self.at += 2
+        else:
+            name, self.at = match[1], match.end()
+        self.skip(newlines=True)
+        if self.at >= len(self.text):
+            self.damaged(self.at, f"the function {name} has no body")
+        body = self._command(self._peek())
+        return None if body is None else Function(name, (("", body),))
+
+    def _simple(self) -> Simple | None:
+        words = self.words()
+        if not words and self.at < len(self.text) and self.text[self.at] in "()":
+            self.at += 1
+        return Simple(tuple(words)) if words else None
+
+    def _close(self, sign: str, start: int) -> None:
+        self.skip(newlines=True)
+        if self.text[self.at : self.at + 1] != sign:
+            self.damaged(start, f"no {sign} ends what begins here")
+        self.at += 1

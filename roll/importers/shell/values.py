@@ -1,0 +1,187 @@
+"""What a word of a shell script stands for, once quotes, variables, arrays and sums are done."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from roll.importers.shell.arithmetic import whole_number
+from roll.importers.shell.ends import Damaged, end_of, expansion_end
+from roll.importers.shell.expansions import parameter
+from roll.importers.shell.shell_nodes import Simple
+from roll.importers.shell.state import State, opened
+from roll.importers.shell.syntax_tree import TreeReader
+
+_PLAIN, _PLAIN_IN_QUOTES = re.compile(r"[^'\"$`\\]+"), re.compile(r"[^\"$`\\]+")
+_ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
+_BRACES = re.compile(r"\{(-?\d{1,4})\.\.(-?\d{1,4})\}")
+
+
+def words_of(written: str, state: State) -> list[str]:
+    """None for an empty array or a variable that is not quoted and empty, several for one of several words."""
+    braces = _BRACES.fullmatch(written)
+    if braces is not None:
+        first, last = int(braces[1]), int(braces[2])
+        step = 1 if last >= first else -1
+        return [str(i) for i in range(first, last + step, step)]
+    return _Expansion(written, state).words()
+
+
+def text_of(written: str, state: State) -> str:
+    """One text, as in an assignment or between quotes."""
+    return " ".join(_Expansion(written, state, splits=False).words())
+
+
+class _Expansion:
+    def __init__(self, text: str, state: State, splits: bool = True):
+        self._text, self._state, self._splits = text, state, splits
+        self._at = 0
+        self._words: list[list[str]] = [[]]
+        self._is_there = False
+
+    def words(self) -> list[str]:
+        while self._at < len(self._text):
+            self._piece()
+        found = ["".join(parts) for parts in self._words]
+        self._state.spend(sum(map(len, found)), len(found) - 1)
+        if len(found) == 1 and not found[0] and not self._is_there:
+            return []
+        return found if self._is_there or not self._splits else [word for word in found if word]
+
+    def _piece(self) -> None:
+        char = self._text[self._at]
+        if char in "'\"":
+            end = end_of(self._text, self._at)
+            inner, self._at = self._text[self._at + 1 : end - 1], end
+            if char == "'":
+                self._add([inner], is_quoted=True)
+            else:
+                self._quoted(inner)
+        elif char == "\\":
+            self._add([self._text[self._at + 1 : self._at + 2].replace("\n", "")], is_quoted=True)
+            self._at += 2
+        elif self._text.startswith("$'", self._at):
+            end = expansion_end(self._text, self._at)
+            inner, self._at = self._text[self._at + 2 : end - 1], end
+            self._add([re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[0]), inner)], is_quoted=True)
+        elif char in "$`":
+            found, is_whole = self._expanded(in_quotes=False)
+            self._add(found if is_whole or not self._splits else _split(found))
+        else:
+            self._add([self._run(_PLAIN)])
+
+    def _add(self, found: Sequence[str], is_quoted: bool = False) -> None:
+        """Adds the first text to the last word, and each further one as a word of its own."""
+        self._is_there = self._is_there or is_quoted
+        self._state.spend(0, max(0, len(found) - 1))
+        self._words[-1] += found[:1]
+        self._words += [[piece] for piece in found[1:]]
+
+    def _quoted(self, inner: str) -> None:
+        held, self._text, place = self._text, inner, self._at
+        self._at, is_whole_array = 0, False
+        while self._at < len(inner):
+            char = inner[self._at]
+            if char in "$`":
+                found, is_whole = self._expanded(in_quotes=True)
+                is_whole_array = is_whole_array or (is_whole and not found)
+                self._add(found if is_whole else [" ".join(found)])
+            elif char == "\\" and inner[self._at + 1 : self._at + 2] in tuple('"\\$`\n'):
+                self._add([inner[self._at + 1].replace("\n", "")])
+                self._at += 2
+            else:
+                self._add([self._run(_PLAIN_IN_QUOTES)])
+        self._text, self._at = held, place
+        self._is_there = self._is_there or not is_whole_array
+
+    def _run(self, pattern: re.Pattern[str]) -> str:
+        """One character, whatever it is, and what follows of the pattern."""
+        start = self._at
+        match = pattern.match(self._text, start + 1) if self._text[start] not in "$`" else None
+        self._at = start + 1 if match is None else match.end()
+        return self._text[start : self._at]
+
+    def _expanded(self, in_quotes: bool) -> tuple[list[str], bool]:
+        """What stands for `$...` here, and whether it is not to be split. Output of programs stays as it is written,
+        but for those that only change a text."""
+        start = self._at
+        is_old = self._text[start] == "`"
+        self._at = end_of(self._text, start) if is_old else expansion_end(self._text, start, 0, in_quotes)
+        written = self._text[start : self._at]
+        if written.startswith("$((") and written.endswith("))"):
+            return [self._sum(written, written[3:-2])], True
+        if written.startswith("$["):
+            return [self._sum(written, written[2:-1])], True
+        if written.startswith("$(") or is_old:
+            return [_output(written, written[1:-1] if is_old else written[2:-1], self._state)], True
+        if written.startswith("${"):
+            return parameter(written[2:-1], self._state, lambda text: _inner(text, self._state, in_quotes))
+        name = written[1:]
+        if name in ("@", "*"):
+            return self._state.entries(name), name == "@"
+        if name == "#" and self._state.arguments is not None:
+            return [str(len(self._state.arguments))], True
+        return [self._state.value(name) if name else "$"], False
+
+    def _sum(self, written: str, inside: str) -> str:
+        plain = text_of(inside, self._state) if "$" in inside or "`" in inside else inside
+        value = whole_number(plain, self._state.variables)
+        return written if value is None else str(value)
+
+
+def _inner(text: str, state: State, in_quotes: bool) -> str:
+    """A part of `${...}`; between quotes a single one is a sign as any other."""
+    if not in_quotes:
+        return text_of(text, state)
+    return text_of('"' + text.replace('"', "") + '"', state)
+
+
+def _split(found: Sequence[str]) -> list[str]:
+    return [word for piece in found for word in (_at_blanks(piece) or [""])]
+
+
+def _at_blanks(text: str) -> list[str]:
+    """The words of a text, of which output that only a run would tell is one, whatever stands in it.
+
+    Example: "x-$(date +%s) y" is x-$(date +%s) and y.
+    """
+    if "$" not in text and "`" not in text:
+        return text.split()
+    words, start, at = list[str](), 0, 0
+    is_whole = True
+    while at < len(text):
+        if text[at].isspace():
+            words.append(text[start:at])
+            start = at = at + 1
+        elif is_whole and (text[at] == "`" or text[at : at + 2] in ("$(", "${", "$[")):
+            try:
+                at = end_of(text, at)
+            except Damaged:  # a sign of the text itself: none behind it is tried
+                is_whole = False
+        else:
+            at += 1
+    return [word for word in (*words, text[start:]) if word]
+
+
+def _output(written: str, inside: str, state: State) -> str:
+    """Output of echo, basename, dirname and pwd, which only change a text; others stay as they are written."""
+    try:
+        steps = TreeReader(inside).script()
+    except Damaged:
+        return written
+    if len(steps) != 1 or not isinstance(steps[0][1], Simple):
+        return written
+    program, *arguments = steps[0][1].words
+    if program == "pwd":
+        return opened("oc.env:PWD")
+    if program not in ("echo", "basename", "dirname") or not arguments:
+        return written
+    values = [word for argument in arguments for word in words_of(argument, state)]
+    if program == "echo":
+        return " ".join(values)
+    whole = values[0].rstrip("/") if values else ""
+    if not whole or (program == "basename" and "$" in whole.rpartition("/")[2]) or "$(" in whole:
+        return written
+    if program == "dirname":
+        return written if "/" not in whole and "$" in whole else whole.rpartition("/")[0] or "."
+    return whole.rpartition("/")[2].removesuffix(values[1] if values[1:] else "")

@@ -1,0 +1,274 @@
+"""The commands that a shell script would run, found without running any."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from roll.importers.shell.arithmetic import whole_number
+from roll.importers.shell.conditions import all_of, any_of, negated, verdict
+from roll.importers.shell.ends import DEEPEST, Damaged
+from roll.importers.shell.shell_nodes import Arithmetic, Case, For, Function, Group, If, Node, Simple, Steps, While
+from roll.importers.shell.shell_variables import ASSIGNMENT, Variables
+from roll.importers.shell.state import State
+from roll.importers.shell.syntax_tree import TreeReader
+from roll.importers.shell.values import text_of, words_of
+
+_DECLARING = ("export", "local", "declare", "readonly", "typeset")
+_CHANGE = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:(\+\+|--)|([-+*/%]?)=(?!=)(.*))\s*", re.DOTALL)
+_RUNS_TEXT = ("bash", "sh", "zsh")
+_MOST_COMMANDS = 200
+
+Verdict = bool | None | str
+DONE = "done"
+"""The verdict of a program: it is taken to do its work, and no test depends on it."""
+
+
+class _Ends(Exception):
+    """The script, or one of its functions."""
+
+    def __init__(self, what: str):
+        super().__init__(what)
+        self.what = what
+
+
+@dataclass
+class Walk:
+    state: State = field(default_factory=State)
+    found: list[list[str]] = field(default_factory=list)
+    depth: int = 0
+
+    def __post_init__(self) -> None:
+        self._variables = Variables(self.state)
+
+    def script(self, steps: Steps) -> None:
+        with suppress(_Ends):
+            self._walk(steps)
+
+    def _walk(self, steps: Steps) -> Verdict:
+        if self.depth > DEEPEST:
+            raise Damaged(f"functions within functions, more than {DEEPEST} deep")
+        self.depth += 1
+        try:
+            before: Verdict = True
+            for sign, node in steps:
+                before = self._joined(sign, before, node)
+            return before
+        finally:
+            self.depth -= 1
+
+    def _joined(self, sign: str, before: Verdict, node: Node) -> Verdict:
+        if sign not in ("&&", "||"):
+            return self._node(node)
+        wanted = sign == "&&"
+        decided = True if before == DONE else before
+        if decided is (not wanted):
+            return before
+        if decided is None:
+            after = self._perhaps(node)
+            known = None if after == DONE else after
+            assert not isinstance(known, str)
+            return all_of(None, known) if wanted else any_of(None, known)
+        return self._node(node)
+
+    def _perhaps(self, node: Node) -> Verdict:
+        """What runs only if something holds that nothing here decides."""
+        self._variables.undecided += 1
+        try:
+            return self._node(node)
+        finally:
+            self._variables.undecided -= 1
+
+    def _node(self, node: Node) -> Verdict:
+        self.state.step()
+        match node:
+            case Simple(words):
+                return self._simple(words)
+            case Arithmetic(text):
+                return self._arithmetic(text)
+            case Group(body, is_apart):
+                return self._apart(body) if is_apart else self._walk(body)
+            case If():
+                return self._if(node)
+            case Case():
+                return self._case(node)
+            case For():
+                return self._for(node)
+            case While():
+                return self._while(node)
+            case Function(name, body):
+                self.state.functions[name] = body
+        return DONE
+
+    def _apart(self, body: Steps) -> Verdict:
+        held = dict(self.state.variables), dict(self.state.arrays)
+        self.state.spend(len(held[0]) + len(held[1]))
+        try:
+            return self._walk(body)
+        except _Ends:
+            return None
+        finally:
+            self.state.variables, self.state.arrays = held
+
+    def _branch(self, body: Steps) -> Verdict:
+        return self._perhaps(Group(body))
+
+    def _if(self, node: If) -> Verdict:
+        for test, body in node.branches:
+            found = self._walk(test)
+            if found is True:
+                return self._walk(body)
+            if found is not False:
+                branches = node.branches[node.branches.index((test, body)) :]
+                for _, other in branches:
+                    self._branch(other)
+                self._branch(node.otherwise)
+                return None
+        return self._walk(node.otherwise)
+
+    def _case(self, node: Case) -> Verdict:
+        value = text_of(node.word, self.state)
+        is_open = "$" in value or len(value) > 4096
+        for patterns, body in node.choices:
+            texts = [text_of(pattern, self.state) for pattern in patterns]
+            if is_open or any("$" in text for text in texts):
+                self._branch(body)
+            elif any(fnmatch.fnmatchcase(value, text) for text in texts):
+                return self._walk(body)
+        return None
+
+    def _for(self, node: For) -> Verdict:
+        words = self.state.entries("@") if node.words is None else self._words(node.words)
+        if not node.name or not words or any("$" in word for word in words) or self._variables.undecided:
+            if node.name:
+                self.state.leave_open(node.name)
+            if node.words is None or words or not node.name:
+                self._branch(node.body)
+            return DONE
+        for word in words:
+            self.state.assign(node.name, word)
+            self._walk(node.body)
+        return DONE
+
+    def _while(self, node: While) -> Verdict:
+        found = self._walk(node.test)
+        if found is not node.is_until:
+            self._branch(node.body)
+        return DONE
+
+    def _arithmetic(self, text: str) -> Verdict:
+        change = _CHANGE.fullmatch(text)
+        if change is None:
+            value = whole_number(text, self.state.variables)
+            return None if value is None else bool(value)
+        name, step, sign, sum = change[1], change[2], change[3], change[4]
+        first = f"{name} {step[0]} 1" if step else f"{name} {sign} ({sum})" if sign else sum
+        value = whole_number(first, self.state.variables)
+        self._variables.write(name, "" if value is None else str(value), is_known=value is not None)
+        return DONE
+
+    def _simple(self, words: tuple[str, ...]) -> Verdict:
+        start = 0
+        while start < len(words) and ASSIGNMENT.fullmatch(words[start]):
+            start += 1
+        if start == len(words):
+            for word in words:
+                self._variables.assign(word)
+            return DONE
+        return self._run(words[start:])
+
+    def _run(self, words: tuple[str, ...]) -> Verdict:
+        if words[0] == "!":
+            after = self._run(words[1:]) if words[1:] else DONE
+            assert after is None or isinstance(after, bool | str)
+            return DONE if isinstance(after, str) else negated(after)
+        if words[0] in ("[", "[[", "test"):
+            return verdict(words, self.state)
+        if words[0] in _DECLARING:
+            self._variables.declare(words)
+            return DONE
+        return self._program(self._words(words))
+
+    def _words(self, words: Sequence[str]) -> list[str]:
+        self.state.spend(0, len(words))
+        return [made for word in words for made in words_of(word, self.state)]
+
+    def _program(self, words: list[str]) -> Verdict:
+        name = words[0] if words else ":"
+        if name in (":", "true", "false"):
+            return name != "false"
+        if name in ("exit", "return") and not self._variables.undecided:
+            raise _Ends(name)
+        if name in self.state.functions and self.depth <= DEEPEST:
+            return self._call(name, words[1:])
+        if name == "eval":
+            return self._text(" ".join(words[1:]))
+        if name in ("source", "."):
+            self.state.note(f"{' '.join(words)} is not followed.")
+        elif name == "let":
+            for text in words[1:]:
+                self._arithmetic(text)
+        elif name in ("read", "mapfile", "readarray", "getopts"):
+            for each in words[1:]:
+                if each.isidentifier():
+                    self.state.leave_open(each)
+        elif name in ("set", "shift", "unset"):
+            self._of_shell(name, words[1:])
+        elif len(self.found) < _MOST_COMMANDS:
+            text = _script_in(words)
+            self.found.append(words)
+            if text is not None:
+                self._text(text)
+        return DONE
+
+    def _of_shell(self, name: str, words: list[str]) -> None:
+        if name == "unset":
+            for each in words:
+                self.state.variables.pop(each, None)
+                self.state.arrays.pop(each, None)
+        elif name == "shift" and self.state.arguments is not None:
+            self.state.arguments = self.state.arguments[int(words[0]) if words and words[0].isdecimal() else 1 :]
+        elif name == "set" and words[:1] == ["--"]:
+            self.state.arguments = words[1:]
+
+    def _call(self, name: str, arguments: list[str]) -> Verdict:
+        held, local = self.state.arguments, dict(self.state.variables)
+        self.state.arguments = arguments
+        names = self._variables.local
+        self._variables.local = set()
+        try:
+            return self._walk(self.state.functions[name])
+        except _Ends as end:
+            if end.what == "exit":
+                raise
+            return None
+        finally:
+            for each in self._variables.local:
+                self.state.variables.pop(each, None)
+                if each in local:
+                    self.state.variables[each] = local[each]
+            self.state.arguments, self._variables.local = held, names
+
+    def _text(self, text: str) -> Verdict:
+        """Walks through a script inside the script."""
+        if self.depth > DEEPEST:
+            raise Damaged(f"scripts within scripts, more than {DEEPEST} deep")
+        self.state.spend(len(text))
+        try:
+            return self._walk(TreeReader(text).script())
+        except Damaged as error:
+            if "beyond" in str(error) or "more than" in str(error):
+                raise
+            self.state.note(f"The script in {text[:60]} cannot be read: {error}.")
+            return DONE
+
+
+def _script_in(words: list[str]) -> str | None:
+    """What a shell is told to run: `bash -c "..."`."""
+    for i, word in enumerate(words[:-2]):
+        if word.rpartition("/")[2] in _RUNS_TEXT and re.fullmatch(r"-\w*c", words[i + 1]):
+            return words[i + 2]
+    return None

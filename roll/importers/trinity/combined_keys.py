@@ -1,0 +1,342 @@
+"""What several keys of Trinity-RFT say together: the algorithm by name, devices of trainer and engines, lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from roll.importers import words
+from roll.importers.rows import ChangesRun, Condition, Look, Near, NotHere, Sum
+from roll.importers.trinity.distillation import OPD_CONDITIONS, OPD_SUMS
+from roll.importers.trinity.modes import MODE_CONDITIONS, MODE_SUMS
+from roll.importers.trinity.old_keys import OLD_CONDITIONS
+from roll.importers.trinity.operators import INPUTS, OPERATOR_SUMS
+from roll.importers.trinity.rewards import REWARD_CONDITIONS, REWARD_SUMS
+from roll.importers.trinity.steps import STEP_CONDITIONS, STEP_SUMS, over_share
+from roll.importers.trinity.trinity_mix import MIX_CONDITIONS, MIX_SUMS
+from roll.importers.trinity.trinity_rec import REC_CONDITIONS
+from roll.importers.verl.verl_conditions import ACTOR, CRITIC, MODEL, ROLLOUT
+from roll.utils.text import show
+
+_OWN = "trinity."
+_TASKS = f"{_OWN}buffer.explorer_input.taskset"
+_SET = f"{_OWN}buffer.explorer_input.eval_tasksets.0"
+_EVAL = f"{_SET}.path"
+_INPUTS = f"{_OWN}{INPUTS}"
+_TYPE = f"{_OWN}algorithm.algorithm_type"
+_BYPASS = (f"{_OWN}algorithm.bypass_old_logprobs", "algorithm.rollout_correction.bypass_mode")
+_MOST = f"{_TASKS}.rollout_args.max_tokens"
+
+_LOSSES: Mapping[str, str] = {
+    "ppo": "vanilla",
+    "ppo_policy_loss": "vanilla",
+    "gspo": "gspo",
+    "cispo": "cispo",
+    "sapo": "sapo",
+    "opmd": "opmd",
+    "sft": "gpg",  # the policy gradient without a ratio, which is the loss of fine-tuning where advantages are 1
+    "rec": "rec",
+    "sppo": "sppo",
+    "topr": "topr",
+    "mix": "vanilla",
+    "mix_chord": "vanilla",
+}
+_WITHOUT_RATIO = ("opmd", "gpg")  # of verl's names
+_OWN_BOUNDS: Mapping[str, tuple[float, float]] = {"gspo": (3e-4, 4e-4), "cispo": (1.0, 0.28)}
+"""Of losses that have other reaches of the clip than .2 where none is given."""
+_GROUPS: Mapping[str, int] = {"ppo": 1, "raft": 1, "dapo": 16, "mix": 8, "mix_chord": 8, "multi_step_grpo": 8}
+"""Answers per task where repeat_times is not given; 2 in all other algorithms."""
+_ADVANTAGES: Mapping[str, str] = {
+    "ppo": "gae",
+    "grpo": "grpo",
+    "rloo": "rloo",
+    "reinforceplusplus": "reinforce_plus_plus",
+    "asymre": "asymre",
+    "opmd": "opmd",
+    "reinforce": "reinforce",
+}
+_ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
+    "ppo": {"algorithm.adv_estimator": "gae"},
+    "grpo": {"algorithm.adv_estimator": "grpo"},
+    "dapo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.clip_ratio_high": 0.28, f"{ACTOR}.use_kl_loss": False},
+    "rloo": {"algorithm.adv_estimator": "rloo"},
+    "reinforceplusplus": {"algorithm.adv_estimator": "reinforce_plus_plus"},
+    "asymre": {
+        "algorithm.adv_estimator": "asymre",
+        f"{ACTOR}.policy_loss.loss_mode": "opmd",
+        f"{ACTOR}.use_kl_loss": False,
+    },
+    "opmd": {"algorithm.adv_estimator": "opmd", f"{ACTOR}.policy_loss.loss_mode": "opmd"},
+    "raft": {
+        "algorithm.adv_estimator": "raft",
+        f"{ACTOR}.policy_loss.loss_mode": "gpg",
+        f"{ACTOR}.use_kl_loss": False,
+    },
+    "rec": {
+        "algorithm.adv_estimator": "grpo",
+        "algorithm.norm_adv_by_std_in_grpo": False,
+        f"{ACTOR}.policy_loss.loss_mode": "rec",
+        f"{ACTOR}.use_kl_loss": False,
+    },
+    "sppo": {
+        "algorithm.adv_estimator": "opmd",
+        f"{ACTOR}.policy_loss.loss_mode": "sppo",
+        f"{ACTOR}.use_kl_loss": False,
+    },
+    "topr": {"algorithm.adv_estimator": "reinforce", f"{ACTOR}.policy_loss.loss_mode": "topr"},
+    "gspo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.policy_loss.loss_mode": "gspo"},
+    "sapo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.policy_loss.loss_mode": "sapo"},
+    "cispo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.policy_loss.loss_mode": "cispo"},
+    "multi_step_grpo": {"algorithm.adv_estimator": "grpo"},
+    "on_policy_distill": {"algorithm.adv_estimator": "reinforce", f"{ACTOR}.use_kl_loss": False},
+    "mix": {"algorithm.adv_estimator": "grpo"},
+    "mix_chord": {"algorithm.adv_estimator": "grpo"},
+}
+
+
+def algorithm_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
+    """verl's keys as Trinity fills them: by the algorithm's name, and by the functions named beside it."""
+    found: dict[str, Any] = {
+        f"{ACTOR}.use_kl_loss": True,
+        f"{ACTOR}.kl_loss_type": "k2",
+        f"{ACTOR}.strategy": "fsdp2",
+        f"{ROLLOUT}.tensor_model_parallel_size": 1,
+        f"{ROLLOUT}.gpu_memory_utilization": 0.9,
+        "trainer.logger": "tensorboard",
+        "trainer.total_epochs": 1,
+        "trainer.test_freq": 100,
+        "trainer.project_name": "Trinity-RFT",
+        "trainer.experiment_name": "rft",
+        "data.train_batch_size": 1,
+        "data.prompt_key": None,
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu": 4,
+    }
+    found[f"{CRITIC}.grad_clip"] = given.get(f"{ACTOR}.grad_clip") or 1.0  # one key for both there
+    found |= _ALGORITHMS.get(str(given.get(_TYPE, "grpo")), _ALGORITHMS["grpo"])
+    loss, advantage = (str(given.get(f"{_OWN}algorithm.{name}_fn")) for name in ("policy_loss", "advantage"))
+    if loss in _LOSSES:
+        found[f"{ACTOR}.policy_loss.loss_mode"] = _LOSSES[loss]
+    if advantage in _ADVANTAGES:
+        found["algorithm.adv_estimator"] = _ADVANTAGES[advantage]
+    if f"{_OWN}model.lora_configs.0.name" in given:
+        found |= {f"{MODEL}.lora_rank": 32, f"{MODEL}.lora_alpha": 32}
+    if given.get(f"{_OWN}algorithm.advantage_fn_args.std_normalize") is True:
+        found["algorithm.norm_adv_by_std_in_grpo"] = True
+    found |= _defaults_of_loss(given, str(found.get(f"{ACTOR}.policy_loss.loss_mode")))
+    found[f"{ROLLOUT}.n"] = _GROUPS.get(str(given.get(_TYPE, "grpo")), 2)
+    in_loss, in_reward = (given.get(f"{_OWN}algorithm.{name}_fn") for name in ("kl_loss", "kl_penalty"))
+    if in_loss is not None:
+        found |= {f"{ACTOR}.use_kl_loss": in_loss != "none"}
+        found |= {f"{ACTOR}.kl_loss_type": in_loss} if in_loss != "none" else {}
+    if in_reward not in (None, "none"):
+        found |= {"algorithm.use_kl_in_reward": True, "algorithm.kl_penalty": in_reward}
+    for name in ("temperature", "top_p", "top_k"):
+        if (value := given.get(f"{_OWN}model.{name}")) is not None:
+            found[f"{_SET}.rollout_args.{name}"] = value
+    return found | _default_lengths(given)
+
+
+def _default_lengths(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Shares max_model_len out as Trinity does; without it what is not given stays open."""
+    total = _whole(given.get(f"{_OWN}model.max_model_len"))
+    prompt, response = (_whole(given.get(f"data.max_{kind}_length")) for kind in ("prompt", "response"))
+    if total is None:
+        return {"data.max_prompt_length": None, "data.max_response_length": None}
+    if prompt is None and response is None:
+        prompt = total // 2
+    return {
+        "data.max_prompt_length": None if response is None else total - response,
+        "data.max_response_length": None if prompt is None else total - prompt,
+    } | ({"data.max_prompt_length": prompt} if response is None else {})
+
+
+def _whole(value: Any) -> int | None:
+    if isinstance(value, str) and value.strip().isdigit():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _defaults_of_loss(given: Mapping[str, Any], mode: str) -> dict[str, Any]:
+    """Those of policy_loss_fn_args: none where one reach of the clip is given."""
+    found: dict[str, Any] = {f"{ACTOR}.loss_agg_mode": "seq-mean-token-mean"} if mode == "gspo" else {}
+    names = [f"{ACTOR}.clip_ratio{side}" for side in ("_low", "_high", "")]
+    if mode in _OWN_BOUNDS and all(given.get(name) is None for name in names):
+        found |= zip(names, _OWN_BOUNDS[mode], strict=False)
+    return found
+
+
+def _algorithm(look: Look) -> Sum:
+    """The words for what `algorithm_defaults` has filled in."""
+    name = str(look(_TYPE))
+    given = {key: look(f"{_OWN}algorithm.{key}") for key in ("policy_loss_fn", "advantage_fn")}
+    settings: dict[str, Any] = {"adv_estimator": words.estimator(look("algorithm.adv_estimator"))}
+    bypass = all(look(key) is not False for key in _BYPASS)
+    if bypass and look(f"{ACTOR}.policy_loss.loss_mode") not in _WITHOUT_RATIO:
+        settings["force_disable_old_logprobs_recompute"] = True
+    near, lost = "", dict[str, str]()
+    if name == "raft":
+        settings["raft_keep"] = "positive"
+        near = "There all answers are learned that their workflow keeps, here those with a reward above 0."
+    elif name == "rec" and look(f"{_OWN}algorithm.kl_loss_fn") is None:
+        near = "Newer versions there add a KL loss of 0.001 where kl_loss_fn is not none; older ones none, as here."
+    elif name not in _ALGORITHMS:
+        lost[_TYPE] = f"there is no algorithm {name} here, and grpo stands in; there are {', '.join(_ALGORITHMS)}"
+    for key, table in (("policy_loss_fn", _LOSSES), ("advantage_fn", _ADVANTAGES)):
+        if given[key] is not None and given[key] not in table:
+            lost[f"{_OWN}algorithm.{key}"] = f"there is no {given[key]} here; there are {', '.join(table)}"
+    for key, translated in (("kl_loss_fn", words.kl_loss), ("kl_penalty_fn", words.kl)):
+        kind = look(f"{_OWN}algorithm.{key}")
+        if kind not in (None, "none"):
+            try:
+                translated(kind)
+            except NotHere as reason:
+                lost[f"{_OWN}algorithm.{key}"] = str(reason)
+    text = f"{name}: adv_estimator {settings['adv_estimator']}, loss {look(f'{ACTOR}.policy_loss.loss_mode')}, KL in "
+    text += f"the loss {'on' if look(f'{ACTOR}.use_kl_loss') else 'off'}."
+    if "force_disable_old_logprobs_recompute" in settings:
+        text += " Ratios are to the engine's log-probs (force_disable_old_logprobs_recompute)."
+    return Sum(settings, text, near, changes=lost)
+
+
+def _entropy(look: Look) -> Sum:
+    kind, key = look(f"{_OWN}algorithm.entropy_loss_fn"), f"{ACTOR}.entropy_coeff"
+    if kind not in (None, "default", "basic", "mix", "none"):
+        raise ChangesRun(f"entropy_loss_fn: {kind} is not here: entropy_loss_coef weighs the entropy")
+    if kind == "none" and look.amount(key, 0):
+        raise ChangesRun("the coefficient asks for nothing there, and counts here: take entropy_coef out")
+    return Sum({}, "entropy_loss_coef weighs the entropy")
+
+
+def _of_engine(look: Look, kind: str) -> int:
+    """What the engine is told counts before what the model is, and what the tasks are told is the most of an answer."""
+    length = look.number(f"data.max_{kind}_length")
+    length = look.number(f"{_OWN}explorer.rollout_model.max_{kind}_tokens", length)
+    return min(length, look.number(_MOST)) if kind == "response" and look.is_given(_MOST) else length
+
+
+def _lengths(look: Look) -> Sum:
+    missing = [kind for kind in ("prompt", "response") if look(f"data.max_{kind}_length") is None]
+    if missing:
+        keys = [f"model.max_{kind}_tokens" for kind in missing]
+        look.left_open.update(keys)
+        raise NotHere(f"the model's own length counts there, which no file here says: give {' and '.join(keys)}")
+    prompt, response = (_of_engine(look, kind) for kind in ("prompt", "response"))
+    if prompt <= 0 or response <= 0:
+        raise ChangesRun(f"model.max_model_len leaves {prompt} tokens for prompts and {response} for answers")
+    known = {"prompt": prompt, "response": response}
+    given = {kind for kind in known if look.is_given(f"data.max_{kind}_length")}
+    other = {kind for kind in known if known[kind] != look(f"data.max_{kind}_length")}
+    settings = {f"{kind}_length": n for kind, n in known.items() if kind in other or kind not in given}
+    near, total = "", _whole(look(f"{_OWN}model.max_model_len"))
+    if not given | other:
+        near = "Half is the prompt's, as there; calls of its OpenAI API may answer with all that a prompt leaves."
+    elif total is not None and prompt + response > total:
+        near = f"There both together have at most {total}."
+    if look.is_given(_MOST) and look(_EVAL):
+        near = f"{near} A validation answers with at most {response} as well.".strip()
+    return Sum(settings, f"prompt_length {prompt} + response_length {response} = {prompt + response}.", near)
+
+
+def _tasks(look: Look) -> Sum:
+    """Converts the task set. If a task pipeline has inputs, it writes the set that Trinity trains on; here its inputs
+    are read."""
+    path, inputs = look(f"{_TASKS}.path"), look(_INPUTS)
+    if not (inputs or path):
+        raise NotHere("set actor_train.data_args.file_name")
+    settings = {"actor_train.data_args.file_name": words.files(inputs or path)}
+    lost = {f"{_TASKS}.path": "the task pipeline writes it there; here its inputs are read"} if inputs else {}
+    return Sum(settings, f"actor_train.data_args.file_name: {show(inputs or path)} (docs/data.md).", lost=lost)
+
+
+_MONITOR = f"{_OWN}monitor.monitor_args"
+_MONITOR_KEYS: Mapping[tuple[str, str], str] = {
+    ("wandb", "base_url"): "tracker_kwargs.wandb.host",
+    ("wandb", "api_key"): "tracker_kwargs.wandb.api_key",
+    ("mlflow", "uri"): "tracker_kwargs.mlflow.tracking_uri",
+    ("mlflow", "username"): "system_envs.MLFLOW_TRACKING_USERNAME",
+    ("mlflow", "password"): "system_envs.MLFLOW_TRACKING_PASSWORD",
+}
+
+
+def folders(look: Look) -> Sum:
+    root, project, name = (
+        look("trinity.checkpoint_root_dir"),
+        look("trainer.project_name"),
+        look("trainer.experiment_name"),
+    )
+    if root is None:
+        return Sum({}, "not given")
+    path = f"{str(root).rstrip('/')}/{project}/{name}"
+    return Sum({"checkpoint_config.output_dir": path}, f"checkpoint_config.output_dir: {path}.")
+
+
+def trackers(look: Look) -> Sum:
+    found = words.trackers(look("trainer.logger"))
+    names, near = (found.value, found.note) if isinstance(found, Near) else (found, "")
+    settings: dict[str, Any] = {"track_with": names}
+    if "wandb" in names:
+        settings["tracker_kwargs.wandb.project"] = look("trainer.project_name")
+    lost: dict[str, str] = {}
+    for key, value in look.below(_MONITOR).items():
+        name = next((name for name in names if (name, key) in _MONITOR_KEYS), None)
+        if value is None:
+            continue
+        if name is None:
+            lost[f"{_MONITOR}.{key}"] = f"tracker_kwargs of {', '.join(names)} have no such setting"
+        else:
+            settings[_MONITOR_KEYS[name, key]] = value
+    return Sum(settings, f"track_with: {', '.join(names)}; tracker_kwargs, system_envs.", near, lost)
+
+
+def resume(look: Look) -> Sum:
+    """A run that is not to go on gets a name of its own there."""
+    mode, path = look("trainer.resume_mode"), look("trainer.resume_from_path")
+    if look(f"{_OWN}continue_from_checkpoint") is False and look(f"{_OWN}mode") != "bench":
+        near = "There an older run of this name is left alone and this one is named after the time; here: exp_name."
+        return Sum({"resume_from_checkpoint": False}, "resume_from_checkpoint: false.", near)
+    value: Any = path if mode == "resume_path" and path else mode != "disable"
+    lost = {} if not path or value == path else {"trainer.resume_from_path": "only resume_mode: resume_path reads it"}
+    return Sum({"resume_from_checkpoint": value}, f"resume_from_checkpoint: {value}.", lost=lost)
+
+
+def _no_rows(look: Look) -> Sum:
+    return Sum({}, "columns are those of taskset.format")
+
+
+TRINITY_CONDITIONS: Mapping[str, Condition] = {
+    **MODE_CONDITIONS,
+    **MIX_CONDITIONS,
+    **REC_CONDITIONS,
+    **OPD_CONDITIONS,
+    "own aggregation": lambda look: "",
+    "own thinking": lambda look: (
+        "model.enable_thinking counts" if look.is_given(f"{_OWN}model.enable_thinking") else ""
+    ),
+    **STEP_CONDITIONS,
+    **OLD_CONDITIONS,
+    **REWARD_CONDITIONS,
+    "over rollout": lambda look: "" if over_share(look) else "over_rollout.ratio is 0",
+    "dynamic timeout": lambda look: (
+        "" if look(f"{_OWN}explorer.dynamic_timeout.enable") else "dynamic_timeout.enable is off"
+    ),
+    "eval set": lambda look: "" if look(_EVAL) else "there are no eval_tasksets",
+    "validation": lambda look: "" if look(_EVAL) else "there are no eval_tasksets: no validation",
+}
+TRINITY_SUMS: Mapping[str, Callable[[Look], Sum]] = {
+    "algorithm": _algorithm,
+    **STEP_SUMS,
+    "lengths": _lengths,
+    "entropy": _entropy,
+    "tasks": _tasks,
+    **MODE_SUMS,
+    **MIX_SUMS,
+    **OPD_SUMS,
+    **OPERATOR_SUMS,
+    **REWARD_SUMS,
+    "rewards": REWARD_SUMS["trinity rewards"],
+    "resume": resume,
+    "rows": _no_rows,
+    "validation": _no_rows,
+    "folders": folders,
+    "trackers": trackers,
+}

@@ -1,0 +1,67 @@
+"""Trinity-RFT's on-policy distillation: the first of its auxiliary models is the teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from roll.importers import words
+from roll.importers.arithmetic import devices
+from roll.importers.rows import Condition, Look, NotHere, Row, Sum, lacks, needless, summed, to
+from roll.importers.verl.batches import gpus
+
+_OWN = "trinity."
+_TYPE = "algorithm.algorithm_type"
+_AUXILIARY = "explorer.auxiliary_models"
+_TEACHER = f"{_AUXILIARY}.0"
+_OF_TEACHER = ("model_path", "engine_num", "tensor_parallel_size")
+_JUDGES = "judges and reward models are rewards (docs/judges.md); its GPUs are left free"
+_SCORES = "It scores with fsdp2_infer, where an engine does there."
+
+OPD_ROWS: tuple[Row, ...] = (
+    to("algorithm.advantage_fn_args.kl_coef", "opd_kl_coef", needs="opd", default=1.0, via=words.number),
+    *(summed(f"{_TEACHER}.{name}", "opd") for name in _OF_TEACHER),
+    *(
+        needless(f"{_TEACHER}.{name}", "the teacher scores, and is no engine", needs="opd")
+        for name in ("engine_type", "enforce_eager", "enable_prefix_caching", "gpu_memory_utilization", "seed",
+                     "enable_openai_api", "enable_chunked_prefill", "max_model_len", "max_prompt_tokens",
+                     "max_response_tokens", "name", "dtype")
+    ),
+    lacks(f"{_AUXILIARY}.**", _JUDGES),
+    needless(_AUXILIARY, "none"),
+)  # fmt: skip
+
+
+def distils(look: Look) -> bool:
+    return look(f"{_OWN}{_TYPE}") == "on_policy_distill"
+
+
+def auxiliary_gpus(look: Look) -> int:
+    """Those of the engines of all auxiliary models there."""
+    numbers = {head for key in look.below(f"{_OWN}{_AUXILIARY}") if (head := key.partition(".")[0]).isdigit()}
+    return sum(_gpus_of(look, f"{_AUXILIARY}.{number}") for number in numbers)
+
+
+def _gpus_of(look: Look, at: str) -> int:
+    return look.size(f"{_OWN}{at}.engine_num", 1) * look.size(f"{_OWN}{at}.tensor_parallel_size", 1)
+
+
+def _opd(look: Look) -> Sum:
+    if not distils(look):
+        return Sum({}, "no distillation", lost={f"{_OWN}{_TEACHER}.{name}": _JUDGES for name in _OF_TEACHER})
+    if not (path := look(f"{_OWN}{_TEACHER}.model_path")):
+        raise NotHere(f"{_TEACHER}.model_path is missing: set teacher.model_args.model_name_or_path")
+    total = gpus(look)
+    own = min(_gpus_of(look, _TEACHER), total)
+    settings = {
+        "is_pure_opd": True,
+        "teacher.model_args.model_name_or_path": path,
+        "teacher.strategy_args.strategy_name": "fsdp2_infer",
+        "teacher.device_mapping": devices(total - own, own),
+    }
+    return Sum(settings, f"is_pure_opd, teacher: {path} on devices {total - own} to {total - 1}.", _SCORES)
+
+
+OPD_CONDITIONS: Mapping[str, Condition] = {
+    "opd": lambda look: "" if distils(look) else "the algorithm is not on_policy_distill",
+}
+OPD_SUMS: Mapping[str, Callable[[Look], Sum]] = {"opd": _opd}

@@ -1,0 +1,192 @@
+"""Trinity-RFT's data_processor: operators on tasks choose rows, operators on experiences shape rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from roll.importers.rows import ChangesRun, Look, NotHere, Row, Sum, changes, lacks, needless, summed
+from roll.importers.verl.verl_conditions import ROLLOUT
+
+_OWN = "trinity."
+_TASK, _SAMPLES = "data_processor.task_pipeline", "data_processor.experience_pipeline"
+INPUTS = f"{_TASK}.inputs"
+_LEAST, _OPERATORS = f"{_OWN}algorithm.advantage_fn_args.std_threshold", "experience_operators"
+_OPS = {"ADD": "add", "SUB": "subtract", "MUL": "multiply", "DIV": "divide"}
+
+OPERATOR_ROWS: tuple[Row, ...] = (
+    needless(f"{_TASK}.operators", "none"),
+    summed(f"{_TASK}.operators.**", "task operators"),
+    summed(INPUTS, "tasks", idle=([],)),
+    needless(f"{_TASK}.num_process", "operators run in the process of the run"),
+    needless(f"{_TASK}.target_fields", "rows keep all their columns"),
+    changes(f"{_TASK}.config_path", "each operator of the file goes into data_args.operators, as data_juicer:NAME"),
+    changes(f"{_TASK}.priority_weights.**", "operators choose rows and give them no order"),
+    changes(f"{_TASK}.priority_weights", "operators choose rows and give them no order", {}),
+    changes(f"{_TASK}.top_k", "operators choose rows by what they say, not by a count: quality has min and max", -1),
+    lacks(f"{_TASK}.**", "the rows that operators leave are trained on, and written nowhere"),
+    needless(f"{_SAMPLES}.operators", "none"),
+    summed(f"{_SAMPLES}.operators.**", "experience operators"),
+    summed("algorithm.advantage_fn_args.std_threshold", "experience operators"),
+    lacks(f"{_SAMPLES}.save_input", "rollout_dump_dir has the answers of training and validation", True, False),
+    lacks(f"{_SAMPLES}.input_save_path", "rollout_dump_dir has the answers of training and validation"),
+    needless(f"{_SAMPLES}.inputs", "none"),
+    lacks(f"{_SAMPLES}.**", "operators see the groups of their step"),
+)
+
+Made = list[dict[str, Any]]
+"""What stands in for an operator; none where nothing is asked for."""
+
+
+def _length(args: Mapping[str, Any]) -> tuple[Made, str]:
+    bounds = {"min": args.get("min_len", 10)} | ({"max": args["max_len"]} if "max_len" in args else {})
+    return [_entry("length", {"unit": "characters"} | bounds)], "The prompt's characters are counted."
+
+
+def _same(args: Mapping[str, Any]) -> tuple[Made, str]:
+    return [_entry("deduplicate", {})], "Case, white space and ways of writing a letter do not count."
+
+
+def _alike(args: Mapping[str, Any]) -> tuple[Made, str]:
+    found = {"similarity": args.get("jaccard_threshold", 0.7), "ngram": args.get("window_size", 5)}
+    return [_entry("deduplicate", found)], "The similarity is computed, not estimated from hashes."
+
+
+_OF_TASKS: Mapping[str, Callable[[Mapping[str, Any]], tuple[Made, str]]] = {
+    "text_length_filter": _length,
+    "document_deduplicator": _same,
+    "document_minhash_deduplicator": _alike,
+}
+"""Of Data-Juicer's operators those that are here without its package."""
+
+
+def _of_task(name: str, args: Mapping[str, Any], look: Look) -> tuple[Made, str]:
+    if name in _OF_TASKS:
+        return _OF_TASKS[name](args)
+    own = {"column": args["text_key"]} if "text_key" in args else {}
+    rest = {key: value for key, value in args.items() if key != "text_key"}
+    return [_entry(f"data_juicer:{name}", own | ({"op_args": rest} if rest else {}))], ""
+
+
+def _shaping(args: Mapping[str, Any], look: Look) -> tuple[Made, str]:
+    made: Made = []
+    for shape in args.get("reward_shaping_configs", []):
+        op = str(shape.get("op_type", "ADD"))
+        if op not in _OPS:
+            raise NotHere(f"op_type: {op} is not here: {', '.join(_OPS)} are")
+        own = {"stat": shape.get("stats_key"), "op": _OPS[op], "weight": shape.get("weight", 1.0)}
+        made.append(_entry("reward_shaping", own))
+    stats = ", ".join(str(entry["args"]["stat"]) for entry in made)
+    return made, f"A reward or an environment has to report {stats} beside its score."
+
+
+def _deviation(args: Mapping[str, Any], look: Look) -> tuple[Made, str]:
+    """Converts the filter by deviation: Trinity divides by n, std_filter by n - 1."""
+    least, answers = float(args.get("threshold", 0.0)), look.number(f"{ROLLOUT}.n")
+    least *= (answers / (answers - 1)) ** 0.5 if answers > 1 else 1.0
+    return [_entry("std_filter", {"std_threshold": least})], ""
+
+
+def _between(args: Mapping[str, Any], look: Look) -> tuple[Made, str]:
+    made = [_entry("mean_filter", {"threshold_down": 0.0, "threshold_up": 1.0})]
+    return made, "Groups stay whose mean reward is above 0 and below 1: the same where rewards are 0 and 1."
+
+
+def _nothing(why: str) -> Callable[[Mapping[str, Any], Look], tuple[Made, str]]:
+    return lambda args, look: ([], why)
+
+
+_OF_SAMPLES: Mapping[str, Callable[[Mapping[str, Any], Look], tuple[Made, str]]] = {
+    "reward_shaping_mapper": _shaping,
+    "reward_std_filter": _deviation,
+    "dapo_dynamic_sampling": _between,
+    "invalid_reward_filter": _nothing("An attempt without a reward is a failure, and not trained on."),
+    "pass_rate_calculator": _nothing("It changes no sample; pass_rate chooses tasks by what a run has recorded."),
+}
+
+
+def _of_samples(name: str, args: Mapping[str, Any], look: Look) -> tuple[Made, str]:
+    if name not in _OF_SAMPLES:
+        raise NotHere(
+            f"there is no {name} here; there are {', '.join(_OF_SAMPLES)}, and an operator of your own, "
+            "package.module:object, drops groups and leaves attempts out (docs/data.md)"
+        )
+    return _OF_SAMPLES[name](args, look)
+
+
+_JUDGED = "reward_shaping_mapper"
+
+
+def _chain(
+    at: str, target: str, translate: Callable[[str, Mapping[str, Any], Look], tuple[Made, str]]
+) -> Callable[[Look], Sum]:
+    def sum(look: Look) -> Sum:
+        if look(f"{_OWN}{at}.config_path"):
+            raise ChangesRun(f"{at}.config_path counts there, and its file is not read")
+        made: Made = []
+        gone: list[str] = []
+        lost: dict[str, str] = {}
+        nears: dict[str, str] = {}
+        for name, args, keys in _written(look, f"{_OWN}{at}.operators"):
+            try:
+                if name == _JUDGED and gone:
+                    raise NotHere(f"no reward reports its stats: {', '.join(gone)} would, before it, and is not here")
+                found, near = translate(name, args, look)
+            except NotHere as reason:
+                gone.append(name)
+                lost |= dict.fromkeys(keys, str(reason))
+                continue
+            made += found
+            nears |= dict.fromkeys(keys, near) if near else {}
+        told = ", ".join(str(entry["name"]) for entry in made)
+        return Sum({target: made} if made else {}, f"{target}: {told or 'none'}.", changes=lost, nears=nears)
+
+    return sum
+
+
+def _written(look: Look, at: str) -> Iterator[tuple[str, Mapping[str, Any], list[str]]]:
+    """Each operator's name and arguments, and the keys that say them."""
+    given = look.below(at)
+    for number in sorted({key.partition(".")[0] for key in given}, key=int):
+        own = {key: value for key, value in given.items() if key.startswith(f"{number}.")}
+        entry = _nested({key.partition(".")[2]: value for key, value in own.items()})
+        yield str(entry.get("name")), entry.get("args") or {}, [f"{at}.{key}" for key in own]
+
+
+def _nested(flat: Mapping[str, Any]) -> Any:
+    """Sections and lists of sections again, as they were before they were taken apart."""
+    groups: dict[str, dict[str, Any]] = {}
+    found: dict[str, Any] = {}
+    for key, value in flat.items():
+        head, _, rest = key.partition(".")
+        if rest:
+            groups.setdefault(head, {})[rest] = value
+        else:
+            found[head] = value
+    found |= {head: _nested(inner) for head, inner in groups.items()}
+    return list(found.values()) if found and all(key.isdigit() for key in found) else found
+
+
+def _entry(name: str, args: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": name} | ({"args": dict(args)} if args else {})
+
+
+_GROUPS = _chain(_SAMPLES, _OPERATORS, _of_samples)
+
+
+def _shaped(look: Look) -> Sum:
+    """Converts the operators, then adds a filter for groups whose rewards differ too little, since Trinity's advantage
+    drops them there."""
+    made, least = _GROUPS(look), look(_LEAST)
+    if least is None:
+        return made
+    own = _entry("std_filter", {"std_threshold": look.amount(_LEAST)})
+    text = f"{made.text.removesuffix('.').removesuffix(' none')} std_filter."
+    return replace(made, settings={_OPERATORS: [*made.settings.get(_OPERATORS, []), own]}, text=text)
+
+
+OPERATOR_SUMS: Mapping[str, Callable[[Look], Sum]] = {
+    "task operators": _chain(_TASK, "actor_train.data_args.operators", _of_task),
+    "experience operators": _shaped,
+}

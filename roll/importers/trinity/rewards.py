@@ -1,0 +1,248 @@
+"""Trinity-RFT's workflows and reward functions: those of one answer become rewards of here, others make another run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from roll.importers.rows import Condition, Look, Row, Sum, changes, lacks, summed
+from roll.importers.trinity.distillation import distils
+
+_OWN = "trinity."
+_INPUT = "buffer.explorer_input"
+TASKS, SETS = f"{_INPUT}.taskset", f"{_INPUT}.eval_tasksets"
+_AT = "rewards.trinity"
+_WORKFLOW, _REWARD = "default_workflow_type", "default_reward_fn_type"
+_OF_EVALUATION = f"{_INPUT}.default_eval_workflow_type"
+_ARGS, _FLOW_ARGS = f"{TASKS}.reward_fn_args", f"{TASKS}.workflow_args"
+_OVERLONG = ("enable_overlong_penalty", "penalty_factor", "max_response_length", "cache_length")
+_THINKS = ("with_think", "format_score_coef")
+
+_TAGGED = (
+    "Think the question through before you answer it. Write what you think between <think> and </think>, and after "
+    "that the answer between <answer> and </answer>, as in:\n<think> your reasoning </think>\n<answer> your answer "
+    "</answer>\n"
+)
+_THINKS_FIRST = (
+    "You solve problems of mathematics. Think the problem through first, between <think> and </think>. Then give the "
+    "final answer within \\boxed{}, as an expression in closed form."
+)
+_BOXED_FLOW = "math_boxed_workflow"
+_BOXED = "Reason step by step, and give the final answer within \\boxed{}."
+_EVALUATES = "math_eval_workflow"
+_OWN_WORDS = "The workflow's system prompt is in words of ours: data_args.system_prompt takes another."
+_WORKFLOWS: Mapping[str, tuple[str, str]] = {
+    "math_workflow": ("math_reward", _TAGGED),
+    _BOXED_FLOW: ("math_boxed_reward", _BOXED),
+    _EVALUATES: ("math_boxed_reward", _BOXED),
+    "simple_workflow": ("", ""),
+    "on_policy_distill_workflow": ("", ""),
+    "on_policy_distill_math_workflow": ("math_boxed_reward", ""),
+}
+"""Workflows of one question and one answer: the reward, and the system prompt where none is given."""
+_NEAREST: Mapping[str, str] = {
+    "alfworld": "an environment of yours that wraps it: env_type: package.module:Class",
+    "sciworld": "an environment of yours that wraps it: env_type: package.module:Class",
+    "react": "env_type: roll_math or roll_qa with a tool_wrapper asks rows in several turns (docs/tools.md)",
+    "search": "env_type: roll_qa with a tool_wrapper of yours searches in several turns (docs/tools.md)",
+    "toolcall": "data_args.tools offers tools in the prompt; a reward of yours compares the calls",
+    "rubric": "reward: llm_judge with a judge_prompt of yours (docs/judges.md)",
+    "ruler": "reward: llm_judge (docs/judges.md)",
+    "_rm_": "reward: reward_model (docs/reward_models.md)",
+    "mm_": "pictures are not read yet",
+    "sudoku": "an environment of yours: env_type: package.module:Class",
+}
+_ANOTHER = "an environment or rollout loop of yours (docs/adding_an_env.md, docs/adding_a_rollout_loop.md)"
+_OF_MATHS = ("math_reward", "math_boxed_reward", "accuracy_reward", "math_dapo_reward")
+_FORMAT = r".*?<think>.*?</think>\s*<answer>.*?</answer>[^\S\n]*(?:\n.*)?"
+_STRICT = r"<think>\n.*?\n</think>\n<answer>\n.*?\n</answer>(?:\n.*)?"
+_PLAIN = r"(?:(?!</?think>).)*"
+_THINKING = f"{_PLAIN}<think>{_PLAIN}</think>{_PLAIN}"  # each of them once
+_VERDICT = "math-verify decides on the last box, or else on what the text says, behind the thinking."
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A reward here, parts beside it, and how they differ."""
+
+    reward: str | None
+    args: Mapping[str, Any] = field(default_factory=dict)
+    parts: tuple[Mapping[str, Any], ...] = ()
+    near: str = ""
+
+
+def _form(pattern: str, right: float, wrong: float) -> Mapping[str, Any]:
+    args = {"pattern": pattern, "score": right, "otherwise": wrong}
+    return {"reward": "regex", "name": "format_score", "reward_args": args}
+
+
+def _boxed(look: Look) -> _Made:
+    parts: tuple[Mapping[str, Any], ...] = ()
+    if look(f"{_OWN}{_FLOW_ARGS}.with_think") and _plain(workflow(look)) == _BOXED_FLOW:
+        parts = (_form(_THINKING, 0.0, -look.amount(f"{_OWN}{_FLOW_ARGS}.format_score_coef", 0.1)),)
+    return _Made("math_rule", {"require_boxed": True}, parts, "math-verify decides, where there texts are compared.")
+
+
+def _dapo(look: Look) -> _Made:
+    parts: tuple[Mapping[str, Any], ...] = ()
+    if look(f"{_OWN}{_ARGS}.enable_overlong_penalty"):
+        most, cache = (look.size(f"{_OWN}{_ARGS}.{name}") for name in ("max_response_length", "cache_length"))
+        weight = look.amount(f"{_OWN}{_ARGS}.penalty_factor", 1.0)
+        parts = ({"reward": "overlong", "reward_args": {"max_tokens": most, "cache_tokens": cache}, "weight": weight},)
+    return _Made(
+        "math_rule",
+        {},
+        parts,
+        f"{_VERDICT} A wrong answer is 0, as in older versions there; newer ones: reward_args.wrong: -1.",
+    )
+
+
+_REWARDS: Mapping[str, Callable[[Look], _Made]] = {
+    "math_reward": lambda look: _Made("math_rule", {}, (_form(_FORMAT, 0.1, -0.1),), _VERDICT),
+    "accuracy_reward": lambda look: _Made("math_rule", {}, (), _VERDICT),
+    "format_reward": lambda look: _Made("regex", _form(_STRICT, 0.1, -0.1)["reward_args"]),
+    "math_boxed_reward": _boxed,
+    "math_boxed_reward_naive_dapo": _boxed,
+    "bots_math_boxed_reward": _boxed,
+    "math_dapo_reward": _dapo,
+    "countdown_reward": lambda look: _Made("countdown", {"format_score": 0.1}),
+}
+"""The names in Trinity's register. A path is called as it is."""
+
+REWARD_ROWS: tuple[Row, ...] = (
+    *(summed(f"{TASKS}.{name}", "trinity rewards") for name in (_WORKFLOW, _REWARD)),
+    *(summed(f"{_INPUT}.{name}", "trinity rewards", needs=f"shared {name}") for name in (_WORKFLOW, _REWARD)),
+    *(summed(f"{SETS}.*.{name}", "eval rewards") for name in (_WORKFLOW, _REWARD, "default_eval_workflow_type")),
+    summed(_OF_EVALUATION, "eval rewards"),
+    *(summed(f"{SETS}.*.workflow_args.{name}", "eval rewards") for name in _THINKS),
+    *(summed(f"{_ARGS}.{name}", "trinity rewards") for name in _OVERLONG),
+    *(summed(f"{_FLOW_ARGS}.{name}", "trinity rewards") for name in _THINKS),
+    summed(f"{_ARGS}.**", "trinity rewards"),
+    changes("**.workflow_args.use_base", "the prompt is that of the chat template; another: a template file", False),
+    changes("**.workflow_args.**", "arguments of a workflow, which is not here; those of a reward are reward_args"),
+    lacks("**.reward_fn_args.**", "validation is scored as training is: rewards.<domain>.reward_args"),
+    lacks("**.workflow_args", "arguments of a reward are reward_args", {}),
+    lacks("**.reward_fn_args", "arguments of a reward are reward_args", {}),
+    changes("**.format.workflow_key", "the column `tag` chooses a domain: rewards.<domain>.tag_included", ""),
+    changes("**.format.reward_fn_key", "the column `tag` chooses a domain: rewards.<domain>.tag_included", ""),
+    changes("**.reply_prefix", "no answer is begun for the policy; a template file can end in it", ""),
+    summed(f"{_INPUT}.system_prompt", "system prompt"),
+    summed(f"{TASKS}.format.system_prompt", "system prompt"),
+    summed(f"{SETS}.*.format.system_prompt", "system prompt"),
+)
+
+
+def workflow(look: Look) -> str:
+    return str(look(f"{_OWN}{TASKS}.{_WORKFLOW}") or look(f"{_OWN}{_INPUT}.{_WORKFLOW}") or "math_workflow")
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix("async_")
+
+
+def _reward_name(look: Look) -> str:
+    given = look(f"{_OWN}{TASKS}.{_REWARD}") or look(f"{_OWN}{_INPUT}.{_REWARD}")
+    return str(given or _WORKFLOWS.get(_plain(workflow(look)), ("", ""))[0])
+
+
+def is_of_one_answer(look: Look) -> bool:
+    """False for workflows that are agents, environments, or call other models."""
+    return _plain(workflow(look)) in _WORKFLOWS
+
+
+def _rewards(look: Look) -> Sum:
+    flow, name = workflow(look), _reward_name(look)
+    lost: dict[str, str] = {}
+    if not is_of_one_answer(look):
+        nearest = next((text for part, text in _NEAREST.items() if part in flow), _ANOTHER)
+        reason = f"workflow {flow} is not here, and rows are asked once: {nearest}"
+        lost |= dict.fromkeys(_keys(look, _WORKFLOW), reason)
+    if distils(look) and not name:
+        made = _Made("none")
+    elif "." in name or ":" in name:
+        args = {key: value for key, value in look.below(f"{_OWN}{_ARGS}").items() if value is not None}
+        made = _Made("trinity_reward", {"path": name} | ({"args": args} if args else {}))
+    elif name in _REWARDS:
+        made = _REWARDS[name](look)
+        taken = _OVERLONG if made.parts and name == "math_dapo_reward" else ()
+        more = [key for key in look.below(f"{_OWN}{_ARGS}") if key not in (*_OVERLONG, *taken)]
+        lost |= {f"{_OWN}{_ARGS}.{key}": f"{name} has no such argument" for key in more}
+    else:
+        made = _Made("math_rule", near="" if name or lost else "The workflow names no reward: math_rule stands in.")
+        told = f"there is no reward {name} here, and math_rule stands in; a class of yours is named by its path"
+        lost |= dict.fromkeys(_keys(look, _REWARD), f"{told}, package.module:Class (docs/rewards.md)") if name else {}
+        lost |= {f"{_OWN}{_ARGS}.{key}": f"arguments of {name or flow}" for key in look.below(f"{_OWN}{_ARGS}")}
+    settings: dict[str, Any] = {f"{_AT}.reward": made.reward}
+    settings |= {f"{_AT}.reward_args": dict(made.args)} if made.args else {}
+    settings |= {f"{_AT}.reward_manager_config": [dict(part) for part in made.parts]} if made.parts else {}
+    beside = "".join(f" + {part.get('name', part['reward'])}" for part in made.parts)
+    text = f"{_AT}.reward: {made.reward}{beside} (docs/rewards.md)."
+    return Sum(settings, text, f"{made.near} {_OWN_WORDS if _has_default_prompt(look) else ''}".strip(), changes=lost)
+
+
+def _keys(look: Look, name: str) -> list[str]:
+    return [f"{_OWN}{at}.{name}" for at in (TASKS, _INPUT) if look.is_given(f"{_OWN}{at}.{name}")]
+
+
+def _eval_rewards(look: Look) -> Sum:
+    """Validation is scored as training is."""
+    own = {_WORKFLOW: workflow(look), "default_eval_workflow_type": workflow(look), _REWARD: _reward_name(look)}
+    own |= {"with_think": bool(look(f"{_OWN}{_FLOW_ARGS}.with_think"))}
+    own |= {"format_score_coef": look(f"{_OWN}{_FLOW_ARGS}.format_score_coef", 0.1)}
+    lost, nears = {}, {}
+    given = {f"{SETS}.{key}": value for key, value in look.below(f"{_OWN}{SETS}").items()}
+    given |= {_OF_EVALUATION: look(f"{_OWN}{_OF_EVALUATION}")}
+    for key, value in given.items():
+        of_training = own.get(key.rpartition(".")[2])
+        if value is not None and _plain(str(value)) == _EVALUATES and _reward_name(look) in _OF_MATHS:
+            nears[f"{_OWN}{key}"] = "A validation is scored by the reward of the training, math-verify on its answers."
+            continue
+        if of_training is not None and value is not None and _plain(str(value)) != _plain(str(of_training)):
+            lost[f"{_OWN}{key}"] = f"validation is answered and scored as training is, by {of_training}"
+    return Sum({}, "as in training", lost=lost, nears=nears)
+
+
+def _system_prompt(look: Look) -> Sum:
+    everywhere = look(f"{_OWN}{_INPUT}.system_prompt") or _default_prompt(look, _FLOW_ARGS)
+    text = look(f"{_OWN}{TASKS}.format.system_prompt") or everywhere
+    settings = {"actor_train.data_args.system_prompt": text} if text else {}
+    if look(f"{_OWN}{SETS}.0.path") and (own := system_prompt_of(look, 0)):
+        settings["validation.data_args.system_prompt"] = own
+    return Sum(settings, "data_args.system_prompt, before rows that bring none.")
+
+
+def _has_default_prompt(look: Look) -> bool:
+    given = look(f"{_OWN}{_INPUT}.system_prompt") or look(f"{_OWN}{TASKS}.format.system_prompt")
+    return not given and bool(_default_prompt(look, _FLOW_ARGS))
+
+
+def _default_prompt(look: Look, args: str) -> str:
+    """The workflow's own where none is given: of some with any reward, of others only with their own."""
+    flow = _plain(workflow(look))
+    if flow == _BOXED_FLOW:
+        return _THINKS_FIRST if look(f"{_OWN}{args}.with_think") else _BOXED
+    reward, default = _WORKFLOWS.get(flow, ("", ""))
+    return default if _reward_name(look) == reward else ""
+
+
+def system_prompt_of(look: Look, number: int) -> str:
+    """That of a set of evaluation."""
+    at = f"{SETS}.{number}"
+    own = look(f"{_OWN}{at}.format.system_prompt") or look(f"{_OWN}{_INPUT}.system_prompt")
+    return str(own or _default_prompt(look, f"{at}.workflow_args"))
+
+
+def _is_shared(name: str) -> Condition:
+    def condition(look: Look) -> str:
+        return f"taskset.{name} counts" if look.is_given(f"{_OWN}{TASKS}.{name}") else ""
+
+    return condition
+
+
+REWARD_CONDITIONS: Mapping[str, Condition] = {f"shared {name}": _is_shared(name) for name in (_WORKFLOW, _REWARD)}
+REWARD_SUMS: Mapping[str, Callable[[Look], Sum]] = {
+    "trinity rewards": _rewards,
+    "eval rewards": _eval_rewards,
+    "system prompt": _system_prompt,
+}

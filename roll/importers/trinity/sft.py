@@ -1,0 +1,249 @@
+"""Trinity-RFT's keys of fine-tuning, in the words of verl's; pairs of answers share most of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from roll.importers.rows import (
+    ChangesRun,
+    Condition,
+    Look,
+    NotHere,
+    Row,
+    Sum,
+    Table,
+    changes,
+    lacks,
+    needless,
+    summed,
+    to,
+)
+from roll.importers.trinity.combined_keys import folders, resume, trackers
+from roll.importers.trinity.old_keys import OLD_CONDITIONS, OLD_ROWS, present_key
+from roll.importers.trinity.rows import BUFFER, EMBEDDED, SHARED, own, shuffles
+from roll.importers.trinity.steps import given_lengths, shortest
+from roll.importers.verl.common import NO_PICTURES
+from roll.importers.verl.sft_rows import SFT, tokens
+
+_OWN = "trinity."
+_ACTOR = f"{EMBEDDED}.actor_rollout_ref.actor"
+_OPTIMIZERS = (f"{_ACTOR}.optim.", "algorithm.optimizer.")
+ROWS_RENAMED: Mapping[str, str] = {
+    "project": "trainer.project_name",
+    "name": "trainer.experiment_name",
+    "model.model_path": "model.partial_pretrain",
+    "cluster.node_num": "trainer.nnodes",
+    "cluster.gpu_per_node": "trainer.n_gpus_per_node",
+    "buffer.train_batch_size": "data.train_batch_size",
+    "buffer.total_epochs": "trainer.total_epochs",
+    "trainer.save_interval": "trainer.save_freq",
+    "trainer.trainer_strategy": "model.strategy",
+    "trainer.grad_clip": "optim.clip_grad",
+    "trainer.actor_grad_clip": "optim.clip_grad",
+    "trainer.use_dynamic_bsz": "data.use_dynamic_bsz",
+    "trainer.max_token_len_per_gpu": "data.max_token_len_per_gpu",
+    "trainer.ppo_max_token_len_per_gpu": "data.max_token_len_per_gpu",
+    "trainer.ulysses_sequence_parallel_size": "ulysses_sequence_parallel_size",
+    "trainer.max_checkpoints_to_keep": "trainer.max_ckpt_to_keep",
+    **{f"model.lora_configs.0.{key}": f"model.{key}" for key in ("lora_rank", "lora_alpha", "target_modules")},
+    "trainer.use_remove_padding": "use_remove_padding",
+    "trainer.param_offload": "model.fsdp_config.offload_params",
+    "monitor.monitor_type": "trainer.logger",
+    f"{BUFFER}.path": "data.train_files",
+    f"{BUFFER}.format.tools_key": "data.multiturn.tools_key",
+    f"{_ACTOR}.ppo_micro_batch_size_per_gpu": "data.micro_batch_size_per_gpu",
+    f"{_ACTOR}.use_dynamic_bsz": "data.use_dynamic_bsz",
+    f"{_ACTOR}.ppo_max_token_len_per_gpu": "data.max_token_len_per_gpu",
+    f"{_ACTOR}.ulysses_sequence_parallel_size": "ulysses_sequence_parallel_size",
+    f"{_ACTOR}.grad_clip": "optim.clip_grad",
+    f"{_ACTOR}.strategy": "model.strategy",
+    f"{_ACTOR}.fsdp_config.param_offload": "model.fsdp_config.offload_params",
+    f"{EMBEDDED}.actor_rollout_ref.model.use_remove_padding": "use_remove_padding",
+    f"{EMBEDDED}.actor_rollout_ref.model.enable_gradient_checkpointing": "model.enable_gradient_checkpointing",
+    f"{EMBEDDED}.trainer.max_actor_ckpt_to_keep": "trainer.max_ckpt_to_keep",
+}
+_RENAMED: Mapping[str, str] = {
+    **ROWS_RENAMED,
+    f"{BUFFER}.format.messages_key": "data.multiturn.messages_key",
+    f"{BUFFER}.format.prompt_key": "data.prompt_key",
+    f"{BUFFER}.format.response_key": "data.response_key",
+}
+_NO_ENGINE = "no engine samples here"
+_OTHER_LOSS = "of runs that sample answers: the loss here is that of rows"
+_OF_SAMPLES = (
+    "clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "entropy_coeff", "use_kl_loss", "kl_loss_coef",
+    "kl_loss_type", "ppo_mini_batch_size", "loss_agg_mode", "tau", "opmd_baseline",
+)  # fmt: skip
+_LOSS = "the loss is the mean over the tokens of an update"
+_EVERY_TURN = f"{BUFFER}.format.enable_concatenated_multi_turn"
+OF_ROWS: tuple[Row, ...] = (
+    *SHARED,
+    lacks("mode", "rows are learnt from in one process", "both", "train"),
+    summed("model.max_prompt_tokens", "row length"),
+    summed("model.max_response_tokens", "row length"),
+    summed("model.max_model_len", "row length"),
+    summed("buffer.total_steps", "row steps"),
+    summed("trainer.total_steps", "row steps"),
+    needless("model.critic_model_path", "no critic learns here"),
+    summed("model.lora_configs.0.name", "lora"),
+    needless("model.*", _NO_ENGINE),
+    to(f"{BUFFER}.data_selector.selector_type", "sft_train.data_args.shuffle", via=shuffles, default="sequential"),
+    lacks("trainer.optimizer_offload", "what is trained stays on its devices", False),
+    needless("trainer.balance_batch", "rows are divided over ranks by work"),
+    lacks("monitor.detailed_stats", "metrics have mean, least and most where they say more", False),
+    to(f"{BUFFER}.format.system_prompt_key", "system_key"),
+    to(f"{BUFFER}.format.system_prompt", "sft_train.data_args.system_prompt"),
+    *(changes(f"{BUFFER}.format.{kind}_key", NO_PICTURES) for kind in ("image", "video")),
+    changes(f"{BUFFER}.format.chat_template", "global_template takes the path of a file with it"),
+    to(f"{BUFFER}.subset_name", "sft_train.data_args.subset"),
+    to(f"{BUFFER}.split", "sft_train.data_args.split"),
+    changes(f"{BUFFER}.storage_type", "rows are read from files, folders, addresses and the hub", "file"),
+    needless(f"{BUFFER}.enable_progress_bar", "the table of steps shows where a run is"),
+    needless("data_processor.**", "it sees tasks and samples of engines; data_args.operators choose rows"),
+    needless("**.name", "roles have the names of the YAML"),
+    lacks(f"{BUFFER}.**", "data_args has the keys of rows (docs/data.md)"),
+    summed("buffer.batch_size", "batches", needs="whole batch"),
+    needless("buffer.explorer_input.**", _NO_ENGINE),
+    lacks("buffer.trainer_input.**", "a run learns from one set of rows: a list of files, data_args.file_name"),
+    needless("synchronizer.*", _NO_ENGINE),
+    *OLD_ROWS,
+    needless("explorer.**", _NO_ENGINE),
+    *(needless(f"{EMBEDDED}.{section}.**", _OTHER_LOSS) for section in ("algorithm", "critic", "data", "reward_model")),
+    needless(f"{EMBEDDED}.actor_rollout_ref.rollout.**", _NO_ENGINE),
+    needless(f"{EMBEDDED}.actor_rollout_ref.actor.checkpoint.**", "a checkpoint holds all that the run goes on with"),
+    needless(f"{EMBEDDED}.trainer.balance_batch", "rows are divided over ranks by work"),
+    needless(f"{EMBEDDED}.trainer.max_critic_ckpt_to_keep", "a checkpoint holds all roles"),
+    *(needless(f"{EMBEDDED}.actor_rollout_ref.actor.{name}", _OTHER_LOSS) for name in _OF_SAMPLES),
+    lacks(f"{EMBEDDED}.**", "of verl's trainer the keys of batches, optimizer and memory are read"),
+)
+"""What fine-tuning and pairs have in common."""
+
+
+def of_rows(renamed: Mapping[str, str], key: str) -> str:
+    """The name under which the rows know a key."""
+    key = present_key(key)
+    if key in renamed:
+        return renamed[key]
+    section = next((section for section in _OPTIMIZERS if key.startswith(section)), None)
+    return f"optim.{key.removeprefix(section)}" if section else f"{_OWN}{key}"
+
+
+def longest(look: Look) -> int:
+    parts = [look(f"{_OWN}model.max_{kind}_tokens") for kind in ("prompt", "response")]
+    whole = look(f"{_OWN}model.max_model_len") or (sum(parts) if all(isinstance(p, int) for p in parts) else None)
+    if whole is None:
+        raise NotHere("sequence_length needs model.max_model_len, or the tokens of prompt and response")
+    if not str(whole).isdigit() or int(whole) < 2:
+        raise ChangesRun(f"{whole} is no length of a row, in tokens")
+    return int(whole)
+
+
+def _row_length(look: Look) -> Sum:
+    whole = longest(look)
+    parts = [f"{_OWN}model.max_{kind}_tokens" for kind in ("prompt", "response")]
+    nears = dict.fromkeys(parts, "max_model_len counts.") if look(f"{_OWN}model.max_model_len") else {}
+    return Sum({"sequence_length": whole}, f"sequence_length: {whole}.", nears=nears)
+
+
+def _row_steps(look: Look) -> Sum:
+    if not dict(given_lengths(look)):
+        return Sum({}, "epochs count")
+    steps, nears = shortest(look)
+    return Sum({"max_steps": steps}, f"max_steps: {steps}.", nears=nears)
+
+
+def _columns(look: Look) -> Sum:
+    """Columns of rows for fine-tuning: conversations, unless they are declared plain."""
+    if look(f"{_OWN}{BUFFER}.format.prompt_type", "messages") == "messages":
+        name = look("data.multiturn.messages_key")
+        part = "all" if look(f"{_OWN}{_EVERY_TURN}") else "last"
+        settings = {"sft_train.data_args.messages": name, "train_on": part}
+        told = "every answer" if part == "all" else "the last answer"
+        return Sum(settings, f"data_args.messages: {name}, of which {told} is learnt (train_on: {part}).")
+    names = [look(f"data.{kind}_key") for kind in ("prompt", "response")]
+    settings = {"prompt_key": names[0], "response_key": names[1]}
+    return Sum(settings, f"prompt_key: {names[0]}, response_key: {names[1]}.")
+
+
+def _batches(look: Look) -> Sum:
+    if look("data.train_batch_size") is None:
+        raise ChangesRun("buffer.train_batch_size is missing, and must be given there: rows of an update")
+    return SFT.sums["batches"](look)
+
+
+def _whole_batch(look: Look) -> str:
+    return "train_batch_size counts" if look.is_given("data.train_batch_size") else ""
+
+
+SUMS_OF_ROWS: Mapping[str, Callable[[Look], Sum]] = {
+    **SFT.sums,
+    "batches": _batches,
+    "folders": folders,
+    "trackers": trackers,
+    "row length": _row_length,
+    "tokens": tokens(longest),
+    "row steps": _row_steps,
+    "resume": resume,
+}
+CONDITIONS_OF_ROWS: Mapping[str, Condition] = {
+    **SFT.conditions,
+    **OLD_CONDITIONS,
+    "whole batch": _whole_batch,
+    "epochs": lambda look: "" if not dict(given_lengths(look)) else "total_steps counts",
+}
+ROWS_DERIVED = {
+    "optim.lr": 1e-6,
+    "optim.betas": [0.9, 0.999],
+    "optim.lr_scheduler": "constant",
+    "optim.warmup_steps_ratio": 0.0,
+    "model.strategy": "fsdp2",
+    "trainer.logger": "tensorboard",
+    "trainer.total_epochs": 1,
+    "data.max_token_len_per_gpu": 16384,
+    "data.prompt_key": "prompt",
+    "data.response_key": "response",
+    "model.enable_gradient_checkpointing": True,
+}
+
+
+def rows_derived(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Defaults there; adapters that only have a name have these sizes. Before train_batch_size an update had the rows
+    of buffer.batch_size."""
+    named = f"{_OWN}model.lora_configs.0.name" in given
+    found = ROWS_DERIVED | (dict.fromkeys(("model.lora_rank", "model.lora_alpha"), 32) if named else {})
+    return found | {"data.train_batch_size": given.get(f"{_OWN}buffer.batch_size")}
+
+
+_ADAM = "there is no such optimizer here: AdamW of the strategy"
+OPTIMIZER_ROWS: tuple[Row, ...] = (
+    changes("optim.optimizer_type", _ADAM, "adam", "adamw"),
+    lacks("optim.**", "training_args has the keys of the optimizer"),
+)
+TRINITY_SFT = Table(
+    "trinity",
+    "sft",
+    (
+        *OPTIMIZER_ROWS,
+        *map(
+            own,
+            (
+                Row("algorithm.algorithm_type", note="supervised fine-tuning: start_sft_pipeline.py"),
+                needless("algorithm.repeat_times", "no engine samples here"),
+                changes("algorithm.loss_agg_mode", _LOSS, "token-mean"),
+                changes("algorithm.policy_loss_fn_args.loss_agg_mode", _LOSS, "token-mean"),
+                changes("algorithm.policy_loss_fn_args.use_token_level_loss", _LOSS, True),
+                lacks("algorithm.**", "the loss is that of fine-tuning: the mean over learnt tokens"),
+                summed(f"{BUFFER}.format.prompt_type", "columns", "messages"),
+                summed(_EVERY_TURN, "columns", False),
+                needless(f"{EMBEDDED}.actor_rollout_ref.ref.**", "no reference scores here"),
+                *OF_ROWS,
+            ),
+        ),
+        *SFT.rows,
+    ),
+    {**SUMS_OF_ROWS, "columns": _columns},
+    CONDITIONS_OF_ROWS,
+    lambda key: of_rows(_RENAMED, key),
+    rows_derived,
+)

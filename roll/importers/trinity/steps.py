@@ -1,0 +1,268 @@
+"""Trinity-RFT's steps: which GPUs train, what a step holds, how far rollouts run ahead, how long a run is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from math import floor, prod
+from typing import Any
+
+from roll.importers.arithmetic import devices, split
+from roll.importers.rows import ChangesRun, Condition, LeftOpen, Look, NotHere, Sum
+from roll.importers.trinity.agents import is_played
+from roll.importers.trinity.distillation import auxiliary_gpus, distils
+from roll.importers.trinity.modes import COLOCATED
+from roll.importers.trinity.trinity_mix import sampled
+from roll.importers.verl import batches as verl_counts
+from roll.importers.verl.batches import gpus, micro_batch
+from roll.importers.verl.verl_conditions import ACTOR, CRITIC, MEGATRON, ROLLOUT, has_critic, strategy_of
+
+_OWN = "trinity."
+_ENGINES = f"{_OWN}explorer.rollout_model.engine_num"
+_TRAIN_BATCH = f"{_OWN}buffer.train_batch_size"
+_OVER = f"{_OWN}explorer.over_rollout"
+_STYLE = f"{_OWN}synchronizer.sync_style"
+SAVES = "trainer.save_freq"
+LENGTHS_OF_RUN = ("trainer.total_steps", "buffer.total_steps")
+_EXPLORER = ("dynamic_by_explorer", "explorer_driven")
+_TRAINER = ("dynamic_by_trainer", "trainer_driven")
+_MOST_GPUS = 1_000_000
+_PARALLEL = ("tensor_model_parallel", "pipeline_model_parallel", "context_parallel")
+
+
+# --- GPUs
+
+
+def _engine_gpus(look: Look) -> int:
+    return _engines(look) * look.size(f"{ROLLOUT}.tensor_model_parallel_size")
+
+
+def _engines(look: Look) -> int:
+    """One that is parallel in another way than by tensors is as many here."""
+    ways = (look.size(f"{ROLLOUT}.{way}_size", 1) for way in ("data_parallel", "pipeline_model_parallel"))
+    return look.size(_ENGINES) * prod(ways)
+
+
+def _shares(look: Look, section: str) -> int:
+    """GPUs that hold one row together."""
+    if strategy_of(look, section) != MEGATRON:
+        return look.size(f"{section}.ulysses_sequence_parallel_size", 1)
+    found = 1
+    for kind in _PARALLEL:
+        found *= look.size(f"{section}.megatron.{kind}_size", 1)
+    return found
+
+
+def _left(look: Look) -> int:
+    """Engines and auxiliary models have GPUs of their own, the trainer has the others; where there are no others, all
+    share, as with mode: colocate. A run that only trains has no engines."""
+    total = gpus(look)
+    if look(f"{_OWN}mode") in ("train", COLOCATED):
+        return total
+    left = total - _engine_gpus(look) - auxiliary_gpus(look)
+    return left if left > 0 else total
+
+
+def _divides(look: Look, train: int) -> bool:
+    """Whether so many GPUs share an update evenly, as both systems want."""
+    sections = [ACTOR] if has_critic(look) else [ACTOR, CRITIC]
+    sizes = [_shares(look, section) for section in sections]
+    return all(train % size == 0 and _step(look).update % (train // size) == 0 for size in sizes)
+
+
+def trainer_gpus(look: Look) -> int:
+    """The most of those that are left which share an update evenly."""
+    left = _left(look)
+    if left > _MOST_GPUS:
+        raise NotHere(f"{left} GPUs are more than there are; cluster has node_num and gpu_per_node")
+    return next((train for train in range(left, 0, -1) if _divides(look, train)), left)
+
+
+def _placement(look: Look) -> Sum:
+    made, total, left = verl_counts.placement(look), gpus(look), _left(look)
+    train = trainer_gpus(look)
+    settings = {
+        key: devices(0, train) if key.endswith(".device_mapping") else value for key, value in made.settings.items()
+    }
+    near = ""
+    if train < left:
+        near = f" {_step(look).update} samples of an update do not split over the {left} GPUs that are left, which "
+        near += f"Trinity-RFT refuses: {left - train} of them stay free. Another engine_num leaves others."
+    if left == total:
+        settings["actor_infer.device_mapping"] = devices(0, total)
+        if look(f"{_OWN}mode") == "train":
+            return Sum(settings, f"mode: train has no engines: {train} GPUs train.", near.strip())
+        if look(f"{_OWN}mode") == COLOCATED:
+            return Sum(settings, f"mode: colocate: trainer and engines share all {total} GPUs, in turn.", near.strip())
+        shared = "No GPU is left for a trainer of its own: trainer and engines share all, in turn."
+        return replace(made, settings=settings, near=f"{shared}{near}")
+    first, num = left, _engine_gpus(look)
+    settings["actor_infer.device_mapping"] = devices(first, num)
+    size = look.size(f"{ROLLOUT}.tensor_model_parallel_size")
+    text = f"{_engines(look)} engines x {size} GPUs = {num}: devices {first} to {first + num - 1}; "
+    text += f"the trainer has the first {train}"
+    if last := total - first - num:
+        text += f", the teacher the last {last}" if distils(look) else f"; the last {last} are those of other models"
+    return Sum(settings, f"{text}.", near.strip())
+
+
+# --- what a step and an update hold
+
+
+class _Step:
+    """`prompts` in a step, `update` samples in an update, and how they differ from what is asked."""
+
+    def __init__(self, look: Look):
+        started, self.group = look.size("data.train_batch_size"), look.size(f"{ROLLOUT}.n")
+        share = over_share(look)
+        self.prompts = max(1, floor(round(started * (1 - share), 6)))
+        self.started = started
+        asked = sampled(look, look.number(_TRAIN_BATCH, 0)) or started * self.group
+        self.near = ""
+        if share or is_played(look):  # turns of an episode are samples there
+            asked = min(asked, self.prompts * self.group)
+        if asked > self.prompts * self.group:
+            self.prompts = -(-asked // self.group)
+            self.near = f"train_batch_size {asked} is more than the {started} x {self.group} samples of an exploring "
+            self.near += f"step: a step here takes {self.prompts} prompts. Turns of an episode are samples there."
+        self.update = min(asked, self.prompts * self.group)
+
+
+def _step(look: Look) -> _Step:
+    return _Step(look)
+
+
+def over_share(look: Look) -> float:
+    """The share of its tasks for which an exploring step does not wait."""
+    share = look.amount(f"{_OVER}.ratio", 0.0)
+    if not 0 <= share < 1:
+        raise NotHere(f"explorer.over_rollout.ratio: {share:g} must be at least 0 and below 1")
+    return share
+
+
+def _batches(role: str, section: str) -> Callable[[Look], Sum]:
+    def sum(look: Look) -> Sum:
+        step, train, shares = _step(look), trainer_gpus(look), _shares(look, section)
+        ranks, samples = max(1, train // shares), step.prompts * step.group
+        micro = micro_batch(look, section, ("ppo_micro_batch_size",), ranks)
+        made = split(samples, step.update, ranks, micro or 1)
+        args = f"{role}.training_args"
+        settings: dict[str, Any] = {
+            f"{args}.per_device_train_batch_size": made.micro,
+            f"{args}.gradient_accumulation_steps": made.passes,
+        }
+        if role == "actor_train":
+            settings |= {"rollout_batch_size": step.prompts, "num_return_sequences_in_group": step.group}
+        how = f"{train} GPUs" + (f" / {shares} that share rows" if shares > 1 else "")
+        text = f"{role}: {step.prompts} prompts x {step.group} answers = {samples} samples per step; "
+        text += f"{made.text} ({how})."
+        near = f"{step.near} {made.near}".strip()
+        if micro is not None and micro != made.micro:
+            near = f"{near} The micro batch is {made.micro} instead of {micro}, to divide {made.micro * made.passes}."
+        return Sum(settings, text, near.strip())
+
+    def known(look: Look) -> Sum:
+        try:
+            return sum(look)
+        except LeftOpen:
+            raise
+        except NotHere as reason:  # without its batches it would be the run of the defaults here
+            raise ChangesRun(str(reason)) from None
+
+    return known
+
+
+# --- how far rollouts run ahead
+
+
+def _ahead(look: Look) -> Sum:
+    interval, offset = (look.number(f"{_OWN}synchronizer.sync_{name}") for name in ("interval", "offset"))
+    style, share = str(look(_STYLE) or "fixed"), over_share(look)
+    if interval < 1 or offset < 0:
+        raise NotHere(f"sync_interval {interval} must be at least 1, and sync_offset {offset} at least 0")
+    if style not in ("fixed", *_EXPLORER, *_TRAINER):
+        raise NotHere(f"sync_style: {style} is not here: fixed, {_EXPLORER[0]} and {_TRAINER[0]} are")
+    settings: dict[str, Any] = {"actor_train.model_update_frequency": interval}
+    nears: dict[str, str] = {}
+    ahead = float(offset) if style == "fixed" else float(max(offset, 1))
+    if style != "fixed":
+        side = "explorer" if style in _EXPLORER else "trainer"
+        nears[_STYLE] = (
+            f"There weights go whenever the {side} has done {interval} steps, and nothing bounds the age of a sample; "
+            f"here both sides count the same steps, and none is more than {interval - 1 + int(ahead)} steps old."
+        )
+    if share:
+        step = _step(look)
+        settings |= {"unfinished_groups": "drop", "unfinished_grace_s": look.amount(f"{_OVER}.wait_after_min", 30.0)}
+        ahead = step.started / step.prompts - 1
+        left_out = f"There a step of {step.started} tasks trains on those that are done; here on {step.prompts}."
+        nears |= {f"{_OVER}.ratio": left_out, f"{_OVER}.wait_after_min": ""}
+        if offset or style != "fixed":
+            none = "With unfinished_groups: drop no step runs ahead of its training."
+            nears |= dict.fromkeys((_STYLE, f"{_OWN}synchronizer.sync_offset"), none)
+        text = f"{step.started} prompts are started for a step of {step.prompts}; weights go every {interval} steps."
+        return Sum(settings | {"async_generation_ratio": ahead}, text, nears=nears)
+    text = f"weights go to the engines every {interval} steps, rollouts run {ahead:g} steps ahead."
+    return Sum(settings | {"async_generation_ratio": ahead}, text, nears=nears)
+
+
+# --- how long a run is
+
+
+def _in_steps(look: Look, updates: int) -> tuple[int, str]:
+    """Their steps are updates: a step here makes as many as its samples have train batches."""
+    step = _step(look)
+    samples = step.prompts * step.group
+    steps = max(1, -(-updates * step.update // samples))
+    return steps, f"{updates} x {step.update} of {samples} samples = {steps}."
+
+
+def given_lengths(look: Look) -> Iterator[tuple[str, int]]:
+    for key in LENGTHS_OF_RUN:
+        if look(f"{_OWN}{key}") is not None:
+            yield key, look.size(f"{_OWN}{key}")
+
+
+def shortest(look: Look) -> tuple[int, dict[str, str]]:
+    """The run ends with the first of its two lengths; the reason for the other."""
+    found = dict(given_lengths(look))
+    least = min(found, key=lambda key: found[key])
+    others = [key for key in found if found[key] != found[least]]
+    return found[least], {f"{_OWN}{key}": f"{least}: {found[least]} ends the run before." for key in others}
+
+
+def _steps(look: Look) -> Sum:
+    if not dict(given_lengths(look)):
+        if look(f"{_OWN}mode") == "train":
+            look.left_open.add("buffer.total_steps")
+        return Sum({}, "epochs count")
+    updates, nears = shortest(look)
+    steps, text = _in_steps(look, updates)
+    return Sum({"max_steps": steps}, f"max_steps: {text}", nears=nears)
+
+
+def _saves(look: Look) -> Sum:
+    updates = look.number(SAVES)
+    if updates <= 0:
+        return Sum({"save_steps": -1}, "save_steps: -1.")
+    steps, text = _in_steps(look, updates)
+    return Sum({"save_steps": steps}, f"save_steps: {text}")
+
+
+def counts_epochs(look: Look) -> str:
+    if found := dict(given_lengths(look)):
+        return f"{next(iter(found))} counts"
+    if look(f"{_OWN}mode") == "train":
+        raise LeftOpen("buffer.total_steps", "the number of steps, which the groups of a buffer do not say,")
+    return ""
+
+
+STEP_CONDITIONS: Mapping[str, Condition] = {"epochs": counts_epochs}
+STEP_SUMS: Mapping[str, Callable[[Look], Sum]] = {
+    "placement": _placement,
+    "actor batches": _batches("actor_train", ACTOR),
+    "critic batches": _batches("critic", CRITIC),
+    "steps": _steps,
+    "saves": _saves,
+    "ahead": _ahead,
+}

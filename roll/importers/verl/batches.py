@@ -1,0 +1,236 @@
+"""verl's batches, devices and engines: what several keys say together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from roll.configs.strategies.table import spec_of
+from roll.importers.arithmetic import devices, split
+from roll.importers.rows import ChangesRun, Look, Near, Sum
+from roll.importers.verl.verl_conditions import (
+    ACTOR,
+    CRITIC,
+    MEGATRON,
+    REF,
+    ROLLOUT,
+    has_critic,
+    has_reference,
+    strategy_of,
+)
+from roll.importers.words import rollout_engine, scorer, trainer
+
+_SECTIONS = {"actor_train": ACTOR, "reference": REF, "critic": CRITIC}
+MINI_BATCH = "ppo_mini_batch_size"
+_NO_BATCHES = (
+    "data.train_batch_size is 0: a stream of prompts there. Here rollout_batch_size is ppo_mini_batch_size x "
+    "async_training.require_batches x trigger_parameter_sync_step, and async_generation_ratio staleness_threshold"
+)
+COUNTS = ("trainer.nnodes", "trainer.n_gpus_per_node")
+
+
+def leaves_gpus_open(look: Look) -> bool:
+    return None in [look.number_or_open(key) for key in COUNTS]
+
+
+def gpus(look: Look) -> int:
+    return look.size("trainer.nnodes") * look.size("trainer.n_gpus_per_node")
+
+
+def _ranks(look: Look, section: str, total: int) -> tuple[int, str]:
+    """Data-parallel ranks of a role, and how they come about."""
+    if strategy_of(look, section) == MEGATRON:
+        sizes = [
+            look.size(f"{section}.megatron.{kind}_size", 1)
+            for kind in ("tensor_model_parallel", "pipeline_model_parallel", "context_parallel")
+        ]
+        model = sizes[0] * sizes[1] * sizes[2]
+        return max(1, total // model), f"{total} GPUs / (tensor {sizes[0]} x pipeline {sizes[1]} x context {sizes[2]})"
+    together = look.size(f"{section}.ulysses_sequence_parallel_size", 1)
+    return max(1, total // together), f"{total} GPUs" + (f" / {together} that share sequences" if together > 1 else "")
+
+
+def micro_batch(look: Look, section: str, names: tuple[str, ...], ranks: int) -> int | None:
+    """A micro batch of one rank: as given, or its share of one that old YAMLs give for all ranks."""
+    for name in names:
+        if look(f"{section}.{name}_per_gpu") is not None:
+            return look.number(f"{section}.{name}_per_gpu")
+        if look(f"{section}.{name}") is not None:
+            return max(1, look.number(f"{section}.{name}") // ranks)
+    return None
+
+
+def batches(
+    role: str, trainer_gpus: Callable[[Look], int] = gpus, per_update: Callable[[Look], int] | None = None
+) -> Callable[[Look], Sum]:
+    """Prompts, samples, micro batches and accumulation of a role that learns."""
+    section = _SECTIONS[role]
+
+    def sum(look: Look) -> Sum:
+        if look("data.train_batch_size") == 0:
+            raise ChangesRun(_NO_BATCHES)
+        prompts, group = look.size("data.train_batch_size"), look.size(f"{ROLLOUT}.n")
+        if leaves_gpus_open(look):
+            return _open_ranks(look, role, prompts, group)
+        ranks, how = _ranks(look, section, trainer_gpus(look))
+        micro = micro_batch(look, section, ("ppo_micro_batch_size",), ranks)
+        if per_update is not None:
+            update, told = per_update(look), ""
+        else:
+            mini = look.size(f"{section}.{MINI_BATCH}", look.number(f"{ACTOR}.{MINI_BATCH}"))
+            update, told = min(mini, prompts) * group, f" = {MINI_BATCH} {mini} x {group}"
+        made = split(prompts * group, update, ranks, micro or 1)
+        args = f"{role}.training_args"
+        settings: dict[str, Any] = {
+            f"{args}.per_device_train_batch_size": made.micro,
+            f"{args}.gradient_accumulation_steps": made.passes,
+        }
+        if role == "actor_train":
+            settings |= {"rollout_batch_size": prompts, "num_return_sequences_in_group": group}
+        text = (
+            f"{role}: {prompts} prompts x {group} answers = {prompts * group} samples per step; "
+            f"{made.text} ({how}){told}."
+        )
+        near = made.near
+        if micro is not None and micro != made.micro:
+            near = f"{near} The micro batch is {made.micro} instead of {micro}, to divide {made.micro * made.passes}."
+        return Sum(settings, text, near.strip())
+
+    return sum
+
+
+def _open_ranks(look: Look, role: str, prompts: int, group: int) -> Sum:
+    """What does not hang on the number of GPUs, which a script leaves open."""
+    micro = micro_batch(look, _SECTIONS[role], ("ppo_micro_batch_size",), 1)
+    settings: dict[str, Any] = {} if micro is None else {f"{role}.training_args.per_device_train_batch_size": micro}
+    if role == "actor_train":
+        settings |= {"rollout_batch_size": prompts, "num_return_sequences_in_group": group}
+    near = f"Passes of an update hang on {' and '.join(COUNTS)}: give them, and gradient_accumulation_steps follows."
+    return Sum(settings, f"{role}: {prompts} prompts x {group} answers.", near)
+
+
+def scoring(role: str, section: str, names: tuple[str, ...]) -> Callable[[Look], Sum]:
+    """Samples of one pass when log-probs or values are computed."""
+
+    def sum(look: Look) -> Sum:
+        ranks = 1 if leaves_gpus_open(look) else _ranks(look, _SECTIONS[role], gpus(look))[0]
+        micro = micro_batch(look, section, names, ranks)
+        if micro is None:
+            return Sum({}, "not given: infer_batch_size keeps its default")
+        return Sum({f"{role}.infer_batch_size": micro}, f"{role}.infer_batch_size: {micro}, of one rank.")
+
+    return sum
+
+
+def token_batches(role: str, section: str, switch: str, most: str, kind: str) -> Callable[[Look], Sum]:
+    """Micro batches by tokens."""
+
+    def sum(look: Look) -> Sum:
+        on = look(f"{section}.{switch}", look(f"{ACTOR}.use_dynamic_bsz"))
+        if not on:
+            return Sum({}, f"{switch} is off: micro batches are counted in rows")
+        own = look(f"{section}.ppo_max_token_len_per_gpu", look(f"{ACTOR}.ppo_max_token_len_per_gpu"))
+        tokens = look.number(f"{section}.{most}", own)
+        together = 1
+        if strategy_of(look, _SECTIONS[role]) != MEGATRON:
+            together = look.size(f"{_SECTIONS[role]}.ulysses_sequence_parallel_size", 1)
+        longest = look.number("data.max_prompt_length") + look.number("data.max_response_length")
+        found = max(tokens * together, longest)
+        shared = f" = {tokens} x {together} ranks that share sequences" if together > 1 else ""
+        key = f"{role}.max_tokens_per_microbatch_in_{kind}"
+        near = "" if found == tokens * together else f"At least the longest row, {longest}."
+        return Sum({f"{role}.use_dynamic_batching_in_{kind}": True, key: found}, f"{key}: {found}{shared}.", near)
+
+    return sum
+
+
+def placement(look: Look) -> Sum:
+    """verl's roles share all GPUs and take turns."""
+    nodes, per_node = look.size("trainer.nnodes"), look.size("trainer.n_gpus_per_node")
+    everything = devices(0, nodes * per_node)
+    roles = ["actor_train", "actor_infer"]
+    roles += ["reference"] if not has_reference(look) else []
+    roles += ["critic"] if not has_critic(look) else []
+    settings: dict[str, Any] = {f"{role}.device_mapping": everything for role in roles}
+    settings |= {"num_nodes": nodes, "num_gpus_per_node": per_node} | _strategies(look)
+    together = look.size(f"{ROLLOUT}.tensor_model_parallel_size")
+    text = (
+        f"{nodes} x {per_node} GPUs, which {', '.join(roles)} share in turn; engines of {together} GPUs: "
+        f"{nodes * per_node // together} of them."
+    )
+    return Sum(settings, text)
+
+
+def _strategies(look: Look) -> dict[str, Any]:
+    """Strategies of roles that give none: they get the policy's."""
+    found: dict[str, Any] = {}
+    if not has_reference(look) and not look.is_given(f"{REF}.strategy"):
+        found["reference"] = scorer(strategy_of(look, REF))
+    if not has_critic(look) and not look.is_given(f"{CRITIC}.strategy"):
+        found["critic"] = trainer(strategy_of(look, CRITIC))
+    return {
+        f"{role}.strategy_args.strategy_name": name.value if isinstance(name, Near) else name
+        for role, name in found.items()
+    }
+
+
+def engine_arguments(look: Look) -> Sum:
+    """The engine's share of memory and its own arguments, by its name for them."""
+    name = rollout_engine(look(f"{ROLLOUT}.name"))
+    spec = spec_of(str(name.value if isinstance(name, Near) else name))
+    config, at = dict[str, Any](), "actor_infer.strategy_args.strategy_config"
+    if spec.share is None:
+        return Sum({}, f"{spec.name} has no settings of its own")
+    config[spec.share.name] = look.amount(f"{ROLLOUT}.gpu_memory_utilization")
+    names = _OWN_NAMES.get(spec.share.name, {})
+    config[names["tensor_model_parallel_size"]] = look.size(f"{ROLLOUT}.tensor_model_parallel_size")
+    lost: dict[str, str] = {}
+    for key, name in names.items():
+        value = look(f"{ROLLOUT}.{key}")
+        if look.is_given(f"{ROLLOUT}.{key}"):
+            config.setdefault(name, value)
+    for key in ("enforce_eager", "max_num_batched_tokens", "max_model_len", "enable_chunked_prefill"):
+        if look.is_given(f"{ROLLOUT}.{key}") and key not in names:
+            lost[f"{ROLLOUT}.{key}"] = f"{spec.name} has no such argument; its own go into {at}"
+    own = look.below(f"{ROLLOUT}.engine_kwargs.{spec.name}")
+    for old, (new, converted) in _RENAMED.items():
+        if old in own:
+            config |= {new: converted[0]} if own.pop(old) else {}
+    config |= own
+    idle, of_others = _of_other_engines(look, spec.name)
+    told = ", ".join(f"{name} {value}" for name, value in config.items())
+    settings = {f"{at}.{name}": value for name, value in config.items()}
+    return Sum(settings, f"{at}: {told}.", lost=lost | of_others, idle=idle)
+
+
+def _of_other_engines(look: Look, engine: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Arguments of engines that are not asked for, and of one that another stands in for."""
+    at, asked = f"{ROLLOUT}.engine_kwargs", str(look(f"{ROLLOUT}.name"))
+    idle, lost = dict[str, str](), dict[str, str]()
+    for key in look.below(at):
+        owner, dot, _ = key.partition(".")
+        if dot and owner not in (engine, asked):
+            idle[f"{at}.{key}"] = f"of another engine than rollout.name: {asked}"
+        elif dot and owner != engine:
+            lost[f"{at}.{key}"] = f"{engine} stands in for {asked} and has no such argument"
+    return idle, lost
+
+
+_RENAMED: Mapping[str, tuple[str, tuple[Any]]] = {"disable_mm_preprocessor_cache": ("mm_processor_cache_gb", (0,))}
+"""Switches of older engines: their names now, with the value of one that is on."""
+_OWN_NAMES: Mapping[str, Mapping[str, str]] = {
+    "gpu_memory_utilization": {
+        "tensor_model_parallel_size": "tensor_parallel_size",
+        "enforce_eager": "enforce_eager",
+        "max_num_batched_tokens": "max_num_batched_tokens",
+        "max_model_len": "max_model_len",
+        "enable_chunked_prefill": "enable_chunked_prefill",
+        "enable_prefix_caching": "enable_prefix_caching",
+    },
+    "mem_fraction_static": {
+        "tensor_model_parallel_size": "tp_size",
+        "enforce_eager": "disable_cuda_graph",
+        "max_model_len": "context_length",
+    },
+}
+"""By the argument for the share of memory, which tells the engines apart: what verl calls their other arguments."""

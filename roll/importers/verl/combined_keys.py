@@ -1,0 +1,309 @@
+"""What several keys of verl say together: the form of the loss, rewards, rows, trackers; and the table of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from roll.importers.arithmetic import devices
+from roll.importers.rows import Look, NotHere, Sum
+from roll.importers.verl.batches import batches, engine_arguments, gpus, micro_batch, placement, scoring, token_batches
+from roll.importers.verl.common import NO_PICTURES
+from roll.importers.verl.reward_sources import WHOLE, rewards_by_source
+from roll.importers.verl.verl_adapters import adapters
+from roll.importers.verl.verl_conditions import ACTOR, CRITIC, OVERLONG, PICTURES, REF, ROLLOUT, sees, validates
+from roll.importers.verl.verl_correction import CORRECTION_SUMS
+from roll.importers.verl.verl_mtp import head_training
+from roll.importers.words import trackers
+
+DOMAIN = WHOLE
+_THEIRS = (
+    "Where verl is installed, verl_function with path: verl.utils.reward_score and name: default_compute_score is its "
+    "own choice."
+)
+
+
+_METRIC = "algorithm.filter_groups.metric"
+
+
+def policy_form(look: Look) -> Sum:
+    mode = look(f"{ACTOR}.policy_loss.loss_mode")
+    if look(f"{ACTOR}.use_gpg_loss") and mode == "vanilla":
+        mode = "gpg"  # of older versions
+    low, high = (look.amount(f"{ACTOR}.clip_ratio_{side}", look(f"{ACTOR}.clip_ratio")) for side in ("low", "high"))
+    if mode == "cispo":
+        settings: dict[str, Any] = {"pg_variant": "cispo", "cispo_epsilon_low": low, "cispo_epsilon_high": high}
+        return Sum(settings, f"pg_variant: cispo, weights in [1 - {low:g}, 1 + {high:g}].")
+    if mode == "geo_mean":
+        settings = {"pg_variant": "gmpo", "gmpo_clip_low": low, "gmpo_clip_high": high}
+        return Sum(settings, f"pg_variant: gmpo, log r in [-{low:g}, {high:g}], a mean over the answers.")
+    if mode == "gpg":
+        return Sum({"pg_variant": "vanilla"}, "pg_variant: vanilla: the policy gradient without a ratio.")
+    if mode == "opmd":
+        return Sum({"pg_variant": "opmd"}, "pg_variant: opmd: the policy gradient / (1 + opmd_tau).")
+    if mode == "sapo":
+        taus = {f"sapo_tau_{kind}": look.amount(f"{ACTOR}.tau_{kind[:3]}") for kind in ("positive", "negative")}
+        told = ", ".join(f"{key} {value:g}" for key, value in taus.items())
+        return Sum({"pg_variant": "sapo", **taus}, f"pg_variant: sapo, {told}.")
+    if mode in ("rec", "sppo", "topr"):  # of Trinity-RFT alone
+        return Sum({"pg_variant": mode}, f"pg_variant: {mode}.")
+    if mode == "kl_cov":
+        return Sum({"pg_variant": "kl_cov"}, "pg_variant: kl_cov: in each micro batch, as there.")
+    if mode == "clip_cov":
+        near = "Tokens are spread evenly over those in the range, where verl draws them at random."
+        return Sum({"pg_variant": "clip_cov", **clip_range(low, high)}, "pg_variant: clip_cov.", near)
+    changed = {}
+    if mode not in ("vanilla", "gspo"):
+        at = f"{ACTOR}.policy_loss.loss_mode"
+        changed[at] = f"there is no loss {mode} here; the clipped ratio stands in (pg_variant: ppo)"
+    bound_at = look.amount(f"{ACTOR}.clip_ratio_c") if mode != "gspo" else 0  # verl before 0.2 has none
+    settings = {"pg_variant": "ppo", "dual_clip_loss": bound_at > 0}
+    if mode == "gspo":
+        settings["importance_sampling"] = "seq"
+    settings |= clip_range(low, high)
+    if bound_at > 0:
+        settings["dual_clip_ratio_c"] = bound_at
+    ratio = "one ratio per answer" if mode == "gspo" else "a ratio per token"
+    bound = f", dual clip at {bound_at:g}" if bound_at > 0 else ""
+    return Sum(settings, f"pg_variant: ppo, {ratio} in [1 - {low:g}, 1 + {high:g}]{bound}.", changes=changed)
+
+
+def clip_range(low: float, high: float) -> dict[str, Any]:
+    if low == high:
+        return {"pg_clip": low}
+    return {"use_pg_clip_range": True, "pg_clip_low": low, "pg_clip_high": high}
+
+
+def norms(look: Look) -> Sum:
+    """What verl does to advantages by definition."""
+    name = look("algorithm.adv_estimator")
+    if name == "gae":
+        return Sum({"whiten_advantages": True}, "whiten_advantages: true: verl whitens what GAE gives.")
+    by_deviation = ("grpo", "grpo_vectorized", "grpo_passk")
+    if name in by_deviation and not look("algorithm.norm_adv_by_std_in_grpo"):
+        return Sum({"norm_std_type": "none"}, "norm_std_type: none: advantages are not divided by the deviation.")
+    return Sum({}, "as the estimator has it here")
+
+
+# --- rewards
+
+
+def rewards(look: Look) -> Sum:
+    """A function of one's own takes all rows, which verl calls by data_source and ground truth; without one the source
+    of a row chooses its reward."""
+    at = f"rewards.{DOMAIN}"
+    if look("reward_model.enable"):
+        return _reward_model(look, at)
+    path = look("custom_reward_function.path")
+    if path:
+        name = look("custom_reward_function.name")
+        args = {"path": str(path), "name": name, "kwargs": look.below("custom_reward_function.reward_kwargs")}
+        args = {key: value for key, value in args.items() if value != {}}
+        args |= {"data_source_key": source} if (source := look("data.reward_fn_key")) != "data_source" else {}
+        settings: dict[str, Any] = {f"{at}.reward": "verl_function", f"{at}.reward_args": args}
+        text, near, changed = f"{at}.reward: verl_function calls {name} of {path}.", "", dict[str, str]()
+        places = [at]
+    else:
+        made, near = rewards_by_source(look)
+        settings = {f"rewards.{name}.{key}": value for name, keys in made.items() for key, value in keys.items()}
+        text = " ".join(f"rewards.{name}.reward: {keys['reward']}." for name, keys in made.items())
+        if len(made) > 1:
+            sections = ["actor_train", *([] if validates(look) else ["validation"])]
+            settings |= {f"{section}.data_args.tag": look("data.reward_fn_key") for section in sections}
+        near += f" {_THEIRS}"
+        changed, places = _own_values(look, len(made) > 1), [f"rewards.{name}" for name in made]
+    if buffer := _overlong(look):
+        most = look.number("data.max_response_length")
+        args = {"max_tokens": most, "cache_tokens": look.size(f"{buffer}.len")}
+        weight = look.amount(f"{buffer}.penalty_factor", 1.0)
+        part = {"reward": "overlong", "reward_args": args, "weight": weight}
+        settings |= {f"{place}.reward_manager_config": [part] for place in places}
+        text += f" overlong: 0 up to {most - args['cache_tokens']} tokens, then down to -{weight:g} at {most}."
+    return Sum(settings, text, near, changes=changed)
+
+
+def _own_values(look: Look, reads_source: bool = False) -> dict[str, str]:
+    """What says nothing without a function of one's own, but that of the system."""
+    reason = "custom_reward_function.path is not given: nothing here takes it"
+    below = look.below("custom_reward_function.reward_kwargs")
+    found = {f"custom_reward_function.reward_kwargs.{key}": reason for key in below}
+    if look("custom_reward_function.name") != "compute_score":
+        found["custom_reward_function.name"] = reason
+    if look("data.reward_fn_key") != "data_source" and not reads_source:
+        found["data.reward_fn_key"] = "math_rule scores all rows, whatever a column says"
+    return found
+
+
+def _overlong(look: Look) -> str:
+    """The section of DAPO's buffer, wherever this version of verl has it; empty where it is off."""
+    return next((at for at in OVERLONG if look(f"{at}.enable") and look(f"{at}.len")), "")
+
+
+def _reward_model(look: Look, at: str) -> Sum:
+    path, everything = look("reward_model.model.path"), devices(0, gpus(look))
+    micro = micro_batch(look, "reward_model", ("micro_batch_size",), gpus(look))
+    settings: dict[str, Any] = {
+        f"{at}.reward": "reward_model",
+        f"{at}.strategy_args.strategy_name": "hf_infer",
+        f"{at}.device_mapping": everything,
+    }
+    settings |= {f"{at}.model_args.model_name_or_path": path} if path else {}
+    settings |= {f"{at}.infer_batch_size": micro} if micro else {}
+    if look("reward_model.max_length"):
+        settings[f"{at}.reward_args.max_length"] = look.number("reward_model.max_length")
+    if not path:
+        raise NotHere(f"reward_model.model.path is missing: set {at}.model_args.model_name_or_path")
+    changed = _own_values(look)
+    if look("custom_reward_function.path"):
+        changed["custom_reward_function.path"] = f"the reward model scores; put both into {at}.reward_manager_config"
+    return Sum(
+        settings, f"{at}: the reward model {path} on all GPUs, in turn (docs/reward_models.md).", changes=changed
+    )
+
+
+# --- the rest
+
+
+def board(look: Look) -> Sum:
+    """Trackers, and the project's name in those that have projects."""
+    found = trackers(look("trainer.logger"))
+    names, near = (found.value, found.note) if not isinstance(found, list) else (found, "")
+    settings: dict[str, Any] = {"track_with": names}
+    if "wandb" in names:
+        settings["tracker_kwargs"] = {"wandb": {"project": look("trainer.project_name")}}
+    idle = {} if "wandb" in names else {"trainer.project_name": f"{', '.join(names)}: none of these has projects"}
+    return Sum(settings, f"track_with: {', '.join(names)}.", near, idle=idle)
+
+
+def rows_of_data(look: Look) -> Sum:
+    """Prompts above the limit are left out before the run, or treated as truncation says. Rows of verl have their
+    answer in a column of mappings."""
+    if look("data.filter_overlong_prompts"):
+        rule, near = "drop", ""
+    else:
+        rule, near = look("data.truncation"), ""
+        if rule == "middle":
+            rule, near = "left", "Nothing is cut in the middle here; left keeps the end of a prompt."
+    sections = ["actor_train", *([] if validates(look) else ["validation"])]
+    settings = {f"{section}.data_args.truncation": rule for section in sections}
+    settings |= {f"{section}.data_args.messages": look("data.prompt_key") for section in sections}
+    settings |= {f"{section}.data_args.ground_truth": "reward_model.ground_truth" for section in sections}
+    idle = {"data.truncation": "filter_overlong_prompts: none is left to cut"} if rule == "drop" else {}
+    return Sum(settings, f"data_args.truncation: {rule}.", near, idle=idle)
+
+
+def pictures(look: Look) -> Sum:
+    """Columns of pictures, videos and sound. A whole configuration of verl has the names of all; without a model that
+    sees, they are of no row."""
+    given = {key: look(key) for key in PICTURES if look.is_given(key)}
+    is_whole = given == {key: name for key, name in PICTURES.items() if key in given}
+    is_whole = is_whole and ("data.video_key" in given or look.is_given("data.return_raw_input_ids"))
+    if is_whole and not sees(look):
+        return Sum({}, "the names of columns that rows of text have not.")
+    return Sum({}, "", changes=dict.fromkeys(given, NO_PICTURES))
+
+
+def sampling(look: Look) -> Sum:
+    """do_sample: false is greedy, whatever the temperature."""
+    key = "actor_infer.generating_args.temperature"
+    if not look(f"{ROLLOUT}.do_sample"):
+        return Sum({key: 0.0}, f"{key}: 0, greedy: do_sample is off.")
+    temperature = look.amount(f"{ROLLOUT}.temperature")
+    return Sum({key: temperature}, f"{key}: {temperature:g}.")
+
+
+def validation_sampling(look: Look) -> Sum:
+    at = f"{ROLLOUT}.val_kwargs"
+    sampled = look(f"{at}.do_sample") or look(f"{ROLLOUT}.mode") == "async"  # whose loops never ask for do_sample
+    temperature = look.amount(f"{at}.temperature") if sampled else 0.0
+    args = "validation.generating_args"
+    answers = look.number(f"{at}.n")
+    settings = {f"{args}.temperature": temperature, f"{args}.num_return_sequences": answers}
+    if temperature:
+        settings |= {f"{args}.top_p": look.amount(f"{at}.top_p"), f"{args}.top_k": look.number(f"{at}.top_k")}
+    text = f"{args}: {'greedy' if not temperature else f'temperature {temperature:g}'}, {answers} per prompt."
+    names = () if temperature else ("top_p", "top_k", "do_sample" if sampled else "temperature")
+    why = "validation is greedy: " + ("val_kwargs.temperature is 0" if sampled else "val_kwargs.do_sample is off")
+    idle = {f"{at}.{name}": why for name in names}
+    if sampled and not look(f"{at}.do_sample"):
+        idle[f"{at}.do_sample"] = "rollout.mode is async: its loops sample at val_kwargs.temperature in any case"
+    return Sum(settings, text, idle=idle)
+
+
+def group_filter(look: Look) -> Sum:
+    """Dynamic sampling: groups whose answers are all right or all wrong are replaced."""
+    prompts = look.number("data.train_batch_size")
+    is_own = look("custom_reward_function.path") or look("reward_model.enable")
+    names = [DOMAIN] if is_own else list(rewards_by_source(look)[0])
+    more = max(0, look.number("data.gen_batch_size", prompts) - prompts)
+    near = "A step starts at most as many groups again as it has, where verl counts max_num_gen_batches."
+    settings = {
+        **{f"rewards.{name}.query_filter_config.type": "std_filter" for name in names},
+        **{f"rewards.{name}.query_filter_config.filter_args": {"std_threshold": 0.0} for name in names},
+        "is_use_additional_prompts": True,
+        "max_additional_running_prompts": more,
+    }
+    return Sum(
+        settings,
+        f"query_filter_config: groups with equal rewards are dropped; {more} more prompts than the {prompts} of a step "
+        "run at once.",
+        near,
+        nears={_METRIC: f"{_other_metric(look)} {near}".strip()},
+    )
+
+
+def _other_metric(look: Look) -> str:
+    """How filters differ that look at another number there; empty where it is the reward."""
+    metric = str(look(_METRIC, "seq_reward"))
+    if metric in ("seq_reward", "seq_final_reward"):
+        return ""
+    if _overlong(look):
+        return (
+            f"Filters here look at rewards with the penalty for length, where there {metric} is without it: a group of "
+            "equal answers stays in where some of them are too long."
+        )
+    if metric in ("acc", "score") and not look("custom_reward_function.path"):
+        return ""
+    return f"Filters here look at rewards, where there they look at {metric}."
+
+
+def resume(look: Look) -> Sum:
+    mode, path = look("trainer.resume_mode"), look("trainer.resume_from_path")
+    value: Any = {"auto": True, "disable": False, "resume_path": path}.get(mode, mode)
+    return Sum({"resume_from_checkpoint": value}, f"resume_from_checkpoint: {value}.")
+
+
+SUMS: Mapping[str, Callable[[Look], Sum]] = {
+    "placement": placement,
+    "actor batches": batches("actor_train"),
+    "critic batches": batches("critic"),
+    "policy": policy_form,
+    "norms": norms,
+    **CORRECTION_SUMS,
+    "rewards": rewards,
+    "trackers": board,
+    "rows": rows_of_data,
+    "validation": validation_sampling,
+    "pictures": pictures,
+    "sampling": sampling,
+    "engine": engine_arguments,
+    "filter": group_filter,
+    "lora": adapters,
+    "mtp": head_training,
+    "resume": resume,
+    "actor scoring": scoring("actor_train", ROLLOUT, ("log_prob_micro_batch_size",)),
+    "ref scoring": scoring("reference", REF, ("log_prob_micro_batch_size",)),
+    "critic scoring": scoring("critic", CRITIC, ("forward_micro_batch_size", "ppo_micro_batch_size")),
+    "actor tokens": token_batches("actor_train", ACTOR, "use_dynamic_bsz", "ppo_max_token_len_per_gpu", "train"),
+    "actor scoring tokens": token_batches(
+        "actor_train", ROLLOUT, "log_prob_use_dynamic_bsz", "log_prob_max_token_len_per_gpu", "infer"
+    ),
+    "ref tokens": token_batches(
+        "reference", REF, "log_prob_use_dynamic_bsz", "log_prob_max_token_len_per_gpu", "infer"
+    ),
+    "critic tokens": token_batches("critic", CRITIC, "use_dynamic_bsz", "ppo_max_token_len_per_gpu", "train"),
+    "critic scoring tokens": token_batches(
+        "critic", CRITIC, "use_dynamic_bsz", "forward_max_token_len_per_gpu", "infer"
+    ),
+}
+"""By the name that rows give. Those of roles or switches that are off write nothing."""

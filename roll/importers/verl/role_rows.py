@@ -1,0 +1,304 @@
+"""verl's keys of the roles: the model, the policy where it trains and samples, the reference, the critic."""
+
+from __future__ import annotations
+
+from roll.importers import words
+from roll.importers.rows import CHANGES, Row, changes, lacks, needless, summed, to
+from roll.importers.verl.common import (
+    INFER,
+    ITSELF,
+    OWN_CODE,
+    TRAIN,
+    TURNS,
+    checkpoint,
+    fsdp,
+    megatron,
+    model_path,
+    optimizer,
+)
+from roll.importers.verl.verl_adapters import ROWS as ADAPTER_ROWS
+from roll.importers.verl.verl_conditions import ACTOR, CRITIC, MODEL, REF, ROLLOUT
+from roll.importers.verl.verl_mtp import ROWS as MTP_ROWS
+
+_TURNS = "turns and tools are those of an environment: start_agentic_pipeline.py, custom_envs (docs/adding_an_env.md)"
+
+_SHUFFLED = "rows of a step are always shuffled over its updates; with one update a step it is the same"
+MODEL_ROWS: tuple[Row, ...] = (
+    to(f"{MODEL}.path", "pretrain", via=model_path, default="~/models/deepseek-llm-7b-chat"),
+    to(f"{MODEL}.tokenizer_path", f"{TRAIN}.model_args.tokenizer_path"),
+    to(f"{MODEL}.external_lib", "external_lib", idle=(None,)),
+    to(
+        f"{MODEL}.override_config.attn_implementation",
+        f"{TRAIN}.model_args.attn_implementation",
+        via=lambda v: {"flash_attention_2": "fa2"}.get(v, v),
+    ),
+    changes(f"{MODEL}.override_config", "model_args.model_config_kwargs takes entries of config.json", {}),
+    changes(
+        f"{MODEL}.override_config.model_config.**", "model_args.model_config_kwargs takes entries of config.json", {}
+    ),
+    changes(f"{MODEL}.override_config.model_config", "model_args.model_config_kwargs takes entries of config.json", {}),
+    changes(
+        f"{MODEL}.override_config.moe_config.freeze_moe_router", "freeze_module_prefix freezes by beginnings", False
+    ),
+    to(
+        f"{MODEL}.enable_gradient_checkpointing",
+        f"{TRAIN}.model_args.disable_gradient_checkpointing",
+        via=words.opposite,
+        default=True,
+    ),
+    to(
+        f"{MODEL}.enable_activation_offload",
+        f"{TRAIN}.model_args.enable_activation_offload",
+        needs="actor fsdp",
+        idle=(False,),
+    ),
+    to(
+        f"{MODEL}.use_remove_padding",
+        f"{TRAIN}.use_sequence_packing",
+        note="rows without padding: of a reference, set reference.use_sequence_packing",
+    ),
+    to(f"{MODEL}.use_rmpad", f"{TRAIN}.use_sequence_packing", note="of older versions"),
+    *ADAPTER_ROWS,
+    lacks(f"{MODEL}.use_liger", "model_args.use_torch_compile fuses what is beside the matrices", False),
+    needless(f"{MODEL}.use_fused_kernels", "log-probs never come from whole logits"),
+    to(
+        f"{MODEL}.fused_kernel_options.impl_backend",
+        f"{TRAIN}.model_args.fused_kernel_options.impl_backend",
+        via=words.kernel,
+    ),
+    needless(f"{MODEL}.use_shm", ITSELF),
+    lacks(f"{MODEL}.tiled_mlp.enabled", "recomputation bounds what a layer keeps", False),
+    needless(f"{MODEL}.tiled_mlp.*", "tiled_mlp.enabled is off"),
+    *MTP_ROWS,
+    changes(f"{MODEL}.override_config.chat_template", "data_args.template takes the path of a file with it"),
+    to(f"{MODEL}.override_config.*", f"{TRAIN}.model_args.model_config_kwargs.*"),
+    lacks(f"{MODEL}.trust_remote_code", OWN_CODE, False),
+    changes(f"{MODEL}.custom_chat_template", "data_args.template takes the path of a file with it"),
+    changes(f"{MODEL}.hf_config_path", "the configuration is read beside the weights"),
+    needless(f"{MODEL}._target_", "classes of verl's"),
+    lacks("actor_rollout_ref.hybrid_engine", "roles that share devices take turns, others do not", True),
+    needless("actor_rollout_ref.nccl_timeout", "backend_timeout (minutes) and rpc_timeout (seconds) are the limits"),
+)
+
+ACTOR_ROWS: tuple[Row, ...] = (
+    to(f"{ACTOR}.strategy", f"{TRAIN}.strategy_args.strategy_name", via=words.trainer, default="fsdp"),
+    summed(f"{ACTOR}.ppo_mini_batch_size", "actor batches", 256),
+    summed(f"{ACTOR}.ppo_micro_batch_size", "actor batches"),
+    summed(f"{ACTOR}.ppo_micro_batch_size_per_gpu", "actor batches"),
+    summed(f"{ACTOR}.use_dynamic_bsz", "actor tokens", False),
+    summed(f"{ACTOR}.ppo_max_token_len_per_gpu", "actor tokens", 16384),
+    summed(f"{ACTOR}.clip_ratio", "policy", 0.2),
+    summed(f"{ACTOR}.clip_ratio_low", "policy"),
+    summed(f"{ACTOR}.clip_ratio_high", "policy"),
+    summed(f"{ACTOR}.clip_ratio_c", "policy", 3.0),
+    summed(f"{ACTOR}.policy_loss.loss_mode", "policy", "vanilla"),
+    summed(f"{ACTOR}.use_gpg_loss", "policy", False),
+    summed(f"{ACTOR}.tau_pos", "policy", 1.0),
+    summed(f"{ACTOR}.tau_neg", "policy", 1.05),
+    *(
+        to(f"{ACTOR}.policy_loss.{name}", name, via=words.number, default=default, needs=needs)
+        for name, default, needs in (
+            ("clip_cov_ratio", 2e-4, "clip cov"),
+            ("clip_cov_lb", 1.0, "clip cov"),
+            ("clip_cov_ub", 5.0, "clip cov"),
+            ("kl_cov_ratio", 2e-4, "kl cov"),
+            ("ppo_kl_coef", 0.1, "kl cov"),
+        )
+    ),
+    summed(f"{ACTOR}.tis_imp_ratio_cap", "correction"),
+    to(
+        f"{ACTOR}.loss_agg_mode",
+        "loss_agg_mode",
+        via=words.aggregation,
+        default="token-mean",
+        needs="own aggregation",
+    ),
+    to(
+        f"{ACTOR}.use_token_level_loss",
+        "loss_agg_mode",
+        via=lambda value: "token-mean" if value else "seq-mean-token-mean",
+    ),
+    to(f"{ACTOR}.loss_scale_factor", "loss_scale_factor", via=words.loss_scale, needs="norm"),
+    to(f"{ACTOR}.entropy_coeff", "entropy_loss_coef", via=words.number, default=0.0),
+    lacks(f"{ACTOR}.calculate_entropy", "actor/entropy is always recorded", False, True),
+    to(f"{ACTOR}.use_kl_loss", "use_kl_loss", default=False),
+    to(f"{ACTOR}.kl_loss_coef", "kl_loss_coef", via=words.number, default=0.001, needs="kl loss"),
+    to(f"{ACTOR}.kl_loss_type", "kl_loss_type", via=words.kl_loss, default="low_var_kl", needs="kl loss"),
+    to(f"{ACTOR}.ppo_epochs", "ppo_epochs", default=1),
+    Row(f"{ACTOR}.shuffle", idle=(None, True), outcome="approximated", note=_SHUFFLED),
+    to(f"{ACTOR}.grad_clip", "max_grad_norm", via=words.number, default=1.0),
+    to(f"{ACTOR}.optim.clip_grad", "max_grad_norm", via=words.number),
+    to(f"{ACTOR}.use_torch_compile", f"{TRAIN}.use_torch_compile", idle=(False,)),
+    to(f"{ACTOR}.use_remove_padding", f"{TRAIN}.use_sequence_packing"),
+    changes(f"{ACTOR}.freeze_vision_tower", "model_args.freeze_module_prefix freezes parts by name", False),
+    to(f"{ACTOR}.router_replay.mode", f"{TRAIN}.router_replay.mode", via=words.router_replay, default="disabled"),
+    needless(f"{ACTOR}.router_replay._target_", "classes of verl's"),
+    changes(f"{ACTOR}.router_replay.**", "experts are neither recorded to a file nor read from one"),
+    changes(f"{ACTOR}.**sum_pi_squared**", "no baseline is weighted by it", False),
+    changes(f"{ACTOR}.qat.**", "training with quantised weights is not here", False),
+    *optimizer(ACTOR, TRAIN, 1e-6),
+    *fsdp(ACTOR, TRAIN, "actor fsdp", learns=True),
+    *megatron(ACTOR, TRAIN, "actor megatron", learns=True),
+    *checkpoint(ACTOR),
+)
+
+REF_ROWS: tuple[Row, ...] = (
+    to(f"{REF}.strategy", "reference.strategy_args.strategy_name", via=words.scorer, needs="reference"),
+    summed(f"{REF}.log_prob_micro_batch_size", "ref scoring", needs="reference"),
+    summed(f"{REF}.log_prob_micro_batch_size_per_gpu", "ref scoring", needs="reference"),
+    summed(f"{REF}.log_prob_use_dynamic_bsz", "ref tokens", needs="reference"),
+    summed(f"{REF}.log_prob_max_token_len_per_gpu", "ref tokens", needs="reference"),
+    to(f"{REF}.use_torch_compile", "reference.use_torch_compile", needs="reference", idle=(False, True)),
+    to(f"{REF}.ulysses_sequence_parallel_size", "reference.model_args.ulysses_size", needs="ref fsdp", idle=(1,)),
+    to(f"{REF}.model.path", "reference.model_args.model_name_or_path", needs="reference"),
+    needless(f"{REF}.param_offload", TURNS),
+    needless(f"{REF}.router_replay.**", "actor.router_replay counts"),
+    changes(f"{REF}.model", "the reference is the starting policy"),
+    *fsdp(REF, "reference", "ref fsdp", learns=False),
+    *megatron(REF, "reference", "ref megatron", learns=False),
+    *checkpoint(REF),
+)
+
+ROLLOUT_ROWS: tuple[Row, ...] = (
+    to(f"{ROLLOUT}.name", f"{INFER}.strategy_args.strategy_name", via=words.rollout_engine, default="vllm"),
+    needless(f"{ROLLOUT}.max_batch_size", "of TensorRT-LLM; rollout.max_num_seqs counts"),
+    lacks(f"{ROLLOUT}.mode", "requests are always in flight one by one", "async", "sync"),
+    summed(f"{ROLLOUT}.temperature", "sampling", 1.0),
+    to(f"{ROLLOUT}.top_k", f"{INFER}.generating_args.top_k", default=-1),
+    to(f"{ROLLOUT}.top_p", f"{INFER}.generating_args.top_p", via=words.number, default=1.0),
+    to(f"{ROLLOUT}.repetition_penalty", f"{INFER}.generating_args.repetition_penalty", via=words.number),
+    summed(f"{ROLLOUT}.do_sample", "sampling", True),
+    to(f"{ROLLOUT}.ignore_eos", f"{INFER}.generating_args.ignore_eos", idle=(False,)),
+    summed(f"{ROLLOUT}.n", "actor batches", 1),
+    needless(f"{ROLLOUT}.prompt_length", "data.max_prompt_length counts"),
+    needless(f"{ROLLOUT}.response_length", "data.max_response_length counts"),
+    to(f"{ROLLOUT}.dtype", f"{INFER}.model_args.dtype", via=words.dtype),
+    to(f"{ROLLOUT}.max_num_seqs", "max_running_requests", default=1024, note="answers in flight per engine"),
+    summed(f"{ROLLOUT}.tensor_model_parallel_size", "engine", 2),
+    summed(f"{ROLLOUT}.gpu_memory_utilization", "engine", 0.5),
+    *(
+        summed(f"{ROLLOUT}.{name}", "engine")
+        for name in ("enforce_eager", "max_num_batched_tokens", "max_model_len", "enable_chunked_prefill")
+    ),
+    summed(f"{ROLLOUT}.enable_prefix_caching", "engine"),
+    summed(f"{ROLLOUT}.engine_kwargs.*.**", "engine"),
+    lacks(f"{ROLLOUT}.engine_kwargs.*", "arguments of an engine stand under its name: engine_kwargs.vllm.x", {}),
+    lacks(f"{ROLLOUT}.pipeline_model_parallel_size", "engines share layers by tensor parallel", 1),
+    lacks(f"{ROLLOUT}.data_parallel_size", "several engines are what device_mapping makes", 1),
+    lacks(f"{ROLLOUT}.expert_parallel_size", "strategy_config.enable_expert_parallel of vLLM", 1),
+    summed(f"{ROLLOUT}.log_prob_micro_batch_size", "actor scoring"),
+    summed(f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu", "actor scoring"),
+    summed(f"{ROLLOUT}.log_prob_use_dynamic_bsz", "actor scoring tokens"),
+    summed(f"{ROLLOUT}.log_prob_max_token_len_per_gpu", "actor scoring tokens"),
+    *(
+        summed(f"{ROLLOUT}.val_kwargs.{name}", "validation", default, needs="validation")
+        for name, default in (("do_sample", False), ("temperature", 0), ("top_p", 1.0), ("top_k", -1), ("n", 1))
+    ),
+    to(f"{ROLLOUT}.update_weights_bucket_megabytes", "model_update_buffer_size_mb"),
+    needless(f"{ROLLOUT}.free_cache_engine", TURNS),
+    needless(f"{ROLLOUT}.load_format", "engines get the trainer's weights before they sample"),
+    needless(f"{ROLLOUT}.layered_summon", "weights travel in buckets"),
+    needless(f"{ROLLOUT}.disable_log_stats", "rollout/ metrics are always recorded"),
+    needless(f"{ROLLOUT}.calculate_log_probs", "the engine's log-probs are always kept"),
+    needless(f"{ROLLOUT}.multi_stage_wake_up", TURNS),
+    needless(f"{ROLLOUT}.skip_tokenizer_init", ITSELF),
+    lacks(
+        f"{ROLLOUT}.over_sample_rate", "group_size_redundancy, or unfinished_groups: drop (docs/rollouts.md)", 0, 0.0
+    ),
+    lacks(f"{ROLLOUT}.skip_rollout", "rollout_mock records and replays rollouts", False),
+    *(
+        needless(f"{ROLLOUT}.{name}", "rollout_mock records and replays rollouts")
+        for name in ("skip_dump_dir", "skip.dump_dir", "skip.dump_step", "skip.max_dump_step", "skip.action")
+    ),
+    changes(f"{ROLLOUT}.skip.enable", "rollout_mock records and replays rollouts", False),
+    changes(f"{ROLLOUT}.multi_turn.enable", _TURNS, False),
+    *(changes(f"{ROLLOUT}.multi_turn.{name}", _TURNS) for name in ("tool_config_path", "interaction_config_path")),
+    Row(f"{ROLLOUT}.multi_turn.*", note=_TURNS, outcome=CHANGES, needs="turns", idle=(None,)),
+    changes(f"{ROLLOUT}.agent.agent_loop_config_path", f"user_defined_rollout_loop_cls names a loop; {_TURNS}"),
+    changes(f"{ROLLOUT}.agent.default_agent_loop", _TURNS, "single_turn_agent"),
+    changes(f"{ROLLOUT}.agent.agent_loop_manager_class", _TURNS),
+    changes(f"{ROLLOUT}.agent.custom_async_server.**", "engines are those of the run, without a server of one's own"),
+    needless(f"{ROLLOUT}.agent.custom_async_server", "empty"),
+    needless(f"{ROLLOUT}.agent.num_workers", "groups are made by one loop of coroutines"),
+    lacks(f"{ROLLOUT}.trace.backend", "rollout_dump_dir and save_logging_board_dir hold the answers"),
+    *(
+        needless(f"{ROLLOUT}.trace.{name}", "trace.backend says whether there is a trace")
+        for name in ("token2text", "project_name", "experiment_name", "max_samples_per_step_per_worker")
+    ),
+    lacks(f"{ROLLOUT}.prometheus.enable", "metrics go to the trackers", False),
+    needless(f"{ROLLOUT}.prometheus.*", "metrics go to the trackers"),
+    changes(f"{ROLLOUT}.use_fire_sampling", "every token has the temperature of the run", False),
+    changes(f"{ROLLOUT}.logprobs_mode", "log-probs are those of the sampling temperature", "processed_logprobs"),
+    lacks(f"{ROLLOUT}.scheduling_policy", "requests are answered oldest group first", "fcfs"),
+    lacks(f"{ROLLOUT}.nnodes", "actor_infer.device_mapping gives engines devices of their own", 0),
+    lacks(f"{ROLLOUT}.n_gpus_per_node", "actor_infer.device_mapping gives engines devices of their own", 0),
+    needless(f"{ROLLOUT}.checkpoint_engine.**", "weights go by memory, collectives or a file: weight_sync_route"),
+    needless(f"{ROLLOUT}.enable_sleep_mode", TURNS),
+    changes(f"{ROLLOUT}.enable_rollout_routing_replay", "expert choices are not reused in training", False),
+    changes(f"{ROLLOUT}.quantization**", "engines have the policy's number format", False),
+    needless(f"{ROLLOUT}.use_block_quant_rollout", "nothing is quantised"),
+    needless(f"{ROLLOUT}.layer_name_map.*", "weights have the names of Hugging Face"),
+    lacks(f"{ROLLOUT}.cudagraph_capture_sizes", "strategy_config.compilation_config of vLLM"),
+    *checkpoint(ROLLOUT),
+)
+
+CRITIC_ROWS: tuple[Row, ...] = (
+    to(f"{CRITIC}.strategy", "critic.strategy_args.strategy_name", via=words.trainer, needs="critic"),
+    Row(f"{CRITIC}.enable", outcome="asks for nothing", note="the critic runs where adv_estimator needs one"),
+    to(f"{CRITIC}.model.path", "critic.model_args.model_name_or_path", needs="critic"),
+    to(f"{CRITIC}.model.tokenizer_path", "critic.model_args.tokenizer_path", needs="critic"),
+    to(f"{CRITIC}.model.external_lib", "external_lib", needs="critic", idle=(None,)),
+    to(
+        f"{CRITIC}.model.enable_gradient_checkpointing",
+        "critic.model_args.disable_gradient_checkpointing",
+        via=words.opposite,
+        default=True,
+        needs="critic",
+    ),
+    to(f"{CRITIC}.model.use_remove_padding", "critic.use_sequence_packing", needs="critic"),
+    to(f"{CRITIC}.model.use_rmpad", "critic.use_sequence_packing", needs="critic", note="of older versions"),
+    lacks(f"{CRITIC}.model.lora_rank", "the critic is trained in full", 0),
+    needless(f"{CRITIC}.model.lora_alpha", "the critic is trained in full"),
+    needless(f"{CRITIC}.model.target_modules", "the critic is trained in full"),
+    lacks(
+        f"{CRITIC}.model.override_config**", "critic.model_args.model_config_kwargs takes entries of config.json", {}
+    ),
+    lacks(f"{CRITIC}.model.trust_remote_code", OWN_CODE, False),
+    to(
+        f"{CRITIC}.model.enable_activation_offload",
+        "critic.model_args.enable_activation_offload",
+        needs="critic fsdp",
+        idle=(False,),
+    ),
+    needless(f"{CRITIC}.model.use_shm", ITSELF),
+    changes(f"{CRITIC}.model.lora.rank", "adapters of a critic are critic.model_args.lora_target", 0),
+    needless(f"{CRITIC}.model.lora.*", "lora.rank is 0: no adapters"),
+    needless(f"{CRITIC}.kl_ctrl.*", "algorithm.kl_ctrl counts"),
+    lacks(f"{CRITIC}.model.tiled_mlp.enabled", "recomputation bounds what a layer keeps", False),
+    needless(f"{CRITIC}.model.tiled_mlp.*", "tiled_mlp.enabled is off"),
+    needless(f"{CRITIC}.model._target_", "classes of verl's"),
+    summed(f"{CRITIC}.ppo_mini_batch_size", "critic batches", needs="critic"),
+    summed(f"{CRITIC}.ppo_micro_batch_size", "critic batches", needs="critic"),
+    summed(f"{CRITIC}.ppo_micro_batch_size_per_gpu", "critic batches", needs="critic"),
+    summed(f"{CRITIC}.forward_micro_batch_size", "critic scoring", needs="critic"),
+    summed(f"{CRITIC}.forward_micro_batch_size_per_gpu", "critic scoring", needs="critic"),
+    summed(f"{CRITIC}.use_dynamic_bsz", "critic tokens", needs="critic"),
+    summed(f"{CRITIC}.ppo_max_token_len_per_gpu", "critic tokens", 32768, needs="critic"),
+    summed(f"{CRITIC}.forward_max_token_len_per_gpu", "critic scoring tokens", needs="critic"),
+    to(f"{CRITIC}.ppo_epochs", "critic.ppo_epochs", needs="critic"),
+    Row(f"{CRITIC}.shuffle", idle=(None, True), outcome="approximated", note=_SHUFFLED, needs="critic"),
+    to(f"{CRITIC}.cliprange_value", "value_clip", via=words.number, default=0.5, needs="critic"),
+    needless(f"{CRITIC}.loss_agg_mode", "the value loss is a mean over the tokens"),
+    to(f"{CRITIC}.grad_clip", "critic.max_grad_norm", via=words.number, default=1.0, needs="critic"),
+    to(f"{CRITIC}.optim.clip_grad", "critic.max_grad_norm", via=words.number, needs="critic"),
+    *optimizer(CRITIC, "critic", 1e-5),
+    *(
+        row
+        for section in (f"{CRITIC}.model", CRITIC)
+        for row in fsdp(section, "critic", "critic fsdp", learns=section == CRITIC)
+    ),
+    *megatron(CRITIC, "critic", "critic megatron", learns=True),
+    *checkpoint(CRITIC),
+)
+
+ROLE_ROWS: tuple[Row, ...] = (*MODEL_ROWS, *ACTOR_ROWS, *REF_ROWS, *ROLLOUT_ROWS, *CRITIC_ROWS)

@@ -1,0 +1,296 @@
+"""verl's keys for supervised fine-tuning (`sft_trainer`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from roll.importers import words
+from roll.importers.arithmetic import devices, split
+from roll.importers.rows import (
+    AsksNothing,
+    ChangesRun,
+    Condition,
+    Look,
+    NotHere,
+    Row,
+    Sum,
+    Table,
+    changes,
+    lacks,
+    needless,
+    summed,
+    to,
+)
+from roll.importers.verl.batches import gpus, leaves_gpus_open
+from roll.importers.verl.combined_keys import board
+from roll.importers.verl.common import OWN_CODE, megatron, steps
+from roll.importers.verl.verl_conditions import MEGATRON, counts_epochs
+
+ROLE = "sft_train"
+_ARGS, _MODEL, _DATA = f"{ROLE}.training_args", f"{ROLE}.model_args", f"{ROLE}.data_args"
+_CONFIG = f"{ROLE}.strategy_args.strategy_config"
+
+
+_SPLITS = ("tensor_model_parallel", "pipeline_model_parallel", "context_parallel")
+
+
+def _is_on_megatron(look: Look) -> bool:
+    return (look("engine.strategy") or look("model.strategy")) == MEGATRON
+
+
+def _batches(look: Look) -> Sum:
+    rows = look.size("data.train_batch_size")
+    together = look.size("ulysses_sequence_parallel_size")
+    if leaves_gpus_open(look):
+        near = "Passes of a step hang on the number of GPUs: give it, and gradient_accumulation_steps follows."
+        micro = look.number("data.micro_batch_size_per_gpu")
+        return Sum({f"{_ARGS}.per_device_train_batch_size": micro}, f"{rows} rows in every step.", near)
+    if _is_on_megatron(look):
+        together = prod(look.size(f"engine.{kind}_size", 1) for kind in _SPLITS)
+    ranks = max(1, gpus(look) // together)
+    micro = look.number("data.micro_batch_size_per_gpu")
+    if not look.is_given("data.micro_batch_size_per_gpu") and look.is_given("data.micro_batch_size"):
+        micro = max(1, look.number("data.micro_batch_size") // ranks)
+    made = split(rows, rows, ranks, micro)
+    settings = {
+        f"{_ARGS}.per_device_train_batch_size": made.micro,
+        f"{_ARGS}.gradient_accumulation_steps": made.passes,
+    }
+    settings |= {f"{_MODEL}.ulysses_size": together} if together > 1 and not _is_on_megatron(look) else {}
+    return Sum(settings, f"{rows} rows in every step: {made.text} ({gpus(look)} GPUs / {together}).", made.near)
+
+
+def tokens(longest: Callable[[Look], int]) -> Callable[[Look], Sum]:
+    """Micro batches by tokens. `longest` is the longest row that there can be."""
+
+    def sum(look: Look) -> Sum:
+        if not look("data.use_dynamic_bsz"):
+            return Sum({}, "use_dynamic_bsz is off: micro batches are counted in rows")
+        group = "engine.context_parallel_size" if _is_on_megatron(look) else "ulysses_sequence_parallel_size"
+        most, together = look.number("data.max_token_len_per_gpu"), look.size(group, 1)
+        found = max(most * together, longest(look))
+        shared = f" = {most} x {together} ranks that share sequences" if together > 1 else ""
+        key = f"{ROLE}.max_tokens_per_microbatch_in_train"
+        near = "" if found == most * together else f"At least the longest row, {found}."
+        return Sum({f"{ROLE}.use_dynamic_batching_in_train": True, key: found}, f"{key}: {found}{shared}.", near)
+
+    return sum
+
+
+def _placement(look: Look) -> Sum:
+    nodes, per_node = look.size("trainer.nnodes"), look.size("trainer.n_gpus_per_node")
+    settings = {
+        "num_nodes": nodes,
+        "num_gpus_per_node": per_node,
+        f"{ROLE}.device_mapping": devices(0, nodes * per_node),
+    }
+    return Sum(settings, f"{nodes} x {per_node} GPUs train.")
+
+
+def _columns(look: Look) -> Sum:
+    """Conversations, or a prompt and a response; of each, the first of the columns that verl would look into."""
+    if look("data.multiturn.enable", look.is_given("data.multiturn.messages_key")):
+        name = look("data.multiturn.messages_key")
+        settings = {f"{_DATA}.messages": name}
+        settings |= {"validation.data_args.messages": name} if look("data.val_files") else {}
+        return Sum(settings, f"data_args.messages: {name}, of which every answer is learnt.")
+    inner = {kind: words.files(look(f"data.{kind}_dict_keys") or []) for kind in ("prompt", "response")}
+    names = {
+        kind: f"{look(f'data.{kind}_key')}" + (f".{keys[0]}" if keys and _is_nested(look, kind) else "")
+        for kind, keys in inner.items()
+    }
+    settings = {f"{kind}_key": name for kind, name in names.items()}
+    return Sum(settings, f"prompt_key: {names['prompt']}, response_key: {names['response']}.")
+
+
+def _is_nested(look: Look, kind: str) -> bool:
+    """verl's keys within a column count where the column is another one than the key itself."""
+    return look.is_given(f"data.{kind}_dict_keys") and look(f"data.{kind}_dict_keys") != [look(f"data.{kind}_key")]
+
+
+def _has_lora(look: Look) -> str:
+    return "" if look.number("model.lora_rank", 0) > 0 else "lora_rank is 0: no adapters"
+
+
+def _lora(look: Look) -> Sum:
+    rank = look.number("model.lora_rank")
+    if rank <= 0:
+        return Sum({}, "lora_rank is 0: no adapters")
+    settings = {
+        f"{_MODEL}.lora_target": look("model.target_modules"),
+        f"{_MODEL}.lora_rank": rank,
+        f"{_MODEL}.lora_alpha": look("model.lora_alpha"),
+    }
+    return Sum(settings, f"{_MODEL}: lora_target, lora_rank {rank} (docs/lora.md).")
+
+
+def _limit(value: object) -> object:
+    if value == "middle":
+        return words.truncation(value)
+    return value
+
+
+def _not_never(value: Any) -> Any:
+    if value in (None, "disable", "auto"):
+        raise AsksNothing("not given")
+    return value
+
+
+def _is_cosine(look: Look) -> str:
+    names = (look(f"optim.{key}") for key in ("lr_scheduler_type", "warmup_style", "lr_decay_style", "lr_scheduler"))
+    return "" if next(filter(None, names), None) == "cosine" else "only a cosine ends above 0"
+
+
+def _floor(look: Look) -> Sum:
+    """Megatron's least learning rate, as a share of the peak."""
+    rate, least = look.amount("optim.lr"), look.amount("optim.min_lr")
+    if least == 0:
+        return Sum({}, "a schedule ends at 0")
+    if reason := _is_cosine(look):
+        raise ChangesRun(f"{reason}: its end is lr_scheduler_kwargs.min_lr_ratio")
+    key, ratio = f"{_ARGS}.lr_scheduler_kwargs.min_lr_ratio", least / rate
+    return Sum({key: ratio}, f"{key}: {ratio:g} = {least:g} / {rate:g}.")
+
+
+def _every(value: Any) -> Any:
+    if value == "after_each_epoch":
+        raise NotHere("an epoch has its rows / data.train_batch_size steps: set eval_steps and save_steps to them")
+    return words.positive(value)
+
+
+_CONDITIONS: Mapping[str, Condition] = {
+    "lora": _has_lora,
+    "epochs": counts_epochs,
+    "cosine": _is_cosine,
+    MEGATRON: lambda look: "" if _is_on_megatron(look) else "engine.strategy is not megatron",
+}
+_SUMS: Mapping[str, Callable[[Look], Sum]] = {
+    "batches": _batches,
+    "tokens": tokens(lambda look: look.size("data.max_length")),
+    "placement": _placement,
+    "columns": _columns,
+    "trackers": board,
+    "lora": _lora,
+    "floor": _floor,
+}
+
+_OF_ANY_ENGINE = ("param_offload", "grad_offload", "optimizer_offload", "use_remove_padding", "dtype")
+
+
+def _engine_rows() -> Iterator[Row]:
+    """Megatron's sizes and settings, which stand in the section of the engine here."""
+    for row in megatron("engine", ROLE, MEGATRON, learns=True):
+        name = row.key.removeprefix("engine.megatron.")
+        if name not in _OF_ANY_ENGINE:
+            yield replace(row, key=f"engine.{name}")
+    for what in ("param", "grad", "optimizer"):
+        yield lacks(f"engine.{what}_offload", "what is trained stays on its devices", False)
+    yield to("engine.dtype", f"{_MODEL}.dtype", via=words.dtype)
+
+
+_ROWS: tuple[Row, ...] = (
+    to("model.partial_pretrain", "pretrain", default="~/models/gemma-1.1-7b-it"),
+    to("model.path", "pretrain"),
+    to("model.strategy", f"{ROLE}.strategy_args.strategy_name", via=words.trainer, default="fsdp"),
+    to("engine.strategy", f"{ROLE}.strategy_args.strategy_name", via=words.trainer),
+    to("data.train_files", f"{_DATA}.file_name", via=words.files),
+    to("data.val_files", "validation.data_args.file_name", via=words.files),
+    summed("data.train_batch_size", "batches", 256),
+    summed("data.micro_batch_size_per_gpu", "batches", 4),
+    summed("data.micro_batch_size", "batches"),
+    summed("ulysses_sequence_parallel_size", "batches", 1),
+    to("data.max_length", "sequence_length", default=1024),
+    to("data.truncation", f"{_DATA}.truncation", via=_limit, default="error"),
+    summed("data.prompt_key", "columns", "question"),
+    summed("data.response_key", "columns", "answer"),
+    summed("data.prompt_dict_keys", "columns"),
+    summed("data.response_dict_keys", "columns"),
+    summed("data.multiturn.enable", "columns"),
+    summed("data.multiturn.messages_key", "columns", "messages"),
+    to("data.multiturn.tools_key", "tools_key"),
+    changes("data.multiturn.*", "switches of thinking are what the rows' template makes of them"),
+    changes("data.chat_template", "data_args.template takes the path of a file with it"),
+    changes("data.custom_cls.*", "rows of one's own become a file of rows: docs/data.md"),
+    changes("data.*_max_samples", "all rows are read; data_args.split takes a part of a data set of the hub", -1),
+    needless("data.balance_dp_token", "rows are divided over ranks by work"),
+    needless("data.use_shm", "files are read once"),
+    needless("data.num_workers", "rows are read as they are needed"),
+    summed("data.use_dynamic_bsz", "tokens", False),
+    summed("data.max_token_len_per_gpu", "tokens", 8192),
+    to(
+        "model.enable_gradient_checkpointing",
+        f"{_MODEL}.disable_gradient_checkpointing",
+        via=words.opposite,
+        default=True,
+        note="verl before 0.2 has false by default",
+    ),
+    to("model.fsdp_config.wrap_policy.min_num_params", f"{_CONFIG}.wrap_policy.min_num_params", idle=(0,)),
+    to("model.fsdp_config.cpu_offload", f"{_CONFIG}.offload_policy", idle=(False,)),
+    to("model.fsdp_config.offload_params", f"{_CONFIG}.offload_policy", idle=(False,)),
+    lacks("model.fsdp_config.model_dtype", "master weights are fp32 in any case", "fp32", "bf16"),
+    to("model.external_lib", "external_lib", idle=(None,)),
+    lacks("model.trust_remote_code", OWN_CODE, False),
+    summed("model.lora_rank", "lora", 0),
+    summed("model.lora_alpha", "lora", 16, needs="lora"),
+    summed("model.target_modules", "lora", "all-linear", needs="lora"),
+    lacks("model.use_liger", "model_args.use_torch_compile fuses what is beside the matrices", False),
+    needless("model.use_shm", "files are read once"),
+    to("use_remove_padding", f"{ROLE}.use_sequence_packing"),
+    to("optim.lr", f"{_ARGS}.learning_rate", via=words.number, default=1e-5),
+    to("optim.betas", f"{_ARGS}.adam_beta1", f"{_ARGS}.adam_beta2", via=words.betas, default=[0.9, 0.95]),
+    to("optim.weight_decay", f"{_ARGS}.weight_decay", via=words.number, default=0.01),
+    to("optim.warmup_steps_ratio", f"{_ARGS}.warmup_ratio", via=words.number, default=0.1),
+    to("optim.lr_warmup_steps_ratio", f"{_ARGS}.warmup_ratio", via=words.number),
+    to("optim.clip_grad", "max_grad_norm", via=words.number, default=1.0),
+    to("optim.warmup_style", f"{_ARGS}.lr_scheduler_type", via=words.schedule),
+    to("optim.lr_scheduler_type", f"{_ARGS}.lr_scheduler_type", via=words.schedule),
+    to("optim.lr_warmup_steps", f"{_ARGS}.warmup_steps", via=steps),
+    to(
+        "optim.min_lr_ratio",
+        f"{_ARGS}.lr_scheduler_kwargs.min_lr_ratio",
+        via=words.number,
+        needs="cosine",
+        idle=(None,),
+    ),
+    to("optim.lr_decay_style", f"{_ARGS}.lr_scheduler_type", via=words.schedule),
+    summed("optim.min_lr", "floor"),
+    lacks("optim.lr_warmup_init", "a warm-up begins at 1 / (n + 1) of its peak", 0, 0.0),
+    *_engine_rows(),
+    *(lacks(f"data.max_{kind}_length", "sequence_length is that of a whole row") for kind in ("prompt", "response")),
+    to("engine.fsdp_size", f"{_CONFIG}.fsdp_size"),
+    to("optim.lr_scheduler", f"{_ARGS}.lr_scheduler_type", via=words.schedule, default="cosine"),
+    summed("trainer.nnodes", "placement", 1),
+    summed("trainer.n_gpus_per_node", "placement", 8),
+    to("trainer.total_epochs", "num_train_epochs", default=4, needs="epochs"),
+    to("data.drop_last", f"{_DATA}.drop_last"),
+    to("trainer.total_training_steps", "max_steps", idle=(None,), note="it wins over epochs, there as here"),
+    summed("trainer.project_name", "trackers", "gsm8k-sft"),
+    to("trainer.experiment_name", "exp_name", default="test"),
+    summed("trainer.logger", "trackers", ["console", "wandb"]),
+    to("trainer.seed", "seed", default=1),
+    to("trainer.save_freq", "save_steps", via=_every, default=-1),
+    to("trainer.test_freq", "eval_steps", via=_every, default=-1),
+    to("trainer.default_local_dir", "checkpoint_config.output_dir"),
+    lacks("trainer.default_hdfs_dir", "checkpoints go into a directory; copy it from there"),
+    to("trainer.resume_path", "resume_from_checkpoint", via=_not_never),
+    to("trainer.resume_from_path", "resume_from_checkpoint", via=_not_never),
+    lacks("trainer.resume_mode", "resume_from_checkpoint: true or a path", "disable"),
+    to("trainer.max_ckpt_to_keep", "max_ckpt_to_keep", idle=(None,)),
+    changes("trainer.device", "platforms are CUDA and CPU", "cuda", "cpu"),
+    lacks("data.tools_key", "the column of tools is called tools", "tools"),
+    changes("data.enable_thinking_key", "data_args.template says how thinking is written", "enable_thinking"),
+    needless("data.pad_mode", "rows are padded, or packed, as use_sequence_packing says"),
+    needless("data.ignore_input_ids_mismatch", "a row is rendered whole, and every answer found in it"),
+    needless("trainer.profile_interval", "profiler_timeline and profiler_memory record a run here (docs/profiling.md)"),
+    needless("trainer.checkpoint.**", "a checkpoint holds all that the run goes on with, and an HF model"),
+    needless("checkpoint.**", "a checkpoint holds all that the run goes on with, and an HF model"),
+    needless("**._target_", "classes of verl's"),
+    needless("**.profiler.**", "profiler_timeline and profiler_memory record a run here (docs/profiling.md)"),
+    needless("hydra.**", "of Hydra's own"),
+    needless("defaults**", "verl's defaults are known to the importer; fragments of one's own are not read"),
+)
+
+SFT = Table("verl", "sft", _ROWS, _SUMS, _CONDITIONS)

@@ -1,0 +1,154 @@
+"""verl's turns: tools and interactions of an agent loop become an environment that is played in episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from roll.importers.episodes import environment, of_episodes, without_equal_groups
+from roll.importers.rows import Look, Near, Row, Sum, Table, changes, lacks, needless, summed, to
+from roll.importers.verl.tools import Tools, tools_of
+from roll.importers.verl.verl_conditions import OVERLONG, ROLLOUT, validates
+
+TURNS, AGENT = f"{ROLLOUT}.multi_turn", f"{ROLLOUT}.agent"
+TOOL_FILES = (f"{TURNS}.tool_config_path", f"{AGENT}.tool_config_path", "data.tool_config_path")
+_INTERACTIONS = f"{TURNS}.interaction_config_path"
+_LOOP = f"{AGENT}.default_agent_loop"
+_OFF = (None, "", "single_turn_agent")
+_MOST_TURNS = 100
+"""In the place of no bound: the tokens of an episode end it before."""
+_TRIES = 5  # as many as verl's own interaction has, where nothing is said
+_SEARCH_ANSWER = "reward_model.ground_truth.target"
+_HASHES = r".*####\s*(-?[\d.,]*\d)"
+_DRAWN = "Questions are drawn by the seed, with as many of them as the epochs have rows."
+_JUDGED = "verl chooses the reward by the column data_source; here math-verify compares the answer"
+_CALLS = "a call is <name>text</name>, as the first prompt says, where verl has JSON in the words of the model"
+_TOO_LONG = "a first prompt that leaves no room for an answer keeps its end"
+_SHOWN = "Results of tools are shown whole; there the middle of a longer one is cut out."
+
+
+def plays(values: Mapping[str, Any]) -> bool:
+    """True where turns are on, and a file says what they are for."""
+    if values.get(f"{TURNS}.enable") is False and values.get(_LOOP) in _OFF:
+        return False
+    return any(values.get(key) not in (None, "") for key in (*TOOL_FILES, _INTERACTIONS))
+
+
+def turns_table(table: Table, values: Mapping[str, Any], script: Path | None) -> Table:
+    """The table of the same run in episodes; what a file of tools says is read beside the script."""
+    tools = {key: tools_of(str(values[key]), script, "tools") for key in TOOL_FILES if values.get(key)}
+    if values.get(_INTERACTIONS):
+        tools[_INTERACTIONS] = tools_of(str(values[_INTERACTIONS]), script, "interaction")
+    sums = {"episodes": _Episodes(tools), "lengths": _lengths, "filter": without_equal_groups}
+    return of_episodes(table, _ROWS, sums, asks_rows=True)
+
+
+class _Episodes:
+    """The environment: questions of the rows with the tools around them, and the same for the validation."""
+
+    def __init__(self, tools: Mapping[str, Tools]):
+        self._tools = tools
+
+    def __call__(self, look: Look) -> Sum:
+        found = list(self._tools.values())
+        searches, checks = any(each.searches for each in found), any(each.checks for each in found)
+        env = self._question(look, searches, checks)
+        nears = [near for each in found for near in each.nears]
+        configs = [tool for each in found for tool in each.configs]
+        if configs:
+            env["tool_wrapper.wrapper_args.max_tool_uses"] = None
+            env["tool_wrapper.tool_configs"] = configs
+            nears.append(f"{_CALLS[0].upper()}{_CALLS[1:]}.")
+        if checks:
+            nears.append("What checks an answer there tells right from wrong here: the right answer ends the episode.")
+        nears += [_DRAWN, _SHOWN] if configs else [_DRAWN]
+        if not validates(look) and not look.is_given("data.val_batch_size"):
+            nears.append("A validation asks val_batch_size questions in turn, where verl asks all rows.")
+        validated = None if validates(look) else {"env_config.mode": "val"}
+        settings = environment(env, validated, None if validated is None else self._validated(look))
+        changed = {key: "; ".join(each.lost) for key, each in self._tools.items() if each.lost}
+        changed |= self._unread(look)
+        text = f"custom_envs: {env['env_type']}, at most {env['max_steps']} turns."
+        return Sum(settings, text, " ".join(nears), changes=changed)
+
+    def _question(self, look: Look, searches: bool, checks: bool) -> dict[str, Any]:
+        turns = _turns(look)
+        env: dict[str, Any] = {"env_type": "roll_qa" if searches else "roll_math", "max_steps": turns}
+        env["agent_template"] = "{observation}"
+        env["env_config.question_key"] = look("data.prompt_key")
+        env["env_config.answer_key"] = _SEARCH_ANSWER if searches else "reward_model.ground_truth"
+        if not searches and _is_gsm8k(look):
+            env |= {"action_pattern": _HASHES, "env_config.answer_format": "text"}
+        if checks and not searches:
+            env["env_config.tries"] = min(turns, _TRIES if turns == _MOST_TURNS else turns)
+        return env
+
+    def _validated(self, look: Look) -> int | None:
+        return look.number("data.val_batch_size") if look.is_given("data.val_batch_size") else None
+
+    def _unread(self, look: Look) -> dict[str, str]:
+        """What decides over rewards there, and is asked by no environment."""
+        reason = "the environment judges; an environment of yours can call it: env_type: package.module:Class"
+        found = {"custom_reward_function.path": reason} if look("custom_reward_function.path") else {}
+        found |= {"reward_model.enable": "no reward model scores episodes"} if look("reward_model.enable") else {}
+        at = next((at for at in OVERLONG if look(f"{at}.enable") and look(f"{at}.len")), "")
+        return found | ({f"{at}.enable": "no penalty for the length of an episode is here"} if at else {})
+
+
+def _lengths(look: Look) -> Sum:
+    """The answers and results of all turns share the length of a response there."""
+    prompt, response = (look.size(f"data.max_{kind}_length") for kind in ("prompt", "response"))
+    settings = {"prompt_length": prompt, "sequence_length": prompt + response}
+    return Sum(settings, f"sequence_length: {prompt} + {response} = {prompt + response}, of all turns together.")
+
+
+def _epochs(value: object) -> Near:
+    return Near(value, "as many questions as the epochs have rows, drawn by the seed; the last step is whole")
+
+
+def _turns(look: Look) -> int:
+    """Answers of an episode. A user who may speak n times gets n + 1 answers."""
+    keys = [f"{TURNS}.{name}" for name in ("max_assistant_turns", "max_turns")]
+    own = [look.number(key) for key in keys if look.is_given(key)]
+    if look.is_given(f"{TURNS}.max_user_turns"):
+        own.append(look.number(f"{TURNS}.max_user_turns") + 1)
+    return min((number for number in own if number > 0), default=_MOST_TURNS)
+
+
+def _is_gsm8k(look: Look) -> bool:
+    files = look("data.train_files") or ""
+    return "gsm8k" in str(files).lower() or any("gsm8k" in str(look(key) or "").lower() for key in TOOL_FILES)
+
+
+_ROWS: tuple[Row, ...] = (
+    summed(f"{TURNS}.enable", "episodes"),
+    *(summed(key, "episodes") for key in (*TOOL_FILES, _INTERACTIONS)),
+    *(summed(f"{TURNS}.{name}", "episodes") for name in ("max_assistant_turns", "max_user_turns", "max_turns")),
+    lacks(f"{TURNS}.max_parallel_calls", "an answer calls one tool; the next answer another", 1),
+    lacks(f"{TURNS}.max_tool_response_length", "results are shown whole"),
+    needless(f"{TURNS}.tool_response_truncate_side", "results are shown whole"),
+    lacks(f"{TURNS}.format", _CALLS),
+    needless(f"{TURNS}.use_inference_chat_template", "what was sampled is never rendered anew"),
+    needless(f"{TURNS}.tokenization_sanity_check_mode", "what was sampled is never encoded again"),
+    needless(f"{TURNS}.enable_tokenization_sanity_check", "what was sampled is never encoded again"),
+    lacks(f"{TURNS}.num_repeat_rollouts", "group_size says how many episodes a question has"),
+    changes(_LOOP, "one loop plays episodes: user_defined_rollout_loop_cls names another", "tool_agent", *_OFF),
+    needless("data.need_tools_kwargs", "tools belong to the environment, not to a row"),
+    summed("data.prompt_key", "episodes", "prompt"),
+    summed("data.reward_fn_key", "episodes", "data_source"),
+    summed("data.max_prompt_length", "lengths", 512),
+    summed("data.max_response_length", "lengths", 512),
+    to("data.val_batch_size", "val_batch_size", idle=(None,)),
+    lacks("data.shuffle", "questions are drawn by the seed", True),
+    to("trainer.total_epochs", "num_train_epochs", default=30, needs="epochs", via=_epochs),
+    needless("data.drop_last", "questions are drawn by the seed"),
+    lacks("data.seed", "seed of the run counts"),
+    lacks("data.truncation", _TOO_LONG, "error"),
+    lacks("data.filter_overlong_prompts", _TOO_LONG, False),
+    needless("data.filter_overlong_prompts_workers", "prompts are measured as they are needed"),
+    *(summed(f"custom_reward_function.{name}", "episodes") for name in ("path", "name")),
+    changes("custom_reward_function.reward_kwargs.*", "the environment judges"),
+    summed("reward_model.enable", "episodes", False),
+    *(summed(f"{section}.{name}", "episodes") for section in OVERLONG for name in ("enable", "len", "penalty_factor")),
+)

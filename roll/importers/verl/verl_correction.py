@@ -1,0 +1,91 @@
+"""verl's corrections between engine and trainer: weights, and answers that are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from roll.importers.rows import Look, NotHere, Row, Sum, lacks, summed, to
+from roll.importers.verl.verl_conditions import ACTOR
+from roll.utils.text import show
+
+_AT = "algorithm.rollout_correction"
+_AGREEMENTS: Mapping[str, str] = {
+    "token_k1": "token",
+    "seq_sum_k1": "sequence",
+    "seq_mean_k1": "geometric",
+    "token": "token",
+    "sequence": "sequence",
+    "geometric": "geometric",
+}
+"""Over what a ratio is held between bounds; the later names are those of older versions."""
+
+CORRECTION_ROWS: tuple[Row, ...] = (
+    summed("algorithm.rollout_is", "correction", False),
+    summed("algorithm.rollout_is_level", "correction", "token"),
+    summed("algorithm.rollout_is_threshold", "correction"),
+    lacks("algorithm.rollout_is_**", "train_infer_correction.filters leaves tokens out by such bounds"),
+    summed(f"{_AT}.rollout_is", "correction"),
+    summed(f"{_AT}.rollout_is_threshold", "correction"),
+    *(summed(f"{_AT}.rollout_rs{name}", "rejection") for name in ("", "_threshold", "_threshold_lower")),
+    to(f"{_AT}.bypass_mode", "force_disable_old_logprobs_recompute", idle=(None, False)),
+    lacks(f"{_AT}.loss_type", "the policy loss is pg_variant", "ppo_clip"),
+    lacks(f"{_AT}.**", "train_infer_correction has other weights and filters", None, False),
+)
+
+
+def _weights(look: Look) -> Sum:
+    """Truncated importance sampling between engine and trainer, under the three names that it has had."""
+    cap = look.amount(f"{ACTOR}.tis_imp_ratio_cap", 0)
+    newest = f"{_AT}.rollout_is"
+    if level := look(newest):
+        bound = look.amount(f"{newest}_threshold", 2)
+    elif cap > 0 or look("algorithm.rollout_is"):
+        level = look("algorithm.rollout_is_level") or "token"
+        bound = cap if cap > 0 else look.amount("algorithm.rollout_is_threshold", 2)
+    else:
+        return Sum({}, "off; here it is on where rollouts run ahead")
+    at = "train_infer_correction.is_weight"
+    return Sum(
+        {f"{at}.enabled": True, f"{at}.weight_type": level, f"{at}.upper_bound": bound},
+        f"{at}: weights per {level}, at most {bound:g}.",
+    )
+
+
+def _rejection(look: Look) -> Sum:
+    """Ratios of trainer to engine that are out of their bounds leave their tokens, or their answers, out."""
+    kinds = str(look(f"{_AT}.rollout_rs") or "")
+    if not kinds:
+        return Sum({}, "off")
+    names = [name.strip() for name in kinds.split(",")]
+    if unknown := [name for name in names if name not in _AGREEMENTS]:
+        raise NotHere(
+            f"there is no {show(unknown[0])} here; filters hold ratios within bounds: {', '.join(_AGREEMENTS)}"
+        )
+    bounds = str(look(f"{_AT}.rollout_rs_threshold") or "").split(",")
+    if len(bounds) not in (1, len(names)) or not all(bounds):
+        raise NotHere(f"{_AT}.rollout_rs_threshold must have a bound for each of {kinds}")
+    filters = []
+    for name, bound in zip(names, bounds * (len(names) // len(bounds)), strict=True):
+        low, high = _bounds(look, bound)
+        filters.append({"enabled": True, "agg_type": _AGREEMENTS[name], "ratio_low": low, "ratio_high": high})
+    told = ", ".join(
+        f"{each['agg_type']} ratios from {each['ratio_low']:g} to {each['ratio_high']:g}" for each in filters
+    )
+    return Sum({"train_infer_correction.filters": filters}, f"train_infer_correction.filters keep {told}.")
+
+
+def _bounds(look: Look, text: str) -> tuple[float, float]:
+    """Example: "0.99_1.01" is both; "2" is the upper one, whose inverse is the lower one unless it has a key."""
+    try:
+        low, _, high = text.strip().rpartition("_")
+        return (float(low) if low else _lower(look, float(high))), float(high)
+    except (ValueError, ZeroDivisionError):
+        raise NotHere(f"{_AT}.rollout_rs_threshold: {show(text)} is no bound") from None
+
+
+def _lower(look: Look, upper: float) -> float:
+    given = look(f"{_AT}.rollout_rs_threshold_lower")
+    return 1 / upper if given is None else float(given)
+
+
+CORRECTION_SUMS: Mapping[str, Callable[[Look], Sum]] = {"correction": _weights, "rejection": _rejection}

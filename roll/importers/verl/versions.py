@@ -1,0 +1,81 @@
+"""What verl's keys mean in the version that a file is of, and what one key of it takes from another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from roll.importers.rows import Change
+from roll.importers.verl.common import NO_PICTURES, SPLITS
+from roll.importers.verl.verl_conditions import ACTOR, MODEL, PICTURES, REF, ROLLOUT, name_sees
+
+_OLD = (
+    f"{ACTOR}.fsdp_config.grad_offload",
+    f"{ACTOR}.ppo_micro_batch_size",
+    f"{REF}.log_prob_micro_batch_size",
+    f"{ROLLOUT}.log_prob_micro_batch_size",
+    "data.return_raw_input_ids",
+)
+"""Keys of verl before 0.2; those of later versions tell more."""
+_NEW = (
+    "algorithm.use_kl_in_reward",
+    f"{ACTOR}.ppo_micro_batch_size_per_gpu",
+    f"{ACTOR}.loss_agg_mode",
+    f"{ACTOR}.clip_ratio_c",
+    f"{ROLLOUT}.mode",
+    f"{ROLLOUT}.multi_turn.enable",
+    "reward_model.reward_manager",
+)
+_NEEDED = (f"{MODEL}.path", "model.partial_pretrain", "data.train_files")
+_KLS = ("algorithm.use_kl_in_reward", f"{ACTOR}.use_kl_loss")
+_SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size")
+_SIZES += ("context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size", "sequence_parallel")
+_INHERITED = (
+    "ulysses_sequence_parallel_size",
+    *(f"megatron.{name}" for name in _SIZES),
+    *(f"megatron.override_transformer_config.{name}" for name in SPLITS),
+)
+"""Keys of the reference that are the policy's where they are not given."""
+
+
+WHOLE_STEPS: Mapping[str, Any] = {"data.drop_last": True}
+"""verl's loaders leave the rest of an epoch out, which fills no batch."""
+
+
+def is_old(values: Mapping[str, Any]) -> bool:
+    """True for keys of verl before 0.2, where every run without a KL in the loss has one in the reward."""
+    given = {key for key, value in values.items() if value is not None}
+    return any(key in given for key in _OLD) and not any(key in given for key in _NEW)
+
+
+def derived(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = {f"{REF}.{name}": values.get(f"{ACTOR}.{name}") for name in _INHERITED}
+    found = {key: value for key, value in found.items() if value is not None}
+    found |= WHOLE_STEPS
+    if is_old(values):
+        found |= {f"{ACTOR}.clip_ratio_c": 0, f"{MODEL}.enable_gradient_checkpointing": False}
+        found |= {f"{ACTOR}.entropy_coeff": 0.001, "data.filter_overlong_prompts": True}
+        found["algorithm.use_kl_in_reward"] = not values.get(f"{ACTOR}.use_kl_loss")
+    return found
+
+
+def version_notes(values: Mapping[str, Any]) -> Iterator[str]:
+    """What the version of a file decides, and what no key says by itself."""
+    for key in _NEEDED:
+        if values.get(key) == "":
+            yield Change(f"{key} is empty: what it names is set outside of the script. Give it after the file.")
+    name = values.get(f"{MODEL}.path") or values.get("model.partial_pretrain")
+    if name_sees(name) and not any(values.get(key) is not None for key in PICTURES):
+        yield Change(f"{name} reads pictures, in the column images by default: {NO_PICTURES}.")
+    if is_old(values):
+        yield (
+            "Read as verl before 0.2, by its keys: a KL in the reward (kl_ctrl.kl_coef) unless actor.use_kl_loss, "
+            "entropy_coeff 0.001, no dual clip, and prompts that are too long are left out. Give "
+            "algorithm.use_kl_in_reward=false after the file to change that."
+        )
+    elif values.get("algorithm.kl_ctrl.kl_coef") and not any(values.get(key) is not None for key in _KLS):
+        yield Change(
+            "algorithm.kl_ctrl.kl_coef is given and algorithm.use_kl_in_reward is not: before 0.3 that was a KL in the "
+            "reward, since then it is none; entropy_coeff was 0.001, since then it is 0. Say which: "
+            "algorithm.use_kl_in_reward=true or false, and actor_rollout_ref.actor.entropy_coeff, behind the file."
+        )

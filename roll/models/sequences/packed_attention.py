@@ -1,0 +1,171 @@
+"""Attention within the rows of a pack, by where each begins, or of rows that share prefixes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import nn
+from torch.nn.attention.varlen import varlen_attn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+
+from roll.configs.strategies.packing import PACKABLE_LAYERS
+from roll.errors import StrategyError
+from roll.models.sequence_ranks import SequenceRanks
+from roll.models.sequences.attention import OTHER_FORMS
+from roll.models.sequences.tree_attention import tree_attention
+from roll.types.forest import Forest
+
+PACKED_ATTENTION = "roll_packed"
+
+
+def use_packed_attention(model: PreTrainedModel, is_shared: bool = False) -> None:
+    """Makes a model that runs sdpa take packs; flash_attention_2 takes them as it is, by the same arguments, but for
+    those that ranks share (`is_shared`). StrategyError for layers that look at rows in another way."""
+    config = model.config.get_text_config()
+    if others := sorted(set(getattr(config, "layer_types", None) or ()) - PACKABLE_LAYERS):
+        raise refusal(f"it has layers of type {', '.join(others)}")
+    if config._attn_implementation == "flash_attention_2" and not is_shared:
+        return
+    AttentionInterface.register(PACKED_ATTENTION, packed_attention)
+    AttentionMaskInterface.register(PACKED_ATTENTION, reach)
+    model.set_attn_implementation(PACKED_ATTENTION)
+
+
+def reach(
+    *,
+    attention_mask: torch.Tensor | None = None,
+    local_size: int | None = None,
+    use_vmap: bool = False,
+    **kwargs: object,
+) -> int:
+    """What stands in the place of a mask: how many tokens a token sees, itself and those before it; 0 is all of its
+    row. transformers asks for it once for each kind of layer, and hands it to their attention."""
+    if attention_mask is not None:
+        raise refusal("an attention mask is given, and a pack has no padding")
+    if use_vmap:
+        raise refusal("its masks have a form of their own")
+    return local_size or 0
+
+
+def packed_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: int | torch.Tensor | None,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    sliding_window: int | None = None,
+    cu_seq_lens_q: torch.Tensor | None = None,
+    max_length_q: int = 0,
+    sequence_ranks: SequenceRanks | None = None,
+    forest: Forest | None = None,
+    **kwargs: object,
+) -> tuple[torch.Tensor, None]:
+    """Query [1, heads, N, D] with keys and values [1, groups, N, D] -> [1, N, heads, D]. `attention_mask`: what `reach`
+    said of this layer. Where ranks share the pack, N are this rank's tokens; with a `forest`, the tokens of that.
+    StrategyError for whatever would see other tokens than in a row of its own."""
+    if (cu_seq_lens_q is None and forest is None) or not isinstance(attention_mask, int):
+        raise refusal(f"{type(module).__name__} is not told where the rows of a pack begin")
+    if sliding_window is not None and sliding_window != attention_mask:
+        raise refusal(f"{type(module).__name__} has a window of {sliding_window}, its mask one of {attention_mask}")
+    if is_causal is False or not getattr(module, "is_causal", True):
+        raise refusal(f"{type(module).__name__} looks both ways")
+    if forms := [name for name in OTHER_FORMS if kwargs.get(name) is not None]:
+        raise refusal(f"{type(module).__name__} computes with {' and '.join(forms)}")
+    if key.shape[2] != query.shape[2]:
+        raise refusal(f"{type(module).__name__} has {key.shape[2]} keys for {query.shape[2]} tokens")
+    if forest is not None:
+        if 0 < attention_mask < forest.longest:
+            raise tree_refusal(f"a layer sees {attention_mask} tokens back, and a row has {forest.longest}")
+        return tree_attention(query, key, value, forest, scaling), None
+    assert cu_seq_lens_q is not None
+    if sequence_ranks is not None:
+        query, key, value = _some_heads(query, key, value, sequence_ranks)
+    if query.is_cuda and query.dtype != torch.float32:
+        output = _by_kernel(query, key, value, cu_seq_lens_q, max_length_q, scaling, attention_mask)
+    else:
+        output = _row_by_row(query, key, value, cu_seq_lens_q, scaling, attention_mask)
+    return output if sequence_ranks is None else sequence_ranks.split_tokens(output), None
+
+
+def _some_heads(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ranks: SequenceRanks
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """This rank's heads of all tokens. Key-value heads that are too few to divide are repeated as often as it takes."""
+    heads, groups = query.shape[1], key.shape[1]
+    if heads % ranks.size:
+        raise refusal(f"{ranks.size} ranks (ulysses_size) do not divide its {heads} attention heads")
+    each = heads // groups
+    times = next(n for n in range(1, each + 1) if each % n == 0 and groups * n % ranks.size == 0)
+    if times > 1:
+        key, value = key.repeat_interleave(times, 1), value.repeat_interleave(times, 1)
+    return ranks.split_heads(query), ranks.split_heads(key), ranks.split_heads(value)
+
+
+def _row_by_row(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    starts: torch.Tensor,
+    scaling: float | None,
+    window: int,
+) -> torch.Tensor:
+    outputs = []
+    for start, stop in pairwise(starts.tolist()):
+        seen = _band(stop - start, window, query.device) if 0 < window < stop - start else None
+        outputs.append(
+            scaled_dot_product_attention(
+                query[:, :, start:stop],
+                key[:, :, start:stop],
+                value[:, :, start:stop],
+                attn_mask=seen,
+                is_causal=seen is None,
+                scale=scaling,
+                enable_gqa=query.shape[1] != key.shape[1],
+            ).transpose(1, 2)
+        )
+    return torch.cat(outputs, 1)
+
+
+def _band(length: int, window: int, device: torch.device) -> torch.Tensor:
+    return torch.ones(length, length, dtype=torch.bool, device=device).tril().triu(1 - window)
+
+
+def _by_kernel(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    starts: torch.Tensor,
+    longest: int,
+    scaling: float | None,
+    window: int,
+) -> torch.Tensor:
+    """torch's flash kernel for rows of any length, which a GPU has."""
+    output = varlen_attn(
+        query[0].transpose(0, 1),
+        key[0].transpose(0, 1),
+        value[0].transpose(0, 1),
+        starts,
+        starts,
+        longest,
+        longest,
+        scale=scaling,
+        window_size=(window - 1 if window else -1, 0),
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    assert isinstance(output, torch.Tensor)
+    return output[None]
+
+
+def refusal(why: str) -> StrategyError:
+    return StrategyError(
+        f"use_sequence_packing does not work with this model: {why}. Set it to false, and ulysses_size, which packs "
+        "rows as well, to 1"
+    )
+
+
+def tree_refusal(why: str) -> StrategyError:
+    return StrategyError(f"use_prefix_sharing does not work with this model: {why}. Set it to off")

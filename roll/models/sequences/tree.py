@@ -1,0 +1,119 @@
+"""Rows that begin alike as one sequence, in which every token is computed once (`roll/types/forest.py`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.autograd.function import once_differentiable
+
+from roll.models.sequences.layout import UNKNOWN, RowLayout
+from roll.models.sequences.pack import Pack
+from roll.types.forest import LEAST_SAVED, Forest, forest_of
+
+_BITS = 32  # of a token's id, beside its place
+
+
+@dataclass(frozen=True)
+class Tree(RowLayout):
+    """N tokens that stand for the M of B rows."""
+
+    input_ids: torch.Tensor  # int64 [1, N]
+    position_ids: torch.Tensor  # int64 [1, N]: the column in the row
+    forest: Forest
+    first: torch.Tensor  # int64 [B]: where each row begins in `all_places`
+    all_places: torch.Tensor  # int64 [M], of the tokens of the rows, row after row
+    source: torch.Tensor  # int64 [N]: one of the M that each token stands for
+    inside: torch.Tensor  # bool [B, T]: which tokens of the padded rows the M are
+
+    @property
+    def shares_tokens(self) -> bool:
+        return True
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {
+            "input_ids": self.input_ids,
+            "position_ids": self.position_ids,
+            "use_cache": False,
+            "forest": self.forest,
+        }
+
+    def places(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+        return self.all_places.index_select(0, self.first.index_select(0, rows) + columns)
+
+    def row_tokens(self) -> torch.Tensor:
+        return self.all_places
+
+    def of_tokens(self, routes: torch.Tensor) -> torch.Tensor:
+        return routes[self.inside].index_select(0, self.source)
+
+    def of_rows(self, routes: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
+        rows = routes.new_full((*input_ids.shape, *routes.shape[1:]), UNKNOWN)
+        rows[self.inside] = routes.index_select(0, self.all_places)
+        return rows.cpu()
+
+
+def tree_or_pack(
+    input_ids: torch.Tensor,
+    counts: torch.Tensor,
+    routes: torch.Tensor | None = None,
+    by_cost: bool = False,
+    least_saved: int = LEAST_SAVED,
+) -> Tree | Pack:
+    """The first `counts` tokens of each row of input_ids [B, T]: a Tree, or a Pack where no token is shared.
+
+    What a token is computed with is its id and, where they are given, its experts: `routes` int16 [B, T, layers, k].
+    """
+    pack = Pack.of(input_ids, counts)
+    forest = forest_of(_keys(input_ids, counts, routes), by_cost, least_saved)
+    if forest.num_tokens == pack.num_tokens:
+        return pack
+    device = input_ids.device
+    first, places, source, depth = (
+        torch.from_numpy(part).to(device) for part in (forest.first, forest.places, forest.source, forest.depth)
+    )
+    ids = pack.input_ids.index_select(1, source)
+    return Tree(ids, depth[None], forest, first, places, source, pack.inside)
+
+
+def _keys(input_ids: torch.Tensor, counts: torch.Tensor, routes: torch.Tensor | None) -> list[np.ndarray]:
+    ids, ends = input_ids.cpu().numpy().astype(np.int32), counts.tolist()
+    if routes is None:
+        return [row[:end] for row, end in zip(ids, ends, strict=True)]
+    experts = routes.cpu().numpy().reshape(*ids.shape, -1)
+    together = np.concatenate([ids[..., None].view(np.int16), experts], axis=-1)
+    return [row[:end] for row, end in zip(together, ends, strict=True)]
+
+
+def asked_once(places: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The distinct pairs of a place and the token that follows it, and for each of the given pairs which of them it
+    is: of equal rows a head computes one.
+
+    Example: places [1 1 2] with targets [7 7 9]: [1 2], [7 9], [0 0 1].
+    """
+    pairs, answers = torch.unique(places << _BITS | targets, return_inverse=True)
+    return pairs >> _BITS, pairs & (1 << _BITS) - 1, answers
+
+
+def rows_at(hidden: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """hidden [N, H] at places [n]. Gradients of a place that comes often add up in fp32, and are rounded once."""
+    found: torch.Tensor = _Rows.apply(hidden, places)  # type: ignore[assignment]
+    return found
+
+
+class _Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, places: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        ctx.save_for_backward(places)
+        ctx.shape = hidden.shape
+        return hidden.index_select(0, places)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        (places,) = ctx.saved_tensors
+        total = gradient.new_zeros(ctx.shape, dtype=torch.promote_types(gradient.dtype, torch.float32))
+        return total.index_add_(0, places, gradient.to(total.dtype)).to(gradient.dtype), None

@@ -1,0 +1,257 @@
+"""One episode, played: reset, then prompt, answer, action and step until it is over."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from roll.distributed.strategy.stop_strings import answer_texts
+from roll.envs.action import ActionPattern
+from roll.envs.base import SUCCESS, VALID
+from roll.envs.build import build_env
+from roll.envs.config import AGENT_NATIVE, EnvConfig
+from roll.errors import EnvError, StrategyError
+from roll.pipeline.agentic.chat import ChatEncoder
+from roll.pipeline.agentic.clock import stopped
+from roll.pipeline.agentic.env_calls import EnvCrash, EnvHang, EnvThread
+from roll.pipeline.agentic.env_manager_env_calls import Seen, close_env, reset_env, step_env
+from roll.pipeline.agentic.episode_metrics import CRASHES, HANGS, mean_metrics
+from roll.pipeline.agentic.forms import Form, PlayedTurn, Prompt, Scene, state_key
+from roll.types.rollout import FIRST_IN_LINE, Generate, Generation, GenerationRequest, SamplingParams, Trajectory, Turn
+
+TRAINING = "train"
+WHOLE_ANSWER = "(.*)"
+
+
+@dataclass(frozen=True)
+class EpisodeJob:
+    """Which episode: attempt `index` of a group, in the environment of `tag` with `env_seed`."""
+
+    tag: str
+    env_seed: int
+    purpose: str  # TRAINING, or what is validated
+    group_id: int
+    index: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.purpose}-{self.group_id}-{self.index}"
+
+    @property
+    def order(self) -> int:
+        """Order of the episode's requests."""
+        return self.group_id if self.purpose == TRAINING else FIRST_IN_LINE
+
+
+@dataclass(frozen=True)
+class EpisodeRules:
+    """How the environments of one tag are played. `max_answer_tokens` None: as long as there is room."""
+
+    config: EnvConfig
+    sampling: SamplingParams
+    max_length: int
+    max_answer_tokens: int | None
+    format_penalty: float
+    seed: int
+    step_timeout_s: float | None
+    episode_timeout_s: float | None
+    retries: int
+
+
+@dataclass(frozen=True)
+class CutEpisode:
+    """What is known of an episode that was stopped: how many tokens the policy had sampled in the turns before."""
+
+    num_tokens: int
+
+
+@dataclass
+class Counts:
+    """What went wrong on the way, and how many tokens were sampled since it last began anew."""
+
+    crashes: int = 0
+    hangs: int = 0
+    num_tokens: int = 0
+
+    def metrics(self) -> dict[str, float]:
+        return {CRASHES: float(self.crashes), HANGS: float(self.hangs)}
+
+
+class EpisodePlayer:
+    """Plays episodes of one tag; many at once."""
+
+    def __init__(
+        self,
+        rules: EpisodeRules,
+        encoder: ChatEncoder,
+        form: Form,
+        generate: Generate,
+        turnstile: asyncio.Semaphore | None = None,
+    ):
+        self._rules, self._encoder, self._form = rules, encoder, form
+        self._generate = generate
+        self._is_native = rules.config.env_manager_cls == AGENT_NATIVE
+        self._pattern = ActionPattern(WHOLE_ANSWER if self._is_native else rules.config.action_pattern)
+        self._turnstile = turnstile
+        self.num_abandoned_threads = 0
+
+    async def play(self, job: EpisodeJob, counts: Counts | None = None) -> list[Trajectory]:
+        """The rows of the episode. An environment that crashes or hangs is replaced, up to `retries` times; after that
+        the one row says why it failed. `counts` are kept up to date on the way."""
+        counts = counts or Counts()
+        limit = self._rules.episode_timeout_s
+        failure = ""
+        for attempt in range(1 + self._rules.retries):
+            thread = EnvThread(job.name, self._turnstile)
+            counts.num_tokens = 0
+            try:
+                async with asyncio.timeout(limit) as clock:
+                    return await self._attempt(job, attempt, thread, counts, clock)
+            except EnvCrash as error:
+                counts.crashes += 1
+                failure = str(error)
+            except EnvHang as error:
+                counts.hangs += 1
+                failure = str(error)
+            except TimeoutError:
+                counts.hangs += 1
+                thread.is_hung = thread.was_left_busy
+                failure = f"the episode took longer than {limit:g} s"
+                break
+            except (EnvError, StrategyError) as error:
+                failure = str(error)
+                break
+            finally:
+                self.num_abandoned_threads += thread.is_hung
+        return [failed_row(job.index, f"{job.tag}: {failure}", counts.metrics())]
+
+    async def _attempt(
+        self, job: EpisodeJob, attempt: int, thread: EnvThread, counts: Counts, clock: asyncio.Timeout
+    ) -> list[Trajectory]:
+        env: Any = None
+        try:
+            env = await self._call(thread, "the constructor", build_env, self._rules.config)
+            first, of_class = await self._call(thread, "reset", reset_env, env, job.env_seed, self._is_native)
+            instruction = self._rules.config.env_instruction or of_class
+            turns, ended, is_cut = await self._turns(job, attempt, thread, env, first, instruction, counts, clock)
+        finally:
+            thread.close(None if env is None else lambda: close_env(env))
+        return self._finished(job, turns, ended, is_cut, counts)
+
+    async def _turns(
+        self,
+        job: EpisodeJob,
+        attempt: int,
+        thread: EnvThread,
+        env: Any,
+        seen: Seen,
+        instruction: str,
+        counts: Counts,
+        clock: asyncio.Timeout,
+    ) -> tuple[list[PlayedTurn], bool, bool]:
+        """The turns, whether the environment ended them, and whether something did not fit."""
+        rules, turns = self._rules, []
+        longest = rules.max_answer_tokens or rules.max_length
+        is_cut = False
+        for number in range(rules.config.max_steps):
+            scene = Scene(seen.text, rules.config.max_steps, longest, instruction, turns, seen.conversation)
+            prompt = self._form.prompt(scene)
+            if prompt is None:
+                return turns, False, True
+            is_cut = is_cut or prompt.is_cut
+            with stopped(clock):
+                generation = await self._answer(job, attempt, number, prompt, longest)
+            counts.num_tokens += generation.num_tokens
+            (response,) = answer_texts(self._decode, [generation], rules.sampling)
+            answer = self._encoder.answer_opening + response
+            action = self._pattern.find(answer)
+            step, after = await self._call(thread, "step", step_env, env, answer, action, self._is_native)
+            metrics = dict(step.metrics) | {"answer_cut": float(generation.finish_reason == "length")}
+            reward = step.reward + (0.0 if step.metrics[VALID] else rules.format_penalty)
+            turns.append(PlayedTurn(prompt, generation, Turn(seen.text, response, action, reward, metrics)))
+            seen = after
+            if step.terminated or step.truncated:
+                return turns, step.terminated, is_cut
+        return turns, False, is_cut
+
+    async def _answer(self, job: EpisodeJob, attempt: int, number: int, prompt: Prompt, longest: int) -> Generation:
+        """What the policy says in turn `number`. Raises EnvError if that came to nothing."""
+        rules = self._rules
+        room = min(longest, rules.max_length - len(prompt.ids))
+        sampling = replace(
+            rules.sampling,
+            max_new_tokens=room,
+            min_new_tokens=min(rules.sampling.min_new_tokens, room),
+            seed=turn_seed(rules.seed, job, number, attempt),
+        )
+        name = f"{job.name}-{attempt}"
+        request = GenerationRequest(f"{name}-{number}", prompt.ids, sampling, session=name, order=job.order)
+        (generation,) = await self._generate(request)
+        if generation.finish_reason == "abort" or not len(generation.token_ids):
+            raise EnvError("generation was aborted")
+        return generation
+
+    async def _call(self, thread: EnvThread, what: str, function: Any, *arguments: Any) -> Any:
+        return await thread.call(what, function, *arguments, timeout_s=self._rules.step_timeout_s)
+
+    def _decode(self, answers: Sequence[np.ndarray]) -> list[str]:
+        return [self._encoder.decode(ids) for ids in answers]
+
+    def _finished(
+        self, job: EpisodeJob, turns: Sequence[PlayedTurn], ended: bool, is_cut: bool, counts: Counts
+    ) -> list[Trajectory]:
+        rows = self._form.rows(turns)
+        told = tuple(played.turn for played in turns)
+        total = float(sum(turn.reward for turn in told))
+        metrics = {
+            **mean_metrics(told, last=frozenset({SUCCESS})),
+            "num_turns": float(len(told)),
+            "env_ended": float(ended),
+            "sequence_cut": float(is_cut),
+            **counts.metrics(),
+        }
+        finished: list[Trajectory] = []
+        for row, played in zip(rows, turns, strict=False):
+            finished.append(
+                replace(
+                    row,
+                    reward=total,
+                    index=job.index,
+                    finish_reason="length" if is_cut else played.generation.finish_reason,
+                    state_key=state_key(played.turn.observation),
+                )
+            )
+        whole = len(finished) == 1 and len(turns) > 1
+        if whole and not is_cut:
+            finished[0] = replace(finished[0], finish_reason="stop")
+        text = "\n".join(f"{turn.response}\n[{turn.reward:+.3g}]" for turn in told)
+        finished[0] = replace(finished[0], metrics=metrics, turns=told, response_text=text)
+        return finished
+
+
+def turn_seed(seed: int, job: EpisodeJob, turn: int, attempt: int) -> int:
+    """The sampling seed of one answer: 48 bits that depend on all of these, and on nothing else."""
+    message = struct.pack("<qqqqqq", seed, 0, job.group_id, job.index, turn, attempt) + job.purpose.encode()
+    return int.from_bytes(hashlib.blake2b(message, digest_size=6).digest(), "little")
+
+
+def failed_row(index: int, failure: str, metrics: dict[str, float]) -> Trajectory:
+    """A row with nothing to train on."""
+    return Trajectory(
+        input_ids=np.zeros(1, np.int32),
+        response_mask=np.zeros(1, bool),
+        log_probs=np.zeros(1, np.float32),
+        policy_versions=np.full(1, -1, np.int32),
+        reward=math.nan,
+        finish_reason="failed",
+        index=index,
+        metrics=metrics,
+        failure=failure,
+    )

@@ -1,0 +1,150 @@
+"""Scores answers by judges on engines of the run, on the event loop beside the rollouts."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast
+
+import regex
+
+from roll.distributed.executor.placement import Claim
+from roll.distributed.executor.step_rows import texts_at, texts_of
+from roll.errors import WorkerError
+from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.rewards.base import Reward, RewardInput, RewardOutcome, Score, has_form
+from roll.rewards.config import RewardConfig
+from roll.rewards.judge.build import way_of
+from roll.rewards.judge.engine import EngineModel, JudgeText
+from roll.rewards.judge.judge_judge import Judge
+from roll.rewards.reward_attempts import Attempts
+from roll.rewards.table import build_reward
+from roll.rewards.worker import failed, outcome_of, timed_out
+from roll.types.rollout import Generate, Place, Task, Trajectory, TrajectoryGroup
+
+
+class Engines(Protocol):
+    """The engines of one role."""
+
+    @property
+    def generate(self) -> Generate: ...
+
+    @property
+    def everything(self) -> Claim: ...
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """A domain. `reward`: the judge, or the sum of the parts of which it is one."""
+
+    reward: Callable[[RewardInput], Awaitable[Score]]
+    timeout_s: float
+    form: regex.Pattern[str] | None
+    attempts: Attempts
+
+    async def score(self, sample: RewardInput) -> RewardOutcome:
+        """Raises WorkerError where no engine is left."""
+        (outcome,) = await self.attempts.outcomes(1, lambda _: self._score(sample))
+        return outcome
+
+    async def _score(self, sample: RewardInput) -> list[RewardOutcome]:
+        started, limit_s = time.monotonic(), self.attempts.limit_s
+        limit = asyncio.timeout(limit_s)
+        try:
+            async with limit:
+                returned = await self.reward(sample) if await self._is_formed(sample.response_text) else 0.0
+        except WorkerError:
+            raise
+        except Exception as error:
+            if isinstance(error, TimeoutError) and limit.expired():
+                return [timed_out(limit_s, self.timeout_s, started)]
+            return [failed(error, started)]
+        return [outcome_of(returned, time.monotonic() - started)]
+
+    async def _is_formed(self, text: str) -> bool:
+        if self.form is None:
+            return True
+        match = functools.partial(self.form.fullmatch, timeout=self.timeout_s, concurrent=True)
+        return await asyncio.to_thread(has_form, match, self.form.pattern, text)
+
+
+class EngineJudges:
+    """The domains of `config.judge_of`. Their requests go out as soon as an answer is there; engines give each its
+    turn."""
+
+    def __init__(self, config: RLVRConfig, engines: Mapping[str, Engines], texts: Mapping[str, JudgeText]):
+        self._judged = {
+            domain: _judged(domain, config.rewards[domain], engines[role], texts[role], config.seed)
+            for domain, role in config.judge_of.items()
+        }
+
+    def scores_alone(self, domain: str) -> bool:
+        return True
+
+    async def score(self, domain: str, inputs: list[RewardInput], places: Sequence[Place] = ()) -> list[RewardOutcome]:
+        """One outcome per input. `places` say where their texts are, if they are not in them."""
+        if places:
+            said = await asyncio.to_thread(texts_at, places)
+            inputs = [
+                replace(sample, response_text=text.response_text) for sample, text in zip(inputs, said, strict=True)
+            ]
+        return await asyncio.gather(*(self._judged[domain].score(sample) for sample in inputs))
+
+
+@dataclass(frozen=True, eq=False)
+class LateJudge:
+    """The domains that one role's engines judge after the rollout, since they share devices with others."""
+
+    engines: Engines
+    judges: EngineJudges
+    run: Callable[[Coroutine[Any, Any, Any]], Any]
+
+    @property
+    def claims(self) -> Sequence[Claim]:
+        return [self.engines.everything]
+
+    def score(self, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
+        return self.run(self._score_all(groups))
+
+    async def _score_all(self, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
+        return await asyncio.gather(*(self._score(group) for group in groups))
+
+    async def _score(self, group: TrajectoryGroup) -> TrajectoryGroup:
+        waiting = [t for t in group.trajectories if t.failure is None]
+        texts = await asyncio.to_thread(texts_of, waiting)
+        inputs = [_input(group.task, t, said.response_text) for t, said in zip(waiting, texts, strict=True)]
+        outcomes = iter(await self.judges.score(group.task.domain, inputs))
+        done = tuple(t if t.failure is not None else _with(t, next(outcomes)) for t in group.trajectories)
+        return replace(group, trajectories=done)
+
+
+def _judged(domain: str, config: RewardConfig, engines: Engines, text: JudgeText, seed: int) -> _Judged:
+    way = way_of(config)
+    model = EngineModel(f"judge-{domain}", engines.generate, text, config.generating_args, seed)
+    is_greedy = config.generating_args.temperature == 0  # it would say the same again
+    judge: Reward = Judge(way.prompt, way.read, model, 0 if is_greedy else config.judge_max_retries)
+    reward = cast(Callable[[RewardInput], Awaitable[Score]], build_reward(config, judge))
+    form = None if config.format_pattern is None else regex.compile(config.format_pattern, regex.DOTALL)
+    return _Judged(reward, config.timeout_s, form, Attempts(config))
+
+
+def _input(task: Task, attempt: Trajectory, text: str) -> RewardInput:
+    return RewardInput(
+        prompt_text=task.prompt_text,
+        response_text=text,
+        ground_truth=task.payload.get("ground_truth"),
+        domain=task.domain,
+        finish_reason=attempt.finish_reason,
+        num_response_tokens=attempt.facts.num_sampled,
+        payload=task.payload,
+        question=task.question,
+    )
+
+
+def _with(attempt: Trajectory, outcome: RewardOutcome) -> Trajectory:
+    if outcome.failure is not None:
+        return attempt.failed(outcome.failure)
+    return attempt.rewarded(outcome.score, {**outcome.metrics, "reward_time_s": outcome.seconds}, outcome.extra)

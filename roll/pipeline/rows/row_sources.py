@@ -1,0 +1,51 @@
+"""The pairs of a run, from its settings."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from roll.configs.sections.data import DataArgs
+from roll.datasets.loader import Row
+from roll.datasets.preferences import PairColumns, load_pairs
+from roll.datasets.rows import shown
+from roll.pipeline.rows.pair_config import PairConfig
+from roll.pipeline.rows.row_operators import places
+from roll.run.operators.choice import row_choice
+from roll.run.operators.operators_row import ReadTexts, Texts
+from roll.types.batch import PairRows
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def columns(config: PairConfig) -> PairColumns:
+    return PairColumns(
+        config.prompt_key,
+        config.query_key,
+        config.chosen_key,
+        config.rejected_key,
+        config.system_key,
+        config.margin_column,
+        config.tools_key,
+    )
+
+
+def pairs_of(config: PairConfig, tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> tuple[PairRows, ...]:
+    """Those to learn from and, with a validation, those that are held out. Raises ConfigError for what is wrong with
+    them."""
+    reads = columns(config), tokenizer, max_tokens, config.global_template
+    choices = {at: row_choice(places(config), at, read_texts(columns(config)), tokenizer) for at in config.data_args}
+    return tuple(load_pairs(args, at, *reads, choices[at]) for at, args in config.data_args.items())
+
+
+def read_texts(columns: PairColumns) -> ReadTexts:
+    """How operators see a row."""
+    return partial(pair_texts, columns)
+
+
+def pair_texts(columns: PairColumns, row: Row, args: DataArgs, key: str) -> Texts:
+    """Both answers, and what they answer."""
+    pair = columns.read(row, args, key)
+    answers = shown(pair.chosen[pair.given :]), shown(pair.rejected[pair.given :])
+    return Texts(shown(pair.chosen[: pair.given]), answers)

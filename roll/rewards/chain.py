@@ -1,0 +1,114 @@
+"""A reward of several parts: their weighted sum."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from roll.rewards.base import BatchReward, Reward, RewardInput, RewardResult, Score, finite, takes_batch
+from roll.rl.evaluation import SOLVED
+
+
+@dataclass(frozen=True)
+class Link:
+    """A part that is built. `is_main`: it says whether an answer is right."""
+
+    name: str
+    reward: Reward | BatchReward
+    weight: float
+    is_main: bool = False
+    is_async: bool = False
+    takes_batch: bool = False
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Judges by one part after the other. A part that fails fails the answer."""
+
+    links: Sequence[Link]
+
+    def __call__(self, sample: RewardInput) -> RewardResult:
+        return total((link, cast(Reward, link.reward)(sample)) for link in self.links)
+
+
+@dataclass(frozen=True)
+class AsyncChain:
+    """The same where a part is async: parts that are not hold up the answers beside it while they compute."""
+
+    links: Sequence[Link]
+
+    async def __call__(self, sample: RewardInput) -> RewardResult:
+        return total([(link, await self._score(link, sample)) for link in self.links])
+
+    async def _score(self, link: Link, sample: RewardInput) -> object:
+        if link.takes_batch:
+            return scores_of(link.name, cast(BatchReward, link.reward)([sample]), 1)[0]
+        returned = cast(Reward, link.reward)(sample)
+        return await cast(Awaitable[Score], returned) if link.is_async else returned
+
+
+@takes_batch
+@dataclass(frozen=True)
+class BatchChain:
+    """The same where a part takes a list of answers, and none is async."""
+
+    links: Sequence[Link]
+
+    def __call__(self, samples: Sequence[RewardInput]) -> list[RewardResult]:
+        columns = [self._scores(link, samples) for link in self.links]
+        return [total(zip(self.links, row, strict=True)) for row in zip(*columns, strict=True)]
+
+    def _scores(self, link: Link, samples: Sequence[RewardInput]) -> Sequence[object]:
+        if link.takes_batch:
+            return scores_of(link.name, cast(BatchReward, link.reward)(samples), len(samples))
+        return [cast(Reward, link.reward)(sample) for sample in samples]
+
+
+def chained(links: Sequence[Link]) -> Chain | AsyncChain | BatchChain:
+    if any(link.is_async for link in links):
+        return AsyncChain(links)
+    return BatchChain(links) if any(link.takes_batch for link in links) else Chain(links)
+
+
+def total(returned: Iterable[tuple[Link, object]]) -> RewardResult:
+    """The sum of weight * score. Metrics: `reward_<part>` is what a part adds; the main part's own keep their names,
+    those of another begin with its own. `success` is the main part's, or whether its score alone is that of a right
+    answer, since penalties must not make it a wrong one.
+
+    Example: 1 of a main part `math_rule` and -.5 of `overlong` at weight .2 give .9, with reward_math_rule 1,
+    reward_overlong -.1 and success 1.
+    """
+    score = 0.0
+    metrics: dict[str, float] = {}
+    extra: dict[str, object] = {}
+    for link, found in returned:
+        result = found if isinstance(found, RewardResult) else RewardResult(cast(float, found))
+        own = finite(result.score)
+        if own is None:
+            raise ValueError(f"the part {link.name} returned {result.score!r}, not a finite number")
+        prefix = "" if link.is_main else f"{link.name}_"
+        metrics |= {f"{prefix}{name}": value for name, value in result.metrics.items()}
+        extra |= {f"{prefix}{name}": value for name, value in result.extra.items()}
+        metrics[f"reward_{link.name}"] = link.weight * own
+        if link.is_main:
+            metrics.setdefault("success", float(own >= SOLVED))
+        score += link.weight * own
+    return RewardResult(score, metrics, extra)
+
+
+def scores_of(name: str, returned: object, count: int) -> Sequence[object]:
+    """What a reward returned for `count` answers. Raises TypeError if it is no list, ValueError if it is not as long.
+    Arrays and tensors of one dimension are lists."""
+    scores = returned if isinstance(returned, list | tuple) else _listed(returned)
+    if scores is None:
+        raise TypeError(f"{name} takes a batch, so it must return a list of scores, not {returned!r:.200}")
+    if len(scores) != count:
+        raise ValueError(f"{name} returned {len(scores)} scores for {count} answers")
+    return scores
+
+
+def _listed(returned: object) -> list[object] | None:
+    """Entries of a one-dimensional array of numpy or torch; None for anything else."""
+    shape = getattr(returned, "shape", ())
+    return list(cast(Iterable[object], returned)) if len(shape) == 1 else None

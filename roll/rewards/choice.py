@@ -1,0 +1,249 @@
+"""Rewards for answers that are a choice or a short text: `multiple_choice`, `crossthinkqa` and `general_rule`."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from roll.rewards.base import RewardInput, RewardResult, requires
+from roll.rewards.builtins import RewardType
+from roll.utils.answers.final_answer import final_answer
+
+SCORES: Mapping[RewardType, tuple[float, float, float, float]] = {
+    "hard": (1.0, 1.0, 0.0, 0.0),
+    "soft": (1.0, 0.5, -0.5, -1.0),
+    "loose": (1.0, 1.0, -1.0, -1.0),
+    "strict": (1.0, -1.0, -1.0, -1.0),
+}
+r"""Of an answer that is right in a \boxed{}, right outside, wrong in a box, wrong outside. All but hard as in ROLL."""
+MAX_CHARS = 2000  # a longer text is no choice, and taking it apart would only take time
+WRAPPERS = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|boldsymbol|mbox)\s*\{([^{}]*)\}")
+MARKS = re.compile(r"\\[()\[\]]|\*\*")
+OPTION_WORD = re.compile(
+    r"^(?:the\s+)?(?:correct\s+)?(?:option|choice|answer)s?\s*(?:is|are)?\s*:?\s*(?=\S)", re.IGNORECASE
+)
+SEVERAL = re.compile(r"\s*(?:,|;|/|&|\+|\band\b|\bas\s+well\s+as\b|\bplus\b|\s)\s*", re.IGNORECASE)
+_JOINS = r"(?:[&/+|\u6216\u548c\u53ca]|(?:or|and|as\s+well\s+as|plus|also|maybe|possibly|perhaps|alternatively|even)\b)"
+_BETWEEN = rf"(?i:[)\].:\s(\u2013\u2014-]*(?:(?:[,;\u3001]|{_JOINS})[\s(\[]*)+)"  # of two choices
+JOINED = re.compile(rf"[)*\s,]*(?:{_JOINS}[\s,(]*)+", re.IGNORECASE)
+MENTION = re.compile(
+    r"\b(?:(?:option|choice)|I(?:'d|\s+would)?\s+(?:choose|pick|select|go\s+with)(?:\s+(?:option|choice))?)\s+\(?(?P<named>[A-Z])\b"
+    r"|\((?P<bracketed>[A-Z])\)|\b(?-i:(?P<right>[A-Z]))\)?\s+is\s+(?:(?:the\s+)?(?:correct|right|best)|incorrect|false|wrong|untrue|not\s+(?:true|correct|right))\b"
+    r"|(?:\bnot|n't)\s+\(?(?-i:[A-Z])\)?,?\s+but\s+(?:rather\s+)?\(?(?-i:(?P<instead>[A-Z]))\b"
+    r"|\b(?:it(?:'s|\s+is)|hence|thus|therefore|so|choose|select|pick|go\s+with),?\s+(?-i:(?P<last>[A-Z]))[\s.!*]*\Z",
+    re.IGNORECASE,
+)
+_NOT_BEFORE = r"\b(?:not|never|nor|neither|(?<!true )(?<!correct )except|(?:eliminat|exclud)(?:es?|ing)|"
+_NOT_BEFORE += r"rul(?:es?|ing)\s+out|(?:reject|discard)(?:s|ing)?|dismiss(?:es|ing)?"
+_TO_A_CHOICE = r"[\s:*]*(?:either\s+)?(?:\(?[A-Z]\)?\s+n?or\s+)*(?:the\s+)?(?:option|choice|answer)?[\s:*]*$"
+_NO_ANSWER = r"out\b|(?:ruled\s+out|eliminated|excluded|rejected|discarded|dismissed)\b"
+_NO_ANSWER += r"|(?:not|never)(?:\s+(?:the|an?|my))?(?:\s+\w+)?\s+(?:answer|choice|option|it)\b"
+_TRUE = r"(?:\w+\s+)?(?:correct|right|true|valid|accurate)\b"
+_FAILS = r"[)*\s]*(?:fails\b|do(?:es)?(?:n't|\s+not)\s+(?:work|fit|hold|apply|match)\b|can(?:not|'t|\s+not)\s+be\b)"
+_IS = r"[)*\s]*(?:is|are|was)(?P<contracted>n't)?\s+"
+
+
+class Denials(NamedTuple):
+    """What tells, before or behind a choice, that it is none."""
+
+    before: re.Pattern[str]
+    behind: re.Pattern[str]
+
+
+USUAL = Denials(
+    re.compile(
+        rf"(?:{_NOT_BEFORE}|cannot\s+be|(?<!which is )(?<!that is )(?:wrong|incorrect))|n't(?:\s+be)?){_TO_A_CHOICE}",
+        re.I,
+    ),
+    re.compile(
+        rf"{_FAILS}|{_IS}(?:{_NO_ANSWER}|(?:un|not\s+)likely\b|(?:not|never)\s*(?:[.;!]|$)|wrong\b|incorrect\b|false\b|untrue\b|(?:not|never)\s+(?:(?:the|an?|my)\s+)?{_TRUE}"
+        rf"|(?(contracted)(?:(?:the|an?|my)\s+)?(?:\w+\s+)?(?:answer|choice|option|correct|right|true|it)\b|(?!)))",
+        re.I,
+    ),
+)
+"""That a choice "is not a mammal" may be what was asked for."""
+OF_FALSE_ONES = Denials(
+    re.compile(rf"(?:{_NOT_BEFORE}|cannot\s+be)|n't(?:\s+be)?){_TO_A_CHOICE}", re.I),
+    re.compile(
+        rf"{_IS}(?:{_NO_ANSWER}|(?(contracted)(?:(?:the|an?|my)\s+)?(?:\w+\s+)?(?:answer|choice|option|it)\b"
+        rf"|(?:an?\s+)?(?:correct|right|true|valid|accurate)\b(?!\s+(?:answer|choice|option))))",
+        re.I,
+    ),
+)
+"""Where a question asks which choice is not true: "(B) is not true" names it, "(A) is true" does not."""
+ASKS_FOR_A_FALSE_ONE = re.compile(
+    r"\b(?:which|what|select|identify|choose|find|pick|name)\b[^.?!\n]*\b(?:not|cannot|can't|isn't|aren't|false|incorrect|untrue|"
+    r"invalid|wrong|inaccurate|except|exception)\b|\ball\b[^.?!\n]*\bexcept\b",
+    re.IGNORECASE,
+)
+JSON = re.compile(r"\s*(?:```\w*\s*)?\{")
+FIELD = re.compile(r"[\"'](?:answer|final_answer|choice|option)[\"']\s*:\s*[\"']([^\"']*)[\"']", re.IGNORECASE)
+DENIED = re.compile(r"(?:not|never|n't)\b", re.IGNORECASE)
+DENIAL_CHARS = 40  # before a choice, that are looked at
+THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
+ARTICLES = re.compile(r"^(?:a|an|the)\s+")
+
+
+@requires("ground_truth")
+class MultipleChoice:
+    r"""Is the answer the choice, or the text, that the ground truth names?
+
+    The answer is the last `\boxed{}` after thinking, else the last `<answer>`, else what the last "answer is" or
+    "answer:" says, else all of a response that is a choice, else the field "answer" of its JSON, else the last
+    `(B)`, `option B`, `I choose B`, `B is correct` or, at the end, `so B` in it that is not denied ("not (B)"). Where
+    the question asks which is not true, "(B) is not true" names (B), and "(A) is true" denies (A).
+
+    A ground truth is a letter ("B", "(B)", "B. Paris"), several ("A, C", in any order), or a text. Where the row has a
+    column `options_column`, a list of texts or a mapping of letters to texts, the text of an option is as good as its
+    letter. Texts are compared without case, punctuation around them and a leading article; numbers by value.
+
+    `reward_type`: hard is 1 or 0, the others are ROLL's (`SCORES`). With `require_boxed` only an answer in a box is
+    right.
+    """
+
+    def __init__(
+        self,
+        reward_type: RewardType = "hard",
+        letters: str = "ABCDEFGHIJ",
+        options_column: str = "options",
+        require_boxed: bool = False,
+    ):
+        if reward_type not in SCORES:
+            raise ValueError(f"reward_type: {reward_type!r} must be one of {', '.join(SCORES)}")
+        if not letters.isalpha() or len(set(letters)) != len(letters) or letters != letters.upper():
+            raise ValueError(f"letters: {letters!r} must be different capital letters")
+        self._scores = SCORES[reward_type]
+        self._letters = letters
+        self._options_column = options_column
+        self._require_boxed = require_boxed
+
+    def __call__(self, sample: RewardInput) -> RewardResult:
+        truths = self._truths(sample.ground_truth)
+        options = self._options(sample.payload.get(self._options_column))
+        denials = OF_FALSE_ONES if ASKS_FOR_A_FALSE_ONE.search(sample.question[-MAX_CHARS:]) else USUAL
+        text = sample.answer
+        answer, place = final_answer(text)
+        if answer is None or (place == "said" and (DENIED.match(answer) or (JSON.match(text) and FIELD.search(text)))):
+            answer = self._unmarked(text, denials)
+        is_boxed = place == "boxed"
+        is_right = answer is not None and any(self._equal(answer, truth, options, denials) for truth in truths)
+        is_right = is_right and (is_boxed or not self._require_boxed)
+        score = self._scores[(0 if is_right else 2) + (0 if is_boxed else 1)]
+        metrics = {"answer_found": float(answer is not None), "boxed": float(is_boxed), "success": float(is_right)}
+        return RewardResult(score, metrics, {"answer": answer})
+
+    def _truths(self, truth: Any) -> list[str]:
+        """Any of a list is right."""
+        found = [str(one).strip() for one in (truth if isinstance(truth, list | tuple) else [truth]) if one is not None]
+        if not found or not all(found):
+            raise ValueError("the row has no ground_truth")
+        return found
+
+    def _options(self, column: Any) -> dict[str, str]:
+        """Letters to texts."""
+        if isinstance(column, Mapping):
+            return {str(letter).strip().upper(): plain(str(text)) for letter, text in column.items()}
+        if isinstance(column, list | tuple):
+            lettered = zip(self._letters, map(str, column), strict=False)
+            return {letter: plain(self._without_letter(text, letter)) for letter, text in lettered}
+        return {}
+
+    def _without_letter(self, text: str, letter: str) -> str:
+        """Example: "B. Paris" as the second option is "Paris"."""
+        return re.sub(rf"^\s*\(?{letter}[.):]\s*", "", text)
+
+    def _equal(self, answer: str, truth: str, options: Mapping[str, str], denials: Denials) -> bool:
+        wanted, given = self._choices(truth, options), self._choices(answer, options, denials)
+        if wanted and given:
+            return wanted == given
+        text = self._text_of(truth)
+        return bool(text) and same_text(text, plain(answer))
+
+    def _text_of(self, truth: str) -> str:
+        """Example: of "B. Paris" it is "paris"."""
+        behind = re.match(rf"\(?[{self._letters}][.):]\s*(?=\S)", truth)
+        return plain(truth[behind.end() :] if behind else truth)
+
+    def _choices(self, text: str, options: Mapping[str, str], denials: Denials = USUAL) -> frozenset[str]:
+        """The letters that a text stands for; empty if it is no choice."""
+        if len(text) > MAX_CHARS:
+            return frozenset()
+        text = OPTION_WORD.sub("", unwrapped(text))
+        one = re.match(
+            rf"[(\[]?([{self._letters}])(?:[)\].:]|\s*\(|(?=\s+[-\u2013\u2014]\s|;\s|,[\u4e00-\u9fff])|"
+            r",?\s+(?:because|since|as|which|not|rather)\b|$)",
+            text,
+        )
+        if one is not None and denials.behind.match(text, one.end(1)):
+            return frozenset()
+        if one is not None and not self._is_list(text[one.end(1) :]):
+            return frozenset(one[1])
+        parts = [part.strip("()[].") for part in SEVERAL.split(text.strip(" ."))]
+        if len(parts) == 1 and len(text) > 1 and "".join(sorted(set(text))) == text and set(text) <= set(self._letters):
+            parts = list(text)
+        letters = [part for part in parts if len(part) == 1 and part in self._letters]
+        if len(letters) == len(parts) > 0:
+            return frozenset(letters)
+        if len(text) == 1 and text.upper() in self._letters:
+            return frozenset(text.upper())
+        return frozenset(letter for letter, option in options.items() if option and same_text(option, plain(text)))
+
+    def _is_list(self, rest: str) -> bool:
+        """Example: of "(A), (C)" the first letter is not all."""
+        return re.match(rf"{_BETWEEN}[{self._letters}](?:[)\].:,;\s]|$)", rest) is not None
+
+    def _unmarked(self, text: str, denials: Denials) -> str | None:
+        """A response that says nothing of an answer: all of it, or the last choice that is written as one."""
+        text = text.strip()
+        if fields := FIELD.findall(text):
+            return fields[-1].strip()
+        mentions = list(MENTION.finditer(text))
+        if mentions and not self._choices(text, {}, denials):
+            meant = [mention for mention in mentions if not _is_denied(text, mention, denials)]
+            if len(meant) > 1 and JOINED.fullmatch(text, meant[-2].end(), meant[-1].start()):
+                return text[meant[-2].start() : meant[-1].end()]
+            return meant[-1][meant[-1].lastgroup or 0].upper() if meant else None
+        return text or None
+
+
+def _is_denied(text: str, mention: re.Match[str], denials: Denials) -> bool:
+    """Example: "It is not (B)." does not choose B."""
+    before = text[max(0, mention.start() - DENIAL_CHARS) : mention.start()]
+    letter_end = mention.end(mention.lastgroup or 0)
+    return denials.before.search(before) is not None or denials.behind.match(text, letter_end) is not None
+
+
+class CrossThinkQA(MultipleChoice):
+    """`multiple_choice` with ROLL's rewards from -1 to 1: soft unless told otherwise."""
+
+    def __init__(self, reward_type: RewardType = "soft", letters: str = "ABCDEFGHIJ", options_column: str = "options"):
+        super().__init__(reward_type, letters, options_column)
+
+
+def unwrapped(text: str) -> str:
+    r"""The text without LaTeX, Markdown and quotes around it. Example: r"**\text{(B)}**" -> "(B)"."""
+    text = unicodedata.normalize("NFKC", text).strip()
+    if len(text) > MAX_CHARS:
+        return text
+    text = MARKS.sub("", text)
+    while (inner := WRAPPERS.sub(r"\1", text).strip(" \t\n$*_`\"'")) != text:
+        text = inner
+    return text
+
+
+def plain(text: str) -> str:
+    """The text in the form in which texts are compared. Example: " The Great Wall. " -> "great wall"."""
+    text = " ".join(unwrapped(text).casefold().split()).strip(" .,;:!?()[]{}\"'\u3002\uff0c")
+    return ARTICLES.sub("", THOUSANDS.sub("", text))
+
+
+def same_text(one: str, other: str) -> bool:
+    """True if two plain texts are the same. Example: "1000.0" and "1000" are the same."""
+    if one == other:
+        return True
+    try:
+        return float(one) == float(other)
+    except ValueError:
+        return False

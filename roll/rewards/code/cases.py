@@ -1,0 +1,245 @@
+"""The cases of a row: what its columns `case_type`, `test_cases` and `test_case_function` say, in ROLL's form and in
+those of APPS, TACO and LiveCodeBench."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from keyword import iskeyword
+from typing import Any, Literal
+
+from roll.rewards.code.suite_problems import problem_of_suite
+
+TYPE, CASES, FUNCTION, ENTRY_POINT = "case_type", "test_cases", "test_case_function", "entry_point"
+METADATA = "metadata"
+TRUTH = "ground_truth"
+COLUMNS = ((CASES, TRUTH),)
+
+Kind = Literal["stdin", "function", "assert"]
+KINDS: Mapping[str, Kind] = {
+    **dict.fromkeys(("stdin", "input", "text", "stdin_stdout", "input_output", "io"), "stdin"),
+    **dict.fromkeys(("function", "functional", "call", "call_based", "fn_name"), "function"),
+    **dict.fromkeys(("assert", "pytest", "unittest", "assert_code", "check"), "assert"),
+}
+NAME = re.compile(r"(?:Solution(?:\(\))?\.)?([^\W\d]\w*)")  # LeetCode's have the class in front
+DIGITS = 4000
+INPUT, OUTPUT = ("stdin", "input", "inputs"), ("expected_stdout", "expected_output", "output", "outputs", "stdout")
+
+
+class BadCases(ValueError):
+    """The row's cases cannot be used; the text names the column."""
+
+
+@dataclass(frozen=True)
+class StdinCase:
+    stdin: str
+    expected: str
+
+
+@dataclass(frozen=True)
+class CallCase:
+    """A call and its expected result. With `may_be_item`, `expected` is a list of one item, and the item alone is
+    right, too."""
+
+    arguments: Sequence[Any]
+    expected: Any
+    may_be_item: bool = False
+
+
+@dataclass(frozen=True)
+class Cases:
+    """Test cases of one kind: StdinCases, CallCases, or texts of asserts and test functions. `function` is the one to
+    call."""
+
+    kind: Kind
+    function: str | None
+    stdin: tuple[StdinCase, ...] = ()
+    calls: tuple[CallCase, ...] = ()
+    asserts: tuple[str, ...] = ()
+
+
+def read_cases(row: Mapping[str, Any]) -> Cases:
+    """Raises BadCases. Without a `case_type` the form of the cases says what they are; a row without `test_cases` may
+    have them as its ground truth, as verl's rows of code do."""
+    raw = _parsed(row.get(TRUTH) if row.get(CASES) is None else row.get(CASES))
+    entries = _entries(raw)
+    within = raw if isinstance(raw, Mapping) else entries[0] if isinstance(entries[0], Mapping) else {}
+    of_cases = _function(within.get("fn_name"))
+    function = _function(row.get(FUNCTION)) or of_cases
+    of_metadata = _of_metadata(within) or _of_metadata(row)
+    kind = _kind(row.get(TYPE), entries, function or (None if row.get(TYPE) else of_metadata))
+    function = function or of_metadata
+    if kind == "assert":
+        function = function or _entry_point(row)
+        texts = tuple(_assert(entry, at) for at, entry in enumerate(entries))
+        _check_suites(texts, function)
+        return Cases(kind, function, asserts=texts)
+    pairs = [_pair(entry, at, kind) for at, entry in enumerate(entries)]
+    if kind == "stdin":
+        stdin = tuple(_stdin(pair, at) for at, pair in enumerate(pairs))
+        if not any(case.expected.strip() for case in stdin):
+            raise BadCases(f"column {CASES!r} expects no output anywhere: a program that does nothing would pass")
+        return Cases(kind, None, stdin=stdin)
+    function = function or _entry_point(row)
+    if function is None:
+        raise BadCases(f"column {FUNCTION!r} is empty, but the cases are of a function: name it there")
+    calls = tuple(_call(pair, at) for at, pair in enumerate(pairs))
+    is_of_apps = isinstance(raw, Mapping) or of_cases is not None
+    if is_of_apps and all(isinstance(call.expected, list) and len(call.expected) == 1 for call in calls):
+        calls = tuple(replace(call, may_be_item=True) for call in calls)  # APPS and TACO put each result in a list
+    return Cases(kind, function, calls=calls)
+
+
+def problem_of(row: Mapping[str, Any]) -> str | None:
+    """What is wrong with the row's cases."""
+    try:
+        read_cases(row)
+    except BadCases as error:
+        return str(error)
+    return None
+
+
+def _parsed(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return _from_json(value)
+    except (ValueError, RecursionError) as error:
+        raise BadCases(f"column {CASES!r} is not JSON: {error}; write a list of cases") from error
+
+
+def _from_json(text: str) -> Any:
+    return json.loads(text, parse_int=_whole)
+
+
+def _whole(digits: str) -> int:
+    """An integer of any length: Python itself reads 4300 digits at a time."""
+    if len(digits) <= DIGITS:
+        return int(digits)
+    half = len(digits) // 2
+    head, tail = _whole(digits[:-half]), _whole(digits[-half:])
+    return head * 10**half + (-tail if digits.startswith("-") else tail)
+
+
+def _function(value: Any) -> str | None:
+    if value is None or (isinstance(value, str) and value.strip() in ("", "None")):
+        return None
+    name = NAME.fullmatch(value.strip()) if isinstance(value, str) else None
+    if name is None or iskeyword(name[1]):
+        raise BadCases(f"column {FUNCTION!r} holds {_short(value)}, which is no name of a function")
+    return name[1]
+
+
+def _of_metadata(found: Mapping[str, Any]) -> str | None:
+    """The name in a case of DeepCoder's, or in a row of LiveCodeBench's: `{"metadata": {"func_name": "f"}}`, or JSON of
+    it. Metadata of other data say nothing."""
+    value = found.get(METADATA)
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    return _function(value.get("func_name")) if isinstance(value, Mapping) else None
+
+
+def _entry_point(row: Mapping[str, Any]) -> str | None:
+    """HumanEval's column, if it holds a name: where ours is empty."""
+    value = row.get(ENTRY_POINT)
+    name = NAME.fullmatch(value.strip()) if isinstance(value, str) else None
+    return name[1] if name is not None and not iskeyword(name[1]) else None
+
+
+def _check_suites(texts: Sequence[str], function: str | None) -> None:
+    for at, text in enumerate(texts):
+        if (problem := problem_of_suite(text, function)) is not None:
+            raise BadCases(f"case {at + 1} of column {CASES!r} {problem}")
+
+
+def _entries(raw: Any) -> list[Any]:
+    """The cases one by one; APPS has all inputs in one list and all outputs in another."""
+    if isinstance(raw, Mapping):
+        inputs, outputs = _first(raw, ("inputs", "input")), _first(raw, ("outputs", "output"))
+        if not isinstance(inputs, Sequence) or not isinstance(outputs, Sequence) or isinstance(inputs, str):
+            raise BadCases(f"column {CASES!r} has the keys {', '.join(map(str, raw))}; inputs and outputs are lists")
+        if len(inputs) != len(outputs):
+            raise BadCases(f"column {CASES!r} has {len(inputs)} inputs and {len(outputs)} outputs")
+        raw = [{"input": given, "output": wanted} for given, wanted in zip(inputs, outputs, strict=True)]
+    if not isinstance(raw, Sequence) or isinstance(raw, str | bytes):
+        raise BadCases(f"column {CASES!r} holds {_short(raw)}; write a list of cases")
+    if not raw:
+        raise BadCases(f"column {CASES!r} is an empty list: every answer would pass")
+    return list(raw)
+
+
+def _kind(named: Any, entries: Sequence[Any], function: str | None) -> Kind:
+    text = "" if named is None else str(named).strip().lower()
+    if text and text not in KINDS:
+        raise BadCases(f"column {TYPE!r} holds {_short(named)}; known are {', '.join(KINDS)}")
+    first = entries[0]
+    if isinstance(first, str) or (isinstance(first, Mapping) and "assert_code" in first):
+        if text and KINDS[text] != "assert":
+            raise BadCases(f"column {TYPE!r} is {text}, but column {CASES!r} holds asserts")
+        return "assert"
+    if isinstance(first, Mapping) and first.get("testtype") == "functional":
+        return "function"
+    if not text and isinstance(first, Mapping) and first.get("testtype") in ("stdin", "stdin_stdout"):
+        return "stdin"
+    if text and KINDS[text] == "assert":
+        raise BadCases(f"column {TYPE!r} is {text}, but case 1 of column {CASES!r} has no assert_code")
+    return "function" if function is not None else KINDS.get(text, "stdin")
+
+
+def _assert(entry: Any, at: int) -> str:
+    text = entry.get("assert_code") if isinstance(entry, Mapping) else entry
+    if not isinstance(text, str) or not text.strip():
+        raise BadCases(f"case {at + 1} of column {CASES!r} has no assert_code")
+    return text
+
+
+def _pair(entry: Any, at: int, kind: Kind) -> tuple[Any, Any]:
+    """What goes in and what is to come out. A function may return None, and then a key of the output is there."""
+    if not isinstance(entry, Mapping):
+        raise BadCases(
+            f"case {at + 1} of column {CASES!r} is {_short(entry)}, not a mapping with stdin and expected_stdout"
+        )
+    given, wanted = _first(entry, INPUT), _first(entry, OUTPUT)
+    expects_none = kind == "function" and any(key in entry for key in OUTPUT)
+    if given is None or (wanted is None and not expects_none):
+        if empty := [key for key in (INPUT if given is None else OUTPUT) if key in entry]:
+            raise BadCases(f"case {at + 1} of column {CASES!r}: {empty[0]} is null")
+        missing = " nor ".join((INPUT if given is None else OUTPUT)[:3])
+        raise BadCases(f"case {at + 1} of column {CASES!r} has neither {missing}; it has {', '.join(map(str, entry))}")
+    return given, wanted
+
+
+def _first(entry: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    return next((entry[key] for key in keys if entry.get(key) is not None), None)
+
+
+def _stdin(pair: tuple[Any, Any], at: int) -> StdinCase:
+    texts = ["\n".join(map(str, side)) if isinstance(side, list) else side for side in pair]
+    if not all(isinstance(text, str) for text in texts):
+        raise BadCases(f"case {at + 1} of column {CASES!r}: input and output are texts, not {_short(pair)}")
+    return StdinCase(*texts)
+
+
+def _call(pair: tuple[Any, Any], at: int) -> CallCase:
+    """Arguments are a list, and the result is then the value itself; or they are a text of one JSON value a line, and
+    the result is JSON too."""
+    given, wanted = pair
+    try:
+        if isinstance(given, str):
+            given = [_from_json(line) for line in given.splitlines() if line.strip()]
+            wanted = _from_json(wanted) if isinstance(wanted, str) else wanted
+    except (ValueError, RecursionError) as error:
+        raise BadCases(f"case {at + 1} of column {CASES!r}: arguments and result are JSON: {error}") from error
+    if not isinstance(given, list):
+        raise BadCases(f"case {at + 1} of column {CASES!r}: the arguments are {_short(given)}, not a list")
+    return CallCase(given, wanted)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:60] + "..."

@@ -1,0 +1,148 @@
+"""Texts of asserts and test functions, read without running them: what they take from the answer."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import symtable
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from types import ModuleType
+
+from roll.rewards.code.guest.names import LIBRARIES, common_names
+
+TOOLS = frozenset({*common_names(), *LIBRARIES, *dir(builtins)})
+PROMOTED = frozenset(name for name, value in common_names().items() if not isinstance(value, ModuleType))
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A text of tests. `takes`: names that it uses or defines for all of it; `libraries`: those of packages that it did
+    not import; `own`: those of Python's and its library's that are the answer's here; `called`: functions of its own
+    that it calls; `asserts`: whether something outside of test functions tests."""
+
+    text: str
+    takes: tuple[str, ...]
+    libraries: tuple[str, ...]
+    own: tuple[str, ...]
+    called: tuple[str, ...]
+    asserts: bool
+
+
+@lru_cache(maxsize=4096)
+def read_suite(text: str, function: str | None) -> Suite:
+    """Raises ValueError if the text is no Python."""
+    tree, used, bound = parse(text)
+    imported = from_solution(tree)
+    free = used - bound
+    own = frozenset({function} if function else ())
+    if not imported and not free - TOOLS and function not in free and not (function and "check" in bound):
+        own |= free & PROMOTED  # as `gcd`: nothing else in the text can be the answer's
+    called = {node.func.id for node in walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    answers = (free - TOOLS) | own | imported
+    names = (used | bound, (free & LIBRARIES.keys()) - own, own, called)
+    takes, libraries, theirs, helpers = (tuple(sorted(each)) for each in names)
+    return Suite(text, takes, libraries, theirs, helpers, _asserts(tree, answers))
+
+
+def parse(text: str) -> tuple[ast.Module, frozenset[str], frozenset[str]]:
+    """The tree, the names that are used as global ones, and those that are defined as such."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text)
+            table = symtable.symtable(text, "case", "exec")
+    except SyntaxError as error:
+        version = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+        raise ValueError(f"is no {version}: line {error.lineno}: {error.msg}") from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"is no Python: {error}") from None
+    used: set[str] = set()
+    bound: set[str] = set()
+    for inner in _tables(table):
+        is_module = inner is table
+        for symbol in inner.get_symbols():
+            is_global = is_module or symbol.is_global()
+            if is_global and symbol.is_referenced():
+                used.add(symbol.get_name())
+            if (is_module or symbol.is_declared_global()) and (
+                symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()
+            ):
+                bound.add(symbol.get_name())
+    return tree, frozenset(used), frozenset(bound)
+
+
+def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+    yield table
+    for child in table.get_children():
+        yield from _tables(child)
+
+
+def from_solution(tree: ast.Module) -> frozenset[str]:
+    """Names that are imported from the answer, `*` and the module's own among them."""
+    found: set[str] = set()
+    for node in walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.asname or alias.name for alias in node.names if alias.name.split(".")[0] == "solution"}
+        elif isinstance(node, ast.ImportFrom) and node.module == "solution":
+            found |= {alias.asname or alias.name for alias in node.names}
+    return frozenset(found)
+
+
+def walk(node: ast.AST) -> Iterator[ast.AST]:
+    """The node and all below it but what stands behind `if __name__ == "__main__"`."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not is_main(child):
+            yield from walk(child)
+        elif isinstance(child, ast.If):
+            for other in child.orelse:
+                yield from walk(other)
+
+
+def at_module_level(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if is_main(child):
+            continue
+        yield child
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            yield from at_module_level(child)
+
+
+def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(function):
+        yield child
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from own_nodes(child)
+
+
+def is_main(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.If)
+        and isinstance(node.test, ast.Compare)
+        and isinstance(node.test.ops[0], ast.Eq)
+        and {ast.unparse(node.test.left), ast.unparse(node.test.comparators[0])} == {"__name__", "'__main__'"}
+    )
+
+
+def _asserts(tree: ast.Module, answers: frozenset[str]) -> bool:
+    """Whether the text tests as it is loaded: it asserts, raises, or calls the answer or a function of its own."""
+    functions = frozenset(node.name for node in walk(tree) if isinstance(node, Function | ast.ClassDef))
+    return any(_is_check(node, answers | functions) for node in at_module_level(tree))
+
+
+def _is_check(node: ast.AST, callable_names: frozenset[str]) -> bool:
+    if isinstance(node, ast.Assert | ast.Raise):
+        return True
+    if not isinstance(node, ast.Call):
+        return False
+    function = node.func
+    while isinstance(function, ast.Attribute | ast.Call | ast.Subscript):
+        if isinstance(function, ast.Attribute) and function.attr.lower().startswith("assert"):
+            return True
+        function = function.func if isinstance(function, ast.Call) else function.value
+    return isinstance(function, ast.Name) and function.id in callable_names

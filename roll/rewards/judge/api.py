@@ -1,0 +1,146 @@
+"""A judge behind an OpenAI-compatible address."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from roll.configs.sections.configs_rollout import GeneratingArgs
+from roll.errors import RewardError, describe
+from roll.rewards.judge.judge_judge import Reply
+from roll.utils.secrets import mask
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+KEY_VARIABLE = "JUDGE_API_KEY"
+_NO_KEY = "none"  # the client wants one; a server that needs none ignores it
+_PATH = "/chat/completions"
+_LOOK_LIMIT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Address:
+    """Address of a judge's model, and what is sent with every request. The key appears in no text that is shown."""
+
+    url: str
+    model: str
+    key: str | None = field(default=None, repr=False)
+
+    @property
+    def base_url(self) -> str:
+        """Example: http://host/v1/chat/completions is below http://host/v1."""
+        return self.url.rstrip("/").removesuffix(_PATH)
+
+    def shown(self, text: str) -> str:
+        return mask(text, [] if not self.key else [self.key])
+
+    def __str__(self) -> str:
+        return self.shown(f"the judge {self.model} at {self.base_url}")
+
+
+def key_of(given: str | None) -> str | None:
+    """The key of the settings, or else of the environment of this process."""
+    return given or os.environ.get(KEY_VARIABLE)
+
+
+class ApiModel:
+    """Asks a model behind an API. At most `max_requests` are in flight; others wait. The client retries errors that a
+    server may recover from (408, 409, 429, 5xx, a failed connection, no response within `request_timeout_s`), later
+    each time, or when Retry-After says."""
+
+    def __init__(
+        self, address: Address, sampling: GeneratingArgs, max_requests: int, request_timeout_s: float | None = None
+    ):
+        import openai  # takes seconds: only where a judge is asked
+
+        self._openai, self._address = openai, address
+        self._arguments = {"model": address.model, **_sampling(sampling)}
+        self._max_requests, self._timeout_s = max_requests, request_timeout_s
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def reply(self, text: str, max_retries: int) -> Reply:
+        client, room = self._of_this_loop()
+        messages = [{"role": "user", "content": text}]
+        try:
+            async with room:
+                asked = client.with_options(max_retries=max_retries).chat.completions
+                raw = await asked.with_raw_response.create(messages=messages, **self._arguments)  # type: ignore[arg-type]
+        except self._openai.OpenAIError as error:
+            raise RewardError(self._address.shown(f"{self._address}: {describe(error)}")) from None
+        return _read(raw.text, raw.retries_taken)
+
+    def _of_this_loop(self) -> tuple[AsyncOpenAI, asyncio.Semaphore]:
+        """Connections belong to an event loop, and a worker whose loop was blocked gets another."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop = loop
+            self._client = self._openai.AsyncOpenAI(
+                api_key=self._address.key or _NO_KEY, base_url=self._address.base_url, timeout=self._timeout_s
+            )
+            self._room = asyncio.Semaphore(self._max_requests)
+        return self._client, self._room
+
+
+def _sampling(keys: GeneratingArgs) -> dict[str, Any]:
+    """What the protocol knows of it; what is not given is left to the server."""
+    found: dict[str, Any] = {"temperature": keys.temperature}
+    if keys.top_p != 1:
+        found["top_p"] = keys.top_p
+    if keys.max_new_tokens is not None:
+        found["max_tokens"] = keys.max_new_tokens
+    if keys.stop_strings:
+        found["stop"] = list(keys.stop_strings)
+    return found
+
+
+def _read(sent: str, num_retries: int) -> Reply:
+    """What a server sends may be anything: what is missing is an empty reply."""
+    try:
+        body = _mapping(json.loads(sent))
+    except (ValueError, RecursionError):
+        body = {}
+    choice = _first(body.get("choices"))
+    content, usage = _mapping(choice.get("message")).get("content"), _mapping(body.get("usage"))
+    return Reply(
+        content if isinstance(content, str) else "",
+        _count(usage.get("prompt_tokens")),
+        _count(usage.get("completion_tokens")),
+        choice.get("finish_reason") == "length",
+        num_retries,
+    )
+
+
+def _first(value: Any) -> Mapping[str, Any]:
+    return _mapping(value[0]) if isinstance(value, list) and value else {}
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def why_not_reached(address: Address) -> str | None:
+    """What keeps this machine from asking the judge; None if it answers, whatever it answers beside that."""
+    import openai
+
+    client = openai.OpenAI(
+        api_key=address.key or _NO_KEY, base_url=address.base_url, max_retries=0, timeout=_LOOK_LIMIT_S
+    )
+    try:
+        client.models.list()
+    except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
+        return address.shown(f"{address} does not accept the key: {describe(error)}")
+    except openai.APIConnectionError as error:
+        cause = error.__cause__ or error
+        return address.shown(f"{address} cannot be reached: {describe(cause)}")
+    except (openai.OpenAIError, ValueError, TypeError, AttributeError):  # not every server has a list of models
+        return None
+    return None

@@ -1,0 +1,100 @@
+"""A judge on engines of the run: its own tokenizer and chat template, greedy unless told otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.sections.configs_rollout import GeneratingArgs
+from roll.datasets.encoding import decoder
+from roll.datasets.loader import Row
+from roll.datasets.rows import Example
+from roll.datasets.templates import PromptTemplate
+from roll.distributed.strategy.stop_strings import answer_texts
+from roll.errors import RewardError, StrategyError
+from roll.models.tokenizer import tokenizer_key, tokenizer_of
+from roll.rewards.config import ANSWER_TOKENS
+from roll.rewards.judge.judge_judge import Reply
+from roll.rl.settings import sampling_params
+from roll.types.rollout import Generate, Generation, GenerationRequest, SamplingParams
+from roll.utils.thinking import opened
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class JudgeText:
+    """What a judge reads and writes, as text."""
+
+    tokenizer: PreTrainedTokenizerBase
+    template: PromptTemplate
+
+    @staticmethod
+    def load(role: str, worker: WorkerConfig) -> JudgeText:
+        """Raises ConfigError where the model has no tokenizer, or not the template that is asked for."""
+        tokenizer = tokenizer_of(worker.model_args, tokenizer_key(role, worker.model_args))
+        return JudgeText(
+            tokenizer, PromptTemplate.load(worker.data_args.template, tokenizer, f"{role}.data_args.template")
+        )
+
+    def render(self, text: str) -> str:
+        """One message of a user as a prompt. Special tokens in it lose their meaning: a policy that writes the end of
+        its turn must not go on as somebody else."""
+        message = {"role": "user", "content": self._plain(text)}
+        return self.template.render(Example(Row("the judge's prompt", 0, {}), "", (message,), is_text=True))
+
+    def encode(self, prompt: str) -> np.ndarray:
+        ids = self.tokenizer(prompt, add_special_tokens=self.template.adds_special_tokens, verbose=False)
+        return np.array(ids["input_ids"], np.int32)
+
+    def decode(self, prompt: str, generation: Generation, sampling: SamplingParams) -> str:
+        """What the judge says, with the thinking that its prompt opened."""
+        return opened(prompt, answer_texts(decoder(self.tokenizer), [generation], sampling)[0])
+
+    def _plain(self, text: str) -> str:
+        """Example: "<|im_end|>" becomes "< |im_end|>"."""
+        special = sorted((t.content for t in self.tokenizer.added_tokens_decoder.values() if t.special), key=len)
+        pattern = "|".join(re.escape(token) for token in reversed(special) if len(token) > 1)
+        return re.sub(pattern, lambda match: f"{match[0][0]} {match[0][1:]}", text) if pattern else text
+
+
+class EngineModel:
+    """Asks the engines of a judge. A prompt that leaves no room for a verdict fails its answer; nothing is cut off."""
+
+    def __init__(self, name: str, generate: Generate, text: JudgeText, keys: GeneratingArgs, seed: int):
+        self._name, self._generate, self._text, self._seed = name, generate, text, seed
+        self._sampling = sampling_params(keys, keys.max_new_tokens or ANSWER_TOKENS)
+        self._numbers = itertools.count()
+
+    async def reply(self, text: str, max_retries: int) -> Reply:
+        asked = await asyncio.to_thread(self._text.render, text)
+        prompt = await asyncio.to_thread(self._text.encode, asked)
+        request = GenerationRequest(
+            f"{self._name}-{next(self._numbers)}",
+            prompt,
+            replace(self._sampling, seed=_seed(self._seed, prompt, max_retries)),
+        )
+        try:
+            (answer,) = await self._generate(request)
+        except StrategyError as error:  # the engine refuses this request, and no other one
+            raise RewardError(f"the judge cannot be asked: {error}") from None
+        return Reply(
+            await asyncio.to_thread(self._text.decode, asked, answer, self._sampling),
+            len(prompt),
+            len(answer.token_ids),
+            answer.finish_reason == "length",
+        )
+
+
+def _seed(seed: int, prompt: np.ndarray, attempt: int) -> int:
+    """The same for the same question, in whatever order questions come: a resumed run gets the same verdicts."""
+    message = seed.to_bytes(8, "little", signed=True) + attempt.to_bytes(8, "little") + prompt.tobytes()
+    return int.from_bytes(hashlib.blake2b(message, digest_size=6).digest(), "little")

@@ -1,0 +1,63 @@
+"""Rewards that compare texts: `exact_match` and `regex`."""
+
+from __future__ import annotations
+
+import re
+
+from roll.rewards.base import RewardInput, RewardResult, has_form, requires
+
+
+@requires("ground_truth")
+class ExactMatch:
+    r"""1 if the answer is the ground truth, 0 if not.
+
+    The answer is the last match of `pattern` behind the thinking: its group if it has one (it may have one at most),
+    the whole match otherwise. A pattern that names the marks of thinking may begin before. Without a pattern it is all
+    that follows the thinking. No match, and thinking that never ends, score 0.
+
+    Example: pattern `<answer>(.*?)</answer>` and ground truth "1234": "<answer> 1234</answer>" scores 1.
+    """
+
+    def __init__(self, pattern: str | None = None, strip: bool = True, ignore_case: bool = False):
+        self._pattern = None if pattern is None else re.compile(pattern, re.DOTALL)
+        if self._pattern is not None and self._pattern.groups > 1:
+            raise ValueError(
+                f"pattern {pattern!r} has {self._pattern.groups} groups, it may have one: the answer. "
+                "Write the others as (?:...)"
+            )
+        self._strip = strip
+        self._ignore_case = ignore_case
+
+    def __call__(self, sample: RewardInput) -> RewardResult:
+        if sample.ground_truth is None:
+            raise ValueError("the row has no ground_truth")
+        answer = self._found(sample)
+        correct = answer is not None and self._normal(answer) == self._normal(str(sample.ground_truth))
+        return RewardResult(float(correct), {"answer_found": float(answer is not None)}, {"answer": answer})
+
+    def _found(self, sample: RewardInput) -> str | None:
+        text, answer = sample.response_text, sample.answer
+        if self._pattern is None:
+            return answer if answer or not text else None
+        whole = [match for match in self._pattern.finditer(text) if match.end() > len(text) - len(answer)]
+        matches = list(self._pattern.finditer(answer)) or (whole if answer else [])
+        return matches[-1][self._pattern.groups] if matches else None
+
+    def _normal(self, text: str) -> str:
+        text = text.strip() if self._strip else text
+        return text.casefold() if self._ignore_case else text
+
+
+@requires()
+class Regex:
+    """`score` if the whole response, thinking and its marks included, matches `pattern` (with `.` matching line ends
+    too), `otherwise` if not."""
+
+    def __init__(self, pattern: str, score: float = 1.0, otherwise: float = 0.0):
+        self._pattern = re.compile(pattern, re.DOTALL)
+        self._score = float(score)
+        self._otherwise = float(otherwise)
+
+    def __call__(self, sample: RewardInput) -> float:
+        fits = has_form(self._pattern.fullmatch, self._pattern.pattern, sample.response_text)
+        return self._score if fits else self._otherwise

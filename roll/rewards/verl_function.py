@@ -1,0 +1,96 @@
+"""verl's own form of a reward function, as a reward of here."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import numbers
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from roll.rewards.base import RewardInput, RewardResult
+from roll.utils.imports import resolve
+
+
+class VerlFunction:
+    """Calls `name` of a file, or of a module `package.module`, as verl does: `compute_score(data_source, solution_str,
+    ground_truth, extra_info, **kwargs)`. It returns a number, or a mapping with `score`, whose other numbers are
+    metrics. A function that has no such parameter is not given it.
+
+    `data_source_key`: the column with the name of the data. Answers are given as `response_text`, without special
+    tokens. Raises ImportError or FileNotFoundError for what is not there.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        name: str = "compute_score",
+        kwargs: Mapping[str, Any] | None = None,
+        data_source_key: str = "data_source",
+    ):
+        self._score = _found(path, name)
+        self._kwargs = dict(kwargs or {})
+        self._key = data_source_key
+        self._takes = _parameters(self._score)
+
+    def __call__(self, sample: RewardInput) -> RewardResult:
+        given = {
+            "data_source": sample.payload.get(self._key, sample.domain),
+            "solution_str": sample.response_text,
+            "ground_truth": sample.ground_truth,
+            "extra_info": sample.payload.get("extra_info"),
+        }
+        named = {key: value for key, value in given.items() if self._takes is None or key in self._takes}
+        found = self._score(**named, **self._kwargs)
+        if not isinstance(found, Mapping):
+            return RewardResult(_number(found))
+        if "score" not in found:
+            raise TypeError(f"the function gave a mapping without score: {sorted(map(str, found))}")
+        others = {str(key): value for key, value in found.items() if key != "score"}
+        told = {key: float(value) for key, value in others.items() if isinstance(value, numbers.Real)}
+        return RewardResult(_number(found["score"]), told, {k: v for k, v in others.items() if k not in told})
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, numbers.Real):
+        raise TypeError(f"the function gave a {type(value).__name__}, which is no number")
+    return float(value)
+
+
+def _found(path: str, name: str) -> Callable[..., Any]:
+    if path.endswith(".py"):
+        found = getattr(_module(Path(path).expanduser()), name, None)
+    else:
+        found = resolve(f"{path}:{name}")
+    if not callable(found):
+        raise ImportError(f"{path} has no function {name}")
+    return found
+
+
+def _module(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path} with a reward function")
+    name = f"roll_reward_{hashlib.blake2b(str(path.resolve()).encode(), digest_size=6).hexdigest()}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
+
+
+def _parameters(function: Callable[..., Any]) -> frozenset[str] | None:
+    """Names that it can be called by; None where it takes any."""
+    parameters = inspect.signature(function).parameters
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+        return None
+    return frozenset(parameters)

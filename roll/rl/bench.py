@@ -1,0 +1,54 @@
+"""`mode: bench`: a model, or the policy of a checkpoint, measured on the validation of a run and nothing more."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+from roll.configs.problems import Problem
+from roll.configs.sections.algorithm import AlgorithmConfig
+from roll.errors import ConfigError
+from roll.run.saving.checkpoint import HF_MODEL, Checkpoint, CheckpointStore
+
+logger = logging.getLogger(__name__)
+C = TypeVar("C", bound=AlgorithmConfig)
+
+
+def bench_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    if config.mode == "bench" and config.missing_validation:
+        at = config.missing_validation
+        yield Problem(f"mode: bench has nothing to measure: {at} is missing. Add it.", ("mode", at))
+
+
+def checkpoint_to_measure(store: CheckpointStore, resume_from_checkpoint: bool | str) -> Checkpoint | None:
+    """None: the model that the YAML names. The store is that of another run, which may be under way: nothing is
+    removed from it. Raises ConfigError where there is no such checkpoint."""
+    if not resume_from_checkpoint:
+        return None
+    found = store.resolve(resume_from_checkpoint, cleans=False)
+    if found is None:
+        raise ConfigError(
+            f"resume_from_checkpoint: there is no checkpoint in {store.directory} to measure. Name one, or set it to "
+            "false for the model of actor_infer."
+        )
+    return found
+
+
+def of_checkpoint(config: C, checkpoint: Checkpoint) -> C:
+    """The settings of a run whose engines start with the policy of a checkpoint. Raises ConfigError for one without
+    its hf_model."""
+    model = checkpoint.path / HF_MODEL
+    if not (model / "config.json").is_file():
+        raise ConfigError(f"resume_from_checkpoint: {checkpoint.path} holds no {HF_MODEL} to measure.")
+    engines = config.actor_infer
+    tokenizer = engines.model_args.tokenizer_path or engines.model_args.model_name_or_path
+    args = {"model_name_or_path": str(model), "tokenizer_path": tokenizer}
+    changed = engines.model_copy(update={"model_args": engines.model_args.model_copy(update=args)})
+    return config.model_copy(update={"actor_infer": changed})
+
+
+def told(metrics: Mapping[str, float]) -> Iterator[str]:
+    """The figures as lines."""
+    width = max(map(len, metrics), default=0)
+    yield from (f"{name:<{width}}  {value:.4f}" for name, value in metrics.items())

@@ -1,0 +1,191 @@
+"""The trainer's side of a buffer: which groups a step trains on, each once, none lost, none too old.
+
+A group is read when a step takes it, and released when a checkpoint holds what was learnt from it. In between, its
+number is in the reader's state, which is in the checkpoint. So a trainer that is killed at any moment and goes on from
+its last checkpoint trains on the same groups again, and on no others.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from roll.configs.sections.experience import ExperienceConfig
+from roll.distributed.scheduler.rollout_core import StepGroups
+from roll.errors import ConfigError, StorageError
+from roll.rl.experience.buffer import Buffer, Entry
+from roll.rl.experience.reuse import Reuse, Use
+from roll.run.interrupts import StepGivenUp
+from roll.types.rollout import TrajectoryGroup
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class Reading:
+    """`num_groups` are trained on in a step; no token of them is more than `max_staleness` steps older than the weights
+    that learn."""
+
+    keys: ExperienceConfig
+    num_groups: int
+    max_staleness: int
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The groups of a step, and how many of them came late (of an earlier step of the explorer) or were trained on
+    before; how many were too old, and are never trained on; and how many the step lacks."""
+
+    groups: StepGroups
+    late: int = 0
+    reused: int = 0
+    stale: int = 0
+    missing: int = 0
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            "rollout/late_groups": float(self.late),
+            "rollout/reused_groups": float(self.reused),
+            "rollout/stale_groups": float(self.stale),
+            "rollout/missing_groups": float(self.missing),
+        }
+
+
+class ExperienceReader:
+    """`take` for each step in turn, `state` into each checkpoint, `saved` once it is whole."""
+
+    def __init__(
+        self,
+        buffer: Buffer,
+        reading: Reading,
+        reuse: Reuse | None = None,
+        is_stopped: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
+    ):
+        self._buffer, self._reading, self._reuse = buffer, reading, reuse
+        self._is_stopped, self._clock, self._wait = is_stopped, clock, wait
+        self._uses: dict[int, Use] = {}  # of groups that were taken and not released
+
+    def state(self) -> dict[str, Any]:
+        """State as JSON values: [number, step of the explorer, oldest version, times, step] of each group that was
+        taken and not released."""
+        return {
+            "taken": [
+                [use.entry.number, use.entry.step, use.entry.oldest_version, use.times, use.step]
+                for _, use in sorted(self._uses.items())
+            ]
+        }
+
+    def restore(self, state: Mapping[str, Any], steps_done: int) -> None:
+        """Goes on where so many steps were done. Raises ConfigError where groups that are to be trained on are gone."""
+        now = self._clock()
+        uses = {
+            number: Use(Entry(label, number, oldest_version=version), times, step, now)
+            for number, label, version, times, step in state.get("taken", ())
+        }
+        gone = self._buffer.rewind(steps_done, {n for n, use in uses.items() if self._may_come_back(use, steps_done)})
+        if gone:
+            raise ConfigError(
+                f"experience: {len(gone)} groups that steps after {steps_done} have trained on, or may train on, are "
+                f"gone from the buffer, such as {gone[0]}: a later checkpoint was saved. Resume from that "
+                "(resume_from_checkpoint: true), or start over with another experience.dir."
+            )
+        self._uses = uses
+
+    def saved(self, steps_done: int) -> None:
+        """The checkpoint of so many steps is whole: what no later step can train on is released."""
+        over = {number: use.step for number, use in self._uses.items() if not self._may_come_back(use, steps_done)}
+        self._buffer.release(over)
+        self._uses = {number: use for number, use in self._uses.items() if number not in over}
+
+    def take(self, step: int) -> Taken:
+        """The groups of a step. Waits for them; raises StepGivenUp when the run is to end meanwhile, and StorageError
+        where on_timeout is fail."""
+        keys = self._reading.keys
+        began = told = self._clock()
+        while True:
+            is_whole = self._buffer.is_finished(step)  # before the entries: what was written before it is seen
+            now = self._clock()
+            is_late = 0 < keys.read_timeout_s <= now - told
+            found = self._found(step, now)
+            if is_whole or found.is_enough or (is_late and keys.on_timeout == "partial" and found.chosen):
+                return self._take(step, found)
+            if self._is_stopped():
+                raise StepGivenUp
+            if is_late:
+                self._be_late(step, len(found.chosen), now - began)
+                told = now
+            self._wait(_POLL_S)
+
+    def _be_late(self, step: int, num_there: int, seconds: float) -> None:
+        there = f"{num_there} of {self._reading.num_groups} groups are there"
+        if self._reading.keys.on_timeout == "fail":
+            raise StorageError(
+                f"step {step + 1}: {there} after {seconds:.0f} s (experience.read_timeout_s, on_timeout: fail). Is the "
+                "explorer (mode: explore) running, with the same experience.dir?"
+            )
+        logger.warning("step %d waits for the explorer: %s after %.0f s", step + 1, there, seconds)
+
+    def _found(self, step: int, now: float) -> _Found:
+        """What there is for a step now."""
+        there = [e for e in self._buffer.entries() if e.number not in self._uses and e.step <= step]
+        stale = [entry for entry in there if self._is_stale(entry, step)]
+        young = [entry for entry in there if not self._is_stale(entry, step)]
+        fresh = [entry for entry in young if entry.is_kept]
+        dropped = [entry for entry in young if not entry.is_kept]
+        wanted = self._reading.num_groups
+        is_late = any(entry.step < step for entry in fresh)
+        if self._reuse is None:
+            return _Found(fresh[:wanted], dropped, stale, is_late and len(fresh) >= wanted)
+        again = [
+            (use.entry, use.times)
+            for use in self._uses.values()
+            if use.times and self._may_come_back(use, step) and self._reuse.is_rested(use, now)
+        ]
+        ranked = self._reuse.in_order([*((entry, 0) for entry in fresh), *again], step)
+        return _Found(ranked[:wanted], dropped, stale, len(ranked) >= wanted)
+
+    def _take(self, step: int, found: _Found) -> Taken:
+        chosen = sorted(found.chosen)
+        experiences = self._buffer.read([*chosen, *found.dropped])
+        groups: list[TrajectoryGroup] = [experience.group for experience in experiences]
+        late = sum(entry.step < step and entry.number not in self._uses for entry in chosen)
+        reused = sum(entry.number in self._uses for entry in chosen)
+        now = self._clock()
+        for entry in chosen:
+            use = self._uses.get(entry.number, Use(entry, 0, step, now))
+            self._uses[entry.number] = replace(use, times=use.times + 1, step=step, ended=now)
+        self._uses |= {entry.number: Use(entry, 0, step, now) for entry in (*found.dropped, *found.stale)}
+        if found.stale:
+            logger.warning(
+                "step %d: %d groups are more than %d steps old (max_staleness) and are not trained on",
+                step + 1,
+                len(found.stale),
+                self._reading.max_staleness,
+            )
+        missing = max(0, self._reading.num_groups - len(chosen) - len(found.dropped))
+        return Taken(StepGroups(groups[: len(chosen)], groups[len(chosen) :]), late, reused, len(found.stale), missing)
+
+    def _may_come_back(self, use: Use, step: int) -> bool:
+        """True if that step, or one after it, may train on a group again."""
+        comes_back = self._reuse is not None and use.times > 0 and self._reuse.comes_back(use)
+        return comes_back and not self._is_stale(use.entry, step)
+
+    def _is_stale(self, entry: Entry, step: int) -> bool:
+        return 0 <= entry.oldest_version < step - self._reading.max_staleness
+
+
+@dataclass(frozen=True)
+class _Found:
+    """`is_enough`: nobody needs to wait for more."""
+
+    chosen: list[Entry]
+    dropped: list[Entry]
+    stale: list[Entry]
+    is_enough: bool

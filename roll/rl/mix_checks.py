@@ -1,0 +1,96 @@
+"""What is wrong with `mix`: its shares, its keys, and the files of its rows."""
+
+from collections.abc import Iterator
+
+from roll.configs.limits import MOST_SAMPLES
+from roll.configs.plan.batch_plan import role_train_plan
+from roll.configs.presets.table import PRESETS
+from roll.configs.problems import Problem
+from roll.configs.sections.algorithm import AlgorithmConfig
+from roll.datasets.templates import template_name_problem
+from roll.pipeline.rows.row_checks import unread_keys
+from roll.run.operators.checks import missing_packages, operator_problems, own_function_problems
+from roll.run.start.data_files import data_args_problems, has_files, missing_rows
+
+_NOT_READ = ("prompt", "tag", "ground_truth", "tools", "domain_interleave_probs")
+
+
+def mix_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    """Everything that cannot work, whatever the machine."""
+    if not config.learns:
+        return
+    mix = config.mix
+    if not mix.rows and config.algorithm and any(key.startswith("mix.") for key in PRESETS[config.algorithm].settings):
+        yield Problem(
+            f"mix.rows is missing: algorithm: {config.algorithm} learns from an expert's rows. Add under mix.rows, "
+            "by a name of your own, a share and data_args.file_name.",
+            ("mix.rows", "algorithm"),
+        )
+    shares = [f"mix.rows.{name}.share" for name in mix.drawn]
+    total = sum(rows.share for rows in mix.drawn.values())
+    if total >= 1:
+        told = " + ".join(f"{rows.share:g}" for rows in mix.drawn.values())
+        text = f"mix.rows: shares of {told} = {total:g} leave no room for the policy's samples. Lower them."
+        yield Problem(text, tuple(shares))
+    elif mix.drawn:
+        samples = role_train_plan(config, "actor_train", config.actor_train).samples_per_update
+        if (count := sum(mix.rows_per_update(samples).values())) > MOST_SAMPLES:
+            text = f"mix.rows: an update would have {count} of these rows; at most {MOST_SAMPLES} are possible."
+            yield Problem(f"{text} Lower their shares.", tuple(shares))
+    yield from data_args_problems(mix.data_args)
+    for at, args in mix.data_args.items():
+        yield from operator_problems({at: args}, at)
+        if (
+            config.shared_template is None
+            and (wrong := template_name_problem(args.template, f"{at}.template")) is not None
+        ):
+            yield Problem(f"{wrong}.", (f"{at}.template",))
+
+
+def mix_warnings(config: AlgorithmConfig) -> Iterator[str]:
+    """Keys without effect."""
+    mix = config.mix
+    if not mix.rows:
+        given = [f"mix.{key}" for key in type(mix).model_fields if mix.is_changed(key)]
+        if given and not config.algorithm:
+            yield f"{' and '.join(given)} {'does' if len(given) == 1 else 'do'} nothing: mix.rows names no rows."
+        return
+    for name in mix.rows.keys() - mix.drawn.keys():
+        why = "its share is 0" if not mix.rows[name].share else "mix.weight is 0"
+        yield f"mix.rows.{name} is not read: {why}."
+    if mix.is_changed("final_weight") and not mix.decay_steps:
+        yield "mix.final_weight does nothing: without mix.decay_steps the weight stays."
+    yield from unread_keys(mix.data_args, _NOT_READ, "prompt_key, response_key and data_args.messages")
+
+
+def missing_mix_files(config: AlgorithmConfig) -> Iterator[Problem]:
+    """Data files and templates that are not on this machine."""
+    if config.learns:
+        yield from missing_rows(config.mix.data_args, config.shared_template)
+        yield from missing_packages(config.mix.data_args)
+
+
+def mix_row_problems(config: AlgorithmConfig) -> Iterator[str]:
+    """What the front of the files says."""
+    yield from _row_problems(config, reach=True)
+
+
+def local_mix_rows(config: AlgorithmConfig) -> Iterator[str]:
+    """The same of files of this machine alone."""
+    yield from _row_problems(config, reach=False)
+
+
+def _row_problems(config: AlgorithmConfig, reach: bool) -> Iterator[str]:
+    drawn = {f"mix.rows.{name}.data_args": rows for name, rows in config.mix.drawn.items()} if config.learns else {}
+    if not reach and not has_files({at: rows.data_args for at, rows in drawn.items()}):
+        return
+    from roll.datasets.conversations import look_at_rows  # torch: only where there is something to read
+    from roll.rl.mix_columns import columns_of
+
+    for at, rows in drawn.items():
+        yield from look_at_rows(rows.data_args, at, columns_of(rows), reach)
+
+
+def mix_operator_problems(config: AlgorithmConfig) -> Iterator[str]:
+    """Operators of the user's own that cannot be imported."""
+    yield from own_function_problems(config.mix.data_args)

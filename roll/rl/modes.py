@@ -1,0 +1,169 @@
+"""What a process of reinforcement learning does of its run (`mode`): all of it, or a part. It samples for a trainer
+elsewhere (explore), trains on what is sampled elsewhere (train), or measures what a run has saved (bench)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from roll.configs.plan.batch_plan import BatchPlan
+from roll.configs.sections.algorithm import AlgorithmConfig
+from roll.configs.sections.run import RunConfig
+from roll.distributed.scheduler.rollout_core import StepGroups
+from roll.rl.bench import checkpoint_to_measure, of_checkpoint, told
+from roll.rl.exchange import make_buffer, make_reader
+from roll.rl.experience.buffer import Buffer
+from roll.rl.experience.explorer import EarlyRollouter, Explorer, Progress
+from roll.rl.experience.read_groups import ReadGroups
+from roll.rl.parts import GroupSource
+from roll.rl.pipeline_publishing import Publisher
+from roll.rl.publishing import FolderPublisher, FolderReader
+from roll.rl.seat import Seat
+from roll.run.loop import RunMode, measures_after
+from roll.run.saving.checkpoint import Checkpoint, CheckpointStore
+from roll.run.tracking.local import METRICS_FILE, MetricHistory
+from roll.types.rollout import Rollouter
+
+logger = logging.getLogger(__name__)
+
+
+class RLMode(RunMode):
+    """A process that samples, trains and measures (`mode: both`). Others override what they do in another way."""
+
+    hands_over: ClassVar[bool] = False
+    """True if another process trains on what this one samples."""
+
+    def __init__(self, config: AlgorithmConfig, is_stopped: Callable[[], bool]):
+        """`is_stopped`: True once the run is to end, so that nothing is waited for any more."""
+        self.config, self.is_stopped = config, is_stopped
+        self._seat: Seat | None = None  # at the buffer
+        self._buffer: Buffer | None = None
+
+    @property
+    def buffer(self) -> Buffer:
+        """The buffer between the processes of a run in parts, once it is open."""
+        assert self._buffer is not None
+        return self._buffer
+
+    def open(self) -> None:
+        """Opens the buffer of a run in parts. Raises StorageError where that fails, or another process does the same
+        part."""
+        if self.config.is_in_parts:
+            self._seat = Seat(Path(self.config.experience_dir), self.config.mode)
+            self._buffer = make_buffer(self.config)
+
+    def close(self) -> None:
+        if self._buffer is not None:
+            self._buffer.close()
+        if self._seat is not None:
+            self._seat.leave()
+
+    def prepare(self, config: AlgorithmConfig, plan: BatchPlan, checkpoint: Checkpoint | None) -> AlgorithmConfig:
+        """The settings that the process goes on with, once data and length of the run are known."""
+        return config
+
+    def publisher(self, config: AlgorithmConfig) -> Publisher:
+        """Brings trained weights to the engines, or to the other process."""
+        return Publisher(config.actor_train.model_update_frequency, config.runs_ahead)
+
+    def source(self, filters: bool) -> GroupSource | None:
+        """Groups of another process; None where this one samples. `filters`: some of them are dropped."""
+        return None
+
+    def rollouter(self, rollouter: Rollouter, is_settled: bool) -> Rollouter:
+        """What makes a group. `is_settled`: nothing is decided about one that is there."""
+        return rollouter
+
+    def begin(self, steps_done: int, source: GroupSource | None, history: MetricHistory) -> None:
+        """Brings groups and metrics to where the steps begin, if no checkpoint does."""
+
+    def hand_over(self, step: int, groups: StepGroups) -> None:
+        """Gives the groups of a step to the process that trains."""
+        raise NotImplementedError
+
+
+class ExploreMode(RLMode):
+    """Samples for a trainer elsewhere. What it goes on from is in the buffer; it has no checkpoints."""
+
+    hands_over = True
+    saves = False
+
+    def __init__(self, config: AlgorithmConfig, is_stopped: Callable[[], bool]):
+        super().__init__(config, is_stopped)
+        self._explorer: Explorer | None = None
+
+    @property
+    def explorer(self) -> Explorer:
+        """The writer of the buffer, once it is prepared."""
+        assert self._explorer is not None
+        return self._explorer
+
+    def prepare(self, config: AlgorithmConfig, plan: BatchPlan, checkpoint: Checkpoint | None) -> AlgorithmConfig:
+        self._explorer = Explorer(self.buffer, plan.num_groups, plan.bounds.is_in_order)
+        return config
+
+    def find_checkpoint(self, store: CheckpointStore, resume_from: bool | str) -> Checkpoint | None:
+        return None
+
+    def steps_done(self, checkpoint: Checkpoint | None) -> int:
+        return Progress.of(self.buffer).steps_done
+
+    def publisher(self, config: AlgorithmConfig) -> Publisher:
+        return FolderReader(config, self.is_stopped)
+
+    def rollouter(self, rollouter: Rollouter, is_settled: bool) -> Rollouter:
+        return EarlyRollouter(rollouter, self.explorer) if is_settled else rollouter
+
+    def begin(self, steps_done: int, source: GroupSource | None, history: MetricHistory) -> None:
+        assert source is not None
+        progress = Progress.of(self.buffer)
+        if progress.steps_done:
+            logger.info("going on after %d steps that are in the buffer", progress.steps_done)
+            history.load(Path(self.config.logging_dir) / METRICS_FILE, last=steps_done)
+        source.restore(Path(self.config.output_dir), progress.groups(), steps_done)
+
+    def measures_first(self, config: RunConfig, steps_done: int, history: MetricHistory) -> bool:
+        """An explorer that was killed between the groups of a step and its row makes up for that step's evaluation."""
+        if steps_done == 0:
+            return super().measures_first(config, steps_done, history)
+        return measures_after(config, steps_done) and steps_done not in dict(history.rows)
+
+    def hand_over(self, step: int, groups: StepGroups) -> None:
+        self.explorer.hand_over(step, groups)
+
+
+class TrainMode(RLMode):
+    """Trains on the groups of an explorer elsewhere, and writes weights for it."""
+
+    def publisher(self, config: AlgorithmConfig) -> Publisher:
+        return FolderPublisher(config)
+
+    def source(self, filters: bool) -> GroupSource:
+        return ReadGroups(make_reader(self.config, self.buffer, self.is_stopped), filters)
+
+    def begin(self, steps_done: int, source: GroupSource | None, history: MetricHistory) -> None:
+        assert source is not None
+        source.restore(Path(self.config.output_dir), None, steps_done)
+
+
+class BenchMode(RLMode):
+    """Measures a model, or the policy of a checkpoint, and ends."""
+
+    takes_steps = False
+    saves = False
+
+    def find_checkpoint(self, store: CheckpointStore, resume_from: bool | str) -> Checkpoint | None:
+        return checkpoint_to_measure(store, resume_from)
+
+    def prepare(self, config: AlgorithmConfig, plan: BatchPlan, checkpoint: Checkpoint | None) -> AlgorithmConfig:
+        return config if checkpoint is None else of_checkpoint(config, checkpoint)
+
+    def show(self, metrics: Mapping[str, float]) -> None:
+        for line in told(metrics):
+            logger.info("%s", line)
+
+
+MODES: Mapping[str, type[RLMode]] = {"both": RLMode, "explore": ExploreMode, "train": TrainMode, "bench": BenchMode}
+"""By the value of `mode`."""

@@ -1,0 +1,430 @@
+"""The reinforcement-learning step: rollout -> reward -> score -> credit -> train -> publish. Written once, for every
+pipeline.
+
+What travels, where each part runs (the driver's thread is this module's own), and what a method hands on:
+
+    driver's thread            driver's event loop          engines, env workers, reward pools
+    ------------------------------------------------------------------------------------------
+    collect(step) ---------->  RolloutScheduler
+                                 TaskSource -> Task
+                                 Rollouter: one group  ---> GenerationRequest -> Generation
+                                                            rewards or environments
+       StepGroups  <---------    TrajectoryGroup      <---  Trajectory; of many tokens only what is known of them:
+                                                            rows and texts stay in the object store
+          |
+    reward  --- groups whose rewards are given late ------> a reward model, a judge
+       StepGroups  <-------------------------------------- (most runs have neither)
+          |
+    gather                     RowMeta of each row; flat rows without padding (SampleBatch) are cut here from
+                               tokens that came along, put together by the ranks from those in the object store
+       StepSamples             per role that learns a SampleSet: RowMeta here, Shards in the object store
+          |
+          |                                                 train, reference and critic workers
+    ------------------------------------------------------------------------------------------
+    score  --- SampleSet ---------------------------------> log-probs and values per token
+       ScoreSet  <----------------------------------------  handles: the arrays stay in the object store
+          |
+    assign_credit              RowMeta -> one value and one weight per row (the group part)
+       TrainJob
+          |
+    train  --- SampleSet, TrainJob -----------------------> credit per token, then for each update
+                                                            TrainBatch -> MicroBatch -> loss -> gradient
+       metrics  <-----------------------------------------  sums over ranks
+          |
+    publish(version) --------> the next groups start         trainer -> WeightBuckets -> engines, not by the driver
+
+`Placement.hold` says around each part whose states it needs on their devices; what shares them makes room.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from roll.algorithms.loss import explained_variance
+from roll.configs.checks.rl import critic_warmup_problems
+from roll.configs.plan.batch_plan import BatchPlan
+from roll.configs.plan.derive import compares_vocabulary, needs_ref_log_probs
+from roll.configs.sections.algorithm import AlgorithmConfig
+from roll.distributed.executor.jobs import RowCredit
+from roll.distributed.executor.rl_clusters import RLClusters
+from roll.distributed.scheduler.event_loop import EventLoopThread
+from roll.distributed.scheduler.numbered_tasks import TaskSource
+from roll.distributed.scheduler.rollout_core import Keep, StepGroups
+from roll.errors import AlgorithmError, ConfigError
+from roll.pipeline.rollouts.rollout_loop import OwnRollouter, load_loop
+from roll.rl import settings
+from roll.rl.alarms import GAP, CollapseAlarm, GapAlarm, LengthAlarm
+from roll.rl.engine_probe import EngineProbe
+from roll.rl.full_kl import FullKL
+from roll.rl.late_rewards import LateRewards
+from roll.rl.metrics import FewGroupsAlarm, filter_metrics, of_empty, of_kept
+from roll.rl.mix import Mix
+from roll.rl.modes import MODES, RLMode
+from roll.rl.parts import GroupSource, StepContext, StepPart, StepParts
+from roll.rl.pipeline_scoring import StepScores, teacher_scores, token_scores
+from roll.rl.records.once import Once
+from roll.rl.records.step_records import StepRecords
+from roll.rl.rollout_metrics import rollout_metrics
+from roll.rl.rollout_report import ReportedRollouter, RolloutReport
+from roll.rl.rollouters import RecordedRollouter, RolloutDump
+from roll.rl.scoring import StepSamples, gathered
+from roll.rl.shaping.chain import Shaping
+from roll.rl.step_credit import StepCredit
+from roll.rl.validation import Validation
+from roll.run.display.display_view import Column, Curve, View
+from roll.run.loop import Run
+from roll.run.policy_tokenizer import check_teacher, policy_tokenizer
+from roll.run.saving.checkpoint import HF_MODEL, Checkpoint
+from roll.run.saving.optimizer_from import check_taken, take_over
+from roll.run.saving.rehearsal import rehearse_saving
+from roll.run.saving.resume import RLState, check_resume, data_place, state_of_roles
+from roll.types.metrics import prefixed
+from roll.types.rollout import Rollouter, TrajectoryGroup
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
+
+
+VIEW = View(
+    columns=(
+        Column("reward", "rollout/reward_mean", ".3f"),
+        Column("val", "val/reward_mean", ".3f"),
+        Column("length", "rollout/response_length_mean", ".1f"),
+        Column("entropy", "actor/entropy_mean", ".3f"),
+        Column("clip", "actor/clip_fraction", ".3f"),
+        Column("grad", "actor/grad_norm", ".3g"),
+        Column("lr", "actor/learning_rate", ".1e"),
+    ),
+    training=Curve("reward", "rollout/reward_mean", "mean reward"),
+    validation=Curve("validation", "val/reward_mean", "validation", parts=("val/reward_mean/", "val/pass_at_")),
+)
+
+
+class RLPipeline(Run):
+    """Holds the clusters and runs the step. A pipeline builds the scheduler around its Rollouter, which says how one
+    group of trajectories is made and rewarded, and says how to evaluate."""
+
+    view = VIEW
+    config: AlgorithmConfig
+    mode: RLMode
+
+    def __init__(self, config: AlgorithmConfig, plan: BatchPlan):
+        super().__init__(config, MODES[config.mode](config, lambda: self.interrupts.requested))
+        self.plan = plan
+        self.publisher = self.mode.publisher(config)
+        self.scheduler: GroupSource | None = None  # there once it is built
+        self.loop = EventLoopThread("rollouts")
+        self.clusters: RLClusters | None = None
+        self.temperature = config.actor_infer.generating_args.temperature or 1.0
+        self.tasks: TaskSource | None = None  # of a process that samples what is trained on
+        self.rollout_loop: Callable[[Rollouter], Rollouter] | None = None  # the user's own
+        self.credit = self.make_credit()
+        self.records = StepRecords(config, plan, lambda *told: self.trackers.samples(*told))
+        self.few_groups_alarm = FewGroupsAlarm()
+        self.validation: Validation | None = None
+        self.changed_keys: frozenset[str] = frozenset()  # settings that are not the checkpoint's
+        self.recorded: RecordedRollouter | None = None  # what is trained on instead of new rollouts
+        self.late_rewards = LateRewards()
+        self.parts = StepParts(self.make_parts())
+
+    def make_credit(self) -> StepCredit:
+        """What the rows of a step earn."""
+        return StepCredit(self.config, self.plan)
+
+    def make_parts(self) -> list[StepPart]:
+        """The parts of this run's steps, in the order in which they are called and saved."""
+        config, plan = self.config, self.plan
+        is_mocked = config.rollout_mock.replays
+        gap = GapAlarm(config.log_prob_diff_warning, plan.keeps_kv, config.runs_ahead, not is_mocked)
+        parts: list[StepPart] = [] if is_mocked else [self.late_rewards]
+        if config.rollout_mock.dumps:
+            parts.append(RolloutDump(Path(config.rollout_mock.dump_dir)))
+        parts += [Shaping(config.experience_operators if config.learns else ()), self.records]
+        if config.runs_ahead and not config.is_in_parts:  # perhaps no token that is trained on is of the newest weights
+            sampling = settings.sampling_params(config.actor_infer.generating_args, plan.response_length)
+            parts.append(EngineProbe(sampling, config.seed, gap))
+        if config.learns and compares_vocabulary(config):
+            parts.append(FullKL(self.temperature))
+        length = LengthAlarm(plan.bounds.unfinished == "drop")
+        collapse = CollapseAlarm(config.collapse_warning_steps, not config.is_pure_opd)
+        return [*parts, Mix(config, plan), length, gap, collapse]
+
+    @abstractmethod
+    def load_data(self) -> TaskSource:
+        """The tasks to train on, from the first one on; raises ConfigError for what is wrong with the data."""
+
+    def load_validation(self) -> None:
+        """What validation needs of files; raises ConfigError likewise."""
+
+    @abstractmethod
+    def keep(self) -> Keep | None:
+        """Which groups are worth training on; None: all."""
+
+    def prepare(self, checkpoint: Checkpoint | None) -> None:
+        """Data are read here although processes could start meanwhile: what is refused must cost no device a
+        minute."""
+        config, _ = self.config, self.tokenizer  # one that does not fit is refused, whatever else a run reads
+        if config.samples:
+            self.load_validation()
+        self.mode.open()
+        if config.explores:
+            self.rollout_loop = load_loop(config.user_defined_rollout_loop_cls)
+            self.recorded = RecordedRollouter(config) if config.rollout_mock.replays else None
+            self.tasks = self.load_data()
+        self.publisher = self.mode.publisher(self.config)  # the length of the run is known now
+        self.config = self.mode.prepare(self.config, self.plan, checkpoint)
+        if config.learns:
+            self._prepare_training(checkpoint)
+
+    def _prepare_training(self, checkpoint: Checkpoint | None) -> None:
+        for role in self.config.taught:
+            teacher, policy = self.config.teacher_roles[role].model_args, self.config.actor_train.model_args
+            check_teacher(role, teacher, policy, self.tokenizer)
+        if problems := [problem.text for problem in critic_warmup_problems(self.config)]:
+            raise ConfigError(*problems)
+        self.parts.prepare(self.config, self.plan)
+        if checkpoint is None:
+            check_taken(self.config, self.plan)
+        else:
+            state, self.changed_keys = check_resume(checkpoint, self.config, self.plan, RLState)
+            if self.tasks is not None:
+                data_place(self.tasks, state.data, checkpoint.path)
+            self.parts.resume(checkpoint.state.run, checkpoint.path)
+        rehearse_saving(self.config)
+
+    def for_training(self, rollouter: Rollouter) -> Rollouter:
+        """What makes the groups of the training, with the pipeline's own rollouter at hand: recorded ones, the user's
+        own loop, or that rollouter."""
+        if self.recorded is not None:
+            return self.recorded
+        if self.rollout_loop is not None:
+            rollouter = OwnRollouter(self.rollout_loop(rollouter), self.plan.group_size)
+        is_settled = self.plan.bounds.is_in_order and self.late_rewards.is_empty and self.keep() is None
+        rollouter = self.mode.rollouter(rollouter, is_settled)
+        if self.config.runner_state_report_interval:
+            report = RolloutReport(self.config.runner_state_report_interval, self.running.actor_infer.loads)
+            rollouter = ReportedRollouter(rollouter, report)
+        return rollouter
+
+    def begin(self, steps_done: int) -> None:
+        if self.config.learns:
+            take_over(self.config, self.running)
+        self.mode.begin(steps_done, self.scheduler, self.history)
+        if self.mode.hands_over:
+            self.publisher.send(self.running, steps_done)
+            self.group_source.published(steps_done)
+
+    def step(self, step: int) -> dict[str, float]:
+        at, clusters = self.context(step), self.running
+        with self.timer("rollout"), self.engines_held():
+            groups = self.collect(step)
+        groups, shaped = self.parts.after_rollout(at, groups)
+        if self.mode.hands_over:
+            return self.hand_over(at, groups)
+        with self.timer("gather"):
+            samples, trained = self.gather(groups, step)
+        report = Once(partial(self.report, groups, trained, step))
+        del groups, trained  # their tokens are in the shards now
+        with clusters.placement.kept_free(clusters.actor_train.everything):
+            metrics = {"actor/num_updates": 0.0}
+            if samples is not None:
+                scores = self.score(at, samples)
+                credit, metrics = self.assign_credit(samples, step)
+                metrics |= self.parts.before_training(at, scores.per_token)
+                metrics |= self.train(at, samples, scores, credit, report)
+            metrics = report() | metrics | shaped  # of equal names the last value counts
+            self.parts.before_publish(at, metrics)
+            self.account.ask()
+            metrics |= self.publish(step)
+        return metrics | self.parts.after_publish(self.context(step), metrics)
+
+    def hand_over(self, at: StepContext, groups: StepGroups) -> dict[str, float]:
+        """Ends a step that is trained on elsewhere. The weights that come out of it are waited for."""
+        with self.timer("hand_over"):
+            self.mode.hand_over(at.step, groups)
+        metrics = self.report(groups, groups.kept, at.step)
+        self.parts.before_publish(at, metrics)
+        self.account.ask()
+        return metrics | self.publish(at.step)
+
+    def publish(self, step: int) -> dict[str, float]:
+        """The weights go to the engines, where they are due. Returns metrics."""
+        is_last = step + 1 == self.config.max_steps
+        with self.timer("weight_sync"):
+            if is_last and self.mode.hands_over and self.config.eval_steps <= 0:  # nobody asks the engines any more
+                return {}
+            return self.publisher.publish(self.running, self.group_source, step + 1, is_last)
+
+    def context(self, step: int) -> StepContext:
+        """What the parts may use of a step at this moment."""
+        version = self.publisher.engine_version
+        return StepContext(
+            step, self.plan, self.running, self.group_source, self.timer, self.temperature, engine_version=version
+        )
+
+    def engines_held(self) -> AbstractContextManager[None]:
+        """The engines are on their devices meanwhile, in a process that has any."""
+        engines = [self.running.actor_infer.everything] if self.config.samples else []
+        return self.running.placement.hold(*engines)
+
+    def score(self, at: StepContext, samples: StepSamples) -> StepScores:
+        """What the models say of the rows before anything learns from them."""
+        clusters = self.running
+        with self.timer("score"):
+            ref_log_probs = needs_ref_log_probs(self.config)
+            scores = token_scores(clusters, self.plan, samples, self.temperature, self.timer, ref_log_probs)
+            scores |= teacher_scores(clusters, self.config.teacher_of, samples, self.temperature, self.timer)
+            routes = {"routes": scores.pop("routes")} if "routes" in scores else {}
+            more = self.parts.scores(at, samples, {*scores, *routes})
+        return StepScores(scores, more | routes)
+
+    def assign_credit(self, samples: StepSamples, step: int) -> tuple[RowCredit, dict[str, float]]:
+        """What the rows earned, and metrics of it."""
+        credit, metrics = self.credit.assign(samples, step)
+        return credit, prefixed("rollout", of_kept(metrics, samples.kept_share) if self.filters else metrics)
+
+    def train(
+        self, at: StepContext, samples: StepSamples, scores: StepScores, credit: RowCredit, report: Callable[[], object]
+    ) -> dict[str, float]:
+        """Critic and policy learn. `report` is called while the first ranks train."""
+        clusters, hold, metrics = self.running, self.running.placement.hold, dict[str, float]()
+        if clusters.critic is not None and samples.critic is not None:
+            job = self.credit.critic_job(samples, credit)
+            with self.timer("train_critic"), hold(clusters.critic.everything):
+                critic = clusters.critic.train(samples.critic, job, scores.per_token, report)
+            metrics |= prefixed("critic", critic | _explained(critic))
+        if clusters.critic is None or at.step >= self.config.critic_warmup:
+            made = self.parts.actor_job(at, self.credit.actor_job(samples, credit))
+            told = {**scores.per_token, **scores.policy}
+            with self.timer("train_actor"), hold(clusters.actor_train.everything):
+                learnt = clusters.actor_train.train(samples.policy, made.job, told, report, made.rows)
+            metrics |= self._actor_metrics(learnt, samples)
+            metrics |= {**made.metrics, "actor/num_updates": float(made.job.num_updates * made.job.epochs)}
+        return metrics
+
+    def collect(self, step: int) -> StepGroups:
+        """The groups of this step."""
+        return self.group_source.collect(step)
+
+    @property
+    def filters(self) -> bool:
+        """True if groups of a step may be dropped."""
+        return self.group_source.filters or self.parts.filters
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The policy's. Raises ConfigError where there is none that fits."""
+        return policy_tokenizer("actor_train", self.config.actor_train.model_args)
+
+    @property
+    def source(self) -> TaskSource:
+        """The tasks to train on, once they are loaded."""
+        assert self.tasks is not None
+        return self.tasks
+
+    @property
+    def group_source(self) -> GroupSource:
+        """Whatever gives the steps their groups, once it is built."""
+        assert self.scheduler is not None
+        return self.scheduler
+
+    @property
+    def running(self) -> RLClusters:
+        """The clusters, once they are built."""
+        assert self.clusters is not None
+        return self.clusters
+
+    def gather(self, groups: StepGroups, step: int) -> tuple[StepSamples | None, Sequence[TrajectoryGroup]]:
+        """The rows to train on, and the groups that they are of. None where the filter kept nothing and what it dropped
+        is not trained on (`on_empty`)."""
+        trained = groups
+        if self.filters:
+            try:
+                trained = of_empty(groups, self.config.on_empty, self.plan.num_groups, step)
+            except AlgorithmError:  # somebody will want to see them
+                self.records.write(step + 1, groups.dropped)
+                raise
+            self.few_groups_alarm.look(groups, self.plan.num_groups, step, self.config.on_empty)
+        if not trained.kept:
+            return None, ()
+        self.parts.before_gather(self.context(step), trained.kept)
+        seed = (self.config.seed, step)
+        return gathered(self.running, self.plan, trained, self.chosen_rows, seed), trained.kept
+
+    def chosen_rows(self, num_rows: int, multiple: int, random: np.random.Generator) -> np.ndarray:
+        """Ids of the rows to train on, in updates and ranks that make `multiple` parts; here all."""
+        return np.arange(num_rows)
+
+    def report(self, groups: StepGroups, trained: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
+        """Records a few of the step's groups, and gives the metrics of its rollouts. Nothing waits for it."""
+        self.records.write(step + 1, groups.kept or groups.dropped, sampled=groups.sampled)
+        return self._rollout_metrics(groups, trained, step)
+
+    def _rollout_metrics(self, groups: StepGroups, trained: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
+        metrics = rollout_metrics(groups, trained, step)
+        if self.filters:
+            metrics |= filter_metrics(groups, trained)
+        return metrics | self.group_source.metrics()
+
+    def _actor_metrics(self, metrics: dict[str, float], samples: StepSamples) -> dict[str, float]:
+        """Names what the policy's training says, and shows the KL to its controller."""
+        metrics |= self.credit.see_kl(metrics, len(samples.meta))
+        gap = {name: metrics.pop(name) for name in list(metrics) if name.startswith("train_infer_")}
+        named = {f"train_infer/{name.removeprefix('train_infer_')}": value for name, value in gap.items()}
+        if GAP not in named:  # nothing was of the weights that learn
+            named.pop("train_infer/log_prob_diff_max", None)
+        return prefixed("actor", metrics) | named
+
+    def save(self, directory: Path) -> dict[str, Any]:
+        clusters, hold = self.running, self.running.placement.hold
+        with hold(clusters.actor_train.everything):
+            clusters.actor_train.save_checkpoint(directory / "actor_train")
+            clusters.actor_train.save_hf_model(directory / HF_MODEL)
+        if clusters.critic is not None:
+            with hold(clusters.critic.everything):
+                clusters.critic.save_checkpoint(directory / "critic")
+        return {
+            **self.group_source.save(directory, ends=self.interrupts.requested),
+            **self.credit.state(),
+            **self.parts.state(),
+            **state_of_roles(self.config, self.plan),
+        }
+
+    def restore(self, directory: Path, state: Mapping[str, Any], steps_done: int) -> None:
+        if not self.config.learns:  # they are the engines' already
+            return
+        clusters, hold = self.running, self.running.placement.hold
+        with hold(clusters.actor_train.everything):
+            clusters.actor_train.load_checkpoint(directory / "actor_train")
+        if clusters.critic is not None:
+            with hold(clusters.critic.everything):
+                clusters.critic.load_checkpoint(directory / "critic")
+        self.credit.load(state, self.changed_keys)
+        source = self.group_source
+        self.account.brought(source.restore(directory, state.get(source.state_key), steps_done))
+        self.publisher.send(clusters, steps_done)
+        source.published(steps_done)
+
+    def close(self) -> None:
+        self.loop.close()
+        if self.clusters is not None:
+            self.clusters.close()
+        self.mode.close()
+
+    def checkpoint_saved(self, steps_done: int) -> None:
+        self.group_source.saved(steps_done)
+
+
+def _explained(metrics: Mapping[str, float]) -> dict[str, float]:
+    explained = explained_variance(metrics)
+    return {} if explained is None else {"explained_variance": explained}

@@ -1,0 +1,297 @@
+"""Sample rollouts on disk, to be read by a person (text) and by a program (JSONL)."""
+
+import json
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import numpy as np
+
+from roll.configs.sections.recorder import Choice, RecorderConfig
+from roll.rl.records.distributions import distributions
+from roll.rl.records.token_records import RowKey, TokenLogProbs
+from roll.types.rollout import RowTexts, TrajectoryGroup, Turn
+from roll.utils.plain import NOT_RECORDED, plain_fields
+from roll.utils.text import middle_left_out, storable, visible
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RolloutRecord:
+    """One trajectory as a person wants to see it. reward is None where scoring failed."""
+
+    prompt_text: str
+    response_text: str
+    reward: float | None
+    group_id: str | int
+    domain: str
+    finish_reason: str
+    ground_truth: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    prompt_tokens: int = 0
+    """Those that were not sampled."""
+    response_tokens: int = 0
+    """Of the whole attempt."""
+    turns: tuple[Turn, ...] = ()
+    """Of an attempt in an environment; in the JSONL only."""
+    tokens: TokenLogProbs | None = None
+    """In the JSONL only, where `recorder.log_prob_steps` asks for them."""
+
+
+def rollout_records(
+    group: TrajectoryGroup,
+    texts: Sequence[RowTexts],
+    tokens: Mapping[RowKey, TokenLogProbs] = MappingProxyType({}),
+) -> list[RolloutRecord]:
+    """The attempts of a group as a person wants to see them; `texts` of each of its rows, `tokens` of those of which
+    they are known."""
+    truth = group.task.payload.get("ground_truth")
+    lengths = dict(zip((t.index for t in group.attempts), group.response_lengths.tolist(), strict=True))
+    return [
+        RolloutRecord(
+            prompt_text=group.task.prompt_text or (said.turns[0].observation if said.turns else ""),
+            response_text=said.response_text,
+            reward=None if trajectory.failure else trajectory.reward,
+            group_id=group.group_id,
+            domain=group.task.domain,
+            finish_reason=trajectory.finish_reason,
+            ground_truth=None if truth is None else str(truth),
+            extra=({"failure": trajectory.failure} if trajectory.failure else {}) | dict(trajectory.extra),
+            prompt_tokens=trajectory.facts.num_tokens - trajectory.facts.num_sampled,
+            response_tokens=lengths[trajectory.index],
+            turns=said.turns,
+            tokens=tokens.get((group.group_id, trajectory.index, trajectory.turn)),
+        )
+        for trajectory, said in zip(group.trajectories, texts, strict=True)
+        if said.turns or trajectory.failure or not any(other.turns for other in texts)
+    ]
+
+
+@dataclass(frozen=True)
+class RecordLimits:
+    """How much is kept. The defaults bound a run at 256 MB, whatever its length."""
+
+    num_groups: int = 4
+    num_samples_per_group: int = 8
+    num_characters: int = 8_000
+    """Of a prompt, a response or an observation; the middle is left out beyond."""
+    total_bytes: int = 256_000_000
+    """Of all files together; what was written first goes first."""
+    choose: Choice = "first"
+    seed: int = 0
+
+    @staticmethod
+    def of(keys: RecorderConfig, seed: int) -> "RecordLimits":
+        return RecordLimits(keys.num_groups, keys.num_samples_per_group, choose=keys.choose, seed=seed)
+
+
+class RolloutRecorder:
+    """Writes `<directory>/step_000012.txt` and `.jsonl` (validation: `step_000012.val.*`) for the steps it is given.
+
+    The step is that of metrics and checkpoints: steps done, so 12 holds what the twelfth step sampled, and what the
+    validation after it answered. A step that is recorded again after a resume is written again. A disk that fails ends
+    the recording, not the run; what a reward says beside its score and cannot be written is left out, and that is said
+    once.
+    """
+
+    def __init__(self, directory: Path | str, limits: RecordLimits | None = None):
+        self.directory = Path(directory)
+        self.limits = limits or RecordLimits()
+        self._working = True
+        self._told: set[tuple[str, str]] = set()
+        self._sizes: dict[Path, int] | None = None  # of the files, the oldest first; looked at once
+
+    def choose(self, groups: Sequence[TrajectoryGroup], step: int) -> list[TrajectoryGroup]:
+        """The groups of which `record` is to write, none when nothing can be written any more."""
+        if not self._working:
+            return []
+        rewards = [_mean_reward(group) for group in groups]
+        random = np.random.default_rng([self.limits.seed, step])
+        groups = in_order(groups, rewards, self.limits.choose, random)
+        return spread([(group.task.domain, group) for group in groups], self.limits.num_groups)
+
+    def record(
+        self, step: int, records: Sequence[RolloutRecord], kind: str = "train", num_groups: int | None = None
+    ) -> Path | None:
+        """Writes a choice of the records, whole groups spread over the domains; `num_groups` there were, if these are
+        a choice already. Returns the text file.
+
+        None where there is nothing to write, or nothing can be written any more."""
+        if not records or not self._working:
+            return None
+        groups = choose_groups(records, self.limits)
+        for name, value in (pair for group in groups for record in group for pair in record.extra.items()):
+            self._tell_if_dropped(name, value)
+        num_groups = num_groups or len({record.group_id for record in records})
+        stem = _stem(step, kind)
+        rows = [json.dumps(_row(step, record), allow_nan=False) for group in groups for record in group]
+        texts = {f"{stem}.jsonl": "\n".join(rows) + "\n", f"{stem}.txt": render(step, kind, groups, num_groups)}
+        return self.directory / f"{stem}.txt" if self._write(texts) else None
+
+    def measure(self, step: int, groups: Sequence[TrajectoryGroup], kind: str = "train") -> None:
+        """Writes `step_000012.distributions.json`, of all groups."""
+        if groups and self._working:
+            told = {"step": step, "kind": kind, **distributions(groups)}
+            self._write({f"{_stem(step, kind)}.distributions.json": json.dumps(told, allow_nan=False) + "\n"})
+
+    def _write(self, texts: Mapping[str, str]) -> bool:
+        """Writes texts, by file name. Returns False, and never writes again, if the disk fails."""
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            for name, text in texts.items():
+                (self.directory / name).write_text(text, encoding="utf-8")
+            self._remove_oldest([self.directory / name for name in texts])
+        except OSError as error:
+            self._working = False
+            logger.warning("sample rollouts are no longer recorded; the run continues: %s", error)
+        return self._working
+
+    def _tell_if_dropped(self, name: str, value: object) -> None:
+        if isinstance(value, str) and value.startswith(NOT_RECORDED) and (name, value) not in self._told:
+            self._told.add((name, value))
+            logger.warning("extra.%s of a sample rollout is left out of its record: %s", name, value.strip("()"))
+
+    def _remove_oldest(self, written: Sequence[Path]) -> None:
+        """What was just written stays."""
+        if self._sizes is None:
+            self._sizes = _sizes_by_age(self.directory)
+        for path in written:
+            self._sizes.pop(path, None)
+            self._sizes[path] = path.stat().st_size
+        total = sum(self._sizes.values())
+        for path in list(self._sizes)[: -len(written)]:
+            if total <= self.limits.total_bytes:
+                return
+            path.unlink(missing_ok=True)
+            total -= self._sizes.pop(path)
+
+
+def _stem(step: int, kind: str) -> str:
+    return f"step_{step:06d}" + ("" if kind == "train" else f".{kind}")
+
+
+def _sizes_by_age(directory: Path) -> dict[Path, int]:
+    """File sizes, oldest file first. Age is the time of writing, since a restarted run may find later steps of another
+    run."""
+    found = {path: path.stat() for path in directory.glob("step_*")}
+    return {path: found[path].st_size for path in sorted(found, key=lambda path: (found[path].st_mtime_ns, path.name))}
+
+
+def _row(step: int, record: RolloutRecord) -> dict[str, Any]:
+    row = {"step": step, **{of.name: getattr(record, of.name) for of in fields(record)}}
+    row["turns"] = [{**asdict(turn), "metrics": plain_fields(turn.metrics)} for turn in record.turns]
+    row["tokens"] = None if record.tokens is None else asdict(record.tokens)
+    return {name: value for name, value in row.items() if name not in ("turns", "tokens") or value}
+
+
+def choose_groups(records: Iterable[RolloutRecord], limits: RecordLimits) -> list[list[RolloutRecord]]:
+    """Chooses at most num_groups groups in their order, domains taking turns. Long texts are cut, and extra is in
+    JSON's types.
+
+    Example: groups 0 and 1 of `math`, 2 of `code`, num_groups 2 -> groups 0 and 2.
+    """
+    by_group: dict[str | int, list[RolloutRecord]] = {}
+    for record in records:
+        by_group.setdefault(record.group_id, []).append(record)
+    chosen = spread([(group[0].domain, group) for group in by_group.values()], limits.num_groups)
+    return [[_cut(record, limits) for record in _attempts(group, limits)] for group in chosen]
+
+
+def _attempts(group: Sequence[RolloutRecord], limits: RecordLimits) -> list[RolloutRecord]:
+    choose = limits.choose if limits.choose in ("best", "worst") else "first"
+    rewards = [-math.inf if record.reward is None else record.reward for record in group]
+    return in_order(group, rewards, choose)[: limits.num_samples_per_group]
+
+
+def in_order(
+    items: Sequence[T], rewards: Sequence[float], choose: Choice, random: np.random.Generator | None = None
+) -> list[T]:
+    """The items, with those that `recorder.choose` asks for in front."""
+    places = list(range(len(items)))
+    match choose:
+        case "random":
+            assert random is not None
+            places = random.permutation(len(items)).tolist()
+        case "best":
+            places.sort(key=lambda place: -rewards[place])
+        case "worst":
+            places.sort(key=lambda place: rewards[place])
+    return [items[place] for place in places]
+
+
+def _mean_reward(group: TrajectoryGroup) -> float:
+    rewards = group.rewards[~np.isnan(group.rewards)]
+    return float(rewards.mean()) if len(rewards) else -math.inf
+
+
+def spread(groups: Sequence[tuple[str, T]], count: int) -> list[T]:
+    """Chooses at most `count` groups in their order, domains (the first of each pair) taking turns."""
+    turns: dict[str, int] = {}
+    ranked = []
+    for position, (domain, group) in enumerate(groups):
+        turn = turns[domain] = turns.get(domain, -1) + 1
+        ranked.append((turn, position, group))
+    return [group for _, _, group in sorted(ranked, key=lambda entry: entry[:2])[:count]]
+
+
+def render(step: int, kind: str, groups: Sequence[Sequence[RolloutRecord]], num_groups: int) -> str:
+    """The text file: groups with their prompt once, and the responses below it. Nothing in it steers a terminal."""
+    blocks = [f"step {step} ({kind}): {len(groups)} of {num_groups} groups"]
+    for group in groups:
+        first = group[0]
+        rewards = [record.reward for record in group if record.reward is not None]
+        spread = (
+            f"reward {_reward(_mean(rewards))} mean, {_reward(min(rewards))} to {_reward(max(rewards))}"
+            if rewards
+            else "no reward"
+        )
+        blocks.append(f"{'=' * 100}\ngroup {first.group_id} | {first.domain} | {len(group)} samples | {spread}")
+        blocks.append(f"prompt:\n{_indent(first.prompt_text)}")
+        if first.ground_truth is not None:
+            blocks.append(f"ground truth:\n{_indent(first.ground_truth)}")
+        for number, record in enumerate(group, 1):
+            head = f"{'-' * 4} sample {number} | reward {_reward(record.reward)} | {record.finish_reason} "
+            blocks.append(f"{head:-<100}\n{_indent(record.response_text)}")
+            if record.extra:
+                blocks.append(_indent("\n".join(f"{key}: {value}" for key, value in record.extra.items()), "  * "))
+    return visible("\n\n".join(blocks)) + "\n"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _reward(value: float | None) -> str:
+    return "failed" if value is None else f"{value:.4g}"
+
+
+def _indent(text: str, prefix: str = "    ") -> str:
+    return "\n".join(prefix + line for line in text.split("\n"))
+
+
+def _cut(record: RolloutRecord, limits: RecordLimits) -> RolloutRecord:
+    def cut(text: str) -> str:
+        return middle_left_out(storable(text), limits.num_characters)
+
+    return replace(
+        record,
+        prompt_text=cut(record.prompt_text),
+        response_text=cut(record.response_text),
+        ground_truth=None if record.ground_truth is None else cut(record.ground_truth),
+        extra=plain_fields(record.extra),
+        turns=tuple(
+            replace(
+                turn,
+                observation=cut(turn.observation),
+                response=cut(turn.response),
+                action=None if turn.action is None else cut(turn.action),
+            )
+            for turn in record.turns
+        ),
+    )

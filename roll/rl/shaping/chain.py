@@ -1,0 +1,190 @@
+"""`experience_operators`: what drops groups, and rewards them anew, between rollout and training."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, cast, runtime_checkable
+
+import numpy as np
+
+from roll.configs.sections.experience_operators import EXPERIENCE_OPERATORS, ExperienceOperatorConfig
+from roll.distributed.scheduler.rollout_core import StepGroups
+from roll.errors import AlgorithmError, ConfigError, describe
+from roll.rl.parts import Metrics, StepContext, StepPart
+from roll.types.rollout import TrajectoryGroup
+from roll.utils.imports import line_of, resolve
+from roll.utils.text import show
+
+logger = logging.getLogger(__name__)
+
+KEY = "experience_operators"
+Operator = Callable[[Sequence[TrajectoryGroup]], Sequence[TrajectoryGroup]]
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """An operator whose state is saved in checkpoints, as JSON values."""
+
+    def state_dict(self) -> Mapping[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """An operator of the chain. `at`: its YAML path."""
+
+    at: str
+    name: str
+    run: Operator
+    may_drop: bool
+
+
+class Shaping(StepPart):
+    """The operators of a run. Raises ConfigError for one that cannot be built."""
+
+    state_key = "shaping"
+
+    def __init__(self, chain: Sequence[ExperienceOperatorConfig]):
+        self._entries = [_built(f"{KEY}[{place}]", entry) for place, entry in enumerate(chain)]
+
+    @property
+    def filters(self) -> bool:
+        """True if groups may be dropped; what one of the user's does is not known."""
+        return any(entry.may_drop for entry in self._entries)
+
+    def after_rollout(self, at: StepContext, groups: StepGroups) -> tuple[StepGroups, Metrics]:
+        if not self._entries:
+            return groups, {}
+        with at.timer("gather"):
+            return self.apply(groups)
+
+    def apply(self, groups: StepGroups) -> tuple[StepGroups, dict[str, float]]:
+        """The groups of a step as the operators leave those that are kept, and metrics. What they drop is as it was
+        sampled."""
+        if not self._entries:
+            return groups, {}
+        left = list(groups.kept)
+        for entry in self._entries:
+            left = _checked(entry, left, _called(entry, left))
+        ids = {group.group_id for group in left}
+        dropped = [group for group in groups.kept if group.group_id not in ids]
+        rewards = [group.rewards for group in groups.sampled]
+        known = np.concatenate(rewards)[~np.isnan(np.concatenate(rewards))] if rewards else np.zeros(0)
+        metrics = {"rollout/sampled_reward_mean": float(known.mean())} if len(known) else {}
+        return replace(groups, kept=left, dropped=[*groups.dropped, *dropped]), metrics
+
+    def state(self) -> list[dict[str, Any]]:
+        """JSON values, one for each operator that remembers something."""
+        return [
+            {"at": entry.at, "name": entry.name, "state": _plain(entry, _state_of(entry, entry.run))}
+            for entry in self._entries
+            if isinstance(entry.run, Remembers)
+        ]
+
+    def resume(self, saved: Any, path: Path) -> None:
+        self.load(saved or [])
+
+    def load(self, saved: Sequence[Mapping[str, Any]]) -> None:
+        """Operators of the same name in the same place go on with their state; others start anew, which is told."""
+        states = {(each["at"], each["name"]): each["state"] for each in saved}
+        for entry in self._entries:
+            if not isinstance(entry.run, Remembers):
+                continue
+            state = states.get((entry.at, entry.name))
+            if state is None:
+                logger.warning("%s: %s starts anew: the checkpoint has no state of it there", entry.at, entry.name)
+            else:
+                _loaded(entry, entry.run, state)
+
+
+def _built(at: str, entry: ExperienceOperatorConfig) -> _Entry:
+    known = EXPERIENCE_OPERATORS.get(entry.name)
+    if known is not None:
+        build = cast("Callable[..., Operator]", resolve(known.build))
+        return _Entry(at, entry.name, build(known.args.model_validate(entry.args)), known.drops)
+    try:
+        found = cast("Callable[..., Any]", resolve(entry.name))
+    except ImportError as error:
+        raise ConfigError(f"{at}: {error}.") from error
+    try:
+        if inspect.isclass(found):
+            run = cast("Operator", found(**entry.args))
+            inspect.signature(run).bind([])
+        else:
+            run = functools.partial(found, **entry.args)
+            inspect.signature(found).bind([], **entry.args)
+    except (Exception, SystemExit) as error:
+        raise ConfigError(
+            f"{at}: {entry.name} cannot be called with the groups of a step and its args: {describe(error)}"
+            f"{line_of(error, __file__)}. See docs/data.md."
+        ) from error
+    return _Entry(at, entry.name, run, True)
+
+
+def _called(entry: _Entry, groups: Sequence[TrajectoryGroup]) -> Sequence[TrajectoryGroup]:
+    if entry.name in EXPERIENCE_OPERATORS:
+        return entry.run(groups)
+    try:
+        return list(entry.run(list(groups)))
+    except (Exception, SystemExit) as error:
+        text = f"{entry.at}: {entry.name} raised {describe(error)}{line_of(error, __file__)}"
+        raise AlgorithmError(f"{text}, for {len(groups)} groups.") from error
+
+
+def _checked(entry: _Entry, given: Sequence[TrajectoryGroup], found: Sequence[Any]) -> list[TrajectoryGroup]:
+    """What it left, in the order in which it was given. Raises AlgorithmError for anything else."""
+    for problem in _problems(given, found):
+        raise AlgorithmError(f"{entry.at}: {entry.name} {problem}. It must give the groups that stay, each once.")
+    left = {group.group_id: group for group in found}
+    return [left[group.group_id] for group in given if group.group_id in left]
+
+
+def _problems(given: Sequence[TrajectoryGroup], found: Sequence[Any]) -> Iterator[str]:
+    before = {group.group_id: group for group in given}
+    seen: set[int] = set()
+    for group in found:
+        if not isinstance(group, TrajectoryGroup):
+            yield f"gave {show(group)}, not a TrajectoryGroup"
+            return
+        if group.group_id in seen or group.group_id not in before:
+            yield f"gave group {group.group_id} {'twice' if group.group_id in seen else 'which it was not given'}"
+            return
+        seen.add(group.group_id)
+        if len(group.trajectories) != len(before[group.group_id].trajectories):
+            yield (
+                f"gave {len(group.trajectories)} rows for group {group.group_id}, which has "
+                f"{len(before[group.group_id].trajectories)}: attempts are left out by Trajectory.failed"
+            )
+        elif any(row.failure is None and not math.isfinite(row.reward) for row in group.trajectories):
+            yield f"gave group {group.group_id} the rewards {group.rewards.tolist()}"
+
+
+def _loaded(entry: _Entry, run: Remembers, state: Mapping[str, Any]) -> None:
+    try:
+        run.load_state_dict(state)
+    except (Exception, SystemExit) as error:
+        text = f"{entry.at}: {entry.name}.load_state_dict raised {describe(error)}{line_of(error, __file__)}"
+        raise AlgorithmError(f"{text}, for its state in the checkpoint: {show(state)}.") from error
+
+
+def _state_of(entry: _Entry, run: Remembers) -> object:
+    try:
+        return run.state_dict()
+    except (Exception, SystemExit) as error:
+        text = f"{entry.at}: {entry.name}.state_dict raised {describe(error)}{line_of(error, __file__)}"
+        raise AlgorithmError(f"{text}.") from error
+
+
+def _plain(entry: _Entry, state: object) -> Any:
+    try:
+        return json.loads(json.dumps(state, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise AlgorithmError(f"{entry.at}: the state of {entry.name} is no JSON value: {error}.") from error

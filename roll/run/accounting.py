@@ -1,0 +1,152 @@
+"""The account of a run: what its workers did in each step, and the picture of it all."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from roll.configs.memory.flops import peak_flops
+from roll.configs.memory.model_shape import ModelShape, model_shape
+from roll.configs.sections.run import RunConfig
+from roll.distributed.executor.clusters import RunClusters
+from roll.distributed.executor.usage import RoleUsage
+from roll.run.bottleneck import BoundNotice, bound_of
+from roll.run.goodput import Sizes, UsefulTokens, goodput_metrics
+from roll.run.saving.model_files import read_model_config
+from roll.utils.chrome_trace import write_chrome_trace
+from roll.utils.meter import Look
+from roll.utils.spans import MOST_EVENTS, ClockOffset, Interval, Spans, shifted
+
+logger = logging.getLogger(__name__)
+
+TRACE_FILE, MEMORY_FILE = "trace.json", "memory.jsonl"
+
+
+class Account:
+    """Asks the workers once per step, when it has learnt: they answer while its weights are published. A window goes
+    from one question to the next, so what follows the training of a step belongs to the window of the next one."""
+
+    def __init__(self, config: RunConfig):
+        self._config = config
+        self._directory = Path(config.profiler_output_dir)
+        self.spans = Spans(MOST_EVENTS if config.profiler_timeline else 0)
+        snapshots = str(self._directory.absolute()) if config.profiler_memory else ""
+        self._look = Look(config.profiler_timeline, snapshots)
+        self._clusters: RunClusters | None = None
+        self._sizes = Sizes({})
+        self._useful = UsefulTokens()
+        self._since = time.perf_counter()
+        self._wall_s = 0.0
+        self._answers: Callable[[], Sequence[RoleUsage]] | None = None  # to what was asked last
+        self._offsets: defaultdict[tuple[str, int], ClockOffset] = defaultdict(ClockOffset)
+        self._notice = BoundNotice()
+
+    def phase(self, path: str, started: float, ended: float) -> None:
+        """A phase of the driver ended."""
+        self.spans.add(Interval("driver", "steps", path.rpartition("/")[2], started, ended))
+
+    def watch(self, clusters: RunClusters) -> None:
+        """Starts to measure the workers of these clusters."""
+        self._clusters = clusters
+        if self._look.snapshots:
+            self._directory.mkdir(parents=True, exist_ok=True)
+        learner = next(iter(self._config.learning_roles), "")
+        self._sizes = Sizes(_shapes(self._config), learner=learner)
+
+    def brought(self, num_tokens: int) -> None:
+        """Sampled by the run that is resumed, in groups that no step has trained on."""
+        self._useful.brought(num_tokens)
+
+    def begin(self) -> None:
+        """The first window begins here; of what was before, only the tokens count that groups ahead sampled."""
+        self.ask()
+        self._take()
+
+    def ask(self) -> None:
+        """A window ends here. With a timeline the answers are waited for: how long they take tells of their clocks."""
+        now = time.perf_counter()
+        self._wall_s, self._since = now - self._since, now
+        self._answers = (lambda: ()) if self._clusters is None else self._clusters.ask_usage(self._look)
+        if self.spans.is_on:
+            answers = self._answers()
+            self._answers = lambda: answers
+
+    def end(self) -> None:
+        """The steps are over: what came after the last question is in the timeline, too."""
+        if self.spans.is_on:
+            self.begin()
+
+    def metrics(self, step: int) -> dict[str, float]:
+        """Metrics of the last window. Ends the window if `ask` did not."""
+        if self._clusters is None:
+            return {}
+        if self._answers is None:
+            self.ask()
+        usages = self._take()
+        if self._look.snapshots:
+            self._write_memory(step, usages)
+        peak = _peak(self._config, usages)
+        sizes = Sizes(self._sizes.shapes, peak, self._sizes.learner)
+        return goodput_metrics(usages, sizes, self._wall_s) | self._useful.metrics()
+
+    def look(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Says what bounds the steps where that is news."""
+        bound = bound_of(metrics)
+        if bound is not None and (line := self._notice.look(bound)) is not None:
+            logger.info("step %d: %s", step, line)
+
+    def close(self) -> None:
+        """Writes the trace, however the run ended."""
+        if not self.spans.is_on:
+            return
+        path, notes = self._directory / TRACE_FILE, {}
+        if self.spans.num_lost:
+            notes = {"lost": f"{self.spans.num_lost} older events, for which there was no space"}
+        try:
+            write_chrome_trace(path, self.spans.events(), notes)
+        except OSError as error:
+            logger.error("profiler_output_dir: %s cannot be written: %s", path, error)
+        else:
+            logger.info("the timeline is in %s; ui.perfetto.dev shows it", path)
+
+    def _take(self) -> Sequence[RoleUsage]:
+        usages = () if self._answers is None else self._answers()
+        self._answers = None
+        self._useful.add(usages, self._sizes)
+        for role in usages if self.spans.is_on else ():
+            for worker in role.workers:
+                offset = self._offsets[role.role, worker.rank]
+                if worker.answered > worker.asked:
+                    offset.learn(worker.asked, worker.answered, worker.usage.shown)
+                self.spans.extend(shifted(event, offset.seconds) for event in worker.usage.events)
+        return usages
+
+    def _write_memory(self, step: int, usages: Sequence[RoleUsage]) -> None:
+        with (self._directory / MEMORY_FILE).open("a", encoding="utf-8") as file:
+            for role in usages:
+                for worker in (each for each in role.workers if each.usage.host_bytes):
+                    row = {"step": step, "role": role.role, "rank": worker.rank, "host_bytes": worker.usage.host_bytes}
+                    file.write(json.dumps(row | {"device_bytes": worker.usage.device_bytes}) + "\n")
+
+
+def _shapes(config: RunConfig) -> dict[str, ModelShape]:
+    """Shapes of the models that the formulas know, by role."""
+    shapes: dict[str, ModelShape] = {}
+    for name, worker in config.model_roles.items():
+        model, _ = read_model_config(worker.model_args)
+        shape = None if model is None else model_shape(model, config.roles[name].head or "lm")[0]
+        if shape is not None:
+            shapes[name] = shape
+    return shapes
+
+
+def _peak(config: RunConfig, usages: Sequence[RoleUsage]) -> float | None:
+    """Peak FLOPs per second: from the YAML, or from the common name of all GPUs; None if unknown."""
+    if config.gpu_peak_tflops is not None:
+        return config.gpu_peak_tflops * 1e12
+    names = {worker.usage.device_name for role in usages for worker in role.workers} - {""}
+    return peak_flops(names.pop()) if len(names) == 1 else None

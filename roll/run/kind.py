@@ -1,0 +1,56 @@
+"""Which kind of run a YAML describes: it says so, its script knows, or its keys tell."""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from roll.configs.base import Settings
+from roll.configs.load.aliases import foreign_keys
+from roll.configs.load.known_keys import known_keys
+from roll.configs.presets.table import kind_of_algorithm
+from roll.configs.problems import Problem
+from roll.configs.sections.run import RunConfig
+from roll.errors import ConfigError
+from roll.run.spec import PIPELINES, PipelineSpec, pipeline_of
+from roll.utils.text import show
+
+
+def kind_of(tree: Mapping[str, Any], script: str | None = None) -> PipelineSpec:
+    """The kind that the key `pipeline` of a raw tree names, or else its script's, or that of its `algorithm`, or the
+    one of this package that knows most of its keys. Raises ConfigError where nothing tells."""
+    given = tree.get("pipeline")
+    if given is not None and not isinstance(given, str):
+        raise ConfigError(f"pipeline: {show(given)} must be the name of a kind of run: {', '.join(PIPELINES)}.")
+    named = given or script or kind_of_algorithm(tree.get("algorithm"))
+    return pipeline_of(named) if named and named != "rl" else _whose_keys(tree)
+
+
+def other_kind(spec: PipelineSpec, config: RunConfig) -> Iterator[Problem]:
+    """What is wrong where a YAML of one kind is started as another."""
+    if config.pipeline is None:
+        return
+    try:
+        is_other = pipeline_of(config.pipeline) != spec
+    except ConfigError as error:
+        yield from (Problem(text, ("pipeline",)) for text in error.problems)
+        return
+    if is_other:
+        yield Problem(
+            f"pipeline: {config.pipeline}, but this starts a run of kind {spec.name}. Start it with `roll run`, or "
+            "with the script of its kind.",
+            ("pipeline",),
+        )
+
+
+def spellings(settings: type[Settings]) -> frozenset[str]:
+    """All keys that a section may have, those of other systems included."""
+    return frozenset(known_keys(settings)) | foreign_keys(settings)
+
+
+def _whose_keys(keys: Collection[str]) -> PipelineSpec:
+    unknown = {spec.name: len(set(keys) - spellings(spec.config_class())) for spec in PIPELINES.values()}
+    fitting = [name for name, count in unknown.items() if count == min(unknown.values())]
+    if len(fitting) > 1:
+        raise ConfigError(
+            f"pipeline is missing, and the keys fit {' and '.join(fitting)} equally. Set it: pipeline: {fitting[0]}."
+        )
+    return PIPELINES[fitting[0]]

@@ -1,0 +1,21 @@
+"""Conversations as operators see them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from roll.configs.sections.data import DataArgs
+from roll.datasets.conversations import Columns
+from roll.datasets.loader import Row
+from roll.datasets.rows import shown
+from roll.run.operators.operators_row import ReadTexts, Texts
+
+
+def conversation_texts(columns: Columns) -> ReadTexts:
+    """The last answer of a conversation, and all before it."""
+    return partial(_texts, columns)
+
+
+def _texts(columns: Columns, row: Row, args: DataArgs, key: str) -> Texts:
+    messages = columns.read(row, args, key).messages
+    return Texts(shown(messages[:-1]), (shown(messages[-1:]),))

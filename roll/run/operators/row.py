@@ -1,0 +1,151 @@
+"""Operators one after the other, and how many rows each took and why."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from roll.configs.sections.data import OperatorConfig
+from roll.configs.sections.operators import data_juicer_op, operator_of
+from roll.errors import ConfigError, describe
+from roll.run.operators.operators_row import Context, OperatorRow, Verdict
+from roll.utils.imports import line_of, resolve
+from roll.utils.text import show, table
+
+MOST_REASONS = 4
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What one operator did: of `rows` that came to it, how many it `changed`, and how many it took for which reason,
+    the most frequent first."""
+
+    name: str
+    rows: int
+    changed: int
+    reasons: tuple[tuple[str, int], ...]
+
+    @property
+    def taken(self) -> int:
+        return sum(count for _, count in self.reasons)
+
+    @property
+    def why(self) -> str:
+        """Example: "12 the same as an earlier row, 3 near to an earlier row"."""
+        parts = [f"{count} {reason}" for reason, count in self.reasons[:MOST_REASONS]]
+        rest = sum(count for _, count in self.reasons[MOST_REASONS:])
+        parts += [f"{rest} for other reasons"] if rest else []
+        return ", ".join([*parts, *([f"{self.changed} changed"] if self.changed else [])])
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a chain left: rows by their number among all, with the columns that it changed, and what each operator
+    did."""
+
+    kept: tuple[int, ...]
+    changes: Mapping[int, Mapping[str, Any]]
+    steps: tuple[Taken, ...]
+
+    def lines(self) -> list[str]:
+        """A table for people."""
+        rows = [("operator", "rows", "taken", "why")]
+        rows += [(step.name, str(step.rows), str(step.taken), step.why) for step in self.steps]
+        return [*table(rows), f"{len(self.kept)} of {self.steps[0].rows} rows remain"]
+
+
+def run_chain(
+    rows: Sequence[OperatorRow], chain: Sequence[OperatorConfig], key: str, context: Callable[[str, str], Context]
+) -> Chosen:
+    """`key`: the YAML path of the data_args; `context` makes that of an operator from its path and what its name says
+    behind the colon. Raises ConfigError for an operator that fails, and for one that leaves nothing."""
+    left = list(enumerate(rows))
+    changes: dict[int, dict[str, Any]] = {}
+    steps: list[Taken] = []
+    for place, entry in enumerate(chain):
+        at = f"{key}.operators[{place}]"
+        verdicts = _verdicts([row for _, row in left], entry, context(at, data_juicer_op(entry.name) or ""))
+        reasons: Counter[str] = Counter()
+        num_changed, after = 0, []
+        for (number, row), verdict in zip(left, verdicts, strict=True):
+            if isinstance(verdict, Mapping):
+                columns = _plain(verdict, f"{at}: {entry.name}", row)
+                changes[number] = changes.get(number, {}) | columns
+                row, num_changed = row.changed(columns), num_changed + 1
+            elif verdict is False or isinstance(verdict, str):
+                reasons[verdict or "without a reason"] += 1
+                changes.pop(number, None)
+                continue
+            after.append((number, row))
+        steps.append(Taken(entry.name, len(left), num_changed, tuple(reasons.most_common())))
+        if not after:
+            raise ConfigError(
+                f"{at}: {entry.name} leaves none of {len(left)} rows ({steps[-1].why}). Change its args, or take it out"
+            )
+        left = after
+    return Chosen(tuple(number for number, _ in left), changes, tuple(steps))
+
+
+def _verdicts(rows: Sequence[OperatorRow], entry: OperatorConfig, context: Context) -> list[Verdict]:
+    known = operator_of(entry.name)
+    if known is not None:
+        function = cast("Callable[..., list[Verdict]]", resolve(known.function))
+        return function(rows, known.args.model_validate(entry.args), context)
+    try:
+        function = cast("Callable[..., Any]", resolve(entry.name))
+    except ImportError as error:
+        raise ConfigError(f"{context.key}: {error}") from error
+    try:
+        found = list(function(list(rows), **entry.args))
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{context.key}: {entry.name} raised {describe(error)}{line_of(error, __file__)}.") from error
+    return list(_checked(found, rows, f"{context.key}: {entry.name}"))
+
+
+def _checked(found: Sequence[Any], rows: Sequence[OperatorRow], owner: str) -> Iterator[Verdict]:
+    if len(found) != len(rows):
+        raise ConfigError(f"{owner} gave {len(found)} verdicts for {len(rows)} rows. It must give one for each.")
+    for verdict, row in zip(found, rows, strict=True):
+        if verdict is not None and not isinstance(verdict, bool | str | Mapping):
+            raise ConfigError(
+                f"{owner} gave {show(verdict)} for {row.where}. Give True, False, a text that says why a row goes, or "
+                "a mapping of changed columns."
+            )
+        yield (verdict or False) if isinstance(verdict, str) else verdict
+
+
+def _plain(columns: Mapping[str, Any], owner: str, row: OperatorRow) -> dict[str, Any]:
+    """Columns as the next run will read them. Raises ConfigError for values that JSON does not hold."""
+    try:
+        return json.loads(json.dumps(dict(columns), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{owner}: its columns for {row.where} are no JSON values: {error}.") from error
+
+
+def apply(chosen: Chosen, rows: Sequence[OperatorRow]) -> Iterator[OperatorRow]:
+    """The rows that were chosen, changed as they were."""
+    for number in chosen.kept:
+        yield rows[number].changed(chosen.changes[number]) if number in chosen.changes else rows[number]
+
+
+def as_json(chosen: Chosen) -> dict[str, Any]:
+    """The choice as JSON values that `from_json` reads."""
+    return {
+        "kept": list(chosen.kept),
+        "changes": [[number, dict(columns)] for number, columns in chosen.changes.items()],
+        "steps": [[step.name, step.rows, step.changed, list(map(list, step.reasons))] for step in chosen.steps],
+    }
+
+
+def from_json(value: Mapping[str, Any]) -> Chosen:
+    """The inverse. Raises LookupError, TypeError or ValueError for anything else."""
+    steps = [
+        Taken(name, rows, changed, tuple((why, count) for why, count in reasons))
+        for name, rows, changed, reasons in value["steps"]
+    ]
+    return Chosen(tuple(value["kept"]), dict(value["changes"]), tuple(steps))

@@ -1,0 +1,110 @@
+"""What a run says of itself in `run.json` beside its metrics: its configuration, and how each of its starts ended."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from roll.configs.sections.run import RunConfig
+from roll.run.display.display_view import View
+from roll.run.saving.manifest import reason
+from roll.utils.json_files import read_object
+from roll.utils.secrets import find_secrets, mask, redact
+from roll.utils.text import storable
+from roll.utils.version import VERSION
+
+logger = logging.getLogger(__name__)
+
+RUN_FILE = "run.json"
+
+
+class RunStart(BaseModel):
+    """One process of the run, with times in ISO 8601, UTC. `ended` and `exit_code` are None while it goes on, and for
+    ever where it was killed. `cause`: why it failed."""
+
+    model_config = ConfigDict(frozen=True)
+
+    started: str
+    steps_done: int
+    pid: int
+    ended: str | None = None
+    exit_code: int | None = None
+    cause: str = ""
+
+
+class RunStory(BaseModel):
+    """The file. `curves`: the metrics that say whether it learns, of the training and of the validation. `config` has
+    secrets as ***."""
+
+    model_config = ConfigDict(frozen=True)
+
+    roll_version: str
+    curves: tuple[str, str]
+    config: dict[str, Any]
+    starts: tuple[RunStart, ...]
+
+
+class RunRecord:
+    """Writes the file when the run begins and when it ends. A disk that fails ends no run."""
+
+    def __init__(self, directory: Path, view: View):
+        self.cause = ""
+        """Why the run fails, once that is known."""
+        self._path, self._view = directory / RUN_FILE, view
+        self._story: RunStory | None = None
+        self._secrets: frozenset[str] = frozenset()
+
+    def begin(self, config: RunConfig, steps_done: int) -> None:
+        """A run that goes on keeps the starts before this one."""
+        tree = config.model_dump(mode="json")
+        self._secrets = find_secrets(tree)
+        start = RunStart(started=_now(), steps_done=steps_done, pid=os.getpid())
+        self._write(
+            RunStory(
+                roll_version=VERSION,
+                curves=(self._view.training.metric, self._view.validation.metric),
+                config=redact(tree),
+                starts=(*(self._earlier() if steps_done else ()), start),
+            )
+        )
+
+    def end(self, exit_code: int) -> None:
+        if self._story is None:
+            return
+        cause = storable(mask(self.cause, self._secrets))
+        last = self._story.starts[-1].model_copy(update={"ended": _now(), "exit_code": exit_code, "cause": cause})
+        self._write(self._story.model_copy(update={"starts": (*self._story.starts[:-1], last)}))
+
+    def _earlier(self) -> tuple[RunStart, ...]:
+        try:
+            return read_story(self._path).starts
+        except (OSError, ValueError):
+            return ()
+
+    def _write(self, story: RunStory) -> None:
+        unfinished = self._path.with_name(f".{RUN_FILE}.unfinished")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            unfinished.write_text(json.dumps(story.model_dump(), indent=1) + "\n", encoding="utf-8")
+            os.replace(unfinished, self._path)
+        except OSError as error:
+            logger.warning("logging_dir: %s cannot be written; the run continues: %s", self._path, error)
+        self._story = story
+
+
+def read_story(path: Path) -> RunStory:
+    """OSError where there is no such file, ValueError where it holds something else."""
+    try:
+        return RunStory.model_validate(read_object(path))
+    except ValidationError as error:
+        raise ValueError(reason(error)) from None
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,43 @@
+"""Roles that begin with the optimizer of another run (`optimizer_from`)."""
+
+import logging
+from pathlib import Path
+
+from roll.configs.checks.taken_optimizer import optimizer_from_key
+from roll.configs.plan.run_plan import RunPlan
+from roll.configs.sections.run import RunConfig
+from roll.distributed.executor.clusters import RunClusters
+from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
+from roll.errors import ConfigError, StrategyError
+
+logger = logging.getLogger(__name__)
+
+
+def check_taken(config: RunConfig, plan: RunPlan) -> None:
+    """Raises ConfigError for states that these settings cannot begin with, before anything is started."""
+    problems = []
+    for role, worker in config.learning_roles.items():
+        if (place := worker.training_args.optimizer_from) is None:
+            continue
+        try:
+            wrong = SavedFacts.read(Path(place)).disagreements(required_facts(worker, plan.trains[role].dp_size))
+        except StrategyError as error:
+            problems.append(f"{optimizer_from_key(role)}: {error}. Name a role's folder in a checkpoint step_*.")
+            continue
+        if wrong:
+            problems.append(
+                f"{optimizer_from_key(role)}: {place} was saved with {', '.join(wrong)}, to which an optimizer's state "
+                "is tied. Begin with the same, or with a fresh one."
+            )
+    if problems:
+        raise ConfigError(*problems)
+
+
+def take_over(config: RunConfig, clusters: RunClusters) -> None:
+    """Loads them into the trainers."""
+    for role, worker in config.learning_roles.items():
+        if (place := worker.training_args.optimizer_from) is not None:
+            trainer = clusters.trainers[role]
+            logger.info("%s begins with the weights and the optimizer in %s", role, place)
+            with clusters.placement.hold(trainer.everything):
+                trainer.take_over(Path(place).absolute())

@@ -1,0 +1,243 @@
+"""What is to be known of one kind of run before it starts, and the table of those that belong to this package."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from roll.configs.load.chosen import Chosen, Machine
+from roll.configs.load.given import Given
+from roll.configs.own_hooks import ask, findings, named
+from roll.configs.plan.run_plan import RunPlan
+from roll.configs.sections.run import RunConfig
+from roll.configs.tables.roles import Role
+from roll.errors import ConfigError
+from roll.utils.imports import resolve
+
+T = TypeVar("T")
+_DEFAULTS = "roll.run.start.device_defaults"
+_DEVICES = (("roll.run.start.device_defaults:strategy_defaults",), ("roll.run.start.device_defaults:device_defaults",))
+
+
+@dataclass(frozen=True)
+class PipelineSpec:
+    """Data, and paths (`package.module:object`), so that a dry run imports no more than it asks.
+
+    `config`: the class of its settings, a RunConfig. `run_class`: a Run, built as `Class(config, plan)` by a real run
+    only. `plan`: `(config)` to the RunPlan. `batch`: `(config, plan)` to the rows that the printed plan has under
+    "Batch". `algorithm`: `(config, plan, given)` to those under "Algorithm"; `given` are the keys that the YAML says.
+    `defaults`: rounds of functions `(config, given, machine)` to what is Chosen for keys that the YAML leaves out; a
+    round sees what those before it chose. Functions of the checked settings beside those that every run passes, each
+    `(config)` to what it finds: `problems` and `warnings` on any machine, `machine_problems` on this one,
+    `code_problems` in the user's own code. `data_problems`: in the data, wherever they are; a plan asks `local_rows`
+    instead, which reads no more than files of this machine. `reports`: what a plan adds, lines, or Problems that stop a
+    run. `unchecked`: what a plan has not looked at.
+    """
+
+    name: str
+    config: str
+    run_class: str
+    plan: str = "roll.configs.plan.run_plan:build_run_plan"
+    batch: str = "roll.configs.plan.describe:train_rows"
+    algorithm: str = "roll.configs.plan.describe_rates:rate_rows"
+    defaults: tuple[tuple[str, ...], ...] = _DEVICES
+    problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    machine_problems: tuple[str, ...] = ()
+    code_problems: tuple[str, ...] = ()
+    data_problems: tuple[str, ...] = ()
+    local_rows: tuple[str, ...] = ()
+    reports: tuple[str, ...] = ()
+    unchecked: str = "data that are not files of this machine"
+
+    def findings(self, hooks: tuple[str, ...], kind: type[T] | tuple[type[T], ...], config: RunConfig) -> list[T]:
+        """What all functions of one field find."""
+        return [found for hook in hooks for found in findings(self._owner, hook, kind, config)]
+
+    def choices(self, hooks: tuple[str, ...], config: RunConfig, given: Given, machine: Machine) -> list[Chosen]:
+        """What one round of `defaults` chooses."""
+        return [found for hook in hooks for found in findings(self._owner, hook, Chosen, config, given, machine)]
+
+    def config_class(self) -> type[RunConfig]:
+        """The class of its settings. Raises ConfigError for one whose rows and keys do not fit together."""
+        cls = named(self._owner, self.config)
+        if not (isinstance(cls, type) and issubclass(cls, RunConfig)):
+            raise ConfigError(f"{self._owner}: {self.config} is no class of settings: it must extend RunConfig.")
+        if wrong := broken_table(cls):
+            raise ConfigError(f"{self._owner}: {self.config}: {wrong}.")
+        return cls
+
+    def make_plan(self, config: RunConfig) -> RunPlan:
+        return ask(self._owner, self.plan, RunPlan, config)
+
+    def batch_rows(self, config: RunConfig, plan: RunPlan) -> list[tuple[str, ...]]:
+        """What the printed plan has under "Batch"."""
+        return findings(self._owner, self.batch, tuple, config, plan)
+
+    def algorithm_rows(self, config: RunConfig, plan: RunPlan, given: Given) -> list[tuple[str, ...]]:
+        """What the printed plan has under "Algorithm"."""
+        return findings(self._owner, self.algorithm, tuple, config, plan, given)
+
+    def make_run(self, config: RunConfig, plan: RunPlan) -> Any:
+        return named(self._owner, self.run_class)(config, plan)
+
+    @property
+    def _owner(self) -> str:
+        return f"pipeline {self.name}"
+
+
+def broken_table(cls: type[RunConfig]) -> str:
+    """What keeps a class of settings from being one, in a few words; nothing if all is well."""
+    if missing := sorted(cls.__abstractmethods__):
+        return f"it must say its {' and '.join(missing)}"
+    table: Mapping[str, Role] = getattr(cls, "role_table", {})
+    if not table:
+        return "it has no role_table, which has a row for each section of a role"
+    for name, role in table.items():
+        if role.name != name:
+            return f"role_table[{name!r}] is the row of {role.name!r}"
+        if unknown := [key for key in (name, *role.model_keys) if key not in cls.model_fields]:
+            return f"role_table[{name!r}] names {unknown[0]}, and there is no such key"
+    return ""
+
+
+def _rl_defaults(groups: str) -> tuple[tuple[str, ...], ...]:
+    first = (
+        groups,
+        "roll.run.start.rl_defaults:rate_defaults",
+        "roll.run.start.rl_defaults:length_defaults",
+        *_DEVICES[0],
+    )
+    return first, _DEVICES[1], ("roll.run.start.rl_defaults:batch_defaults",)
+
+
+_MIX = "roll.rl.mix_checks"
+_RL: Mapping[str, Any] = {
+    "plan": "roll.configs.plan.batch_plan:build_plan",
+    "batch": "roll.configs.plan.describe_batch:batch_rows",
+    "algorithm": "roll.configs.plan.describe_learning:algorithm_rows",
+    "unchecked": "data that are not files of this machine, addresses of judges",
+}
+_RL_PROBLEMS = (
+    "roll.configs.checks.rl:config_problems",
+    "roll.rl.user_code:own_code_problems",
+    "roll.pipeline.rollouts.rollout_loop:loop_problems",
+    "roll.run.start.rehearsal:rehearsal_problems",
+    "roll.rl.bench:bench_problems",
+    "roll.rl.shaping.checks:experience_problems",
+    "roll.rl.mix_checks:mix_problems",
+)
+_RL_MACHINE = ("roll.configs.checks.mode_checks:mode_machine_problems", "roll.rl.mix_checks:missing_mix_files")
+_RL_WARNINGS = (
+    "roll.configs.checks.rl:config_warnings",
+    "roll.run.start.rate_warnings:rate_warnings",
+    "roll.rl.mix_checks:mix_warnings",
+)
+_RL_CODE = ("roll.rl.mix_checks:mix_operator_problems",)
+_RL_ROWS = ("roll.rl.mix_checks:local_mix_rows",)
+_RL_DATA = ("roll.rl.mix_checks:mix_row_problems",)
+_RLVR, _AGENTIC, _SFT = "roll.pipeline.rlvr", "roll.pipeline.agentic", "roll.pipeline.sft"
+_DPO, _RM = "roll.pipeline.dpo", "roll.pipeline.rm"
+_ROWS, _PAIRS = "roll.pipeline.rows", "roll.pipeline.rows.pair_checks"
+
+PIPELINES: Mapping[str, PipelineSpec] = {
+    spec.name: spec
+    for spec in (
+        PipelineSpec(
+            "rlvr",
+            config="roll.pipeline.rlvr.rlvr_config:RLVRConfig",
+            defaults=_rl_defaults("roll.run.start.rl_defaults:group_defaults"),
+            run_class="roll.pipeline.rlvr.rlvr_pipeline:RLVRPipeline",
+            problems=(*_RL_PROBLEMS, "roll.pipeline.rlvr.rlvr_checks:rlvr_problems"),
+            warnings=(*_RL_WARNINGS, "roll.pipeline.rlvr.rlvr_checks:rlvr_warnings"),
+            machine_problems=(*_RL_MACHINE, "roll.pipeline.rlvr.rlvr_checks:missing_files"),
+            code_problems=("roll.pipeline.rlvr.rlvr_checks:code_problems", *_RL_CODE),
+            local_rows=("roll.pipeline.rlvr.rlvr_checks:local_rows", *_RL_ROWS),
+            data_problems=("roll.pipeline.rlvr.rlvr_checks:data_problems", *_RL_DATA),
+            reports=("roll.pipeline.rlvr.row_operators:reports",),
+            **_RL,
+        ),
+        PipelineSpec(
+            "agentic",
+            config="roll.pipeline.agentic.agentic_config:AgenticConfig",
+            defaults=_rl_defaults("roll.pipeline.agentic.agentic_defaults:env_defaults"),
+            run_class="roll.pipeline.agentic.agentic_pipeline:AgenticPipeline",
+            problems=(*_RL_PROBLEMS, "roll.pipeline.agentic.agentic_checks:agentic_problems"),
+            warnings=(*_RL_WARNINGS, "roll.pipeline.agentic.agentic_checks:agentic_warnings"),
+            machine_problems=(*_RL_MACHINE, "roll.pipeline.agentic.agentic_checks:machine_problems"),
+            code_problems=("roll.pipeline.agentic.agentic_checks:code_problems", *_RL_CODE),
+            local_rows=_RL_ROWS,
+            data_problems=_RL_DATA,
+            **_RL,
+        ),
+        PipelineSpec(
+            "sft",
+            config="roll.pipeline.sft.sft_config:SFTConfig",
+            run_class="roll.pipeline.sft.sft_pipeline:SFTPipeline",
+            plan="roll.pipeline.rows.row_config:row_plan",
+            problems=("roll.pipeline.rows.row_checks:file_problems",),
+            warnings=("roll.pipeline.sft.sft_checks:sft_warnings",),
+            machine_problems=("roll.pipeline.rows.row_checks:missing_files",),
+            code_problems=("roll.pipeline.rows.row_checks:operator_code_problems",),
+            local_rows=("roll.pipeline.rows.row_checks:local_rows",),
+            data_problems=("roll.pipeline.rows.row_checks:row_problems",),
+            reports=("roll.pipeline.rows.row_checks:operator_reports",),
+        ),
+        PipelineSpec(
+            "distill",
+            config="roll.pipeline.distill.distill_config:DistillConfig",
+            run_class="roll.pipeline.distill.distill_pipeline:DistillPipeline",
+            plan="roll.pipeline.rows.row_config:row_plan",
+            batch="roll.pipeline.distill.distill_config:distill_rows",
+            problems=(
+                "roll.pipeline.rows.row_checks:file_problems",
+                "roll.pipeline.distill.distill_checks:distill_problems",
+            ),
+            warnings=("roll.pipeline.distill.distill_checks:distill_warnings",),
+            machine_problems=("roll.pipeline.rows.row_checks:missing_files",),
+            code_problems=("roll.pipeline.rows.row_checks:operator_code_problems",),
+            local_rows=("roll.pipeline.rows.row_checks:local_rows",),
+            data_problems=("roll.pipeline.rows.row_checks:row_problems",),
+            reports=("roll.pipeline.rows.row_checks:operator_reports",),
+        ),
+        PipelineSpec(
+            "dpo",
+            config="roll.pipeline.dpo.dpo_config:DPOConfig",
+            run_class="roll.pipeline.dpo.dpo_pipeline:DPOPipeline",
+            plan="roll.pipeline.dpo.dpo_config:dpo_plan",
+            batch="roll.pipeline.dpo.dpo_config:dpo_rows",
+            problems=("roll.pipeline.rows.row_checks:file_problems", "roll.pipeline.dpo.dpo_checks:dpo_problems"),
+            warnings=("roll.pipeline.rows.pair_checks:pair_warnings", "roll.pipeline.dpo.dpo_checks:dpo_warnings"),
+            machine_problems=("roll.pipeline.rows.row_checks:missing_files",),
+            code_problems=("roll.pipeline.rows.row_checks:operator_code_problems",),
+            local_rows=("roll.pipeline.rows.row_checks:local_rows",),
+            data_problems=("roll.pipeline.rows.row_checks:row_problems",),
+            reports=("roll.pipeline.rows.row_checks:operator_reports",),
+        ),
+        PipelineSpec(
+            "rm",
+            config="roll.pipeline.rm.rm_config:RMConfig",
+            run_class="roll.pipeline.rm.rm_pipeline:RMPipeline",
+            plan="roll.pipeline.rows.row_config:row_plan",
+            problems=("roll.pipeline.rows.row_checks:file_problems",),
+            warnings=("roll.pipeline.rows.pair_checks:pair_warnings",),
+            machine_problems=("roll.pipeline.rows.row_checks:missing_files",),
+            code_problems=("roll.pipeline.rows.row_checks:operator_code_problems",),
+            local_rows=("roll.pipeline.rows.row_checks:local_rows",),
+            data_problems=("roll.pipeline.rows.row_checks:row_problems",),
+            reports=("roll.pipeline.rows.row_checks:operator_reports",),
+        ),
+    )
+}
+
+
+def pipeline_of(name: str) -> PipelineSpec:
+    """The spec of a built-in name, or under `package.module:SPEC`. Raises ConfigError if there is none."""
+    if name in PIPELINES:
+        return PIPELINES[name]
+    try:
+        found = resolve(name, dict.fromkeys(PIPELINES, ""))
+    except ImportError as error:
+        raise ConfigError(f"pipeline: {error}") from error
+    if not isinstance(found, PipelineSpec):
+        raise ConfigError(f"pipeline: {name} is a {type(found).__name__}, not a PipelineSpec.")
+    return found

@@ -1,0 +1,116 @@
+"""Whose model each role of a stage starts from."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from roll.configs.problems import did_you_mean
+from roll.configs.sections.run import RunConfig
+from roll.configs.sections.stages import AT_THE_START
+from roll.errors import ConfigError
+from roll.run.stages.entries import Entry
+from roll.run.stages.kept import STATE
+
+MODEL = "model_args.model_name_or_path"
+ADAPTERS = "model_args.adapter_name_or_path"
+_KEY_OF_HEAD = {"lm": "pretrain", "reward": "reward_pretrain"}
+"""What the saved model of a stage is the default of, by what stands on the model that it learns."""
+
+
+@dataclass(frozen=True)
+class Giver:
+    """A stage, as those after it see it. `key`: the key in whose place its model comes; None: it saves none that others
+    could start from. `origin`: the model that it starts from, whose shape its own has."""
+
+    name: str
+    key: str | None
+    origin: str
+
+
+def given_key(cls: type[RunConfig]) -> str | None:
+    """The `key` of a Giver, by the roles that learn in a kind of run. What it saves as hf_model is the policy where it
+    has one."""
+    heads = {role.head for role in cls.role_table.values() if role.learns}
+    return next((key for head, key in _KEY_OF_HEAD.items() if head in heads), None)
+
+
+def origin(config: RunConfig) -> str:
+    """The model that what a stage saves started from."""
+    learners = {config.roles[name].head: worker for name, worker in config.learning_roles.items()}
+    worker = next((learners[head] for head in (*_KEY_OF_HEAD, *learners) if head in learners), None)
+    return (worker.model_args.model_name_or_path if worker is not None else None) or ""
+
+
+def receivers(config: RunConfig, entry: Entry, earlier: Sequence[Giver]) -> dict[str, Giver]:
+    """The roles of a stage that start from the model of an earlier one: the last that comes in the place of a key which
+    names the role's model, unless the stage says otherwise. Raises ConfigError for `models` that cannot be."""
+    last = {giver.key: giver for giver in earlier}
+    wanted = entry.settings.models
+    if problems := [text for role in wanted for text in _wrong(config, role, wanted[role], earlier)]:
+        raise ConfigError(*problems)
+    found: dict[str, Giver] = {}
+    for name in _with_models(config):
+        named = wanted.get(name)
+        giver = None
+        if named is None and not entry.says([*name.split(".", 1), *MODEL.split(".")]):
+            giver = _by_default(config, config.roles[name].model_keys, entry, last)
+        elif named is not None and named != AT_THE_START:
+            giver = next(giver for giver in earlier if giver.name == named)
+        if giver is not None:
+            found[name] = giver
+    return found
+
+
+def _with_models(config: RunConfig) -> list[str]:
+    """The sections of a model, whether their role is started or not: they have to agree with each other."""
+    return [name for name in config.sections if config.roles[name].head is not None]
+
+
+def _by_default(config: RunConfig, keys: Sequence[str], entry: Entry, last: Mapping[str | None, Giver]) -> Giver | None:
+    for key in keys:
+        if key in last and not entry.says((key,)):
+            return last[key]
+        if config.value(key) is not None:
+            return None
+    return None
+
+
+def _wrong(config: RunConfig, role: str, named: str, earlier: Sequence[Giver]) -> Iterator[str]:
+    givers = {giver.name: giver for giver in earlier}
+    if role not in (roles := _with_models(config)):
+        yield (
+            f"models.{role}: there is no such role with a model in this stage.{did_you_mean(role, roles)} It has "
+            f"{', '.join(roles)}."
+        )
+    elif named != AT_THE_START and named not in givers:
+        there = ", ".join((*givers, AT_THE_START))
+        yield f"models.{role}: {named} is no stage before this one.{did_you_mean(named, givers)} Possible: {there}."
+    elif named != AT_THE_START and givers[named].key not in config.roles[role].model_keys:
+        what = {None: "no model", "reward_pretrain": "a reward model"}.get(givers[named].key, "a policy")
+        yield f"models.{role}: {named} leaves {what}, from which {role} cannot start."
+
+
+def with_models(
+    settings: Mapping[str, Any], models: Mapping[str, str], states: Mapping[str, str], entry: Entry
+) -> dict[str, Any]:
+    """The resolved tree of a stage with these models, which hold the adapters that an earlier stage began with, and
+    with these states of optimizers, by role."""
+    tree: dict[str, Any] = copy.deepcopy(dict(settings))
+    for role, path in models.items():
+        _section(tree, role, MODEL)[MODEL.split(".")[1]] = path
+        if not entry.says([*role.split(".", 1), *ADAPTERS.split(".")]):
+            _section(tree, role, ADAPTERS).pop(ADAPTERS.split(".")[1], None)
+    for role, path in states.items():
+        _section(tree, role, STATE)[STATE.split(".")[1]] = path
+    return tree
+
+
+def _section(tree: dict[str, Any], role: str, key: str) -> dict[str, Any]:
+    """The mapping of a role's section that holds a key, made if there is none."""
+    for part in (*role.split(".", 1), key.split(".")[0]):
+        tree[part] = tree[part] if isinstance(tree.get(part), dict) else {}
+        tree = tree[part]
+    return tree

@@ -1,0 +1,144 @@
+"""All stages of a YAML, checked and planned before the first of them starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from roll.configs.load.loader import Composed, RawTree, resolve_tree
+from roll.configs.problems import Problem
+from roll.configs.sections.run import RESUME_WORDS
+from roll.errors import ConfigError
+from roll.run.kind import kind_of
+from roll.run.spec import PipelineSpec
+from roll.run.stages.entries import Entry, read_entries
+from roll.run.stages.handover import MODEL, Giver, given_key, origin, receivers, with_models
+from roll.run.stages.kept import STATE, Kept, kept_states
+from roll.run.stages.told import Told
+from roll.run.stages.trees import give_places, leave_out, stage_tree
+from roll.run.start.load import Loaded, check
+
+_RESUME = "resume_from_checkpoint"
+_UNKNOWN = "unknown/model"  # of a stage with problems of its own
+
+
+@dataclass(frozen=True)
+class Stage:
+    """`loaded` has, in the place of models that earlier stages will leave, those that these begin with: they are of the
+    same shape. `shown` names them. `models`: the stage whose model it is, by role; `kept`: whose optimizer. `left_out`:
+    keys of the YAML that its kind of run does not know. `afresh`: nothing may be there yet."""
+
+    entry: Entry
+    spec: PipelineSpec
+    composed: Composed
+    left_out: tuple[str, ...]
+    loaded: Loaded
+    shown: Loaded
+    models: Mapping[str, str]
+    kept: Mapping[str, Kept]
+    afresh: bool
+
+    @property
+    def name(self) -> str:
+        return self.entry.name
+
+    @property
+    def givers(self) -> frozenset[str]:
+        return frozenset(self.models.values())
+
+    @property
+    def stand_ins(self) -> frozenset[str]:
+        """The keys of models and states that are not there yet: what is found about them says nothing."""
+        return frozenset((*(f"{role}.{MODEL}" for role in self.models), *(f"{role}.{STATE}" for role in self.kept)))
+
+    def over(self, checkpoints: Mapping[str, str]) -> Loaded:
+        """What it runs with, given the last checkpoints of earlier stages by their names."""
+        models = {role: f"{checkpoints[name]}/hf_model" for role, name in self.models.items()}
+        states = {role: f"{checkpoints[kept.stage]}/{kept.role}" for role, kept in self.kept.items()}
+        settings = with_models(self.composed.settings, models, states, self.entry)
+        return check(self.spec, replace(self.composed, settings=settings))
+
+    def lines(self, num_stages: int) -> Iterator[str]:
+        """What is to be said of it before its plan."""
+        yield f"Stage {self.entry.number} of {num_stages}: {self.name}, a run of the kind {self.spec.name}"
+        for name in sorted(self.givers):
+            if roles := [role for role in self.loaded.config.model_roles if self.models.get(role) == name]:
+                yield f"  {', '.join(roles)}: the model that {name} leaves"
+        for name in dict.fromkeys(kept.stage for kept in self.kept.values()):
+            yield f"  {', '.join(self.kept)}: the optimizer of {name} as well"
+        if self.left_out:
+            yield f"  not of this kind of run, and left out: {', '.join(self.left_out)}"
+
+
+def plan_stages(raw: RawTree, overrides: Sequence[str], script: str | None) -> list[Stage]:
+    """The stages of a YAML. `script`: the kind of run of those that name none. Raises ConfigError with every problem of
+    every stage, and its place."""
+    entries = read_entries(raw.tree, overrides)
+    told = Told(len(entries))
+    kinds: list[tuple[Entry, RawTree, PipelineSpec]] = []
+    for entry in entries:
+        with told.about(entry):
+            tree = stage_tree(raw, entry)
+            kinds.append((entry, tree, kind_of(tree.tree, script)))
+    told.raise_if_any()
+    stages: list[Stage] = []
+    givers: list[Giver] = []
+    specs = [spec for _, _, spec in kinds]
+    for entry, tree, spec in kinds:
+        giver = Giver(entry.name, given_key(spec.config_class()), _UNKNOWN)
+        with told.about(entry):
+            stage = _stage(entry, tree, spec, specs, givers, {each.name: each.loaded for each in stages})
+            stages.append(stage)
+            giver = replace(giver, origin=origin(stage.loaded.config))
+        givers.append(giver)
+    told.raise_if_any()
+    return stages
+
+
+def _stage(
+    entry: Entry,
+    tree: RawTree,
+    spec: PipelineSpec,
+    specs: Sequence[PipelineSpec],
+    givers: Sequence[Giver],
+    earlier: Mapping[str, Loaded],
+) -> Stage:
+    composed = resolve_tree(tree, spec.config_class())
+    settings = composed.settings
+    left_out = leave_out(spec.config_class(), [other.config_class() for other in specs], settings, entry)
+    give_places(settings, entry)
+    afresh = _goes_on(settings)
+    for giver in givers:  # a key that only an earlier stage answers
+        if giver.key is not None and settings.get(giver.key) is None:
+            settings[giver.key] = giver.origin
+    roles = receivers(check(spec, composed).config, entry, givers)
+    origins = {role: giver.origin for role, giver in roles.items()}
+    loaded = check(spec, replace(composed, settings=with_models(settings, origins, {}, entry)))
+    if problems := list(_saving_problems(loaded)):
+        raise ConfigError(*map(str, problems))
+    models = {role: giver.name for role, giver in roles.items()}
+    kept = kept_states(loaded, models, earlier) if entry.settings.optimizer == "kept" else {}
+    stage = Stage(entry, spec, composed, tuple(left_out), loaded, loaded, models, kept, afresh)
+    return replace(stage, shown=stage.over({name: f"of {name}" for name in stage.givers}))
+
+
+def _goes_on(settings: dict[str, object]) -> bool:
+    """Lets the stage go on from what it left; True if nothing may be there."""
+    given = settings.get(_RESUME)
+    known = RESUME_WORDS.get(given.lower(), given) if isinstance(given, str) else given
+    if known is not None and not isinstance(known, bool):
+        raise ConfigError(
+            f"{_RESUME}: stages go on from what they left themselves. Take it out, or write false where nothing may "
+            "be there yet."
+        )
+    settings[_RESUME] = True
+    return known is False
+
+
+def _saving_problems(loaded: Loaded) -> Iterator[Problem]:
+    if loaded.config.save_steps <= 0:
+        yield Problem(
+            f"save_steps: {loaded.config.save_steps} saves nothing. What a stage saves at its end is where the next "
+            "one starts, and how it is known to be finished: set a number of steps.",
+            ("save_steps",),
+        )

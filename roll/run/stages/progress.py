@@ -1,0 +1,123 @@
+"""How far a run in stages is: known from the checkpoints that its stages left, and from nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from roll.configs.plan.describe import counted
+from roll.errors import ConfigError
+from roll.run.saving.checkpoint import CheckpointStore
+from roll.run.saving.driver_state import read_state
+from roll.run.saving.manifest import check_digests, manifest_digest, read_manifest
+from roll.run.saving.resume_rules import differences
+from roll.run.stages.planned import Stage
+from roll.utils.json_files import read_object
+
+_RECORD = "started_from.json"
+
+
+@dataclass(frozen=True)
+class Left:
+    """The newest checkpoint of a stage. `settings`: those that have changed since and would have counted."""
+
+    path: Path
+    steps_done: int
+    is_finished: bool
+    settings: tuple[str, ...] = ()
+
+
+def left_by(stage: Stage) -> Left | None:
+    """What there is of a stage; None if nothing. Raises ConfigError where it cannot be read."""
+    config = stage.loaded.config
+    path = CheckpointStore(config.checkpoint_dir).latest()
+    if path is None:
+        return None
+    state = read_state(path)
+    wanted: object = config.max_steps
+    if config.counts_epochs:  # the rows were counted by the run that saved it
+        same = state.config.get("num_train_epochs") == config.num_train_epochs
+        wanted = state.config.get("max_steps") if same else None
+    is_finished = isinstance(wanted, int) and state.steps_done >= wanted
+    changed = differences(state.config, config) if is_finished else []
+    ignored = {"max_steps", *stage.stand_ins}
+    counted = tuple(str(found) for found in changed if found.rule.effect != "free" and found.key not in ignored)
+    return Left(path, state.steps_done, is_finished, counted)
+
+
+def progress_lines(left: Left | None) -> Iterator[str]:
+    """What is to be said of a stage of which there is something."""
+    if left is None:
+        return
+    steps = counted(left.steps_done, "step")
+    yield f"  finished, {steps}: {left.path}" if left.is_finished else f"  goes on after {steps}: {left.path}"
+    for text in left.settings:
+        yield f"  was finished under another setting, and stays as it is: {text}"
+
+
+def progress_problems(stages: Sequence[Stage], left: Sequence[Left | None]) -> Iterator[str]:
+    """What stands against going on from what is there."""
+    place = Path(stages[0].loaded.config.output_dir).parent
+    there = [stage for stage, found in zip(stages, left, strict=True) if found is not None]
+    if there and stages[0].afresh:
+        yield (
+            f"resume_from_checkpoint: false, and {place} holds checkpoints of {_names(there)}. Take the key out to go "
+            "on from them, or choose another output_dir."
+        )
+        return
+    found = dict(zip((stage.name for stage in stages), left, strict=True))
+    for i, stage in enumerate(stages):
+        own = found[stage.name]
+        begun = [later for later in stages[i + 1 :] if found[later.name] is not None]
+        if begun and (own is None or not own.is_finished):
+            done = f"{own.steps_done} steps are done" if own else "it has no checkpoint"
+            yield (
+                f"{stage.name} is not finished ({done}), but {_names(begun)} began after it. Bring its settings or its "
+                f"checkpoints back, or move the folders of {_names(begun)} out of {place}."
+            )
+            return
+        if own is not None and _record(stage) != _began_with(stage, found):
+            yield (
+                f"{stage.name} began with other models than {_names(stage.givers) or 'the YAML'} would give it now. "
+                f"Bring those back, or move {stage.loaded.config.output_dir} away to begin it anew."
+            )
+
+
+def begin(stage: Stage, left: Mapping[str, Left]) -> None:
+    """Notes what a stage starts from, before its first checkpoint."""
+    folder = Path(stage.loaded.config.output_dir)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / _RECORD).write_text(json.dumps(_began_with(stage, left), indent=1))
+    except OSError as error:
+        raise ConfigError(f"output_dir: {folder} cannot be written: {error.strerror}.") from error
+
+
+def check_sound(stage: Stage, left: Left) -> None:
+    """Reads a model whole before another stage starts from it. Raises ConfigError if it is damaged."""
+    if not stage.loaded.config.verify_checkpoint:
+        return
+    manifest = read_manifest(left.path)
+    try:
+        check_digests(left.path, manifest)
+    except ConfigError as error:
+        hint = f"Restore the files, or move {left.path} away: {stage.name} then goes on from the checkpoint before."
+        raise ConfigError(*error.problems, hint) from error
+
+
+def _began_with(stage: Stage, left: Mapping[str, Left | None]) -> dict[str, str]:
+    """Digests of the models that a stage starts from, by the names of their stages."""
+    return {name: manifest_digest(found.path) for name in sorted(stage.givers) if (found := left[name]) is not None}
+
+
+def _record(stage: Stage) -> dict[str, object]:
+    try:
+        return read_object(Path(stage.loaded.config.output_dir) / _RECORD)
+    except (OSError, ValueError):
+        return {}
+
+
+def _names(stages: Sequence[Stage] | frozenset[str]) -> str:
+    return " and ".join(sorted(stages) if isinstance(stages, frozenset) else [stage.name for stage in stages])

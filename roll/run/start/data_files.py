@@ -1,0 +1,126 @@
+"""What can be said of `data_args` without reading a row: contradictions, warnings, what this machine lacks."""
+
+import codecs
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import islice
+
+from roll.configs.problems import Problem
+from roll.configs.sections.data import DataArgs
+from roll.datasets.hub_set import DEFAULT_SPLIT
+from roll.datasets.loader import ENDINGS, DataFile, DataSource
+from roll.datasets.media import shown_in
+from roll.datasets.sources import NotHere, data_sources, has_ending, lacking_packages, names_data_set
+from roll.datasets.templates import template_problem
+from roll.errors import ConfigError
+
+_VALIDATED = ("validation.", "eval_sets.")
+_ROWS_LOOKED_AT = 8
+_MOST_BLANK_BYTES = 4096  # a file with more is taken to hold rows
+
+
+def data_args_problems(places: Mapping[str, DataArgs]) -> Iterator[Problem]:
+    """What contradicts itself on any machine. `places`: the data_args that are read, by their YAML path."""
+    for at, args in places.items():
+        if not args.file_name:
+            yield Problem(
+                f"{at}.file_name is missing: name files ({', '.join(ENDINGS)}), folders or a data set of the Hugging "
+                "Face hub.",
+                (f"{at}.file_name",),
+            )
+        elif len(args.dataset_type) not in (0, 1, len(args.file_name)):
+            yield Problem(
+                f"{at}.dataset_type has {len(args.dataset_type)} entries for {len(args.file_name)} of {at}.file_name. "
+                "Give one for all, one each, or none.",
+                (f"{at}.dataset_type", f"{at}.file_name"),
+            )
+        sets = [name for name in args.file_name if names_data_set(name)]
+        if sets and at.startswith(_VALIDATED) and args.split is None:
+            yield Problem(
+                f"{at}.split is missing: which split of {sets[0]} is validated? {DEFAULT_SPLIT} is what is trained on "
+                "by default.",
+                (f"{at}.split", f"{at}.file_name"),
+            )
+
+
+def data_args_warnings(places: Mapping[str, DataArgs]) -> Iterator[str]:
+    for at, args in places.items():
+        given = [key for key in ("split", "subset") if args.value(key) is not None]
+        if given and args.file_name and all(has_ending(name) for name in args.file_name):
+            yield (
+                f"{at}.{', '.join(given)} {'does' if len(given) == 1 else 'do'} nothing here: file_name names files, "
+                "and only data sets have splits."
+            )
+        for name, count in _repeated(args, at).items():
+            yield f"{at}.file_name stands for {name} {count} times, so its rows are there {count} times."
+
+
+def _repeated(args: DataArgs, at: str) -> Mapping[str, int]:
+    """Files that several entries stand for, as a folder and a file in it do."""
+    sources, _ = data_sources(args, at, reach=False)
+    counts = Counter(str(source.path.resolve()) if isinstance(source, DataFile) else source.name for source in sources)
+    return {name: count for name, count in counts.items() if count > 1}
+
+
+def missing_data_files(places: Mapping[str, DataArgs]) -> Iterator[Problem]:
+    """Files and folders that are not there, packages that are not, names whose files are all blank, and files whose
+    first rows show pictures. Of rows no more is read, nor is anything looked for elsewhere."""
+    for at, args in places.items():
+        keys = (f"{at}.file_name",)
+        sources, problems = data_sources(args, at, reach=False)
+        if sources and not problems and all(map(_is_empty, sources)):
+            problems = [f"{at}.file_name: {source.name} is empty: it has no rows" for source in sources]
+        yield from (Problem(f"{text}.", keys, "place" if isinstance(text, NotHere) else "run") for text in problems)
+        yield from (Problem(f"{text}.", keys, "machine") for text in lacking_packages(args, at))
+        if not args.operators:  # which may leave such rows out
+            shown = filter(None, map(_first_picture, sources))
+            yield from (Problem(f"{text}.", (f"{at}.file_name",)) for text in shown)
+
+
+def has_files(places: Mapping[str, DataArgs]) -> bool:
+    """True if some of the data are files of this machine."""
+    found = (source for at, args in places.items() for source in data_sources(args, at, reach=False)[0])
+    return any(isinstance(source, DataFile) for source in found)
+
+
+def _first_picture(source: DataSource) -> str | None:
+    """What is wrong with the first of a file's first rows that shows pictures, video or sound."""
+    if not isinstance(source, DataFile) or not source.path.is_file() or source.path.suffix == ".json":
+        return None
+    try:
+        for row in islice(source.rows(), _ROWS_LOOKED_AT):
+            if (what := shown_in(row)) is not None:
+                return what
+    except ConfigError:
+        pass  # a run says what is wrong with it
+    return None
+
+
+def _is_empty(source: DataSource) -> bool:
+    """True for a file without a byte, and one of text that holds white space or an empty array and no more."""
+    if not isinstance(source, DataFile) or not source.path.is_file():
+        return False
+    try:
+        if source.path.stat().st_size > _MOST_BLANK_BYTES:
+            return False
+        text = source.path.read_bytes().removeprefix(codecs.BOM_UTF8)
+    except OSError:
+        return False  # a run says what is wrong with it
+    return b"".join(text.split()) in (b"", b"[]")
+
+
+def missing_rows(places: Mapping[str, DataArgs], global_template: str | None) -> Iterator[Problem]:
+    """What is not on this machine of runs that learn from given rows: their files, and the templates in use."""
+    yield from missing_data_files(places)
+    yield from unknown_templates(
+        {f"{at}.template": args.template for at, args in places.items()}
+        if global_template is None
+        else {"global_template": global_template}
+    )
+
+
+def unknown_templates(names: Mapping[str, str]) -> Iterator[Problem]:
+    """`names`: the chat templates in use, by their YAML path."""
+    for key, name in names.items():
+        if (wrong := template_problem(name, key)) is not None:
+            yield Problem(f"{wrong}.", (key,), "place")

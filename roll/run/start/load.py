@@ -1,0 +1,82 @@
+"""A YAML becomes a checked configuration with its plan, or a ConfigError with everything that is wrong."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from roll.configs.checks.roles import run_problems, run_warnings
+from roll.configs.load.chosen import Chosen
+from roll.configs.load.defaults import with_epochs
+from roll.configs.load.given import Given
+from roll.configs.load.known_keys import known_keys
+from roll.configs.load.loader import Composed, load_tree
+from roll.configs.load.overruled import overruled
+from roll.configs.load.validate import validate
+from roll.configs.plan.describe import describe
+from roll.configs.plan.run_plan import RunPlan
+from roll.configs.problems import Problem, nearest, together
+from roll.configs.sections.run import RunConfig
+from roll.errors import ConfigError
+from roll.run.kind import other_kind
+from roll.run.spec import PipelineSpec
+from roll.run.start.choose import choose
+from roll.run.start.preflight import role_strategy_problems, role_strategy_warnings
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A configuration without contradictions, of the pipeline's own class. `given`: the keys that its YAML says.
+    `chosen`: what roll chose for others, by the machine, the model and the sizes of the run."""
+
+    config: RunConfig
+    plan: RunPlan
+    warnings: tuple[str, ...]
+    given: Given = frozenset()
+    chosen: tuple[Chosen, ...] = ()
+
+
+def plan_text(spec: PipelineSpec, loaded: Loaded) -> str:
+    """The plan in words, with what the run learns by and what roll chose, as `roll plan` prints it."""
+    config, plan = loaded.config, loaded.plan
+    learning = spec.algorithm_rows(config, plan, loaded.given)
+    return describe(config, plan, spec.batch_rows(config, plan), learning, loaded.chosen)
+
+
+def load(spec: PipelineSpec, directory: Path, name: str, overrides: Sequence[str] = ()) -> Loaded:
+    """Composes, checks and plans. Looks at nothing but the YAML, its fragments, and the module of an estimator or a
+    loss of the user's own: the plan depends on it; and where the YAML leaves out devices, backends or lengths, at this
+    machine and the model's config.json."""
+    return check(spec, load_tree(directory, name, overrides, spec.config_class()))
+
+
+Beside = Callable[[RunConfig], Iterable[Problem]]
+
+
+def check(spec: PipelineSpec, composed: Composed, beside: Beside | None = None) -> Loaded:
+    """The same for what is composed already. `beside`: what else to say where something is wrong, of the settings that
+    are sound; without anything wrong it is not asked."""
+    cls = spec.config_class()
+    settings = with_epochs(composed.settings, cls.role_table) if cls.has_rows else composed.settings
+    read = overruled(settings, cls.role_table)
+    checked = validate(cls, read.tree)
+    config, chosen = choose(spec, checked)
+    problems = [*checked.problems, *checked.about_sound_keys(read.problems)]
+    if config is not None:
+        later = [*other_kind(spec, config), *run_problems(config), *role_strategy_problems(config)]
+        later += spec.findings(spec.problems, Problem, config)
+        problems += checked.about_sound_keys(later)
+    if problems and config is not None and beside is not None:
+        told = {problem.keys[0] for problem in problems if problem.keys}
+        found = checked.about_sound_keys(beside(config))
+        problems += [each for each in found if not each.keys or each.keys[0] not in told]
+    if problems:
+        raise ConfigError(*together(problem.text for problem in problems))
+    assert config is not None
+    plan = spec.make_plan(config)
+    warnings = [*read.warnings, *checked.warnings, *run_warnings(config, plan), *role_strategy_warnings(config)]
+    warnings += spec.findings(spec.warnings, str, config)
+    for key in composed.unused:
+        match = nearest(key, known_keys(cls), cutoff=0.8)
+        if match and match not in composed.settings:
+            warnings.append(f"{key} comes from a fragment and nothing uses it. Did you mean {match}?")
+    return Loaded(config, plan, tuple(together(warnings)), checked.given, chosen)

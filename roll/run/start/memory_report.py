@@ -1,0 +1,68 @@
+"""The memory of a run, as far as its models' config.json are on this machine."""
+
+from dataclasses import dataclass
+
+from roll.configs.memory.facts import role_facts
+from roll.configs.memory.model_shape import model_shape
+from roll.configs.memory.moments import memory_plan
+from roll.configs.memory.parts import GB, RoleFacts
+from roll.configs.memory.show import memory_problems, memory_text, memory_warnings
+from roll.configs.plan.run_plan import RunPlan
+from roll.configs.problems import Problem
+from roll.configs.sections.run import RunConfig
+from roll.run.saving.model_files import read_model_config
+from roll.run.start.gpu_memory import smallest_gpu_bytes
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """`problems`: what cannot fit in the memory that the configuration names. `machine_problems`: in that of this
+    machine's GPUs, where it names none. `knows_gpus`: there is something to hold the figures
+    against."""
+
+    text: str
+    knows_gpus: bool = False
+    warnings: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    machine_problems: tuple[Problem, ...] = ()
+
+
+def memory_report(config: RunConfig, plan: RunPlan) -> MemoryReport:
+    """Looks at files and at the driver's word on its GPUs; imports no torch and makes no CUDA context."""
+    given = config.gpu_memory_gb
+    gpu_bytes = given * GB if given is not None else smallest_gpu_bytes()
+    host_bytes = config.host_memory_gb * GB if config.host_memory_gb is not None else None
+    facts, missing = gather_facts(config, plan, gpu_bytes)
+    if not facts:
+        reasons = "; ".join(dict.fromkeys(reason.partition(": ")[2] for reason in missing))
+        return MemoryReport(f"Memory: not computed. It needs the config.json of a model of a known family ({reasons}).")
+    memory = memory_plan(plan.layout, facts, missing)
+    if not memory.by_gpu:
+        return MemoryReport("")
+    source = "gpu_memory_gb:" if given is not None else "gpu_memory_gb is not given and this machine's GPUs have"
+    on_gpus = tuple(memory_problems(memory, gpu_bytes, None, source))
+    on_hosts = tuple(memory_problems(memory, None, host_bytes, source)) if host_bytes is not None else ()
+    return MemoryReport(
+        text=memory_text(memory, gpu_bytes, host_bytes),
+        knows_gpus=gpu_bytes is not None,
+        warnings=tuple(memory_warnings(memory, gpu_bytes, host_bytes)),
+        problems=(*(on_gpus if given is not None else ()), *on_hosts),
+        machine_problems=() if given is not None else on_gpus,
+    )
+
+
+def gather_facts(config: RunConfig, plan: RunPlan, gpu_bytes: float | None) -> tuple[dict[str, RoleFacts], list[str]]:
+    """The roles whose model is known, and the others with the reason why it is not."""
+    facts: dict[str, RoleFacts] = {}
+    missing: list[str] = []
+    for name, worker in config.model_roles.items():
+        role = config.roles[name]
+        model, why_not = read_model_config(worker.model_args)
+        shape = None
+        if model is not None:
+            shape, why_not = model_shape(model, role.head or "lm")
+        if shape is None:
+            missing.append(f"{name}: {why_not}")
+        else:
+            facts[name] = role_facts(plan, role, worker, shape, gpu_bytes)
+    return facts, missing

@@ -1,0 +1,389 @@
+"""What only this machine can tell: models, packages, directories. A start is refused for it; what a plan says of it, by
+`Problem.of`."""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roll.configs.checks.compiling import compile_machine_problems
+from roll.configs.checks.lora import lora_model_problems, lora_warnings
+from roll.configs.checks.moe import balance_model_problems
+from roll.configs.checks.mtp import head_model_problems
+from roll.configs.checks.optimizers import optimizer_machine_problems
+from roll.configs.checks.prefix_sharing import prefix_sharing_machine_problems
+from roll.configs.checks.router_replay import router_replay_model_problems
+from roll.configs.checks.sent_adapters import sent_adapter_model_problems
+from roll.configs.checks.training import fused_head_machine_problems
+from roll.configs.plan.parallel import parallel_sizes
+from roll.configs.problems import Problem
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.sections.run import RunConfig
+from roll.configs.strategies.features import Feature
+from roll.configs.strategies.model_numbers import cap_warning, number_problems, rope_row_problems, untried_warning
+from roll.configs.strategies.spec import Choice
+from roll.configs.strategies.table import spec_of
+from roll.distributed.strategy.table import engine_problems, strategy_problems
+from roll.models import multimodal
+from roll.models.hub import INSTALL, is_on_modelscope
+from roll.run.saving.adapter_files import adapter_problems
+from roll.run.saving.hub_checks import hub_problems
+from roll.run.saving.model_files import read_model_config
+from roll.run.saving.rehearsal import room_problems
+from roll.run.start.device_defaults import unplaced
+from roll.run.start.engine_models import engine_model_problems, engine_model_warning
+from roll.run.start.this_machine import this_machine
+from roll.run.tracking.build import missing_logins, missing_trackers, tracker_problems
+from roll.utils.files import look_at
+from roll.utils.hub import is_hub_id
+from roll.utils.imports import is_installed
+
+TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model", "vocab.json")
+
+
+@dataclass(frozen=True)
+class MachineReport:
+    """`problems` stop a start. `unchecked` could not be looked at from here, each with the reason."""
+
+    problems: tuple[Problem, ...]
+    unchecked: tuple[str, ...]
+
+
+def choices(config: RunConfig) -> list[Choice]:
+    """The roles of this run, as the specs of their strategies are asked about them."""
+    return [
+        Choice(config.roles[role], worker, config.grad_norm_of(role, worker), config.num_nodes, config.longest_row)
+        for role, worker in config.model_roles.items()
+    ]
+
+
+def role_strategy_problems(config: RunConfig) -> list[Problem]:
+    """What is wrong with the choice and the settings of every role's strategy, whatever the machine."""
+    return [problem for choice in choices(config) for problem in strategy_problems(choice)]
+
+
+def role_strategy_warnings(config: RunConfig) -> list[str]:
+    """What a role's strategy takes otherwise than it is written."""
+    found: list[str] = []
+    for choice in choices(config):
+        spec = spec_of(choice.worker.strategy_name)
+        found += spec.findings(spec.warnings, str, choice)
+        found += lora_warnings(choice) if choice.role.learns else ()
+        runs_transformers = Feature.TRANSFORMERS_MODEL in spec.supports
+        if not runs_transformers and choice.role.use != "generate":
+            continue
+        if (model := read_model_config(choice.worker.model_args)[0]) is not None:
+            told = (untried_warning, cap_warning) if runs_transformers else (engine_model_warning,)
+            found += filter(None, (warning(choice, model) for warning in told))
+    return found
+
+
+def machine_report(config: RunConfig) -> MachineReport:
+    problems: list[Problem] = []
+    unchecked: list[str] = []
+    for choice in choices(config):
+        worker, spec = choice.worker, spec_of(choice.worker.strategy_name)
+        problems += engine_problems(choice)
+        problems += compile_machine_problems(choice)
+        problems += optimizer_machine_problems(choice)
+        problems += fused_head_machine_problems(choice)
+        problems += prefix_sharing_machine_problems(choice)
+        problems += spec.findings(spec.machine_problems, Problem, choice)
+        problems += adapter_problems(choice) if choice.role.learns else ()
+        model, why_not = read_model_config(worker.model_args)
+        sizes = parallel_sizes(worker)
+        if model is not None:
+            if (refusal := _multimodal_refusal(config, choice, model)) is not None:
+                problems.append(refusal)
+                continue
+            problems += _shape_problems(config, choice, model)
+            continue
+        if multimodal.sounds_like_one(worker.model_args.model_name_or_path) and _is_loaded_here(choice):
+            what = "whether the model takes pictures or sound, as its name says, and could not be loaded"
+            unchecked.append(f"{choice.role.name}: {what} ({why_not}).")
+        if spec.looks_at_model:
+            unchecked.append(f"{choice.role.name}: {spec.looks_at_model} ({why_not}).")
+        if max(sizes.tensor, sizes.pipeline, sizes.expert, sizes.sequence) > 1:
+            unchecked.append(f"{choice.role.name}: heads and layers against the parallel sizes ({why_not}).")
+    trackers, settings = config.track_with, config.tracker_kwargs
+    problems += [Problem(text, ("track_with",)) for text in tracker_problems(trackers, settings)]
+    problems += [Problem(text, ("track_with",), "machine") for text in missing_trackers(trackers)]
+    problems += [Problem(text, ("track_with",), "place") for text in missing_logins(trackers, settings)]
+    problems += [
+        *_model_problems(config),
+        *_tokenizer_problems(config),
+        *_cpu_problems(config),
+        *_python_problems(),
+        *_external_problems(config),
+        *_directory_problems(config),
+        *room_problems(config),
+        *_source_problems(config),
+        *_resume_problems(config),
+        *hub_problems(config),
+    ]
+    return MachineReport(tuple(problems), (*unchecked, *_gpus_elsewhere(config)))
+
+
+def _gpus_elsewhere(config: RunConfig) -> Iterator[str]:
+    """Names GPUs that the run is planned for and this machine lacks; devices of roles on the CPU are slots."""
+    here, wanted = this_machine().num_gpus, config.num_gpus_per_node
+    placed = [worker for worker in config.model_roles.values() if worker.device_mapping]
+    has_engine = any(spec_of(worker.strategy_name).share is not None for worker in placed)
+    if "num_gpus_per_node" in config.model_fields_set and wanted > here and placed and (here or has_engine):
+        yield f"GPUs: the run takes {wanted} of a node (num_gpus_per_node), and this machine has {here or 'none'}."
+
+
+def _multimodal_refusal(config: RunConfig, choice: Choice, model: Mapping[str, Any]) -> Problem | None:
+    if not _is_loaded_here(choice) or choice.role.head is None:
+        return None
+    key = _model_key(config, choice.role.name, choice.worker)
+    text = multimodal.refusal(model, choice.role.head, key, choice.worker.model_args.model_name_or_path)
+    return None if text is None else Problem(f"{text}.", (key,))
+
+
+def multimodal_notes(config: RunConfig) -> Iterator[str]:
+    """Models that take more than text, and are trained on it alone."""
+    told: set[str | None] = set()
+    for choice in choices(config):
+        name = choice.worker.model_args.model_name_or_path
+        model, _ = read_model_config(choice.worker.model_args)
+        if model is None or name in told or not _is_loaded_here(choice) or choice.role.head is None:
+            continue
+        key = _model_key(config, choice.role.name, choice.worker)
+        text = None if multimodal.refused(model, choice.role.head) else multimodal.note(model, key, name)
+        if text is not None:
+            told.add(name)
+            yield text
+
+
+def _is_loaded_here(choice: Choice) -> bool:
+    """False for an engine of its own package, which has more kinds of models than a trainer."""
+    return choice.role.use != "generate" or spec_of(choice.worker.strategy_name).share is None
+
+
+def _model_problems(config: RunConfig) -> Iterator[Problem]:
+    away = [worker for worker in config.model_roles.values() if is_on_modelscope(worker.model_args)]
+    if away and not is_installed("modelscope"):
+        key = "model_download_type"
+        yield Problem(
+            f"{key}: MODELSCOPE needs the package modelscope, which is not installed. Install it: {INSTALL}",
+            (key,),
+            "machine",
+        )
+    seen: set[str] = set()
+    for role, worker in config.model_roles.items():
+        name = worker.model_args.model_name_or_path
+        if name is None or name in seen or is_hub_id(name):
+            continue
+        seen.add(name)
+        key = _model_key(config, role, worker)
+        look, inside = look_at(name), look_at(Path(name, "config.json"))
+        if unclear := next((each.why for each in (look, inside) if each.kind in ("hidden", "impossible")), None):
+            yield Problem(
+                f"{key}: {unclear}. Choose another directory, or give a hub id (owner/name).", (key,), "place"
+            )
+        elif not look.is_directory:
+            yield Problem(
+                f"{key}: there is no model directory {name}. Correct the path, or give a hub id (owner/name).",
+                (key,),
+                "place",
+            )
+        elif not inside.is_file:
+            yield Problem(f"{key}: {name} holds no config.json, so it is no model directory.", (key,), "place")
+        elif (model := read_model_config(worker.model_args))[0] is None and not is_on_modelscope(worker.model_args):
+            yield Problem(f"{key}: {model[1]}. Correct the file, or choose another model.", (key,))
+
+
+def _cpu_problems(config: RunConfig) -> Iterator[Problem]:
+    """Roles for which no devices could be chosen, though there are GPUs, or the YAML speaks of some."""
+    if config.gpu_memory_gb is not None:
+        why = f"gpu_memory_gb: {config.gpu_memory_gb:g} speaks of GPUs, and this machine has none"
+    elif "num_gpus_per_node" in config.model_fields_set or this_machine().num_gpus:
+        why = "its work splits over no number of the run's devices"
+    else:
+        return
+    for name in unplaced(config):
+        yield Problem(
+            f"{name}.device_mapping is missing, and none can be chosen: {why}. Set num_gpus_per_node to the GPUs of a "
+            f"node, name the devices of {name}, such as list(range(0, {config.num_gpus_per_node})), or write "
+            f"{name}.world_size: 1 for one worker on the CPU.",
+            (f"{name}.device_mapping", f"{name}.world_size"),
+        )
+
+
+def _tokenizer_problems(config: RunConfig) -> Iterator[Problem]:
+    for role, worker in config.model_roles.items():
+        name = worker.model_args.tokenizer_path
+        if name is None or is_hub_id(name):
+            continue
+        key = f"{role}.model_args.tokenizer_path"
+        if not (look := look_at(name)).is_directory:
+            why = look.why if look.kind in ("hidden", "impossible") else f"there is no directory {name}"
+            yield Problem(f"{key}: {why}. Correct the path, or give a hub id (owner/name).", (key,), "place")
+        elif not any(look_at(Path(name, file)).is_file for file in TOKENIZER_FILES):
+            yield Problem(f"{key}: {name} holds no tokenizer: none of {', '.join(TOKENIZER_FILES)}.", (key,), "place")
+
+
+def _model_key(config: RunConfig, role: str, worker: WorkerConfig) -> str:
+    name = worker.model_args.model_name_or_path
+    named = (key for key in config.roles[role].model_keys if getattr(config, key) == name)
+    return next(named, f"{role}.model_args.model_name_or_path")
+
+
+def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+    worker, spec = choice.worker, spec_of(choice.worker.strategy_name)
+    runs_transformers = Feature.TRANSFORMERS_MODEL in spec.supports
+    if spec.model_problems:
+        yield from spec.findings(spec.model_problems, Problem, choice, model)
+    else:
+        yield from _head_problems(choice.role.name, worker, model)
+    if runs_transformers:
+        yield from number_problems(choice, model)
+    if choice.role.learns:
+        yield from lora_model_problems(choice, model)
+        yield from balance_model_problems(choice, model)
+        yield from router_replay_model_problems(choice, model)
+        yield from head_model_problems(choice, model)
+    if choice.role.use == "generate":
+        yield from sent_adapter_model_problems(choice, model)
+        yield from engine_model_problems(choice, model)
+    if choice.role.head in ("sequence", "reward"):
+        yield from _sequence_head_problems(choice, model)
+    if choice.role.head == "sequence":
+        return
+    if choice.role.is_apart:  # its prompts are no rows of the run
+        return
+    positions, longest = model.get("max_position_embeddings"), config.longest_row
+    if runs_transformers or choice.role.use == "generate":
+        yield from rope_row_problems(choice, model, longest, config.length_keys, not runs_transformers)
+    if type(positions) is int and positions < longest and not model.get("rope_scaling"):
+        parts = [key for key in config.length_keys if key != "sequence_length"]
+        yield Problem(
+            f"sequence_length: {longest} tokens are more than the {positions} positions of "
+            f"{worker.model_args.model_name_or_path} "
+            f"(max_position_embeddings). Lower {' or '.join(parts or config.length_keys)}.",
+            (*config.length_keys, "val_sequence_length"),
+        )
+
+
+def _sequence_head_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+    name, key = choice.worker.model_args.model_name_or_path, f"{choice.role.name}.model_args.model_name_or_path"
+    kinds = model.get("architectures")
+    is_given = choice.role.head == "sequence"  # one that learns gets it
+    if is_given and isinstance(kinds, list) and kinds and not any("SequenceClassification" in str(k) for k in kinds):
+        yield Problem(
+            f"{key}: {name} is a {', '.join(map(str, kinds))}, without the sequence-classification head that "
+            f"{choice.role.name} needs. Name a reward model (...ForSequenceClassification).",
+            (key,),
+        )
+    elif not is_given and isinstance(kinds, list) and _num_labels(kinds, model) > 1:
+        yield Problem(
+            f"{key}: the head of {name} gives {_num_labels(kinds, model)} numbers (config.json: id2label), and the "
+            f"reward is one. Name a reward model with one label, or a causal language model.",
+            (key,),
+        )
+    elif model.get("pad_token_id") is None:
+        yield Problem(
+            f"{key}: config.json of {name} has no pad_token_id, by which rows of a batch are told from their padding. "
+            f"Set {choice.role.name}.model_args.model_config_kwargs.pad_token_id to the tokenizer's.",
+            (key, f"{choice.role.name}.model_args.model_config_kwargs"),
+        )
+
+
+def _num_labels(kinds: Sequence[object], model: Mapping[str, Any]) -> int:
+    """Number of labels of a saved sequence-classification model; 0 for others. If config.json gives none, transformers
+    uses 2."""
+    labels = model.get("id2label")
+    if not any("SequenceClassification" in str(kind) for kind in kinds):
+        return 0
+    return len(labels) if isinstance(labels, Mapping) else 2
+
+
+def _head_problems(role: str, worker: WorkerConfig, model: Mapping[str, Any]) -> Iterator[Problem]:
+    key, tensor = f"{role}.num_gpus_per_worker", _tensor_size(worker)
+    heads, kv_heads = model.get("num_attention_heads"), model.get("num_key_value_heads")
+    if type(heads) is int and heads % tensor:
+        fitting = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
+        yield Problem(
+            f"{key}: {tensor} does not divide the model's {heads} attention heads. Sizes that do: {fitting}.", (key,)
+        )
+    elif type(kv_heads) is int and kv_heads % tensor and tensor % kv_heads:
+        fitting = ", ".join(str(n) for n in range(1, kv_heads + 1) if kv_heads % n == 0)
+        yield Problem(
+            f"{key}: {tensor} does not fit the model's {kv_heads} key-value heads. Sizes that divide them: {fitting}.",
+            (key,),
+        )
+
+
+def _tensor_size(worker: WorkerConfig) -> int:
+    config = worker.strategy_config
+    given = config.get("tensor_parallel_size", config.get("tp_size"))
+    return given if type(given) is int and given > 0 else worker.num_gpus_per_worker
+
+
+def _python_problems() -> Iterator[Problem]:
+    """Ray splits the command line of its workers at spaces, tries for ten minutes, and does not say why it fails."""
+    if any(character.isspace() for character in sys.executable):
+        yield Problem(
+            f"Python is {sys.executable}: Ray cannot start workers from a path with a space. Make the environment in "
+            "another folder.",
+            (),
+        )
+
+
+def _external_problems(config: RunConfig) -> Iterator[Problem]:
+    for module in config.external_lib:
+        if not is_installed(module.partition(".")[0]):
+            yield Problem(
+                f"external_lib: there is no module {module}. Install its package, put it beside the YAML, or correct "
+                "the name.",
+                ("external_lib",),
+            )
+
+
+def _directory_problems(config: RunConfig) -> Iterator[Problem]:
+    told: set[Path] = set()
+    for key, place in config.directories.items():
+        if place is None:
+            continue
+        # The first that is there, or that nobody may look at: what is below it is not there, or hidden as well.
+        whole = Path(place).absolute()
+        look = next(look for path in (whole, *whole.parents) if (look := look_at(path)).kind != "absent")
+        existing = look.path
+        if existing in told:
+            continue
+        told.add(existing)
+        if not look.exists:
+            yield Problem(f"{key}: {look.why}. Choose another {key}.", (key,), "place")
+        elif not look.is_directory:
+            yield Problem(
+                f"{key}: {place} cannot be a directory: {existing} is a file. Choose another {key}.", (key,), "place"
+            )
+        elif not os.access(existing, os.W_OK | os.X_OK):
+            yield Problem(
+                f"{key}: {place} cannot be written: no permission in {existing}. Choose another {key}.", (key,), "place"
+            )
+
+
+def _source_problems(config: RunConfig) -> Iterator[Problem]:
+    for key, place in config.sources.items():
+        look = look_at(place)
+        if not look.is_directory:
+            unclear = look.kind in ("hidden", "impossible")
+            yield Problem(
+                f"{key}: {look.why if unclear else f'there is no directory {place}'}. Correct it.", (key,), "place"
+            )
+
+
+def _resume_problems(config: RunConfig) -> Iterator[Problem]:
+    place = config.resume_from_checkpoint
+    if isinstance(place, str) and not (look := look_at(place)).is_directory:
+        unclear = look.kind in ("hidden", "impossible")
+        what = look.why if unclear else f"there is no checkpoint directory {place}"
+        yield Problem(
+            f"resume_from_checkpoint: {what}. Correct the path, or write true for the newest one.",
+            ("resume_from_checkpoint",),
+            "place",
+        )

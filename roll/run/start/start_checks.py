@@ -1,0 +1,166 @@
+"""What stands against a start: on this machine, in the user's code, in the data; and what a plan makes of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from roll.configs.problems import Problem, together
+from roll.configs.sections.run import RunConfig
+from roll.distributed.strategy.table import class_problems
+from roll.errors import ConfigError
+from roll.run.spec import PipelineSpec
+from roll.run.start.load import Loaded
+from roll.run.start.memory_report import MemoryReport
+from roll.run.start.output_folder import folder_problems
+from roll.run.start.preflight import choices, machine_report
+from roll.utils.files import look_at
+from roll.utils.hub import folder_hint, is_hub_id
+from roll.utils.imports import import_all
+
+NONE: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How a start is asked for. `is_plan`: it is planned only. `elsewhere`: the plan is for a machine that has other
+    files and logins. `unset`: variables of the environment that the YAML names and this machine does not have.
+    `lists_defaults`: every value that the YAML leaves to roll is listed."""
+
+    is_plan: bool = False
+    elsewhere: bool = False
+    unset: frozenset[str] = NONE
+    lists_defaults: bool = False
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """`stops`: what would end a start with what is here. `lines`: what else there is to say, what was not checked
+    included."""
+
+    stops: list[str]
+    lines: list[str]
+
+
+def refusals(spec: PipelineSpec, loaded: Loaded, memory: MemoryReport, ignored: Collection[str] = NONE) -> list[str]:
+    """Everything that stands against the run, all at once. Findings on `ignored` keys are left out."""
+    found = [*start_problems(spec, loaded.config, is_plan=False), *memory.problems, *memory.machine_problems]
+    return _told(problem for problem in found if not {*problem.keys} & {*ignored})
+
+
+def foreseen(
+    spec: PipelineSpec, loaded: Loaded, memory: MemoryReport, asked: Asked, ignored: Collection[str] = NONE
+) -> Foreseen:
+    """What a plan says of the same. Reads files of this machine, imports what the YAML names of the user's code, and
+    asks nobody else."""
+    config = loaded.config
+    said = spec.findings(spec.reports, (str, Problem), config)
+    found = [*start_problems(spec, config, is_plan=True), *memory.problems]
+    found += [replace(problem, of="machine") for problem in memory.machine_problems]
+    found += [each for each in said if isinstance(each, Problem)]
+    found += _checkpoint_problems(loaded)
+    stops, unchecked = sort_out(found, config, asked, ignored)
+    unchecked += [*machine_report(config).unchecked, *_of_other_machines(config)]
+    lines = [each for each in said if isinstance(each, str)]
+    lines += [f"Not checked here: {text}" for text in dict.fromkeys(unchecked)]
+    return Foreseen(_told(stops), [*lines, f"Not checked in a plan: {spec.unchecked}."])
+
+
+def _checkpoint_problems(loaded: Loaded) -> list[Problem]:
+    """What a start would find against the checkpoint that it goes on from. Digests are left to the start."""
+    config, place = loaded.config, loaded.config.resume_from_checkpoint
+    if not place or (isinstance(place, str) and not look_at(place).is_directory):
+        return []
+    from roll.run.saving.checkpoint import CheckpointStore
+    from roll.run.saving.resume import resume_problems  # brings what trainers save
+
+    keys = ("resume_from_checkpoint",)
+    try:
+        found = CheckpointStore(config.checkpoint_dir, verify=False).resolve(place, cleans=False)
+    except ConfigError as error:
+        return [Problem(text, keys, "place") for text in error.problems]
+    return [] if found is None else [Problem(text, keys) for text in resume_problems(found, config, loaded.plan)]
+
+
+def beside_mistakes(spec: PipelineSpec, asked: Asked, config: RunConfig) -> list[Problem]:
+    """What else would stop a start, where the settings have mistakes: `config` is built from what is right of them."""
+    stops, _ = sort_out(start_problems(spec, config, is_plan=True), config, asked)
+    return stops
+
+
+def start_problems(spec: PipelineSpec, config: RunConfig, is_plan: bool) -> list[Problem]:
+    """All that is found without a plan of the run. A plan reads rows in files of this machine alone."""
+    problems = [*machine_report(config).problems, *folder_problems(config)]
+    problems += spec.findings(spec.machine_problems, Problem, config)
+    if not any("external_lib" in problem.keys for problem in problems):
+        try:
+            import_all(config.external_lib)
+        except ImportError as error:
+            problems.append(Problem(f"external_lib: {error}.", ("external_lib",)))
+    problems += [problem for choice in choices(config) for problem in class_problems(choice)]
+    problems += _as_problems(spec.findings(spec.code_problems, (Problem, str), config))
+    rows = spec.local_rows if is_plan else spec.data_problems
+    return problems + _as_problems(spec.findings(rows, (Problem, str), config))
+
+
+def sort_out(
+    problems: Iterable[Problem], config: RunConfig, asked: Asked, ignored: Collection[str] = NONE
+) -> tuple[list[Problem], list[str]]:
+    """What stops it, and what is not checked here: of a plan what only another machine has."""
+    away = _keys_of(asked.unset, config)
+    stops: list[Problem] = []
+    unchecked = [f"{', '.join(keys[:3])}: the variable {name} is not set here." for name, keys in away.items() if keys]
+    unset = {key for keys in away.values() for key in keys}
+    for problem in problems:
+        if {*problem.keys} & {*ignored}:
+            continue
+        if {*problem.keys} & unset or any(f"${name}" in problem.text for name in asked.unset):
+            continue
+        is_away = problem.of == "machine" or (problem.of == "place" and asked.elsewhere)
+        if asked.is_plan and is_away:
+            unchecked.append(problem.text)
+        else:
+            stops.append(problem)
+    return stops, unchecked
+
+
+def _as_problems(found: Iterable[Problem | str]) -> list[Problem]:
+    return [each if isinstance(each, Problem) else Problem(each) for each in found]
+
+
+def _told(problems: Iterable[Problem]) -> list[str]:
+    return together(problem.text for problem in problems)
+
+
+def _keys_of(names: Collection[str], config: RunConfig) -> dict[str, list[str]]:
+    """Maps the name of a variable that is not set to the keys whose values hold it."""
+    values = dict(_texts(config.model_dump(), "")) if names else {}
+    return {name: [key for key, text in values.items() if f"${name}" in text] for name in sorted(names)}
+
+
+def _texts(node: object, path: str) -> Iterator[tuple[str, str]]:
+    """Keys with their texts; a list of texts is one."""
+    if isinstance(node, str):
+        yield path, node
+    elif isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from _texts(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(node, list | tuple):
+        if all(isinstance(item, str) for item in node):
+            yield path, "\n".join(map(str, node))
+        else:
+            for index, item in enumerate(node):
+                yield from _texts(item, f"{path}[{index}]")
+
+
+def _of_other_machines(config: RunConfig) -> Iterator[str]:
+    names = {worker.model_args.model_name_or_path for worker in config.model_roles.values()}
+    of_hub = sorted(name for name in names if name is not None and is_hub_id(name))
+    if owned := [name for name in of_hub if "/" in name]:
+        yield f"{', '.join(owned)}: the Hugging Face hub is not asked."
+    for name in [name for name in of_hub if "/" not in name]:
+        told = "there is no such folder here, and the Hugging Face hub, of which it would be an id, is not asked"
+        yield f"{name}: {told}.{folder_hint(name)}"
+    if config.num_nodes > 1 and not os.environ.get("RAY_ADDRESS"):
+        yield f"num_nodes: {config.num_nodes} nodes, and RAY_ADDRESS names no cluster (docs/many_nodes.md)."

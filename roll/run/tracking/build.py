@@ -1,0 +1,139 @@
+"""Builds a tracker from `track_with` and `tracker_kwargs`."""
+
+import difflib
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from roll.errors import ConfigError
+from roll.run.tracking.local import JsonlTracker, StdoutTracker, TensorboardTracker
+from roll.run.tracking.login import login_problems
+from roll.run.tracking.prometheus import PrometheusTracker
+from roll.run.tracking.services import MlflowTracker, SwanlabTracker, WandbTracker
+from roll.run.tracking.tracker import NamedTracker, TrackedRun, Tracker, Trackers
+from roll.utils.secrets import find_secrets, mask, redact
+
+TRACKERS: Mapping[str, type[NamedTracker]] = {
+    "tensorboard": TensorboardTracker,
+    "jsonl": JsonlTracker,
+    "stdout": StdoutTracker,
+    "wandb": WandbTracker,
+    "mlflow": MlflowTracker,
+    "swanlab": SwanlabTracker,
+    "prometheus": PrometheusTracker,
+}
+
+
+def make_trackers(
+    names: Sequence[str],
+    kwargs: Mapping[str, Any],
+    directory: Path | str,
+    config_dump: Mapping[str, Any],
+    first_step: int = 0,
+) -> Trackers:
+    """The named trackers as one, writing below directory; secrets in config_dump are masked here.
+
+    kwargs: a mapping under a tracker's name goes to that tracker, any other key to every tracker that knows it.
+    first_step: the step the run starts with; above 0 the run is a resumed one and the trackers continue.
+    Raises ConfigError, all problems at once, for what tracker_problems finds, and when a tracker cannot start.
+    """
+    command_line = redact({"config": config_dump, "command_line": sys.argv})["command_line"]
+    problems = tracker_problems(names, kwargs) + missing_trackers(names)
+    if command_line != sys.argv:
+        problems += [
+            f"track_with: {name} would record this command line, and it holds a secret. Give that in the YAML or in an "
+            "environment variable."
+            for name in names
+            if name in TRACKERS and TRACKERS[name].records_process
+        ]
+    if problems:
+        raise ConfigError(*problems)
+    config = redact(config_dump)
+    run = TrackedRun(str(config.get("exp_name") or "roll"), Path(directory).absolute(), config, first_step)
+    started: dict[str, Tracker] = {}
+    for name in dict.fromkeys(names):
+        try:
+            with _command_line(command_line):
+                started[name] = TRACKERS[name](run, _settings_for(name, kwargs))
+        except Exception as error:
+            Trackers(started).close(failed=True)
+            cause = mask(f"{type(error).__name__}: {error}", find_secrets({"tracker_kwargs": kwargs}))
+            raise ConfigError(f"track_with: {name} cannot start. {cause}") from error
+    return Trackers(started)
+
+
+@contextmanager
+def _command_line(masked: list[str]) -> Iterator[None]:
+    """wandb records sys.argv when it starts, and an override there may be `tracker_kwargs.api_key=...`."""
+    given, sys.argv = sys.argv, masked
+    try:
+        yield
+    finally:
+        sys.argv = given
+
+
+def tracker_problems(names: Sequence[str], kwargs: Mapping[str, Any]) -> list[str]:
+    """What is wrong with track_with and tracker_kwargs, found without importing any tracker's package."""
+    problems = []
+    for name in names:
+        if name not in TRACKERS:
+            near = difflib.get_close_matches(name, TRACKERS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(TRACKERS)}."
+            problems.append(f"track_with: there is no tracker {name!r}; {hint}")
+            continue
+    chosen = {name: TRACKERS[name] for name in names if name in TRACKERS}
+    for key, value in kwargs.items():
+        if key in TRACKERS:
+            problems.extend(_nested_problems(key, value, chosen))
+        elif not any(key in tracker.settings for tracker in chosen.values()):
+            known = sorted(frozenset().union(*(tracker.settings for tracker in chosen.values())))
+            problems.append(
+                f"tracker_kwargs.{key}: no tracker of track_with ({', '.join(names)}) knows it; they know: "
+                f"{', '.join(known) or 'no settings'}."
+            )
+    return problems
+
+
+def missing_trackers(names: Sequence[str]) -> list[str]:
+    """The trackers of track_with whose package this machine lacks."""
+    chosen = ((name, TRACKERS[name]) for name in names if name in TRACKERS)
+    return [
+        f"track_with: {name} is not installed here. Install it: {tracker.install}, or take it out."
+        for name, tracker in chosen
+        if tracker.module and not _is_installed(tracker.module)
+    ]
+
+
+def missing_logins(names: Sequence[str], kwargs: Mapping[str, Any]) -> list[str]:
+    """The services of track_with for which this machine holds no credentials."""
+    known = tuple(name for name in dict.fromkeys(names) if name in TRACKERS)
+    return login_problems(known, lambda name: _settings_for(name, kwargs))
+
+
+def _nested_problems(name: str, value: Any, chosen: Mapping[str, type[NamedTracker]]) -> list[str]:
+    if name not in chosen:
+        return [f"tracker_kwargs.{name}: {name} is not in track_with, so this would be ignored. Add it or remove this."]
+    if not isinstance(value, Mapping):
+        return [f"tracker_kwargs.{name}: the settings of {name} must be a mapping, got {type(value).__name__}."]
+    known = chosen[name].settings
+    return [
+        f"tracker_kwargs.{name}.{key}: {name} has no such setting; it knows: {', '.join(sorted(known)) or 'none'}."
+        for key in value
+        if key not in known
+    ]
+
+
+def _settings_for(name: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    shared = {key: value for key, value in kwargs.items() if key in TRACKERS[name].settings}
+    own = kwargs.get(name)
+    return {**shared, **(own if isinstance(own, Mapping) else {})}
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:  # a module put into sys.modules without a spec
+        return True

@@ -1,0 +1,72 @@
+"""What a simulation has to say, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from roll.simulate.search import Found
+from roll.simulate.setup import Setup
+from roll.simulate.simulation import Report
+
+_LABEL = 16
+_GONE = {"drop": "dropped", "defer": "deferred"}
+_PHASES = ("rollout", "gather", "score", "train_critic", "train_actor", "weight_sync")
+
+
+def describe_setup(setup: Setup) -> str:
+    bounds = setup.bounds
+    oldest = _counted(bounds.max_staleness, "step")
+    ahead = f"{bounds.ahead} groups ahead, at most {oldest} old" if bounds.ahead else "synchronous"
+    if bounds.ahead and bounds.unfinished != "carry":
+        ahead = f"{bounds.ahead} more are started, and who is not finished is {_GONE[bounds.unfinished]}"
+    return (
+        f"{bounds.num_groups} groups of {setup.group_size}; devices {setup.devices}, "
+        f"{_counted(setup.devices.num_engines, 'engine')}; {ahead}"
+    )
+
+
+def describe_report(report: Report) -> Iterator[str]:
+    phases = [f"{name} {report.phase_s(name):.4g}" for name in _PHASES if report.phase_s(name) >= 0.0005]
+    yield _line("step", f"{report.step_s:.4g} s (median {report.median_step_s:.4g}): {', '.join(phases)}")
+    engines = [f"{state} {report.fraction(state):.1%}" for state in ("busy", "held", "away", "idle")]
+    yield _line("engines", ", ".join(engines))
+    yield _line("trainer", f"busy {report.trainer_busy_fraction:.1%}")
+    ages = report.token_ages
+    histogram = ", ".join(f"{age}: {ages[age] / ages.total():.1%}" for age in sorted(ages))
+    yield _line("staleness", f"groups {report.staleness_mean:.2f} mean, {report.staleness_max} max; tokens {histogram}")
+    rate = report.trained_tokens_per_s
+    useful = f"{report.useful_fraction:.1%} of the sampled ones"
+    yield _line("trained tokens", f"{rate:.4g} per s, {rate / report.num_devices:.4g} per device; {useful}")
+    bias = report.length_bias
+    told = "" if bias is None else f" (a run reports {bias:.3f})"
+    yield _line("length bias", f"{report.length_ratio:.3f}{told}")
+    if report.num_preemptions:
+        yield _line("preemptions", str(report.num_preemptions))
+
+
+def describe_gain(report: Report, synchronous: Report) -> str:
+    return _line("gain", f"{synchronous.step_s / report.step_s:.2f} x of {synchronous.step_s:.4g} s, synchronous")
+
+
+def table(found: Sequence[Found], best: Sequence[Found]) -> Iterator[str]:
+    """All that was tried, the frontier marked."""
+    first = min((f.report.step_s for f in found if not f.setup.bounds.ahead), default=None)
+    yield f"{'devices':>14}{'r':>6}{'S':>4}{'s/step':>10}{'x':>7}{'staleness':>12}{'engines':>10}{'trainer':>9}"
+    for one in found:
+        report = one.report
+        gain = f"{first / report.step_s:.2f}" if first else ""
+        ages = f"{report.staleness_mean:.2f}/{report.staleness_max}"
+        mark = "  <" if one in best else ""
+        yield (
+            f"{one.setup.devices!s:>14}{one.ratio:>6g}{one.setup.bounds.max_staleness:>4}{report.step_s:>10.4g}"
+            f"{gain:>7}{ages:>12}{report.fraction('busy'):>10.0%}{report.trainer_busy_fraction:>9.0%}{mark}"
+        )
+    yield "< nothing that was tried is faster at the same or less mean staleness; x: of the fastest synchronous one"
+
+
+def _line(label: str, text: str) -> str:
+    return f"{label:<{_LABEL}}{text}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -1,0 +1,191 @@
+"""`roll init` writes a YAML that plans, from answers or from options."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from roll.commands import init as command
+from roll.commands.columns import Columns, columns_of
+from roll.commands.table import main
+from roll.configs.load.chosen import Machine
+from roll.run.start import choose, preflight
+
+MODEL = "org/model-0.5B"
+ROW: dict[str, Any] = {"prompt": "1+1?", "ground_truth": "2"}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "train.jsonl", ROW)
+    on_machine(monkeypatch, Machine(packages=frozenset({"deepspeed"})))
+    return tmp_path
+
+
+def on_machine(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
+    for module in (command, choose, preflight):
+        monkeypatch.setattr(module, "this_machine", lambda: machine)
+
+
+def write(path: Path, *rows: dict[str, Any]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def init(*words: str) -> dict[str, Any]:
+    assert main(["init", "new.yaml", "--model", MODEL, *words]) == 0
+    return yaml.safe_load(Path("new.yaml").read_text())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--data", "train.jsonl"),
+        ("--data", "train.jsonl", "--reward", "multiple_choice", "--gpus", "8"),
+        ("--env", "frozen_lake"),
+        ("--env", "frozen_lake", "--gpus", "2"),
+        ("--env", "roll.envs.sokoban:Sokoban"),
+    ],
+)
+def test_what_it_writes_plans_without_a_problem(
+    place: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    init(*words)
+    assert capsys.readouterr().out.endswith("The plan works.\n")
+
+
+def test_a_machine_with_gpus_takes_all_of_them_fewer_or_none(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_machine(monkeypatch, Machine(4, 80e9, frozenset({"vllm", "deepspeed"})))
+    data = ("--data", "train.jsonl", "--force")
+    assert "num_gpus_per_node" not in init(*data)
+    assert init(*data, "--gpus", "2")["num_gpus_per_node"] == 2
+    on_cpu = init(*data, "--gpus", "0")
+    assert on_cpu["actor_train"]["world_size"] == on_cpu["actor_infer"]["world_size"] == 1
+    assert init("--env", "frozen_lake", "--gpus", "0", "--force")["actor_infer"]["world_size"] == 1
+
+
+@pytest.mark.parametrize("here", [Machine(packages=frozenset({"deepspeed"})), Machine(1, 8e9)])
+def test_gpus_that_are_elsewhere_are_planned_for_and_said_not_to_be_checked(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], here: Machine
+) -> None:
+    on_machine(monkeypatch, here)
+    init("--data", "train.jsonl", "--gpus", "8")
+    said = capsys.readouterr().out
+    assert "Not checked here: GPUs: the run takes 8 of a node" in said
+    assert "this machine has no GPU" not in said and "hf_infer" not in said
+
+
+def test_ctrl_c_at_a_question_is_no_traceback(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(question: str) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("builtins.input", interrupted)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert main(["init", "new.yaml"]) == 130
+    assert capsys.readouterr().err == "Interrupted.\n"
+
+
+def test_columns_and_tags_of_the_rows_are_written(place: Path) -> None:
+    write(
+        place / "q.jsonl", {"question": "a", "answer": "b", "tag": "one"}, {"question": "a", "answer": "b", "tag": "2"}
+    )
+    made = init("--data", "q.jsonl")
+    assert made["actor_train"]["data_args"] == {"file_name": "q.jsonl", "prompt": "question", "ground_truth": "answer"}
+    assert made["rewards"] == {"one": {"reward": "math_rule", "tag_included": ["2"]}}
+
+
+@pytest.mark.parametrize(
+    ("row", "found"),
+    [
+        (ROW, Columns("prompt", "", "ground_truth")),
+        ({"messages": [], "solution": "x"}, Columns("", "messages", "solution")),
+        ({"prompt": [], "reward_model": {"ground_truth": "x"}}, Columns("", "prompt", "reward_model.ground_truth")),
+        ({"problem": "x"}, Columns("problem", "", "")),
+    ],
+)
+def test_usual_names_of_columns_are_known(place: Path, row: dict[str, Any], found: Columns) -> None:
+    write(place / "rows.jsonl", row)
+    assert columns_of("rows.jsonl") == found
+
+
+def test_a_terminal_is_asked_until_an_answer_can_be(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers: Iterator[str] = iter([MODEL, "none.jsonl", "train.jsonl", "math_rulle", "math_rule", ""])
+    monkeypatch.setattr("builtins.input", lambda question: next(answers))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert main(["init", "new.yaml"]) == 0
+    said = capsys.readouterr().out
+    assert "there is no file none.jsonl" in said and "Did you mean math_rule?" in said
+    assert yaml.safe_load(Path("new.yaml").read_text())["pretrain"] == MODEL
+
+
+def test_an_environment_may_be_the_answer_about_data(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: Iterator[str] = iter(["", "frozen_lake", ""])
+    monkeypatch.setattr("builtins.input", lambda question: next(answers))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert main(["init", "new.yaml"]) == 0
+    assert list(yaml.safe_load(Path("new.yaml").read_text())["custom_envs"]) == ["frozen_lake"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["new.yaml"], "give --model and --data, or --env"),
+        (["new.yaml", "--model", MODEL, "--data", "none.jsonl"], "--data: there is no file none.jsonl"),
+        (["new.yaml", "--model", MODEL, "--data", "odd.jsonl"], "Name it with --prompt COLUMN"),
+        (["new.yaml", "--model", MODEL, "--data", "odd.jsonl", "--prompt", "b"], "odd.jsonl has no column b. It has a"),
+        (["new.yaml", "--model", MODEL, "--data", "train.jsonl", "--reward", "mathrule"], "Did you mean math_rule?"),
+        (["new.yaml", "--model", MODEL, "--env", "frozen_lak"], "Did you mean frozen_lake?"),
+        (["new.yaml", "--model", MODEL, "--env", "frozen_lake", "--reward", "math_rule"], "gives its rewards itself"),
+        (["new.yaml", "--model", MODEL, "--env", "frozen_lake", "--data", "train.jsonl"], "give one of them"),
+        (["new.yaml", "--model", MODEL, "--data", "train.jsonl", "--gpus", "all"], "--gpus: all must be a number"),
+        (["new.yaml", "--model", "./none", "--data", "train.jsonl"], "there is no model directory ./none"),
+        (["new.yaml", "--model", "models/none", "--data", "train.jsonl"], "there is no model directory models/none"),
+        (["new.yaml", "--model", "models", "--data", "train.jsonl"], "holds no config.json"),
+        (["new.yaml", "--model", MODEL, "--data", "bare.jsonl"], "no column of the first row is known to hold one: q"),
+        (["new.txt", "--model", MODEL, "--data", "train.jsonl"], "ends in .yaml"),
+        (["none/new.yaml", "--model", MODEL, "--data", "train.jsonl"], "there is no folder none"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_is_written(
+    place: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(place / "odd.jsonl", {"a": 1})
+    write(place / "bare.jsonl", {"query": "1+1?"})
+    (place / "models").mkdir()
+    assert main(["init", *words]) == 2
+    assert said in capsys.readouterr().err
+    assert not list(place.glob("new.*"))
+
+
+def test_no_comment_gives_a_value_that_is_not_in_force(place: Path) -> None:
+    init("--data", "train.jsonl")
+    assert "2048" not in Path("new.yaml").read_text()
+    init("--env", "frozen_lake", "--force")
+    assert "4096" not in Path("new.yaml").read_text()
+
+
+def test_a_tag_far_down_the_file_is_seen(place: Path) -> None:
+    write(place / "long.jsonl", *[{**ROW, "tag": "a"}] * 1500, {**ROW, "tag": "b"})
+    assert init("--data", "long.jsonl")["rewards"]["a"]["tag_included"] == ["b"]
+
+
+def test_rows_without_an_answer_go_with_a_reward_that_needs_none(place: Path) -> None:
+    write(place / "bare.jsonl", {"prompt": "1+1?"})
+    assert init("--data", "bare.jsonl", "--reward", "long_word")["rewards"]["task"]["reward"] == "long_word"
+
+
+def test_a_file_that_is_there_is_kept(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "new.yaml").write_text("mine: 1\n")
+    assert main(["init", "new.yaml", "--model", MODEL, "--data", "train.jsonl"]) == 2
+    assert "replace it with --force" in capsys.readouterr().err
+    assert (place / "new.yaml").read_text() == "mine: 1\n"

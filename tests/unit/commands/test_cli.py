@@ -1,0 +1,448 @@
+"""The command line: exit codes, messages, and what a dry run never imports."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from roll.commands import run as cli
+from roll.errors import ConfigError, StrategyError
+from roll.models.megatron.family_table import FAMILIES
+from roll.run.spec import PipelineSpec
+from tests.helpers.configs import tree
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+EXAMPLES = REPOSITORY / "examples"
+
+
+MEGATRON = ("actor_train.strategy_args.strategy_name=megatron_train",)
+CONFIG = "actor_train.strategy_args.strategy_config"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    directory = tmp_path / "model"
+    directory.mkdir()
+    shape = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3, "max_position_embeddings": 64}
+    (directory / "config.json").write_text(json.dumps(shape))
+    return directory
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A runnable recipe `run.yaml` with model and data, in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.jsonl").write_text('{"prompt": "1+1", "ground_truth": "2", "tag": "math"}\n')
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree({"pretrain": str(model), "track_with": "jsonl"})))
+    return tmp_path
+
+
+def run(*arguments: str) -> int:
+    return cli.main("rlvr", ["--config_path", ".", "--config_name", "run", *arguments])
+
+
+def test_a_plan_that_works_is_printed_and_exits_0(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--dry_run") == 0
+    shown = capsys.readouterr().out
+    assert "32 prompts x 8 samples = 256 = 64 per update (16 x 2 x 2) x 4 updates" in shown
+    assert "a real run stops here" not in shown
+    assert shown.rstrip().endswith("The plan works.")
+    assert not (recipe / "output").exists()
+
+
+def test_a_reader_that_leaves_changes_no_exit_code(recipe: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, str(EXAMPLES / "start_rlvr_pipeline.py"), "--config_path", str(recipe)]
+    done = subprocess.run(
+        [*command, "--config_name", "run", "--dry_run"], stdout=write, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(write)
+    assert done.returncode == 0 and "BrokenPipeError" not in done.stderr
+
+
+def test_a_plan_that_a_full_disk_does_not_take_is_no_success(recipe: Path) -> None:
+    command = [sys.executable, "-m", "roll", "run", str(recipe / "run.yaml"), "--dry_run"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, cwd=REPOSITORY, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "standard output cannot be written: No space left on device" in done.stderr
+
+
+def test_a_plan_that_does_not_work_exits_2_with_every_problem_and_no_traceback(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = run(
+        "--dry_run",
+        "num_nodes=1",
+        "rollout_batch_size=33",
+        "actor_train.model_args.dtyp=fp32",
+        "actor_infer.device_mapping=[9]",
+    )
+    assert code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("The run cannot start:\n  - ")
+    assert "  - actor_train.model_args.dtyp: unknown key (value 'fp32'). Did you mean dtype?" in said
+    assert "Nearest values that work: rollout_batch_size: 32 or 40" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--config_name", "rum", "--config_path", "."], "--config_name rum: there is no rum.yaml in "),
+        (["--config_path", "."], "--config_name is missing. There: run in "),
+        (["--config_name", "run", "--config_path", "nowhere"], "--config_path nowhere: there is no such directory."),
+        (["--config_name", "run", "--dryrun"], "'--dryrun' is not an override."),
+        (
+            ["--config_path", "run.yaml"],
+            "--config_path run.yaml is a file: name its folder, and the YAML in --config_name",
+        ),
+        (["--config_name", "nowhere/run"], "--config_path ./nowhere: there is no such directory."),
+    ],
+)
+def test_a_wrong_command_line_exits_2(
+    recipe: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert cli.main("rlvr", arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def refused(capsys: pytest.CaptureFixture[str], *overrides: str) -> str:
+    """What a real run says before it would start anything; a plan says the same and exits with 2 as well."""
+    assert run("--dry_run", *overrides) == 2
+    planned = capsys.readouterr()
+    assert "The plan works." not in planned.out
+    assert run(*overrides) == 2
+    said = capsys.readouterr().err
+    assert all(line.removeprefix("  - ") in planned.err + planned.out for line in said.splitlines())
+    return said
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("pretrain=./nowhere", "pretrain: there is no model directory ./nowhere. Correct the path, or give a hub id"),
+        ("pretrain=.", "pretrain: . holds no config.json, so it is no model directory."),
+        ("output_dir=train.jsonl/out", "output_dir: train.jsonl/out cannot be a directory: "),
+        ("resume_from_checkpoint=./nowhere", "resume_from_checkpoint: there is no checkpoint directory ./nowhere."),
+        ("tracker_kwargs.nonsense=1", "tracker_kwargs.nonsense: no tracker of track_with (jsonl) knows it"),
+    ],
+)
+def test_what_this_machine_lacks_stops_a_real_run_and_warns_in_a_dry_run(
+    recipe: Path, capsys: pytest.CaptureFixture[str], override: str, message: str
+) -> None:
+    assert message in refused(capsys, override)
+
+
+def test_a_python_whose_path_has_a_space_is_refused(
+    recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/my env/bin/python")
+    assert "Python is /my env/bin/python: Ray cannot start workers from a path with a space." in refused(capsys)
+
+
+def test_a_directory_without_permission_is_refused(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    locked = recipe / "locked"
+    locked.mkdir(mode=0o500)
+    assert f"output_dir: {locked}/out cannot be written: no permission in {locked}" in refused(
+        capsys, f"output_dir={locked}/out"
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["actor_infer.device_mapping=[2,3,4]", "actor_infer.num_gpus_per_worker=3"],
+            "actor_infer.num_gpus_per_worker: 3 does not divide the model's 4 attention heads. Sizes that do: 1, 2, 4.",
+        ),
+        (
+            ["sequence_length=null", "response_length=40"],
+            "sequence_length: 72 tokens are more than the 64 positions of ",
+        ),
+        (
+            [*MEGATRON, f"{CONFIG}.tensor_model_parallel_size=4", "actor_train.device_mapping=[0,1,3,4]"],
+            f"{CONFIG}.tensor_model_parallel_size: 4 must divide the model's 4 heads and 2 key-value heads. Nearest "
+            "that works: 2.",
+        ),
+        (
+            [*MEGATRON, f"{CONFIG}.pipeline_model_parallel_size=2"],
+            f"{CONFIG}.pipeline_model_parallel_size: 2 must divide the model's 3 layers. Nearest that works: 1 or 3.",
+        ),
+        (
+            [*MEGATRON, f"{CONFIG}.expert_model_parallel_size=2"],
+            f"{CONFIG}.expert_model_parallel_size: 2 needs a model with experts. Nearest that works: 1.",
+        ),
+    ],
+)
+def test_the_models_shape_is_checked_where_its_config_is_readable(
+    recipe: Path, capsys: pytest.CaptureFixture[str], overrides: list[str], message: str
+) -> None:
+    assert message in refused(capsys, *overrides)
+
+
+def test_a_model_that_megatron_does_not_know_is_refused_with_the_families_it_does(
+    recipe: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (model / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_head": 4}))
+    message = (
+        f"actor_train.strategy_args.strategy_name: megatron knows no gpt2 models; they know {', '.join(FAMILIES)}. "
+        "docs/adding_a_model.md shows how to add one; the deepspeed strategies take any Hugging Face model."
+    )
+    assert "llama" in message
+    assert message in refused(capsys, *MEGATRON)
+
+
+@pytest.mark.parametrize(
+    ("changes", "overrides", "message"),
+    [
+        ({}, ["tensor_model_parallel_size=2"], "expert_tensor_parallel_size: 2, but this model's experts have biases"),
+        ({}, ["bias_activation_fusion=true"], "bias_activation_fusion: true, but Megatron's (0.16) kernel clamps"),
+        ({}, ["moe_grouped_gemm=true"], "moe_grouped_gemm with sinks in attention, which has Megatron's own layers"),
+        ({"quantization_config": {"quant_method": "mxfp4"}}, [], "megatron: weights in 8 or 4 bits"),
+    ],
+)
+def test_what_megatron_cannot_do_with_gpt_oss_is_refused_before_the_run(
+    recipe: Path,
+    model: Path,
+    capsys: pytest.CaptureFixture[str],
+    changes: dict[str, object],
+    overrides: list[str],
+    message: str,
+) -> None:
+    shape = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3, "intermediate_size": 8}
+    given = {"model_type": "gpt_oss", "num_local_experts": 4, "max_position_embeddings": 64} | shape | changes
+    (model / "config.json").write_text(json.dumps(given))
+    assert message in refused(capsys, *MEGATRON, *(f"{CONFIG}.{override}" for override in overrides))
+
+
+def test_the_shape_of_a_hub_model_is_listed_as_not_checked(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        run("--dry_run", "pretrain=org/model", "actor_infer.device_mapping=[2,3]", "actor_infer.num_gpus_per_worker=2")
+        == 0
+    )
+    shown = capsys.readouterr().out
+    assert (
+        "Not checked here: actor_infer: heads and layers against the parallel sizes (no config.json of org/model"
+        in shown
+    )
+    assert run("--dry_run", "pretrain=org/model", *MEGATRON) == 0
+    shown = capsys.readouterr().out
+    assert "Not checked here: actor_train: whether Megatron knows the model's family (no config.json" in shown
+
+
+@pytest.mark.parametrize(
+    ("rows", "overrides", "message"),
+    [
+        (None, [], "train.jsonl"),
+        ("", [], "is empty"),
+        ('{"question": "1+1", "ground_truth": "2", "tag": "math"}\n', [], "train.jsonl"),
+        ('{"prompt": "1+1", "answer": "2", "tag": "math"}\n', [], "the row has prompt, answer, tag"),
+        ('{"prompt": "1+1", "ground_truth": "2", "tag": "chess"}\n', [], "chess"),
+        ('{"prompt": "1", "ground_truth": "2"}\n', ["rewards.math.reward=no_such_package.x:f"], "no_such_package"),
+        ('{"prompt": "1", "ground_truth": "2"}\n', ["rewards.math.reward=json:nothing"], "nothing"),
+    ],
+    ids=[
+        "missing file",
+        "empty file",
+        "missing column",
+        "no ground truth",
+        "unknown tag",
+        "reward does not import",
+        "no such reward",
+    ],
+)
+def test_bad_data_and_rewards_stop_a_real_run(
+    recipe: Path, capsys: pytest.CaptureFixture[str], rows: str | None, overrides: list[str], message: str
+) -> None:
+    if rows is None:
+        (recipe / "train.jsonl").unlink()
+    else:
+        (recipe / "train.jsonl").write_text(rows)
+    assert message in refused(capsys, *overrides)
+
+
+class FakePipeline:
+    """Stands for the pipeline behind the preflight."""
+
+    outcome: int | BaseException = 0
+
+    def __init__(self, config: object, plan: object):
+        self.made_from = (config, plan)
+
+    def run(self) -> int:
+        if isinstance(self.outcome, BaseException):
+            raise self.outcome
+        return self.outcome
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "said"),
+    [
+        (0, 0, ""),
+        (1, 1, ""),
+        (130, 130, ""),
+        (StrategyError("the engine died"), 1, "The run failed (StrategyError):\n  - the engine died\n"),
+        (ConfigError("late", "news"), 2, "The run cannot start:\n  - late\n  - news\n"),
+        (KeyboardInterrupt(), 130, "Interrupted.\n"),
+    ],
+)
+def test_the_exit_code_says_how_the_run_ended(
+    recipe: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    outcome: int | BaseException,
+    code: int,
+    said: str,
+) -> None:
+    monkeypatch.setattr(FakePipeline, "outcome", outcome)
+    monkeypatch.setattr(PipelineSpec, "make_run", lambda spec, config, plan: FakePipeline(config, plan))
+    assert run() == code
+    assert capsys.readouterr().err == said
+
+
+def test_config_path_is_relative_to_the_script_before_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = str(EXAMPLES / "start_rlvr_pipeline.py")
+    arguments = ["--config_path", "tiny-sort", "--config_name", "tiny_sort", "--dry_run", "--elsewhere"]
+    assert cli.main("rlvr", arguments, script=script) == 0
+    assert cli.main("rlvr", arguments) == 2
+    assert f"Looked at {tmp_path}/tiny-sort" in capsys.readouterr().err
+
+
+PROBE = """
+import sys
+from roll.commands.run import main
+code = main("rlvr", sys.argv[1:])
+heavy = [m for m in ("torch", "ray", "transformers", "pyarrow", "deepspeed", "vllm", "datasets") if m in sys.modules]
+print(code, heavy)
+"""
+
+
+def test_a_dry_run_imports_neither_torch_nor_ray_nor_an_engine() -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            PROBE,
+            "--config_path",
+            str(EXAMPLES / "qwen2.5-7B-rlvr"),
+            "--config_name",
+            "rlvr_zero3",
+            "--dry_run",
+            "--elsewhere",
+        ],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "0 []"
+
+
+def test_the_script_runs_from_a_checkout(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(EXAMPLES / "start_rlvr_pipeline.py"),
+            "--config_path",
+            "tiny-sort",
+            "--config_name",
+            "tiny_sort",
+            "--dry_run",
+            "--elsewhere",
+            "max_steps=7",
+            "rolout_batch_size=3",
+        ],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=120,
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "The run cannot start:\n  - rolout_batch_size: unknown key (value 3). Did you mean rollout_batch_size?\n"
+    )
+
+
+def test_the_yaml_of_the_current_folder_comes_before_that_of_the_scripts_folder_and_it_is_said(
+    recipe: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without --config_path, and with `.`; elsewhere the script's folder comes first, if the YAML is there."""
+    scripts = tmp_path_factory.mktemp("scripts")
+    for folder in (scripts, scripts / "sub", recipe / "sub"):
+        folder.mkdir(exist_ok=True)
+    broken = "nonsense: 1\n"
+
+    def start(name: str, *arguments: str) -> tuple[int, str]:
+        code = cli.main("rlvr", ["--config_name", name, "--dry_run", *arguments], script=str(scripts / "start.py"))
+        return code, "".join(capsys.readouterr())
+
+    assert start("run")[0] == 0
+    (scripts / "run.yaml").write_text(broken)
+    for given in ((), ("--config_path", "."), ("--config_path=./",)):
+        code, said = start("run.yaml", *given)
+        assert code == 0 and f"run.yaml is also in {scripts}; the one in {recipe} is meant." in said
+    (scripts / "only.yaml").write_text(broken)
+    code, said = start("only")
+    assert code == 2 and "nonsense" in said and "is meant" not in said
+    code, said = start("none")
+    assert code == 2 and f"there is no none.yaml in {recipe}" in said
+
+    (recipe / "run.yaml").rename(recipe / "sub" / "run.yaml")
+    assert start("run", "--config_path", "sub")[0] == 0
+    (scripts / "sub" / "run.yaml").write_text(broken)
+    code, said = start("run", "--config_path", "sub")
+    assert code == 2 and f"is also in {recipe / 'sub'}; the one in {scripts / 'sub'} is meant." in said
+
+
+def test_a_name_may_have_its_folder_before_it(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (recipe / "sub").mkdir()
+    text = (recipe / "run.yaml").read_text()
+    (recipe / "run.yaml").rename(recipe / "sub" / "run.yaml")
+    (recipe / "sub" / "run.yaml").write_text(f"{text}\nsteps: 7\nmax_steps: ${{steps}}\n")
+    for given in (["--config_name", "sub/run"], ["--config_name", f"{recipe}/sub/run.yaml"]):
+        assert cli.main("rlvr", [*given, "--dry_run"]) == 0
+        assert capsys.readouterr().out.startswith("run: 7 steps")
+
+
+def test_what_two_roles_share_is_told_once(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--dry_run", "prompt_length=100") == 2
+    assert capsys.readouterr().err.count("(max_position_embeddings)") == 1
+
+
+def test_a_reward_in_a_file_beside_the_yaml_is_found(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (recipe / "beside_the_yaml.py").write_text("def score(sample):\n    return 1.0\n")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir("/")
+    started: list[object] = []
+    monkeypatch.setattr(PipelineSpec, "make_run", lambda spec, config, plan: Started(config, plan))
+
+    class Started:
+        def __init__(self, config: object, plan: object):
+            started.append(config)
+
+        def run(self) -> int:
+            return 0
+
+    given = ["--config_path", str(recipe), "--config_name", "run", "rewards.math.reward=beside_the_yaml:score"]
+    data = f"actor_train.data_args.file_name={recipe}/train.jsonl"
+    assert cli.main("rlvr", [*given, data, f"output_dir={recipe}/output"]) == 0, capsys.readouterr().err
+    assert len(started) == 1
+    assert cli.main("rlvr", [*given, data, "rewards.math.reward=beside_the_yaml:scores"]) == 2
+    assert f"beside_the_yaml has no scores ({recipe}/beside_the_yaml.py)" in capsys.readouterr().err

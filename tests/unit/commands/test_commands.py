@@ -1,0 +1,67 @@
+"""The words of the command `roll`, whatever they do."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from roll.commands.table import main
+from roll.utils.version import VERSION
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+def test_who_reads_may_stop_reading() -> None:
+    """As `roll schema rlvr | head -1` does, which writes more than a pipe holds."""
+    command = [sys.executable, "-m", "roll", "schema", "rlvr"]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.readline() == b"{\n"
+    process.stdout.close()
+    assert (process.wait(), process.stderr.read()) == (1, b"")
+    process.stderr.close()
+
+
+def test_nobody_may_read_the_usage() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "roll", "--help"]
+    done = subprocess.run(command, cwd=REPOSITORY, stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["explain", "grpo"], ["schema", "rlvr"]])
+def test_what_a_full_disk_does_not_take_is_one_line_and_no_traceback(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "roll", *words]
+        done = subprocess.run(command, cwd=REPOSITORY, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == f"roll {words[0]} failed:\n  - standard output cannot be written: No space left on device\n"
+
+
+def test_a_word_that_is_none_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runn"]) == 2
+    assert capsys.readouterr().err.startswith("roll has no command runn. Did you mean run?\n")
+
+
+@pytest.mark.parametrize("word", ["--version", "version"])
+def test_the_version_can_be_asked_for(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([word]) == 0
+    assert capsys.readouterr().out == f"roll {VERSION}\n"
+
+
+@pytest.mark.parametrize("words", [["--max-new-tokens", "5"], ["--max_new_tokens=5"], ["--max-new-tokens=5"]])
+def test_options_may_have_dashes_or_underscores(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[list[str]] = []
+    monkeypatch.setattr("roll.commands.chat.run", lambda argv: given.append(list(argv)) or 0)
+    assert main(["chat", "model", *words]) == 0
+    assert given[0][1].startswith("--max_new_tokens")
+
+
+def test_arguments_that_may_be_missing_are_not_called_required(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["check-env"])
+    assert "required: env\n" in capsys.readouterr().err

@@ -1,0 +1,230 @@
+"""A plan ends with 0 and "The plan works." where a run with what is here would start, and with 2 where it would not."""
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from roll.commands.table import main
+from roll.configs.load.chosen import Machine
+from roll.configs.problems import Problem
+from roll.run.saving.checkpoint import CheckpointStore
+from roll.run.saving.driver_state import write_state
+from roll.run.start import choose, preflight
+from tests.helpers.configs import tree
+from tests.unit.run.saving.test_resume_checks import saved
+
+ROLL = Path(__file__).resolve().parents[3] / "roll"
+SHAPE = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3, "max_position_embeddings": 64}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(SHAPE))
+    (tmp_path / "train.jsonl").write_text('{"prompt": "1+1", "ground_truth": "2", "tag": "math"}\n')
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree({"pretrain": "model", "track_with": "jsonl"})))
+    return tmp_path
+
+
+def plan(*words: str) -> int:
+    return main(["plan", "run.yaml", *words])
+
+
+def test_six_mistakes_of_six_kinds_are_told_at_once_by_plan_and_run(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = (
+        "max_step=3",
+        "rollout_batch_size=33",
+        "tracker_kwargs.nonsense=1",
+        "rewards.math.reward=my_reward:shaer",
+        "actor_train.data_args.file_name=trian.jsonl",
+        "pretrain=./modle",
+    )
+    (place / "my_reward.py").write_text("def share(sample): return 1.0\n")
+    said = []
+    for word in ("plan", "run"):
+        assert main([word, "run.yaml", *wrong]) == 2
+        said.append(capsys.readouterr().err)
+    assert said[0] == said[1]
+    for part in ("max_step: unknown key", "rollout_batch_size: 32 or 40", "nonsense", "shaer", "trian", "modle"):
+        assert part in said[0], part
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (("rewards.math.reward=no_module:f",), "no_module"),
+        (("rewards.math.reward=os:nothing",), "nothing"),
+        (("actor_train.data_args.operators=[{name: own:clean}]",), "own"),
+        (("external_lib=not_there",), "external_lib: there is no module not_there"),
+        (("actor_train.data_args.prompt=question",), "question"),
+        (("actor_train.data_args.file_name=none.jsonl",), "there is no file none.jsonl"),
+        (("prompt_length=100",), "(max_position_embeddings)"),
+    ],
+)
+def test_what_would_stop_a_run_fails_the_plan(
+    place: Path, capsys: pytest.CaptureFixture[str], wrong: tuple[str, ...], message: str
+) -> None:
+    assert plan() == 0, capsys.readouterr().err
+    assert plan(*wrong) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err and not shown.out.rstrip().endswith("The plan works.\n" * 2)
+
+
+def test_a_plain_name_that_is_no_folder_is_asked_about(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """gpt2 is an id of the hub, and so may be modle."""
+    assert plan("pretrain=modle") == 0
+    shown = capsys.readouterr().out
+    assert "Not checked here: modle: there is no such folder here" in shown
+    assert "Did you mean the folder ./model?" in shown
+
+
+def test_a_file_of_a_reward_function_that_is_not_there_fails_the_plan(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("rewards.math.reward=verl_function", "rewards.math.reward_args={path: none.py}")
+    assert plan(*words) == 2
+    assert "there is no file none.py with a reward function" in capsys.readouterr().err
+    assert plan(*words, "--elsewhere") == 0
+    (place / "none.py").write_text("raise OSError('no disk')\n")
+    assert plan(*words) == 2
+    assert "no disk" in capsys.readouterr().err
+
+
+def test_settings_that_the_checkpoint_does_not_let_change_fail_the_plan(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with CheckpointStore("out/checkpoints").writing(3) as directory:
+        write_state(directory, saved(directory, {"pretrain": "model", "track_with": "jsonl"}).state)
+    words = ("output_dir=out", "resume_from_checkpoint=true")
+    assert plan(*words) == 0, capsys.readouterr().err
+    assert plan(*words, "seed=7") == 2
+    said = capsys.readouterr().err
+    assert "seed: 42 -> 7 since the checkpoint" in said and "start anew in another output_dir" in said
+
+
+def test_a_config_json_that_cannot_be_read_fails_the_plan(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "model" / "config.json").write_text("{")
+    assert plan() == 2
+    assert "config.json cannot be read" in capsys.readouterr().err
+
+
+def test_data_under_a_variable_that_is_not_set_are_not_checked(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("MY_DATA", raising=False)
+    given = "actor_train.data_args.file_name=${oc.env:MY_DATA}/train.jsonl"
+    assert plan(given) == 0, capsys.readouterr().err
+    shown = capsys.readouterr().out
+    assert "Not checked here: actor_train.data_args.file_name: the variable MY_DATA is not set here." in shown
+    assert shown.endswith("The plan works.\n")
+    monkeypatch.setenv("MY_DATA", "nowhere")
+    assert plan(given) == 2
+
+
+def test_what_lies_elsewhere_is_not_looked_for_if_the_plan_is_for_another_machine(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("pretrain=/data/model", "actor_train.data_args.file_name=/data/train.jsonl")
+    assert plan(*given) == 2
+    capsys.readouterr()
+    assert plan(*given, "--elsewhere") == 0
+    assert "Not checked here: pretrain: there is no model directory /data/model." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("of", ["run", "place", "machine"])
+def test_the_last_line_and_the_exit_code_agree_for_every_kind_of_problem(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], of: str
+) -> None:
+    """There is no finding that is told and neither stops the plan nor is called not checked."""
+    found = Problem("a finding.", (), of)  # type: ignore[arg-type]
+    monkeypatch.setattr(preflight, "hub_problems", lambda config: iter([found]))
+    for words in ((), ("--elsewhere",)):
+        code, shown = plan(*words), capsys.readouterr()
+        passes = of == "machine" or (of == "place" and bool(words))
+        assert code == (0 if passes else 2)
+        assert shown.out.endswith("The plan works.\n") == passes == ("Not checked here: a finding." in shown.out)
+        assert ("  - a finding." in shown.err) == (not passes)
+
+
+def test_a_role_without_devices_is_not_planned_for_the_cpu_of_a_machine_with_gpus(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without = ("actor_train.device_mapping=null", "actor_infer.device_mapping=null", "rollout_batch_size=64")
+    on_cpu = ("actor_train.world_size=1", "actor_infer.world_size=1")
+    assert plan(*without, "gpu_memory_gb=80", "num_gpus_per_node=null") == 2
+    said = capsys.readouterr().err
+    assert "actor_train.device_mapping is missing" in said and "gpu_memory_gb: 80 speaks of GPUs" in said
+    for module in (choose, preflight):
+        monkeypatch.setattr(module, "this_machine", lambda: Machine(num_gpus=4))
+    assert plan(*without, "num_gpus_per_node=null") == 0, capsys.readouterr().err
+    assert "node 0  0..3  actor_train, actor_infer (take turns)" in capsys.readouterr().out
+    assert plan(*without, "num_gpus_per_node=2") == 0, capsys.readouterr().err
+    assert "node 0  0..1  actor_train, actor_infer (take turns)" in capsys.readouterr().out
+    assert plan(*without, *on_cpu) == 0, capsys.readouterr().err
+
+
+# --- what is only a warning
+
+
+def _warning_texts() -> list[tuple[str, str]]:
+    """Every text in a function of the package that makes warnings or notes for a plan, with its place."""
+    found: list[tuple[str, str]] = []
+    for path in sorted(ROLL.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and re.search(r"(^|_)(warnings?|notes?)$", node.name):
+                texts = (part.value for part in ast.walk(node) if isinstance(part, ast.Constant))
+                place = f"{path.relative_to(ROLL)}:{node.name}"
+                doc = ast.get_docstring(node, clean=False)
+                found += [(place, text) for text in texts if isinstance(text, str) and text != doc]
+    return found
+
+
+STOPS = re.compile(r"real run|stops here|cannot start|will stop|would stop|is refused|does not start", re.IGNORECASE)
+
+
+def test_no_warning_speaks_of_what_would_stop_a_run() -> None:
+    """That is a Problem, which a plan fails for: a warning is a text, and ends no plan."""
+    texts = _warning_texts()
+    assert len(texts) > 100  # they are found
+    assert [(place, text) for place, text in texts if STOPS.search(text)] == []
+
+
+def test_no_file_of_the_package_says_that_a_real_run_stops() -> None:
+    assert [str(path) for path in ROLL.rglob("*.py") if "a real run stops" in path.read_text().lower()] == []
+
+
+def test_only_known_findings_are_the_machines() -> None:
+    """What a plan passes over is a package, a GPU or the hub: a new one is a decision, and a line here."""
+    found = set()
+    for path in ROLL.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            named = isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("Problem", "replace")
+            if named and any(isinstance(part, ast.Constant) and part.value == "machine" for part in ast.walk(node)):
+                found.add(str(path.relative_to(ROLL)))
+    assert found == {
+        "configs/compiling.py",
+        "configs/fused_head.py",
+        "configs/mode_checks.py",
+        "configs/optimizers.py",
+        "configs/prefix_sharing.py",
+        "configs/strategies/megatron_checks.py",
+        "distributed/strategy/table.py",
+        "pipeline/agentic/env/build.py",
+        "pipeline/agentic/env_checks.py",
+        "pipeline/agentic/tools/build.py",
+        "pipeline/operators/checks.py",
+        "pipeline/rlvr/rewards/table.py",
+        "pipeline/saving/hub_checks.py",
+        "pipeline/start/data_files.py",
+        "pipeline/start/engine_models.py",
+        "pipeline/start/preflight.py",
+        "pipeline/start/start_checks.py",
+    }

@@ -1,0 +1,184 @@
+"""The process that cleans up after a run."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+
+from roll.distributed.executor.processes import cleaner
+from roll.distributed.executor.processes.cleaner_process import CleanerProcess
+from roll.distributed.executor.weights.sender import MemoryLane
+from roll.distributed.weights.bucket import MemoryBucket, index_bucket
+
+
+def written_in_a_run(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[MemoryLane, Path]:
+    """A bucket in shared memory that nobody has read yet."""
+    monkeypatch.setenv(cleaner.MARK, str(directory))
+    lane, bucket = MemoryLane([(0, 0)]), [("a", torch.ones(4))]
+    source = lane.write(bucket, index_bucket(bucket), 0)[0, 0]
+    monkeypatch.delenv(cleaner.MARK)
+    assert isinstance(source, MemoryBucket)
+    return lane, Path(cleaner.SHARED_MEMORY) / source.segment
+
+
+def test_shared_memory_that_a_run_left_is_removed_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directories = [tmp_path / f"roll-{tmp_path.name}-{name}" for name in ("mine", "other")]
+    for directory in directories:
+        directory.mkdir()
+    (lane, mine), (other_lane, others) = (written_in_a_run(directory, monkeypatch) for directory in directories)
+    try:
+        assert mine.exists()
+        command = [sys.executable, "-S", "-E", cleaner.__file__, str(directories[0])]
+        subprocess.run(command, stdin=subprocess.DEVNULL, check=True, timeout=120)
+        assert not mine.exists() and not directories[0].exists()
+        assert others.exists() and directories[1].exists()
+    finally:
+        lane.close()
+        other_lane.close()
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_what_workers_printed_is_kept_however_the_driver_ended(writable: bool, tmp_path: Path) -> None:
+    """Logs that cannot be written keep nothing else from being removed."""
+    directory, logs = tmp_path / "run", tmp_path / "logs"
+    source = directory / cleaner.RAY / "session_latest" / "logs"
+    source.mkdir(parents=True)
+    (source / "worker-1.out").write_text(":worker:rewards.sort-0\nlast words\n")
+    if not writable:
+        logs.write_text("a file")
+    command = [sys.executable, "-S", "-E", cleaner.__file__, str(directory), str(logs)]
+    ended = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True, timeout=120
+    )
+    assert not directory.exists()
+    assert ("could not be saved in" in ended.stderr) is not writable
+    if writable:
+        assert (logs / "rewards.sort-0.out").read_text() == "last words\n"
+
+
+SEMAPHORE = """
+import multiprocessing, time
+semaphore = multiprocessing.get_context("spawn").Semaphore()
+print(semaphore._semlock.name, flush=True)
+time.sleep(600)
+"""
+
+
+def marked(directory: Path, code: str) -> tuple[subprocess.Popen[str], str]:
+    """A process of the run with this directory, and the first line that it prints."""
+    environment = os.environ | {cleaner.MARK: str(directory)}
+    process = subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, process.stdout.readline().strip()
+
+
+def test_semaphores_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    process, name = marked(tmp_path, SEMAPHORE)
+    segment = Path(cleaner.SHARED_MEMORY) / f"sem.{name.lstrip('/')}"
+    assert segment.exists()
+    reaper = threading.Thread(target=process.wait)  # as Ray does: a zombie keeps its environment
+    reaper.start()
+    cleaner.clean(str(tmp_path))
+    reaper.join()
+    assert process.returncode == -signal.SIGKILL
+    assert not segment.exists()
+    assert cleaner.marked_processes(cleaner.MARK, str(tmp_path)) == []
+
+
+def test_a_killed_cleaner_is_replaced_and_the_new_one_cleans(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    directory = tmp_path / "run"
+    directory.mkdir()
+    running = CleanerProcess(str(directory))
+    process, _ = marked(directory, "import time; print(flush=True); time.sleep(600)")
+    killed = running.pid
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: running.pid != killed)
+    assert "the process that cleans up after this run ended (status -9): it is replaced" in caplog.text
+    running.end()
+    assert process.wait(60) == -signal.SIGKILL
+    assert not directory.exists()
+
+
+def test_a_driver_cleans_up_itself_where_no_cleaner_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roll.distributed.executor.processes.cleaner_process._MAX_REPLACEMENTS", 0)
+    directory = tmp_path / "run"
+    directory.mkdir()
+    running = CleanerProcess(str(directory))
+    process, _ = marked(directory, "import time; print(flush=True); time.sleep(600)")
+    os.kill(running.pid, signal.SIGKILL)
+    running.end()
+    assert process.wait(60) == -signal.SIGKILL
+    assert not directory.exists()
+
+
+def watched_by(pid: int) -> int:
+    """How many processes that one watches; it may open and close files meanwhile."""
+    files, found = Path(f"/proc/{pid}/fd"), 0
+    with suppress(OSError):
+        for name in os.listdir(files):
+            with suppress(OSError):
+                found += os.readlink(files / name) == "anon_inode:[pidfd]"
+    return found
+
+
+@pytest.mark.parametrize("is_said", [False, True])
+def test_the_cleaner_says_what_died_before_a_driver_that_could_not(
+    is_said: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also the one in the place of another."""
+    running = CleanerProcess(str(tmp_path / "run"))
+    mortal = subprocess.Popen(["sleep", "600"])
+    try:
+        running.say_if_dead({mortal.pid: "It died.", os.getpid(): "This one lives."})
+        killed = running.pid
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: running.pid != killed)
+        wait_until(lambda: watched_by(running.pid) == 2)
+        if is_said:
+            running.nothing_to_say()
+    finally:
+        mortal.kill()
+        mortal.wait()
+    wait_until(lambda: watched_by(running.pid) == 1)
+    running.end()
+    assert capfd.readouterr().err == ("" if is_said else "It died.\n")
+
+
+def test_of_several_deaths_the_cleaner_says_the_first(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    running = CleanerProcess(str(tmp_path / "run"))
+    with subprocess.Popen(["sleep", "600"]) as first, subprocess.Popen(["sleep", "600"]) as second:
+        running.say_if_dead({second.pid: "It followed.", first.pid: "It died."})
+        wait_until(lambda: watched_by(running.pid) == 2)
+        for num_left, mortal in ((1, first), (0, second)):
+            mortal.kill()
+            wait_until(lambda num_left=num_left: watched_by(running.pid) == num_left)
+    running.end()
+    assert capfd.readouterr().err == "It died.\n"
+
+
+def test_a_suspended_cleaner_cleans_all_the_same(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    directory.mkdir()
+    running = CleanerProcess(str(directory))
+    process, _ = marked(directory, "import time; print(flush=True); time.sleep(600)")
+    os.kill(running.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, running.pid, os.WSTOPPED)
+    running.end()
+    assert running._process.returncode == 0, "it had to be killed"
+    assert process.wait(60) == -signal.SIGKILL
+    assert not directory.exists()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

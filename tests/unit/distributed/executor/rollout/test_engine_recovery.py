@@ -1,0 +1,61 @@
+"""Restarts that do not begin, and what is said of those that do."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from ray.exceptions import GetTimeoutError
+
+from roll.distributed.executor.processes.failures import Failure
+from roll.distributed.executor.rollout import engines as engine_recovery
+from roll.distributed.executor.rollout.engines import EngineRecovery, RecoverySettings
+
+
+class OneEngine:
+    """What a recovery asks of a cluster before it restarts anything."""
+
+    role = "reward_model"
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_engines_that_end_with_the_run_are_not_said_to_be_restarted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    recovery = EngineRecovery(cast(Any, OneEngine()), RecoverySettings("none", [()]))
+    monkeypatch.setattr(recovery, "_deaths", lambda: {0: "the engine hangs"})
+    recovery.close()
+    recovery.notice()
+    recovery.join()
+    assert recovery.num_restarts == 0 and "is restarted" not in caplog.text
+
+
+def test_an_engine_that_is_restarted_has_its_own_word_on_why(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a healthy one, one that hangs in a process that goes on, one whose process is stopped, one that is new."""
+    hangs = Failure(1, "the engine hangs: no sign of life for 1 min")
+    answers = [(True, None), (True, hangs), (GetTimeoutError(), None), (False, None)]
+
+    def handle(is_built: object, health: object) -> SimpleNamespace:
+        return SimpleNamespace(
+            is_built=SimpleNamespace(remote=lambda: is_built), call=SimpleNamespace(remote=lambda method: health)
+        )
+
+    class Engines(OneEngine):
+        workers = SimpleNamespace(handles=[handle(*answer) for answer in answers])
+
+        def __len__(self) -> int:
+            return len(answers)
+
+    monkeypatch.setattr(engine_recovery, "_answer", lambda ref: ref)
+    recovery = EngineRecovery(cast(Any, Engines()), RecoverySettings("none", [()] * len(answers)))
+    monkeypatch.setattr(recovery, "_restart", lambda rank: None)
+    recovery.notice()
+    recovery.join()
+    assert [record.getMessage() for record in caplog.records] == [
+        "reward_model rank 1 is restarted: the engine hangs: no sign of life for 1 min",
+        "reward_model rank 2 is restarted: no reply within 10 s",
+        "reward_model rank 3 is restarted: its process has ended, and a new one replaced it",
+    ]

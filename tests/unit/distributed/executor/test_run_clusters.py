@@ -1,0 +1,95 @@
+"""What a run tells its clusters in which order, when engines die and at the end."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from roll.configs.plan.batch_plan import build_plan
+from roll.distributed.executor import clusters as run_clusters
+from roll.distributed.executor.clusters import RunClusters
+from roll.distributed.executor.rl_clusters import RLClusters
+from roll.distributed.executor.worker import build_strategy
+from tests.helpers.configs import config
+
+
+class Script:
+    """Takes note of what it is told."""
+
+    def __init__(self, has_died: bool = False):
+        self.has_died = has_died
+        self.told: list[str] = []
+        self.is_lost = False
+
+    def __getattr__(self, name: str) -> Any:
+        def note(*arguments: object, **named: object) -> None:
+            self.told.append(name)
+
+        return note
+
+    def heal(self) -> bool:
+        self.told.append("heal")
+        return self.has_died
+
+
+def published(has_died: bool) -> list[str]:
+    script = Script(has_died)
+    clusters = RLClusters.__new__(RLClusters)
+    clusters.__dict__ |= {"engines": {"actor_infer": script}, "weight_sync": script}
+    clusters.publish_weights(1)
+    return script.told
+
+
+def test_an_engine_that_died_is_back_before_the_others_stand_still_for_weights() -> None:
+    assert published(has_died=False) == ["heal", "publish_healing"]
+    assert published(has_died=True) == ["heal", "renew", "publish_healing"]
+
+
+@pytest.mark.parametrize("devices", [[0, 1], [2, 3]])
+def test_a_strategy_is_told_whether_another_role_uses_its_devices(
+    devices: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = config({"actor_infer.device_mapping": devices, "actor_infer.strategy_args.strategy_name": "hf_infer"})
+    monkeypatch.setattr(run_clusters, "Cluster", lambda role, resources, seats, spec: SimpleNamespace(spec=spec))
+    clusters = RunClusters.__new__(RunClusters)
+    seats = [SimpleNamespace(rank=0, local_rank=0, gpu_ids=("0",))]
+    resources = SimpleNamespace(seats=lambda place: seats, has_gpus=True)
+    runtime = SimpleNamespace(directory=tmp_path)
+    clusters.__dict__ |= {"_config": made, "_plan": build_plan(made), "_clusters": []}
+    clusters.__dict__ |= {"resources": resources, "runtime": runtime}
+    ((blueprint, _),) = clusters._cluster("actor_infer", made.actor_infer).spec.arguments
+    strategy = build_strategy(replace(blueprint, strategy_class=f"{__name__}:Taken", device="cpu"))
+    assert strategy.context.shares_devices == (devices == [0, 1])
+
+
+class Taken(SimpleNamespace):
+    """What a strategy is built from."""
+
+    def __init__(self, role: Any, context: Any):
+        super().__init__(role=role, context=context)
+
+
+def test_devices_are_given_back_while_ray_is_there() -> None:
+    script, clusters = Script(), RunClusters.__new__(RunClusters)
+    parts = {
+        "resources": script,
+        "runtime": script,
+        "_recoveries": [script],
+        "_clusters": [],
+        "_pools": [script],
+        "_suspension": script,
+    }
+    clusters.__dict__ |= parts | {"_config": SimpleNamespace(logging_dir="logs")}
+    clusters.close()
+    assert script.told == ["close", "close", "kill", "join", "release", "shutdown"]
+
+
+def test_without_ray_nothing_is_asked_of_workers_at_the_end() -> None:
+    script, clusters = Script(), RunClusters.__new__(RunClusters)
+    parts = {"resources": script, "runtime": script, "_recoveries": [], "_clusters": [script], "_pools": [script]}
+    clusters.__dict__ |= parts | {"_suspension": script}
+    script.is_lost = True
+    clusters.close()
+    assert script.told == ["close", "shutdown"]

@@ -1,0 +1,77 @@
+"""A train worker whose strategy computes rows that begin alike as trees."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from roll.distributed.executor.blueprint import BatchLimits
+from roll.distributed.executor.worker import TrainWorker
+from roll.types.batch import LossScale, MicroBatch, Rows
+from roll.types.metrics import MetricSums
+from tests.unit.distributed.executor.test_shards import groups_of
+
+
+class Trees:
+    """A strategy that keeps what it is to train on. `others`: what the other rank needs in each update."""
+
+    takes_media, dp_rank, dp_size = False, 0, 2
+
+    def __init__(self, shares: bool, others: Sequence[float] = (1, 3)):
+        self.shares_prefixes, self.others = shares, others
+        self.trained: list[MicroBatch] = []
+
+    def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
+        return [*values[: len(self.others)], *self.others]
+
+    def train_step(self, batches: list[MicroBatch], *more: Any) -> tuple[MetricSums, dict[str, float]]:
+        self.trained = batches
+        return MetricSums(), {}
+
+    def counted_prefixes(self) -> tuple[int, int]:
+        return 300, 120
+
+
+def worker(shares: bool) -> TrainWorker:
+    made = TrainWorker.__new__(TrainWorker)
+    made.strategy = Trees(shares)  # type: ignore[assignment]
+    return made
+
+
+def rows() -> Rows:
+    keys = groups_of(4, 4)
+    ids = np.concatenate(keys).astype(np.int32)
+    lengths = np.array([len(key) for key in keys], np.int32)
+    return Rows(
+        lengths=lengths,
+        input_ids=ids,
+        response_mask=np.ones(len(ids), bool),
+        loss_weights=np.ones(len(keys), np.float32),
+    )
+
+
+def update(made: TrainWorker, limits: BatchLimits, count: int) -> tuple[list[list[int]], MetricSums]:
+    """The first answer tokens of each micro batch's rows, sorted, which tell the rows apart."""
+    request: Any = SimpleNamespace(limits=limits, job=SimpleNamespace(loss=None, temperature=1.0))
+    sums, _ = made._update(request, rows(), np.arange(8), count, LossScale(1, 1), [])
+    trained = made.strategy.trained  # type: ignore[attr-defined]
+    return [sorted(batch.input_ids[:, 0].tolist()) for batch in trained], sums
+
+
+def test_an_update_keeps_groups_together_and_says_how_much_they_shared() -> None:
+    """Prompts of two groups begin with two numbers. By lengths alone, which are equal, they are mixed."""
+    batches, sums = update(worker(True), BatchLimits(4), 2)
+    assert all(len(set(batch)) == 1 for batch in batches) and len(batches) == 2
+    total, count = sums.means["prefix_sharing_factor"]
+    assert total / count == pytest.approx(2.5)
+    mixed, none = update(worker(False), BatchLimits(4), 2)
+    assert all(len(set(batch)) == 2 for batch in mixed) and "prefix_sharing_factor" not in none.means
+
+
+def test_ranks_agree_on_the_number_of_micro_batches_by_computed_tokens() -> None:
+    """This rank needs 1 and 1 of 160 tokens, where rows would be 400; the other one 1 and 3."""
+    limits, chunks = BatchLimits(1, max_tokens=200, packs=True), [np.arange(8), np.arange(8)]
+    assert worker(True)._most_needed(rows(), chunks, limits) == [1, 3]
+    assert worker(False)._most_needed(rows(), chunks, limits) == [2, 3]

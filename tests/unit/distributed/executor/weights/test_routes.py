@@ -1,0 +1,155 @@
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from roll.distributed.executor.processes.resource_manager import Node, TakenSeat
+from roll.distributed.executor.weights.routes import choose_way, plan_send
+from roll.distributed.executor.weights.send_plan import SendPlan, Way
+from roll.distributed.executor.weights.sender import FileLane
+from roll.distributed.weights.bucket import FileBucket, index_bucket
+from roll.errors import ConfigError
+
+LAPTOP = Node(0, "127.0.0.1", ())
+GPUS, OTHER_GPUS = Node(0, "10.0.0.1", ("0", "1", "2", "3")), Node(1, "10.0.0.2", ("0", "1", "2", "3"))
+
+
+def on(node: Node, *gpu_ids: str, rank: int = 0) -> TakenSeat:
+    return TakenSeat(rank, node.index, local_ids=tuple(map(node.gpu_ids.index, gpu_ids)), host=node)
+
+
+def trainers(node: Node, *gpu_ids: str) -> list[TakenSeat]:
+    return [on(node, gpu, rank=rank) for rank, gpu in enumerate(gpu_ids)]
+
+
+FOUR = trainers(GPUS, "0", "1", "2", "3")
+TWO = trainers(GPUS, "0", "1")
+BOTH_NODES = [replace(seat, rank=rank) for rank, seat in enumerate([*FOUR, *trainers(OTHER_GPUS, "0", "1", "2", "3")])]
+
+
+OTHER_TWO = trainers(OTHER_GPUS, "0", "1")
+LAPTOP_PAIR = [on(LAPTOP), on(LAPTOP, rank=1)]
+CPU_NODES = Node(0, "10.0.0.1", ()), Node(1, "10.0.0.2", ())
+
+
+def ways(plan: SendPlan) -> str:
+    """Example: cuda_ipc:0,1 is an engine whose two ranks read what ranks 0 and 1 of the trainer send."""
+    return " ".join(f"{way.route}:{','.join(map(str, way.senders))}" for way in plan.ways)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "engines", "expected", "backend", "senders"),
+    [
+        ([on(LAPTOP)], [on(LAPTOP), on(LAPTOP)], "memory:0 memory:0", "gloo", (0,)),
+        (LAPTOP_PAIR, [on(LAPTOP)], "memory:0", "gloo", (0,)),
+        (FOUR[:1], [on(GPUS, "0")], "cuda_ipc:0", "nccl", (0,)),
+        (FOUR, [on(GPUS, g) for g in "0123"], "cuda_ipc:0 cuda_ipc:1 cuda_ipc:2 cuda_ipc:3", "nccl", (0, 1, 2, 3)),
+        (FOUR, [on(GPUS, "0", "1"), on(GPUS, "2", "3")], "cuda_ipc:0,1 cuda_ipc:2,3", "nccl", (0, 1, 2, 3)),
+        (FOUR, [on(GPUS, "2", "3")], "cuda_ipc:2,3", "nccl", (0, 2, 3)),
+        (FOUR, [on(GPUS, "0", "1", "2", "3")], "cuda_ipc:0,1,2,3", "nccl", (0, 1, 2, 3)),
+        (FOUR, [on(GPUS, "3", "1")], "cuda_ipc:3,1", "nccl", (0, 1, 3)),
+        (TWO, [on(GPUS, "2"), on(GPUS, "3")], "broadcast:0 broadcast:0", "nccl", (0,)),
+        (TWO, [on(GPUS, "2", "3")], "broadcast:0,0", "nccl", (0,)),
+        (TWO, [on(GPUS, "1", "2"), on(GPUS, "3")], "memory:0,0 broadcast:0", "nccl", (0,)),
+        (
+            TWO,
+            [on(GPUS, "0", "1"), on(GPUS, "1", "2"), on(GPUS, "3")],
+            "cuda_ipc:0,1 memory:0,0 broadcast:0",
+            "nccl",
+            (0, 1),
+        ),
+        (TWO, [on(OTHER_GPUS, "0"), on(OTHER_GPUS, "1")], "broadcast:0 broadcast:0", "nccl", (0,)),
+        (TWO, [on(OTHER_GPUS, "0", "1")], "broadcast:0,0", "nccl", (0,)),
+        (TWO, [on(GPUS, "0", "1"), on(OTHER_GPUS, "0", "1")], "cuda_ipc:0,1 broadcast:0,0", "nccl", (0, 1)),
+        (BOTH_NODES, [on(GPUS, "1"), on(OTHER_GPUS, "0")], "cuda_ipc:1 cuda_ipc:4", "nccl", (0, 1, 4)),
+        (
+            BOTH_NODES,
+            [on(GPUS, "0", "1"), on(OTHER_GPUS, "0", "1"), on(OTHER_GPUS, "2", "3")],
+            "cuda_ipc:0,1 cuda_ipc:4,5 cuda_ipc:6,7",
+            "nccl",
+            (0, 1, 4, 5, 6, 7),
+        ),
+        ([*TWO, *OTHER_TWO], [on(OTHER_GPUS, "1", "2")], "memory:2,2", "nccl", (0, 2)),
+        ([*TWO, *OTHER_TWO], [on(OTHER_GPUS, "2", "3")], "broadcast:0,0", "nccl", (0,)),
+        ([on(CPU_NODES[0])], [on(CPU_NODES[0]), on(CPU_NODES[1])], "memory:0 broadcast:0", "gloo", (0,)),
+        (
+            [on(CPU_NODES[0]), on(CPU_NODES[1], rank=1)],
+            [on(CPU_NODES[0]), on(CPU_NODES[1])],
+            "memory:0 memory:1",
+            "gloo",
+            (0, 1),
+        ),
+    ],
+    ids=[
+        "laptop",
+        "laptop-two-ranks",
+        "one-gpu",
+        "colocated",
+        "colocated-tp2",
+        "colocated-tp2-without-the-lead",
+        "colocated-tp4",
+        "colocated-tp2-in-another-order",
+        "disjoint",
+        "disjoint-tp2",
+        "partly-shared",
+        "all-three-on-one-host",
+        "two-nodes-disjoint",
+        "two-nodes-disjoint-tp2",
+        "two-nodes-trainer-on-one",
+        "two-nodes-colocated",
+        "two-nodes-colocated-tp2",
+        "two-nodes-partly-shared-on-the-second",
+        "two-nodes-disjoint-on-the-second",
+        "two-nodes-without-gpus-trainer-on-one",
+        "two-nodes-without-gpus",
+    ],
+)
+def test_the_route_and_the_senders_follow_from_the_placement(
+    ranks: list[TakenSeat], engines: list[TakenSeat], expected: str, backend: str, senders: tuple[int, ...]
+):
+    ranks = [replace(seat, rank=rank) for rank, seat in enumerate(ranks)]
+    plan = plan_send(ranks, 0, engines, [max(1, len(seat.gpu_ids)) for seat in engines], "auto", None)
+    assert (ways(plan), plan.backend, plan.senders) == (expected, backend, senders)
+
+
+def test_every_rank_that_sends_knows_its_readers():
+    plan = plan_send(FOUR, 0, [on(GPUS, "0", "1"), on(GPUS, "2")], (2, 1), "auto", None)
+    assert [plan.readers("cuda_ipc", rank) for rank in range(4)] == [[(0, 0)], [(0, 1)], [(1, 0)], []]
+    assert plan.readers("memory", 0) == []
+
+
+def test_memory_on_gpus_means_ipc_where_they_are_shared_and_shared_memory_elsewhere():
+    assert choose_way(FOUR, 0, on(GPUS, "0"), 1, "memory") == Way("cuda_ipc", (0,))
+    assert choose_way(FOUR, 0, on(GPUS, "2", "1"), 2, "memory") == Way("cuda_ipc", (2, 1))
+    assert choose_way(TWO, 0, on(GPUS, "2"), 1, "memory") == Way("memory", (0,))
+    assert choose_way(BOTH_NODES[:6], 0, on(OTHER_GPUS, "3"), 1, "memory") == Way("memory", (4,))
+
+
+def test_memory_on_a_host_without_a_rank_of_the_trainer_is_refused():
+    with pytest.raises(ConfigError, match="weight_sync_route: memory needs .*10.0.0.1.*10.0.0.2"):
+        choose_way(FOUR, 0, on(OTHER_GPUS, "0"), 1, "memory")
+
+
+def test_a_broadcast_that_is_asked_for_takes_nccl_between_distinct_gpus_only():
+    disjoint = plan_send(FOUR[:1], 0, [on(GPUS, "1"), on(OTHER_GPUS, "0")], (1, 1), "broadcast", None)
+    assert (ways(disjoint), disjoint.backend) == ("broadcast:0 broadcast:0", "nccl")
+    assert disjoint.address == "10.0.0.1"
+    overlapping = plan_send(FOUR[:1], 0, [on(GPUS, "0", "1")], (2,), "broadcast", None)
+    assert (ways(overlapping), overlapping.backend) == ("broadcast:0,0", "gloo")
+
+
+def test_a_laptop_broadcasts_over_gloo_on_loopback():
+    plan = plan_send([on(LAPTOP)], 0, [on(LAPTOP)], (1,), "broadcast", Path("weights"))
+    assert (ways(plan), plan.backend, plan.address) == ("broadcast:0", "gloo", "127.0.0.1")
+
+
+def test_files_of_weights_lie_where_only_their_user_looks(tmp_path: Path) -> None:
+    lane, bucket = FileLane([(0, 0)], tmp_path / "weight_sync"), [("a", torch.ones(4))]
+    source = lane.write(bucket, index_bucket(bucket), 0)[0, 0]
+    assert isinstance(source, FileBucket)
+    for directory in (source.path.parent, tmp_path / "weight_sync"):
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    lane.close()
+    assert list((tmp_path / "weight_sync").iterdir()) == []

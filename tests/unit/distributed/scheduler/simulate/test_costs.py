@@ -1,0 +1,122 @@
+"""Costs: their arithmetic, their file, and what the metrics of a run say about them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.errors import ConfigError
+from roll.run.tracking.local import write_metrics
+from roll.simulate.costs import Costs, read_costs, write_costs
+from roll.simulate.fit_run import fit_beside, fit_decode, fit_trainer, line_through, rows_of_run
+
+
+def test_a_decode_step_is_straight_between_the_points_and_beyond_the_last() -> None:
+    costs = Costs(decode_s=((1, 0.01), (3, 0.02), (5, 0.06)))
+    assert [costs.decode_step_s(n) for n in (1, 2, 3, 4, 6)] == pytest.approx([0.01, 0.015, 0.02, 0.04, 0.08])
+    assert Costs(decode_s=((2, 0.01),)).decode_step_s(9) == 0.01
+
+
+def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
+    costs = Costs(decode_s=((1, 0.5), (4, 0.75)), kv_tokens=1000, publish_s=0.25)
+    write_costs(tmp_path / "new" / "costs.json", costs, {"from": "a test"})
+    assert read_costs(tmp_path / "new" / "costs.json") == costs
+    assert json.loads((tmp_path / "new" / "costs.json").read_text())["source"] == {"from": "a test"}
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ([], "it has no object under `costs`"),
+        ({"costs": {"decode": 1}}, "costs.decode is none of decode_s, "),
+        ({"costs": {"publish_s": "2"}}, "costs.publish_s: '2' is not a number"),
+        ({"costs": {"publish_s": -1}}, "publish_s: -1 is not at least 0"),
+        ({"costs": {"train_tokens_per_s": 0}}, "train_tokens_per_s: 0 is not above 0"),
+        ({"costs": {"beside": 0.5}}, "beside: 0.5 is not at least 1"),
+        ({"costs": {"kv_tokens": 0}}, "kv_tokens: 0 is not above 0"),
+        ({"costs": {"decode_s": [[1, 2, 3]]}}, r"costs.decode_s is no list of \[running answers, seconds\]"),
+        ({"costs": {"decode_s": [[2, 0.1], [1, 0.2]]}}, "not increasing numbers of running responses"),
+        ({"costs": {"decode_s": [[1, 0.2], [2, 0.1]]}}, "not increasing seconds above 0"),
+    ],
+)
+def test_a_file_that_is_no_calibration_is_refused(tmp_path: Path, given: Any, said: str) -> None:
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps(given))
+    with pytest.raises(ConfigError, match=f"--calibration .*costs.json: .*{said}"):
+        read_costs(path)
+
+
+def test_the_default_costs_pass_their_own_checks(tmp_path: Path) -> None:
+    write_costs(tmp_path / "costs.json", Costs(), {})
+    assert read_costs(tmp_path / "costs.json") == Costs()
+
+
+def metrics(tokens: int, longest: int) -> dict[str, float]:
+    """Of a run that trains in .5 s + 1 ms a token, and decodes in 10 ms + 1 ms for each running answer."""
+    sampled = tokens * 3 // 4
+    return {
+        "rollout/num_tokens": tokens,
+        "rollout/response_length_mean": 30.0,
+        "rollout/prompt_length_mean": 10.0,
+        "rollout/response_length_max": longest,
+        "time/rollout_s": 0.01 * longest + 0.001 * sampled / 2,
+        "time/train_actor_s": 0.5 + 0.001 * tokens,
+        "time/weight_sync_s": 0.2,
+        "time/gather_s": 0.03,
+        "time/other_s": 0.02,
+        "time/score_s": 0.002 * tokens,
+        "time/score/old_log_probs_s": 0.0012 * tokens,
+        "time/score/ref_log_probs_s": 0.0008 * tokens,
+    }
+
+
+def test_costs_are_read_off_the_metrics_of_a_run(tmp_path: Path) -> None:
+    """The first two steps warm up."""
+    steps = [metrics(9999, 1), metrics(1, 9999), *(metrics(400 * n, 50 + 7 * (n % 3)) for n in range(1, 9))]
+    write_metrics(tmp_path / "metrics.jsonl", enumerate(steps, 1))
+    rows = rows_of_run(tmp_path)
+    costs = fit_trainer(rows, train_devices=2)
+    assert costs == pytest.approx(
+        {
+            "train_overhead_s": 0.5,
+            "train_tokens_per_s": 500.0,
+            "publish_s": 0.2,
+            "driver_s": 0.05,
+            "score_tokens_per_s": 500.0,
+        }
+    )
+    (one, first), (most, last) = fit_decode(rows, num_engines=2)
+    assert (one, first) == (1, pytest.approx(0.011)) and last == pytest.approx(0.01 + 0.001 * most)
+
+
+def test_a_run_that_was_ahead_does_not_tell_what_decoding_costs() -> None:
+    rows = [metrics(400 * n, 50) | {"rollout/running_groups": float(n > 1)} for n in range(1, 4)]
+    with pytest.raises(ConfigError, match="--run: its rollouts ran ahead"):
+        fit_decode(rows, num_engines=1)
+
+
+def test_training_that_is_slower_beside_busy_engines_tells_how_much_slower_both_are() -> None:
+    """3 ms a token for 2: with engines busy all the time each gets 2/3 of its speed; with engines that are busy for two
+    thirds of it, half of it. Never below 1, and noise makes no standstill."""
+    alone = [{"rollout/num_tokens": n, "time/train_actor_s": 0.002 * n} for n in (100.0, 300.0)]
+
+    def together(seconds: float, busy: float) -> list[dict[str, float]]:
+        row = {"rollout/num_tokens": 200.0, "time/train_actor_s": 200 * seconds, "busy/actor_infer_fraction": busy}
+        return [row, row]
+
+    assert fit_beside(alone, together(0.003, 1.0)) == pytest.approx(1.5)
+    assert fit_beside(alone, together(0.003, 2 / 3)) == pytest.approx(2.0)
+    assert fit_beside(alone, together(0.001, 1.0)) == 1.0
+    assert fit_beside(alone, together(0.1, 0.2)) == pytest.approx(4.0)
+
+
+def test_steps_of_one_size_tell_a_rate_and_no_overhead() -> None:
+    assert line_through([10, 10, 10.5], [2, 2, 2.1]) == (0.0, pytest.approx(0.2))
+    assert line_through([1, 2, 3], [3, 5, 7]) == pytest.approx((1.0, 2.0))
+    assert line_through([1, 2, 3], [1, 3, 5])[0] == 0.0
+
+
+def test_a_run_without_metrics_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="0 steps of training are in its metrics.jsonl; at least 4 are needed"):
+        rows_of_run(tmp_path)

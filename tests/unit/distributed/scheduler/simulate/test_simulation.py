@@ -1,0 +1,244 @@
+"""Whole runs on the virtual clock: by hand, seeded, and in the order of a published comparison."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roll.configs.plan.rollout_bounds import RolloutBounds
+from roll.distributed.scheduler.filters import make_filter
+from roll.distributed.scheduler.virtual_time import Deadlock
+from roll.simulate.costs import Costs
+from roll.simulate.setup import Devices, Setup
+from roll.simulate.simulation import Report, simulate
+from roll.simulate.workload import Delays, LogNormal
+from roll.utils.chrome_trace import write_chrome_trace
+from tests.unit.distributed.scheduler.simulate.schedules import AT_ONCE, Given, costs, setup
+
+SYNC, ONE_AHEAD = RolloutBounds(1), RolloutBounds(1, ahead=1, max_staleness=1)
+
+
+def step_seconds(report: Report) -> list[float]:
+    return [step.seconds for step in report.steps]
+
+
+def test_a_synchronous_step_is_rollout_then_training_then_publish() -> None:
+    """Answers of 3 and 5 tokens share the engine for 3 steps of 2 s, then 2 of 1 s: 8 s. 8 + 2 * 6 tokens of training
+    at 4 a second: 5 s. Publish .5 s, driver .25 s."""
+    made = costs(decode_s=((1, 1.0), (2, 2.0)), train_tokens_per_s=4.0, publish_s=0.5, driver_s=0.25)
+    report = simulate(setup([[3, 5]], SYNC, costs=made, workload=Given([[3, 5]], prompt=6)), 3)
+    assert step_seconds(report) == pytest.approx([13.75] * 3)
+    assert report.steps[0].phases == pytest.approx(
+        {"rollout": 8.0, "gather": 0.25, "score": 0.0, "train_actor": 5.0, "weight_sync": 0.5, "other": 0.0}
+    )
+    assert (report.fraction("busy"), report.fraction("held")) == pytest.approx((8 / 13.75, 0.5 / 13.75))
+    assert report.trainer_busy_fraction == pytest.approx(5.5 / 13.75)
+    assert report.trained_tokens_per_s == pytest.approx(8 / 13.75) and report.useful_fraction == pytest.approx(1.0)
+    assert (report.staleness_max, report.length_bias, report.token_ages) == (0, 1.0, {0: 24})
+
+
+def test_one_group_ahead_hides_training_behind_rollout() -> None:
+    """Groups of one answer of 4 s, training 2 s. Groups 0 and 1 begin at 0; step 0 takes 0 at 4 and publishes at 6,
+    when group 2 begins. Step 1 has group 1 at once, publishes at 8; group 2 ends at 10, in the middle of which the
+    weights changed: two of its tokens are one step old when step 2 takes them. And so on: 6 s for two steps."""
+    made = costs(train_tokens_per_s=2.0)
+    report = simulate(setup([[4]], ONE_AHEAD, costs=made), 6, warmup=0)
+    assert step_seconds(report) == pytest.approx([6.0, 2.0, 4.0, 2.0, 4.0, 2.0])
+    assert [step.groups for step in report.steps] == [(0,), (1,), (2,), (3,), (4,), (5,)]
+    assert [step.ages for step in report.steps] == [(0,), (1,), (1,), (1,), (1,), (1,)]
+    assert [dict(step.token_ages) for step in report.steps[1:4]] == [{1: 4}, {1: 2, 0: 2}, {1: 4}]
+    synchronous = simulate(setup([[4]], SYNC, costs=made), 6)
+    assert synchronous.step_s == pytest.approx(6.0) and report.step_s == pytest.approx(20 / 6)
+
+
+def test_trainer_and_engine_slow_each_other_down_while_both_work() -> None:
+    """Groups of one answer of 4 s, training 2 s, each half as fast beside the other. Step 0 takes group 0 at 4, when
+    nothing else runs: group 1 has ended as well. Training is alone until 6, when group 2 begins; step 1 takes group 1
+    at once and needs 4 s beside group 2, of which 2 tokens come meanwhile; the other two take 2 s. Step 2 trains beside
+    group 3, and so on."""
+    made = costs(train_tokens_per_s=2.0, beside=2.0)
+    report = simulate(setup([[4]], ONE_AHEAD, costs=made), 4, warmup=0)
+    assert step_seconds(report) == pytest.approx([6.0, 4.0, 6.0, 4.0])
+    assert report.train_busy_s == pytest.approx(2.0 + 4.0 + 4.0 + 4.0)
+    shared = setup([[4]], RolloutBounds(1), is_shared=True, costs=made)
+    assert step_seconds(simulate(shared, 2, warmup=0)) == pytest.approx([6.0, 6.0])
+
+
+def test_shared_devices_freeze_the_tail_and_resume_it_in_the_next_step() -> None:
+    """Groups of 2 s and 10 s; one is trained in each step, one more may run. A turn takes 1 s, training 3 s: step 0
+    takes group 0 at 2 s, when the other has 8 s to go and is away until 7; step 1 takes group 2 at 9 s, and step 2 has
+    to wait for the 6 s that are left of group 1."""
+    made = costs(turn_s=1.0, train_overhead_s=3.0)
+    bounds = RolloutBounds(1, ahead=1, max_staleness=2)
+    report = simulate(setup([[2], [10]], bounds, is_shared=True, costs=made), 3, warmup=0)
+    assert step_seconds(report) == pytest.approx([7.0, 7.0, 11.0])
+    assert [step.groups for step in report.steps] == [(0,), (2,), (1,)]
+    assert [step.ages for step in report.steps] == [(0,), (0,), (2,)]
+    assert report.fraction("away") == pytest.approx((5.0 + 5.0 + 5.0) / 25)
+
+
+def test_engines_beside_the_trainers_device_go_on_with_what_the_other_leaves() -> None:
+    """Two groups at a time on two engines, one a step; training takes 5 s on the device of the first. The group that is
+    left at 2 s has 8 tokens to go: 5 while the trainer works, and 3 in the next step, on whichever engine."""
+    made = costs(train_tokens_per_s=2 / 5, prefill_tokens_per_s=AT_ONCE)
+    bounds = RolloutBounds(1, 1, 1, 2)
+    for lengths in ([[2], [10]], [[10], [2]]):  # the long one begins on the first engine, or on the second
+        partly = setup(lengths, bounds, devices=Devices(1, 2, common=1), costs=made)
+        report = simulate(partly, 1, warmup=0)
+        assert step_seconds(report) == pytest.approx([7.0])
+        whole = simulate(replace(partly, devices=Devices(1, 2, common=1, leaving=2)), 1, warmup=0)
+        assert (report.num_sampled, whole.num_sampled) == pytest.approx((2 + 2 + 5, 2 + 2))
+        assert report.engines.away == pytest.approx(5.0) and whole.engines.away == pytest.approx(10.0)
+
+
+@settings(max_examples=100)
+@given(
+    num_engines=st.integers(1, 4),
+    per_engine=st.integers(1, 2),
+    train=st.integers(1, 8),
+    ratio=st.integers(0, 6),
+    slots=st.integers(1, 5),
+    seed=st.integers(0, 99),
+    deaths=st.lists(st.tuples(st.floats(0, 500), st.integers(0, 3)), max_size=1),
+)
+def test_whatever_is_shared_each_group_is_trained_once_within_the_bound_and_what_it_sampled_is_whole(
+    num_engines: int,
+    per_engine: int,
+    train: int,
+    ratio: int,
+    slots: int,
+    seed: int,
+    deaths: list[tuple[float, int]],
+) -> None:
+    infer = num_engines * per_engine
+    bounds = RolloutBounds(3, ratio, 1, 2)
+    made = Setup(
+        bounds,
+        2,
+        Devices(train, infer, per_engine, common=min(train, infer)),
+        LogNormal(median=20, cap=200, prompt=5, seed=seed),
+        Costs(train_tokens_per_s=50.0),
+        max_running=slots,
+        deaths=tuple((at, rank) for at, rank in deaths if rank < num_engines),
+    )
+    report = simulate(made, 5, warmup=0)
+    trained = [number for step in report.steps for number in step.groups]
+    assert len(set(trained)) == len(trained) == 15
+    assert max(max(step.token_ages) for step in report.steps) <= 2
+    for step in report.steps:
+        lengths = sum(int(made.workload.group(number, 2).lengths.sum()) for number in step.groups)
+        assert step.num_tokens == pytest.approx(lengths)
+
+
+def test_answers_that_wait_for_a_slot_come_one_after_the_other() -> None:
+    assert simulate(setup([[3, 5, 1]], SYNC, max_running=2), 2).step_s == pytest.approx(5.0)
+    assert simulate(setup([[3, 5, 1]], SYNC, max_running=1), 2).step_s == pytest.approx(9.0)
+
+
+def test_rewards_are_given_answer_by_answer_by_as_many_workers_as_there_are() -> None:
+    work = Given([[1, 2, 6]], delay_s=3.0)
+    assert simulate(setup([[1, 2, 6]], SYNC, workload=work), 2).step_s == pytest.approx(6.0 + 3.0)
+    assert simulate(setup([[1, 2, 6]], SYNC, workload=work, reward_workers=1), 2).step_s == pytest.approx(10.0)
+
+
+def test_turns_of_an_episode_are_answered_one_after_the_other() -> None:
+    work = LogNormal(median=4, common=0.0, own=0.0, prompt=0, turns=3, delays=Delays(0.5))
+    assert simulate(setup([[4]], SYNC, workload=work), 2).step_s == pytest.approx(3 * 4.5)
+
+
+def test_an_engine_that_dies_loses_its_answers_and_another_begins_them_anew() -> None:
+    """Two groups of 4 s on two engines; one dies at 3 s and is back 100 s later: its answer takes 3 + 4 s."""
+    made = setup([[4]], RolloutBounds(2), devices=Devices(1, 2), costs=costs(restart_s=100.0), deaths=((3.0, 0),))
+    assert step_seconds(simulate(made, 2, warmup=0)) == pytest.approx([7.0, 4.0])
+    alone = replace(made, devices=Devices(1, 1), bounds=SYNC)
+    assert step_seconds(simulate(alone, 2, warmup=0)) == pytest.approx([3.0 + 100.0 + 4.0, 4.0])
+
+
+def test_the_real_filter_drops_groups_and_others_take_their_place() -> None:
+    """Rewards that are all alike: nothing is kept, and as many replacements as are allowed were sampled in vain."""
+    keep = make_filter("std_filter", {"std_threshold": 0.0})
+    report = simulate(setup([[2, 2]], RolloutBounds(2), keep=keep, max_replacements=3), 2)
+    assert [(step.groups, step.num_dropped) for step in report.steps] == [((), 5), ((), 5)]
+    assert report.useful_fraction == 0.0 and report.length_bias is None
+
+
+def test_a_tail_that_is_dropped_shortens_what_is_trained_and_the_engines_go_on_without_it() -> None:
+    """Two groups a step of three that are started; lengths 2, 4 and 9 over and over."""
+    dropping = RolloutBounds(2, ahead=1, unfinished="drop")
+    report = simulate(setup([[2], [4], [9]], dropping, group_size=1), 4, warmup=0)
+    assert step_seconds(report) == pytest.approx([4.0] * 4)
+    assert report.length_ratio == pytest.approx(3 / 5) and report.staleness_max == 0
+    deferring = replace(dropping, unfinished="defer")
+    later = simulate(setup([[2], [4], [9]], deferring, group_size=1), 3, warmup=0)
+    assert [step.groups for step in later.steps] == [(0, 1), (3, 4), (2, 5)]
+    assert step_seconds(later) == pytest.approx([4.0, 4.0, 9.0]) and later.length_ratio == pytest.approx(1.0)
+
+
+def test_answers_that_are_cut_count_in_the_length_bias_that_a_run_reports() -> None:
+    """Groups of two, of which one is trained on: answers of 2 and 3 tokens end at 3 s, when those of 1 and 9 are at 1
+    and 3. Begun are 1, 2 and 3, and one of more than 3: as far as is known their mean is 1 + 3/4 + 2/4."""
+    dropping = RolloutBounds(1, ahead=1, unfinished="drop")
+    report = simulate(setup([[2, 3], [1, 9]], dropping, group_size=2), 4, warmup=0)
+    assert step_seconds(report) == pytest.approx([3.0] * 4)
+    assert report.length_bias == pytest.approx(2.5 / (1 + 3 / 4 + 2 / 4))
+    assert report.length_ratio == pytest.approx(2.5 / 3.75)
+
+
+class Unsound(RolloutBounds):
+    """Bounds that nobody checks."""
+
+    def __post_init__(self) -> None:
+        pass
+
+
+def test_a_deadlock_says_who_waits() -> None:
+    with pytest.raises(Deadlock, match=r"^at \d+ s these wait for ever: .*1 x RolloutCore\."):
+        simulate(setup([[4]], Unsound(1, ahead=2, max_staleness=1), costs=costs(train_tokens_per_s=2.0)), 8)
+
+
+def run(bounds: RolloutBounds, devices: Devices, cap: int = 16_384, num_steps: int = 3) -> Report:
+    return simulate(Setup(bounds, 16, devices, LogNormal(cap=cap)), num_steps)
+
+
+def test_equal_seeds_give_equal_traces(tmp_path: Path) -> None:
+    made = setup([[1]], RolloutBounds(4, 4, 1, 2), group_size=4, workload=LogNormal(20, cap=200, seed=3))
+    made = replace(made, devices=Devices(1, 2), max_running=3, costs=costs(train_tokens_per_s=50.0, publish_s=1.0))
+    for name in ("one", "two"):
+        report = simulate(made, 6, keeps_trace=True)
+        write_chrome_trace(tmp_path / name, report.events)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    other = simulate(replace(made, workload=LogNormal(20, cap=200, seed=4)), 6, keeps_trace=True)
+    assert other.events != report.events
+    names = {event.get("name") for event in json.loads((tmp_path / "one").read_text())["traceEvents"]}
+    assert names >= {"busy", "held", "train_actor", "weight_sync"}
+
+
+SHARED = Devices.shared(16)
+
+
+def test_schedules_come_in_the_order_of_their_tails() -> None:
+    """16 devices, 128 groups of 16 answers, cap 16384: shared synchronous training is slower than every schedule that
+    runs ahead; frozen and resumed tails beat a disjoint run of half a step ahead; more staleness is faster."""
+    base = run(RolloutBounds(128), SHARED)
+    half = run(RolloutBounds(128, 64, 1, 1), Devices(8, 8))
+    quarter = run(RolloutBounds(128, 32, 1, 1), SHARED)
+    two = run(RolloutBounds(128, 64, 1, 2), SHARED)
+    disjoint = run(RolloutBounds(128), Devices(8, 8))
+    assert disjoint.step_s > base.step_s > half.step_s > quarter.step_s > two.step_s
+    assert base.step_s == pytest.approx(281, rel=0.05)
+    assert base.step_s / two.step_s > 1.4 and two.staleness_mean == pytest.approx(0.5, abs=0.05)
+    assert (quarter.staleness_max, two.staleness_max, base.staleness_max) == (1, 2, 0)
+
+
+def test_a_very_heavy_tail_is_twice_as_fast_at_a_mean_staleness_of_one_half() -> None:
+    """64 groups, cap 32768."""
+    base, fast, fresh = (
+        run(bounds, SHARED, cap=32_768, num_steps=8)
+        for bounds in (RolloutBounds(64), RolloutBounds(64, 32, 1, 2), RolloutBounds(64, 16, 1, 1))
+    )
+    assert base.step_s / fast.step_s >= 2.0 and fast.staleness_max == 2
+    assert fast.staleness_mean == pytest.approx(0.5, abs=0.02)
+    assert base.step_s / fresh.step_s >= 1.6 and fresh.staleness_max == 1

@@ -1,0 +1,258 @@
+"""Random programs against the transcript: what is trained was sampled, once, behind the tokens that stand before it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roll.pipeline.agentic.chat import ChatEncoder
+from roll.pipeline.agentic.proxy.endpoint.chat import ChatBody, ChatWire, read_chat
+from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
+from roll.pipeline.agentic.proxy.endpoint.session import Session
+from roll.pipeline.agentic.proxy.transcript.rows import transcript_rows
+from tests.unit.pipeline.agentic.proxy.parts import (
+    CALL,
+    DROPS,
+    KEEPS,
+    OPEN,
+    Engine,
+    check_rows,
+    copied,
+    open_session,
+    tool_encoder,
+)
+
+ENCODERS = {"keeps": tool_encoder(KEEPS), "drops": tool_encoder(DROPS)}
+SAID = (
+    "yes",
+    "no  no",
+    "<think>hm</think>go on",
+    "<think>a b</think>" + CALL,
+    CALL,
+    "open it\n" + CALL,
+    "a <|im_start|> b",
+)
+Messages = list[dict[str, Any]]
+
+
+def speak(number: int) -> str:
+    return f"{SAID[number % len(SAID)]}" if number % 3 else f"{number} {SAID[number * 7 % len(SAID)]}"
+
+
+class Program:
+    """Keeps every conversation it had, and does to one of them what it is told."""
+
+    def __init__(self, session: Session, engine: Engine, rng: random.Random):
+        self.session, self.engine, self.rng = session, engine, rng
+        self.conversations: list[Messages] = [[{"role": "system", "content": "be brief"}]]
+        self.num_trained = 0
+        self.breaks = 0
+
+    async def ask(self, messages: Messages, delivered: bool = True, n: int = 1) -> None:
+        body = ChatBody.model_validate({"messages": copied(messages), "tools": [OPEN], "n": n})
+        before, known = list(self.engine.sent), len(self.session.transcript.breaks)
+        reply = await self.session.complete(read_chat(body))
+        self.check_break(before, known)
+        if not delivered:
+            return
+        reply.deliver()
+        wire = ChatWire(body, self.session.parser, "x").reply(reply)
+        for choice in wire["choices"]:
+            self.conversations.append([*copied(messages), json.loads(json.dumps(choice["message"]))])
+
+    def check_break(self, before: list[np.ndarray], known: int) -> None:
+        """The oracle: the first token in which the prompt differs from everything that was sent and sampled."""
+        for one in self.session.transcript.breaks[known:]:
+            prompt = self.engine.requests[-1].prompt_ids
+            assert one.at_token == max(shared(prompt, other) for other in before)
+            assert one.was != one.now or one.at_token == len(prompt)
+
+    async def act(self, what: str) -> None:
+        messages = copied(self.rng.choice(self.conversations[-4:]))
+        answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+        if messages[-1].get("tool_calls"):
+            ids = messages[-1]["tool_calls"][0]["id"]
+            messages.append({"role": "tool", "tool_call_id": ids, "content": str(self.rng.randrange(3))})
+        else:
+            messages.append({"role": "user", "content": self.rng.choice(["box F?", "go on", "and now?"])})
+        if what in ("drop", "edit", "think", "space", "order", "reserialize") and answers:
+            self.damage(what, messages, self.rng.choice(answers))
+        if what == "fresh":
+            messages = [{"role": "user", "content": f"a title for {self.rng.randrange(4)}"}]
+        await self.ask(messages, delivered=what != "lost", n=2 if what == "two" else 1)
+
+    def damage(self, what: str, messages: Messages, place: int) -> None:
+        message = messages[place]
+        if what == "drop":
+            del messages[place : place + 1 + self.rng.randrange(2)]
+            if messages[-1]["role"] == "assistant" or len(messages) < 2:
+                messages.append({"role": "user", "content": "more"})
+        elif what == "edit":
+            message["content"] = (message["content"] or "") + "!"
+        elif what == "think":
+            message.pop("reasoning_content", None)
+        elif what == "space":
+            message["content"] = (message["content"] or "") + " "
+        elif what == "order":
+            messages[1:-1] = messages[1:-1][::-1]
+        else:
+            for call in message.get("tool_calls", ()):
+                call["id"] = "another"
+                call["function"]["arguments"] = json.dumps(json.loads(call["function"]["arguments"]), indent=3)
+            message |= {"name": None, "refusal": None, "annotations": []}
+
+
+def shared(a: np.ndarray, b: np.ndarray) -> int:
+    length = min(len(a), len(b))
+    different = np.flatnonzero(a[:length] != b[:length])
+    return int(different[0]) if len(different) else length
+
+
+def play(encoder: ChatEncoder, actions: list[str], seed: int) -> tuple[Session, Engine, Program]:
+    async def run() -> tuple[Session, Engine, Program]:
+        engine = Engine(encoder, speak)
+        session = open_session(Endpoint(encoder, engine))
+        program = Program(session, engine, random.Random(seed))
+        for action in actions:
+            await program.act(action)
+        return session, engine, program
+
+    return asyncio.run(run())
+
+
+ACTIONS = ["go", "go", "drop", "edit", "think", "space", "order", "reserialize", "fresh", "lost", "two"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.sampled_from(sorted(ENCODERS)), st.lists(st.sampled_from(ACTIONS), min_size=1, max_size=9), st.integers(0, 99)
+)
+def test_every_trained_token_was_sampled_once_with_its_log_prob(template: str, actions: list[str], seed: int) -> None:
+    session, engine, _ = play(ENCODERS[template], actions, seed)
+    rows = [row for row, _ in transcript_rows(session.transcript.root)]
+    nodes = [node for node in session.transcript.root.below() if node.answer is not None and node.is_end]
+    answers = [node.answer for node in nodes if node.answer is not None]
+    assert len(answers) == len(engine.sent)
+    check_rows(rows, engine, sum(a.generation.num_tokens for a in answers if a.delivered))
+    assert [row.turn for row in rows] == list(range(len(rows)))
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.sampled_from(["go", "reserialize"]), min_size=2, max_size=8), st.integers(0, 99))
+def test_a_program_that_only_serialises_json_anew_never_breaks(actions: list[str], seed: int) -> None:
+    session, engine, _ = play(ENCODERS["keeps"], actions, seed)
+    assert not session.transcript.counts["broken"] and not session.transcript.breaks
+    for request, whole in zip(engine.requests, engine.sent, strict=True):
+        assert np.array_equal(whole[: len(request.prompt_ids)], request.prompt_ids)
+
+
+def conversation(encoder: ChatEncoder, said: list[str], change: Any, follows: str = "and now?") -> Session:
+    """Answers in turn; the messages of the last request are what `change` makes of them."""
+
+    async def run() -> Session:
+        engine = Engine(encoder, lambda number: said[number])
+        session = open_session(Endpoint(encoder, engine))
+        messages: Messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "box F?"}]
+        for number in range(len(said)):
+            if number == len(said) - 1:
+                change(messages)
+            body = ChatBody.model_validate({"messages": copied(messages), "tools": [OPEN]})
+            reply = await session.complete(read_chat(body))
+            reply.deliver()
+            messages.append(ChatWire(body, session.parser, "x").reply(reply)["choices"][0]["message"])
+            calls = messages[-1].get("tool_calls")
+            tool = {"role": "tool", "content": "7", "tool_call_id": calls[0]["id"]} if calls else None
+            messages.append(tool or {"role": "user", "content": follows})
+        return session
+
+    return asyncio.run(run())
+
+
+def set_content(place: int, text: str) -> Any:
+    return lambda messages: messages[place].update(content=text)
+
+
+def text_arguments(messages: Messages) -> None:
+    messages[2]["tool_calls"][0]["function"]["arguments"] = '{"box": "f"}'.replace("f", "F ")
+
+
+CAUSES = {
+    "thinking_dropped": (["<think>why</think>yes", "no"], lambda m: m[2].pop("reasoning_content")),
+    "whitespace": (["yes  sir", "no"], set_content(2, "yes sir")),
+    "answer_edited": (["yes", "no"], set_content(2, "yes!")),
+    "system_changed": (["yes", "no"], set_content(0, "be long")),
+    "tool_call_rerendered": ([CALL, "no"], text_arguments),
+    "message_edited": (["yes", "no"], set_content(1, "box G?")),
+    "history_trimmed": (["yes", "no", "so"], lambda m: m.__delitem__(slice(1, 3))),
+    "foreign_answer": (["yes", "no"], lambda m: m.insert(1, {"role": "assistant", "content": "well"})),
+}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_a_break_names_its_cause_and_its_first_token(cause: str) -> None:
+    said, change = CAUSES[cause]
+    session = conversation(ENCODERS["keeps"], said, change)
+    (found,) = session.transcript.breaks
+    assert found.cause == cause and found.request == len(said)
+    assert session.transcript.counts[f"broken_{cause}"] == session.transcript.counts["broken"] == 1
+    assert len(list(transcript_rows(session.transcript.root))) == 2
+
+
+def test_thinking_that_the_program_drops_is_shown_with_both_texts() -> None:
+    session = conversation(ENCODERS["keeps"], *CAUSES["thinking_dropped"])
+    (found,) = session.transcript.breaks
+    assert found.was.startswith("<think>why</think>") and found.now.startswith("yes")
+    assert found.before.endswith("assistant\n") and found.message == 2
+    assert "request 2: the program dropped the thinking of an answer (message 3, token " in found.text()
+
+
+def test_thinking_that_the_template_drops_is_no_fault_of_the_program() -> None:
+    session = conversation(ENCODERS["drops"], ["<think>why</think>yes", "no"], lambda messages: None)
+    assert [one.cause for one in session.transcript.breaks] == ["template"]
+
+
+def test_the_name_of_who_speaks_belongs_to_a_message() -> None:
+    encoder = tool_encoder(KEEPS.replace("m.role + '\n' }}", "m.role + (m.name or '') + '\n' }}"))
+    session = conversation(encoder, ["yes", "no"], lambda messages: messages[1].update(name="bob"))
+    assert [(one.cause, one.message) for one in session.transcript.breaks] == [("message_edited", 1)]
+    shown = [encoder.show(row.input_ids) for row, _ in transcript_rows(session.transcript.root)]
+    assert ["userbob" in text for text in shown] == [False, True]
+
+
+def test_tools_that_change_are_told() -> None:
+    async def run() -> Session:
+        engine = Engine(ENCODERS["keeps"], lambda number: "yes")
+        session = open_session(Endpoint(ENCODERS["keeps"], engine))
+        messages: Messages = [{"role": "user", "content": "box F?"}]
+        for tools in ([OPEN], []):
+            body = ChatBody.model_validate({"messages": messages, "tools": tools})
+            (await session.complete(read_chat(body))).deliver()
+            messages = [*messages, {"role": "assistant", "content": "yes"}, {"role": "user", "content": "now?"}]
+        return session
+
+    assert [one.cause for one in asyncio.run(run()).transcript.breaks] == ["tools_changed"]
+
+
+def test_a_whole_conversation_is_one_row_of_what_was_sent_and_sampled() -> None:
+    session = conversation(ENCODERS["keeps"], ["<think>a</think>" + CALL, "it is 7", "yes"], lambda messages: None)
+    ((row, _),) = transcript_rows(session.transcript.root)
+    text = ENCODERS["keeps"].show(row.input_ids)
+    assert text.count("<|im_end|>") == 8 and row.facts.num_turns == 3
+    assert "</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n7\n</tool_response><|im_end|>" in text
+    assert session.transcript.counts["continued"] == 2
+
+
+def test_a_sub_agent_is_no_break() -> None:
+    def other(messages: Messages) -> None:
+        messages[:] = [{"role": "user", "content": "a title, please"}]
+
+    session = conversation(ENCODERS["keeps"], ["yes", "a title"], other)
+    assert not session.transcript.breaks and session.transcript.counts["fresh"] == 2
+    assert len(list(transcript_rows(session.transcript.root))) == 2

@@ -1,0 +1,90 @@
+"""`eval_sets` of agentic runs: what is played, how, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from roll.pipeline.agentic.agentic_checks import agentic_warnings
+from roll.pipeline.agentic.env_manager_config import VAL_SEEDS
+from roll.pipeline.agentic.settings import episode_rules, job_limit_s
+from tests.unit.pipeline.agentic.test_config import config, problems
+
+SETS = {
+    "greedy": {"tags": ["Lake"], "num_episodes": 4},
+    "hot": {
+        "tags": ["Guess", "Lake"],
+        "num_episodes": 24,
+        "group_size": 4,
+        "generating_args": {"temperature": 0.7, "max_new_tokens": 9},
+        "env_seeds": [1 << 30, (1 << 30) + 5],
+        "pass_at": [1, 4],
+    },
+}
+
+
+def test_each_set_has_its_own_environments_and_sampling_and_the_rest_of_the_validation() -> None:
+    made = config(eval_sets=SETS, val_env_manager__step_timeout_s=7.0, val_env_manager__group_size_redundancy=2)
+    main, greedy, hot = made.validated
+    assert [(one.name, one.at, one.purpose, one.num_episodes) for one in made.validated] == [
+        ("", "val_env_manager", "validation", 16),
+        ("greedy", "eval_sets.greedy", "validation/greedy", 4),
+        ("hot", "eval_sets.hot", "validation/hot", 24),
+    ]
+    assert hot.manager.slots == ("Guess", "Lake") and hot.manager.group_size == 4 and hot.pass_at == (1, 4)
+    assert main.seeds == greedy.seeds == VAL_SEEDS and hot.seeds == (1 << 30, (1 << 30) + 5)
+    assert main.manager.num_envs == 8 * 3 and hot.manager.num_envs == 8 * 4, "a set counts every episode"
+    rules = {one.name: episode_rules(made, "Lake", one.purpose) for one in made.validated}
+    assert [rules[name].sampling.temperature for name in ("", "greedy", "hot")] == [0.0, 0.0, 0.7]
+    assert rules["hot"].max_answer_tokens == 9 and {one.step_timeout_s for one in rules.values()} == {7.0}
+    assert len({job_limit_s(made, one.purpose) for one in made.validated}) == 1
+    assert made.jobs_per_worker == 32, "as many as training, or as the largest set, plays at once"
+
+
+def test_sets_may_stand_in_the_place_of_the_validation() -> None:
+    made = config(eval_sets=SETS, val_env_manager=None, train_env_manager__env_seeds=[0, 100])
+    assert [one.name for one in made.validated] == ["greedy", "hot"] and made.missing_validation == ""
+    assert made.validated[0].seeds == VAL_SEEDS and made.validated[0].manager.num_env_groups == 4
+    assert made.missing_validation == "" and config(val_env_manager=None).missing_validation == "val_env_manager"
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"a/b.tags": ["Lake"]}, "eval_sets: 'a/b' cannot be part of metric names"),
+        ({"Lake.tags": ["Lake"]}, "eval_sets: 'Lake' cannot be part of metric names"),
+        ({"success_mean.tags": ["Lake"]}, "eval_sets: 'success_mean' cannot be part of metric names"),
+        ({"x.num_episodes": 4}, "eval_sets.x.tags is missing: name entries of custom_envs (Lake, Guess)."),
+        ({"x.tags": ["Lak"]}, "eval_sets.x.tags: there is no custom_envs.Lak."),
+        ({"x.tags": ["Lake", "Lake"]}, "eval_sets.x.tags names a tag more than once: Lake, Lake."),
+        (
+            {"x.tags": ["Lake"], "x.num_episodes": 10, "x.group_size": 4},
+            "eval_sets.x.num_episodes: 10 trajectories do not divide into groups of eval_sets.x.group_size: 4. Use 8 "
+            "or 12, or group_size: 2 or 5.",
+        ),
+        (
+            {"x.tags": ["Lake"], "x.pass_at": [2]},
+            "eval_sets.x.pass_at: 2 responses cannot be drawn from 1. Raise eval_sets.x.group_size, or name numbers",
+        ),
+        (
+            {"x.tags": ["Lake"], "x.env_seeds": [5, 9]},
+            "train_env_manager.env_seeds [0, 1073741824) and eval_sets.x.env_seeds [5, 9) overlap in [5, 9)",
+        ),
+        ({"x.tags": ["Lake"], "x.env_seeds": [9, 5]}, "eval_sets.x.env_seeds: [9, 5) must be a range of numbers"),
+        (
+            {"x.tags": ["Lake"], "x.generating_args": {"min_new_tokens": 9, "max_new_tokens": 5}},
+            "eval_sets.x.generating_args.min_new_tokens: 9 is more than eval_sets.x.generating_args.max_new_tokens: 5",
+        ),
+    ],
+)
+def test_sets_that_cannot_be_are_refused(keys: dict[str, object], message: str) -> None:
+    nested: dict[str, dict[str, object]] = {}
+    for key, value in keys.items():
+        name, _, rest = key.rpartition(".")
+        nested.setdefault(name, {})[rest] = value
+    assert [text for text in problems({"eval_sets": nested}) if text.startswith(message)], message
+
+
+def test_a_number_of_answers_in_the_sampling_is_said_to_do_nothing() -> None:
+    said = agentic_warnings(config(eval_sets={"x": {"tags": ["Lake"], "generating_args": {"num_return_sequences": 4}}}))
+    key = "eval_sets.x.generating_args.num_return_sequences"
+    assert said == [f"{key} does nothing: see eval_sets.x.group_size."]

@@ -1,0 +1,190 @@
+"""roll_math, roll_qa and the search behind them: questions by seed, verdicts, BM25 by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.envs.qa import QaQuestions, exact_match, f1
+from roll.envs.questions import MathQuestions
+from roll.envs.rows import Questions, load_rows
+from roll.envs.tools.search import Bm25, load_corpus
+from roll.errors import EnvError
+
+DATA = Path(__file__).parents[4] / "examples" / "questions"
+MATH, QA, CORPUS = (str(DATA / f"{name}.jsonl") for name in ("math", "qa", "corpus"))
+
+
+def test_bm25_gives_the_scores_of_its_formula() -> None:
+    """Three texts of 2, 4 and 3 words; "red" is in two of them, "sky" in one."""
+    index = Bm25(["Red sky", "red red, green house", "a blue door"])
+    mean, k, b = 3.0, 1.2, 0.75
+    idf_red, idf_sky = math.log(1 + 1.5 / 2.5), math.log(1 + 2.5 / 1.5)
+    short, long = k * (1 - b + b * 2 / mean), k * (1 - b + b * 4 / mean)
+    first = (idf_red + idf_sky) * (k + 1) / (1 + short)
+    second = idf_red * 2 * (k + 1) / (2 + long)
+    assert index.search("red SKY", 5) == [(0, pytest.approx(first)), (1, pytest.approx(second))]
+    assert index.search("red sky", 1) == [(0, pytest.approx(first))]
+    assert index.search("purple", 5) == []
+    assert [place for place, _ in Bm25(["a b", "a b"]).search("a", 2)] == [0, 1]
+
+
+def test_a_corpus_has_titles_of_their_own_or_as_first_lines() -> None:
+    found = load_corpus(CORPUS).search("which river flows through cairo", 1)
+    assert [(one.title, one.text) for one in found] == [("Nile", "The Nile is a river that flows through Cairo.")]
+    assert load_corpus(CORPUS) is load_corpus(CORPUS)
+
+
+def test_questions_are_drawn_by_the_seed_or_taken_in_turn() -> None:
+    drawn = [QaQuestions(QA).reset(seed) for seed in range(40)]
+    assert drawn == [QaQuestions(QA).reset(seed) for seed in range(40)]
+    assert len(set(drawn)) == 8
+    assert [QaQuestions(QA, seed=1).reset(seed) for seed in range(40)] != drawn
+    in_turn = [QaQuestions(QA, mode="val").reset((1 << 30) + i) for i in range(8)]
+    assert sorted(in_turn) == sorted({str(row["question"]) for row in load_rows(QA)})
+
+
+ASKED = [{"role": "user", "content": [{"type": "text", "text": "31?"}]}]
+
+
+@pytest.mark.parametrize(
+    ("row", "key", "found"),
+    [
+        ({"question": ASKED, "answer": "13"}, "question", "31?"),
+        ({"extra": {"asked": "31?"}, "answer": "13"}, "extra.asked", "31?"),
+        ({"question": ["31?"], "answer": "13"}, "question", "question holds a list, but a question is a text"),
+        (
+            {"question": [*ASKED, *ASKED], "answer": "13"},
+            "question",
+            "question holds 2 messages; it may hold one question",
+        ),
+        ({"question": [{"role": "system", "content": "Add."}, *ASKED], "answer": "13"}, "question", "Add.\n\n31?"),
+        ({"question": "31?", "image": "a.png", "answer": "13"}, "question", "column 'image' holds a picture"),
+    ],
+)
+def test_a_question_is_a_text_or_one_message(row: dict[str, Any], key: str, found: str, tmp_path: Path) -> None:
+    """Never what Python writes of a list."""
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+
+    def question() -> str:
+        return Questions(str(tmp_path / "rows.jsonl"), "train", key, "answer", "val", 0, "me").draw(0)[0]
+
+    if found.endswith("31?"):
+        assert question() == found
+    else:
+        with pytest.raises(EnvError, match=found):
+            question()
+
+
+@pytest.mark.parametrize(
+    ("answer", "right", "found"),
+    [
+        (r"so \boxed{1.5}", 1.0, 1.0),
+        (r"<think>\boxed{2}</think> it is \boxed{\frac{6}{4}}", 1.0, 1.0),
+        (r"\boxed{2}", 0.0, 1.0),
+        ("1.5", 0.0, 0.0),
+        (r"<think>\boxed{1.5}", 0.0, 0.0),
+        ("", 0.0, 0.0),
+    ],
+)
+def test_the_boxed_answer_is_judged_as_mathematics(answer: str, right: float, found: float) -> None:
+    env = MathQuestions(MATH, mode="val")
+    assert env.reset(1) == "What is one half of 3?"
+    step = env.step(answer)
+    assert (step.reward, step.metrics["success"], step.metrics["action_is_valid"]) == (right, right, found)
+    assert step.terminated and not step.truncated
+
+
+def test_a_wrong_answer_may_be_tried_again() -> None:
+    env = MathQuestions(MATH, mode="val", tries=3, answer_format="text")
+    env.reset(2)
+    first, second, third = env.step("71"), env.step(""), env.step("72")
+    assert (first.observation, first.terminated, first.reward) == ("That is not right. Tries left: 2.", False, 0.0)
+    assert (second.terminated, second.metrics["action_is_valid"]) == (False, 0.0)
+    assert (third.reward, third.terminated) == (1.0, True)
+
+
+@pytest.mark.parametrize("answer", [{"target": ["5"]}, True, [["5"]]])
+def test_a_file_with_an_answer_that_is_no_text_or_number_is_refused(tmp_path: Path, answer: object) -> None:
+    path = tmp_path / "bad.jsonl"
+    rows = [{"problem": "?", "answer": "5"}, {"problem": "?", "answer": answer}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(EnvError, match="answer_key: answer of row 1 of .*bad.jsonl is "):
+        MathQuestions(str(path))
+
+
+def test_any_of_a_list_is_right_and_a_tolerance_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "list.jsonl"
+    path.write_text(json.dumps({"problem": "?", "answer": ["5", 0.25]}))
+    env = MathQuestions(str(path), tolerance=0.1)
+    for answer, right in ((r"\boxed{1/4}", 1.0), (r"\boxed{0.26}", 1.0), (r"\boxed{6}", 0.0), (r"\boxed{5}", 1.0)):
+        env.reset(0)
+        assert env.step(answer).reward == right
+
+
+def test_a_reference_that_is_no_mathematics_fails_the_episode(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text(json.dumps({"problem": "?", "answer": "$$"}))
+    env = MathQuestions(str(path))
+    env.reset(0)
+    with pytest.raises(EnvError, match="cannot be read as mathematics"):
+        env.step(r"\boxed{1}")
+
+
+@pytest.mark.parametrize(
+    ("answer", "truths", "exact", "shared"),
+    [
+        ("Paris", ["Paris"], 1.0, 1.0),
+        (" the  PARIS! ", ["paris"], 1.0, 1.0),
+        ("red house", ["big red house"], 0.0, 0.8),
+        ("kiwi", ["the kiwi bird", "kiwi"], 1.0, 1.0),
+        ("Paris or Rome", ["Paris"], 0.0, 0.5),
+        ("", ["Paris"], 0.0, 0.0),
+        ("the", ["a"], 1.0, 0.0),
+        ("Rome", ["Paris"], 0.0, 0.0),
+    ],
+)
+def test_texts_are_compared_as_squad_does(answer: str, truths: list[str], exact: float, shared: float) -> None:
+    assert (exact_match(answer, truths), f1(answer, truths)) == (exact, pytest.approx(shared))
+
+
+def test_a_question_ends_with_its_answer_and_earns_what_reward_says() -> None:
+    def played(answer: str, **keys: Any) -> tuple[float, bool, float]:
+        env = QaQuestions(QA, mode="val", **keys)
+        assert env.reset(5) == "Who painted the Mona Lisa?"
+        step = env.step(answer)
+        return step.reward, step.terminated, step.metrics["success"]
+
+    assert played("leonardo da vinci") == (1.0, True, 1.0)
+    assert played("Leonardo") == (0.0, True, 0.0)
+    assert played("Leonardo", reward="f1") == (pytest.approx(0.5), True, 0.0)
+    assert played(r"I think \boxed{Leonardo da Vinci}", extract_boxed=True) == (1.0, True, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"dataset_name": "nowhere.jsonl"}, "nowhere.jsonl does not exist: name a .json, .jsonl, .csv, .parquet file"),
+        ({"dataset_name": QA, "answer_key": "solution"}, "answer_key: row 0 of .*qa.jsonl has no solution; it has que"),
+        ({"dataset_name": QA, "mode": "test"}, "mode is 'test', not train or val"),
+        ({"dataset_name": QA, "reward": "em"}, "reward: em must be exact_match or f1"),
+    ],
+)
+def test_what_is_wrong_with_the_data_is_said_when_the_environment_is_built(keys: dict[str, Any], text: str) -> None:
+    with pytest.raises(EnvError, match=text):
+        QaQuestions(**keys)
+
+
+def test_a_file_that_is_no_data_is_named(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("")
+    (tmp_path / "bad.jsonl").write_text("{\n")
+    (tmp_path / "plain.jsonl").write_text('{"words": "x"}\n')
+    for name, text in (("empty", "has no rows"), ("bad", "not a JSON object on one line")):
+        with pytest.raises(EnvError, match=text):
+            load_rows(str(tmp_path / f"{name}.jsonl"))
+    with pytest.raises(EnvError, match=r"row 0 is no document: it needs text .* it has words"):
+        load_corpus(str(tmp_path / "plain.jsonl"))

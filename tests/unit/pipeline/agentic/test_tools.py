@@ -1,0 +1,115 @@
+"""The tools around environments: check_env, the page on adding one, replay, baselines, group filters."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from roll.commands import check_env
+from roll.envs.config import EnvConfig
+from roll.envs.gymnasium import GymnasiumEnv
+from roll.errors import EnvError
+from roll.pipeline.agentic.baselines import baselines
+from roll.pipeline.agentic.group_filters import DropEqualRewards, load_filter
+from roll.types.rollout import Task, TrajectoryGroup
+from tests.helpers.pages import importable, snippets
+from tests.unit.pipeline.agentic.test_rollouter import row
+
+
+def test_the_environment_of_the_page_keeps_the_contract(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = snippets("adding_an_env.md", "python")
+    (tmp_path / "coins.py").write_text(code)
+    with importable(tmp_path):
+        assert check_env.main(["coins:Coins", "swaps=5"]) == 0
+    assert "The contract holds." in capsys.readouterr().out
+
+
+def test_check_env_names_what_breaks_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check_env.main(["tests.unit.pipeline.agentic.broken_env:Broken", "--episodes", "3"]) == 1
+    out = capsys.readouterr().out
+    for part in (
+        "different observations for the same seed",
+        "step('') fails: KeyError",
+        "an episode earned 2, outside reward_range [0, 1]",
+        "both terminated and truncated",
+        "reports no success",
+    ):
+        assert part in out, out
+
+
+def test_check_env_stops_at_what_keeps_episodes_from_being_played(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check_env.main(["tests.unit.pipeline.agentic.broken_env:Short"]) == 1
+    out = capsys.readouterr().out
+    assert "step returned 4 values, not (observation, reward, terminated, truncated, metrics)" in out
+    assert "1 problem.\n" in out
+
+
+def test_check_env_takes_lists_as_the_command_line_of_a_run_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "taking.py").write_text(
+        "class Taking:\n"
+        "    def reset(self, seed): ...\n"
+        "    def step(self, action): ...\n"
+        "    def __init__(self, **given):\n"
+        "        raise ValueError(f'{sorted(given.items())}')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    given = ["actions=[Left,Right]", "kwargs={slippery: false}", "env=game:Guess-v0", "rate=1e-3", "name=x"]
+    assert check_env.main(["taking:Taking", *given]) == 2
+    built = "[('actions', ['Left', 'Right']), ('env', 'game:Guess-v0'), ('kwargs', {'slippery': False}), "
+    assert built + "('name', 'x'), ('rate', 0.001)]" in capsys.readouterr().err
+    assert check_env.main(["taking:Taking", "swaps"]) == 2
+    assert "'swaps' is not an override. Write key=value" in capsys.readouterr().err
+    sys.modules.pop("taking", None)
+
+
+def test_names_of_actions_are_a_list() -> None:
+    with pytest.raises(ValueError, match=r"actions: 'Left, Right' must be a list of names"):
+        GymnasiumEnv("FrozenLake-v1", actions="Left, Right")
+
+
+def test_check_env_says_what_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for module, package in (("gem", "gem-llm"), ("gymnasium", "gymnasium")):
+        monkeypatch.setattr(f"roll.envs.{module}_env.is_installed", lambda name: False)
+        assert check_env.main([module, "env=Some-v0"]) == 2
+        assert f"needs the package {package}" in capsys.readouterr().err
+
+
+def test_check_env_says_that_there_is_no_such_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check_env.main(["nowhere.at:All"]) == 2
+    assert "importing nowhere.at failed" in capsys.readouterr().err
+
+
+def test_the_lakes_baselines_are_next_to_nothing_by_chance_and_a_third_blindly() -> None:
+    found = baselines(EnvConfig(env_type="frozen_lake", max_steps=8), range(400))
+    assert found["random"] < 0.05
+    assert 0.25 < found["blind"] < 0.42
+
+
+def test_groups_of_equal_rewards_are_dropped_by_dotted_path() -> None:
+    keep = load_filter("roll.pipeline.agentic.group_filters:DropEqualRewards")
+    task = Task("t", "a", np.zeros(0, np.int32))
+    same = TrajectoryGroup(task, 0, (row(0), row(1), row(2, float("nan"))))
+    apart = TrajectoryGroup(task, 0, (row(0), row(1, 0.0)))
+    assert (keep(same), keep(apart)) == (False, True)
+
+
+@pytest.mark.parametrize("kind", [KeyError, KeyboardInterrupt, SystemExit, BaseException])
+def test_a_filter_that_raises_anything_is_named_with_its_cause(
+    kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raises(self: DropEqualRewards, group: TrajectoryGroup) -> bool:
+        raise kind("no")
+
+    monkeypatch.setattr(DropEqualRewards, "__call__", raises)
+    keep = load_filter("roll.pipeline.agentic.group_filters:DropEqualRewards")
+    with pytest.raises(
+        EnvError, match=rf"group_filter_cls: .*DropEqualRewards raised {kind.__name__}: .*the group of t"
+    ):
+        keep(TrajectoryGroup(Task("t", "a", np.zeros(0, np.int32)), 0, (row(0), row(1))))

@@ -1,0 +1,152 @@
+"""Recorded rollouts come back as they were, and only to the tasks that they are of."""
+
+import asyncio
+import math
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from roll.errors import ConfigError, StorageError
+from roll.rl.rollouters import RecordedRollouter, RolloutDump
+from roll.types.group_codec import RecordedGroup
+from roll.types.rollout import Task, Trajectory, TrajectoryGroup, Turn
+from roll.types.rollout_files import read_groups, write_groups
+from tests.helpers.configs import config
+
+
+def attempt(index: int, reward: float, num_tokens: int = 5, **more: Any) -> Trajectory:
+    random = np.random.default_rng(index)
+    mask = np.arange(num_tokens) >= 2
+    return Trajectory(
+        input_ids=random.integers(0, 99, num_tokens, dtype=np.int32),
+        response_mask=mask,
+        log_probs=np.where(mask, -random.random(num_tokens), 0).astype(np.float32),
+        policy_versions=np.where(mask, 3, -1).astype(np.int32),
+        reward=reward,
+        finish_reason="stop",
+        index=index,
+        metrics={"correct": 1.0, "reward_time_s": 0.25},
+        response_text='said "é" \ud800',
+        **more,
+    )
+
+
+TURN = Turn("you see a lake", "go", None, 0.5, {"valid": 0.0})
+ROWS = (
+    attempt(0, 0.1 + 0.2, extra={"why": [1, None, "x"]}),
+    attempt(1, float("nan"), failure="the reward failed", turns=(TURN,)),
+    attempt(2, -1e-40, num_tokens=7, turn_rewards=np.array([0.5, 1 / 3], np.float32), turn=1, state_key=7),
+)
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    return one == other or (isinstance(one, float) and math.isnan(one) and math.isnan(other))
+
+
+def assert_same_rows(found: tuple[Any, ...], expected: tuple[Trajectory, ...]) -> None:
+    assert len(found) == len(expected)
+    for row, wanted in zip(found, expected, strict=True):
+        differing = [f.name for f in fields(Trajectory) if not same(getattr(row, f.name), getattr(wanted, f.name))]
+        assert differing == []
+
+
+def test_groups_come_back_bit_for_bit(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "step.npz"
+    write_groups(path, [RecordedGroup(7, "a", ROWS[:2]), RecordedGroup(9, "b", ROWS[2:])])
+    first, second = read_groups(path)
+    assert (first.group_id, first.task_id, second.group_id, second.task_id) == (7, "a", 9, "b")
+    assert_same_rows(first.trajectories, ROWS[:2])
+    assert_same_rows(second.trajectories, ROWS[2:])
+    assert [file.name for file in path.parent.iterdir()] == ["step.npz"]
+
+
+def task(name: str) -> Task:
+    return Task(name, "math", np.array([1, 2], np.int32))
+
+
+def recorded(directory: Path, **changes: Any) -> RecordedRollouter:
+    mock = {"enable": True, "mode": "mock", "dump_dir": str(directory)}
+    return RecordedRollouter(config({"num_return_sequences_in_group": 3, "rollout_mock": mock, **changes}))
+
+
+def played(rollouter: RecordedRollouter, group_id: int, name: str) -> TrajectoryGroup:
+    async def generate(request: Any, answered: Any = None) -> Any:
+        raise AssertionError("nothing is sampled")
+
+    return asyncio.run(rollouter.run_group(task(name), group_id, 0, generate))
+
+
+@pytest.fixture
+def dumped(tmp_path: Path) -> Path:
+    """Steps 1 and 2 of two groups each, of tasks row-0 to row-3."""
+    dump = RolloutDump(tmp_path)
+    for step in (1, 2):
+        numbers = (2 * step - 2, 2 * step - 1)
+        dump.write(step, [TrajectoryGroup(task(f"row-{n}"), n, ROWS) for n in numbers])
+    return tmp_path
+
+
+def test_each_task_gets_its_recorded_group_whatever_comes_first(dumped: Path) -> None:
+    rollouter = recorded(dumped)
+    for number in (3, 0, 2, 1):
+        group = played(rollouter, number, f"row-{number}")
+        assert (group.group_id, group.task.task_id) == (number, f"row-{number}")
+        assert_same_rows(group.trajectories, ROWS)
+
+
+def test_a_step_that_is_made_again_replaces_its_record(dumped: Path) -> None:
+    again = replace(ROWS[0], reward=2.0)
+    RolloutDump(dumped).write(2, [TrajectoryGroup(task("row-2"), 2, (again, *ROWS[1:]))])
+    rollouter = recorded(dumped)
+    assert played(rollouter, 2, "row-2").trajectories[0].reward == 2.0
+    with pytest.raises(ConfigError, match=r"group 3, of step 1, is not among the recorded ones \(0 to 2\)"):
+        played(rollouter, 3, "row-3")
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "said"),
+    [
+        ({}, "row-1", "group 0 is of task row-0, here it is of row-1. Use the data, seed and batch of the run"),
+        (
+            {"num_return_sequences_in_group": 4, "rollout_batch_size": 16},
+            "row-0",
+            "num_return_sequences_in_group: 4, but groups in .* have 3 attempts",
+        ),
+        (
+            {"prompt_length": 3, "response_length": 2},
+            "row-0",
+            r"prompt_length \+ response_length: 5 tokens, but a row in .* has 7",
+        ),
+    ],
+)
+def test_records_of_another_run_are_refused(dumped: Path, changes: dict[str, Any], name: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        played(recorded(dumped, **changes), 0, name)
+
+
+def test_a_folder_without_records_and_a_broken_one_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no rollouts"):
+        recorded(tmp_path)
+    for content in (b"", b"no archive"):
+        (tmp_path / "step_000001.npz").write_bytes(content)
+        with pytest.raises(ConfigError, match=r"step_000001.npz cannot be read: .*Dump its step again"):
+            recorded(tmp_path)
+
+
+def test_a_disk_that_does_not_take_the_record_ends_the_run(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match=r"rollout_mock.dump_dir: .* cannot be written"):
+        RolloutDump(tmp_path / "file").write(1, [TrajectoryGroup(task("row-0"), 0, ROWS)])
+
+
+@pytest.mark.parametrize("mode", ["dump", "mock"])
+def test_the_folder_is_looked_at_before_the_run(mode: str) -> None:
+    made = config({"rollout_mock": {"enable": True, "mode": mode, "dump_dir": "x"}})
+    place = {"rollout_mock.dump_dir": "x"}
+    assert (place.items() <= made.directories.items()) == (mode == "dump")
+    assert made.sources == (place if mode == "mock" else {})

@@ -1,0 +1,107 @@
+"""Validation metrics by hand-built groups, pass@k against counting all subsets."""
+
+import math
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from roll.rl.evaluation import mean_of_sets, pass_at_k, validation_metrics
+from roll.types.rollout import Generation, Task, Trajectory, TrajectoryGroup
+
+
+def group(rewards: list[float | None], tag: str = "a") -> TrajectoryGroup:
+    prompt = np.array([1], np.int32)
+    generation = Generation(
+        np.array([2, 3], np.int32),
+        np.zeros(2, np.float32),
+        np.zeros(2, np.int32),
+        "stop",
+    )
+    trajectories = tuple(
+        Trajectory.from_generation(
+            prompt,
+            generation,
+            r if r is not None else 0.0,
+            index=i,
+            response_text="",
+            failure="timeout" if r is None else None,
+        )
+        for i, r in enumerate(rewards)
+    )
+    return TrajectoryGroup(Task("t", "d", prompt, payload={"tag": tag}), 0, trajectories)
+
+
+@pytest.mark.parametrize(("solved", "k"), [(0, 1), (1, 2), (2, 2), (3, 2), (4, 4), (1, 4)])
+def test_pass_at_k_is_the_share_of_subsets_with_a_solved_answer(solved: int, k: int):
+    answers = [1] * solved + [0] * (4 - solved)
+    subsets = list(combinations(answers, k))
+    assert pass_at_k(4, solved, k) == pytest.approx(sum(any(s) for s in subsets) / len(subsets))
+
+
+def test_means_per_tag_and_failed_attempts_count_as_unsolved():
+    metrics = validation_metrics([group([1, 0, None, 1]), group([0, 0, 0, 0], tag="b")])
+    assert metrics["val/reward_mean"] == 2 / 8
+    assert metrics["val/reward_mean/a"] == 0.5 and metrics["val/reward_mean/b"] == 0
+    assert metrics["val/failed_fraction"] == 1 / 8
+    assert metrics["val/pass_at_2"] == pytest.approx((1 - 1 / 6) / 2) and metrics["val/pass_at_4/a"] == 1
+    assert metrics["val/response_length_mean"] == 2
+
+
+def test_one_tag_and_one_answer_give_no_breakdown():
+    assert set(validation_metrics([group([1])])) == {
+        "val/reward_mean",
+        "val/response_length_mean",
+        "val/failed_fraction",
+    }
+    assert validation_metrics([]) == {}
+
+
+def test_what_an_environment_calls_success_decides_about_solved():
+    """A format penalty leaves a won game below 1; returns above 1 need not be wins."""
+    made = group([0.9, 3.0])
+    won = replace(made.trajectories[0], metrics={"success": 1.0})
+    lost = replace(made.trajectories[1], metrics={"success": 0.0})
+    assert validation_metrics([replace(made, trajectories=(won, lost))])["val/pass_at_2"] == 1
+    won = replace(won, metrics={"success": 0.0})
+    assert validation_metrics([replace(made, trajectories=(won, lost))])["val/pass_at_2"] == 0
+
+
+def test_a_named_set_has_the_metrics_of_a_validation_under_its_name():
+    groups = [group([1.0, 0.0, 0.0, 1.0]), group([0.0, 0.0, 1.0, None])]
+    plain, named = validation_metrics(groups), validation_metrics(groups, "sums", (1, 3))
+    assert named["val/sums/reward_mean"] == plain["val/reward_mean"] == 3 / 8
+    assert named["val/sums/failed_fraction"] == 1 / 8
+    subsets = [list(combinations(answers, 3)) for answers in ([1, 0, 0, 1], [0, 0, 1, 0])]
+    counted = np.mean([np.mean([any(s) for s in found]) for found in subsets])
+    assert named["val/sums/pass_at_3"] == pytest.approx(counted)
+    assert named["val/sums/pass_at_1"] == pytest.approx(3 / 8), "the mean over all answers"
+    assert {name.removeprefix("val/sums/") for name in named} == {
+        "reward_mean", "response_length_mean", "failed_fraction", "pass_at_1", "pass_at_3",
+    }  # fmt: skip
+
+
+def test_groups_with_fewer_answers_than_k_have_no_say_in_pass_at_k():
+    """A group may be short where attempts were lost. Nothing is known of four answers where there are two."""
+    groups = [group([1.0, 0.0, 0.0, 0.0]), group([0.0, 0.0]), group([1.0, 1.0, 1.0], tag="b")]
+    metrics = validation_metrics(groups, pass_at=(1, 3, 4, 8))
+    assert metrics["val/pass_at_1"] == pytest.approx((1 / 4 + 0 + 1) / 3)
+    assert metrics["val/pass_at_3"] == pytest.approx((3 / 4 + 1) / 2)
+    assert metrics["val/pass_at_4"] == metrics["val/pass_at_4/a"] == 1
+    assert metrics["val/short_groups_fraction"] == 1  # of 8 answers
+    assert not {"val/pass_at_8", "val/pass_at_8/a", "val/pass_at_4/b"} & metrics.keys()
+    assert validation_metrics(groups, pass_at=(1, 3))["val/short_groups_fraction"] == pytest.approx(1 / 3)
+    assert "val/short_groups_fraction" not in validation_metrics(groups, pass_at=(1, 2))
+    assert "val/pass_at_2" in validation_metrics(groups) and "val/pass_at_4" not in validation_metrics(groups)
+
+
+@pytest.mark.parametrize("solved", [0, 1, 2])
+def test_pass_at_k_of_fewer_than_k_answers_is_no_number(solved: int):
+    assert math.isnan(pass_at_k(2, solved, 4))
+    assert not math.isnan(pass_at_k(2, solved, 2))
+
+
+def test_sets_count_alike_whatever_their_size():
+    assert mean_of_sets({"small": 0.5, "large": 1.0}) == {"val/reward_mean": 0.75}
+    assert mean_of_sets({}) == {}

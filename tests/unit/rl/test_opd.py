@@ -1,0 +1,132 @@
+"""On-policy distillation before anything starts: who teaches whom, ROLL's ways of writing it, what is wrong with the
+settings; and which rows a teacher scores."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from roll.configs.checks.teachers import opd_problems, opd_warnings
+from roll.configs.plan.batch_plan import build_plan
+from roll.configs.plan.describe_batch import batch_rows
+from roll.distributed.executor.roles import _chosen
+from roll.distributed.executor.shards import Piece
+from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.rl.settings import teacher_weights
+from roll.types.batch import Shard
+from tests.helpers.configs import MINIMAL, checked, config, problems
+
+TEACHER = {
+    "model_args": {"model_name_or_path": "org/large"},
+    "strategy_args": {"strategy_name": "hf_infer"},
+    "device_mapping": [0],
+}
+CODE = {"rewards.code": {"reward": "exact_match"}}
+
+
+def said(given: RLVRConfig) -> dict[str, str]:
+    """What the printed plan says of a step."""
+    return {row[0]: row[1] for row in batch_rows(given, build_plan(given))}
+
+
+def texts(changes: dict[str, Any]) -> list[str]:
+    return [problem.text for problem in opd_problems(config(changes))]
+
+
+def test_one_teacher_is_for_all_domains_and_a_role_that_scores() -> None:
+    given = config({"use_opd": True, "opd_kl_coef": 0.5, "teacher": TEACHER, **CODE})
+    (first, second) = given.domains
+    assert given.teacher_of == {first: "teacher", second: "teacher"}
+    assert given.roles["teacher"].use == "score" and "teacher" in given.model_roles
+    plan = build_plan(given)
+    assert "teacher" in plan.scoring and plan.old_log_probs.source == "pass"
+    assert plan.old_log_probs.reason == "advantages hold the teacher's log-probs against them"
+    assert said(given)["teacher"] == f"advantage + 0.5 x (log q - log p) of {first}, {second}"
+    assert teacher_weights(given, np.array([second, first])).tolist() == [0.5, 0.5]  # type: ignore[union-attr]
+
+
+def test_several_teachers_have_domains_and_weights_of_their_own() -> None:
+    (first,) = config({}).domains
+    given = config({
+        "is_pure_opd": True, **CODE,
+        "teachers": {"code": {**TEACHER, "opd_kl_coef": 2.0}, "maths": {**TEACHER, "tag_included": [first]}},
+    })  # fmt: skip
+    assert given.teacher_of == {first: "teachers.maths", "code": "teachers.code"}
+    assert teacher_weights(given, np.array(["code", first])).tolist() == [2.0, 1.0]  # type: ignore[union-attr]
+    assert set(given.model_roles) >= {"teachers.maths", "teachers.code"}
+    assert "and no reward" in said(given)["teachers.code"]
+
+
+def test_without_a_switch_no_teacher_is_started_and_nothing_changes() -> None:
+    given = config({"teacher": TEACHER, "opd_kl_coef": 2.0})
+    assert (
+        given.teacher_of == {} and "teacher" not in given.model_roles and teacher_weights(given, np.array([])) is None
+    )
+    assert list(opd_warnings(given)) == [
+        "teacher is not started: use_opd and is_pure_opd are off.",
+        "opd_kl_coef does nothing: use_opd and is_pure_opd are off.",
+    ]
+    assert list(opd_warnings(config({}))) == [] and list(opd_problems(config({}))) == []
+
+
+def test_roll_writes_several_teachers_under_teacher() -> None:
+    twice = problems({"is_pure_opd": True, "teacher": {"any": TEACHER}, "teachers": {"any": TEACHER}})
+    assert any(text.startswith("teacher.any: unknown key") for text in twice), twice
+    found = checked({"is_pure_opd": True, "teacher": {"any": TEACHER}})
+    assert found.problems == () and found.config is not None
+    assert set(found.config.teacher_of.values()) == {"teachers.any"}
+    assert found.config.teachers["any"].name == "teachers.any"
+    renamed = {"student_train": MINIMAL["actor_train"], "student_infer": MINIMAL["actor_infer"]}
+    assert problems({"is_pure_opd": True, "teacher": TEACHER, "actor_train": ..., "actor_infer": ..., **renamed}) == []
+
+
+def test_what_cannot_work_is_said() -> None:
+    (missing,) = texts({"use_opd": True})
+    assert missing.startswith("use_opd: no teacher is configured. Add a section `teacher`")
+    (first,) = config({}).domains
+    found = texts({"use_opd": True, **CODE, "teachers": {"code": TEACHER, "other": TEACHER}})
+    assert found[0].startswith(f"teachers: {first}.")
+    assert found[1].startswith("teachers.other is for other, but there is no such domain. Domains:")
+    assert len(found) == 2
+    (twice,) = texts({
+        "use_opd": True, **CODE, "teachers": {first: {**TEACHER, "tag_included": ["code"]}, "code": TEACHER},
+    })  # fmt: skip
+    assert twice.startswith(f"teachers.{first} and teachers.code both teach code, but a domain has one teacher only.")
+    critic = {"strategy_args": {"strategy_name": "deepspeed_train"}, "device_mapping": [0]}
+    (valued,) = texts({"is_pure_opd": True, "teacher": TEACHER, "critic": critic, "adv_estimator": "gae"})
+    assert valued.startswith("is_pure_opd: adv_estimator: gae has a critic")
+
+
+@pytest.mark.parametrize("switch", ["use_opd", "is_pure_opd"])
+def test_groups_of_one_are_for_pure_distillation(switch: str) -> None:
+    found = problems({switch: True, "teacher": TEACHER, "num_return_sequences_in_group": 1})
+    assert any("compares a reward with the others of its group" in text for text in found) == (switch == "use_opd")
+
+
+def test_a_teacher_scores_the_rows_of_its_domains_alone() -> None:
+    """Rows 4, 0, 3 and a padding row; rows 0 and 4 are wanted of five."""
+    shard = Shard(np.array([4, 0, 3, 5]), None)
+    wanted = np.array([True, False, False, False, True])
+    assert _chosen(shard, Piece(0, 0, 4), wanted).tolist() == [0, 1]
+    assert _chosen(shard, Piece(0, 1, 4), wanted).tolist() == [1]
+    assert _chosen(shard, Piece(0, 1, 4), None).tolist() == [1, 2, 3]
+
+
+def test_keys_of_teachers_without_effect_are_warned_of() -> None:
+    (domain,) = config({}).domains
+    alone = {"use_opd": True, "teacher": {**TEACHER, "tag_included": [domain]}}
+    assert list(opd_warnings(config(alone))) == [
+        "teacher.tag_included does nothing: the section teacher is for all domains without a teacher of their own."
+    ]
+    named = {"use_opd": True, "opd_kl_coef": 0.5, "teachers": {"any": {**TEACHER, "tag_included": ["x"]}}}
+    assert list(opd_warnings(config(named))) == ["teachers.any.tag_included does nothing: it is the only one."]
+    own = {"use_opd": True, "opd_kl_coef": 0.5, "teacher": {**TEACHER, "opd_kl_coef": 2.0}}
+    assert list(opd_warnings(config(own))) == ["opd_kl_coef: 0.5 does nothing: every teacher sets its own."]
+    assert list(opd_warnings(config({**own, "teachers": {domain: TEACHER}, "teacher": ...}))) == []
+
+
+@pytest.mark.parametrize("key", ["difficulty_mask", "error_max_len_clip", "difficulty_loss_weight"])
+def test_pure_distillation_weighs_no_row_by_its_reward(key: str) -> None:
+    found = problems({"is_pure_opd": True, "teacher": TEACHER, key: True})
+    assert any(text.startswith(f"{key}: true chooses or weighs rows by their rewards") for text in found), found
+    assert problems({"use_opd": True, "teacher": TEACHER, key: True}) == []

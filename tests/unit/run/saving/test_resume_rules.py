@@ -1,0 +1,103 @@
+from typing import Any
+
+import pytest
+
+from roll.run.saving.resume_rules import RULES, differences
+from roll.utils.secrets import redact
+from tests.helpers.configs import config
+from tests.layout.source import REPOSITORY
+
+
+def changed(key: str, then: Any, now: Any, **both: Any) -> list[tuple[str, str]]:
+    """Effect and text of what differs between a run saved with `then` under the key and one with `now`."""
+    old, new = (config({**both, key: value}) for value in (then, now))
+    return [(found.rule.effect, str(found)) for found in differences(old.model_dump(mode="json"), new)]
+
+
+def test_the_same_settings_have_no_differences() -> None:
+    assert differences(config({}).model_dump(mode="json"), config({})) == []
+
+
+@pytest.mark.parametrize(
+    "key, then, now, effect",
+    [
+        ("actor_train.training_args.learning_rate", 1e-5, 1e-6, "applied"),
+        ("actor_train.training_args.lr_scheduler_type", "linear", "cosine", "applied"),
+        ("actor_train.training_args.weight_decay", 0.0, 0.1, "applied"),
+        ("actor_train.training_args.adam_beta2", 0.999, 0.95, "applied"),
+        ("max_grad_norm", 1.0, 0.5, "applied"),
+        ("max_steps", 100, 200, "applied"),
+        ("rollout_batch_size", 32, 64, "applied"),
+        ("num_return_sequences_in_group", 8, 16, "applied"),
+        ("pg_clip", 0.2, 0.3, "applied"),
+        ("adv_estimator", "grpo", "rloo", "applied"),
+        ("pg_variant", "ppo", "cispo", "applied"),
+        ("pg_args.name", "a", "b", "applied"),
+        ("adv_args.model_name_or_path", "a", "b", "applied"),
+        ("init_kl_coef", 0.2, 0.3, "applied"),
+        ("actor_infer.generating_args.temperature", 1.0, 0.8, "applied"),
+        ("rewards.math.timeout_s", 30.0, 60.0, "applied"),
+        ("seed", 42, 43, "refused"),
+        ("actor_train.data_args.shuffle", True, False, "refused"),
+        ("actor_train.model_args.freeze_module_prefix", "model.embed", "model.layers", "refused"),
+        ("actor_train.model_args.lora_target", ["q_proj"], ["v_proj"], "refused"),
+        ("actor_train.model_args.lora_dropout", 0.0, 0.1, "applied"),
+        ("actor_train.model_args.adapter_name_or_path", "a", "b", "free"),
+        ("actor_train.strategy_args.strategy_name", "deepspeed_train", "megatron_train", "refused"),
+        ("rewards.math.model_args.model_name_or_path", "a", "b", "applied"),
+        ("reward.model_args.model_name_or_path", "a", "b", "applied"),
+        ("reward_model.model_args.model_name_or_path", "a", "b", "applied"),
+        ("actor_train.model_args.model_name_or_path", "a", "b", "free"),
+        ("rewards.math.reward_args.model_name_or_path", "a", "b", "applied"),
+        ("validation.data_args.shuffle", True, False, "free"),
+        ("output_dir", "a", "b", "free"),
+        ("save_steps", 5, 6, "free"),
+        ("max_ckpt_to_keep", 0, 3, "free"),
+        ("actor_infer.device_mapping", [2], [3], "free"),
+        ("actor_train.data_args.file_name", "a.jsonl", "b.jsonl", "free"),
+        ("tracker_kwargs.project", "a", "b", "free"),
+        ("actor_train.infer_batch_size", 8, 16, "free"),
+    ],
+)
+def test_each_setting_has_its_effect(key: str, then: Any, now: Any, effect: str) -> None:
+    found = changed(key, then, now)
+    whole = {"file_name": "['a.jsonl'] -> ['b.jsonl']", "shuffle": "true -> false"}
+    shown = whole.get(key.rsplit(".", 1)[-1], f"{then} -> {now}")
+    assert (effect, f"{key}: {shown}") in found
+    assert {told for told, text in found if not text.startswith(key)} <= {"free"}
+
+
+def test_a_saved_key_that_does_nothing_now_does_not_differ() -> None:
+    now = config()
+    assert differences(now.model_dump(mode="json") | {"l2": 0.5}, now) == []
+
+
+def test_secrets_are_not_compared_because_they_are_not_saved() -> None:
+    old, new = (config({"tracker_kwargs.api_key": secret}) for secret in ("secret-1234567", "secret-7654321"))
+    assert differences(redact(old.model_dump(mode="json")), new) == []
+
+
+def test_settings_that_come_and_go_with_a_name_or_a_section_differ_as_a_whole() -> None:
+    critic = {"strategy_args": {"strategy_name": "deepspeed_train"}}
+    assert ("applied", "critic: none -> given") in changed("critic", None, critic)
+    code = {"reward": "math_rule"}
+    old, new = config({}), config({"rewards.code": code})
+    assert [str(d) for d in differences(old.model_dump(mode="json"), new)] == ["rewards.code: none -> given"]
+
+
+def test_keys_that_a_version_does_not_know_are_left_out() -> None:
+    old = config({}).model_dump(mode="json")
+    del old["max_grad_norm"]
+    assert differences(old | {"a_key_of_old": 1}, config({"max_grad_norm": 0.1})) == []
+
+
+def test_why_a_setting_is_applied_can_be_read_without_the_page() -> None:
+    assert [rule.why for rule in RULES if "below" in rule.why or rule.why == "the same"] == []
+
+
+def test_the_page_has_every_rule() -> None:
+    page = (REPOSITORY / "docs" / "resuming.md").read_text()
+    missing = [rule.pattern for rule in RULES if f"`{rule.pattern}`" not in page]
+    assert missing == []
+    for why in {rule.why for rule in RULES if rule.effect == "refused"}:
+        assert why in page

@@ -1,0 +1,174 @@
+"""What a step's numbers say of schedules that are known."""
+
+import pytest
+
+from roll.configs.memory.flops import forward_flops, matrix_elements
+from roll.configs.memory.model_shape import ModelShape, model_shape
+from roll.configs.tables.roles import Use
+from roll.distributed.executor.usage import RoleUsage, Work, WorkerUsage
+from roll.run.goodput import Sizes, UsefulTokens, goodput_metrics
+from roll.utils.meter import Usage
+
+NOTHING = Sizes({})
+
+
+def worker(rank: int, devices: tuple[int, ...], seconds: dict[str, float], **counts: float) -> WorkerUsage:
+    return WorkerUsage(rank, devices, Usage(0.0, seconds, counts, host_bytes=10 * (rank + 1)))
+
+
+def role(name: str, use: Use, *workers: WorkerUsage, **work: Work) -> RoleUsage:
+    return RoleUsage(name, use, workers, work)
+
+
+def tiny_shape() -> ModelShape:
+    sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    shape, why_not = model_shape({"model_type": "llama", "vocab_size": 10, **sizes})
+    assert shape is not None, why_not
+    return shape
+
+
+def test_two_devices_of_which_one_is_idle_for_half_of_the_step_have_a_bubble_of_a_quarter() -> None:
+    usages = [
+        role("actor_train", "train", worker(0, (0,), {"train": 10.0})),
+        role("actor_infer", "generate", worker(0, (1,), {"sampling": 5.0, "idle": 5.0})),
+    ]
+    metrics = goodput_metrics(usages, NOTHING, 10.0)
+    assert metrics["goodput/bubble_fraction"] == pytest.approx(0.25)
+    assert metrics["busy/actor_train_fraction"] == pytest.approx(1.0)
+    assert metrics["busy/actor_infer_fraction"] == pytest.approx(0.5)
+
+
+def test_roles_that_take_turns_on_a_device_fill_it_together() -> None:
+    usages = [
+        role("actor_train", "train", worker(0, (0,), {"train": 3.0, "score": 1.0, "offload_states": 1.0, "idle": 5.0})),
+        role("actor_infer", "generate", worker(0, (0,), {"sampling": 5.0, "away": 5.0})),
+    ]
+    metrics = goodput_metrics(usages, NOTHING, 10.0)
+    assert metrics["goodput/bubble_fraction"] == pytest.approx(0.1)
+    assert metrics["busy/actor_train_fraction"] == pytest.approx(0.4), "moving states is no work"
+
+
+def test_a_worker_of_several_devices_keeps_them_all_busy_and_no_device_is_busier_than_wholly() -> None:
+    usages = [
+        role("actor_infer", "generate", worker(0, (0, 1), {"sampling": 10.0})),
+        role("reference", "score", worker(0, (0,), {"score": 10.0})),
+        role("actor_train", "train", worker(0, (2,), {"idle": 10.0}), worker(1, (3,), {"train": 5.0, "idle": 5.0})),
+    ]
+    metrics = goodput_metrics(usages, NOTHING, 10.0)
+    assert metrics["goodput/bubble_fraction"] == pytest.approx(1 - (1 + 1 + 0 + 0.5) / 4)
+    assert metrics["busy/actor_train_fraction"] == pytest.approx(0.25)
+
+
+def test_tokens_are_counted_by_the_window_and_by_the_time_that_was_spent_on_them() -> None:
+    usages = [
+        role(
+            "actor_train",
+            "train",
+            worker(0, (0,), {"train": 2.0, "score": 1.0, "idle": 7.0}),
+            worker(1, (1,), {"train": 4.0, "score": 1.0, "idle": 5.0}),
+            train=Work(rows=40, tokens=3000, learnt=1000),
+            score=Work(rows=40, tokens=1500),
+        ),
+        role(
+            "actor_infer",
+            "generate",
+            worker(0, (2,), {"sampling": 4.0, "held": 1.0, "idle": 5.0}, sampled_tokens=1100, other_tokens=100),
+            worker(1, (3,), {"sampling": 6.0, "held": 3.0, "idle": 1.0}, sampled_tokens=900, recomputed_tokens=70),
+        ),
+    ]
+    metrics = goodput_metrics(usages, NOTHING, 10.0)
+    assert metrics["goodput/trained_tokens_per_s"] == pytest.approx(100)
+    assert metrics["goodput/trained_tokens_per_device_s"] == pytest.approx(25)
+    assert metrics["throughput/actor_train/train_tokens_per_s"] == pytest.approx(1000)
+    assert metrics["throughput/actor_train/score_tokens_per_s"] == pytest.approx(1500)
+    assert metrics["throughput/actor_infer/sample_tokens_per_s"] == pytest.approx(420)
+    assert metrics["throughput/samples_per_s"] == pytest.approx(4)
+    assert metrics["sync/held_s"] == pytest.approx(2)
+    assert metrics["rollout/recomputed_tokens"] == 70
+    assert metrics["memory/actor_infer_host_bytes"] == 20
+    assert not [name for name in metrics if "mfu" in name], "of no known model"
+
+
+def test_on_devices_shared_in_part_each_device_is_busy_with_whoever_works_there() -> None:
+    usages = [
+        role("actor_train", "train", worker(0, (0,), {"train": 4.0, "idle": 6.0})),
+        role(
+            "actor_infer",
+            "generate",
+            worker(0, (0,), {"sampling": 3.0, "away": 5.0, "idle": 2.0}, sampled_tokens=30, moved_answers=6),
+            worker(1, (1,), {"sampling": 9.0, "idle": 1.0}, sampled_tokens=90),
+        ),
+    ]
+    metrics = goodput_metrics(usages, NOTHING, 10.0)
+    assert metrics["goodput/bubble_fraction"] == pytest.approx(1 - (0.7 + 0.9) / 2)
+    assert (metrics["busy/actor_train_fraction"], metrics["busy/actor_infer_fraction"]) == pytest.approx((0.4, 0.6))
+    assert (metrics["sync/away_s"], metrics["rollout/moved_answers"]) == (pytest.approx(2.5), 6)
+    apart = [role("actor_infer", "generate", worker(0, (0,), {"sampling": 3.0, "idle": 7.0}))]
+    assert not {"sync/away_s", "rollout/moved_answers"} & goodput_metrics(apart, NOTHING, 10.0).keys()
+
+
+def test_what_was_sampled_ahead_is_useful_once_it_is_trained_on_and_never_more_than_wholly() -> None:
+    """Two steps' worth in the first step, one in the second, none in the last; validation is not for training."""
+    useful, fractions = UsefulTokens(), []
+    assert useful.metrics() == {}
+    for sampled in (200, 100, 0):
+        engine = worker(0, (1,), {}, sampled_tokens=sampled, other_tokens=50)
+        trainer = role("actor_train", "train", worker(0, (0,), {}), train=Work(rows=4, tokens=300, learnt=100))
+        useful.add([trainer, role("actor_infer", "generate", engine)], NOTHING)
+        fractions.append(useful.metrics()["goodput/useful_fraction"])
+    assert fractions == pytest.approx([1 / 2, 2 / 3, 1])
+
+
+def test_tokens_of_groups_from_a_checkpoint_were_sampled_too() -> None:
+    useful = UsefulTokens()
+    useful.brought(100)
+    useful.add([role("actor_train", "train", worker(0, (0,), {}), train=Work(rows=4, tokens=300, learnt=80))], NOTHING)
+    assert useful.metrics() == {"goodput/useful_fraction": pytest.approx(0.8)}
+
+
+def test_processes_without_devices_are_busy_in_whatever_they_do_and_fill_no_device() -> None:
+    usages = [
+        role("rewards.math", "cpu", worker(0, (), {"score": 8.0, "idle": 2.0})),
+        role("actor_train", "train", worker(0, (0,), {"train": 5.0, "idle": 5.0})),
+    ]
+    metrics = goodput_metrics(usages, NOTHING, 10.0)
+    assert metrics["busy/rewards.math_fraction"] == pytest.approx(0.8)
+    assert metrics["goodput/bubble_fraction"] == pytest.approx(0.5)
+
+
+def test_a_run_without_engines_says_nothing_of_sampling() -> None:
+    usages = [role("sft_train", "train", worker(0, (0,), {"train": 5.0, "idle": 5.0}), train=Work(4, 80, 0.0, 60))]
+    metrics = goodput_metrics(usages, Sizes({}, learner="sft_train"), 10.0)
+    assert metrics["goodput/trained_tokens_per_s"] == pytest.approx(6)
+    assert not [name for name in metrics if name.startswith(("rollout/", "sync/", "goodput/useful"))]
+
+
+def test_a_role_of_which_nobody_answered_is_left_out() -> None:
+    assert goodput_metrics([role("actor_infer", "generate")], NOTHING, 10.0) == {}
+
+
+def test_utilisation_is_the_models_operations_by_what_the_devices_could_have_done() -> None:
+    shape = tiny_shape()
+    forward = forward_flops(shape, 200, 1000.0)
+    assert forward == 2 * matrix_elements(shape) * 200 + 4 * 2 * 2 * 4 * 1000
+    usages = [
+        role(
+            "actor_train",
+            "train",
+            worker(0, (0,), {"train": 2.0, "score": 1.0, "idle": 7.0}),
+            worker(1, (1,), {"train": 2.0, "score": 1.0, "idle": 7.0}),
+            train=Work(10, 200, 1000.0, 50),
+            score=Work(10, 200, 1000.0),
+        ),
+        role(
+            "actor_infer",
+            "generate",
+            worker(0, (2,), {"sampling": 4.0, "idle": 6.0}, prompt_tokens=50, sampled_tokens=150, pairs=1000),
+        ),
+    ]
+    peak = forward * 10
+    metrics = goodput_metrics(usages, Sizes({"actor_train": shape, "actor_infer": shape}, peak), 10.0)
+    assert metrics["mfu/actor_train_fraction"] == pytest.approx((3 + 1) * forward / (2 * 3 * peak))
+    assert metrics["mfu/actor_infer_fraction"] == pytest.approx(forward / (4 * peak))
+    assert metrics["goodput/mfu_fraction"] == pytest.approx(3 * forward / (3 * 10 * peak))
+    assert "goodput/mfu_fraction" not in goodput_metrics(usages, Sizes({"actor_train": shape}), 10.0), "no known peak"
