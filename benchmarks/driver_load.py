@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from roll.models.tiny import build_tokenizer
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
-from roll.rl.pipeline_scoring import StepScores
+from roll.rl.scoring import StepScores
 from roll.run.spec import pipeline_of
 from roll.run.start.load import load
 

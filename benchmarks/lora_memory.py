@@ -35,7 +35,7 @@ from roll.configs.strategies.table import load_spec
 from roll.distributed.strategy.base import RankContext
 from roll.types.batch import LossScale, MicroBatch
 from roll.utils.imports import resolve
-from roll.utils.ports import free_port
+from roll.utils.network import free_port
 
 _BUCKET = {"reduce_bucket_size": 8_000_000}
 _ZERO3 = _BUCKET | {"stage": 3, "stage3_param_persistence_threshold": 0}

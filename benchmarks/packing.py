@@ -26,14 +26,13 @@ from roll.algorithms.loss import SupervisedLoss
 from roll.configs.plan.run_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.executor.blueprint import BatchLimits
-from roll.distributed.executor.shards import micro_batches
+from roll.distributed.executor.jobs import micro_batches
 from roll.distributed.strategy.base import RankContext, ScoreStrategy, TrainStrategy
 from roll.distributed.strategy.fsdp2.train import Fsdp2TrainStrategy
 from roll.distributed.strategy.hf.score import HfScoreStrategy
 from roll.models.tiny import build_model, build_tokenizer, save_pretrained
 from roll.types.batch import LossScale, MicroBatch
-from roll.utils.network import LOOPBACK
-from roll.utils.ports import free_port
+from roll.utils.network import LOOPBACK, free_port
 
 VOCABULARY = 256
 

@@ -34,8 +34,7 @@ from roll.distributed.strategy.base import RankContext
 from roll.distributed.strategy.fsdp2.train import Fsdp2TrainStrategy
 from roll.types.batch import LossScale, MicroBatch
 from roll.types.forest import forest_of
-from roll.utils.network import LOOPBACK
-from roll.utils.ports import free_port
+from roll.utils.network import LOOPBACK, free_port
 
 VOCABULARY = 2048
 Rows = list[tuple[np.ndarray, int]]  # tokens, and how many of them at the end were sampled

@@ -25,7 +25,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from roll.configs.plan.rollout_bounds import RolloutBounds
+from roll.configs.plan.batch_plan import RolloutBounds
 from roll.distributed.scheduler.rollout_core import RolloutCore
 from roll.types.group_codec import RecordedGroup, load_groups, save_groups
 from roll.types.rollout import Task, Trajectory, TrajectoryGroup

@@ -34,11 +34,10 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from given_lengths import LENGTHS
 from ratios import describe_ratios
 
-from roll.configs.plan.rollout_bounds import RolloutBounds, ahead_by
+from roll.configs.plan.batch_plan import RolloutBounds, ahead_by
 from roll.run.tracking.local import METRICS_FILE, read_metrics
-from roll.simulate.costs import Costs, read_costs
-from roll.simulate.fit_run import Row, fit_beside, fit_decode, fit_trainer
-from roll.simulate.setup import Devices, Setup
+from roll.simulate.calibrate import Row, fit_beside, fit_decode, fit_trainer
+from roll.simulate.setup import Costs, Devices, Setup, read_costs
 from roll.simulate.simulation import Report, simulate
 from roll.simulate.workload import LogNormal
 from roll.utils.timing import phase_seconds

@@ -45,7 +45,7 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.rollout.engine_client import EngineClient
 from roll.distributed.executor.rollout.generate_worker import GenerateWorker
-from roll.distributed.scheduler.virtual_time import run_virtually
+from roll.distributed.scheduler.event_loop import run_virtually
 from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter, request_seed
 from roll.rewards.base import RewardInput, RewardOutcome
 from roll.types.rollout import Answered, Generation, GenerationRequest, Place, SamplingParams, Task

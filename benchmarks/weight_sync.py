@@ -71,7 +71,7 @@ def measured(arguments: argparse.Namespace, engine: str, route: str, trainer: st
     import torch
 
     from roll.configs.plan.batch_plan import BatchPlan
-    from roll.distributed.executor.rl_clusters import RLClusters
+    from roll.distributed.executor.clusters import RLClusters
     from roll.pipeline.rlvr.rlvr_config import RLVRConfig
     from roll.run.spec import pipeline_of
     from roll.run.start.load import load

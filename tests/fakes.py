@@ -23,9 +23,9 @@ from roll.distributed.weights.transport import WeightReceiver
 from roll.errors import StrategyError
 from roll.platforms.stores import bind_stores
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
+from roll.types.group_codec import TextTable
 from roll.types.metrics import MetricSums
 from roll.types.rollout import Answered, Generation, GenerationRequest
-from roll.types.texts import TextTable
 from roll.utils.background import BackgroundTasks
 
 SENDER = "sender"  # a weight that says which rank has sent it

@@ -5,12 +5,17 @@ Frozen, picklable objects that `PolicyLoss` calls.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from roll.algorithms.off_policy import ratio_of, row_means
+from roll.configs.tables.policy_losses import RECClip, RECRegularizer, RECWeight
+from roll.types.batch import TrainBatch
 from roll.types.metrics import MetricSums
 
 
@@ -240,3 +245,255 @@ def sapo(sapo_tau_positive: float, sapo_tau_negative: float) -> SoftGate:
 
 def gmpo(gmpo_clip_low: float, gmpo_clip_high: float) -> ClippedGeometricMean:
     return ClippedGeometricMean(gmpo_clip_low, gmpo_clip_high)
+
+
+# Clip-Cov and KL-Cov (Cui et al., arXiv 2505.22617): what is done to the few tokens that take entropy from the policy.
+#
+# The entropy of a softmax policy falls by the covariance of log-prob and advantage, and most of that is in few tokens:
+#
+#     c_t = (log p_t - mean of log p) (A_t - mean of A)
+#
+# Means, and the share of tokens that are chosen, are over the response tokens of a whole update, all its micro batches
+# and ranks together. p is the old policy, whose log-probs are known before the update; the paper takes the present one,
+# which is the same in a step's first update. How rows are spread has no say, padding neither, and nothing is drawn at
+# random.
+
+PPO = ClippedRatio()
+AllReduceSum = Callable[[Sequence[float]], list[float]]
+"""Sums over the data-parallel ranks."""
+
+
+@dataclass(frozen=True)
+class CovarianceChoice:
+    """Which tokens of an update are chosen: a share of all n of them, k = max(1, floor(ratio n)), with a covariance
+    between two bounds. Of m such tokens in the order of c, the k greatest; with `is_spread` those at places
+    floor((i + 1/2) m / k), i = 0 .. k - 1. All, if they are fewer than k."""
+
+    ratio: float
+    lowest: float = -math.inf
+    highest: float = math.inf
+    is_spread: bool = False
+
+    def find(
+        self,
+        batch: TrainBatch,
+        updates: Sequence[np.ndarray],
+        all_reduce_sum: AllReduceSum,
+        rank: int = 0,
+        num_ranks: int = 1,
+    ) -> np.ndarray:
+        """bool [N], of the tokens of this rank. `updates` holds the rows of each update that this one of the
+        data-parallel ranks has. Collective. Tokens of equal covariance are told apart by attempt, turn and place.
+
+        Raises ValueError without old log-probs.
+        """
+        if batch.old_log_probs is None:
+            raise ValueError("tokens are chosen by their covariance before the update, which needs old_log_probs")
+        chosen = np.zeros(batch.samples.num_tokens, bool)
+        row_of = np.repeat(np.arange(len(batch)), batch.samples.lengths)
+        tokens = [np.flatnonzero(batch.samples.response_mask & np.isin(row_of, rows)) for rows in updates]
+        log_probs, advantages = batch.old_log_probs.astype(np.float64), batch.advantages.astype(np.float64)
+        sums = [x for at in tokens for x in (len(at), math.fsum(log_probs[at]), math.fsum(advantages[at]))]
+        counts, *means = np.array(all_reduce_sum(sums)).reshape(-1, 3).T
+        log_prob, advantage = (mean / np.maximum(counts, 1) for mean in means)
+        near = [(log_probs[at] - log_prob[u]) * (advantages[at] - advantage[u]) for u, at in enumerate(tokens)]
+        shares = [max(int(self.ratio * count), 1) for count in counts]
+
+        mine = [self._candidates(batch, row_of, *own) for own in zip(tokens, near, shares, strict=True)]
+        everyone = _gathered([table for _, table in mine], all_reduce_sum, rank, num_ranks)
+        for (at, _), (table, first), share in zip(mine, everyone, shares, strict=True):
+            places = self._places(np.lexsort(table.T), share) - first
+            chosen[at[places[(places >= 0) & (places < len(at))]]] = True
+        return chosen
+
+    def _candidates(
+        self, batch: TrainBatch, row_of: np.ndarray, tokens: np.ndarray, covariances: np.ndarray, share: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Those tokens of this rank that may be chosen, and of each [place, turn, attempt, covariance]."""
+        starts = np.cumsum(batch.samples.lengths) - batch.samples.lengths
+        within = (covariances > self.lowest) & (covariances < self.highest)
+        tokens, covariances = tokens[within], covariances[within]
+        rows = row_of[tokens]
+        keys = (tokens - starts[rows], batch.samples.turns[rows], batch.samples.trajectory_ids[rows], covariances)
+        order = np.lexsort(keys)
+        if not self.is_spread:
+            order = order[-share:]  # more than these can be chosen on no rank
+        return tokens[order], np.stack(keys, axis=1).astype(np.float64)[order]
+
+    def _places(self, ordered: np.ndarray, share: int) -> np.ndarray:
+        count = min(share, len(ordered))
+        if not self.is_spread:
+            return ordered[len(ordered) - count :]
+        return ordered[(2 * np.arange(count) + 1) * len(ordered) // max(2 * count, 1)]
+
+
+def _gathered(
+    tables: Sequence[np.ndarray], all_reduce_sum: AllReduceSum, rank: int, num_ranks: int
+) -> list[tuple[np.ndarray, int]]:
+    """Returns the rows of all ranks' tables of each update, rank after rank, and where this rank's begin."""
+    sizes = np.zeros((num_ranks, len(tables)))
+    sizes[rank] = [len(table) for table in tables]
+    sizes = np.array(all_reduce_sum(sizes.ravel().tolist())).reshape(sizes.shape).round().astype(np.int64)
+    firsts, totals = np.cumsum(sizes, axis=0) - sizes, sizes.sum(axis=0)
+    every = [np.zeros((total, 4)) for total in totals]
+    for update, (of_all, table) in enumerate(zip(every, tables, strict=True)):
+        of_all[firsts[rank, update] :][: len(table)] = table
+    flat = np.array(all_reduce_sum(np.concatenate(every).ravel().tolist())).reshape(-1, 4)
+    return list(zip(np.split(flat, np.cumsum(totals)[:-1]), firsts[rank].tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class ClippedCovariance:
+    """PPO's clipped ratio, but 0 for a share of the tokens, at least one, of those whose covariance is between two
+    bounds. The paper draws them at random; here they are spread evenly over those there are, in the order of their
+    covariance. Tokens that the clip binds may be among them: these do not learn either way."""
+
+    ratio: float = 2e-4
+    lowest: float = 1.0
+    highest: float = 5.0
+    clipped: ClippedRatio = PPO
+
+    @property
+    def choice(self) -> CovarianceChoice:
+        return CovarianceChoice(self.ratio, self.lowest, self.highest, is_spread=True)
+
+    def __call__(self, tokens: PolicyTokens, metrics: MetricSums) -> torch.Tensor:
+        return self.clipped(tokens, metrics).masked_fill(_chosen(tokens, metrics), 0.0)
+
+
+@dataclass(frozen=True)
+class PenalizedCovariance:
+    """-r A, and coef * |log r| on top for the share of tokens, at least one, whose covariance is greatest."""
+
+    ratio: float = 2e-4
+    coef: float = 1.0
+
+    @property
+    def choice(self) -> CovarianceChoice:
+        return CovarianceChoice(self.ratio)
+
+    def __call__(self, tokens: PolicyTokens, metrics: MetricSums) -> torch.Tensor:
+        penalty = torch.where(_chosen(tokens, metrics), self.coef * tokens.log_ratio.abs(), 0.0)
+        return penalty - ratio_of(tokens.log_ratio) * tokens.advantages
+
+
+def _chosen(tokens: PolicyTokens, metrics: MetricSums) -> torch.Tensor:
+    """True where a response token was chosen before the update. [B, T]"""
+    if tokens.chosen is None:
+        raise ValueError("this objective needs tokens that were chosen by their covariance (CovarianceChoice)")
+    chosen = tokens.chosen & tokens.mask
+    metrics.add("covariance_fraction", chosen.sum(), tokens.mask.sum())
+    return chosen
+
+
+# --- from the keys of a YAML, as roll/configs/tables/policy_losses.py names them
+
+
+def clip_cov(
+    clip_cov_ratio: float,
+    clip_cov_lb: float,
+    clip_cov_ub: float,
+    pg_clip: float,
+    use_pg_clip_range: bool,
+    pg_clip_low: float,
+    pg_clip_high: float,
+) -> ClippedCovariance:
+    clipped = ClippedRatio(*clip_range(pg_clip, use_pg_clip_range, pg_clip_low, pg_clip_high))
+    return ClippedCovariance(clip_cov_ratio, clip_cov_lb, clip_cov_ub, clipped)
+
+
+def kl_cov(kl_cov_ratio: float, ppo_kl_coef: float) -> PenalizedCovariance:
+    return PenalizedCovariance(kl_cov_ratio, ppo_kl_coef)
+
+
+# Policy gradients that a gate on the ratio of new to old policy switches off, token by token.
+
+
+@dataclass(frozen=True)
+class RatioGate:
+    """Group-relative REINFORCE (Yao et al., arXiv 2509.24203): -w A log p, and 0 where r is out of its range (REC):
+
+    - `none`: nowhere.
+    - `one-side`: where A > 0 and r > 1 + high, or A < 0 and r < 1 - low. With w = r the gradient is PPO's.
+    - `two-side`: where r > 1 + high or r < 1 - low, whatever A is.
+    - `ring`: as two-side, but a token learns again where A > 0 and r is at most 1 - low_prime, or A < 0 and r at least
+      1 + high_prime: far off, on the side from which its advantage brings it back.
+
+    w is 1, or by `weight`: sg(r) (importance_sampling), or e^(A / weight_temp) (advantage; RED-Weight). `regularizer`
+    adds a term to every token, whatever its range (REP): -coef log p (forward-kl, KL(old, new) but for a constant), or
+    coef (log r)^2 (k2).
+    """
+
+    clip: RECClip = "one-side"
+    low: float = 0.2
+    high: float = 0.2
+    low_prime: float = 0.6
+    high_prime: float = 2.0
+    weight: RECWeight = "none"
+    weight_temp: float = 1.0
+    regularizer: RECRegularizer = "none"
+    regularizer_coef: float = 0.1
+
+    def __call__(self, tokens: PolicyTokens, metrics: MetricSums) -> torch.Tensor:
+        ratio = ratio_of(tokens.log_ratio.detach())
+        below, above = ratio < 1 - self.low, ratio > 1 + self.high
+        positive, negative = tokens.advantages > 0, tokens.advantages < 0
+        if self.clip == "none":
+            below, above = torch.zeros_like(below), torch.zeros_like(above)
+        elif self.clip == "one-side":
+            below, above = below & negative, above & positive
+        elif self.clip == "ring":
+            below = below & ~(positive & (ratio <= 1 - self.low_prime))
+            above = above & ~(negative & (ratio >= 1 + self.high_prime))
+        count_clipped(metrics, below & tokens.mask, above & tokens.mask, tokens.mask)
+        weight = self._weight(tokens, ratio).masked_fill(below | above, 0.0)
+        return self._regularizer(tokens, metrics) - weight * tokens.advantages * tokens.log_probs
+
+    def _weight(self, tokens: PolicyTokens, ratio: torch.Tensor) -> torch.Tensor:
+        if self.weight == "importance_sampling":
+            return ratio
+        if self.weight == "advantage":
+            return torch.exp(tokens.advantages / self.weight_temp)
+        return torch.ones_like(ratio)
+
+    def _regularizer(self, tokens: PolicyTokens, metrics: MetricSums) -> torch.Tensor:
+        if self.regularizer == "forward-kl":
+            return -self.regularizer_coef * tokens.log_probs
+        if self.regularizer == "k2":
+            return ratio_penalty(tokens, self.regularizer_coef, metrics)
+        return torch.zeros_like(tokens.log_probs)
+
+
+@dataclass(frozen=True)
+class ClippedLogRatio:
+    """sPPO (Vaswani et al., arXiv 2108.05828): -A log clip(r, 1 / (1 + epsilon), 1 + epsilon)."""
+
+    epsilon: float = 0.3
+
+    def __call__(self, tokens: PolicyTokens, metrics: MetricSums) -> torch.Tensor:
+        bound = math.log(1 + self.epsilon)
+        seen = tokens.log_ratio.detach()
+        count_clipped(metrics, tokens.mask & (seen < -bound), tokens.mask & (seen > bound), tokens.mask)
+        return -tokens.advantages * tokens.log_ratio.clamp(-bound, bound)
+
+
+# --- from the keys of a YAML, as roll/configs/tables/policy_losses.py names them
+
+
+def rec(
+    rec_clip_mode: RECClip,
+    rec_epsilon_low: float,
+    rec_epsilon_high: float,
+    rec_epsilon_low_prime: float,
+    rec_epsilon_high_prime: float,
+    rec_weight: RECWeight,
+    rec_weight_temp: float,
+    rec_regularizer: RECRegularizer,
+    rec_regularizer_coef: float,
+) -> RatioGate:
+    bounds = (rec_epsilon_low, rec_epsilon_high, rec_epsilon_low_prime, rec_epsilon_high_prime)
+    return RatioGate(rec_clip_mode, *bounds, rec_weight, rec_weight_temp, rec_regularizer, rec_regularizer_coef)
+
+
+def sppo(sppo_epsilon: float) -> ClippedLogRatio:
+    return ClippedLogRatio(sppo_epsilon)

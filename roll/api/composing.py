@@ -14,8 +14,7 @@ from typing import Any
 from roll.api.keys import ScriptCode, a_kind, nested, put
 from roll.api.rewards import Reward, check_reward, reward_keys, takes_every_row
 from roll.api.rows import Data, file_names
-from roll.commands.run import yaml_at
-from roll.configs.load.loader import RawTree, compose_tree, resolve_tree, without_unset
+from roll.configs.load.loader import RawTree, compose_tree, resolve_tree, without_unset, yaml_at
 from roll.errors import ConfigError
 from roll.run.kind import kind_of
 from roll.run.spec import PipelineSpec, pipeline_of

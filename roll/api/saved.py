@@ -15,7 +15,7 @@ from roll.configs.sections.run import RunConfig
 from roll.errors import ConfigError
 from roll.report.run_files import RunFiles, read_run
 from roll.run.saving.checkpoint import HF_MODEL, CheckpointStore
-from roll.utils.regular_files import open_regular
+from roll.utils.files import open_regular
 
 Row = tuple[int, Mapping[str, float]]
 

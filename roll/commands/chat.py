@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from roll.errors import ConfigError
-from roll.utils.output import say
+from roll.utils.logging import say
 
 if TYPE_CHECKING:
     from roll.commands.chat_model import Talker

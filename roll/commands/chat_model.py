@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from roll.errors import ConfigError
 from roll.models.tokenizer import load_tokenizer
-from roll.utils.output import say
+from roll.utils.logging import say
 from roll.utils.text import visible
 
 

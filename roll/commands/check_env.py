@@ -16,9 +16,9 @@ from roll.configs.load.overrides import apply_overrides
 from roll.envs.base import SUCCESS, VALID, Env, EnvStep, draws_actions
 from roll.envs.build import env_class
 from roll.errors import EnvError, describe
-from roll.pipeline.agentic.env_manager_env_calls import checked_step
+from roll.pipeline.agentic.env_calls import checked_step
 from roll.utils.imports import add_folder
-from roll.utils.output import say
+from roll.utils.logging import say
 from roll.utils.text import visible
 
 NONSENSE = ("", "no such action", "\x00\u2603", "<answer>", "9" * 5000)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from roll.commands.table import SUBCOMMANDS
 from roll.configs.presets.table import PRESETS
-from roll.configs.schema import schema_of
+from roll.configs.reference import schema_of
 from roll.errors import ConfigError
 from roll.run.spec import PIPELINES, pipeline_of
 from roll.utils.imports import resolve

@@ -3,25 +3,200 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from roll.commands.columns import Columns, columns_of
+import yaml
+
 from roll.commands.run import start_yaml
-from roll.commands.wishes import Wishes, yaml_of
-from roll.configs.limits import MOST_DEVICES_PER_NODE
+from roll.configs.base import MOST_DEVICES_PER_NODE
 from roll.configs.problems import did_you_mean
+from roll.configs.sections.data import DataArgs
+from roll.datasets.loader import DataFile
+from roll.datasets.sources import data_sources
 from roll.envs.table import ENVIRONMENTS, gem_id
 from roll.errors import ConfigError
 from roll.rewards.base import REQUIRED
-from roll.rewards.builtins import BUILTINS, PATHS
-from roll.run.start.this_machine import this_machine
-from roll.utils.files import look_at
-from roll.utils.hub import is_hub_id
+from roll.rewards.config import BUILTINS, PATHS
+from roll.run.start.choose import this_machine
+from roll.utils.files import is_hub_id, look_at
 from roll.utils.imports import resolve
-from roll.utils.output import say
+from roll.utils.logging import say
+
+# Which columns of a file hold prompts, reference answers and tags.
+
+PROMPTS = ("prompt", "question", "problem", "instruction", "query", "input")
+MESSAGES = ("messages", "conversations", "prompt")
+TRUTHS = ("ground_truth", "answer", "solution", "target", "label", "reference", "reward_model.ground_truth")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names of columns; empty: none, or as they are called by default. `tags`: those of all rows. `names`:
+    all columns of the first row, none where the rows are not on this machine."""
+
+    prompt: str = ""
+    messages: str = ""
+    truth: str = ""
+    tags: tuple[str, ...] = ()
+    names: tuple[str, ...] = field(default=(), compare=False)
+
+
+def columns_of(data: str, prompt: str = "", truth: str = "") -> Columns:
+    """The columns of a file of this machine, by the names that are usual; of what is elsewhere nothing is known.
+    `prompt` and `truth` are given. Raises ConfigError for a file that is missing, empty or cannot be read, and where no
+    column is known to hold the prompt."""
+    sources, problems = data_sources(DataArgs(file_name=(data,)), "--data", reach=False)
+    if problems:
+        raise ConfigError(*(f"{problem.replace('--data.file_name', '--data')}." for problem in problems))
+    files = [source for source in sources if isinstance(source, DataFile)]
+    if not files:
+        return Columns(prompt, "", truth)
+    rows = (row.values for file in files for row in file.rows())
+    first = next(rows, None)
+    if first is None:
+        raise ConfigError(f"--data: {data} holds no row.")
+    told = (row.get("tag") for row in chain([first], rows))
+    tags, names = tuple(dict.fromkeys(str(tag) for tag in told if tag is not None)), tuple(map(str, first))
+    for given, option in ((prompt, "--prompt"), (truth, "--ground_truth")):
+        if given and _value(first, given) is None:
+            raise ConfigError(f"{option}: {data} has no column {given}. It has {', '.join(map(str, first))}.")
+    truth = truth or next((name for name in TRUTHS if _value(first, name) is not None), "")
+    if not prompt:
+        messages = next((name for name in MESSAGES if isinstance(first.get(name), list)), "")
+        if messages:
+            return Columns("", messages, truth, tags, names)
+        prompt = next((name for name in PROMPTS if isinstance(first.get(name), str)), "")
+    if not prompt:
+        raise ConfigError(
+            f"--data: none of the columns of {data} is known to hold the prompt: {', '.join(map(str, first))}. Name it "
+            "with --prompt COLUMN."
+        )
+    is_list = isinstance(first.get(prompt), list)
+    return Columns("" if is_list else prompt, prompt if is_list else "", truth, tags, names)
+
+
+def _value(row: Mapping[str, Any], name: str) -> Any:
+    """Value of a column, or of column.name if a column holds mappings."""
+    if name in row:
+        return row[name]
+    column, _, inner = name.partition(".")
+    held = row.get(column)
+    return held.get(inner) if inner and isinstance(held, Mapping) else None
+
+
+# What a new run is to be, and the YAML that says so.
+
+_WIDTH = 34
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """The answers. Either `data`, with a `reward` for its rows, or `env`. `gpus` is how many the run takes, `here` how
+    many this machine has. `columns` are those of the data."""
+
+    model: str
+    data: str = ""
+    env: str = ""
+    reward: str = ""
+    gpus: int = 0
+    here: int = 0
+    columns: Columns = field(default_factory=Columns)
+
+
+def yaml_of(wishes: Wishes, name: str) -> str:
+    """The YAML of a file of this name, with a comment where a person may want to change something.
+
+    Example: for a model, rows and a reward it has about 25 lines, half of them comments.
+    """
+    return "\n".join(_lines(wishes, name)) + "\n"
+
+
+def _lines(wishes: Wishes, name: str) -> Iterator[str]:
+    what = f"plays {wishes.env}" if wishes.env else f"answers the prompts of {wishes.data}"
+    yield f"# Reinforcement learning: {wishes.model} {what}."
+    yield f"#   roll plan {name}               checks it and shows the plan"
+    yield f"#   roll plan {name} --defaults    lists every value that is not here"
+    yield f"#   roll run {name}                starts it"
+    yield _line(f"pretrain: {_text(wishes.model)}", "a directory or a hub id")
+    yield ""
+    yield from _device_lines(wishes)
+    yield _line("max_steps: 100", "a step samples, scores and learns")
+    yield _line("save_steps: 50", "a checkpoint every so many steps, and at the end")
+    if wishes.env:
+        yield "# sequence_length: longest episode in tokens; the plan shows what is chosen"
+    else:
+        yield "# response_length: longest response in tokens; the plan shows what is chosen"
+        yield _line("# num_return_sequences_in_group: 8", "responses to a prompt, compared with each other")
+    yield ""
+    yield from _env_lines(wishes) if wishes.env else _data_lines(wishes)
+
+
+def _line(text: str, comment: str) -> str:
+    return f"{text:<{_WIDTH}} # {comment}"
+
+
+def _device_lines(wishes: Wishes) -> Iterator[str]:
+    if wishes.gpus and wishes.gpus == wishes.here:
+        yield "# All GPUs that the run sees are used; num_gpus_per_node: N takes fewer."
+    elif wishes.gpus:
+        yield _line(f"num_gpus_per_node: {wishes.gpus}", "roles share them, and take turns")
+    elif not wishes.here:
+        yield "# This machine has no GPU: each role has one worker on the CPU."
+
+
+def _data_lines(wishes: Wishes) -> Iterator[str]:
+    columns = wishes.columns
+    yield from ["actor_train:", *_on_cpu(wishes), "  data_args:", f"    file_name: {_text(wishes.data)}"]
+    named = {"prompt": columns.prompt, "messages": columns.messages, "ground_truth": columns.truth}
+    for key, column in named.items():
+        if column and column != key:
+            yield _line(f"    {key}: {_text(column)}", "the column that holds it")
+    yield from ["  # training_args:", "  #   learning_rate: 1.0e-6"]
+    yield from _engine_lines(wishes)
+    domain, *others = columns.tags or ("task",)
+    yield from ["", "rewards:"]
+    yield _line(f"  {_text(domain)}:", "the tag of its rows" if columns.tags else "a name for the rows")
+    yield _line(f"    reward: {_text(wishes.reward)}", "a name of docs/rewards.md, or module:function of your own")
+    if others:
+        yield f"    tag_included: [{', '.join(map(_text, others))}]"
+    yield ""
+    yield _line("# validation:", "rows that are not trained on, every eval_steps")
+    yield from ["#   data_args:", "#     file_name: test.jsonl"]
+
+
+def _env_lines(wishes: Wishes) -> Iterator[str]:
+    yield from ["custom_envs:", f"  {_tag(wishes.env)}:", f"    env_type: {_text(wishes.env)}"]
+    yield _line("    # env_config: {}", "arguments of the environment")
+    yield _line("    max_steps: 10", "turns of an episode")
+    yield from ["", "actor_train:", *_on_cpu(wishes), "  training_args:"]
+    yield _line("    lr_scheduler_type: linear", "learning_rate is 1e-6, with LoRA 1e-5")
+    yield from _engine_lines(wishes)
+
+
+def _on_cpu(wishes: Wishes) -> list[str]:
+    """What a role on the CPU says where the machine has GPUs that the run is not to take."""
+    return [_line("  world_size: 1", "one worker on the CPU")] if wishes.here and not wishes.gpus else []
+
+
+def _engine_lines(wishes: Wishes) -> list[str]:
+    return ["actor_infer:", *lines] if (lines := _on_cpu(wishes)) else []
+
+
+def _tag(env: str) -> str:
+    """Example: _tag("my_envs.maze:Maze") == "Maze"."""
+    return re.sub(r"\W+", "_", env.rpartition(":")[2]).strip("_") or "env"
+
+
+def _text(value: str) -> str:
+    """A text as YAML writes it, in quotes where they are needed."""
+    return yaml.safe_dump(value, allow_unicode=True, width=10_000).removesuffix("...\n").strip()
+
 
 T = TypeVar("T")
 USAGE = """roll init [FILE.yaml] [--model MODEL] [--data FILE | --env ENVIRONMENT] [--reward REWARD] [--gpus N]

@@ -5,29 +5,23 @@ roll run examples/tiny-sort/tiny_sort.yaml [--dry_run] [--elsewhere] [--max_rest
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from roll.configs.load.loader import compose_tree, resolve_tree, without_unset, yaml_names
+from roll.configs.load.loader import _say, compose_tree, locate_yaml, resolve_tree, without_unset, yaml_at
 from roll.configs.plan.describe_defaults import default_lines
 from roll.errors import ConfigError, RollError
 from roll.run.kind import kind_of
 from roll.run.spec import PipelineSpec, pipeline_of
 from roll.run.stages.entries import STAGES
-from roll.run.stages.planned import Stage, plan_stages
-from roll.run.stages.told import Told
+from roll.run.stages.planned import Stage, Told, plan_stages
 from roll.run.start.load import Loaded, check, plan_text
 from roll.run.start.memory_report import MemoryReport, memory_report
 from roll.run.start.preflight import multimodal_notes
 from roll.run.start.start_checks import Asked, beside_mistakes, foreseen, refusals
-from roll.utils.files import look_at
-from roll.utils.imports import add_folder
-from roll.utils.output import say
 from roll.utils.text import show, visible
 
 EXIT_OK, EXIT_FAILED, EXIT_BAD_CONFIG, EXIT_INTERRUPTED = 0, 1, 2, 130
@@ -47,7 +41,7 @@ def main(pipeline: str = "rlvr", argv: Sequence[str] | None = None, script: str 
     and returns the exit code: 0 done, 1 the run failed, 2 the configuration, its plan or this machine cannot work, 128
     + its number a signal. Code beside the YAML can be imported."""
     arguments, overrides = _parser(pipeline).parse_known_args(argv)
-    find = partial(find_yaml, arguments.config_path, arguments.config_name or "", script)
+    find = partial(locate_yaml, arguments.config_path, arguments.config_name or "", script)
     return _ending(pipeline, find, overrides, _asked(arguments))
 
 
@@ -139,8 +133,12 @@ def _start(spec: PipelineSpec, loaded: Loaded, asked: Asked) -> int:
 
 def _start_stages(stages: Sequence[Stage], asked: Asked) -> int:
     """All plans and problems first, then what is not finished."""
-    from roll.run.stages.execute import run_stages  # numpy, as all that reads checkpoints
-    from roll.run.stages.progress import left_by, progress_lines, progress_problems
+    from roll.run.stages.progress import (
+        left_by,
+        progress_lines,
+        progress_problems,
+        run_stages,  # numpy, as all that reads checkpoints
+    )
 
     left = [left_by(stage) for stage in stages]
     against, lines = Told(len(stages)), list[str]()
@@ -244,71 +242,6 @@ def _may_be_dry(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="plan for another machine: files, folders and logins are not checked here",
     )
-
-
-def yaml_at(path: str) -> tuple[Path, str]:
-    """The directory and the name of a YAML, by its path; code beside it can be imported from now on. Raises ConfigError
-    that says what is there instead."""
-    file = Path(path if path.endswith((".yaml", ".yml")) else f"{path}.yaml").expanduser()
-    look = look_at(file)
-    if not look.is_file:
-        near = yaml_names(file.parent) if look_at(file.parent).is_directory else []
-        there = f" {file.parent} has {', '.join(near)}." if near else ""
-        raise ConfigError(f"{look.why}{', not a YAML' if look.exists else ''}. Name a YAML first.{there}")
-    add_folder(file.parent.resolve())
-    return file.parent.resolve(), file.stem
-
-
-def find_yaml(config_path: str, config_name: str, script: str | None = None) -> tuple[Path, str]:
-    """The directory and the name of a YAML; code beside it can be imported from now on. Raises ConfigError that says
-    where was looked, and what is there."""
-    folder, name = _place(config_path, config_name)
-    directory = _directory(folder, name, script)
-    add_folder(directory)
-    if not name:
-        raise ConfigError(
-            f"--config_name is missing. There: {', '.join(yaml_names(directory)) or 'no YAML'} in {directory}."
-        )
-    return directory, name
-
-
-def _place(config_path: str, config_name: str) -> tuple[str, str]:
-    """Folder and name of the YAML. A name may have a folder before it.
-
-    Example: _place("examples", "tiny-sort/tiny_sort") == ("examples/tiny-sort", "tiny_sort")
-    """
-    folder, slash, name = config_name.rpartition("/")
-    return (os.path.join(config_path, folder or slash), name) if slash else (config_path, config_name)
-
-
-def _directory(config_path: str, name: str, script: str | None) -> Path:
-    """The directory of the YAML: of those that `config_path` may mean the first that has one of this name, or exists.
-    Relative to the script comes before the current folder, but `.` is the current one. Raises ConfigError that names
-    the places looked at."""
-    bases = [*([Path(script).resolve().parent] if script else []), Path.cwd()]
-    written = look_at(config_path)
-    given = written.path
-    if given == Path():
-        bases.reverse()
-    looks = [look_at(base / given) for base in bases]
-    there = list(dict.fromkeys(look.path.resolve() for look in looks if look.is_directory))
-    if not there:
-        if unclear := [look.why for look in (written, *looks) if look.kind in ("hidden", "impossible")]:
-            raise ConfigError(f"--config_path {show(config_path)}: {unclear[0]}.")
-        if any(look.is_file for look in looks):
-            raise ConfigError(f"--config_path {config_path} is a file: name its folder, and the YAML in --config_name.")
-        looked = " and ".join(dict.fromkeys(str(look.path) for look in looks))
-        raise ConfigError(f"--config_path {config_path}: there is no such directory. Looked at {looked}.")
-    file = f"{name.removesuffix('.yaml').removesuffix('.yml')}.yaml"
-    having = [place for place in there if look_at(place / file).is_file]
-    if len(having) > 1:
-        _say(f"--config_path {config_path}: {file} is also in {having[1]}; the one in {having[0]} is used.")
-    return (having or there)[0]
-
-
-def _say(text: str) -> None:
-    with suppress(BrokenPipeError):  # a reader that has seen enough, such as head, does not end the run
-        say(text)
 
 
 def _complain(title: str, problems: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from typing import cast
 from roll.configs.problems import did_you_mean
 from roll.errors import ConfigError, RollError
 from roll.utils.imports import resolve
-from roll.utils.output import say
+from roll.utils.logging import say
 from roll.utils.text import visible
 from roll.utils.version import VERSION
 

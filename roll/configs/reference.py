@@ -7,17 +7,23 @@ python -m roll.configs.reference --catalogue docs/site/zh.yaml > docs/config_ref
 A text without a translation stays English, and is listed on standard error. Who adds a key writes no Chinese.
 """
 
+from __future__ import annotations
+
 import argparse
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
 
 from roll.configs.base import Settings, nested_class
-from roll.configs.load.aliases import AROUND, DROPPED, RENAMED, ROLL_REWARDS
+from roll.configs.load.aliases import AROUND, DROPPED, RENAMED, ROLL_REWARDS, foreign_keys
 from roll.configs.load.inert_keys import InertKey, inert_keys
 from roll.configs.load.yaml_file import read_yaml
+from roll.configs.sections.run import StageConfig
 from roll.utils.imports import resolve
 
 HEAD = """# Configuration reference
@@ -31,7 +37,6 @@ and an error otherwise; those marked *no effect* are accepted with a warning tha
 
 INERT = "Keys that do nothing here:"
 HEAD_ROW, RULE = "| key | type | default | meaning |", "|---|---|---|---|"
-AGENTIC = "roll.pipeline.agentic.agentic_config"
 SHOWN_WITHOUT_INHERITED = (
     "RewardConfig",
     "TeacherConfig",
@@ -48,7 +53,7 @@ SECTIONS: tuple[tuple[str, str], ...] = (
     ("Top level", "roll.pipeline.rlvr.rlvr_config:RLVRConfig"),
     ("checkpoint_config", "roll.configs.sections.run:CheckpointConfig"),
     ("A role: actor_train, actor_infer, critic, reference, validation", "roll.configs.sections.cluster:WorkerConfig"),
-    ("A role: strategy_args", "roll.configs.sections.strategy:StrategyArgs"),
+    ("A role: strategy_args", "roll.configs.sections.cluster:StrategyArgs"),
     ("strategy_config of fsdp2_train and fsdp2_infer", "roll.configs.strategies.fsdp2:Fsdp2Settings"),
     ("strategy_config of fsdp2: wrap_policy", "roll.configs.strategies.fsdp2:WrapPolicy"),
     ("A role: model_args", "roll.configs.sections.model:ModelArgs"),
@@ -62,13 +67,13 @@ SECTIONS: tuple[tuple[str, str], ...] = (
     ("args of the operator contamination", "roll.configs.sections.operators:ContaminationArgs"),
     ("args of the operator quality", "roll.configs.sections.operators:QualityArgs"),
     ("args of the operators data_juicer:NAME", "roll.configs.sections.operators:DataJuicerArgs"),
-    ("A role: generating_args", "roll.configs.sections.configs_rollout:GeneratingArgs"),
-    ("teacher, teachers.NAME (beside the keys of a role)", "roll.configs.sections.opd:TeacherConfig"),
+    ("A role: generating_args", "roll.configs.sections.cluster:GeneratingArgs"),
+    ("teacher, teachers.NAME (beside the keys of a role)", "roll.configs.sections.teachers:TeacherConfig"),
     ("rewards.DOMAIN (beside the keys of a role)", "roll.rewards.config:RewardConfig"),
     ("rewards.DOMAIN.reward_manager_config", "roll.rewards.config:RewardPart"),
     ("rewards.DOMAIN.reward_args of reward_model", "roll.rewards.config:RewardModelArgs"),
     ("rewards.DOMAIN.query_filter_config", "roll.rewards.config:RewardFilterConfig"),
-    ("eval_sets.NAME", "roll.pipeline.rlvr.eval_sets:EvalSetConfig"),
+    ("eval_sets.NAME", "roll.pipeline.rlvr.rlvr_config:EvalSetConfig"),
     (
         "Top level of agentic runs (beside the keys that RLVR shares)",
         "roll.pipeline.agentic.agentic_config:AgenticConfig",
@@ -78,31 +83,31 @@ SECTIONS: tuple[tuple[str, str], ...] = (
         "roll.pipeline.rows.row_config:RowConfig",
     ),
     ("Top level of supervised fine-tuning (beside those of rows)", "roll.pipeline.sft.sft_config:SFTConfig"),
-    ("Top level of runs that learn from pairs (beside those of rows)", "roll.pipeline.rows.pair_config:PairConfig"),
+    ("Top level of runs that learn from pairs (beside those of rows)", "roll.pipeline.rows.row_config:PairConfig"),
     ("Top level of DPO (beside those of pairs)", "roll.pipeline.dpo.dpo_config:DPOConfig"),
     ("Top level of reward-model training (beside those of pairs)", "roll.pipeline.rm.rm_config:RMConfig"),
     ("Top level of distillation (beside those of rows)", "roll.pipeline.distill.distill_config:DistillConfig"),
-    ("An entry of stages (beside the keys that it changes)", "roll.configs.sections.stages:StageConfig"),
+    ("An entry of stages (beside the keys that it changes)", "roll.configs.sections.run:StageConfig"),
     ("custom_envs.TAG", "roll.pipeline.agentic.agentic_config:EnvConfig"),
     (
         "train_env_manager, val_env_manager (beside the keys of a role)",
-        "roll.pipeline.agentic.env_manager_config:EnvManagerConfig",
+        "roll.pipeline.agentic.agentic_config:EnvManagerConfig",
     ),
-    ("eval_sets.NAME of agentic runs", "roll.pipeline.agentic.env_sets:EnvSetConfig"),
+    ("eval_sets.NAME of agentic runs", "roll.pipeline.agentic.agentic_config:EnvSetConfig"),
     ("env manager: llm_proxy", "roll.configs.load.inert_keys:LLMProxyConfig"),
     ("reward_normalization", "roll.pipeline.agentic.agentic_config:RewardNormalizationConfig"),
     ("env_monitor", "roll.pipeline.agentic.agentic_config:EnvMonitorConfig"),
-    ("experience_operators", "roll.configs.sections.experience_operators:ExperienceOperatorConfig"),
-    ("args of the experience operator reward_shaping", "roll.configs.sections.experience_operators:RewardShapingArgs"),
-    ("args of the experience operator mean_filter", "roll.configs.sections.experience_operators:MeanFilterArgs"),
-    ("args of the experience operator std_filter", "roll.configs.sections.experience_operators:StdFilterArgs"),
-    ("train_infer_correction", "roll.configs.sections.correction:TrainInferCorrectionConfig"),
-    ("train_infer_correction.is_weight", "roll.configs.sections.correction:ISWeightConfig"),
-    ("train_infer_correction.filters", "roll.configs.sections.correction:TrainInferFilterConfig"),
+    ("experience_operators", "roll.configs.sections.operators:ExperienceOperatorConfig"),
+    ("args of the experience operator reward_shaping", "roll.configs.sections.operators:RewardShapingArgs"),
+    ("args of the experience operator mean_filter", "roll.configs.sections.operators:MeanFilterArgs"),
+    ("args of the experience operator std_filter", "roll.configs.sections.operators:StdFilterArgs"),
+    ("train_infer_correction", "roll.configs.sections.algorithm:TrainInferCorrectionConfig"),
+    ("train_infer_correction.is_weight", "roll.configs.sections.algorithm:ISWeightConfig"),
+    ("train_infer_correction.filters", "roll.configs.sections.algorithm:TrainInferFilterConfig"),
     ("router_args", "roll.configs.load.inert_keys:RouterArgs"),
     ("experience", "roll.configs.sections.experience:ExperienceConfig"),
     ("experience.reuse", "roll.configs.sections.experience:ReuseConfig"),
-    ("recorder", "roll.configs.sections.recorder:RecorderConfig"),
+    ("recorder", "roll.configs.sections.rollout:RecorderConfig"),
     ("mix", "roll.configs.sections.teachers:MixConfig"),
     ("mix.rows.NAME", "roll.configs.sections.teachers:ExpertRowsConfig"),
     ("rollout_mock", "roll.configs.sections.rollout:RolloutMockConfig"),
@@ -258,3 +263,75 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+# The JSON schema of a kind of run's YAML, for editors: they complete keys, show what each means, and mark slips.
+#
+# It lets more pass than a dry run, never less: values that a key turns into its own form, `${...}`, null, and at the
+# top of the YAML helper variables.
+
+_ANYTHING: tuple[JsonSchemaValue, ...] = ({"type": "null"}, {"type": "string", "pattern": r"\$\{"})
+
+
+class _Open(GenerateJsonSchema):
+    """Makes a schema that also accepts the loose forms of a key that a validator normalises first."""
+
+    def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
+        inner, form = self.generate_inner(schema["schema"]), cast("dict[str, Any]", schema["schema"])
+        while form["type"].startswith("function-"):
+            form = form["schema"]
+        return inner if form["type"] in ("model", "model-fields") else {"anyOf": [inner, {}]}
+
+
+def schema_of(cls: type[Settings]) -> dict[str, Any]:
+    """The schema of a YAML with these settings, or of stages of them."""
+    schema: dict[str, Any] = cls.model_json_schema(schema_generator=_Open)
+    classes = {each.__name__: each for each in _classes(cls)}
+    for name, section in schema["$defs"].items():
+        if name in classes:
+            _complete(section, classes[name])
+    _complete(schema, cls)
+    entry: dict[str, Any] = StageConfig.model_json_schema(schema_generator=_Open)
+    del entry["additionalProperties"]
+    stages = "Kinds of training that run one after the other, each with what it changes. docs/stages.md."
+    schema["properties"]["stages"] = {
+        "description": stages,
+        "type": "array",
+        "items": {"allOf": [{"$ref": "#"}, entry]},
+    }
+    schema["additionalProperties"] = True
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _complete(section: dict[str, Any], cls: type[Settings]) -> None:
+    """Opens the keys of one section, and adds those that do nothing or are of other systems. What must be there may
+    come from a fragment."""
+    section.pop("required", None)
+    section.pop("description", None)
+    properties: dict[str, Any] = section.setdefault("properties", {})
+    for key, value in properties.items():
+        properties[key] = _opened(value)
+    for key, inert in inert_keys(cls).items():
+        properties[key] = {"description": f"{inert.help} It does nothing here."}
+    for key in foreign_keys(cls) - properties.keys():
+        properties[key] = {}
+
+
+def _opened(value: Mapping[str, Any]) -> dict[str, Any]:
+    told = {key: value[key] for key in ("description", "default") if key in value}
+    form = {key: inner for key, inner in value.items() if key not in (*told, "title")}
+    return {**told, "anyOf": [*(_entries_opened(each) for each in form.get("anyOf", [form])), *_ANYTHING]}
+
+
+def _entries_opened(form: Mapping[str, Any]) -> dict[str, Any]:
+    """The same of what a list or a mapping holds."""
+    inner = {key: form[key] for key in ("items", "additionalProperties") if isinstance(form.get(key), dict)}
+    return {**form, **{key: _opened(value) for key, value in inner.items()}}
+
+
+def _classes(cls: type[Settings]) -> Iterator[type[Settings]]:
+    """A class of settings, and those of the sections in it."""
+    yield cls
+    for field in cls.model_fields.values():
+        if (inner := nested_class(field.annotation)) is not None:
+            yield from _classes(inner)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from roll.configs.sections.data import DataArgs
 from roll.datasets.answers.parts import reasoning_of
 from roll.datasets.answers.turns import Message, Turns
+from roll.datasets.encoding import shortened
 from roll.datasets.loader import DataFile, Row
 from roll.datasets.media import check_text_alone
 from roll.datasets.messages import conversation_column, messages_in, told_in_text
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
-from roll.datasets.token_bound import shortened
 from roll.datasets.tool_calls import Tool, plain, tools_in
 from roll.errors import ConfigError
 from roll.types.batch import Rows

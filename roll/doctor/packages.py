@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distributions, requires, version
@@ -13,7 +16,7 @@ from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from roll.doctor.finding import Finding
+from roll.doctor.machine import Finding
 from roll.utils.imports import code_folder
 
 DISTRIBUTION = "roll-rl"
@@ -141,3 +144,116 @@ def torch_findings() -> Iterator[Finding]:
         yield Finding(
             "ok", f"torch {build.version}, {f'built for CUDA {build.cuda}' if build.cuda else 'without CUDA'}"
         )
+
+
+# The GPUs of this machine as the driver's own tool tells of them, held against torch's build.
+
+_TIMEOUT_S = 20
+_ASKED = "index,name,memory.total,memory.used,driver_version"
+_BUSY = 0.05  # of a GPU's memory; what the driver and a display hold is less
+_LEAST_DRIVER: Mapping[int, int] = {11: 450, 12: 525, 13: 580}
+"""The first driver of each CUDA version, as NVIDIA's table of compatibility has it."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    index: str
+    name: str
+    total_mib: int
+    used_mib: int
+    driver: str
+
+
+def gpu_findings() -> Iterator[Finding]:
+    tool = shutil.which("nvidia-smi")
+    build = torch_build()
+    if tool is None:
+        yield from without_gpus(build)
+        return
+    command = [tool, f"--query-gpu={_ASKED}", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
+    except subprocess.CalledProcessError as error:
+        said = " ".join(f"{error.stdout} {error.stderr}".split())
+        fix = "Repair the driver (reboot after an update of it); in a container pass --gpus all"
+        yield Finding("problem", f"nvidia-smi ends with {error.returncode}: {said}", "nvidia-smi", fix)
+        return
+    except subprocess.TimeoutExpired:
+        what = f"nvidia-smi does not reply within {_TIMEOUT_S} s: a GPU hangs"
+        yield Finding("problem", what, "nvidia-smi", "`dmesg | grep -i xid` says which; reboot")
+        return
+    yield from told_of(parsed(done.stdout), build, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    yield from nccl_findings(build)
+
+
+def room_findings(num_gpus_per_node: int, visible: str | None) -> Iterator[Finding]:
+    """A run's devices against the GPUs of this machine, of which it sees those in CUDA_VISIBLE_DEVICES (`visible`).
+    Nothing without GPUs, where devices are slots."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return
+    done = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    there = sum(1 for line in done.stdout.splitlines() if line.startswith("GPU "))
+    seen = there if visible is None else len([name for name in visible.split(",") if name.strip()])
+    if 0 < seen < num_gpus_per_node:
+        fix = f"Set it to {seen}, and use ids below it in every device_mapping"
+        what = f"a node of {num_gpus_per_node} devices, and this machine has {seen} GPU{'s' if seen > 1 else ''}"
+        yield Finding("problem", what, "num_gpus_per_node", f"{fix}, or start on a larger machine")
+
+
+def without_gpus(build: TorchBuild | None) -> Iterator[Finding]:
+    yield Finding("ok", "no GPUs: there is no nvidia-smi, so devices of a run are CPU slots")
+    if build is not None and build.cuda:
+        fix = "pip install torch --index-url https://download.pytorch.org/whl/cpu takes less room"
+        yield Finding("hint", f"torch is built for CUDA {build.cuda}, which nothing here uses", fix=fix)
+
+
+def parsed(text: str) -> list[Gpu]:
+    """Rows of nvidia-smi's CSV. Of a GPU that shares the machine's memory it says [N/A]."""
+    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()]
+    return [Gpu(index, name, _mib(total), _mib(used), driver) for index, name, total, used, driver in rows]
+
+
+def _mib(cell: str) -> int:
+    return int(cell) if cell.isdigit() else 0
+
+
+def told_of(gpus: list[Gpu], build: TorchBuild | None, visible: str | None) -> Iterator[Finding]:
+    """`visible`: CUDA_VISIBLE_DEVICES."""
+    if not gpus:
+        yield Finding("problem", "nvidia-smi lists no GPU", "nvidia-smi", "In a container pass --gpus all")
+        return
+    kinds = {(gpu.name, gpu.total_mib) for gpu in gpus}
+    named = ", ".join(f"{name} of {total / 1024:.0f} GiB" for name, total in sorted(kinds))
+    yield Finding("ok", f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}: {named}; driver {gpus[0].driver}")
+    if len(kinds) > 1:
+        yield Finding("hint", "GPUs differ: the plan counts with the smallest", "device_mapping")
+    if visible is not None:
+        yield Finding("hint", f"CUDA_VISIBLE_DEVICES is {visible!r}: a run sees only these", "CUDA_VISIBLE_DEVICES")
+    for gpu in gpus:
+        if gpu.used_mib > _BUSY * gpu.total_mib > 0:
+            what = f"GPU {gpu.index}: {gpu.used_mib / 1024:.1f} of {gpu.total_mib / 1024:.0f} GiB are already in use"
+            yield Finding("problem", what, "nvidia-smi", "End the processes that it lists, or leave this GPU out")
+    if build is not None:
+        yield from _torch_on(gpus, build)
+
+
+def _torch_on(gpus: list[Gpu], build: TorchBuild) -> Iterator[Finding]:
+    if not build.cuda:
+        fix = "pip install --no-deps -r requirements/cuda-vllm.txt (docs/install.md)"
+        yield Finding("problem", f"torch {build.version} is built without CUDA: GPUs stay unused", fix=fix)
+        return
+    major, driver = int(build.cuda.partition(".")[0]), gpus[0].driver
+    least = _LEAST_DRIVER.get(major)
+    if least is not None and driver.partition(".")[0].isdigit() and int(driver.partition(".")[0]) < least:
+        what = f"the driver {driver} is too old for CUDA {build.cuda}, which torch {build.version} is built for"
+        yield Finding("problem", what, fix=f"Install driver {least} or newer, or a torch built for an older CUDA")
+
+
+def nccl_findings(build: TorchBuild | None) -> Iterator[Finding]:
+    names = {found.metadata["Name"]: found.version for found in distributions()}
+    nccl = [f"{name} {version}" for name, version in names.items() if name.startswith("nvidia-nccl")]
+    if nccl:
+        yield Finding("ok", f"NCCL: {', '.join(nccl)}")
+    elif build is not None and build.cuda:
+        yield Finding("hint", "no NCCL package: torch brings its own, or the machine's is used")

@@ -9,11 +9,11 @@ from roll.configs.sections.data import DataArgs
 from roll.datasets.encoding import load_tasks
 from roll.datasets.loader import DataSource, Row
 from roll.datasets.sources import all_rows
-from roll.doctor.finding import Finding
+from roll.doctor.machine import Finding
+from roll.pipeline.rlvr.reward_checks import data_domains
 from roll.pipeline.rlvr.rlvr_checks import data_args_of
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.rewards.base import RewardInput
-from roll.rewards.table import data_domains
 from roll.rewards.worker import RewardWorker
 from roll.run.policy_tokenizer import policy_tokenizer
 from roll.types.rollout import Task

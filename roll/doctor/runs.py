@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
 import socket
+import struct
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,18 +15,17 @@ from pathlib import Path
 
 import psutil
 
-from roll.commands.run import yaml_at
-from roll.configs.load.loader import compose_tree, resolve_tree
+from roll.configs.load.loader import compose_tree, resolve_tree, yaml_at
+from roll.configs.memory.moments import gigabytes
 from roll.configs.memory.parts import GB
-from roll.configs.memory.show import gigabytes
+from roll.configs.sections.run import RunConfig
 from roll.configs.strategies.table import spec_of
-from roll.doctor.finding import Finding, Section
-from roll.doctor.gpus import room_findings
-from roll.doctor.model_files import model_findings
-from roll.doctor.nodes import has_cluster
+from roll.doctor.machine import Finding, Section, has_cluster
+from roll.doctor.packages import room_findings
 from roll.errors import ConfigError, ResourceError
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.run.kind import kind_of
+from roll.run.saving.model_files import read_model_config
 from roll.run.saving.rehearsal import checkpoint_bytes
 from roll.run.spec import PipelineSpec
 from roll.run.stages.entries import STAGES
@@ -33,7 +34,70 @@ from roll.run.start.load import Loaded, check
 from roll.run.start.memory_report import MemoryReport, memory_report
 from roll.run.start.preflight import machine_report
 from roll.run.start.start_checks import refusals
+from roll.utils.files import is_hub_id, look_at
 from roll.utils.network import address_of
+
+# The files of the models that a run names: the tokenizer is there, and weights are whole.
+
+_INDEX = "model.safetensors.index.json"
+_LARGEST_HEADER = 100_000_000  # as the format has it
+
+
+def model_findings(config: RunConfig, ignored: Collection[str] = ()) -> Iterator[Finding]:
+    """Each model once. That a directory is there, with config.json, is checked before a start."""
+    told: set[str] = set()
+    for role, worker in config.model_roles.items():
+        name = worker.model_args.model_name_or_path
+        if name is None or name in told or ignored:
+            continue
+        told.add(name)
+        key = f"{role}.model_args.model_name_or_path"
+        if not is_hub_id(name):
+            if look_at(name).is_directory:
+                yield from weight_findings(Path(name), key)
+        elif read_model_config(worker.model_args)[0] is None:
+            what = f"{name} is not in the hub's cache of this machine: a run downloads it first"
+            yield Finding("hint", what, key, f"`hf download {name}` before the run")
+        else:
+            yield Finding("ok", f"{name} is in the hub's cache")
+
+
+def weight_findings(directory: Path, key: str) -> Iterator[Finding]:
+    index = directory / _INDEX
+    named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()) if index.is_file() else set()
+    files = sorted({*directory.glob("*.safetensors"), *(directory / name for name in named)})
+    if not files:
+        others = any(directory.glob("*.bin"))
+        level = "hint" if others else "problem"
+        what = f"{directory} holds {'weights as *.bin, and no *.safetensors' if others else 'no weights'}"
+        yield Finding(level, what, key, "Name a directory with *.safetensors (`hf download` gets them)")
+        return
+    wrong = [text for file in files if (text := damage(file))]
+    fix = "Get the file again: a download or a copy was interrupted"
+    yield from (Finding("problem", text, key, fix) for text in wrong)
+    if not wrong:
+        size = sum(file.stat().st_size for file in files)
+        yield Finding("ok", f"{directory}: {gigabytes(size)} GB of weights in {len(files)} files, all complete")
+
+
+def damage(file: Path) -> str:
+    """What is wrong with a file of safetensors, by its header and its size; empty for a whole one."""
+    if not file.is_file():
+        return f"{file} is missing, which {_INDEX} names"
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        start = stream.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else _LARGEST_HEADER + 1
+        if length > _LARGEST_HEADER:
+            return f"{file} is no safetensors file"
+        try:
+            header = json.loads(stream.read(length))
+            end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return f"{file} has a header that cannot be read"
+    whole = 8 + length + end
+    return "" if size == whole else f"{file} has {size} bytes of {whole}"
+
 
 _SHM = Path("/dev/shm")
 _WHOLE = 2  # a bucket is written while the one before is read
@@ -160,7 +224,7 @@ def _network(run: Run) -> Iterator[Finding]:
             yield Finding("problem", str(error))
     given = config.tracker_kwargs.get("prometheus", config.tracker_kwargs)
     if "prometheus" in config.track_with:
-        from roll.run.tracking.prometheus import DEFAULT_PORT
+        from roll.run.tracking.local import DEFAULT_PORT
 
         yield from port_findings(str(given.get("host") or "127.0.0.1"), given.get("port", DEFAULT_PORT))
 

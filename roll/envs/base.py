@@ -9,6 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import regex
+
+from roll.errors import EnvError
+
 VALID = "action_is_valid"
 SUCCESS = "success"
 Message = Mapping[str, Any]
@@ -75,3 +79,27 @@ class Conversation:
 def draws_actions(env: Any) -> bool:
     """Whether this environment can draw actions that mean something."""
     return isinstance(env, Env) and type(env).random_action is not Env.random_action
+
+
+# Finding the action in an answer.
+
+_LIMIT_S = 1.0
+
+
+class ActionPattern:
+    """A user's regular expression, whose last group is the action."""
+
+    def __init__(self, pattern: str):
+        self._pattern = regex.compile(pattern, regex.DOTALL)
+
+    def find(self, answer: str) -> str | None:
+        """The last group of the first match, without space around it; None if there is no match. Raises EnvError for a
+        match without end: all episodes of the process wait meanwhile."""
+        try:
+            match = self._pattern.search(answer, timeout=_LIMIT_S)
+        except TimeoutError:
+            text = f"action_pattern took longer than {_LIMIT_S:g} s on an answer of {len(answer)} characters"
+            raise EnvError(text) from None
+        if match is None:
+            return None
+        return (match[match.re.groups] or "").strip()

@@ -1,14 +1,87 @@
 """Settings of one environment, and of how it is talked to."""
 
 from collections.abc import Mapping
+from string import Formatter
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
 from roll.configs.base import Settings, setting
 from roll.envs.table import ASKS_ROWS, ENVIRONMENTS, default_pattern
-from roll.envs.templates import OBSERVATIONS, fields_of
-from roll.envs.tools_config import ToolWrapperConfig
+
+# The user's prompt templates: which fields they may hold.
+
+OBSERVATIONS: tuple[str, ...] = ("observation", "current_observation", "state")
+"""Names of what is seen now: ROLL's two forms, and its older YAMLs, call it differently."""
+TRAJECTORY_FIELDS: tuple[str, ...] = (
+    "turn_idx",
+    *OBSERVATIONS,
+    "actions_left",
+    "max_response_length",
+    "env_instruction",
+)
+STEP_FIELDS: tuple[str, ...] = (
+    *TRAJECTORY_FIELDS,
+    "current_step",
+    "step_count",
+    "history",
+    "history_length",
+)
+
+
+def fields_of(template: str) -> list[str]:
+    """The names between braces. Raises ValueError if braces do not match, or hold more than a name.
+
+    Example: "Turn {turn_idx}: {observation}" -> ["turn_idx", "observation"].
+    """
+    found: list[str] = []
+    for _, name, spec, conversion in Formatter().parse(template):
+        if name is None:
+            continue
+        if spec or conversion or not name.isidentifier():
+            field = name + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "")
+            raise ValueError(f"{{{field}}} is not a plain field; write {{{{ and }}}} for literal braces")
+        found.append(name)
+    return found
+
+
+def fill(template: str, values: Mapping[str, object]) -> str:
+    """The template with its fields filled in: names only, no attribute or item is looked up."""
+    parts: list[str] = []
+    for text, name, _, _ in Formatter().parse(template):
+        parts.append(text)
+        if name is not None:
+            parts.append(str(values[name]))
+    return "".join(parts)
+
+
+# `custom_envs.TAG.tool_wrapper`: tools that an answer may call instead of acting.
+
+
+class ToolConfig(Settings):
+    """One entry of `tool_configs`."""
+
+    tool_id: str = setting(..., "calculator, search, python_code, or a tool of your own as package.module:Class.")
+    tool_args: dict[str, Any] = setting({}, "Keyword arguments of the tool.")
+
+
+class ToolWrapperArgs(Settings):
+    """`tool_wrapper.wrapper_args`: how often tools may be called, and what a call earns."""
+
+    max_tool_uses: int | None = setting(
+        10, "Calls per episode; an answer after that is an action whatever it holds. null: any number.", ge=0
+    )
+    tool_reward: float = setting(0.0, "Added to the reward of a turn that calls a tool.")
+    tool_success_reward: float = setting(0.0, "Added to it when the call came to something.")
+    tool_execute_error_reward: float = setting(0.0, "Added to it when it did not.", le=0)
+
+
+class ToolWrapperConfig(Settings):
+    """`tool_wrapper` of an environment."""
+
+    wrapper_args: ToolWrapperArgs = setting({}, "How often, and for what reward.")
+    tool_configs: tuple[ToolConfig, ...] = setting((), "The tools.")
+
 
 TRAJECTORY, STEP, STEP_CONCAT, AGENT_NATIVE = "trajectory", "step", "step_concat", "agent_native"
 PROXY = "proxy"
@@ -16,7 +89,6 @@ MANAGERS = (TRAJECTORY, STEP, STEP_CONCAT, AGENT_NATIVE, PROXY)
 PROGRAM = "program"  # the env_type of an entry with env_manager_cls: proxy, which has none
 PER_TURN = (STEP, STEP_CONCAT, AGENT_NATIVE)
 """Those whose samples are single turns."""
-_ROLL = "roll.pipeline.agentic.env_manager"
 ROLL_MANAGERS: Mapping[str, str] = {
     "roll.pipeline.agentic.env_manager.traj_env_manager.TrajEnvManager": TRAJECTORY,
     "roll.pipeline.agentic.env_manager.step_env_manager.StepEnvManager": STEP,

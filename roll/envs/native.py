@@ -6,8 +6,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from roll.envs.action import ActionPattern
-from roll.envs.base import VALID, Conversation, Env, EnvStep
+from roll.envs.base import VALID, ActionPattern, Conversation, Env, EnvStep
 from roll.envs.table import ENVIRONMENTS
 from roll.utils.imports import resolve
 

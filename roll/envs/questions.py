@@ -4,17 +4,122 @@ from __future__ import annotations
 
 import functools
 import random
-from typing import Literal
+import re
+import string
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
+from roll.datasets.loader import ENDINGS, DataFile, Row
+from roll.datasets.media import check_text_alone
+from roll.datasets.messages import are_messages, messages_in
+from roll.datasets.sources import is_data_set_id, load_hub_set
 from roll.envs.base import SUCCESS, VALID, Env, EnvStep
-from roll.envs.rows import Mode, Questions, load_rows
-from roll.errors import EnvError, MissingPackage
-from roll.utils.answers.final_answer import boxed_answer
+from roll.errors import ConfigError, EnvError, MissingPackage
+from roll.utils.answers.final_answer import boxed_answer, last_boxed
 from roll.utils.answers.math_equal import check_tolerance
 from roll.utils.answers.processes import MathProcesses
 from roll.utils.answers.truths import references, truth_problem
+from roll.utils.files import look_at
 from roll.utils.imports import is_installed
 from roll.utils.thinking import after_thinking
+
+# Questions out of a data file, one per episode.
+
+Mode = Literal["train", "val"]
+
+
+@functools.lru_cache(maxsize=16)
+def load_rows(name: str, split: str = "train", subset: str | None = None) -> Sequence[Mapping[str, Any]]:
+    """The rows of a file, or of a data set of the Hugging Face hub; read once per process. Raises EnvError."""
+    look = look_at(name)
+    if look.is_file:
+        return _rows_of_file(name)
+    if not is_data_set_id(name) or look.path.suffix.lower() in ENDINGS:
+        raise EnvError(
+            f"{name} does not exist: name a {', '.join(ENDINGS)} file, or a data set of the Hugging Face hub"
+        )
+    try:
+        return load_hub_set(name, subset, split)
+    except ConfigError as error:
+        raise EnvError(str(error)) from error
+
+
+def _rows_of_file(name: str) -> Sequence[Mapping[str, Any]]:
+    path = look_at(name).path
+    if (format := ENDINGS.get(path.suffix.lower())) is None:
+        raise EnvError(f"{name} does not end in {', '.join(ENDINGS)}")
+    try:
+        rows = list(DataFile(path, format, "the file").rows())
+    except ConfigError as error:
+        raise EnvError(str(error)) from error
+    for row in rows:
+        if row.fault:
+            raise EnvError(f"{row.where}: {row.fault}")
+    if not rows:
+        raise EnvError(f"{name} has no rows")
+    return [dict(row.values) for row in rows]
+
+
+class Questions:
+    """The questions of a data set. `mode` train draws one by the seed; val takes them in turn, so that seeds one after
+    the other ask each of them once."""
+
+    def __init__(
+        self,
+        dataset_name: str,
+        split: str,
+        question_key: str,
+        answer_key: str,
+        mode: Mode,
+        seed: int,
+        owner: str,
+        subset: str | None = None,
+    ):
+        if mode not in ("train", "val"):
+            raise EnvError(f"mode is {mode!r}, not train or val")
+        self._name, self._keys = dataset_name, (question_key, answer_key)
+        self._file = (dataset_name, split, subset)
+        self._mode, self._seed, self._owner = mode, seed, owner
+        self._row(0)
+
+    def draw(self, env_seed: int) -> tuple[str, Any]:
+        """(question, answer)."""
+        count = len(load_rows(*self._file))
+        if self._mode == "val":
+            return self._row(env_seed % count)
+        return self._row(random.Random(f"{self._owner} {self._seed} {env_seed}").randrange(count))
+
+    def _row(self, place: int) -> tuple[str, Any]:
+        """Raises EnvError that names a column which is not there."""
+        row = Row(self._name, place, load_rows(*self._file)[place])
+        for what, key in zip(("question_key", "answer_key"), self._keys, strict=True):
+            value = row.value(key)
+            if value is None or (isinstance(value, str) and not value):
+                raise EnvError(f"{what}: row {place} of {self._name} has no {key}; it has {', '.join(row.values)}")
+        question, answer = map(row.value, self._keys)
+        return _question(row, self._keys[0], question), answer
+
+
+def _question(row: Row, key: str, value: Any) -> str:
+    """A text, or what a conversation of one message says, behind its system message. Raises EnvError for others, and
+    for pictures."""
+    try:
+        check_text_alone(row)
+        if are_messages(value):
+            messages = messages_in(value, row, key, "question_key")
+            before = messages[:-1] if messages[0]["role"] == "system" and len(messages) == 2 else []
+            if len(messages) > 1 + len(before):
+                raise ConfigError(
+                    f"{row.where}: question_key: {key} holds {len(messages)} messages; it may hold one question, and a "
+                    "system message before it"
+                )
+            return "\n\n".join(str(message["content"]) for message in messages)
+    except ConfigError as error:
+        raise EnvError(str(error)) from error
+    if isinstance(value, Mapping | list | tuple):
+        raise EnvError(f"{row.where}: question_key: {key} holds a {type(value).__name__}, but a question is a text")
+    return str(value)
 
 
 class MathQuestions(Env):
@@ -99,3 +204,77 @@ def _check_truths(name: str, split: str, key: str, subset: str | None) -> None:
     for place, row in enumerate(load_rows(name, split, subset)):
         if row.get(key) not in (None, "") and (problem := truth_problem(row[key])) is not None:
             raise EnvError(f"answer_key: {key} of row {place} of {name} {problem}")
+
+
+# `roll_qa`: questions out of a data file, whose answers are compared as texts.
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+class QaQuestions(Env):
+    r"""A question and one answer to it, which ends the episode. An answer is right when it is one of the file's (a text
+    or a list) but for case, punctuation, articles and space, as in SQuAD. It earns 1 then; with `reward: f1` what it
+    shares with the best of them, as the F1 of their words.
+
+    With `extract_boxed` the answer is the last `\boxed{}`, else what action_pattern finds: between the last
+    `<answer>` tags, if it is not set.
+    """
+
+    reward_range = (0.0, 1.0)
+
+    def __init__(
+        self,
+        dataset_name: str,
+        split: str = "train",
+        question_key: str = "question",
+        answer_key: str = "answer",
+        mode: Mode = "train",
+        seed: int = 0,
+        reward: Literal["exact_match", "f1"] = "exact_match",
+        extract_boxed: bool = False,
+        max_steps: int | None = None,
+        subset: str | None = None,
+    ):
+        if reward not in ("exact_match", "f1"):
+            raise EnvError(f"reward: {reward} must be exact_match or f1")
+        self._questions = Questions(dataset_name, split, question_key, answer_key, mode, seed, "roll_qa", subset)
+        self._reward, self._is_boxed = reward, extract_boxed
+        form = r"\boxed{answer}" if extract_boxed else "<answer>answer</answer>"
+        self.instruction = f"Answer the question in a few words, as {form}."
+
+    def reset(self, seed: int) -> str:
+        self.question, answer = self._questions.draw(seed)
+        listed = isinstance(answer, Sequence) and not isinstance(answer, str)
+        self.answers = [str(one) for one in answer] if listed else [str(answer)]
+        return self.question
+
+    def step(self, action: str) -> EnvStep:
+        answer = (last_boxed(after_thinking(action)) or "") if self._is_boxed else action
+        exact = exact_match(answer, self.answers)
+        metrics = {VALID: float(bool(answer.strip())), SUCCESS: exact, "f1": f1(answer, self.answers)}
+        reward = exact if self._reward == "exact_match" else metrics["f1"]
+        return EnvStep("Right." if exact else "That is not right.", reward, True, False, metrics)
+
+    def random_action(self, rng: random.Random) -> str:
+        word = rng.choice(self.question.split() or ["no"])
+        return rf"\boxed{{{word}}}" if self._is_boxed else word
+
+
+def normal(text: str) -> str:
+    """Example: "The Eiffel  Tower!" -> "eiffel tower"."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(answer: str, truths: Sequence[str]) -> float:
+    return float(bool(answer.strip()) and normal(answer) in {normal(truth) for truth in truths})
+
+
+def f1(answer: str, truths: Sequence[str]) -> float:
+    """The best of the F1 of shared words. Example: "red house" and "big red house": 2/2 and 2/3 give .8."""
+    return max((_f1(normal(answer).split(), normal(truth).split()) for truth in truths), default=0.0)
+
+
+def _f1(answer: list[str], truth: list[str]) -> float:
+    shared = (Counter(answer) & Counter(truth)).total()
+    return 2 * shared / (len(answer) + len(truth)) if shared else 0.0

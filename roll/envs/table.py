@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-PACKAGE = "roll.envs"
-
 ENVIRONMENTS: Mapping[str, str] = {
     "frozen_lake": "roll.envs.frozen_lake:FrozenLake",
     "sokoban": "roll.envs.sokoban:Sokoban",
@@ -16,10 +14,10 @@ ENVIRONMENTS: Mapping[str, str] = {
     "sokoban_native_env": "roll.envs.native:SokobanNative",
     "frozen_lake_native_env": "roll.envs.native:FrozenLakeNative",
     "roll_math": "roll.envs.questions:MathQuestions",
-    "roll_qa": "roll.envs.qa:QaQuestions",
+    "roll_qa": "roll.envs.questions:QaQuestions",
     "webshop": "roll.envs.webshop.shop:WebShop",
     "gymnasium": "roll.envs.gymnasium:GymnasiumEnv",
-    "gem": "roll.envs.gem_env:GemEnv",
+    "gem": "roll.envs.gymnasium:GemEnv",
 }
 
 ADAPTERS = ("gymnasium", "gem", "native", "roll_math", "roll_qa", "webshop")
@@ -69,3 +67,19 @@ def default_pattern(env_type: str, env_config: Mapping[str, Any]) -> str | None:
     if env_type == "roll_qa":
         return WHOLE_ANSWER if env_config.get("extract_boxed") else LAST_TAGGED
     return None
+
+
+# The shipped tools by name, ROLL's names among them. Imports none of them.
+
+
+TOOLS: Mapping[str, str] = {
+    "calculator": "roll.envs.tools.calculator:CalculatorTool",
+    "search": "roll.envs.tools.search:SearchTool",
+    "python_code": "roll.envs.tools.python_code:PythonCodeTool",
+}
+
+TOOLS_NOT_HERE: Mapping[str, str] = {
+    "mcp": "calls a server of the Model Context Protocol, which is not supported. Write a tool that calls the server "
+    "(package.module:Class, a Tool of roll.envs.tools.base)",
+}
+"""ROLL's tools without a counterpart here, and what to do instead."""

@@ -25,7 +25,7 @@ _COLUMNS: Mapping[str, str] = {
 _SECTIONS: Mapping[str, str] = {"actor_train.data_args": TRAINING, "validation.data_args": VALIDATION}
 _GENERATION = "validation.generating_args"
 _ELSEWHERE = "the environment gives tasks and rewards here, and has no such setting"
-_FILTER = "roll.pipeline.agentic.group_filters:DropEqualRewards"
+_FILTER = "roll.pipeline.agentic.settings:DropEqualRewards"
 _RENAMED: Mapping[str, str] = {
     "global_template": "actor_train.data_args.template",
     f"{_GENERATION}.num_return_sequences": f"{_VALIDATED}.group_size",

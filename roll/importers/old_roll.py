@@ -9,13 +9,11 @@ from typing import Any
 
 from roll.configs.base import Settings, holds_mapping, join, nested_class
 from roll.configs.load.aliases import AROUND, DROPPED, RENAMED
-from roll.configs.load.inert_keys import InertKey, inert_keys
-from roll.configs.load.known_keys import known_keys
-from roll.configs.load.references import references
+from roll.configs.load.inert_keys import InertKey, inert_keys, known_keys
+from roll.configs.load.overrides import references
 from roll.configs.problems import nearest
 from roll.errors import ConfigError
-from roll.importers.convert import Entry, Imported
-from roll.importers.given import Given, leaves
+from roll.importers.convert import Entry, Given, Imported, leaves
 from roll.importers.rows import CHANGES
 from roll.run.kind import kind_of
 from roll.run.spec import PIPELINES

@@ -18,11 +18,9 @@ from transformers import PreTrainedModel
 
 from roll.algorithms.distillation import Distillation
 from roll.configs.sections.model import LOGITS_PER_CHUNK, LOGITS_PER_CHUNK_ON_GPUS, FusedKernelOptions
-from roll.models.head_kernels import kernel_log_probs
-from roll.models.head_scores import WIDE, Ask, HeadScores, Product, Teacher, head_scores
-from roll.models.head_tiles import PLAIN, Bend
+from roll.models.head_scores import PLAIN, WIDE, Ask, Bend, HeadScores, Product, Teacher, head_scores, kernel_log_probs
 from roll.models.lora import low_rank_part
-from roll.models.router_balance import balances
+from roll.models.routers import balances
 from roll.models.sequences.layout import Padded, RowLayout
 from roll.models.sequences.tree import asked_once, rows_at
 from roll.models.teacher_targets import Lesson, among_response_tokens, common, divergence, told_likeliest

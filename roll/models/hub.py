@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from roll.configs.base import Settings
 from roll.configs.sections.model import MODELSCOPE, ModelArgs
 from roll.errors import ConfigError, describe
-from roll.utils.hub import is_hub_id
+from roll.utils.files import is_hub_id
 
 INSTALL = "pip install modelscope"
 

@@ -30,7 +30,7 @@ from roll.configs.strategies.model_facts import LOGIT_CAPS, LOGIT_FACTORS
 from roll.configs.strategies.model_numbers import is_dropout, unread_number
 from roll.configs.tables.roles import Head
 from roll.errors import StrategyError
-from roll.models.head_tiles import Bend
+from roll.models.head_scores import Bend
 from roll.models.hf import LogProbHead, SequenceModel, TokenLogProbModel, TokenValueModel, ValueHead
 from roll.models.hub import local_model
 from roll.models.lora import Adapters, Exported, add_adapters, plain_name

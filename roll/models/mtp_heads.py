@@ -12,7 +12,7 @@ import torch
 from safetensors import safe_open
 from transformers import AutoConfig
 
-from roll.models.tensor_files import tensor_files
+from roll.models.weight_files import tensor_files
 
 logger = logging.getLogger(__name__)
 _NAMED = re.compile(r"^(model\.)?(language_model\.)?mtp(_layers)?\.")

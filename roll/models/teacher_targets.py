@@ -18,8 +18,7 @@ from torch.nn import functional
 
 from roll.algorithms.distillation import Distillation
 from roll.errors import StrategyError
-from roll.models.head_scores import Ask, Product, head_scores
-from roll.models.head_tiles import PLAIN, Bend, wide
+from roll.models.head_scores import PLAIN, Ask, Bend, Product, head_scores, wide
 
 
 @dataclass(frozen=True)

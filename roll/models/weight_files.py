@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+from safetensors import safe_open
 from torch.distributed.checkpoint.filesystem import DEFAULT_SUFFIX, FileSystemReader, FileSystemWriter, _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
+from transformers.utils.hub import cached_file
 
 from roll.errors import StrategyError
 
@@ -87,3 +90,22 @@ def _append(file: BinaryIO, name: str, item: WriteItem, planner: SavePlanner) ->
         torch.save(tensor if whole else tensor.clone(), file)  # a view is saved with all that it is a view of
     length = file.tell() - start
     return WriteResult(item.index, length, _StorageInfo(name, start, length))
+
+
+# Finds the safetensors file of each tensor of a Hugging Face model.
+
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def tensor_files(model: str) -> dict[str, str]:
+    """Path by name, of a model directory or hub id; nothing where it has other files than safetensors."""
+    whole = cached_file(model, WHOLE, _raise_exceptions_for_missing_entries=False)
+    if whole is not None:
+        with safe_open(whole, framework="pt") as file:
+            return dict.fromkeys(file.keys(), whole)
+    index = cached_file(model, INDEX, _raise_exceptions_for_missing_entries=False)
+    if index is None:
+        return {}
+    names: dict[str, str] = json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"]
+    paths = {file: cached_file(model, file) for file in set(names.values())}
+    return {name: str(paths[file]) for name, file in names.items()}

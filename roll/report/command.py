@@ -12,10 +12,9 @@ from markupsafe import Markup
 
 from roll.errors import ConfigError
 from roll.report.charts import COLORS, Line, histogram, line_chart, phase_chart, spread_chart
-from roll.report.figures import failures, overview, phase_table, role_table
+from roll.report.figures import differing, failures, flat, overview, phase_table, role_table
 from roll.report.run_files import RunFiles, Spread, StepSpread, earlier_starts, read_run, runs_at
 from roll.report.samples import GAP_STEPS, SampleReader, StepSamples
-from roll.report.settings_diff import differing, flat
 from roll.run.display.view import series
 from roll.run.records.replay import Recorded
 from roll.utils.text import visible

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,13 +14,44 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from roll.errors import ConfigError
-from roll.report.log_lines import LogLine, WarningLines
 from roll.run.display.view import Rows
-from roll.run.records.restarts import RESTARTS_FILE, Restart
-from roll.run.records.run_record import RUN_FILE, RunStart, RunStory, read_story
+from roll.run.records.run_record import RESTARTS_FILE, RUN_FILE, Restart, RunStart, RunStory, read_story
 from roll.run.tracking.local import METRICS_FILE, read_metrics
-from roll.utils.regular_files import open_regular
+from roll.utils.files import open_regular
 from roll.utils.secrets import redact
+
+# What the driver's log warns of, equal lines once.
+
+_LOG_LINE = re.compile(r"^(\S+ \S+) ([WEC]) \[[^\]]*\] (.*)$")
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """A warning or an error. `count`: of equal ones, this being the last."""
+
+    moment: str
+    level: str
+    text: str
+    count: int
+
+
+class WarningLines:
+    """Those of the lines given so far; lines that differ in numbers alone are equal."""
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[str, str], LogLine] = {}
+
+    def add(self, lines: Iterable[bytes]) -> None:
+        for line in lines:
+            if match := _LOG_LINE.match(line.decode("utf-8", "replace").rstrip("\n")):
+                key = match[2], re.sub(r"\d+", "0", match[3])
+                before = self._lines.pop(key, None)
+                self._lines[key] = LogLine(match[1], match[2], match[3], 1 + (before.count if before else 0))
+
+    def found(self) -> list[LogLine]:
+        """The latest last."""
+        return list(self._lines.values())
+
 
 _RECORDS = re.compile(r"step_(\d+)(?:\.(val.*))?\.jsonl")
 _SPREADS = "step_*.distributions.json"
@@ -45,7 +76,7 @@ class Cause(BaseModel):
 
 
 class StepSpread(BaseModel):
-    """What `roll.rl.records.distributions` writes of a step, or of a validation."""
+    """What `roll.rl.records.recorder` writes of a step, or of a validation."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from roll.report.run_files import RunFiles
 from roll.run.records.replay import Recorded, RecordedTokens, read
-from roll.utils.regular_files import open_regular
+from roll.utils.files import open_regular
 
 GAP_STEPS = (0.01, 0.03, 0.1, 0.3, 1.0)
 """Where the colours begin, in nats."""

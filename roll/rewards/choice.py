@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from roll.rewards.base import RewardInput, RewardResult, requires
-from roll.rewards.builtins import RewardType
+from roll.rewards.config import RewardType
 from roll.utils.answers.final_answer import final_answer
 
 SCORES: Mapping[RewardType, tuple[float, float, float, float]] = {

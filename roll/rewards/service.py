@@ -4,17 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Protocol
 
 from roll.distributed.executor.clusters import RunClusters
 from roll.errors import WorkerError
-from roll.pipeline.rlvr.prompt_rollouter import RewardService
 from roll.rewards.base import RewardInput, RewardOutcome
 from roll.rewards.config import RewardConfig
-from roll.rewards.judge.build import for_workers
-from roll.rewards.reward_attempts import Attempts
+from roll.rewards.judge.api import for_workers
 from roll.rewards.table import sharing_of
-from roll.rewards.worker import LOOP_GRACE_S
-from roll.types.rollout import Place
+from roll.rewards.worker import LOOP_GRACE_S, Attempts
+from roll.types.rollout import (
+    Place,
+)
+
+
+class RewardService(Protocol):
+    """Scores answers of one domain somewhere; returns one outcome per input, in their order. `places` say where the
+    texts of the inputs are, if they are not in them."""
+
+    def scores_alone(self, domain: str) -> bool:
+        """True if it pays to ask for each answer as soon as it is there, False if for those of a group at once."""
+        ...
+
+    async def score(
+        self, domain: str, inputs: list[RewardInput], places: Sequence[Place] = ()
+    ) -> list[RewardOutcome]: ...
+
 
 _WORKER = "roll.rewards.worker:RewardWorker"
 _QUICK_S = 0.02  # where a reward takes less, answers that travel together cost less than waiting for them

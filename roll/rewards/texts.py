@@ -61,3 +61,14 @@ class Regex:
     def __call__(self, sample: RewardInput) -> float:
         fits = has_form(self._pattern.fullmatch, self._pattern.pattern, sample.response_text)
         return self._score if fits else self._otherwise
+
+
+# No reward, for domains that need none, such as those of pure on-policy distillation.
+
+
+@requires()
+class NoReward:
+    """0 for every answer, of which nothing is read."""
+
+    def __call__(self, sample: RewardInput) -> float:
+        return 0.0

@@ -13,10 +13,10 @@ import numpy as np
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.datasets.conversations import load_conversations
-from roll.datasets.row_source import RowSource
+from roll.datasets.mixing import RowSource
 from roll.distributed.executor.jobs import TrainJob
 from roll.distributed.executor.roles import share
-from roll.rl.mix_columns import columns_of
+from roll.rl.mix_checks import columns_of
 from roll.rl.parts import ActorJob, StepContext, StepPart
 from roll.rl.settings import mixed_loss
 from roll.run.operators.choice import Places, row_choice

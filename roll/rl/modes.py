@@ -3,28 +3,91 @@ elsewhere (explore), trains on what is sampled elsewhere (train), or measures wh
 
 from __future__ import annotations
 
+import fcntl
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import IO, ClassVar
 
-from roll.configs.plan.batch_plan import BatchPlan
+from roll.configs.plan.batch_plan import BatchPlan, oldest_allowed
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.run import RunConfig
 from roll.distributed.scheduler.rollout_core import StepGroups
+from roll.errors import StorageError
 from roll.rl.bench import checkpoint_to_measure, of_checkpoint, told
-from roll.rl.exchange import make_buffer, make_reader
 from roll.rl.experience.buffer import Buffer
+from roll.rl.experience.directory import DirectoryBuffer
 from roll.rl.experience.explorer import EarlyRollouter, Explorer, Progress
-from roll.rl.experience.read_groups import ReadGroups
+from roll.rl.experience.reader import ExperienceReader, ReadGroups, Reading, Reuse
+from roll.rl.experience.rows import FORMS
+from roll.rl.experience.sql import AlchemyDatabase, SqlBuffer, SqliteDatabase
 from roll.rl.parts import GroupSource
-from roll.rl.pipeline_publishing import Publisher
-from roll.rl.publishing import FolderPublisher, FolderReader
-from roll.rl.seat import Seat
+from roll.rl.publishing import FolderPublisher, FolderReader, Publisher
 from roll.run.loop import RunMode, measures_after
 from roll.run.saving.checkpoint import Checkpoint, CheckpointStore
 from roll.run.tracking.local import METRICS_FILE, MetricHistory
 from roll.types.rollout import Rollouter
+
+# A run in two processes: weights in one direction, groups in the other.
+#
+#     explorer (mode: explore)                       trainer (mode: train)
+#     ---------------------------------------------------------------------------
+#     groups of step s, rewarded ----- buffer -----> step s trains on them
+#     engines read version v <----- weight folder -- writes version v
+#
+# The explorer samples the groups of step s under the version that one process would have then, so what a step trains on
+# is the same. It has no state but the buffer: which groups there have been.
+
+
+def make_buffer(config: AlgorithmConfig) -> Buffer:
+    """The buffer of `experience`. Raises StorageError where it cannot be opened."""
+    keys, directory = config.experience, Path(config.experience_dir)
+    match keys.storage_type:
+        case "queue":
+            return DirectoryBuffer(directory, FORMS["npz"], keys.keep)
+        case "file":
+            return DirectoryBuffer(directory, FORMS[keys.format], keys.keep)
+        case "sql":
+            if not keys.is_local_sql:
+                return SqlBuffer(AlchemyDatabase(str(keys.url)), FORMS["npz"], keys.keep)
+            file = Path(keys.url.partition("///")[2]) if keys.url else directory / "experience.db"
+            return SqlBuffer(SqliteDatabase(file), FORMS["npz"], keys.keep)
+
+
+def make_reader(config: AlgorithmConfig, buffer: Buffer, is_stopped: Callable[[], bool]) -> ExperienceReader:
+    keys = config.experience
+    reuse = Reuse(keys.reuse, config.seed) if keys.reuse.enable else None
+    return ExperienceReader(buffer, Reading(keys, config.num_groups, oldest_allowed(config)), reuse, is_stopped)
+
+
+# One explorer and one trainer at a buffer: each takes its seat for as long as it lives.
+
+
+class Seat:
+    """A lock on `<experience.dir>/<mode>.lock`, which the kernel takes back when the process ends, however it ends.
+    Two writers would give one number twice, and two readers release each other's groups."""
+
+    def __init__(self, directory: Path, mode: str):
+        """Raises StorageError where another process has it."""
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._file: IO[str] = (directory / f"{mode}.lock").open("a")
+        except OSError as error:
+            raise StorageError(f"experience.dir: {directory} cannot be written: {error.strerror}") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._file.close()
+            raise StorageError(
+                f"experience.dir: another process with mode: {mode} is running in {directory}. Wait for its end, or "
+                "give this run another experience.dir."
+            ) from error
+        except OSError:  # a file system without locks
+            pass
+
+    def leave(self) -> None:
+        self._file.close()
+
 
 logger = logging.getLogger(__name__)
 

@@ -22,9 +22,8 @@ from roll.types.batch import TokenScores
 if TYPE_CHECKING:
     from roll.configs.plan.batch_plan import BatchPlan
     from roll.configs.sections.algorithm import AlgorithmConfig
-    from roll.distributed.executor.jobs import TrainJob
-    from roll.distributed.executor.rl_clusters import RLClusters
-    from roll.distributed.executor.scores import ScoreSet
+    from roll.distributed.executor.clusters import RLClusters
+    from roll.distributed.executor.jobs import ScoreSet, TrainJob
     from roll.distributed.scheduler.rollout_core import StepGroups
     from roll.rl.scoring import StepSamples
     from roll.types.batch import RowSet

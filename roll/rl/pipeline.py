@@ -53,33 +53,28 @@ from roll.configs.checks.rl import critic_warmup_problems
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.derive import compares_vocabulary, needs_ref_log_probs
 from roll.configs.sections.algorithm import AlgorithmConfig
+from roll.distributed.executor.clusters import RLClusters
 from roll.distributed.executor.jobs import RowCredit
-from roll.distributed.executor.rl_clusters import RLClusters
 from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import Keep, StepGroups
 from roll.errors import AlgorithmError, ConfigError
 from roll.pipeline.rollouts.rollout_loop import OwnRollouter, load_loop
 from roll.rl import settings
-from roll.rl.alarms import GAP, CollapseAlarm, GapAlarm, LengthAlarm
-from roll.rl.engine_probe import EngineProbe
-from roll.rl.full_kl import FullKL
+from roll.rl.alarms import GAP, CollapseAlarm, EngineProbe, GapAlarm, LengthAlarm
+from roll.rl.evaluation import Validation
 from roll.rl.late_rewards import LateRewards
-from roll.rl.metrics import FewGroupsAlarm, filter_metrics, of_empty, of_kept
+from roll.rl.metrics import FewGroupsAlarm, filter_metrics, of_empty, of_kept, rollout_metrics
 from roll.rl.mix import Mix
 from roll.rl.modes import MODES, RLMode
 from roll.rl.parts import GroupSource, StepContext, StepPart, StepParts
-from roll.rl.pipeline_scoring import StepScores, teacher_scores, token_scores
-from roll.rl.records.once import Once
 from roll.rl.records.step_records import StepRecords
-from roll.rl.rollout_metrics import rollout_metrics
-from roll.rl.rollout_report import ReportedRollouter, RolloutReport
-from roll.rl.rollouters import RecordedRollouter, RolloutDump
-from roll.rl.scoring import StepSamples, gathered
+from roll.rl.records.token_records import Once
+from roll.rl.rollouters import RecordedRollouter, ReportedRollouter, RolloutDump, RolloutReport
+from roll.rl.scoring import FullKL, StepSamples, StepScores, gathered, teacher_scores, token_scores
 from roll.rl.shaping.chain import Shaping
 from roll.rl.step_credit import StepCredit
-from roll.rl.validation import Validation
-from roll.run.display.display_view import Column, Curve, View
+from roll.run.display.view import Column, Curve, View
 from roll.run.loop import Run
 from roll.run.policy_tokenizer import check_teacher, policy_tokenizer
 from roll.run.saving.checkpoint import HF_MODEL, Checkpoint

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from roll.algorithms.distillation import Distillation, Divergence
 from roll.configs.plan.batch_plan import BatchPlan
-from roll.distributed.executor.rl_clusters import RLClusters
+from roll.configs.sections.algorithm import AlgorithmConfig
+from roll.distributed.executor.clusters import RLClusters
+from roll.distributed.executor.jobs import ScorePiece, ScoreSet
 from roll.distributed.executor.roles import TrainCluster
 from roll.distributed.executor.step_rows import StepRows
 from roll.distributed.scheduler.rollout_core import StepGroups
+from roll.models.loading import shared_vocabulary
 from roll.rl.metrics import kept_share, updates_of
+from roll.rl.parts import StepContext, StepPart
 from roll.types.batch import RowMeta, SampleSet
+from roll.utils.timing import Timer
 
 ChooseRows = Callable[[int, int, np.random.Generator], np.ndarray]
 """Ids of the rows to train on, of so many rows, in so many parts: updates times ranks."""
@@ -73,3 +79,89 @@ def gathered(
     random = np.random.default_rng(seed)
     others = share_rows(sampled, rows, (critic_updates, critic.dp_size), clusters.critic, random)
     return StepSamples(policy, updates, others, critic_updates, share)
+
+
+# The KL over the whole vocabulary (`kl_loss_type: full`): what the reference tells the policy of a step's tokens.
+
+
+class FullKL(StepPart):
+    """The reference is a teacher of KL(policy, reference) at the sampling temperature, whose lesson comes beside the
+    credit."""
+
+    def __init__(self, temperature: float):
+        self._temperature = temperature
+        self._told: Distillation | None = None  # known once the models' sizes are
+        self._knows_head = False
+
+    def prepare(self, config: AlgorithmConfig, plan: BatchPlan) -> None:
+        assert config.reference is not None
+        size = shared_vocabulary(config.actor_train.model_args, config.reference.model_args)
+        self._told = Distillation(Divergence("reverse_kl", self._temperature, self._temperature), size)
+
+    def scores(self, at: StepContext, samples: StepSamples) -> Mapping[str, ScoreSet]:
+        """Hidden states at the response tokens; before the first of them the policy gets the head."""
+        reference, told, head = at.clusters.reference, self._told, None
+        assert reference is not None and told is not None
+        with at.timer("ref_log_probs"), at.clusters.placement.hold(reference.everything):
+            if not self._knows_head:
+                head = reference.teacher_head(told)
+            found = reference.lessons(samples.policy, samples.meta.response_lengths, told)
+        if head is not None:
+            at.clusters.actor_train.learn_from(told, head)
+            self._knows_head = True
+        return {"lesson": found}
+
+
+# What models say of a step's tokens before training.
+
+
+@dataclass(frozen=True)
+class StepScores:
+    """What models say of the rows of a step, by field of TokenScores.
+
+    - per_token: log-probs and values, which credit, the critic and records read as well
+    - policy: what the policy's update alone reads, such as hidden states and experts
+    """
+
+    per_token: Mapping[str, ScoreSet]
+    policy: Mapping[str, ScoreSet]
+
+
+def token_scores(
+    clusters: RLClusters, plan: BatchPlan, samples: StepSamples, temperature: float, timer: Timer, needs_reference: bool
+) -> dict[str, ScoreSet]:
+    """The log-probs and values that this run needs before training, by field of TokenScores, and the experts that it
+    trains with. `needs_reference`: log-probs of the reference, too."""
+    hold = clusters.placement.hold
+    actor, scores = clusters.actor_train, dict[str, ScoreSet]()
+    if plan.old_log_probs.source == "pass":
+        with timer("old_log_probs"), hold(actor.weights):
+            if plan.old_log_probs.tells_routes:
+                scores["old_log_probs"], scores["routes"] = actor.log_probs_and_routes(samples.policy, temperature)
+            else:
+                scores["old_log_probs"] = actor.log_probs(samples.policy, temperature)
+    if needs_reference and clusters.reference is not None:
+        with timer("ref_log_probs"), hold(clusters.reference.everything):
+            scores["ref_log_probs"] = clusters.reference.log_probs(samples.policy, temperature)
+    elif needs_reference and plan.policy_is_reference:
+        with timer("ref_log_probs"), hold(actor.weights):
+            scores["ref_log_probs"] = actor.base_log_probs(samples.policy, temperature)
+    if clusters.critic is not None and samples.critic is not None:
+        with timer("values"), hold(clusters.critic.weights):
+            scores["values"] = clusters.critic.values(samples.critic)
+    return scores
+
+
+def teacher_scores(
+    clusters: RLClusters, teacher_of: Mapping[str, str], samples: StepSamples, temperature: float, timer: Timer
+) -> dict[str, ScoreSet]:
+    """What the teachers say of the tokens, each of the rows of its domains. `teacher_of`: the role of each domain."""
+    roles = list(dict.fromkeys(teacher_of.values()))
+    pieces: list[ScorePiece] = []
+    for role in roles:
+        domains = [domain for domain, teacher in teacher_of.items() if teacher == role]
+        wanted = np.isin(samples.meta.domains, domains) if len(roles) > 1 else None
+        teacher = clusters.scorers[role]
+        with timer("teacher_log_probs"), clusters.placement.hold(teacher.everything):
+            pieces += teacher.log_probs(samples.policy, temperature, wanted).pieces
+    return {"teacher_log_probs": ScoreSet(tuple(pieces))} if roles else {}

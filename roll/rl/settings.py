@@ -8,19 +8,17 @@ from typing import cast
 import numpy as np
 
 from roll.algorithms.advantage import AdvantageSettings
-from roll.algorithms.covariance import ClippedCovariance, CovarianceChoice, PenalizedCovariance
 from roll.algorithms.credit import CreditSettings
-from roll.algorithms.idle_rows import IdleRows
 from roll.algorithms.kl import KLController
-from roll.algorithms.loss import Aggregation, Loss, PolicyLoss, ValueLoss
-from roll.algorithms.mixed_loss import ExpertLoss, MixedLoss
-from roll.algorithms.objectives import Objective
+from roll.algorithms.loss import Aggregation, ExpertLoss, Loss, MixedLoss, PolicyLoss, ValueLoss
+from roll.algorithms.masking import IdleRows
+from roll.algorithms.objectives import ClippedCovariance, CovarianceChoice, Objective, PenalizedCovariance
 from roll.algorithms.off_policy import ImportanceWeight, MismatchFilter, TrainInferCorrection
 from roll.algorithms.user_objective import OwnObjective
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.derive import weighs_importance
 from roll.configs.sections.algorithm import AlgorithmConfig
-from roll.configs.sections.configs_rollout import GeneratingArgs
+from roll.configs.sections.cluster import GeneratingArgs
 from roll.types.rollout import SamplingParams
 from roll.utils.imports import resolve
 

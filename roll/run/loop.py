@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import os
 import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from fractions import Fraction
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from rich.console import Console
 
+from roll.configs.checks.roles import schedule_warnings
+from roll.configs.plan.describe import counted, run_length
+from roll.configs.plan.run_plan import RunPlan
 from roll.configs.sections.run import RunConfig
 from roll.errors import ConfigError, RollError
 from roll.run.accounting import Account
 from roll.run.display.console import Display, make_display, open_terminal, terminal_handler
 from roll.run.display.curves import draw_curves
-from roll.run.display.display_view import View
-from roll.run.display.view import summarise, summary_lines
+from roll.run.display.view import View, summarise, summary_lines
 from roll.run.interrupts import Interrupts, StepGivenUp
 from roll.run.records.run_record import RunRecord
 from roll.run.saving.checkpoint import Checkpoint, CheckpointStore
@@ -367,3 +371,31 @@ def leave(code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+# Converts epochs to steps, once the rows are counted.
+
+C = TypeVar("C", bound=RunConfig)
+P = TypeVar("P", bound=RunPlan)
+
+
+def of_known_length(config: C, plan: P, num_rows: int, rows_per_step: int) -> tuple[C, P]:
+    """The settings and the plan of a run whose training has so many rows: where num_train_epochs says how long it is,
+    its max_steps and all schedules follow from them. The last step is whole, of rows of the next epoch.
+
+    Example: 3 epochs of 10 rows, 4 in a step, are 8 steps.
+    """
+    if config.num_train_epochs is None or not config.counts_epochs:
+        return config, plan
+    steps = math.ceil(Fraction(str(config.num_train_epochs)) * num_rows / rows_per_step)
+    logger.info(
+        "%s of %s, %d in a step, are %s",
+        run_length(config).split(" (")[0],
+        counted(num_rows, "row"),
+        rows_per_step,
+        counted(steps, "step"),
+    )
+    plan = plan.over(steps)
+    for warning in schedule_warnings(plan):
+        logger.warning("%s", warning)
+    return config.model_copy(update={"max_steps": steps}), plan

@@ -4,17 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from roll.configs.load.chosen import Chosen, Machine
-from roll.configs.load.given import Given
-from roll.configs.own_hooks import ask, findings, named
+from roll.configs.load.chosen import Chosen, Given, Machine
 from roll.configs.plan.run_plan import RunPlan
+from roll.configs.problems import ask, findings, named
 from roll.configs.sections.run import RunConfig
 from roll.configs.tables.roles import Role
 from roll.errors import ConfigError
 from roll.utils.imports import resolve
 
 T = TypeVar("T")
-_DEFAULTS = "roll.run.start.device_defaults"
 _DEVICES = (("roll.run.start.device_defaults:strategy_defaults",), ("roll.run.start.device_defaults:device_defaults",))
 
 
@@ -38,7 +36,7 @@ class PipelineSpec:
     run_class: str
     plan: str = "roll.configs.plan.run_plan:build_run_plan"
     batch: str = "roll.configs.plan.describe:train_rows"
-    algorithm: str = "roll.configs.plan.describe_rates:rate_rows"
+    algorithm: str = "roll.configs.plan.describe_learning:rate_rows"
     defaults: tuple[tuple[str, ...], ...] = _DEVICES
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -110,10 +108,9 @@ def _rl_defaults(groups: str) -> tuple[tuple[str, ...], ...]:
     return first, _DEVICES[1], ("roll.run.start.rl_defaults:batch_defaults",)
 
 
-_MIX = "roll.rl.mix_checks"
 _RL: Mapping[str, Any] = {
     "plan": "roll.configs.plan.batch_plan:build_plan",
-    "batch": "roll.configs.plan.describe_batch:batch_rows",
+    "batch": "roll.configs.plan.describe:batch_rows",
     "algorithm": "roll.configs.plan.describe_learning:algorithm_rows",
     "unchecked": "data that are not files of this machine, addresses of judges",
 }
@@ -121,23 +118,20 @@ _RL_PROBLEMS = (
     "roll.configs.checks.rl:config_problems",
     "roll.rl.user_code:own_code_problems",
     "roll.pipeline.rollouts.rollout_loop:loop_problems",
-    "roll.run.start.rehearsal:rehearsal_problems",
+    "roll.run.start.start_checks:rehearsal_problems",
     "roll.rl.bench:bench_problems",
-    "roll.rl.shaping.checks:experience_problems",
+    "roll.rl.shaping.chain:experience_problems",
     "roll.rl.mix_checks:mix_problems",
 )
-_RL_MACHINE = ("roll.configs.checks.mode_checks:mode_machine_problems", "roll.rl.mix_checks:missing_mix_files")
+_RL_MACHINE = ("roll.configs.checks.rollout:mode_machine_problems", "roll.rl.mix_checks:missing_mix_files")
 _RL_WARNINGS = (
     "roll.configs.checks.rl:config_warnings",
-    "roll.run.start.rate_warnings:rate_warnings",
+    "roll.run.start.rl_defaults:rate_warnings",
     "roll.rl.mix_checks:mix_warnings",
 )
 _RL_CODE = ("roll.rl.mix_checks:mix_operator_problems",)
 _RL_ROWS = ("roll.rl.mix_checks:local_mix_rows",)
 _RL_DATA = ("roll.rl.mix_checks:mix_row_problems",)
-_RLVR, _AGENTIC, _SFT = "roll.pipeline.rlvr", "roll.pipeline.agentic", "roll.pipeline.sft"
-_DPO, _RM = "roll.pipeline.dpo", "roll.pipeline.rm"
-_ROWS, _PAIRS = "roll.pipeline.rows", "roll.pipeline.rows.pair_checks"
 
 PIPELINES: Mapping[str, PipelineSpec] = {
     spec.name: spec
@@ -175,7 +169,7 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             run_class="roll.pipeline.sft.sft_pipeline:SFTPipeline",
             plan="roll.pipeline.rows.row_config:row_plan",
             problems=("roll.pipeline.rows.row_checks:file_problems",),
-            warnings=("roll.pipeline.sft.sft_checks:sft_warnings",),
+            warnings=("roll.pipeline.sft.sft_config:sft_warnings",),
             machine_problems=("roll.pipeline.rows.row_checks:missing_files",),
             code_problems=("roll.pipeline.rows.row_checks:operator_code_problems",),
             local_rows=("roll.pipeline.rows.row_checks:local_rows",),
@@ -190,9 +184,9 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             batch="roll.pipeline.distill.distill_config:distill_rows",
             problems=(
                 "roll.pipeline.rows.row_checks:file_problems",
-                "roll.pipeline.distill.distill_checks:distill_problems",
+                "roll.pipeline.distill.distill_config:distill_problems",
             ),
-            warnings=("roll.pipeline.distill.distill_checks:distill_warnings",),
+            warnings=("roll.pipeline.distill.distill_config:distill_warnings",),
             machine_problems=("roll.pipeline.rows.row_checks:missing_files",),
             code_problems=("roll.pipeline.rows.row_checks:operator_code_problems",),
             local_rows=("roll.pipeline.rows.row_checks:local_rows",),
@@ -205,8 +199,8 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             run_class="roll.pipeline.dpo.dpo_pipeline:DPOPipeline",
             plan="roll.pipeline.dpo.dpo_config:dpo_plan",
             batch="roll.pipeline.dpo.dpo_config:dpo_rows",
-            problems=("roll.pipeline.rows.row_checks:file_problems", "roll.pipeline.dpo.dpo_checks:dpo_problems"),
-            warnings=("roll.pipeline.rows.pair_checks:pair_warnings", "roll.pipeline.dpo.dpo_checks:dpo_warnings"),
+            problems=("roll.pipeline.rows.row_checks:file_problems", "roll.pipeline.dpo.dpo_config:dpo_problems"),
+            warnings=("roll.pipeline.rows.row_checks:pair_warnings", "roll.pipeline.dpo.dpo_config:dpo_warnings"),
             machine_problems=("roll.pipeline.rows.row_checks:missing_files",),
             code_problems=("roll.pipeline.rows.row_checks:operator_code_problems",),
             local_rows=("roll.pipeline.rows.row_checks:local_rows",),
@@ -219,7 +213,7 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             run_class="roll.pipeline.rm.rm_pipeline:RMPipeline",
             plan="roll.pipeline.rows.row_config:row_plan",
             problems=("roll.pipeline.rows.row_checks:file_problems",),
-            warnings=("roll.pipeline.rows.pair_checks:pair_warnings",),
+            warnings=("roll.pipeline.rows.row_checks:pair_warnings",),
             machine_problems=("roll.pipeline.rows.row_checks:missing_files",),
             code_problems=("roll.pipeline.rows.row_checks:operator_code_problems",),
             local_rows=("roll.pipeline.rows.row_checks:local_rows",),

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import IO
 
 from roll.configs.sections.run import RunConfig
-from roll.run.records.restarts import RESTARTS_FILE, Restart
+from roll.run.records.run_record import RESTARTS_FILE, Restart
 from roll.run.saving.checkpoint import CheckpointStore
 from roll.run.saving.manifest import read_manifest
 from roll.utils.logging import configure_logging

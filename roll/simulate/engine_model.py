@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
-from roll.simulate.costs import Costs
+from roll.simulate.setup import Costs
 from roll.utils.spans import Interval, Spans
 
 _NOISE = 1e-6  # of a token: what rounding makes of a whole one

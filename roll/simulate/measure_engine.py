@@ -12,7 +12,7 @@ import torch
 
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.sections.algorithm import AlgorithmConfig
-from roll.configs.sections.strategy import answers_at_once
+from roll.configs.sections.cluster import answers_at_once
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.rollout.generate_worker import GenerateWorker
 from roll.distributed.strategy.table import strategy_class_path

@@ -2,13 +2,134 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import json
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
 
-from roll.configs.plan.rollout_bounds import RolloutBounds
+from roll.configs.plan.batch_plan import RolloutBounds
 from roll.distributed.scheduler.rollout_core import Keep
-from roll.simulate.costs import Costs
+from roll.errors import ConfigError
 from roll.simulate.workload import Workload
+from roll.utils.files import look_at
+
+# What things cost: the constants of a simulation, and the file that they are kept in.
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds and rates. The defaults are those of an imagined accelerator that serves a model of a few billion
+    parameters: good for comparing schedules, not for telling the seconds of yours."""
+
+    decode_s: tuple[tuple[float, float], ...] = ((1, 0.01008), (128, 0.02024))
+    """(running answers, seconds of a decode step): straight between the points, and on beyond the last two."""
+    decode_context_s: float = 0.0
+    """Further seconds of a decode step per token in the KV cache."""
+    prefill_tokens_per_s: float = 25_000.0
+    kv_tokens: int | None = None
+    """Tokens that the KV cache of an engine holds; None: as many as come."""
+    train_tokens_per_s: float = 9_000.0
+    """Of one device, prompts included, with whatever scoring is done in the same phase."""
+    train_overhead_s: float = 0.0
+    score_tokens_per_s: float = 30_000.0
+    """Of one device, in a pass for old log-probs, a reference or a critic's values."""
+    publish_s: float = 2.0
+    """From the trainer to all engines; each stands still so long."""
+    turn_s: float = 5.0
+    """Where devices are shared: for the one to leave and the other to come."""
+    driver_s: float = 0.0
+    """Of each step, on the driver: making rows, metrics, files."""
+    answer_s: float = 0.0
+    """Of each request on its way to the engine and back."""
+    beside: float = 1.0
+    """So many times as long takes a decode step while the trainer or the driver works, and their work while the engines
+    sample: above 1 where they share the cores and the memory of a host."""
+    restart_s: float = 60.0
+    """Until an engine that died serves again."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "decode_s", tuple((float(n), float(s)) for n, s in self.decode_s))
+        if wrong := next(_problems(self), None):
+            raise ValueError(wrong)
+
+    def decode_step_s(self, running: int) -> float:
+        """Seconds of an engine step in which this many responses advance by a token.
+
+        Example: with points (1, .01) and (3, .02), two take .015 s and five .03 s.
+        """
+        points = self.decode_s
+        if len(points) == 1 or running <= points[0][0]:
+            return points[0][1]
+        upper = min(bisect_left(points, (running, 0.0)), len(points) - 1)
+        (n0, s0), (n1, s1) = points[upper - 1], points[upper]
+        return s0 + (s1 - s0) * (running - n0) / (n1 - n0)
+
+
+def _problems(costs: Costs) -> Iterator[str]:
+    for cost in fields(costs):
+        value = getattr(costs, cost.name)
+        if cost.name == "decode_s":
+            yield from _curve_problems(value)
+        elif cost.name == "kv_tokens":
+            if value is not None and value < 1:
+                yield f"kv_tokens: {value} is not above 0"
+        elif cost.name == "beside":
+            if not 1 <= value < math.inf:
+                yield f"beside: {value} is not at least 1"
+        elif not math.isfinite(value) or value < 0 or (value == 0 and cost.name.endswith("_per_s")):
+            yield f"{cost.name}: {value} is not {'above' if cost.name.endswith('_per_s') else 'at least'} 0"
+
+
+def _curve_problems(points: tuple[tuple[float, float], ...]) -> Iterator[str]:
+    counts, seconds = [n for n, _ in points], [s for _, s in points]
+    if not points or counts != sorted(set(counts)) or counts[0] < 1:
+        yield f"decode_s: {counts} are not increasing numbers of running responses from 1 on"
+    elif not all(0 < s < math.inf for s in seconds) or seconds != sorted(seconds):
+        yield f"decode_s: {seconds} are not increasing seconds above 0"
+
+
+def read_costs(path: Path | str) -> Costs:
+    """Reads a calibration file. Raises ConfigError that names the file and the key if it is not one."""
+    look = look_at(path)
+    if not look.is_file:
+        raise ConfigError(f"--calibration {path}: there is no such file. `calibrate --out {path}` writes one.")
+    try:
+        given = json.loads(look.path.read_text("utf-8"))
+        return _from_json(given)
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"--calibration {path}: {error}.") from error
+
+
+def _from_json(given: Any) -> Costs:
+    if not isinstance(given, dict) or not isinstance(given.get("costs"), dict):
+        raise ValueError("it has no object under `costs`")
+    costs, known = given["costs"], [cost.name for cost in fields(Costs)]
+    for name, value in costs.items():
+        if name not in known:
+            raise ValueError(f"costs.{name} is none of {', '.join(known)}")
+        if name == "decode_s":
+            if not isinstance(value, list) or not all(_is_point(point) for point in value):
+                raise ValueError("costs.decode_s is no list of [running answers, seconds]")
+        elif not _is_number(value) and not (name == "kv_tokens" and value is None):
+            raise ValueError(f"costs.{name}: {value!r} is not a number")
+    return Costs(**costs)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_point(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value))
+
+
+def write_costs(path: Path, costs: Costs, source: Mapping[str, Any]) -> None:
+    """`source`: where they come from, for a reader."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"costs": asdict(costs), "source": dict(source)}, indent=1) + "\n", "utf-8")
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,17 @@ import statistics
 from collections import Counter
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from roll.distributed.scheduler.length_bias import length_bias
+from roll.configs.plan.batch_plan import RolloutBounds, ahead_by, least_staleness
+from roll.distributed.scheduler.event_loop import run_virtually
+from roll.distributed.scheduler.filters import length_bias
 from roll.distributed.scheduler.rollout_core import GroupsLeft, RolloutCore, StepGroups
-from roll.distributed.scheduler.virtual_time import run_virtually
 from roll.simulate.engine_model import EngineSeconds
 from roll.simulate.fleet import Fleet
 from roll.simulate.rollouts import LengthSum, SimulatedRollouter
-from roll.simulate.setup import Setup
+from roll.simulate.setup import Devices, Setup
 from roll.simulate.step_model import StepModel
 from roll.types.rollout import TrajectoryGroup
 from roll.utils.background import start
@@ -255,3 +256,52 @@ class _Counts:
             started=self.started.less(before.started),
             events=tuple(tally.spans.events()),
         )
+
+
+# Which split of the devices, which ratio and which staleness: all of them, and those that nothing beats.
+
+
+@dataclass(frozen=True)
+class Found:
+    setup: Setup
+    ratio: float
+    report: Report
+
+
+def candidates(base: Setup, ratios: Sequence[float], train_shares: Sequence[float]) -> Iterator[tuple[float, Setup]]:
+    """The ratios with the least staleness that each allows and with one step more; the devices of `base` shared, split
+    by these shares, and all sampling while these shares of them train."""
+    for devices in _splits(base.devices, train_shares):
+        for ratio in sorted(set(ratios)):
+            least = least_staleness(ratio, base.bounds.sync_interval)
+            for staleness in (least, least + 1) if ratio else (least,):
+                ahead = ahead_by(ratio, base.bounds.num_groups)
+                bounds = RolloutBounds(base.bounds.num_groups, ahead, base.bounds.sync_interval, staleness)
+                passes = {name: min(count, devices.train) for name, count in base.passes.items()}
+                yield ratio, replace(base, bounds=bounds, devices=devices, passes=passes)
+
+
+def _splits(devices: Devices, train_shares: Sequence[float]) -> Iterator[Devices]:
+    total, per_engine = devices.total, devices.per_engine
+    if total % per_engine == 0:
+        yield Devices.shared(total, per_engine)
+    counts = {round(share * total / per_engine) * per_engine or per_engine for share in train_shares}
+    for train in sorted(count + total % per_engine for count in counts):
+        if 0 < train <= total - per_engine:
+            yield Devices(train, total - train, per_engine)
+            if total % per_engine == 0:
+                yield Devices.shared(total, per_engine, train)
+
+
+def search(base: Setup, ratios: Sequence[float], train_shares: Sequence[float], num_steps: int) -> Iterator[Found]:
+    for ratio, setup in candidates(base, ratios, train_shares):
+        yield Found(setup, ratio, simulate(setup, num_steps))
+
+
+def frontier(found: Sequence[Found]) -> list[Found]:
+    """Those that no other beats in throughput at the same or less mean staleness, freshest first."""
+    best: list[Found] = []
+    for one in sorted(found, key=lambda f: (f.report.staleness_mean, f.report.step_s)):
+        if not best or one.report.step_s < best[-1].report.step_s:
+            best.append(one)
+    return best

@@ -7,14 +7,13 @@ import os
 import secrets
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import quote
 
 from roll.errors import ConfigError
-from roll.utils.output import say
-from roll.utils.regular_files import open_regular
+from roll.studio.launch import Place
+from roll.utils.files import open_regular
+from roll.utils.logging import say
 
 USAGE = """roll studio [FOLDER ...] [--host 127.0.0.1] [--port 8570] [--token-file FILE]
 
@@ -26,18 +25,6 @@ TOKEN_VARIABLE = "ROLL_STUDIO_TOKEN"
 LEAST_TOKEN_CHARACTERS = 16
 _MOST_TOKEN_BYTES = 4096
 _MAKE_ONE = "python -c 'import secrets; print(secrets.token_urlsafe(24))'"
-
-
-@dataclass(frozen=True)
-class Place:
-    """Address on which the studio listens, and the token that a browser must show once."""
-
-    host: str
-    token: str
-
-    def url(self, port: int) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{port}/?token={quote(self.token, safe='')}"
 
 
 def run(argv: Sequence[str]) -> int:

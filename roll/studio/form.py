@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from roll.configs.schema import schema_of
+from roll.configs.reference import schema_of
 from roll.run.spec import PIPELINES
 
 Path = tuple[str, ...]

@@ -2,15 +2,69 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
+from typing import BinaryIO, Literal
 
-from roll.report.log_lines import LogLine, WarningLines
-from roll.report.run_files import MOST_LOG_BYTES, RunFiles, StepSpread, earlier_starts, find_run, finite, read_spread
-from roll.run.records.run_record import RUN_FILE
+import psutil
+
+from roll.report.run_files import (
+    MOST_LOG_BYTES,
+    LogLine,
+    RunFiles,
+    StepSpread,
+    WarningLines,
+    earlier_starts,
+    find_run,
+    finite,
+    read_spread,
+)
+from roll.run.records.run_record import RUN_FILE, RunStart
 from roll.run.tracking.local import NO_METRICS, read_line
-from roll.studio.appended import AppendedLines
+from roll.utils.files import open_regular
+
+# Files that a running program writes at their end, read as they grow.
+
+
+class AppendedLines:
+    """Whole lines of a file, each once. A file that was replaced or cut, as a resumed run does, is read anew."""
+
+    def __init__(self, path: Path, most_bytes: int | None = None):
+        """`most_bytes`: of the end of what is there at first; None: all of it."""
+        self.path = path
+        self._most_bytes = most_bytes
+        self._file: tuple[int, int] | None = None
+        self._offset = 0
+        self._rest = b""
+
+    def read(self) -> tuple[bool, list[bytes]]:
+        """Whether the lines of before no longer count, and the new ones."""
+        try:
+            with open_regular(self.path) as file:
+                return self._new_lines(file)
+        except OSError:  # not there yet, or no more, or no file of lines
+            is_anew = self._file is not None
+            self._file = None
+            return is_anew, []
+
+    def _new_lines(self, file: BinaryIO) -> tuple[bool, list[bytes]]:
+        status = os.fstat(file.fileno())
+        is_anew = self._file != (status.st_dev, status.st_ino) or status.st_size < self._offset
+        if is_anew:
+            start = 0 if self._most_bytes is None else max(0, status.st_size - self._most_bytes)
+            self._file, self._offset, self._rest = (status.st_dev, status.st_ino), start, b""
+            if start:
+                file.seek(start - 1)
+                self._offset = start - 1 + len(file.readline())  # the line that is cut
+        file.seek(self._offset)
+        data = file.read()
+        self._offset += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return is_anew, lines
+
 
 Mark = tuple[int, ...]
 """Which file it is, its size, when it was written and changed; another mark is another text."""
@@ -112,3 +166,36 @@ def _written(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
+
+
+# Whether a run goes on, and how it ended.
+
+State = Literal["running", "finished", "stopped", "failed", "killed", "unknown", "broken"]
+SILENT_S = 300.0
+"""A run of another machine that has written nothing for so long counts as killed."""
+_STOPPED = frozenset({129, 130, 143})
+_CLOCK_S = 2.0  # between the second that a start is written with and the process's own
+
+
+def state_of(starts: Sequence[RunStart], silent_s: float) -> State:
+    """`silent_s`: since the run last wrote. A process of this machine that is there says more than that."""
+    if not starts:
+        return "unknown"
+    last = starts[-1]
+    if last.exit_code is None:
+        return "running" if process_of(last) is not None or silent_s < SILENT_S else "killed"
+    return "finished" if last.exit_code == 0 else "stopped" if last.exit_code in _STOPPED else "failed"
+
+
+def process_of(start: RunStart) -> psutil.Process | None:
+    """The process of a start that goes on, if it is of this machine: one with its number that is not younger than it
+    says."""
+    if start.exit_code is not None:
+        return None
+    try:
+        process = psutil.Process(start.pid)
+        began = datetime.fromisoformat(start.started).timestamp()
+        is_it = process.create_time() <= began + _CLOCK_S and process.status() != psutil.STATUS_ZOMBIE
+        return process if is_it and process.username() == psutil.Process().username() else None
+    except (psutil.Error, ValueError):
+        return None

@@ -13,8 +13,7 @@ from pathlib import Path
 from roll.errors import ConfigError
 from roll.report.run_files import RunFiles, is_logs
 from roll.run.display.view import series
-from roll.studio.live_run import LiveRun, newest
-from roll.studio.states import State, state_of
+from roll.studio.live_run import LiveRun, State, newest, state_of
 from roll.studio.waits import Unanswered, Waits
 
 _DEPTH = 8

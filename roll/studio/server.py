@@ -17,10 +17,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from roll.studio.command import Place
-from roll.studio.indexes import RolloutIndexes
-from roll.studio.launch import Launched
+from roll.studio.launch import Launched, Place
 from roll.studio.pages import builder, report, rollout_data, rollouts, run, runs
+from roll.studio.rollout_index import RolloutIndexes
 from roll.studio.run_list import RunList
 
 _HEADERS: Mapping[str, str] = {

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
 from yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode
 
+import roll
 from roll.errors import ConfigError
+from roll.importers.command import imported_from, report, yaml_text
+from roll.importers.convert import YAML_ENDINGS, read
+from roll.run.kind import kind_of
+from roll.run.spec import PIPELINES
 from roll.utils.text import show
 
-Path = tuple[str, ...]
+KeyPath = tuple[str, ...]
 
 
 def tree_of(text: str) -> dict[str, Any]:
@@ -40,7 +48,7 @@ def written(value: Any) -> str:
     return text.removesuffix("\n").removesuffix("\n...")
 
 
-def get(tree: Any, path: Path) -> Any:
+def get(tree: Any, path: KeyPath) -> Any:
     """The value at a path; None where nothing is."""
     for name in path:
         if not isinstance(tree, dict) or name not in tree:
@@ -49,7 +57,7 @@ def get(tree: Any, path: Path) -> Any:
     return tree
 
 
-def set_key(text: str, path: Path, value: Any) -> str:
+def set_key(text: str, path: KeyPath, value: Any) -> str:
     """The text with another value at a path, and with its sections where they are missing; `value` None takes the key
     away. Raises ConfigError where that cannot be done, as in a section that is no mapping."""
     tree_of(text)
@@ -61,7 +69,7 @@ def set_key(text: str, path: Path, value: Any) -> str:
     return changed
 
 
-def _changed(text: str, root: Node | None, path: Path, value: Any) -> str:
+def _changed(text: str, root: Node | None, path: KeyPath, value: Any) -> str:
     node, indent = root, 0
     for depth, name in enumerate(path):
         if node is None:
@@ -98,7 +106,7 @@ def _replaced(text: str, key: Node, inner: Node, value: Any) -> str:
     return f"{text[:start]}{space}{written(value)}{text[end:]}"
 
 
-def _inserted(text: str, node: MappingNode, indent: int, rest: Path, value: Any) -> str:
+def _inserted(text: str, node: MappingNode, indent: int, rest: KeyPath, value: Any) -> str:
     """The text with a new value behind the last key of a section."""
     if node.flow_style:
         comma = ", " if node.value else ""
@@ -109,17 +117,17 @@ def _inserted(text: str, node: MappingNode, indent: int, rest: Path, value: Any)
     return f"{text[:end]}\n{_lines(rest, value, indent).removesuffix(chr(10))}{text[end:]}"
 
 
-def _appended(text: str, path: Path, value: Any) -> str:
+def _appended(text: str, path: KeyPath, value: Any) -> str:
     return text + ("" if not text or text.endswith("\n") else "\n") + _lines(path, value, 0)
 
 
-def _nested(path: Path, value: Any) -> Any:
+def _nested(path: KeyPath, value: Any) -> Any:
     for name in reversed(path):
         value = {name: value}
     return value
 
 
-def _lines(path: Path, value: Any, indent: int) -> str:
+def _lines(path: KeyPath, value: Any, indent: int) -> str:
     """Sections of which each stands below the other, and the key."""
     heads = [f"{' ' * (indent + 2 * depth)}{written(name)}:" for depth, name in enumerate(path)]
     return "\n".join(heads) + f" {written(value)}\n"
@@ -146,3 +154,47 @@ def _end(text: str, node: Node) -> int:
 def _line_end(text: str, index: int) -> int:
     end = text.find("\n", index)
     return len(text) if end < 0 else end
+
+
+# What a new configuration begins from: the examples, and configurations of other systems.
+
+_EXAMPLES = Path(roll.__path__[0]).parent / "examples"
+
+
+@dataclass(frozen=True)
+class Draft:
+    name: str
+    kind: str
+    text: str
+
+
+def examples() -> list[Draft]:
+    """Drafts from the examples, by kind and name; none if the package is installed without its checkout."""
+    found = []
+    for path in sorted(_EXAMPLES.glob("*/*.yaml")):
+        text = path.read_text(encoding="utf-8")
+        if path.parent.name != "config":
+            found.append(Draft(f"{path.parent.name}/{path.stem}", kind_of_text(text) or "stages", text))
+    order = [*PIPELINES, "stages"]
+    return sorted(found, key=lambda draft: (order.index(draft.kind), "tiny" not in draft.name, draft.name))
+
+
+def kind_of_text(text: str) -> str | None:
+    """None where nothing tells, as of stages, and of a text that is no YAML."""
+    try:
+        tree = tree_of(text)
+        return None if "stages" in tree else kind_of(tree).name
+    except ConfigError:
+        return None
+
+
+def imported(name: str, content: bytes) -> tuple[str, str]:
+    """The YAML and the report of an import of a YAML or a script of another system. Raises ConfigError for what cannot
+    be imported."""
+    with tempfile.TemporaryDirectory(prefix="roll-studio-") as folder:
+        ending = Path(name).suffix
+        file = Path(folder) / f"given{ending if ending in YAML_ENDINGS else '.sh'}"
+        file.write_bytes(content)
+        found = imported_from(read(file), source=file)
+    shown = Path(name).name
+    return yaml_text(found, shown), report(found, shown, "imported.yaml")

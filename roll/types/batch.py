@@ -15,9 +15,7 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy as np
 import torch
 
-from roll.types.columns import check_columns, columns, per_row, per_token, per_turn
-from roll.types.media import Media
-from roll.types.ragged import sum_rows, token_indices
+from roll.types.columns import Media, check_columns, columns, per_row, per_token, per_turn, sum_rows, token_indices
 
 FINISH_REASONS = ("stop", "length", "abort", "failed", "moved")
 
@@ -251,7 +249,7 @@ class TokenOutputs:
 
     Log-probs and entropy are of the full distribution at the sampling temperature. values[t] is the critic's estimate
     of the return from the state before token t is sampled. `divergence` is that from a teacher, at the temperatures of
-    roll/algorithms/divergence.py. `balance`, one number for each layer with experts, is that of
+    roll/algorithms/distillation.py. `balance`, one number for each layer with experts, is that of
     roll/algorithms/moe_aux_loss.py. `routes` int16 [B, T, layers, k] are the experts that its routers chose, on the
     CPU, -1 for tokens that were not computed.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from roll.types.rollout import Trajectory, Turn
+from roll.types.rollout import RowTexts, Trajectory, Turn
 from roll.utils.plain import plain_fields
 
 FINISHED, BEGUN = "finished", "begun"
@@ -206,3 +207,67 @@ def _parts(values: np.ndarray, counts: Sequence[int | None]) -> list[np.ndarray 
     """The next `count` values for each; None where the count is."""
     split = iter(np.split(values, np.cumsum([count for count in counts if count is not None])[:-1]))
     return [None if count is None else next(split) for count in counts]
+
+
+# Groups of a step in one file, whole. Numpy's archive without pickles.
+
+_HEADERS, _GROUPS = "headers", "groups"
+
+
+def write_groups(path: Path, groups: Sequence[RecordedGroup]) -> None:
+    """Writes groups to a file, under another name until it is complete."""
+    if any(row.media for group in groups for row in group.trajectories):
+        raise ValueError("pictures of rollouts are not recorded")
+    pieces, headers = encode(groups)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    told = np.frombuffer(json.dumps(headers).encode("ascii"), np.uint8)
+    numbers = np.array([group.group_id for group in groups], np.int64)
+    with unfinished.open("wb") as stream:
+        np.savez(stream, **joined(pieces), **{_GROUPS: numbers, _HEADERS: told})
+    os.replace(unfinished, path)
+
+
+def group_ids(path: Path) -> list[int]:
+    """The numbers of the groups in a file, read without the rest."""
+    with np.load(path, allow_pickle=False) as archive:
+        return archive[_GROUPS].tolist()
+
+
+def read_groups(path: Path) -> list[RecordedGroup]:
+    with np.load(path, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    return decode(arrays, json.loads(arrays[_HEADERS].tobytes()))
+
+
+# What is to be read of many rows, stored so that a reader of one row touches no other.
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """The texts of rows, one after the other as UTF-8: of row i the parts 2 i (`response_text`) and 2 i + 1
+    (`raw_text`)."""
+
+    data: np.ndarray  # uint8
+    ends: np.ndarray  # int64, of the parts
+    turns: tuple[tuple[Turn, ...], ...] | None = None  # of each row
+
+    @staticmethod
+    def of(rows: Sequence[RowTexts]) -> TextTable:
+        parts = [_encoded(text) for row in rows for text in (row.response_text, row.raw_text)]
+        turns = tuple(row.turns for row in rows) if any(row.turns for row in rows) else None
+        return TextTable(np.frombuffer(b"".join(parts), np.uint8), np.cumsum([len(part) for part in parts]), turns)
+
+    def __len__(self) -> int:
+        return len(self.ends) // 2
+
+    def __getitem__(self, row: int) -> RowTexts:
+        return RowTexts(self._part(2 * row), self._part(2 * row + 1), () if self.turns is None else self.turns[row])
+
+    def _part(self, number: int) -> str:
+        start = int(self.ends[number - 1]) if number else 0
+        return self.data[start : int(self.ends[number])].tobytes().decode("utf-8", "surrogatepass")
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

@@ -17,8 +17,7 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar
 import numpy as np
 
 from roll.errors import TokensElsewhere
-from roll.types.columns import check_columns, per_token
-from roll.types.media import Media
+from roll.types.columns import Media, check_columns, per_token
 
 FinishReason = Literal["stop", "length", "abort", "failed", "moved"]
 FIRST_IN_LINE = -1  # the order of requests that wait for no group of the training
@@ -182,7 +181,7 @@ class Generation:
 
     - `token_ids` int32 [n], the end-of-sequence token included
     - `log_probs` float32 [n], of the full distribution at the sampling temperature (at temperature 1 when greedy), but
-      for what `roll.configs.sections.strategy.narrowing_settings` names
+      for what `roll.configs.sections.cluster.narrowing_settings` names
     - `policy_versions` int32 [n], the version of the weights that sampled each token: constant unless weights changed
       on the way
     - `routes` int16 [m, layers, k], the experts of the first m tokens of prompt and answer, or None

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import select
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -62,3 +65,24 @@ def lost_failure(context: dict[str, Any]) -> BaseException | None:
     """What failed with nobody to tell, from what a loop tells its exception handler: a task of BackgroundTasks, or a
     callback. None for what is no such failure, as a result that came when its caller had gone."""
     return None if "future" in context else context.get("exception")
+
+
+# The end of a process, noticed by one that is not its parent.
+
+
+def when_gone(pid: int, then: Callable[[], None]) -> None:
+    """Calls `then` as soon as that process has ended, however it died: from a thread, or at once if it is gone."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        then()
+        return
+
+    def watch() -> None:
+        ended = select.poll()  # select would take no descriptor above 1024
+        ended.register(descriptor, select.POLLIN)
+        ended.poll()
+        os.close(descriptor)
+        then()
+
+    threading.Thread(target=watch, name="roll_owner_watch", daemon=True).start()

@@ -1,10 +1,20 @@
 """Looking at a path that a person wrote: it may lead nowhere, be no path at all, or lie where nobody may look."""
 
+from __future__ import annotations
+
+import errno
+import json
 import os
+import re
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
+from typing import Any, BinaryIO, Literal
+
+from roll.errors import StorageError
 
 Kind = Literal["file", "directory", "device", "absent", "hidden", "impossible"]
 
@@ -60,3 +70,104 @@ def look_at(path: Path | str) -> Look:
 def _short(path: Path) -> str:
     text = ascii(str(path))[1:-1]
     return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+# Writing to a disk that may be full.
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_TEXTS = tuple(os.strerror(number).lower() for number in _FULL)
+_FREE_BYTES = 1 << 20  # with less, whatever else a writer says is a consequence
+
+
+@contextmanager
+def naming_full_disk(directory: Path) -> Iterator[None]:
+    """What fails below this directory for want of space raises StorageError that says so: a library may hide it
+    (torch.save: "unexpected pos 138944 vs 138832")."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, StorageError) or not (_says_full(error) or _is_full(directory)):
+            raise
+        raise StorageError(
+            f"no space left in {directory} ({_free(directory)}). Free some, or set another output_dir; "
+            f"max_ckpt_to_keep limits how many checkpoints stay. It failed with {type(error).__name__}: {error}"
+        ) from error
+
+
+def _says_full(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            return True
+        if any(text in str(error).lower() for text in _TEXTS):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _is_full(directory: Path) -> bool:
+    found = os.statvfs(_existing(directory))
+    return found.f_bavail * found.f_frsize < _FREE_BYTES or (found.f_files > 0 and found.f_favail == 0)
+
+
+def _free(directory: Path) -> str:
+    found = os.statvfs(_existing(directory))
+    inodes = ", no inodes" if found.f_files > 0 and found.f_favail == 0 else ""
+    return f"{found.f_bavail * found.f_frsize / 1e6:.1f} MB of {found.f_blocks * found.f_frsize / 1e6:.0f} MB{inodes}"
+
+
+def _existing(directory: Path) -> Path:
+    return next(path for path in (directory, *directory.parents) if path.exists())
+
+
+# Names of the Hugging Face hub.
+
+_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+
+
+def folder_hint(name: str) -> str:
+    """A sentence with the folders here whose names are near, or nothing."""
+    try:
+        folders = [entry.name for entry in os.scandir() if entry.is_dir()]
+    except OSError:
+        return ""
+    near = get_close_matches(name, folders, n=3, cutoff=0.6)
+    return f" Did you mean the folder {' or '.join(f'./{each}' for each in near)}?" if near else ""
+
+
+def is_hub_id(name: str) -> bool:
+    """True for `name` or `owner/name` that is no path of this machine.
+
+    Example: Qwen/Qwen2.5-7B is an id; ./model, /models/x and output/model (when output/ exists) are paths.
+    """
+    return _ID.fullmatch(name) is not None and not look_at(name.partition("/")[0]).exists
+
+
+# Reading files in folders that others write to.
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """A regular file, open for reading. OSError for anything else, at once: opening a pipe would wait for whoever
+    writes into it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+# Reading JSON files that something may have happened to.
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a regular file. OSError when there is none that can be read, ValueError when it holds anything
+    else, whatever that is."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise ValueError("it is no regular file")
+    try:
+        with open_regular(path) as file:
+            value = json.loads(file.read())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"it holds {type(value).__name__}, not an object")
+    return value

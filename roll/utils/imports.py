@@ -6,10 +6,12 @@ import site
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from roll.errors import describe
 from roll.utils.text import show
@@ -110,3 +112,24 @@ def code_folder() -> str | None:
     """The folder that `roll` itself is imported from; None if it is installed, so that every process finds it."""
     home = str(Path(__file__).parents[2])
     return home if home in own_folders([home]) else None
+
+
+# An attribute of what is not ours, replaced for a while.
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: object) -> Iterator[None]:
+    """Inside, `owner.name` is `value`. Afterwards it is as before, also where `owner` had only inherited it."""
+    before = vars(owner).get(name, _INHERITED)
+    getattr(owner, name)  # a name that is not there is a mistake
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if before is _INHERITED:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+
+
+_INHERITED = object()

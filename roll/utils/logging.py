@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from roll.errors import StorageError
 from roll.utils.secrets import mask
 from roll.utils.text import visible
 
@@ -92,3 +93,19 @@ def configure_logging(
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.WARNING)
     return path
+
+
+# What a command says at the terminal.
+
+
+def say(text: str) -> None:
+    """A line to standard output. Raises BrokenPipeError where who read has gone, StorageError where it cannot be
+    written; whatever follows is lost then, so that Python does not complain once more at its end."""
+    try:
+        sys.stdout.writelines((visible(text), "\n"))  # two writes: the second fails where the first fell short
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise StorageError(f"standard output cannot be written: {error.strerror}") from None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import socket
 from ipaddress import ip_address
+from pathlib import Path
 
 import psutil
 
@@ -53,3 +56,52 @@ def _addresses() -> dict[str, list[str]]:
 
 def _text(found: dict[str, list[str]]) -> str:
     return ", ".join(f"{interface} ({addresses[0]})" for interface, addresses in found.items() if addresses)
+
+
+# Ports for those who listen only later.
+
+_LAST_PORT_OF_RAY = 19999  # its default max_worker_port
+_TRIES = 100
+
+
+def free_port(host: str = "") -> int:
+    """A port of this machine for something that will listen on `host` (default: everywhere), on a busy machine only
+    minutes later. So it is none that the system may give to a connection meanwhile, and none of those that Ray gives
+    to its workers. ResourceError if none is found."""
+    for port in random.SystemRandom().sample(_ports_nobody_gives_away(), _TRIES):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((host, port))
+            return port
+    raise ResourceError(f"no free port: {_TRIES} were tried")
+
+
+def _ports_nobody_gives_away() -> range:
+    """Ports above Ray's, and below the first that Linux gives to outgoing connections."""
+    try:
+        first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        first_given = 32768
+    return range(_LAST_PORT_OF_RAY + 1, max(first_given, _LAST_PORT_OF_RAY + 1000))
+
+
+# RAY_ADDRESS: whether anybody answers there.
+
+
+def check_reachable(address: str, timeout_s: float = 10) -> None:
+    """Ray itself waits for minutes. Raises ResourceError if nobody listens at a host:port."""
+    if address == "auto":
+        return
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or "/" in host:
+        raise unreachable(address, "it is not of the form host:port")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s).close()
+    except (OSError, OverflowError) as error:
+        raise unreachable(address, str(error)) from error
+
+
+def unreachable(address: str, reason: str) -> ResourceError:
+    return ResourceError(
+        f"RAY_ADDRESS={address}: no Ray cluster answers there ({reason}). Give the host:port that `ray start --head` "
+        "prints, or unset RAY_ADDRESS to run on this machine alone."
+    )

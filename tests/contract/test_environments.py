@@ -13,7 +13,7 @@ import pytest
 from roll.envs.base import Env, EnvStep
 from roll.envs.build import build_env, keeps_conversation
 from roll.envs.config import EnvConfig
-from roll.pipeline.agentic.env_manager_env_calls import Seen, checked_step, read_conversation, step_env
+from roll.pipeline.agentic.env_calls import Seen, checked_step, read_conversation, step_env
 
 DATA = Path(__file__).parents[2] / "examples" / "questions"
 CASES: dict[str, EnvConfig] = {

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from roll.configs.sections.strategy import narrowing_settings
+from roll.configs.sections.cluster import narrowing_settings
 from roll.datasets.encoding import decoder
 from roll.distributed.executor.rollout.answers import joined, rest_of
 from roll.distributed.strategy.base import State
 from roll.distributed.strategy.stop_strings import answer_texts
-from roll.distributed.weights.together import with_partners
+from roll.distributed.weights.bucket import with_partners
 from roll.errors import EngineDied, StrategyError
 from roll.types.rollout import SamplingParams
 from tests.helpers.engines import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from roll.envs.tools.tools_base import Tool
+from roll.envs.tools.base import Tool
 
 
 class EagerTool(Tool):

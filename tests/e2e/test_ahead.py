@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from roll.rl.engine_probe import PROBE_GAP
-from roll.types.group_codec import BEGUN, load_groups
-from roll.types.rollout_files import group_ids, read_groups
+from roll.rl.alarms import PROBE_GAP
+from roll.types.group_codec import BEGUN, group_ids, load_groups, read_groups
 from tests.e2e.conftest import END_LIMIT_S, Run
 
 StartRun = Callable[..., Run]

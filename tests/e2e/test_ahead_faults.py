@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from roll.types.rollout_files import group_ids
+from roll.types.group_codec import group_ids
 from tests.e2e.conftest import END_LIMIT_S, Run
 from tests.e2e.faults import SMALL
 from tests.helpers.process_table import name_of

@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 from transformers import AutoTokenizer
 
-from roll.models.tensor_files import tensor_files
+from roll.models.weight_files import tensor_files
 from tests.e2e.conftest import Run
 from tests.e2e.test_megatron import HF_SAMPLER, assert_engine_has_the_trainers_weights
 from tests.parity.megatron import models, prediction

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from roll.utils.ports import free_port
+from roll.utils.network import free_port
 from tests.e2e.conftest import END_LIMIT_S, Run
 from tests.e2e.test_rlvr import assert_engine_and_trainer_agree
 
@@ -97,7 +97,7 @@ def test_the_doctor_asks_every_node_of_a_cluster(
     """Loopback addresses stand for hosts, so the nodes are alike; that others are told apart, a unit test shows."""
     monkeypatch.setenv("RAY_ADDRESS", two_nodes)
     code = (
-        "import sys; from pathlib import Path; from roll.doctor.nodes import cluster_findings\n"
+        "import sys; from pathlib import Path; from roll.doctor.machine import cluster_findings\n"
         "for found in cluster_findings(Path(sys.argv[1])): print(found.level, found.what)"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "out")]

@@ -15,7 +15,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from roll.utils.ports import free_port
+from roll.utils.network import free_port
 
 pytest.importorskip("vllm")
 

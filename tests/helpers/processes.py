@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from roll.distributed.weights.transport import SHARED_MEMORY_DIRECTORY
-from roll.utils.ports import free_port
+from roll.utils.network import free_port
 
 PRELOADED: tuple[str, ...] = (
     "transformers.models.qwen2.modeling_qwen2",

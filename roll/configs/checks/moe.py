@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from roll.configs.problems import Problem
+from roll.configs.sections.algorithm import AlgorithmConfig
+from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
-from roll.configs.strategies.spec import Choice
 from roll.configs.strategies.table import feature_problem
 from roll.configs.tables.families import family_of
 
@@ -15,7 +16,7 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_expe
 
 def balance_problems(choice: Choice) -> Iterator[Problem]:
     """Finds what keeps a role that learns from a load-balancing loss, whatever the model."""
-    args, key = choice.worker.model_args, _key(choice)
+    args, key = choice.worker.model_args, _aux_loss_key(choice)
     if not args.moe_aux_loss_coef:
         return
     if problem := feature_problem(choice, Feature.MOE_AUX_LOSS, f"{args.moe_aux_loss_coef:g}"):
@@ -42,14 +43,14 @@ def balance_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator
     args, kind, family = choice.worker.model_args, _text(model).get("model_type"), family_of(_text(model))
     experts = family and family.experts
     if args.moe_aux_loss_coef and experts and not experts.has_balance_loss:
-        key = _key(choice)
+        key = _aux_loss_key(choice)
         yield Problem(
             f"{key}: {args.moe_aux_loss_coef:g}, but {kind} models have no load-balancing loss of this kind: what "
             "their routers choose by was balanced in pretraining, and stays as it is. Remove it.",
             (key, f"{choice.role.name}.model_args.model_name_or_path"),
         )
     elif args.moe_aux_loss_coef and "num_hidden_layers" in _text(model) and not has_experts(model):
-        key = _key(choice)
+        key = _aux_loss_key(choice)
         yield Problem(
             f"{key}: {args.moe_aux_loss_coef:g}, but {args.model_name_or_path} has no experts that tokens could be "
             "spread over. Remove it.",
@@ -67,5 +68,50 @@ def _text(model: Mapping[str, Any]) -> Mapping[str, Any]:
     return inner if isinstance(inner, Mapping) else model
 
 
-def _key(choice: Choice) -> str:
+def _aux_loss_key(choice: Choice) -> str:
     return f"{choice.role.name}.model_args.moe_aux_loss_coef"
+
+
+# `router_replay` of a policy: what it cannot do with it, before anything starts.
+
+
+def router_replay_problems(choice: Choice) -> Iterator[Problem]:
+    """Finds what keeps a role that learns from training with experts that were chosen before."""
+    worker, key = choice.worker, _replay_key(choice)
+    mode = worker.router_replay.mode
+    if not worker.router_replay.is_on:
+        return
+    if problem := feature_problem(choice, Feature.ROUTER_REPLAY, mode):
+        yield problem
+    if worker.use_torch_compile:
+        other = f"{choice.role.name}.use_torch_compile"
+        text = f"{key}: {mode} with {other}: true, whose code has no place for experts. Set that to false."
+        yield Problem(text, (key, other))
+    fused = f"{choice.at}.moe_router_fusion"
+    if worker.strategy_config.get("moe_router_fusion"):
+        yield Problem(f"{key}: {mode} with {fused}: true, whose kernel chooses by itself. Remove that.", (key, fused))
+
+
+def rollout_routes_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    """Checks a run that trains with the experts of its rollouts (R3)."""
+    key, mode = "actor_train.router_replay.mode", config.actor_train.router_replay.mode
+    if mode != "R3":
+        return
+    engine = Choice(config.roles["actor_infer"], config.actor_infer)
+    if problem := feature_problem(engine, Feature.ROUTE_REPORTS, mode, key, remedy="use R2"):
+        yield problem
+    if config.mode in ("explore", "train") or config.experience.reuse.enable:
+        reuse = "mode" if config.mode in ("explore", "train") else "experience.reuse.enable"
+        yield Problem(f"{key}: R3 with {reuse}: stored experiences hold no experts. Use R2.", (key, reuse))
+
+
+def router_replay_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+    """Checks router replay against the model's config.json: it must have experts."""
+    if choice.worker.router_replay.is_on and "num_hidden_layers" in model and not has_experts(model):
+        key, name = _replay_key(choice), f"{choice.role.name}.model_args.model_name_or_path"
+        given = choice.worker.model_args.model_name_or_path
+        yield Problem(f"{key}: {given} has no experts. Set it to disable.", (key, name))
+
+
+def _replay_key(choice: Choice) -> str:
+    return f"{choice.role.name}.router_replay.mode"

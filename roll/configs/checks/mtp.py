@@ -7,12 +7,12 @@ from typing import Any
 
 from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
-from roll.configs.strategies.spec import Choice
 from roll.configs.strategies.table import feature_problem
 from roll.configs.tables.families import FAMILIES
 from roll.configs.tables.roles import Role
-from roll.utils.json_files import read_object
+from roll.utils.files import read_object
 
 HEAD_FACT = "a head for further tokens that is trained (mtp_training_mode)"  # of a saved state
 NUM_HEADS = "num_nextn_predict_layers"  # of config.json

@@ -6,8 +6,8 @@ from typing import Any
 
 from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
-from roll.configs.strategies.spec import Choice
 from roll.configs.strategies.table import feature_problem
 
 

@@ -3,23 +3,56 @@ holds on any machine, in a dry run and in a real run."""
 
 from collections.abc import Callable, Iterator
 
-from roll.configs.checks.full_kl_checks import full_kl_problems
-from roll.configs.checks.lora import reference_problems
-from roll.configs.checks.mode_checks import mode_problems, mode_warnings
-from roll.configs.checks.rollout import ahead_problems, ahead_warnings
-from roll.configs.checks.rollout_checks import VAL_LENGTH_KEYS, length_problems, unused_recorder_keys
-from roll.configs.checks.router_replay import rollout_routes_problems
-from roll.configs.checks.sent_adapters import sent_adapter_problems
-from roll.configs.checks.switches import IS_WEIGHT, RL, switched_off
-from roll.configs.checks.teachers import opd_problems, opd_warnings
+from roll.configs.checks.lora import reference_problems, sent_adapter_problems
+from roll.configs.checks.moe import rollout_routes_problems
+from roll.configs.checks.roles import IS_WEIGHT, RL, switched_off
+from roll.configs.checks.rollout import (
+    VAL_LENGTH_KEYS,
+    ahead_problems,
+    ahead_warnings,
+    length_problems,
+    mode_problems,
+    mode_warnings,
+    unused_recorder_keys,
+)
+from roll.configs.checks.teachers import opd_problems, opd_warnings, whole_head_problems
 from roll.configs.plan.batch_plan import batch_problems, role_train_plan
-from roll.configs.plan.derive import compares_within_groups, old_log_probs, weighs_importance
+from roll.configs.plan.derive import compares_vocabulary, compares_within_groups, old_log_probs, weighs_importance
 from roll.configs.problems import Problem, ids_text
 from roll.configs.sections.algorithm import MODEL_LENGTH_KEYS, AlgorithmConfig
+from roll.configs.sections.cluster import narrowing_settings
 from roll.configs.sections.rollout import LENGTH_KEYS
-from roll.configs.sections.strategy import narrowing_settings
+from roll.configs.strategies.choice import Choice
 from roll.configs.tables.estimators import ESTIMATORS
 from roll.configs.tables.policy_losses import POLICY_FORMS
+
+# What a KL over the whole vocabulary needs, and who cannot have it.
+
+_ESTIMATORS = "k1, k2, k3 or abs"
+
+
+def full_kl_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    """Everything that cannot work, whatever the machine."""
+    if "add_token_level_kl" in config.kl_terms and config.kl_penalty == "full":
+        yield Problem(
+            "kl_penalty: full: the KL in the reward is of old log-probs, which are those of the sampled tokens alone. "
+            f"Choose {_ESTIMATORS}, or have whole distributions compared in the loss: use_kl_loss with kl_loss_type: "
+            "full.",
+            ("kl_penalty", "add_token_level_kl", "kl_loss_type"),
+        )
+    if not compares_vocabulary(config):
+        return
+    if config.policy_is_reference:
+        yield Problem(
+            "kl_loss_type: full takes hidden states and the head of a reference of its own; with "
+            "actor_train.model_args.lora_target the reference is the policy without its adapters, which tells "
+            f"log-probs alone. Choose {_ESTIMATORS}, or train all weights.",
+            ("kl_loss_type", "actor_train.model_args.lora_target"),
+        )
+    elif config.reference is not None:
+        reference, policy = Choice(config.roles["reference"], config.reference), ("actor_train", config.actor_train)
+        yield from whole_head_problems("kl_loss_type", "full", reference, policy, f"kl_loss_type: {_ESTIMATORS}")
+
 
 SAMPLING = "actor_infer.generating_args"
 NORMED = "seq-mean-token-sum-norm"

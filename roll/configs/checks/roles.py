@@ -1,18 +1,145 @@
 """What any run's settings say against themselves: the section of each role, and where the roles are placed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from roll.configs.checks.batching import batching_problems, batching_warnings
+from roll.configs.base import Settings, join
 from roll.configs.checks.mtp import head_warnings
-from roll.configs.checks.switches import ROLE, switched_off
 from roll.configs.load.aliases import ROLL_REWARDS, ROLL_WORKERS
 from roll.configs.plan.layout import layout_problems
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.problems import Problem
-from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.sections.cluster import SequencePackingArgs, WorkerConfig
 from roll.configs.sections.run import RunConfig
-from roll.configs.tables.roles import idle_keys
+from roll.configs.tables.roles import Role
 from roll.utils.allocator import expandable
+
+
+def idle_keys(section: WorkerConfig, role: Role) -> list[str]:
+    """Keys that are given and that this role has no use for, sorted as their class declares them."""
+    return list(_idle(section, WorkerConfig, role.reads, ""))
+
+
+def _idle(section: Settings, cls: type[Settings], reads: frozenset[str], at: str) -> Iterator[str]:
+    for key in cls.model_fields:
+        path, value = join(at, key), getattr(section, key)
+        if key not in section.model_fields_set or path in reads:
+            continue
+        if not isinstance(value, Settings):
+            yield path
+        elif any(read.startswith(f"{path}.") for read in reads):
+            yield from _idle(value, type(value), reads, path)
+        elif value.model_fields_set:
+            yield path
+
+
+# How a role's rows become micro batches: by count, by tokens with padding, or packed. What contradicts what.
+
+
+def batching_problems(
+    role: Role, worker: WorkerConfig, longest: int, length_keys: tuple[str, ...]
+) -> Iterator[Problem]:
+    """`longest` is the longest sequence of the run, in tokens; it follows from `length_keys`. A micro batch of training
+    holds at least the rows that are learnt together."""
+    at, packing = role.name, worker.sequence_packing_args
+    packs_by_tokens = worker.packs_rows and packing.by_tokens
+    if worker.packs_rows and worker.model_args.attn_implementation == "eager":
+        key, (switch, value) = f"{at}.model_args.attn_implementation", worker.packing_switch
+        yield Problem(
+            f"{key}: eager with {at}.{switch}: {value}, which it does not support. Use sdpa, or fa2 on a GPU.",
+            (key, f"{at}.{switch}"),
+        )
+    for where, dynamic, tokens, packed in (
+        (
+            "train",
+            worker.use_dynamic_batching_in_train,
+            worker.max_tokens_per_microbatch_in_train,
+            packing.max_packed_sequence_length_train,
+        ),
+        (
+            "infer",
+            worker.use_dynamic_batching_in_infer,
+            worker.max_tokens_per_microbatch_in_infer,
+            packing.max_packed_sequence_length_forward,
+        ),
+    ):
+        switch = f"{at}.use_dynamic_batching_in_{where}"
+        together = role.rows_together if where == "train" else 1
+        least, named = together * longest, "one sequence" if together == 1 else f"{together} sequences of one pair"
+        if dynamic and packs_by_tokens:
+            yield Problem(
+                f"{switch} and {at}.sequence_packing_args.algorithm: load_balance both make micro batches by tokens. "
+                "Remove one.",
+                (switch, f"{at}.sequence_packing_args.algorithm"),
+            )
+        elif dynamic and (tokens or 0) < least:
+            key = f"{at}.max_tokens_per_microbatch_in_{where}"
+            yield Problem(
+                f"{key}: {tokens or 0} must be at least {named}, {least} tokens, with {switch}.",
+                (key, *length_keys),
+            )
+        if packs_by_tokens and (where == "infer" or role.learns) and (packed or 0) < least:
+            key = f"{at}.sequence_packing_args.max_packed_sequence_length_{'train' if where == 'train' else 'forward'}"
+            yield Problem(
+                f"{key}: {packed or 0} must be at least {named}, {least} tokens, with algorithm: load_balance.",
+                (key, *length_keys),
+            )
+
+
+def batching_warnings(role: str, worker: WorkerConfig) -> Iterator[str]:
+    """Settings of packing that nothing reads, and one that nothing reads because of it."""
+    packing, at = worker.sequence_packing_args, f"{role}.sequence_packing_args"
+    changed = [key for key in SequencePackingArgs.model_fields if getattr(packing, key) != getattr(_DEFAULTS, key)]
+    verb = "does" if len(changed) == 1 else "do"
+    if changed and not worker.packs_rows:
+        yield f"{at} does nothing while {role}.use_sequence_packing is off."
+    elif changed and not packing.by_tokens:
+        yield f"{at}: {', '.join(changed)} {verb} nothing with algorithm: none; load_balance reads it."
+    for where in ("train", "infer"):
+        key = f"sequence_length_round_in_{where}"
+        by_tokens = worker.value(f"use_dynamic_batching_in_{where}")
+        if worker.packs_rows and by_tokens and worker.is_changed(key):
+            switch = ": ".join(worker.packing_switch)
+            yield f"{role}.{key} does nothing with {role}.{switch}: rows of a pack are not padded."
+
+
+_DEFAULTS = SequencePackingArgs()
+
+
+# Keys that count only while another is on: given without it, a warning names them.
+
+Switches = Mapping[str, tuple[str, ...]]
+"""Keys by their switch, both as paths below the settings that have them."""
+
+RL: Switches = {
+    "use_kl_loss": ("kl_loss_type",),
+    "rollout_mock.enable": ("rollout_mock.mode", "rollout_mock.dump_dir"),
+}
+IS_WEIGHT: Switches = {
+    "train_infer_correction.is_weight.enabled": (
+        "train_infer_correction.is_weight.weight_type",
+        "train_infer_correction.is_weight.upper_bound",
+    )
+}
+RLVR: Switches = {
+    "difficulty_mask": ("difficulty_low_threshold", "difficulty_high_threshold"),
+    "error_max_len_clip": ("error_max_len_threshold",),
+}
+REWARD: Switches = {"dynamic_timeout.enable": ("dynamic_timeout.ratio", "dynamic_timeout.min_s")}
+AGENTIC: Switches = {"env_monitor.enable": ("env_monitor.hung_timeout",)}
+ROLE: Switches = {
+    "use_dynamic_batching_in_train": ("max_tokens_per_microbatch_in_train", "sequence_length_round_in_train"),
+    "use_dynamic_batching_in_infer": ("max_tokens_per_microbatch_in_infer", "sequence_length_round_in_infer"),
+}
+
+
+def switched_off(settings: Settings, switches: Switches, at: str = "") -> Iterator[str]:
+    """Warns of keys that do nothing since their switch is off. `at`: the YAML path of the settings."""
+    for switch, keys in switches.items():
+        changed = [join(at, key) for key in keys if settings.is_changed(key)]
+        if changed and not settings.value(switch):
+            verb = "does" if len(changed) == 1 else "do"
+            yield f"{' and '.join(changed)} {verb} nothing while {join(at, switch)} is off."
+
 
 SCHEDULE_KEYS = frozenset({"min_lr_ratio"})
 

@@ -2,12 +2,16 @@
 
 from collections.abc import Collection, Iterator
 
+from roll.configs.checks.lora import adapter_switch
+from roll.configs.plan.batch_plan import groups_ahead, oldest_allowed, sync_interval
 from roll.configs.plan.derive import rollout_log_probs_are_full, weighs_importance
 from roll.configs.plan.layout import devices_apart
-from roll.configs.plan.rollout_bounds import groups_ahead, oldest_allowed, sync_interval
 from roll.configs.problems import Problem, ids_text
 from roll.configs.sections.algorithm import AlgorithmConfig
+from roll.configs.sections.experience import LOCAL_SQL, ExperienceConfig
+from roll.configs.sections.rollout import LENGTH_KEYS, RolloutConfig
 from roll.configs.tables.roles import ACTOR_TRAIN
+from roll.utils.imports import is_installed
 
 RATIO, STALENESS, INTERVAL = "async_generation_ratio", "max_staleness", "actor_train.model_update_frequency"
 KV, PARTIAL = "kv_on_update", "partial_gpu_mode"
@@ -154,3 +158,145 @@ def _idle_keys(config: AlgorithmConfig) -> Iterator[str]:
 
 def _steps(count: int) -> str:
     return "step" if count == 1 else "steps"
+
+
+# What a run in parts asks of its settings (`mode`, `experience`).
+
+SQLALCHEMY = "sqlalchemy"
+
+
+def mode_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    if not config.is_in_parts:
+        return
+    mode, keys = f"mode: {config.mode}", config.experience
+    if config.unfinished_groups != "carry":
+        yield Problem(
+            f"{mode} with unfinished_groups: {config.unfinished_groups}: a restarted explorer would not know which "
+            "groups were dropped. Set unfinished_groups: carry.",
+            ("mode", "unfinished_groups"),
+        )
+    if config.rollout_mock.replays:
+        yield Problem(
+            f"{mode} with rollout_mock.mode: mock: recorded rollouts need no explorer. Set mode: both.",
+            ("mode", "rollout_mock"),
+        )
+    if config.explores and (switch := adapter_switch(config)):
+        yield Problem(
+            f"{switch}: true sends adapters from the trainer's memory, and {mode} reads weights from files, adapters "
+            f"merged into them. Remove {switch}.",
+            ("mode", switch),
+        )
+    if config.learns and config.counts_epochs:
+        yield Problem(
+            f"num_train_epochs: {mode} reads no rows, so it cannot count epochs. Set max_steps, as in the explorer.",
+            ("mode", "num_train_epochs", "max_steps"),
+        )
+    yield from _storage_problems(keys)
+    if keys.reuse.enable and oldest_allowed(config) < 1:
+        yield Problem(
+            "experience.reuse.enable: true reuses nothing with max_staleness: 0: a group is one step old after it was "
+            "trained on. Set max_staleness to 1 or more.",
+            ("experience.reuse.enable", "max_staleness"),
+        )
+
+
+def _storage_problems(keys: ExperienceConfig) -> Iterator[Problem]:
+    if keys.url is not None and keys.storage_type != "sql":
+        yield Problem(
+            f"experience.url: storage_type: {keys.storage_type} has no database. Set experience.storage_type: sql, or "
+            "remove url.",
+            ("experience.url", "experience.storage_type"),
+        )
+    elif keys.url is not None and "://" not in keys.url:
+        yield Problem(
+            "experience.url is not an address of a database: write it as SQLAlchemy does, such as "
+            "sqlite:////data/run.db or postgresql://user@host/name.",
+            ("experience.url",),
+        )
+    elif keys.url in (LOCAL_SQL, f"{LOCAL_SQL}:memory:", "sqlite://"):
+        yield Problem(
+            f"experience.url: {keys.url} is a database in the memory of one process, which other processes cannot see. "
+            f"Name a file: {LOCAL_SQL}/data/run.db, or remove url for one in experience.dir.",
+            ("experience.url",),
+        )
+
+
+def mode_machine_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    keys = config.experience
+    if not config.is_in_parts or keys.storage_type != "sql" or keys.is_local_sql:
+        return
+    if not is_installed(SQLALCHEMY):
+        yield Problem(
+            "experience.url: only SQLite works without the package SQLAlchemy, which is not installed. Install it and "
+            "the driver of this database (pip install sqlalchemy), or write sqlite:///FILE.",
+            ("experience.url",),
+            "machine",
+        )
+
+
+def mode_warnings(config: AlgorithmConfig) -> Iterator[str]:
+    keys = config.experience
+    if not config.is_in_parts:
+        if keys.model_fields_set - {"dir"}:
+            yield f"experience does nothing with mode: {config.mode}: samples are handed over in memory."
+        return
+    if keys.storage_type != "file" and "format" in keys.model_fields_set:
+        yield f"experience.format does nothing with storage_type: {keys.storage_type}."
+    if not keys.reuse.enable and keys.reuse.model_fields_set - {"enable"}:
+        yield "experience.reuse has settings that do nothing: its enable is false."
+    if config.learns and config.save_steps <= 0 and not keys.keep:
+        yield "save_steps: experience is deleted when a checkpoint is saved, and none will be saved: all of it is kept."
+
+
+# What the settings of a run with rollouts say against themselves.
+
+SAMPLE_TRACKERS = ("wandb", "mlflow", "swanlab", "tensorboard")
+"""Those that take recorder.tracked_samples."""
+VAL_LENGTH_KEYS = ("val_prompt_length", "val_sequence_length")
+
+
+def unused_filter_keys(config: RolloutConfig, filters: str) -> Iterator[str]:
+    """What says how to go on after a filter, in a run without one; `filters` is the key that would name it."""
+    if config.is_use_additional_prompts:
+        yield f"is_use_additional_prompts does nothing: no {filters} drops a group."
+    if config.is_changed("on_empty") and not config.experience_operators:
+        yield f"on_empty does nothing: no {filters} drops a group."
+
+
+def unused_recorder_keys(config: RolloutConfig) -> Iterator[str]:
+    keys = config.recorder
+    if keys.num_groups == 0:
+        for name, value in (("log_prob_steps", keys.log_prob_steps), ("tracked_samples", keys.tracked_samples)):
+            if value > 0:
+                yield f"recorder.{name} does nothing: recorder.num_groups is 0, so no rollout is recorded."
+    elif keys.tracked_samples and not set(SAMPLE_TRACKERS) & set(config.track_with):
+        yield f"recorder.tracked_samples does nothing: none of {', '.join(SAMPLE_TRACKERS)} is in track_with."
+    if keys.tracked_samples == 0 and keys.is_changed("tracked_steps"):
+        yield "recorder.tracked_steps does nothing: recorder.tracked_samples is 0."
+
+
+def length_problems(config: RolloutConfig) -> Iterator[Problem]:
+    prompt, response, sequence = config.prompt_length, config.response_length, config.sequence_length
+    if response is None and sequence is None:
+        yield Problem(
+            "response_length is missing: set it, or sequence_length (prompt and answer together).", LENGTH_KEYS
+        )
+        return
+    if response is not None and sequence is not None and sequence != prompt + response:
+        yield Problem(
+            f"sequence_length: {sequence} contradicts prompt_length {prompt} + response_length {response} = "
+            f"{prompt + response}. Remove one of them.",
+            LENGTH_KEYS,
+        )
+    elif sequence is not None and sequence <= prompt:
+        yield Problem(
+            f"sequence_length: {sequence} leaves no room for an answer after prompt_length: {prompt}. "
+            f"Set it above {prompt}, or lower prompt_length.",
+            LENGTH_KEYS,
+        )
+    val_prompt, val_sequence = config.val_lengths[0], config.val_sequence_length
+    if val_sequence is not None and val_sequence <= val_prompt:
+        yield Problem(
+            f"val_sequence_length: {val_sequence} leaves no room for an answer after val_prompt_length: {val_prompt}.",
+            LENGTH_KEYS + VAL_LENGTH_KEYS,
+        )

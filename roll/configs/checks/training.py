@@ -1,11 +1,15 @@
 """`model_args.fused_kernel_options`: what a role cannot do with it, before anything starts."""
 
+import os
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from roll.configs.problems import Problem
+from roll.configs.sections.training import EIGHT_BIT
+from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
-from roll.configs.strategies.spec import Choice, Package
+from roll.configs.strategies.spec import Package
 from roll.configs.strategies.table import feature_problem
 from roll.utils.imports import is_installed
 
@@ -46,3 +50,95 @@ def fused_head_machine_problems(choice: Choice) -> Iterator[Problem]:
 
 def _key(choice: Choice) -> str:
     return f"{choice.role.name}.model_args.fused_kernel_options.impl_backend"
+
+
+# `model_args.enable_activation_offload` before anything starts.
+
+
+def activation_offload_problems(choice: Choice) -> Iterator[Problem]:
+    """Finds what keeps a role that learns from moving activations."""
+    key = f"{choice.role.name}.model_args.enable_activation_offload"
+    if not choice.worker.model_args.enable_activation_offload:
+        return
+    if problem := feature_problem(choice, Feature.ACTIVATION_OFFLOAD, "true"):
+        yield problem
+    if choice.worker.use_torch_compile:
+        other = f"{choice.role.name}.use_torch_compile"
+        text = f"{key}: true with {other}: true, whose kernels decide themselves what is kept. Set one to false."
+        yield Problem(text, (key, other))
+
+
+# `use_torch_compile` before anything starts.
+
+_COMPILERS = ("g++", "clang++", "c++")
+
+
+def compile_problems(choice: Choice) -> Iterator[Problem]:
+    """Finds a role whose strategy does not compile, whatever the machine."""
+    if choice.worker.use_torch_compile and (problem := feature_problem(choice, Feature.TORCH_COMPILE, "true")):
+        yield problem
+
+
+def compile_machine_problems(choice: Choice) -> Iterator[Problem]:
+    """What torch.compile lacks here, where the run is this machine's."""
+    key = f"{choice.role.name}.use_torch_compile"
+    if not choice.worker.use_torch_compile or choice.num_nodes > 1 or any(Path("/dev").glob("nvidia[0-9]*")):
+        return
+    if not shutil.which(os.environ.get("CXX", "")) and not any(map(shutil.which, _COMPILERS)):
+        yield Problem(
+            f"{key}: torch.compile writes C++ for a CPU, and there is no compiler ({', '.join(_COMPILERS)}, or CXX). "
+            "Install one (apt install g++), or set it to false.",
+            (key,),
+            "machine",
+        )
+
+
+# `training_args.optim` before anything starts, and what its moments take.
+
+_BLOCK = 256  # elements that share a scale in fp32
+_LEAST = 4096  # elements; smaller tensors keep moments in fp32
+
+
+def optimizer_machine_problems(choice: Choice) -> Iterator[Problem]:
+    """The package that an optimizer needs, where it is not installed."""
+    key = f"{choice.role.name}.training_args.optim"
+    if choice.role.learns and choice.worker.training_args.optim == EIGHT_BIT and not is_installed("bitsandbytes"):
+        yield Problem(
+            f"{key}: {EIGHT_BIT} needs the package bitsandbytes, which is not installed. Install it: pip install "
+            "'bitsandbytes>=0.49', or use adamw_torch.",
+            (key,),
+            "machine",
+        )
+
+
+def moment_bytes(optim: str, num_elements: float, full: int = 4) -> float:
+    """Bytes of both moments of AdamW for one tensor. Without 8-bit moments, each number has `full` bytes.
+
+    Example: 65,536 elements: 524,288 bytes; with 8 bits 2 x (65,536 + 4 x 256) = 133,120.
+    """
+    if optim != EIGHT_BIT or num_elements < _LEAST:
+        return 2 * full * num_elements
+    return 2 * (num_elements + 4 * -(-num_elements // _BLOCK))
+
+
+# `optimizer_from`: a role that begins with the optimizer of another run.
+
+
+def optimizer_from_key(role: str) -> str:
+    return f"{role}.training_args.optimizer_from"
+
+
+def taken_optimizer_problems(choice: Choice) -> Iterator[Problem]:
+    """Finds what keeps a role from beginning with the optimizer of another run, whatever the machine."""
+    worker, key = choice.worker, optimizer_from_key(choice.role.name)
+    source = worker.training_args.optimizer_from
+    if source is None:
+        return
+    if problem := feature_problem(choice, Feature.OPTIMIZER_FROM, source):
+        yield problem
+    elif worker.model_args.has_lora:
+        yield Problem(
+            f"{key}: with lora_target a saved model holds the adapters of its run, and new adapters have no moments "
+            "yet. Start with a fresh optimizer.",
+            (key, f"{choice.role.name}.model_args.lora_target"),
+        )

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from roll.configs.load.aliases import LLM_JUDGE, REWARD_MODEL, ROLL_REWARD_KEYS, ROLL_REWARDS
-from roll.configs.presets.preset_keys import fill_algorithm
-from roll.configs.sections.device_mapping import parse_device_mapping
-from roll.configs.sections.modes import in_its_place
+from roll.configs.presets.table import fill_algorithm
+from roll.configs.sections.cluster import parse_device_mapping
+from roll.configs.sections.experience import in_its_place
 from roll.configs.strategies.table import OTHER_NAMES, spec_of
 from roll.configs.tables.roles import ACTOR_INFER, ACTOR_TRAIN, REWARD_PRETRAIN, Role, Use
 

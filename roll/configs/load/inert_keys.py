@@ -9,11 +9,11 @@ checks and removes them. Four kinds:
 - `section`  holds keys of this table only: silent.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from roll.configs.base import Settings
+from roll.configs.base import Settings, holds_mapping, join, nested_class
 from roll.configs.sections.cluster import WorkerConfig
 
 
@@ -248,3 +248,43 @@ def inert_keys(settings: type[Settings]) -> dict[str, InertKey]:
     names = [base.__name__ for base in reversed(settings.__mro__)]
     found = {key: inert for name in names for key, inert in INERT.get(name, {}).items()}
     return {key: inert for key, inert in found.items() if key not in settings.model_fields}
+
+
+# Which keys may stand in a section of a YAML, those that do nothing included, and a walk over a raw tree by them.
+
+Path = tuple[str | int, ...]
+
+
+def known_keys(settings: type[Settings]) -> dict[str, Any]:
+    """The type of the value of each key that a section may have."""
+    fields = {key: field.annotation for key, field in settings.model_fields.items()}
+    return fields | {key: inert.type for key, inert in inert_keys(settings).items()}
+
+
+def sections(
+    settings: type[Settings], tree: Any, path: Path = ()
+) -> Iterator[tuple[type[Settings], dict[str, Any], Path]]:
+    """Every mapping of a raw tree together with the settings class it will become and its place, outer ones first."""
+    if not isinstance(tree, dict):
+        return
+    yield settings, tree, path
+    for key, annotation in known_keys(settings).items():
+        inner, value = nested_class(annotation), tree.get(key)
+        if inner is None or value is None:
+            continue
+        if isinstance(value, Mapping) and holds_mapping(annotation):
+            for name, child in value.items():
+                yield from sections(inner, child, (*path, key, name))
+        elif isinstance(value, list):
+            for i, child in enumerate(value):
+                yield from sections(inner, child, (*path, key, i))
+        else:
+            yield from sections(inner, value, (*path, key))
+
+
+def path_text(path: Path) -> str:
+    """A place as it is written. Example: path_text(("rewards", "math", "tags", 0)) == "rewards.math.tags[0]"."""
+    text = ""
+    for part in path:
+        text = f"{text}[{part}]" if isinstance(part, int) else join(text, part)
+    return text

@@ -9,7 +9,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -25,13 +25,14 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from roll.configs.base import Settings
-from roll.configs.load.known_keys import known_keys
-from roll.configs.load.overrides import apply_overrides
-from roll.configs.load.references import check_references, references
+from roll.configs.load.inert_keys import known_keys
+from roll.configs.load.overrides import apply_overrides, check_references, references
 from roll.configs.load.yaml_file import read_yaml
 from roll.configs.problems import nearest
 from roll.errors import ConfigError
 from roll.utils.files import look_at
+from roll.utils.imports import add_folder
+from roll.utils.logging import say
 from roll.utils.text import show
 
 PACKAGED_FRAGMENTS = Path(__file__).parents[1] / "fragments" / "config"
@@ -251,3 +252,68 @@ def _item(node: DictConfig | ListConfig, key: Any, path: str, problems: list[str
         problems.append(f"{path}: {_told(error)}.")
         return None
     return _resolved(value, path, problems)
+
+
+def yaml_at(path: str) -> tuple[Path, str]:
+    """The directory and the name of a YAML, by its path; code beside it can be imported from now on. Raises ConfigError
+    that says what is there instead."""
+    file = Path(path if path.endswith((".yaml", ".yml")) else f"{path}.yaml").expanduser()
+    look = look_at(file)
+    if not look.is_file:
+        near = yaml_names(file.parent) if look_at(file.parent).is_directory else []
+        there = f" {file.parent} has {', '.join(near)}." if near else ""
+        raise ConfigError(f"{look.why}{', not a YAML' if look.exists else ''}. Name a YAML first.{there}")
+    add_folder(file.parent.resolve())
+    return file.parent.resolve(), file.stem
+
+
+def locate_yaml(config_path: str, config_name: str, script: str | None = None) -> tuple[Path, str]:
+    """The directory and the name of a YAML; code beside it can be imported from now on. Raises ConfigError that says
+    where was looked, and what is there."""
+    folder, name = _place(config_path, config_name)
+    directory = _directory(folder, name, script)
+    add_folder(directory)
+    if not name:
+        raise ConfigError(
+            f"--config_name is missing. There: {', '.join(yaml_names(directory)) or 'no YAML'} in {directory}."
+        )
+    return directory, name
+
+
+def _place(config_path: str, config_name: str) -> tuple[str, str]:
+    """Folder and name of the YAML. A name may have a folder before it.
+
+    Example: _place("examples", "tiny-sort/tiny_sort") == ("examples/tiny-sort", "tiny_sort")
+    """
+    folder, slash, name = config_name.rpartition("/")
+    return (os.path.join(config_path, folder or slash), name) if slash else (config_path, config_name)
+
+
+def _directory(config_path: str, name: str, script: str | None) -> Path:
+    """The directory of the YAML: of those that `config_path` may mean the first that has one of this name, or exists.
+    Relative to the script comes before the current folder, but `.` is the current one. Raises ConfigError that names
+    the places looked at."""
+    bases = [*([Path(script).resolve().parent] if script else []), Path.cwd()]
+    written = look_at(config_path)
+    given = written.path
+    if given == Path():
+        bases.reverse()
+    looks = [look_at(base / given) for base in bases]
+    there = list(dict.fromkeys(look.path.resolve() for look in looks if look.is_directory))
+    if not there:
+        if unclear := [look.why for look in (written, *looks) if look.kind in ("hidden", "impossible")]:
+            raise ConfigError(f"--config_path {show(config_path)}: {unclear[0]}.")
+        if any(look.is_file for look in looks):
+            raise ConfigError(f"--config_path {config_path} is a file: name its folder, and the YAML in --config_name.")
+        looked = " and ".join(dict.fromkeys(str(look.path) for look in looks))
+        raise ConfigError(f"--config_path {config_path}: there is no such directory. Looked at {looked}.")
+    file = f"{name.removesuffix('.yaml').removesuffix('.yml')}.yaml"
+    having = [place for place in there if look_at(place / file).is_file]
+    if len(having) > 1:
+        _say(f"--config_path {config_path}: {file} is also in {having[1]}; the one in {having[0]} is used.")
+    return (having or there)[0]
+
+
+def _say(text: str) -> None:
+    with suppress(BrokenPipeError):  # a reader that has seen enough, such as head, does not end the run
+        say(text)

@@ -10,7 +10,7 @@ from typing import Any
 
 from roll.configs.load.defaults import DEVICES_PER_NODE
 from roll.configs.problems import Problem, ids_text
-from roll.configs.sections.device_mapping import parse_device_mapping
+from roll.configs.sections.cluster import parse_device_mapping
 from roll.configs.strategies.features import Feature
 from roll.configs.strategies.table import NOTHING_KNOWN, spec_of
 

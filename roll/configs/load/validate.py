@@ -10,9 +10,8 @@ from pydantic_core import ErrorDetails
 
 from roll.configs.base import Settings, holds_mapping, nested_class
 from roll.configs.load.aliases import apply_aliases
-from roll.configs.load.given import Given, given_keys
-from roll.configs.load.inert_keys import InertKey, inert_keys
-from roll.configs.load.known_keys import Path, known_keys, path_text, sections
+from roll.configs.load.chosen import Given, given_keys
+from roll.configs.load.inert_keys import InertKey, Path, inert_keys, known_keys, path_text, sections
 from roll.configs.problems import Problem, did_you_mean, nearest
 from roll.utils.secrets import is_secret_key
 from roll.utils.text import show

@@ -9,7 +9,7 @@ and where, is that of DeepSpeed 0.19 as `deepspeed_config.py` sets it up.
 from collections.abc import Mapping
 from typing import Any
 
-from roll.configs.checks.optimizers import moment_bytes
+from roll.configs.checks.training import moment_bytes
 from roll.configs.memory.parts import Part, Phase, RankMemory, RoleFacts, State, pinned, total
 from roll.configs.memory.passes import (
     fewer_to_score,

@@ -9,12 +9,11 @@ stage keeps those of as many micro batches as there are stages (1F1B; Narayanan 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from roll.configs.memory.model_families import Weight
-from roll.configs.memory.model_shape import ModelShape
+from roll.configs.memory.model_shape import ModelShape, Weight
 from roll.configs.memory.parts import Part, Phase, RankMemory, RoleFacts, pinned, total
 from roll.configs.memory.passes import head_parts, kept_bytes, layer_bytes, scoring_parts
 from roll.configs.memory.trained import held_weights, is_frozen
-from roll.configs.plan.parallel import ParallelSizes, parallel_sizes
+from roll.configs.plan.layout import ParallelSizes, parallel_sizes
 from roll.configs.sections.model import LOGITS_PER_CHUNK_OF_SHARES
 from roll.configs.strategies.megatron_config import MegatronSettings, split_settings
 

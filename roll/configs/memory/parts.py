@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from roll.configs.memory.model_shape import ModelShape
-from roll.configs.plan.run_plan import TrainPlan
-from roll.configs.sections.cluster import WorkerConfig
-from roll.configs.tables.roles import Use
+from roll.configs.plan.run_plan import RunPlan, TrainPlan
+from roll.configs.sections.cluster import WorkerConfig, answers_at_once
+from roll.configs.strategies.spec import ShareKey
+from roll.configs.strategies.table import spec_of
+from roll.configs.tables.roles import Role, Use
 
 GB = 1e9
 State = Literal["weights", "gradients", "optimizer", "kv_cache"]
@@ -88,3 +90,81 @@ def pinned(name: str, blocks: Iterable[tuple[float, int]]) -> tuple[Part, ...]:
     held = sum(size * count for size, count in sizes)
     rounded = sum(count << (size - 1).bit_length() for size, count in sizes)
     return Part(name, held), Part(ROUNDING, rounded - held, True)
+
+
+# A role as the arithmetic sees it, from the plan of its run.
+
+
+def role_facts(
+    plan: RunPlan, role: Role, worker: WorkerConfig, shape: ModelShape, gpu_bytes: float | None
+) -> RoleFacts:
+    """Facts about a role that the memory formulas read. Among training roles, only a policy publishes weights."""
+    learns = plan.trains.get(role.name)
+    publishes = (role.use == "generate" and not role.is_apart) or (role.learns and not shape.is_critic)
+    return RoleFacts(
+        worker=worker,
+        shape=shape,
+        use=role.use,
+        num_ranks=worker.num_workers,
+        shares_devices=plan.layout.shares_devices(role.name),
+        score_tokens=_share(worker, _score_tokens(worker, plan.trained_length)) if role.name in plan.scoring else 0,
+        train_tokens=_share(worker, _train_tokens(worker, learns, plan.trained_length)) if learns else 0,
+        train=learns,
+        gpu_bytes=gpu_bytes,
+        bucket_bytes=plan.bucket_bytes if publishes else 0,
+        most_answers=answers_at_once(plan.most_answers, worker.strategy_name, on_gpus=True),
+        longest=0 if role.is_apart else plan.longest_row,
+    )
+
+
+def _share(worker: WorkerConfig, tokens: int) -> int:
+    """Tokens of one rank, if several ranks share every sequence."""
+    return -(-tokens // worker.model_args.ulysses_size)
+
+
+def _score_tokens(worker: WorkerConfig, longest: int) -> int:
+    if tokens := worker.packed_tokens_in_infer:
+        return tokens
+    if worker.use_dynamic_batching_in_infer:
+        return worker.max_tokens_per_microbatch_in_infer or longest
+    return worker.infer_batch_size * longest
+
+
+def _train_tokens(worker: WorkerConfig, train: TrainPlan, longest: int) -> int:
+    if tokens := worker.packed_tokens_in_train:
+        return tokens
+    if worker.use_dynamic_batching_in_train:
+        return worker.max_tokens_per_microbatch_in_train or longest
+    return train.micro_batch_size * longest
+
+
+# How much of its GPUs a rollout engine takes for itself, weights included.
+
+SHARED = 0.6
+"""The share where another role has states on the same GPU, when nothing is given. What the others leave there while
+they wait (contexts, communicators, buckets of weights: a few GB each) and what an engine takes beside its share
+(SGLang: activations and CUDA graphs) fits beside it."""
+
+
+def share_key(worker: WorkerConfig) -> ShareKey | None:
+    """The argument of this role's engine."""
+    return spec_of(worker.strategy_name).share
+
+
+def given_share(worker: WorkerConfig) -> float | None:
+    """The share that strategy_config asks for."""
+    key = share_key(worker)
+    value = worker.strategy_config.get(key.name) if key else None
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def default_share(worker: WorkerConfig, shares_devices: bool) -> dict[str, float]:
+    """The argument that an engine on GPUs gets when nothing is given: none where it is alone, so that the engine's own
+    default holds.
+
+    Example: vllm on GPUs that a trainer uses as well gets {"gpu_memory_utilization": 0.6}.
+    """
+    key = share_key(worker)
+    if key is None or not shares_devices or worker.strategy_config.get(key.name) is not None:
+        return {}
+    return {key.name: SHARED}

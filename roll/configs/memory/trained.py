@@ -4,8 +4,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from roll.configs.memory.model_families import SHARED_GATE, Weight
-from roll.configs.memory.model_shape import ModelShape
+from roll.configs.memory.model_shape import SHARED_GATE, ModelShape, Weight
 from roll.configs.sections.model import ModelArgs
 from roll.configs.tables.families import FAMILIES
 

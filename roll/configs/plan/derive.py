@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from roll.configs.sections.algorithm import AlgorithmConfig
-from roll.configs.sections.strategy import narrowing_settings
+from roll.configs.sections.cluster import narrowing_settings
 
 
 @dataclass(frozen=True)

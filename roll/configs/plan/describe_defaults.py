@@ -3,8 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from roll.configs.base import Settings, join
-from roll.configs.load.chosen import Chosen
-from roll.configs.load.given import Given
+from roll.configs.load.chosen import Chosen, Given
 from roll.configs.sections.run import RunConfig
 from roll.configs.tables.estimators import ESTIMATORS
 from roll.configs.tables.policy_losses import POLICY_FORMS

@@ -2,15 +2,36 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from roll.configs.load.given import Given, says_any
+from roll.configs.load.chosen import Given, says_any
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.describe import counted
-from roll.configs.plan.describe_rates import DEFAULT, rate_rows
-from roll.configs.presets.preset_keys import preset_rows
-from roll.configs.presets.table import PRESETS
+from roll.configs.plan.run_plan import RunPlan
+from roll.configs.presets.table import PRESETS, preset_rows
 from roll.configs.sections.algorithm import AlgorithmConfig
-from roll.configs.sections.strategy import narrowing_settings
+from roll.configs.sections.cluster import narrowing_settings
+from roll.configs.sections.run import RunConfig
+from roll.configs.sections.training import TrainingArgs
 from roll.utils.text import short
+
+# The learning rates of a run in words.
+
+DEFAULT = " (default)"
+
+
+def rate_rows(config: RunConfig, plan: RunPlan, given: Given) -> Iterator[tuple[str, ...]]:
+    """The learning rate of every role that learns; the rows under "Algorithm" of a run without another algorithm."""
+    for place, (role, worker) in enumerate(config.learning_roles.items()):
+        key = f"{role}.training_args.learning_rate"
+        lora = " with LoRA" if worker.model_args.has_lora else ""
+        rate = f"{short(worker.training_args.learning_rate)}{'' if key in given else DEFAULT}"
+        yield "learning rate" if not place else "", f"{role} {rate}{lora}, {_shape(worker.training_args)}"
+
+
+def _shape(args: TrainingArgs) -> str:
+    least = args.lr_scheduler_kwargs.get("min_lr_ratio", 0.0)
+    falls = {"linear": "linear", "cosine": "cosine"}.get(args.lr_scheduler_type)
+    return f"{falls} to {short(args.learning_rate * least)}" if falls else "constant"
+
 
 Rows = Iterator[tuple[str, ...]]
 _SAMPLING = "actor_infer.generating_args"

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
-from roll.configs.plan.layout import Layout, place_roles
-from roll.configs.plan.parallel import parallel_sizes
+from roll.configs.plan.layout import Layout, parallel_sizes, place_roles
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.run import RunConfig
 

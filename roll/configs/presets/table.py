@@ -2,16 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
-from roll.configs.presets.mix_presets import MIX_PRESETS
-from roll.configs.presets.policy_losses import LOSS_PRESETS
-from roll.configs.presets.preset import CLIP, GRADIENT, GROUP, KL, Preset
-from roll.configs.presets.row_presets import ROW_PRESETS
+from roll.configs.presets.policy_losses import CLIP, GRADIENT, GROUP, KL, LOSS_PRESETS, Preset
 from roll.configs.problems import did_you_mean
 from roll.utils.text import show
 
-_AGENTIC_FILTER = "roll.pipeline.agentic.group_filters:DropEqualRewards"
+# Algorithms by name in whose updates rows of an expert join those that the policy samples.
+
+_POLICY = {"adv_estimator": "grpo", "pg_variant": "ppo", "pg_clip": 0.2, "loss_agg_mode": "seq-mean-token-mean"}
+_MIXED = (
+    "loss of an update = (1 - weight) x the mean over the policy's answers of the mean over their tokens + weight x "
+    "the mean over the expert's tokens"
+)
+_BESIDE = "mix.rows, which names the expert's rows and their share"
+
+MIX_PRESETS = (
+    Preset(
+        "mix",
+        "Trinity-RFT, arXiv 2505.17826",
+        {**_POLICY, "mix.weight": 0.1, "mix.token_weights": "none", "mix.loss_agg_mode": "token-mean"},
+        (
+            GROUP,
+            CLIP,
+            "loss of an expert's token = -log p",
+            _MIXED,
+        ),
+        beside=_BESIDE,
+    ),
+    Preset(
+        "mix_chord",
+        "CHORD, arXiv 2508.11408",
+        {**_POLICY, "mix.weight": 0.1, "mix.token_weights": "uncertain", "mix.loss_agg_mode": "token-mean"},
+        (
+            GROUP,
+            CLIP,
+            "loss of an expert's token = -p (1 - p) log p, without a gradient through p (1 - p)",
+            _MIXED,
+        ),
+        beside=f"{_BESIDE}; mix.warmup_steps, mix.decay_steps and mix.final_weight for a weight that changes",
+    ),
+)
+
+
+# Rows of the table of algorithms by name for runs whose rows are there before them.
+
+_H = "h = (log p - log p_ref of the better answer) - (the same of the worse), sums over their tokens"
+_MEAN = "loss of an update = the mean over its pairs"
+_DPO = {"beta": 0.1, "ipo": False, "label_smoothing": 0.0, "reference_free": False}
+
+ROW_PRESETS = (
+    Preset(
+        "sft",
+        "maximum likelihood",
+        {"train_on": "all"},
+        ("loss of a token = -log p", "loss of an update = the mean over the tokens to learn"),
+        pipeline="sft",
+    ),
+    Preset(
+        "dpo",
+        "Rafailov et al., arXiv 2305.18290",
+        _DPO,
+        (_H, "loss of a pair = -log sigmoid(beta h)", _MEAN),
+        beside="sft_loss_coef, the better answer's likelihood beside it (arXiv 2404.19733)",
+        pipeline="dpo",
+    ),
+    Preset(
+        "cdpo",
+        "Mitchell, A note on DPO with noisy preferences, 2023",
+        {**_DPO, "label_smoothing": 0.1},
+        (_H, "loss of a pair = -(1 - s) log sigmoid(beta h) - s log sigmoid(-beta h), s = label_smoothing", _MEAN),
+        pipeline="dpo",
+    ),
+    Preset(
+        "ipo",
+        "Azar et al., arXiv 2310.12036",
+        {**_DPO, "ipo": True},
+        (_H, "loss of a pair = (h - 1 / (2 beta))^2", _MEAN),
+        pipeline="dpo",
+    ),
+)
+
+
+_AGENTIC_FILTER = "roll.pipeline.agentic.settings:DropEqualRewards"
 _FILTER = {"type": "std_filter", "filter_args": {"std_threshold": 0.0}}
 
 _ROWS = (
@@ -276,3 +350,49 @@ def _among(names: Collection[str], name: str) -> str:
     if name not in names:
         raise ValueError(f"{show(name)} is not one of {', '.join(names)}.{did_you_mean(name, names)}")
     return name
+
+
+# What `algorithm` puts into a tree, and says in a plan. What a YAML says itself stays.
+
+_OFF_AT_NULL = ("value_clip", "group_filter_cls")
+"""Keys of which null is a value; at all others it means that nothing is said."""
+
+
+def fill_algorithm(filled: dict[str, Any]) -> None:
+    """Puts in what the algorithm of a raw tree asks for, where the tree says nothing."""
+    name = filled.get("algorithm")
+    preset = PRESETS.get(name) if isinstance(name, str) else None
+    for key, value in preset.settings.items() if preset else ():
+        for holder, last in _places(filled, key):
+            if holder.get(last) is None and not (last in holder and last in _OFF_AT_NULL):
+                holder[last] = value
+
+
+def _places(tree: dict[str, Any], key: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """Places of a key in the tree, as (mapping, last part); none if its section is missing."""
+    section, _, last = key.rpartition(".")
+    if not section:
+        yield tree, key
+        return
+    name, star, _ = section.partition(".*")
+    inner = tree.get(name)
+    if not isinstance(inner, Mapping):
+        return
+    tree[name] = {key: dict(value) if star and isinstance(value, Mapping) else value for key, value in inner.items()}
+    yield from ((entry, last) for entry in (tree[name].values() if star else [tree[name]]) if isinstance(entry, dict))
+
+
+def preset_rows(name: str | None, value: Any) -> Iterator[tuple[str, str]]:
+    """Rows of a plan: what the algorithm has set, and what the YAML says instead. `value` gives the value of a key."""
+    if name is None:
+        return
+    plain = {key: wanted for key, wanted in PRESETS[name].settings.items() if "." not in key}
+    kept = {key: wanted for key, wanted in plain.items() if value(key) == (None if wanted == "none" else wanted)}
+    yield "algorithm", f"{name} sets " + ", ".join(f"{key} {_text(wanted)}" for key, wanted in kept.items())
+    if others := [key for key in plain if key not in kept]:
+        told = ", ".join(f"{key} {_text(value(key))} instead of {_text(plain[key])}" for key in others)
+        yield "", f"the YAML has {told}"
+
+
+def _text(value: object) -> str:
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"

@@ -6,17 +6,55 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
-from roll.configs.base import setting
+from roll.configs.base import Settings, setting
 from roll.configs.presets.table import known_algorithm
 from roll.configs.sections.cluster import PgVariant, WorkerConfig
-from roll.configs.sections.correction import TrainInferCorrectionConfig
 from roll.configs.sections.data import Place
-from roll.configs.sections.modes import is_started
-from roll.configs.sections.opd import OnPolicyDistillation
-from roll.configs.sections.teachers import MixConfig
+from roll.configs.sections.experience import is_started
+from roll.configs.sections.teachers import MixConfig, OnPolicyDistillation
 from roll.configs.tables.estimators import Estimator, OPMDBaseline, RAFTKeep, estimator_of
 from roll.configs.tables.policy_losses import PolicyForm, RECClip, RECRegularizer, RECWeight, last_name, policy_form_of
 from roll.configs.tables.roles import ROLES, Role, teacher_role
+
+# Settings of `train_infer_correction`.
+
+Granularity = Literal["token", "segment", "geometric", "sequence"]
+
+
+class ISWeightConfig(Settings):
+    """`train_infer_correction.is_weight`: importance weights between trainer and rollout engine."""
+
+    enabled: bool | None = setting(
+        None,
+        "Weight the loss by the ratio of trainer and rollout probabilities. Default: where rollouts run ahead "
+        "(async_generation_ratio above 0) and the engine's log-probs are not old log-probs already.",
+    )
+    weight_type: Granularity = setting("token", "Over what the ratio is taken.")
+    upper_bound: float | None = setting(1.2, "Ratios are cut here.")
+    detach: bool = setting(
+        True, "No gradient through the weight; there is none: it is computed from old log-probs, which are constants."
+    )
+
+
+class TrainInferFilterConfig(Settings):
+    """One of `train_infer_correction.filters`: leaves out what trainer and rollout engine disagree on."""
+
+    enabled: bool = setting(False, "Switch this filter on.")
+    agg_type: Granularity = setting("token", "Over what the disagreement is taken.")
+    ratio_enabled: bool = setting(True, "Filter by probability ratio.")
+    ratio_low: float = setting(0.8, "Smallest ratio kept.")
+    ratio_high: float = setting(1.2, "Largest ratio kept.")
+    diff_enabled: bool = setting(False, "Filter by probability difference.")
+    diff_low: float = setting(-0.2, "Smallest difference kept.")
+    diff_high: float = setting(0.2, "Largest difference kept.")
+
+
+class TrainInferCorrectionConfig(Settings):
+    """`train_infer_correction`: what to do about the two engines' different log-probs."""
+
+    is_weight: ISWeightConfig = setting({}, "Importance weights.")
+    filters: tuple[TrainInferFilterConfig, ...] = setting((), "Filters, applied in turn.")
+
 
 MODEL_LENGTH_KEYS = ("max_model_len", "context_length")
 KL_NAMES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}

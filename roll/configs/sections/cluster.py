@@ -1,18 +1,194 @@
 """One role: its model, backend, devices and workers."""
 
-from typing import Annotated, Any, Literal
+import ast
+from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import AfterValidator, BeforeValidator
 
-from roll.configs.base import Settings, setting
-from roll.configs.limits import MOST_DEVICES_PER_NODE, MOST_PROCESSES
-from roll.configs.sections.configs_rollout import GeneratingArgs
-from roll.configs.sections.data import DataArgs, Names
-from roll.configs.sections.device_mapping import parse_device_mapping
+from roll.configs.base import MOST_DEVICES, MOST_DEVICES_PER_NODE, MOST_GROUPS, MOST_PROCESSES, Settings, setting
+from roll.configs.sections.data import DataArgs, Names, Numbers, Strings
 from roll.configs.sections.model import ModelArgs
-from roll.configs.sections.strategy import StrategyArgs
 from roll.configs.sections.training import TrainingArgs
+from roll.configs.strategies.table import spec_of
 from roll.configs.tables.policy_losses import known_pg_variant
+from roll.utils.text import show
+
+# How answers are sampled, and how requests are scheduled.
+
+
+class GeneratingArgs(Settings):
+    """`generating_args`: sampling of actor_infer (training) and of validation."""
+
+    temperature: float = setting(1.0, "Divides the logits before sampling; 0 takes the likeliest token (greedy).", ge=0)
+    top_p: float = setting(
+        1.0, "Sample among the likeliest tokens that make up this probability; 1 is off.", gt=0, le=1
+    )
+    top_k: Annotated[int, BeforeValidator(lambda k: 0 if k in (None, -1) else k)] = setting(
+        0, "Sample among this many likeliest tokens; 0 and -1 are off.", ge=0
+    )
+    max_new_tokens: int | None = setting(
+        None,
+        "Longest answer. Follows from response_length, or sequence_length - prompt_length; if given it must agree. In "
+        "validation, and for the answers of an agent, it may be less.",
+        ge=1,
+    )
+    min_new_tokens: int = setting(0, "No end of sequence before this many tokens.", ge=0)
+    repetition_penalty: float = setting(1.0, "Above 1 makes tokens that occurred less likely; 1 is off.", gt=0)
+    num_return_sequences: int | None = setting(
+        None,
+        "Answers per prompt. In training it is num_return_sequences_in_group and must agree; in validation it is the "
+        "n of pass@n (default 1).",
+        ge=1,
+        le=MOST_GROUPS,
+    )
+    stop_strings: Strings = setting((), "Texts that end an answer.")
+    include_stop_str_in_output: bool | None = setting(
+        None,
+        "Keep the text of a stop string at the end of what rewards and environments see. null: true. Its tokens were "
+        "sampled and are trained on in either case.",
+    )
+    stop_token_ids: Numbers = setting((), "Token ids that end an answer, beside the end of sequence.")
+    ignore_eos: bool = setting(False, "Go on after an end of sequence token, up to max_new_tokens.")
+
+
+# The grammar of `device_mapping`: a YAML list, or a string such as `list(range(0,8)) + [12,13]`. Read, never evaluated.
+
+GRAMMAR = "a list such as [0, 1, 2], list(range(start, stop[, step])), list([0, 1]), or a sum of these"
+
+
+def parse_device_mapping(value: object) -> tuple[int, ...]:
+    """Device ids in the order written.
+
+    Raises ValueError when the text is outside the grammar, holds something else than whole numbers >= 0, or is empty.
+
+    Example: parse_device_mapping("list(range(0, 4)) + [8]") == (0, 1, 2, 3, 8)
+    """
+    if isinstance(value, str):
+        ids = _parse_text(value)
+    elif isinstance(value, list | tuple):
+        ids = [_device_id(item) for item in value]
+    else:
+        raise ValueError(f"{show(value)} is not {GRAMMAR}")
+    if not ids:
+        raise ValueError("names no device; remove device_mapping to run the role on CPU workers")
+    return tuple(ids)
+
+
+def _parse_text(text: str) -> list[int]:
+    try:
+        return _sequence(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, RecursionError, MemoryError):
+        raise ValueError(f"{show(text)} is not {GRAMMAR}") from None
+
+
+def _sequence(node: ast.expr) -> list[int]:
+    match node:
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            both = _sequence(left) + _sequence(right)
+            if len(both) > MOST_DEVICES:
+                raise ValueError(f"it names more than {MOST_DEVICES} devices, the limit")
+            return both
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [_device_id(_integer(item)) for item in items]
+        case ast.Call(func=ast.Name(id="list"), args=[inner], keywords=[]):
+            return _sequence(inner)
+        case ast.Call(func=ast.Name(id="range"), args=bounds, keywords=[]) if 1 <= len(bounds) <= 3:
+            return _range([_integer(bound) for bound in bounds])
+    raise ValueError(f"{show(ast.unparse(node))} is not {GRAMMAR}")
+
+
+def _range(bounds: list[int]) -> list[int]:
+    if len(bounds) == 3 and bounds[2] == 0:
+        raise ValueError("range() needs a step other than 0")
+    ids = range(*bounds)
+    if ids[MOST_DEVICES:]:  # len() of a larger range overflows
+        raise ValueError(f"range{tuple(bounds)} names more than {MOST_DEVICES} devices, the limit")
+    return [_device_id(item) for item in ids]
+
+
+def _integer(node: ast.expr) -> int:
+    match node:
+        case ast.Constant(value=value) if type(value) is int:
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=value)) if type(value) is int:
+            return -value
+    raise ValueError(f"{show(ast.unparse(node))} is not a whole number")
+
+
+def _device_id(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{show(value)} is not a device id (a whole number from 0 on)")
+    if value >= MOST_DEVICES:
+        raise ValueError(f"device {value} is beyond the limit of {MOST_DEVICES} devices")
+    return value
+
+
+# Which backend runs a role, and that backend's own settings.
+
+
+class Sampling(Protocol):
+    """What of a sampling's settings bears on log-probs."""
+
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def top_p(self) -> float: ...
+    @property
+    def top_k(self) -> int: ...
+    @property
+    def min_new_tokens(self) -> int: ...
+    @property
+    def repetition_penalty(self) -> float: ...
+
+
+def narrowing_settings(strategy_name: str | None, sampling: Sampling) -> tuple[str, ...]:
+    """The settings in use with which this engine's log-probs are not those of the whole distribution at the sampling
+    temperature, as a trainer computes them: only tokens that could be drawn count in them.
+
+    Example: top_p 0.9 gives ("top_p",) with vllm and () with sglang, which takes log-probs before it cuts.
+    """
+    in_use = {
+        "top_p": sampling.top_p < 1,
+        "top_k": sampling.top_k > 0,
+        "min_new_tokens": sampling.min_new_tokens > 0,
+        "repetition_penalty": sampling.repetition_penalty != 1,
+    }
+    return tuple(name for name in spec_of(strategy_name).narrows if in_use[name])
+
+
+ANSWERS_AT_ONCE = 128
+ANSWERS_AT_ONCE_ON_GPUS = 512
+"""Default of vLLM and SGLang on GPUs: decoding grows hardly slower up to there (by arithmetic, not measured: a step of
+a 7B model reads 15 GB of weights for 128 answers as for 512). Their sampler takes .3 GB of logits for each copy."""
+
+
+def answers_at_once(given: int | None, strategy_name: str | None, on_gpus: bool) -> int:
+    """Answers in flight in one engine: what max_running_requests says, or what suits the engine and its device.
+
+    Example: (None, "vllm", True) gives 512; (None, "hf_infer", True) and (None, "vllm", False) give 128.
+    """
+    if given is not None:
+        return given
+    has_paged_cache = spec_of(strategy_name).share is not None
+    return ANSWERS_AT_ONCE_ON_GPUS if on_gpus and has_paged_cache else ANSWERS_AT_ONCE
+
+
+class StrategyArgs(Settings):
+    """`strategy_args` of a role."""
+
+    strategy_name: str = setting(
+        ...,
+        "The backend: deepspeed_train, fsdp2_train or megatron_train learn; hf_infer, deepspeed_infer, fsdp2_infer and "
+        "megatron_infer score; vllm, sglang and hf_infer generate. Or one of your own, package.module:SPEC "
+        "(docs/adding_a_strategy.md). Which trainer: docs/trainers.md. Required.",
+    )
+    strategy_config: dict[str, Any] = setting(
+        {},
+        "The backend's own settings: a DeepSpeed configuration (usually `${deepspeed_zero2}` from a fragment), "
+        "the keys of FSDP2 (below), Megatron's parallel sizes, or arguments of the rollout engine. On GPUs that "
+        "another role uses as well, gpu_memory_utilization (vllm) or mem_fraction_static (sglang) is 0.6 unless given.",
+    )
+
 
 PgVariant = Annotated[str, AfterValidator(known_pg_variant)]
 DeviceMapping = Annotated[

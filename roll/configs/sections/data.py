@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from roll.configs.base import Settings, setting
-from roll.configs.limits import LARGEST
+from roll.configs.base import LARGEST, Settings, setting
 
 
 def _as_tuple(value: object) -> object:

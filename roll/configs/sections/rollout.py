@@ -1,18 +1,56 @@
 """Keys of every run whose data come from rollouts: how many, how long, and how engines get weights and requests."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
-from roll.configs.base import Settings, setting
-from roll.configs.limits import MOST_GROUPS
+from roll.configs.base import MOST_GROUPS, Settings, setting
+from roll.configs.problems import Problem
 from roll.configs.sections.data import Place
-from roll.configs.sections.experience import ExperienceConfig
-from roll.configs.sections.experience_operators import ExperienceOperators
-from roll.configs.sections.modes import EXPLORES, LEARNS, OTHER_SCHEDULES, SAMPLES, Mode
-from roll.configs.sections.recorder import RecorderConfig
+from roll.configs.sections.experience import EXPLORES, LEARNS, OTHER_SCHEDULES, SAMPLES, ExperienceConfig, Mode
+from roll.configs.sections.operators import ExperienceOperators
 from roll.configs.sections.run import RunConfig
+from roll.utils.text import show
+
+# `recorder`: which rollouts of a step are kept to be looked at, and what of them.
+
+Choice = Literal["first", "random", "best", "worst"]
+
+
+class RecorderConfig(Settings):
+    """`recorder`: sample rollouts in rollout_dump_dir, for `roll report` and for people."""
+
+    num_groups: int = setting(4, "Groups that are recorded of every step, and of every validation; 0: none.", ge=0)
+    num_samples_per_group: int = setting(8, "Attempts that are recorded of each of them, at most.", ge=1)
+    choose: Choice = setting(
+        "first",
+        "Which ones; the domains take turns in any case. first: as the step has them. random: any, drawn with seed. "
+        "best, worst: those with the highest or the lowest mean reward, and of these the attempts likewise; what "
+        "failed counts as lowest.",
+    )
+    log_prob_steps: int = setting(
+        0,
+        "Every so many steps the sampled tokens of these attempts are recorded with the log-prob that engine and "
+        "trainer give them. Where a step computes none before training, this takes a forward pass over these rows. 0 "
+        "or -1: never.",
+        ge=-1,
+    )
+    tracked_samples: int = setting(
+        0,
+        "Of the recorded attempts so many go to the trackers as well, one of each group in turn: as a table to wandb, "
+        "mlflow and swanlab, as text to tensorboard. 0: none leave this machine.",
+        ge=0,
+    )
+    tracked_steps: int = setting(
+        10, "With tracked_samples: those of every so many steps, and of each validation.", ge=1
+    )
+
+    def is_tracked(self, step: int, kind: str) -> bool:
+        """True if trackers get samples of a step, or of a validation after it."""
+        return self.tracked_samples > 0 and (kind != "train" or step % self.tracked_steps == 0)
+
 
 ROLL_LOOP = "roll.distributed.scheduler.user_defined_rollout_loop.UserDefinedRolloutLoop"
 LENGTH_KEYS = ("prompt_length", "response_length", "sequence_length")
@@ -283,3 +321,37 @@ class RolloutConfig(RunConfig):
         if self.val_sequence_length is not None:
             response = max(1, self.val_sequence_length - prompt)
         return prompt, response, prompt + response
+
+
+# What evaluation sets of any kind of run may be called, and which pass@k they can have.
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_MEASURED = ("reward_mean", "response_length_mean", "failed_fraction")  # val/<one of these>/<tag> is taken
+
+
+def purpose_of(name: str) -> str:
+    """What the random streams of a set hang on, beside the run's seed: neither the step nor the other sets."""
+    return f"validation/{name}" if name else "validation"
+
+
+def name_problems(name: str, taken: Collection[str] = ()) -> Iterator[Problem]:
+    """`taken`: other words behind val/."""
+    words = (*_MEASURED, *taken)
+    if not _NAME.fullmatch(name) or name in words or name.startswith("pass_at_"):
+        yield Problem(
+            f"eval_sets: {show(name)} cannot be part of metric names such as val/NAME/reward_mean. Choose letters, "
+            f"digits, _, . and -, and none of {', '.join(words)}.",
+            (f"eval_sets.{name}",),
+        )
+
+
+def pass_at_problems(name: str, pass_at: Sequence[int], num_answers: int, key: str) -> Iterator[Problem]:
+    """`key`: of the set, which says how many answers there are to each prompt."""
+    at = f"eval_sets.{name}"
+    wrong = [k for k in pass_at if not 1 <= k <= num_answers]
+    if wrong:
+        yield Problem(
+            f"{at}.pass_at: {wrong[0]} responses cannot be drawn from {num_answers}. Raise {at}.{key}, or name numbers "
+            f"from 1 to {num_answers}.",
+            (f"{at}.pass_at", f"{at}.{key}"),
+        )

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from roll.configs.plan.parallel import parallel_sizes
+from roll.configs.plan.layout import parallel_sizes
 from roll.configs.problems import Problem, did_you_mean
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.training import EIGHT_BIT
+from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.sequence_parallel import ranks_problems
-from roll.configs.strategies.spec import Choice
-from roll.configs.strategies.trainer_kinds import deepspeed_misfits
+from roll.configs.strategies.value_kinds import deepspeed_misfits
 from roll.utils.text import show
 
 

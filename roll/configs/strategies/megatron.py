@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from roll.configs.checks.mtp import HEAD_FACT
-from roll.configs.plan.parallel import ParallelSizes, parallel_sizes
+from roll.configs.plan.layout import ParallelSizes, parallel_sizes
 from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.megatron_checks import (
     cpu_problems,
     megatron_problems,
@@ -17,8 +18,7 @@ from roll.configs.strategies.megatron_checks import (
     repeated_problems,
 )
 from roll.configs.strategies.megatron_config import MegatronSettings, split_settings
-from roll.configs.strategies.spec import Choice
-from roll.configs.strategies.trainer_kinds import megatron_misfits
+from roll.configs.strategies.value_kinds import megatron_misfits
 from roll.utils.text import show
 
 SIZES = {

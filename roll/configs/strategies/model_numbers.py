@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from roll.configs.problems import Problem
+from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_facts import (
     ALPHA_ROPE,
     CAPPED,
@@ -19,7 +20,6 @@ from roll.configs.strategies.model_facts import (
     UNSAMPLED,
 )
 from roll.configs.strategies.sequence_parallel import CHANGING_ROPE, rope_kinds
-from roll.configs.strategies.spec import Choice
 
 ATTENTION_CAP = "attn_logit_softcapping"
 _CACHED_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})

@@ -1,14 +1,14 @@
 """What of a Hugging Face model stands in the way of packing its rows, as far as config.json tells. What it does not
-tell, the model is asked when it is loaded (roll/models/sequences/pack_check.py)."""
+tell, the model is asked when it is loaded (roll/models/sequences/packed_attention.py)."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from roll.configs.checks.prefix_sharing import window_problems
 from roll.configs.problems import Problem
+from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_numbers import ATTENTION_CAP, attention_cap, text_part, unpacked
 from roll.configs.strategies.sequence_parallel import head_problems, rope_problems
-from roll.configs.strategies.spec import Choice
 
 PACKABLE_LAYERS = frozenset({"full_attention", "sliding_attention"})
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from roll.configs.plan.parallel import ParallelSizes
+from roll.configs.plan.layout import ParallelSizes
 from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
-from roll.configs.strategies.spec import Choice
+from roll.configs.strategies.choice import Choice
 
 CHANGING_ROPE = frozenset({"dynamic", "longrope", "su"})  # su: as longrope was called
 

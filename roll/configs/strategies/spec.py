@@ -6,15 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from roll.configs.own_hooks import ask, findings
-from roll.configs.problems import did_you_mean
+from roll.configs.problems import ask, did_you_mean, findings
 from roll.configs.strategies.features import OLD_KEYWORDS, Feature
 from roll.errors import ConfigError
 from roll.utils.text import show
 
 if TYPE_CHECKING:
-    from roll.configs.sections.cluster import WorkerConfig
-    from roll.configs.tables.roles import Head, Role, Use
+    from roll.configs.tables.roles import Head, Use
 
 T = TypeVar("T")
 NARROWING = ("top_p", "top_k", "min_new_tokens", "repetition_penalty")
@@ -61,27 +59,6 @@ class ModelRegistry:
     package: str
     read: str
     plugins: str
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A role that runs on a strategy, as the strategy's spec is asked about it."""
-
-    role: Role
-    worker: WorkerConfig
-    max_grad_norm: float = 1.0
-    num_nodes: int = 1
-    longest: int = 0  # tokens of the longest row
-
-    @property
-    def name_key(self) -> str:
-        """The YAML path of the strategy's name."""
-        return f"{self.role.name}.strategy_args.strategy_name"
-
-    @property
-    def at(self) -> str:
-        """The YAML path of the strategy's own settings."""
-        return f"{self.role.name}.strategy_args.strategy_config"
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from roll.configs.problems import Problem
+from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import FEATURES, Feature
-from roll.configs.strategies.spec import Choice, LoraSync, ModelRegistry, Package, ShareKey, StrategySpec
+from roll.configs.strategies.spec import LoraSync, ModelRegistry, Package, ShareKey, StrategySpec
 from roll.utils.imports import resolve
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def _megatron(name: str, use: Use, path: str, memory: str) -> StrategySpec:
         problems="roll.configs.strategies.megatron:problems",
         warnings="roll.configs.strategies.megatron:warnings",
         machine_problems="roll.configs.strategies.megatron:machine_problems",
-        model_problems="roll.models.megatron.model_problems:model_problems",
+        model_problems="roll.models.megatron.family_table:model_problems",
         looks_at_model="whether Megatron knows the model's family",
         sizes="roll.configs.strategies.megatron:sizes",
         saved_facts="roll.configs.strategies.megatron:saved_facts",
@@ -85,8 +86,8 @@ _SPECS = (
         problems="roll.distributed.strategy.hf.args:problems",
         model_problems="roll.configs.strategies.packing:model_problems",
         memory={
-            "score": "roll.configs.memory.huggingface:score_memory",
-            "generate": "roll.configs.memory.huggingface:generate_memory",
+            "score": "roll.configs.memory.engine:score_memory",
+            "generate": "roll.configs.memory.engine:generate_memory",
         },
         narrows=(),
     ),

@@ -78,17 +78,17 @@ _ROWS = (
     Estimator("reinforce_plus_plus_baseline", mean="group", whitens=True),
     Estimator("grpo", mean="group", std="group"),
     Estimator("rloo", mean="leave_one_out"),
-    Estimator("remax", function="roll.algorithms.baselines:remax", needs_greedy=True),
-    Estimator("opo", function="roll.algorithms.baselines:opo", needs_groups=True),
-    Estimator("gpg", function="roll.algorithms.baselines:gpg", needs_groups=True),
-    Estimator("grpo_passk", std="group", function="roll.algorithms.baselines:grpo_passk", needs_groups=True),
+    Estimator("remax", function="roll.algorithms.advantage:remax", needs_greedy=True),
+    Estimator("opo", function="roll.algorithms.advantage:opo", needs_groups=True),
+    Estimator("gpg", function="roll.algorithms.advantage:gpg", needs_groups=True),
+    Estimator("grpo_passk", std="group", function="roll.algorithms.advantage:grpo_passk", needs_groups=True),
     Estimator(
-        "asymre", function="roll.algorithms.baselines:asymre", needs_groups=True, weights=("asymre_baseline_shift",)
+        "asymre", function="roll.algorithms.advantage:asymre", needs_groups=True, weights=("asymre_baseline_shift",)
     ),
-    Estimator("raft", function="roll.algorithms.baselines:raft", weights=("raft_keep",)),
+    Estimator("raft", function="roll.algorithms.advantage:raft", weights=("raft_keep",)),
     Estimator(
         "opmd",
-        function="roll.algorithms.baselines:opmd",
+        function="roll.algorithms.advantage:opmd",
         needs_groups=True,
         weights=("opmd_baseline", "opmd_baseline_tau"),
     ),

@@ -136,16 +136,16 @@ _ROWS = (
     ),
     PolicyForm(
         "rec",
-        "roll.algorithms.gates:rec",
+        "roll.algorithms.objectives:rec",
         ("rec_clip_mode", *_REC_RANGE, *_REC_TERMS),
         weighs_by_ratio=True,
         problems=_ring_problems,
         warnings=_rec_warnings,
     ),
-    PolicyForm("sppo", "roll.algorithms.gates:sppo", ("sppo_epsilon",), weighs_by_ratio=True),
+    PolicyForm("sppo", "roll.algorithms.objectives:sppo", ("sppo_epsilon",), weighs_by_ratio=True),
     PolicyForm(
         "clip_cov",
-        "roll.algorithms.covariance:clip_cov",
+        "roll.algorithms.objectives:clip_cov",
         (*_RANGE, "clip_cov_ratio", "clip_cov_lb", "clip_cov_ub"),
         needs_old_log_probs=True,
         is_zero_without_advantage=False,
@@ -154,7 +154,7 @@ _ROWS = (
     ),
     PolicyForm(
         "kl_cov",
-        "roll.algorithms.covariance:kl_cov",
+        "roll.algorithms.objectives:kl_cov",
         ("kl_cov_ratio", "ppo_kl_coef"),
         weighs_by_ratio=True,
         needs_old_log_probs=True,

@@ -4,12 +4,10 @@
 depends on a role asks its row, never its name.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from roll.configs.base import Settings, join
-from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import ModelArgs
 from roll.configs.tables.policy_losses import POLICY_FORMS, last_name
 
@@ -130,21 +128,3 @@ def teacher_role(name: str) -> Role:
 
 
 ROLES: Mapping[str, Role] = {role.name: role for role in (ACTOR_TRAIN, ACTOR_INFER, CRITIC, REFERENCE)}
-
-
-def idle_keys(section: WorkerConfig, role: Role) -> list[str]:
-    """Keys that are given and that this role has no use for, sorted as their class declares them."""
-    return list(_idle(section, WorkerConfig, role.reads, ""))
-
-
-def _idle(section: Settings, cls: type[Settings], reads: frozenset[str], at: str) -> Iterator[str]:
-    for key in cls.model_fields:
-        path, value = join(at, key), getattr(section, key)
-        if key not in section.model_fields_set or path in reads:
-            continue
-        if not isinstance(value, Settings):
-            yield path
-        elif any(read.startswith(f"{path}.") for read in reads):
-            yield from _idle(value, type(value), reads, path)
-        elif value.model_fields_set:
-            yield path

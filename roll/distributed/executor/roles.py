@@ -12,16 +12,24 @@ import ray
 
 from roll.algorithms.distillation import Distillation
 from roll.distributed.executor.blueprint import BatchLimits, WorkerInfo
-from roll.distributed.executor.jobs import TrainJob, TrainReport, TrainRequest
+from roll.distributed.executor.jobs import (
+    Piece,
+    Score,
+    ScorePiece,
+    ScoreSet,
+    TrainJob,
+    TrainReport,
+    TrainRequest,
+    micro_batches,
+    spread,
+)
 from roll.distributed.executor.placement import Claim
 from roll.distributed.executor.processes.cluster import Calls, Cluster
-from roll.distributed.executor.scores import Score, ScorePiece, ScoreSet
-from roll.distributed.executor.shards import Piece, micro_batches, spread
 from roll.distributed.executor.usage import Work
 from roll.distributed.strategy.base import State
 from roll.errors import StrategyError
-from roll.types.assembly import RowTable
 from roll.types.batch import Rows, RowSet, SampleSet, Shard
+from roll.types.collate import RowTable
 from roll.types.metrics import MetricSums
 
 

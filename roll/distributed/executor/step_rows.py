@@ -11,12 +11,11 @@ import numpy as np
 import ray
 from ray.exceptions import RayError
 
+from roll.distributed.executor.jobs import ScoreSet
 from roll.distributed.executor.roles import TrainCluster, share
-from roll.distributed.executor.scores import ScoreSet
 from roll.errors import TokensElsewhere, WorkerError, describe
-from roll.types.assembly import RowTable
 from roll.types.batch import RowMeta, SampleBatch, SampleSet
-from roll.types.collate import collate_groups, padding_rows, row_columns, row_meta, sampled_rows, split_rows
+from roll.types.collate import RowTable, collate_groups, padding_rows, row_columns, row_meta, sampled_rows, split_rows
 from roll.types.packing import groups_by_rank, rows_by_rank
 from roll.types.rollout import LocalRow, Place, RowTexts, StoredRow, Trajectory, TrajectoryGroup, stored_among
 

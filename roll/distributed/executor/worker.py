@@ -14,16 +14,22 @@ import torch
 from roll.algorithms.credit import assign_credit
 from roll.algorithms.distillation import Distillation
 from roll.distributed.executor.blueprint import BatchLimits, Blueprint, WorkerInfo
-from roll.distributed.executor.jobs import RowCredit, TrainReport, TrainRequest
-from roll.distributed.executor.scores import Score, join_scores
-from roll.distributed.executor.shards import micro_batches, tree_micro_batches, without_idle
+from roll.distributed.executor.jobs import (
+    RowCredit,
+    Score,
+    TrainReport,
+    TrainRequest,
+    join_scores,
+    micro_batches,
+    tree_micro_batches,
+    without_idle,
+)
 from roll.distributed.executor.weights.send_plan import SendPlan, Sent
 from roll.distributed.executor.weights.sender import Peers, WeightSender
 from roll.distributed.strategy.base import RankContext, ScoreStrategy, State, TrainStrategy
 from roll.errors import StrategyError
 from roll.models.hub import local_model
 from roll.models.teacher_targets import TeacherHead
-from roll.types.assembly import RowTable, assemble
 from roll.types.batch import (
     LossScale,
     MicroBatch,
@@ -36,10 +42,10 @@ from roll.types.batch import (
     TrainBatch,
     rows_of,
 )
-from roll.types.collate import pad, unpad
+from roll.types.collate import RowTable, assemble, pad, unpad
+from roll.types.columns import token_indices
 from roll.types.metrics import MetricSums
-from roll.types.ragged import token_indices
-from roll.utils.disk import naming_full_disk
+from roll.utils.files import naming_full_disk
 from roll.utils.imports import resolve
 
 FlatScores = tuple[np.ndarray, np.ndarray, np.ndarray]  # row ids, lengths, values

@@ -10,9 +10,9 @@ from math import ceil
 
 import numpy as np
 
-from roll.configs.plan.rollout_bounds import RolloutBounds
+from roll.configs.plan.batch_plan import RolloutBounds
+from roll.distributed.scheduler.event_loop import Deadlock, run_virtually
 from roll.distributed.scheduler.rollout_core import RolloutCore
-from roll.distributed.scheduler.virtual_time import Deadlock, run_virtually
 from roll.types.rollout import Task, TrajectoryGroup
 
 _TASK = Task("rehearsal", "rehearsal", np.zeros(0, np.int32))

@@ -10,17 +10,159 @@ Only asyncio, and no clock but the loop's: it runs on a virtual one unchanged.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from typing import Any
 
-from roll.configs.plan.rollout_bounds import RolloutBounds
-from roll.distributed.scheduler.active_groups import ActiveGroup, ActiveGroups
-from roll.distributed.scheduler.admission import can_take, is_too_old, resumed_deadlines
+from roll.configs.plan.batch_plan import RolloutBounds
 from roll.types.rollout import TrajectoryGroup
 from roll.utils.background import start
+
+# The groups that were started and that no step took, in the order of their numbers.
+
+
+@dataclass
+class ActiveGroup:
+    """`deadline`: the last step that may train on it. `run` is None before it was started (again) in a resumed run;
+    `result` until it is finished. `is_kept`: by the filter."""
+
+    number: int
+    deadline: int
+    run: asyncio.Task[TrajectoryGroup] | None = None
+    result: TrajectoryGroup | None = None
+    is_kept: bool = True
+
+
+class ActiveGroups:
+    """Which are finished, and how many of them there are by deadline. Every call costs the same however many groups
+    there are, but for the logarithm of a heap. Numbers are added in rising order."""
+
+    def __init__(self) -> None:
+        self.by_deadline: Counter[int] = Counter()  # the finished ones included
+        self.finished_by_deadline: Counter[int] = Counter()
+        self._groups: dict[int, ActiveGroup] = {}
+        self._line: deque[int] = deque()  # not known to have everything older finished; some may be gone
+        self._front: deque[int] = deque()  # finished, and so is everything older
+        self._behind: list[int] = []  # a heap: finished, and something older may still run
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[ActiveGroup]:
+        return iter(self._groups.values())
+
+    def __getitem__(self, number: int) -> ActiveGroup:
+        return self._groups[number]
+
+    @property
+    def num_finished(self) -> int:
+        return len(self._front) + len(self._behind)
+
+    def is_run_of(self, number: int, run: asyncio.Task[TrajectoryGroup]) -> bool:
+        group = self._groups.get(number)
+        return group is not None and group.run is run
+
+    def add(self, group: ActiveGroup) -> None:
+        self._groups[group.number] = group
+        self._line.append(group.number)
+        self.by_deadline[group.deadline] += 1
+        if group.result is not None:
+            self._count_finished(group)
+
+    def finish(self, number: int, result: TrajectoryGroup, is_kept: bool) -> None:
+        group = self._groups[number]
+        group.result, group.is_kept = result, is_kept
+        self._count_finished(group)
+
+    def next_in_order(self) -> ActiveGroup | None:
+        """The oldest group that this was not asked for before, if it is finished: from now on it is in front."""
+        while self._line and self._line[0] not in self._groups:
+            self._line.popleft()
+        group = self._groups[self._line[0]] if self._line else None
+        if group is None or group.result is None:
+            return None
+        self._front.append(self._line.popleft())
+        heappop(self._behind)  # nothing that is finished and not in front is older
+        return group
+
+    @property
+    def num_in_front(self) -> int:
+        """Number of groups that `next_in_order` would return."""
+        return len(self._front)
+
+    def oldest_finished(self, count: int) -> list[ActiveGroup]:
+        """Takes them out."""
+        numbers = [self._front.popleft() if self._front else heappop(self._behind) for _ in range(count)]
+        return [self._leave(number) for number in numbers]
+
+    def remove_last_in_front(self) -> None:
+        self._leave(self._front.pop())
+
+    def remove(self, number: int) -> None:
+        """One that is not finished."""
+        self._discount(self.by_deadline, self._groups.pop(number).deadline)
+
+    def _count_finished(self, group: ActiveGroup) -> None:
+        heappush(self._behind, group.number)
+        self.finished_by_deadline[group.deadline] += 1
+
+    def _leave(self, number: int) -> ActiveGroup:
+        group = self._groups.pop(number)
+        for counts in (self.by_deadline, self.finished_by_deadline):
+            self._discount(counts, group.deadline)
+        return group
+
+    @staticmethod
+    def _discount(counts: Counter[int], deadline: int) -> None:
+        counts[deadline] -= 1
+        if not counts[deadline]:
+            del counts[deadline]
+
+
+# Arithmetic of when a group of trajectories may start, and when a step may take its groups; without a clock.
+#
+# Groups are numbered in the order of the data. A group that starts under policy version v may be trained on in step v +
+# max_staleness at the latest: its deadline. A step takes the oldest of the finished groups as soon as those that it
+# leaves can all meet theirs. Steps and versions count alike: version v is what v steps have trained.
+
+
+def can_take(finished: Mapping[int, int], active: Mapping[int, int], step: int, num_groups: int) -> bool:
+    """True if `step` may take the oldest `num_groups` finished groups: in the order of their numbers, the i-th of the
+    groups left (from 1) then meets its deadline, since i <= (deadline - step) * num_groups.
+
+    `finished` and `active` (the finished ones included) count groups by deadline. An older group never has a later
+    deadline.
+
+    Example: with 2 groups a step, step 3 may take two finished groups of deadline 4 and leave two of deadline 4 that
+    still run, but not three.
+    """
+    missing, left = num_groups, 0
+    for deadline in sorted(active):
+        taken = min(missing, finished.get(deadline, 0))
+        missing -= taken
+        left += active[deadline] - taken
+        if left > (deadline - step) * num_groups:
+            return False
+    return missing == 0
+
+
+def resumed_deadlines(admitted_at: Sequence[int], step: int, bounds: RolloutBounds) -> list[int]:
+    """The deadlines of groups, oldest first, that were admitted at these versions, where a run goes on with `step`, it
+    may be under other bounds. A deadline that the bounds give and that cannot be met is put off until it can. For a
+    group that is sampled again that is no harm; one that is finished is too old then, see `is_too_old`.
+
+    Example: 2 groups a step that may be 1 step old, going on with step 5: three groups of version 4 have the deadlines
+    5, 5 and 6.
+    """
+    return [max(version + bounds.max_staleness, step + i // bounds.num_groups) for i, version in enumerate(admitted_at)]
+
+
+def is_too_old(admitted_at: int, deadline: int, bounds: RolloutBounds) -> bool:
+    """True if tokens of that version may be trained on only before the deadline."""
+    return admitted_at + bounds.max_staleness < deadline
+
 
 Keep = Callable[[TrajectoryGroup], bool]
 Play = Callable[[int], Coroutine[Any, Any, TrajectoryGroup]]

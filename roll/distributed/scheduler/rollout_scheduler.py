@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from roll.configs.plan.rollout_bounds import RolloutBounds
+from roll.configs.plan.batch_plan import RolloutBounds
 from roll.distributed.scheduler.event_loop import EventLoopThread
-from roll.distributed.scheduler.group_lives import GroupLives
 from roll.distributed.scheduler.numbered_tasks import NumberedTasks, TaskSource
 from roll.distributed.scheduler.rollout_core import CoreState, Keep, RolloutCore, StepGroups
 from roll.distributed.scheduler.saved_groups import (
@@ -23,8 +23,55 @@ from roll.distributed.scheduler.saved_groups import (
     young_enough,
 )
 from roll.errors import RewardError
-from roll.types.rollout import Generate, Rollouter, Task, Trajectory, TrajectoryGroup
+from roll.types.rollout import Generate, Generation, Rollouter, Task, Trajectory, TrajectoryGroup
 from roll.utils.spans import Spans
+
+# What becomes of each group and when, for a timeline.
+
+Run = Callable[[Generate], Coroutine[Any, Any, TrajectoryGroup]]
+
+
+class GroupLives:
+    """Marks the stages of groups that the driver sees; an engine marks where it begins one. Where an environment asks
+    the engines by itself, nobody here knows when a group was generated."""
+
+    def __init__(self, spans: Spans):
+        self._spans = spans
+        self._taken: list[int] = []  # by a step whose weights are not published
+
+    async def play(self, number: int, engines: Generate, run: Run) -> TrajectoryGroup:
+        """What `run` makes, given a way to the engines."""
+        if not self._spans.is_on:
+            return await run(engines)
+        self._spans.mark(number, "admitted")
+
+        @wraps(engines)  # a rollouter looks at what it takes
+        async def generate(*arguments: Any) -> Sequence[Generation]:
+            generations = await engines(*arguments)
+            self._spans.mark(number, "generated")
+            return generations
+
+        group = await run(generate)
+        self._spans.mark(number, "scored")
+        return group
+
+    def taken(self, groups: StepGroups) -> None:
+        for group in groups.dropped:
+            self._spans.mark(group.group_id, "dropped")
+        self._taken += [group.group_id for group in groups.kept]
+        self._mark_taken("taken")
+
+    def trained(self) -> None:
+        self._mark_taken("trained")
+
+    def published(self) -> None:
+        self._mark_taken("published")
+        self._taken = []
+
+    def _mark_taken(self, stage: str) -> None:
+        for number in self._taken:
+            self._spans.mark(number, stage)
+
 
 Fetch = Callable[[Sequence[Sequence[Trajectory]]], Sequence[Sequence[Trajectory]]]
 """The rows of groups with their tokens and texts, wherever these are."""

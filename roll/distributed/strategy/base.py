@@ -146,7 +146,7 @@ class TrainStrategy(ScoreStrategy):
         """Full tensors under Hugging Face names, streamed in buckets of at most `bucket_bytes` (a larger tensor stands
         alone). Collective: every rank iterates to the end; ranks that are neither in `to` nor `exports_weights` ones
         get empty buckets, equal in number. Unless `whole`, weights that training leaves as they are may be left out
-        (`roll.distributed.weights.together`), and are gathered nowhere then. Unless `merged`, LoRA adapters are not
+        (`roll.distributed.weights.bucket`), and are gathered nowhere then. Unless `merged`, LoRA adapters are not
         added to the weights, but follow them, by peft's names without its prefix: A, and s B."""
 
     @property

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from roll.configs.plan.parallel import parallel_sizes
+from roll.configs.plan.layout import parallel_sizes
 from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext
 from roll.distributed.strategy.model_score import empty_micro_batch
@@ -79,3 +81,26 @@ def evened_out(micro_batches: Sequence[MicroBatch], context: RankContext) -> lis
     """These, and so many empty ones that all ranks make equally many passes."""
     most = int(all_reduce([len(micro_batches)], context, dist.ReduceOp.MAX)[0])
     return [*micro_batches, *[empty_micro_batch()] * (most - len(micro_batches))]
+
+
+# torch's random generators of one rank, as a checkpoint holds them.
+
+
+def draw_apart(seed: int, place: int) -> None:
+    """Makes ranks in different places draw different random numbers for dropout. Called once all weights exist, since
+    all ranks must draw those alike."""
+    torch.manual_seed(seed + place)
+
+
+def random_state() -> dict[str, Any]:
+    return {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []}
+
+
+def set_random_state(state: Mapping[str, Any]) -> None:
+    torch.set_rng_state(state["cpu"])
+    if torch.cuda.is_available() and state["cuda"]:
+        torch.cuda.set_rng_state_all(state["cuda"])
+
+
+def random_state_file(directory: Path, rank: int) -> Path:
+    return directory / f"random_state_{rank}.pt"

@@ -15,20 +15,17 @@ from roll.algorithms.loss import Loss
 from roll.configs.checks.prefix_sharing import obstacles, window_of
 from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, ScoreStrategy, TrainStrategy
-from roll.distributed.weights.together import with_partners
+from roll.distributed.weights.bucket import with_partners
 from roll.errors import StrategyError
-from roll.models.compiled import compile_model
-from roll.models.execution import ActivationOffload
+from roll.models.execution import ActivationOffload, compile_model
 from roll.models.hf import SequenceModel, TokenLogProbModel, TokenValueModel
 from roll.models.loading import LoadedModel
 from roll.models.lora import Exported
-from roll.models.router_balance import check_routers
-from roll.models.routers import RouterReplay
+from roll.models.routers import RouterReplay, check_routers
 from roll.models.sequence_ranks import SequenceRanks
 from roll.models.sequences.layout import Padded, RowLayout, computed
 from roll.models.sequences.pack import Pack
-from roll.models.sequences.pack_check import check_packs, check_trees
-from roll.models.sequences.packed_attention import tree_refusal, use_packed_attention
+from roll.models.sequences.packed_attention import check_packs, check_trees, tree_refusal, use_packed_attention
 from roll.models.sequences.tree import tree_or_pack
 from roll.models.teacher_targets import Study, TeacherHead, lesson_of
 from roll.types.batch import MicroBatch, TokenOutputs

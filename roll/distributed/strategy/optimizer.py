@@ -3,18 +3,158 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor, Replicate
 from torch.optim.lr_scheduler import LambdaLR
 
 from roll.configs.sections.training import EIGHT_BIT, TrainingArgs
-from roll.distributed.strategy.eight_bit import adamw_8bit
-from roll.distributed.strategy.muon import Muon
 from roll.errors import StrategyError
 from roll.models.hf import LogProbHead, ValueHead
+from roll.utils.imports import resolve
+
+# AdamW whose moments have 8 bits: bitsandbytes' own, by blocks of 256 numbers with one scale.
+#
+# Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (arXiv 2110.02861).
+
+_TABLES = ("qmap1", "qmap2")  # what the codes stand for: one for all weights
+
+
+def adamw_8bit(groups: list[dict[str, Any]], **settings: Any) -> torch.optim.Optimizer:
+    """An 8-bit AdamW over plain tensors, or over the shards of FSDP2, which bitsandbytes does not know."""
+    make: Any = resolve("bitsandbytes.optim:AdamW8bit")
+    has_shards = any(isinstance(weight, DTensor) for group in groups for weight in group["params"])
+    return OfShards(make, groups, **settings) if has_shards else make(groups, **settings)
+
+
+class OfShards(torch.optim.Optimizer):
+    """An optimizer over this rank's parts of weights that are divided among ranks (DTensor)."""
+
+    def __init__(self, make: Any, groups: list[dict[str, Any]], **settings: Any):
+        super().__init__(groups, settings)
+        weights = [weight for group in self.param_groups for weight in group["params"]]
+        self._parts = {weight: nn.Parameter(weight.detach().to_local()) for weight in weights}
+        own = [
+            {**group, "params": [self._parts[weight] for weight in group["params"] if self._parts[weight].numel()]}
+            for group in self.param_groups
+        ]
+        self._own = make(own, **settings)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        assert closure is None
+        for group, own in zip(self.param_groups, self._own.param_groups, strict=True):
+            own["lr"] = group["lr"]
+        for weight, part in self._parts.items():
+            part.data = weight.detach().to_local()  # FSDP2 may have moved it at its first pass
+            part.grad = None if weight.grad is None else weight.grad.to_local()
+            assert part.is_contiguous()  # otherwise the package updates a copy
+        self._own.step()
+        for weight, part in self._parts.items():
+            part.grad = None
+            if self._own.state.get(part):
+                self.state[weight] = self._own.state[part]
+
+    def saved(self, weight: nn.Parameter) -> dict[str, Any]:
+        """What has to be kept of a weight's state; nothing before its first update."""
+        return {key: value for key, value in self.state.get(weight, {}).items() if key not in _TABLES}
+
+    def restore(self, saved: Mapping[nn.Parameter, Mapping[str, Any]]) -> None:
+        """Takes the place of all states."""
+        self.state.clear()
+        self._own.state.clear()
+        weights = {id(part): weight for weight, part in self._parts.items()}
+        for group, place, index, part in self._places():
+            weight = weights[id(part)]
+            if not saved.get(weight):
+                continue
+            self._own.init_state(group, part, place, index)  # with the tables
+            self.state[weight] = self._own.state[part]
+            for key, value in saved[weight].items():
+                self.state[weight][key] = value.to(part.device) if torch.is_tensor(value) else value
+
+    def _places(self) -> Iterator[tuple[dict[str, Any], int, int, nn.Parameter]]:
+        for place, group in enumerate(self._own.param_groups):
+            for index, part in enumerate(group["params"]):
+                yield group, place, index, part
+
+
+# Muon: momentum whose matrices are made orthogonal, for the matrices of a model's layers; AdamW for what else learns.
+#
+# Jordan, "Muon: an optimizer for hidden layers" (2024); the scale of the update is that of Liu et al., "Muon is
+# scalable for LLM training" (arXiv 2502.16982, equation 4): the update's root mean square is AdamW's, so that one
+# learning rate and one weight decay serve both.
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the polynomial whose iteration makes a matrix orthogonal, nearly
+_ITERATIONS = 5
+_LEAST_NORM = 1e-7
+_RMS_OF_ADAMW = 0.2
+
+
+class Muon(torch.optim.AdamW):
+    """Groups with `muon: True` hold matrices, or stacks of them; AdamW takes the others. A matrix that is divided among
+    ranks (DTensor) is gathered for its update, one at a time, and every rank computes all of it. The ranks' groups
+    have the same weights in the same order."""
+
+    def __init__(self, groups: list[dict[str, Any]], momentum: float, **adamw: Any):
+        super().__init__(groups, **adamw)
+        self._momentum = momentum
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        assert closure is None
+        everything = self.param_groups
+        for group in everything:
+            for weight in group["params"] if group.get("muon") else ():
+                if weight.grad is not None:
+                    self._update(weight, group["lr"], group["weight_decay"])
+        self.param_groups = [group for group in everything if not group.get("muon")]
+        try:
+            super().step()
+        finally:
+            self.param_groups = everything
+
+    def _update(self, weight: torch.Tensor, rate: float, decay: float) -> None:
+        state, gradient = self.state[weight], weight.grad
+        assert gradient is not None
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(weight)
+        momentum = state["momentum_buffer"].mul_(self._momentum).add_(gradient)
+        ahead = gradient.add(momentum, alpha=self._momentum)  # Nesterov
+        step = _own_part(orthogonal(_whole(ahead)), ahead)
+        rows, columns = weight.shape[-2:]
+        weight.mul_(1 - rate * decay)
+        weight.add_(step.to(weight.dtype), alpha=-rate * _RMS_OF_ADAMW * max(rows, columns) ** 0.5)
+
+
+def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
+    """The matrix with its singular values moved near 1 (.7 to 1.2), by Newton and Schulz's iteration; of a stack, each
+    one. In bf16 on a GPU, where the iteration's own error is larger than that."""
+    values = matrix.bfloat16() if matrix.is_cuda else matrix.to(torch.promote_types(matrix.dtype, torch.float32))
+    is_tall = values.shape[-2] > values.shape[-1]
+    values = values.mT if is_tall else values
+    values = values / values.norm(dim=(-2, -1), keepdim=True).clamp(min=_LEAST_NORM)
+    a, b, c = COEFFICIENTS
+    for _ in range(_ITERATIONS):
+        gram = values @ values.mT
+        values = a * values + (b * gram + c * gram @ gram) @ values
+    return values.mT if is_tall else values
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _own_part(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """This rank's part of what every rank has."""
+    if not isinstance(like, DTensor):
+        return whole
+    mesh = like.device_mesh
+    everywhere = DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return everywhere.redistribute(mesh, like.placements)
 
 
 def parameter_groups(

@@ -11,7 +11,7 @@ from roll.configs.checks.mtp import HEAD_FACT
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.table import spec_of
 from roll.errors import StrategyError
-from roll.utils.json_files import read_object
+from roll.utils.files import read_object
 
 _FILE = "facts.json"
 _WITHOUT = {HEAD_FACT: False}  # facts that are known of states which do not have them

@@ -3,19 +3,21 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from roll.configs.base import Settings
-from roll.configs.checks.activation_offload import activation_offload_problems
-from roll.configs.checks.compiling import compile_problems
 from roll.configs.checks.lora import PEFT, lora_problems
-from roll.configs.checks.moe import balance_problems
+from roll.configs.checks.moe import balance_problems, router_replay_problems
 from roll.configs.checks.mtp import head_training_problems
 from roll.configs.checks.prefix_sharing import prefix_sharing_problems
-from roll.configs.checks.router_replay import router_replay_problems
-from roll.configs.checks.taken_optimizer import taken_optimizer_problems
-from roll.configs.checks.training import fused_head_problems
+from roll.configs.checks.training import (
+    activation_offload_problems,
+    compile_problems,
+    fused_head_problems,
+    taken_optimizer_problems,
+)
 from roll.configs.load.validate import validate
 from roll.configs.problems import Problem, nearest
+from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
-from roll.configs.strategies.spec import Choice, StrategySpec
+from roll.configs.strategies.spec import StrategySpec
 from roll.configs.strategies.table import STRATEGIES, feature_problem, load_spec, spec_of
 from roll.configs.tables.roles import TASKS, Use
 from roll.utils.imports import is_installed, resolve, split

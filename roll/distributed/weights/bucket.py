@@ -6,11 +6,15 @@ which tensor lies where; the index is small and travels with the call, the bytes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+
+from roll.errors import StrategyError
 
 WeightBucket = Sequence[tuple[str, torch.Tensor]]
 
@@ -134,3 +138,86 @@ def fill_buckets(
         size += num_bytes
     if bucket:
         yield bucket
+
+
+# Plain values for the place of a bucket, for engines whose processes are reached by messages without pickle.
+
+
+def encode_source(source: BucketSource) -> dict[str, Any]:
+    """Dictionaries, lists, strings, numbers and bytes only."""
+    match source:
+        case FileBucket():
+            return {"kind": "file", "path": str(source.path)}
+        case MemoryBucket():
+            return {"kind": "memory", "index": _encode_index(source.index), "segment": source.segment}
+        case BroadcastBucket():
+            return {"kind": "broadcast", "index": _encode_index(source.index), "group": source.group}
+        case CudaIpcBucket():
+            handle = [list(part) if isinstance(part, tuple) else part for part in source.handle]
+            return {
+                "kind": "cuda_ipc",
+                "index": _encode_index(source.index),
+                "handle": handle,
+                "device_uuid": source.device_uuid,
+            }
+        case RankedBucket():
+            return {"kind": "ranked", "places": [encode_source(place) for place in source.places]}
+
+
+def decode_source(message: dict[str, Any]) -> BucketSource:
+    if message["kind"] == "ranked":
+        return RankedBucket(tuple(_decode_place(place) for place in message["places"]))
+    return _decode_place(message)
+
+
+def _decode_place(message: dict[str, Any]) -> BucketPlace:
+    match message["kind"]:
+        case "file":
+            return FileBucket(Path(message["path"]))
+        case "memory":
+            return MemoryBucket(_decode_index(message["index"]), message["segment"])
+        case "broadcast":
+            return BroadcastBucket(_decode_index(message["index"]), message["group"])
+        case "cuda_ipc":
+            handle = tuple(tuple(part) if isinstance(part, list) else part for part in message["handle"])
+            return CudaIpcBucket(_decode_index(message["index"]), handle, message["device_uuid"])
+        case kind:
+            raise StrategyError(f"unknown kind of weight bucket: {kind!r}")
+
+
+def _encode_index(index: BucketIndex) -> list[list[Any]]:
+    entries = [[e.name, e.dtype, list(e.shape), e.offset_bytes, e.num_bytes] for e in index.entries]
+    return [entries, [index.num_bytes]]
+
+
+def _decode_index(message: list[list[Any]]) -> BucketIndex:
+    entries, (num_bytes,) = message
+    return BucketIndex(
+        tuple(TensorEntry(name, dtype, tuple(shape), offset, size) for name, dtype, shape, offset, size in entries),
+        num_bytes,
+    )
+
+
+# Which weights go together when not all of them are sent.
+
+_BLOCK = re.compile(r"(?P<block>.+?\.\d+\.[^.]+)\.(?P<rest>.+)")
+_MODULE_OF_ITS_OWN = re.compile(r"(o_proj|down_proj|[^.]*norm)\.[^.]+")
+
+
+def with_partners(names: Iterable[str], changed: Collection[str]) -> set[str]:
+    """The `names` (Hugging Face's) that changed, and those that an engine may fuse with one of them. Engines fuse q, k
+    and v, gate and up, and a layer's experts; a fused weight can only be rebuilt from all its parts.
+
+    Example: model.layers.0.self_attn.q_proj.weight brings the biases and matrices of k_proj and v_proj along, but
+    neither o_proj nor another layer.
+    """
+    groups = {_group(name) for name in changed}
+    return {name for name in names if _group(name) in groups}
+
+
+def _group(name: str) -> str:
+    """A block of a numbered layer, but for its modules that no engine fuses; elsewhere a module."""
+    match = _BLOCK.fullmatch(name)
+    if match is None or _MODULE_OF_ITS_OWN.fullmatch(match["rest"]):
+        return name.rpartition(".")[0]
+    return match["block"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from roll.envs.tools.tools_base import Tool, ToolError
+from roll.envs.tools.base import Tool, ToolError
 from roll.utils.answers.calculations import CalculationProblem, evaluate
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from roll.envs.tools.tools_base import Tool, ToolError
+from roll.envs.tools.base import Tool, ToolError
 from roll.errors import EnvError
-from roll.utils.sandbox.job import BOX, Job, Limits, checked_users, own_python, view
-from roll.utils.sandbox.launch import Means
-from roll.utils.sandbox.means import SandboxUnavailable, find_means
+from roll.utils.sandbox.job import BOX, Job, Limits, Means, checked_users, own_python, view
 from roll.utils.sandbox.process import SandboxError, run
+from roll.utils.sandbox.ways import SandboxUnavailable, find_means
 
 PROGRAM = re.compile(r"<python>(.*?)</python>|```(?:python|py)\s*\n(.*?)```", re.DOTALL)
 OUTPUT_BYTES = 65536

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from roll.importers.shell.ends import Damaged
-from roll.importers.shell.shell_nodes import Steps
+from roll.importers.shell.syntax_tree import Steps
 
 _MOST, _MOST_STEPS = 4 << 20, 5000
 _WORD = 64  # bytes of a word beside its characters

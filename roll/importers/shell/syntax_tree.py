@@ -7,8 +7,64 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from roll.importers.shell.ends import DEEPEST, end_of_brackets, inside
-from roll.importers.shell.shell_nodes import Arithmetic, Case, For, Function, Group, If, Node, Simple, Steps, While
 from roll.importers.shell.words import WordReader
+
+# What the commands of a shell script are: lists, conditions, loops, functions; words stay as they are written.
+
+
+@dataclass(frozen=True)
+class Simple:
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    text: str
+
+
+@dataclass(frozen=True)
+class Group:
+    body: Steps
+    is_apart: bool = False
+    """True for one in brackets, which keeps its variables to itself."""
+
+
+@dataclass(frozen=True)
+class If:
+    branches: tuple[tuple[Steps, Steps], ...]
+    otherwise: Steps = ()
+
+
+@dataclass(frozen=True)
+class For:
+    name: str
+    words: tuple[str, ...] | None
+    body: Steps
+
+
+@dataclass(frozen=True)
+class While:
+    test: Steps
+    body: Steps
+    is_until: bool
+
+
+@dataclass(frozen=True)
+class Case:
+    word: str
+    choices: tuple[tuple[tuple[str, ...], Steps], ...]
+
+
+@dataclass(frozen=True)
+class Function:
+    name: str
+    body: Steps
+
+
+Node = Simple | Arithmetic | Group | If | For | While | Case | Function
+Steps = tuple[tuple[str, Node], ...]
+"""Each with what stands before it: `&&`, `||`, `|` or nothing."""
+
 
 _FUNCTION = re.compile(r"([A-Za-z_][\w.:-]*)[ \t]*\([ \t]*\)")
 _MOST_COMMANDS = 10_000

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from roll.importers.shell.arithmetic import whole_number
 from roll.importers.shell.ends import Damaged, end_of, expansion_end
 from roll.importers.shell.expansions import parameter
-from roll.importers.shell.shell_nodes import Simple
 from roll.importers.shell.state import State, opened
-from roll.importers.shell.syntax_tree import TreeReader
+from roll.importers.shell.syntax_tree import Simple, TreeReader
 
 _PLAIN, _PLAIN_IN_QUOTES = re.compile(r"[^'\"$`\\]+"), re.compile(r"[^\"$`\\]+")
 _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"'}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from roll.importers import words
+from roll.importers import rows as words
 from roll.importers.episodes import environment, of_episodes, without_equal_groups
 from roll.importers.rows import ChangesRun, Look, Near, NotHere, Row, Sum, Table, changes, lacks, summed, to
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from roll.importers import words
+from roll.importers import rows as words
 from roll.importers.rows import ChangesRun, Condition, Look, Near, NotHere, Sum
 from roll.importers.trinity.distillation import OPD_CONDITIONS, OPD_SUMS
-from roll.importers.trinity.modes import MODE_CONDITIONS, MODE_SUMS
+from roll.importers.trinity.modes import MIX_CONDITIONS, MIX_SUMS, MODE_CONDITIONS, MODE_SUMS, REC_CONDITIONS
 from roll.importers.trinity.old_keys import OLD_CONDITIONS
 from roll.importers.trinity.operators import INPUTS, OPERATOR_SUMS
 from roll.importers.trinity.rewards import REWARD_CONDITIONS, REWARD_SUMS
 from roll.importers.trinity.steps import STEP_CONDITIONS, STEP_SUMS, over_share
-from roll.importers.trinity.trinity_mix import MIX_CONDITIONS, MIX_SUMS
-from roll.importers.trinity.trinity_rec import REC_CONDITIONS
-from roll.importers.verl.verl_conditions import ACTOR, CRITIC, MODEL, ROLLOUT
+from roll.importers.verl.common import ACTOR, CRITIC, MODEL, ROLLOUT
 from roll.utils.text import show
 
 _OWN = "trinity."

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from roll.importers import words
-from roll.importers.arithmetic import devices
-from roll.importers.rows import Condition, Look, NotHere, Row, Sum, lacks, needless, summed, to
+from roll.importers import rows as words
+from roll.importers.rows import Condition, Look, NotHere, Row, Sum, devices, lacks, needless, summed, to
 from roll.importers.verl.batches import gpus
 
 _OWN = "trinity."

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from roll.configs.load.yaml_file import read_yaml
-from roll.importers.given import Given, leaves
+from roll.importers.convert import Given, leaves
 from roll.importers.rows import CHANGES, Condition, Look, Row, lacks, needless
 from roll.importers.verl.files import beside
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from roll.importers.rows import ChangesRun, Look, NotHere, Row, Sum, changes, lacks, needless, summed
-from roll.importers.verl.verl_conditions import ROLLOUT
+from roll.importers.verl.common import ROLLOUT
 
 _OWN = "trinity."
 _TASK, _SAMPLES = "data_processor.task_pipeline", "data_processor.experience_pipeline"

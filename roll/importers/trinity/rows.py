@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from roll.importers import words
+from roll.importers import rows as words
 from roll.importers.rows import AsksNothing, ChangesRun, Near, Row, changes, lacks, needless, summed, to
 from roll.importers.trinity.distillation import OPD_ROWS
-from roll.importers.trinity.modes import EVAL_ROWS, MODE_ROWS
+from roll.importers.trinity.modes import EVAL_ROWS, MIX_ROWS, MODE_ROWS, REC_ROWS
 from roll.importers.trinity.old_keys import CONFIG_ROW
 from roll.importers.trinity.operators import OPERATOR_ROWS
 from roll.importers.trinity.rewards import REWARD_ROWS
-from roll.importers.trinity.trinity_mix import MIX_ROWS
-from roll.importers.trinity.trinity_rec import REC_ROWS
-from roll.importers.verl.common import NO_PICTURES, TURNS
-from roll.importers.verl.verl_conditions import ACTOR, CRITIC, MODEL, ROLLOUT
+from roll.importers.verl.common import ACTOR, CRITIC, MODEL, NO_PICTURES, ROLLOUT, TURNS
 
 EMBEDDED = "trainer.trainer_config"
 _ENGINE, _TASKS, _EVAL = (

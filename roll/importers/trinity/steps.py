@@ -7,15 +7,13 @@ from dataclasses import replace
 from math import floor, prod
 from typing import Any
 
-from roll.importers.arithmetic import devices, split
-from roll.importers.rows import ChangesRun, Condition, LeftOpen, Look, NotHere, Sum
+from roll.importers.rows import ChangesRun, Condition, LeftOpen, Look, NotHere, Sum, devices, split
 from roll.importers.trinity.agents import is_played
 from roll.importers.trinity.distillation import auxiliary_gpus, distils
-from roll.importers.trinity.modes import COLOCATED
-from roll.importers.trinity.trinity_mix import sampled
+from roll.importers.trinity.modes import COLOCATED, sampled
 from roll.importers.verl import batches as verl_counts
 from roll.importers.verl.batches import gpus, micro_batch
-from roll.importers.verl.verl_conditions import ACTOR, CRITIC, MEGATRON, ROLLOUT, has_critic, strategy_of
+from roll.importers.verl.common import ACTOR, CRITIC, MEGATRON, ROLLOUT, has_critic, strategy_of
 
 _OWN = "trinity."
 _ENGINES = f"{_OWN}explorer.rollout_model.engine_num"

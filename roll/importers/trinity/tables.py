@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from roll.importers.rows import Table, needless, summed
+from roll.configs.sections.run import AT_THE_START, LONGEST_STAGE_NAME
+from roll.importers.convert import Entry, Given, Imported, Tree, convert
+from roll.importers.rows import CHANGES, Outcome, Table, needless, summed
 from roll.importers.trinity import agents
 from roll.importers.trinity.combined_keys import TRINITY_CONDITIONS, TRINITY_SUMS, algorithm_defaults
-from roll.importers.trinity.old_keys import OLD_ROWS, present_key
+from roll.importers.trinity.old_keys import OLD_ROWS, old_notes, present_key
 from roll.importers.trinity.rows import OF_ANY_TASK, OWN_ROWS, RENAMED, RENAMED_SECTIONS, own
-from roll.importers.trinity.sft import TRINITY_SFT
+from roll.importers.trinity.sft import TRINITY_DPO, TRINITY_SFT
 from roll.importers.trinity.steps import SAVES
-from roll.importers.trinity.trinity_dpo import TRINITY_DPO
 from roll.importers.verl.combined_keys import SUMS
-from roll.importers.verl.verl_conditions import CONDITIONS
-from roll.importers.verl.verl_rows import ROWS
+from roll.importers.verl.common import CONDITIONS
+from roll.importers.verl.tables import ROWS
 
 _EMPTY: tuple[Any, ...] = (None, {}, [], "")
 
@@ -75,3 +77,144 @@ TRINITY_RL = Table(
 )
 _TABLES: Mapping[str, Table] = {"sft": TRINITY_SFT, "dpo": TRINITY_DPO}
 """By the algorithm's name; those of all others are RL's."""
+
+
+# Trinity-RFT's `stages`: each is imported by the table of its own algorithm; what all have in common stands once.
+
+_AT = re.compile(r"stages\.(\d+)\.(.+)")
+_NAME = "stage_name"
+_ONE_PROCESS = "a stage samples and trains in one process"
+_IDLE: Outcome = "asks for nothing"
+_WEIGHT: tuple[Outcome, ...] = (CHANGES, "not to be had", "approximated", "mapped", _IDLE)
+"""Of a key that several stages read, the first outcome counts."""
+
+Keys = Sequence[tuple[str, Any]]
+
+
+@dataclass(frozen=True)
+class _Stage:
+    number: int
+    name: str
+    own: frozenset[str]  # its keys, as they are called outside of it
+    found: Imported
+
+
+def import_trinity(given: Given, notes: Sequence[str]) -> Imported:
+    """One run, or several one after the other."""
+    given = replace(given, keys=without_none(given.keys))
+    notes = [*notes, *old_notes(given.keys)]
+    numbers = sorted({int(match[1]) for key, _ in given.keys if (match := _AT.fullmatch(key))})
+    if not numbers:
+        return convert(given.keys, trinity_table(given.keys), notes)
+    base = [(key, value) for key, value in given.keys if not _AT.fullmatch(key)]
+    stages = [_stage(number, base, given.keys) for number in numbers]
+    shared = _shared([stage.found.tree for stage in stages])
+    listed = [
+        {"name": stage.name, "pipeline": stage.found.pipeline, **_beside(stage.found.tree, shared)} for stage in stages
+    ]
+    entries = [_entry(key, value, stages) for key, value in given.keys]
+    last = stages[-1].found
+    opened = tuple(dict.fromkeys(key for stage in stages for key in stage.found.left_open))
+    tree = shared | {"stages": listed}
+    return Imported("trinity", last.pipeline, tree, tuple(entries), _defaults(stages), (*notes, *_told(stages)), opened)
+
+
+def _stage(number: int, base: Keys, keys: Keys) -> _Stage:
+    """A section that a stage has replaces that of all stages as a whole."""
+    mine = [(match[2], value) for key, value in keys if (match := _AT.fullmatch(key)) and int(match[1]) == number]
+    name = next((str(value) for key, value in mine if key == _NAME and value), f"stage-{number + 1}")
+    own = [(key, value) for key, value in mine if key != _NAME and value is not None]
+    replaced = {key.partition(".")[0] for key, _ in own}
+    all_keys = [item for item in base if item[0].partition(".")[0] not in replaced] + own
+    table = trinity_table(all_keys)
+    found = convert(all_keys, table)
+    if found.tree.get("mode") is not None:
+        all_keys = [item for item in all_keys if item[0] != "mode"]
+        told = next(entry for entry in found.entries if entry.key == "mode")
+        found = convert(all_keys, table)
+        lost = Entry("mode", told.value, "not to be had", _ONE_PROCESS)
+        found = replace(found, entries=(*found.entries, lost))
+    if found.tree.get("save_steps", 1) < 1:  # a stage hands over its last checkpoint
+        del found.tree["save_steps"]
+    found.tree.pop("resume_from_checkpoint", None)  # stages go on by themselves
+    return _Stage(number, _plain(name), frozenset(key for key, _ in mine), found)
+
+
+def _plain(name: str) -> str:
+    """A name that can be a folder's."""
+    found = re.sub(r"[^A-Za-z0-9_-]", "-", name)[: LONGEST_STAGE_NAME - len("stage-")]
+    return found if found[:1].isalpha() and found != AT_THE_START else f"stage-{found}"
+
+
+def _shared(trees: Sequence[Mapping[str, Any]]) -> Tree:
+    """What all say alike, section by section."""
+    found: Tree = {}
+    for key, value in trees[0].items():
+        values = [tree[key] for tree in trees if key in tree]
+        if len(values) < len(trees):
+            continue
+        if all(isinstance(each, dict) for each in values):
+            inner = _shared(values)
+            found |= {key: inner} if inner else {}
+        elif all(each == value for each in values):
+            found[key] = value
+    return found
+
+
+def _beside(tree: Mapping[str, Any], shared: Mapping[str, Any]) -> Tree:
+    """What a tree says beside what all say."""
+    found: Tree = {}
+    for key, value in tree.items():
+        if isinstance(value, dict) and isinstance(there := shared.get(key), dict):
+            inner = _beside(value, there)
+            found |= {key: inner} if inner else {}
+        elif key not in shared:
+            found[key] = value
+    return found
+
+
+def _entry(key: str, value: Any, stages: Sequence[_Stage]) -> Entry:
+    """Report entry of a key. For a key of one stage it says what became of it; for a key of all stages, what each stage
+    did with it."""
+    if match := _AT.fullmatch(key):
+        stage = next(stage for stage in stages if stage.number == int(match[1]))
+        if match[2] == _NAME:
+            return Entry(key, value, "mapped", f"stages.{stage.name}, whose exp_name has it at its end")
+        told = [entry for entry in stage.found.entries if entry.key == match[2]]
+        return replace(told[0], key=key) if told else Entry(key, value, _IDLE, "empty: not given")
+    told = [
+        (stage.name, entry)
+        for stage in stages
+        if key.partition(".")[0] not in {own.partition(".")[0] for own in stage.own}
+        for entry in stage.found.entries
+        if entry.key == key
+    ]
+    if not told:
+        return Entry(key, value, _IDLE, f"every stage has a section {key.partition('.')[0]} of its own")
+    outcome = min((entry for _, entry in told), key=lambda entry: _WEIGHT.index(entry.outcome)).outcome
+    return Entry(key, value, outcome, _notes([each for each in told if each[1].outcome != _IDLE or outcome == _IDLE]))
+
+
+def _notes(told: Sequence[tuple[str, Entry]]) -> str:
+    by_note: dict[str, list[str]] = {}
+    for name, entry in told:
+        by_note.setdefault(entry.note, []).append(name)
+    if len(by_note) == 1:
+        return told[0][1].note
+    return " ".join(f"[{', '.join(names)}] {note}" for note, names in by_note.items())
+
+
+def _told(stages: Iterable[_Stage]) -> Iterator[str]:
+    """What a stage says beside its keys."""
+    for stage in stages:
+        for note in stage.found.notes:
+            yield type(note)(f"[{stage.name}] {note}")
+
+
+def _defaults(stages: Iterable[_Stage]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for stage in stages:
+        for target, why in stage.found.defaults.items():
+            if found.setdefault(target, why) != why:
+                found[f"stages.{stage.name}.{target}"] = why
+    return found

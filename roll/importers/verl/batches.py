@@ -6,19 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from roll.configs.strategies.table import spec_of
-from roll.importers.arithmetic import devices, split
-from roll.importers.rows import ChangesRun, Look, Near, Sum
-from roll.importers.verl.verl_conditions import (
-    ACTOR,
-    CRITIC,
-    MEGATRON,
-    REF,
-    ROLLOUT,
-    has_critic,
-    has_reference,
-    strategy_of,
-)
-from roll.importers.words import rollout_engine, scorer, trainer
+from roll.importers.rows import ChangesRun, Look, Near, Sum, devices, rollout_engine, scorer, split, trainer
+from roll.importers.verl.common import ACTOR, CRITIC, MEGATRON, REF, ROLLOUT, has_critic, has_reference, strategy_of
 
 _SECTIONS = {"actor_train": ACTOR, "reference": REF, "critic": CRITIC}
 MINI_BATCH = "ppo_mini_batch_size"

@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from roll.importers.arithmetic import devices
-from roll.importers.rows import Look, NotHere, Sum
+from roll.importers.rows import Look, NotHere, Sum, devices, trackers
 from roll.importers.verl.batches import batches, engine_arguments, gpus, micro_batch, placement, scoring, token_batches
-from roll.importers.verl.common import NO_PICTURES
+from roll.importers.verl.common import (
+    ACTOR,
+    CORRECTION_SUMS,
+    CRITIC,
+    NO_PICTURES,
+    OVERLONG,
+    PICTURES,
+    REF,
+    ROLLOUT,
+    sees,
+    validates,
+)
 from roll.importers.verl.reward_sources import WHOLE, rewards_by_source
-from roll.importers.verl.verl_adapters import adapters
-from roll.importers.verl.verl_conditions import ACTOR, CRITIC, OVERLONG, PICTURES, REF, ROLLOUT, sees, validates
-from roll.importers.verl.verl_correction import CORRECTION_SUMS
-from roll.importers.verl.verl_mtp import head_training
-from roll.importers.words import trackers
+from roll.importers.verl.role_rows import adapters, head_training
 
 DOMAIN = WHOLE
 _THEIRS = (

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 
 from roll.configs.strategies.megatron_config import IDLE, KNOWN, SET_ELSEWHERE
-from roll.importers import words
-from roll.importers.rows import AsksNothing, ChangesRun, Near, Row, changes, lacks, needless, same, to
+from roll.importers import rows as words
+from roll.importers.rows import (
+    AsksNothing,
+    ChangesRun,
+    Condition,
+    Look,
+    Near,
+    NotHere,
+    Row,
+    Sum,
+    changes,
+    lacks,
+    needless,
+    same,
+    summed,
+    to,
+)
+from roll.utils.text import show
 
 TRAIN, INFER = "actor_train", "actor_infer"
 PROFILES = "profiler_timeline and profiler_memory record a run here (docs/profiling.md)"
@@ -189,3 +206,260 @@ def checkpoint(section: str) -> Iterator[Row]:
     yield needless(f"{section}.global_batch_info", "counts of an update are known before it")
     yield needless(f"{section}.mtp.**", "model.mtp says what becomes of heads for further tokens")
     yield needless(f"{section}._target_", "classes of verl's")
+
+
+# Sections of verl's keys, and what decides whether they ask for anything.
+
+ACTOR, ROLLOUT, REF, CRITIC = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref", "critic"
+MODEL = "actor_rollout_ref.model"
+SECTION = f"{MODEL}.lora"  # of Megatron's adapters
+MEGATRON = "megatron"
+
+
+OVERLONG = (
+    "reward_model.overlong_buffer",
+    "reward_model.reward_kwargs.overlong_buffer_cfg",
+    "custom_reward_function.overlong_buffer",
+    "reward.reward_kwargs.overlong_buffer_cfg",
+)
+"""Sections in which versions of verl have DAPO's soft penalty."""
+
+
+PICTURES: Mapping[str, str] = {"data.image_key": "images", "data.video_key": "videos", "data.audio_key": "audios"}
+"""Columns with their names by default."""
+_SEES = re.compile(
+    r"(?i)[-_.\d](vl|vision|omni|vlm)([-_.\d/]|$)|minicpm-?[vo]|internvl|llava|glm-?4\.\dv|glm45v|gemma-?3-(4|12|27)b"
+)
+
+
+def sees(look: Look) -> bool:
+    """True for a model whose name says that it reads pictures."""
+    return name_sees(look(f"{MODEL}.path"))
+
+
+def name_sees(name: object) -> bool:
+    return _SEES.search(str(name or "").rstrip("/").rpartition("/")[2]) is not None
+
+
+PER_ANSWER = ("gspo", "sapo", "geo_mean")
+"""Losses that verl averages over answers, whatever loss_agg_mode says."""
+
+
+def has_critic(look: Look) -> str:
+    enable = look(f"{CRITIC}.enable")
+    name = look("algorithm.adv_estimator")
+    is_there = name == "gae" if enable is None else enable
+    return "" if is_there else f"no critic runs: algorithm.adv_estimator is {name}"
+
+
+def kl_in_loss(look: Look) -> str:
+    return "" if look(f"{ACTOR}.use_kl_loss") else "actor.use_kl_loss is off: no KL in the loss"
+
+
+def kl_in_reward(look: Look) -> str:
+    return "" if look("algorithm.use_kl_in_reward") else "algorithm.use_kl_in_reward is off: no KL in the reward"
+
+
+def has_reference(look: Look) -> str:
+    return kl_in_loss(look) and kl_in_reward(look) and "no KL term is on: no reference runs"
+
+
+def _adapts_kl(look: Look) -> str:
+    return kl_in_reward(look) or ("" if look("algorithm.kl_ctrl.type") == "adaptive" else "kl_ctrl.type is fixed")
+
+
+def _aggregates(look: Look) -> str:
+    mode = look(f"{ACTOR}.policy_loss.loss_mode")
+    return f"loss_mode: {mode} is seq-mean-token-mean in any case" if mode in PER_ANSWER else ""
+
+
+def _has_loss(name: str) -> Condition:
+    def condition(look: Look) -> str:
+        mode = look(f"{ACTOR}.policy_loss.loss_mode")
+        return "" if mode == name else f"loss_mode: {mode} has no such setting"
+
+    return condition
+
+
+def _has_opmd_baseline(look: Look) -> str:
+    name = look("algorithm.adv_estimator")
+    return "" if name == "opmd" else f"{name} has no such setting"
+
+
+def _is_normed(look: Look) -> str:
+    mode = look(f"{ACTOR}.loss_agg_mode")
+    return "" if mode == "seq-mean-token-sum-norm" else f"loss_agg_mode: {mode} divides by no such number"
+
+
+def _has_reward_model(look: Look) -> str:
+    return "" if look("reward_model.enable") else "reward_model.enable is off"
+
+
+def has_adapters(look: Look) -> bool:
+    """True if the flat keys ask for LoRA. An initial adapter means LoRA too, whatever lora_rank says."""
+    return look.is_given(f"{MODEL}.lora_adapter_path") or look.number(f"{MODEL}.lora_rank", 0) > 0
+
+
+def has_section(look: Look) -> bool:
+    """True if the keys that only Megatron reads ask for LoRA."""
+    return strategy_of(look, ACTOR) == MEGATRON and look.number(f"{SECTION}.rank", 0) > 0
+
+
+def _is_cosine(section: str) -> Condition:
+    def condition(look: Look) -> str:
+        name = look(f"{section}.optim.lr_scheduler_type") or look(f"{section}.optim.warmup_style")
+        return "" if name == "cosine" else "only a cosine ends above 0"
+
+    return condition
+
+
+def runs_on(section: str, megatron: bool) -> Condition:
+    """That a role trains with Megatron, or that it does not."""
+
+    def condition(look: Look) -> str:
+        if section != ACTOR and (reason := (has_critic if section == CRITIC else has_reference)(look)):
+            return reason
+        name = strategy_of(look, section)
+        return "" if (name == MEGATRON) == megatron else f"{section} runs on {name}"
+
+    return condition
+
+
+def drafts(look: Look) -> str:
+    """That engines guess tokens with a head for further ones."""
+    on = look(f"{MODEL}.mtp.enable") and look(f"{MODEL}.mtp.enable_rollout")
+    return "" if on else "model.mtp.enable_rollout is off: no engine uses the head"
+
+
+def validates(look: Look) -> str:
+    return "" if look("data.val_files") else "there are no data.val_files: no validation"
+
+
+def counts_epochs(look: Look) -> str:
+    return "" if look("trainer.total_training_steps") is None else "trainer.total_training_steps counts"
+
+
+def _filters(look: Look) -> str:
+    return "" if look("algorithm.filter_groups.enable") else "algorithm.filter_groups.enable is off"
+
+
+CONDITIONS: Mapping[str, Condition] = {
+    "critic": has_critic,
+    "kl loss": kl_in_loss,
+    "kl reward": kl_in_reward,
+    "adaptive kl": _adapts_kl,
+    "reference": has_reference,
+    "own aggregation": _aggregates,
+    "norm": _is_normed,
+    "clip cov": _has_loss("clip_cov"),
+    "kl cov": _has_loss("kl_cov"),
+    "opmd": _has_loss("opmd"),
+    "opmd baseline": _has_opmd_baseline,
+    "rec": _has_loss("rec"),
+    "drafts": drafts,
+    "sppo": _has_loss("sppo"),
+    "reward model": _has_reward_model,
+    "lora": lambda look: "" if has_adapters(look) else "lora_rank is 0: no adapters",
+    "lora section": lambda look: "" if has_section(look) else "no adapters of Megatron",
+    "turns": lambda look: "" if look(f"{ROLLOUT}.multi_turn.enable") else "multi_turn.enable is off",
+    "validation": validates,
+    "filter": _filters,
+    "epochs": counts_epochs,
+    "actor cosine": _is_cosine(ACTOR),
+    "critic cosine": lambda look: has_critic(look) or _is_cosine(CRITIC)(look),
+    "actor fsdp": runs_on(ACTOR, megatron=False),
+    "actor megatron": runs_on(ACTOR, megatron=True),
+    "ref fsdp": runs_on(REF, megatron=False),
+    "ref megatron": runs_on(REF, megatron=True),
+    "critic fsdp": runs_on(CRITIC, megatron=False),
+    "critic megatron": runs_on(CRITIC, megatron=True),
+}
+
+
+def strategy_of(look: Look, section: str) -> str:
+    return str(look(f"{section}.strategy") or look(f"{ACTOR}.strategy"))
+
+
+# verl's corrections between engine and trainer: weights, and answers that are left out.
+
+_AT = "algorithm.rollout_correction"
+_AGREEMENTS: Mapping[str, str] = {
+    "token_k1": "token",
+    "seq_sum_k1": "sequence",
+    "seq_mean_k1": "geometric",
+    "token": "token",
+    "sequence": "sequence",
+    "geometric": "geometric",
+}
+"""Over what a ratio is held between bounds; the later names are those of older versions."""
+
+CORRECTION_ROWS: tuple[Row, ...] = (
+    summed("algorithm.rollout_is", "correction", False),
+    summed("algorithm.rollout_is_level", "correction", "token"),
+    summed("algorithm.rollout_is_threshold", "correction"),
+    lacks("algorithm.rollout_is_**", "train_infer_correction.filters leaves tokens out by such bounds"),
+    summed(f"{_AT}.rollout_is", "correction"),
+    summed(f"{_AT}.rollout_is_threshold", "correction"),
+    *(summed(f"{_AT}.rollout_rs{name}", "rejection") for name in ("", "_threshold", "_threshold_lower")),
+    to(f"{_AT}.bypass_mode", "force_disable_old_logprobs_recompute", idle=(None, False)),
+    lacks(f"{_AT}.loss_type", "the policy loss is pg_variant", "ppo_clip"),
+    lacks(f"{_AT}.**", "train_infer_correction has other weights and filters", None, False),
+)
+
+
+def _weights(look: Look) -> Sum:
+    """Truncated importance sampling between engine and trainer, under the three names that it has had."""
+    cap = look.amount(f"{ACTOR}.tis_imp_ratio_cap", 0)
+    newest = f"{_AT}.rollout_is"
+    if level := look(newest):
+        bound = look.amount(f"{newest}_threshold", 2)
+    elif cap > 0 or look("algorithm.rollout_is"):
+        level = look("algorithm.rollout_is_level") or "token"
+        bound = cap if cap > 0 else look.amount("algorithm.rollout_is_threshold", 2)
+    else:
+        return Sum({}, "off; here it is on where rollouts run ahead")
+    at = "train_infer_correction.is_weight"
+    return Sum(
+        {f"{at}.enabled": True, f"{at}.weight_type": level, f"{at}.upper_bound": bound},
+        f"{at}: weights per {level}, at most {bound:g}.",
+    )
+
+
+def _rejection(look: Look) -> Sum:
+    """Ratios of trainer to engine that are out of their bounds leave their tokens, or their answers, out."""
+    kinds = str(look(f"{_AT}.rollout_rs") or "")
+    if not kinds:
+        return Sum({}, "off")
+    names = [name.strip() for name in kinds.split(",")]
+    if unknown := [name for name in names if name not in _AGREEMENTS]:
+        raise NotHere(
+            f"there is no {show(unknown[0])} here; filters hold ratios within bounds: {', '.join(_AGREEMENTS)}"
+        )
+    bounds = str(look(f"{_AT}.rollout_rs_threshold") or "").split(",")
+    if len(bounds) not in (1, len(names)) or not all(bounds):
+        raise NotHere(f"{_AT}.rollout_rs_threshold must have a bound for each of {kinds}")
+    filters = []
+    for name, bound in zip(names, bounds * (len(names) // len(bounds)), strict=True):
+        low, high = _bounds(look, bound)
+        filters.append({"enabled": True, "agg_type": _AGREEMENTS[name], "ratio_low": low, "ratio_high": high})
+    told = ", ".join(
+        f"{each['agg_type']} ratios from {each['ratio_low']:g} to {each['ratio_high']:g}" for each in filters
+    )
+    return Sum({"train_infer_correction.filters": filters}, f"train_infer_correction.filters keep {told}.")
+
+
+def _bounds(look: Look, text: str) -> tuple[float, float]:
+    """Example: "0.99_1.01" is both; "2" is the upper one, whose inverse is the lower one unless it has a key."""
+    try:
+        low, _, high = text.strip().rpartition("_")
+        return (float(low) if low else _lower(look, float(high))), float(high)
+    except (ValueError, ZeroDivisionError):
+        raise NotHere(f"{_AT}.rollout_rs_threshold: {show(text)} is no bound") from None
+
+
+def _lower(look: Look, upper: float) -> float:
+    given = look(f"{_AT}.rollout_rs_threshold_lower")
+    return 1 / upper if given is None else float(given)
+
+
+CORRECTION_SUMS: Mapping[str, Callable[[Look], Sum]] = {"correction": _weights, "rejection": _rejection}

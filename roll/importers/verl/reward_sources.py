@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roll.importers.rows import Look
-from roll.importers.words import files
+from roll.importers.rows import Look, files
 
 _MOST_BYTES = 2 << 30  # of a file whose column is read
 

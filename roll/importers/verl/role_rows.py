@@ -2,23 +2,147 @@
 
 from __future__ import annotations
 
-from roll.importers import words
-from roll.importers.rows import CHANGES, Row, changes, lacks, needless, summed, to
+from collections.abc import Mapping
+from typing import Any
+
+from roll.importers import rows as words
+from roll.importers.rows import CHANGES, Look, NotHere, Row, Sum, changes, lacks, needless, summed, to
 from roll.importers.verl.common import (
+    ACTOR,
+    CRITIC,
     INFER,
     ITSELF,
+    MODEL,
+    OVERLONG,
     OWN_CODE,
+    REF,
+    ROLLOUT,
+    SECTION,
     TRAIN,
     TURNS,
     checkpoint,
     fsdp,
+    has_adapters,
+    has_section,
     megatron,
     model_path,
     optimizer,
+    runs_on,
 )
-from roll.importers.verl.verl_adapters import ROWS as ADAPTER_ROWS
-from roll.importers.verl.verl_conditions import ACTOR, CRITIC, MODEL, REF, ROLLOUT
-from roll.importers.verl.verl_mtp import ROWS as MTP_ROWS
+
+# verl's keys of adapters: flat ones with FSDP, a section of Megatron Bridge's words with Megatron.
+
+_ARGS = f"{TRAIN}.model_args"
+_OURS: Mapping[str, tuple[str, ...]] = {
+    "linear_qkv": ("q_proj", "k_proj", "v_proj"),
+    "linear_q": ("q_proj",),
+    "linear_k": ("k_proj",),
+    "linear_v": ("v_proj",),
+    "linear_proj": ("o_proj",),
+    "linear_fc1": ("gate_proj", "up_proj"),
+    "linear_fc1_gate": ("gate_proj",),
+    "linear_fc1_up": ("up_proj",),
+    "linear_fc2": ("down_proj",),
+}
+"""Linear layers as Hugging Face names them, by Megatron's names."""
+_ALL = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+_SHARED = "verl's adapter of a fused layer (linear_qkv, linear_fc1) has one A for its parts, here each has its own."
+
+ADAPTER_ROWS: tuple[Row, ...] = (
+    summed(f"{MODEL}.lora_rank", "lora", 0),
+    summed(f"{MODEL}.lora_alpha", "lora", 16, needs="lora"),
+    summed(f"{MODEL}.target_modules", "lora", "all-linear", needs="lora"),
+    to(f"{MODEL}.lora_adapter_path", f"{_ARGS}.adapter_name_or_path", needs="lora"),
+    changes(f"{MODEL}.exclude_modules", "lora_target names what gets adapters"),
+    summed(f"{SECTION}.rank", "lora", 0),
+    summed(f"{SECTION}.alpha", "lora", 32, needs="lora section"),
+    summed(f"{SECTION}.target_modules", "lora", list(_ALL), needs="lora section"),
+    to(f"{SECTION}.dropout", f"{_ARGS}.lora_dropout", needs="lora section"),
+    to(f"{SECTION}.adapter_path", f"{_ARGS}.adapter_name_or_path", needs="lora section"),
+    changes(f"{SECTION}.exclude_modules", "lora_target names what gets adapters", []),
+    changes(
+        f"{SECTION}.type", "adapters are those of LoRA; canonical_lora is what they are here", "lora", "canonical_lora"
+    ),
+    needless(
+        f"{SECTION}.merge",
+        "engines get merged weights; actor_infer.strategy_args.strategy_config.enable_lora: true sends adapters (vLLM)",
+    ),
+    Row(
+        f"{SECTION}.**",
+        note="keys of adapters are lora_target, lora_rank, lora_alpha, lora_dropout (docs/lora.md)",
+        outcome=CHANGES,
+        needs="lora section",
+        idle=(None, 0, False, True, "pre", "xavier", "zero"),
+    ),
+)
+
+
+def adapters(look: Look) -> Sum:
+    if has_section(look):
+        return _of_section(look)
+    if not has_adapters(look):
+        return Sum({}, "lora_rank is 0: no adapters")
+    names, rank = look(f"{MODEL}.target_modules"), look.number(f"{MODEL}.lora_rank")
+    if rank > 0:
+        return _given(names, rank, look(f"{MODEL}.lora_alpha"))
+    near = "lora_rank and lora_alpha must be those of the adapter's own file: set them where it has others than 8, 16."
+    return Sum({f"{_ARGS}.lora_target": names}, f"{_ARGS}.lora_target: {names}, by lora_adapter_path.", near)
+
+
+def _of_section(look: Look) -> Sum:
+    given = look(f"{SECTION}.target_modules")
+    names = [given] if isinstance(given, str) else list(given)
+    if unknown := [name for name in names if name not in _OURS]:
+        raise NotHere(f"{SECTION}.target_modules: {unknown[0]} is none of {', '.join(_OURS)}. Set lora_target")
+    ours: Any = list(dict.fromkeys(own for name in names for own in _OURS[name]))
+    if set(_ALL) <= set(names):
+        ours = "all-linear"
+    found = _given(ours, look.number(f"{SECTION}.rank"), look(f"{SECTION}.alpha"))
+    fused = look(f"{SECTION}.type", "lora") == "lora" and {"linear_qkv", "linear_fc1"} & set(names)
+    return Sum(found.settings, found.text, nears={f"{SECTION}.rank": _SHARED} if fused else {})
+
+
+def _given(names: Any, rank: int, alpha: Any) -> Sum:
+    settings = {f"{_ARGS}.lora_target": names, f"{_ARGS}.lora_rank": rank, f"{_ARGS}.lora_alpha": alpha}
+    return Sum(settings, f"{_ARGS}: lora_target {names}, lora_rank {rank}, lora_alpha {alpha} (docs/lora.md).")
+
+
+# verl's keys of heads for further tokens (multi-token prediction).
+
+AT = f"{MODEL}.mtp"
+_KEYS = {"enable": False, "enable_train": False, "detach_encoder": False, "mtp_loss_scaling_factor": 0.1}
+_ENGINES = "engines load models without their heads for further tokens"
+
+MTP_ROWS: tuple[Row, ...] = (
+    *(summed(f"{AT}.{key}", "mtp", default) for key, default in _KEYS.items()),
+    needless(f"{AT}._target_", "the class of a section"),
+    Row(f"{AT}.**", note=_ENGINES, idle=(None, False), outcome="not to be had", needs="drafts"),
+)
+
+
+def head_training(look: Look) -> Sum:
+    """Converts MTP training of a policy on Megatron, the one trainer that supports it in both systems."""
+    if not (look(f"{AT}.enable") and look(f"{AT}.enable_train")):
+        return Sum({}, "no head for further tokens is trained: those of the files are saved as they were.")
+    if reason := _missing(look):
+        return Sum({}, "heads for further tokens are saved as they were.", lost={f"{AT}.enable_train": reason})
+    mode, factor = (
+        "standalone" if look(f"{AT}.detach_encoder") else "joint",
+        look.amount(f"{AT}.mtp_loss_scaling_factor"),
+    )
+    near = "" if mode == "joint" else "Embedding and output matrix are kept from the head's loss as well."
+    settings = {f"{TRAIN}.mtp_training_mode": mode, f"{TRAIN}.mtp_loss_scaling_factor": factor}
+    return Sum(settings, f"mtp_training_mode: {mode}, weight {factor:g}.", near)
+
+
+def _missing(look: Look) -> str:
+    """Why the head cannot be trained here."""
+    if reason := runs_on(ACTOR, megatron=True)(look):
+        return f"{reason}: megatron_train alone trains heads"
+    if look(f"{MODEL}.lora_rank") or look(f"{MODEL}.lora.rank"):
+        return "adapters leave heads as they are"
+    return ""
+
 
 _TURNS = "turns and tools are those of an environment: start_agentic_pipeline.py, custom_envs (docs/adding_an_env.md)"
 
@@ -302,3 +426,76 @@ CRITIC_ROWS: tuple[Row, ...] = (
 )
 
 ROLE_ROWS: tuple[Row, ...] = (*MODEL_ROWS, *ACTOR_ROWS, *REF_ROWS, *ROLLOUT_ROWS, *CRITIC_ROWS)
+
+
+# verl's keys of rewards: functions, managers, the sandbox, a model that scores.
+
+_SCORES = "hf_infer scores, or the processes of the domain: rewards.<domain> (docs/reward_models.md)"
+_SANDBOX = "reward: code_sandbox runs code here, or at code_url"
+_LIMITS = "code_sandbox has limits of its own (docs/code_sandbox.md)"
+_LEARNS = "a reward model that learns beside the policy is not here"
+_LEARNT: Mapping[str, tuple[Any, ...]] = {
+    "update": ("none",),
+    "beta_train": (),
+    "ref_path": (),
+    "ref_type": (),
+    "loss_type": (),
+    "tokenizer_path": (),
+}
+"""Keys of PRIME's, with the values of a model that stays as it is."""
+_OF_WORKERS = (
+    "strategy", "use_dynamic_bsz", "forward_max_token_len_per_gpu", "ulysses_sequence_parallel_size",
+    "launch_reward_fn_async", "num_workers", "enable_resource_pool", "n_gpus_per_node", "nnodes", "use_reward_loop",
+    "nccl_timeout", "load_weight", "reward_kwargs", "profile",
+)  # fmt: skip
+"""How and where rewards are computed, and not what they are."""
+
+REWARD_ROWS: tuple[Row, ...] = (
+    summed("reward_model.enable", "rewards", False),
+    summed("reward_model.model.path", "rewards", needs="reward model"),
+    summed("reward_model.micro_batch_size", "rewards", needs="reward model"),
+    summed("reward_model.micro_batch_size_per_gpu", "rewards", needs="reward model"),
+    summed("reward_model.max_length", "rewards", needs="reward model"),
+    needless("reward_model.model.input_tokenizer", "answers are rendered anew where tokenizers differ"),
+    needless("reward_model.rollout.**", _SCORES),
+    *(changes(f"reward_model.model.{name}", _LEARNS, *idle) for name, idle in _LEARNT.items()),
+    changes("reward_model.model.optim.**", _LEARNS),
+    lacks("reward_model.model.trust_remote_code", OWN_CODE, False),
+    changes("reward_model.model.override_config**", "the configuration of a reward model is the one beside it", {}),
+    to("reward_model.model.external_lib", "external_lib", needs="reward model", idle=(None,)),
+    needless("reward_model.model.fsdp_config.**", _SCORES),
+    *(
+        needless(f"reward_model.model.{name}", _SCORES)
+        for name in (
+            "use_remove_padding",
+            "use_fused_kernels",
+            "use_shm",
+            "enable_gradient_checkpointing",
+            "use_rmpad",
+        )
+    ),
+    needless("reward_model.fsdp_config.**", _SCORES),
+    needless("reward_model.megatron.**", _SCORES),
+    changes("reward_model.sandbox_fusion.url", _SANDBOX),
+    changes("reward_model.sandbox_fusion_url", _SANDBOX),
+    *(needless(f"reward_model.sandbox_fusion.{name}", _LIMITS) for name in ("max_concurrent", "memory_limit_mb")),
+    changes(
+        "reward_model.reward_manager", "rewards run in worker processes of their own", "naive", "dapo", "prime", "batch"
+    ),
+    *(summed(f"{section}.{name}", "rewards") for section in OVERLONG for name in ("enable", "len", "penalty_factor")),
+    *(needless(f"{section}.log", "rollout/reward_overlong_mean is always recorded") for section in OVERLONG),
+    needless("reward_model.reward_kwargs.max_resp_len", "response_length counts"),
+    changes("reward_model.reward_kwargs.**", "reward_args has the arguments of a reward"),
+    changes("reward_manager.source", "rewards run in worker processes of their own", "register"),
+    changes("reward_manager.name", "rewards run in worker processes of their own", "naive", "dapo", "prime", "batch"),
+    needless("reward_manager.module.**", "reward_manager.source is register"),
+    *(
+        changes(f"reward_model.{name}", "a loop of one's own is none here: rewards.<domain> (docs/rewards.md)")
+        for name in ("reward_loop_source", "reward_loop_module_path", "reward_loop_class_name")
+    ),
+    *(needless(f"reward_model.{name}", _SCORES) for name in _OF_WORKERS),
+    summed("custom_reward_function.path", "rewards"),
+    summed("custom_reward_function.name", "rewards", "compute_score"),
+    summed("custom_reward_function.reward_kwargs.**", "rewards"),
+    needless("custom_reward_function.reward_kwargs", "empty"),
+)

@@ -7,8 +7,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from roll.importers import words
-from roll.importers.arithmetic import devices, split
+from roll.importers import rows as words
 from roll.importers.rows import (
     AsksNothing,
     ChangesRun,
@@ -19,15 +18,16 @@ from roll.importers.rows import (
     Sum,
     Table,
     changes,
+    devices,
     lacks,
     needless,
+    split,
     summed,
     to,
 )
 from roll.importers.verl.batches import gpus, leaves_gpus_open
 from roll.importers.verl.combined_keys import board
-from roll.importers.verl.common import OWN_CODE, megatron, steps
-from roll.importers.verl.verl_conditions import MEGATRON, counts_epochs
+from roll.importers.verl.common import MEGATRON, OWN_CODE, counts_epochs, megatron, steps
 
 ROLE = "sft_train"
 _ARGS, _MODEL, _DATA = f"{ROLE}.training_args", f"{ROLE}.model_args", f"{ROLE}.data_args"

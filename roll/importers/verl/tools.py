@@ -13,7 +13,7 @@ from roll.configs.load.yaml_file import read_yaml
 from roll.errors import ConfigError
 from roll.importers.verl.files import beside
 
-_OWN_TOOL = "write it as a Tool of roll.envs.tools.tools_base: tool_id: package.module:Class"
+_OWN_TOOL = "write it as a Tool of roll.envs.tools.base: tool_id: package.module:Class"
 _PICTURES = ("geo3k", "image", "zoom", "video", "crop")
 _RUNS_CODE = ("sandbox", "codeinterpreter", "code_interpreter", "python")
 _SEARCHES = ("search", "retriev")

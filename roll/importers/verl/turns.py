@@ -8,8 +8,8 @@ from typing import Any
 
 from roll.importers.episodes import environment, of_episodes, without_equal_groups
 from roll.importers.rows import Look, Near, Row, Sum, Table, changes, lacks, needless, summed, to
+from roll.importers.verl.common import OVERLONG, ROLLOUT, validates
 from roll.importers.verl.tools import Tools, tools_of
-from roll.importers.verl.verl_conditions import OVERLONG, ROLLOUT, validates
 
 TURNS, AGENT = f"{ROLLOUT}.multi_turn", f"{ROLLOUT}.agent"
 TOOL_FILES = (f"{TURNS}.tool_config_path", f"{AGENT}.tool_config_path", "data.tool_config_path")

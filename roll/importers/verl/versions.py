@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from roll.importers.rows import Change
-from roll.importers.verl.common import NO_PICTURES, SPLITS
-from roll.importers.verl.verl_conditions import ACTOR, MODEL, PICTURES, REF, ROLLOUT, name_sees
+from roll.importers.verl.common import ACTOR, MODEL, NO_PICTURES, PICTURES, REF, ROLLOUT, SPLITS, name_sees
 
 _OLD = (
     f"{ACTOR}.fsdp_config.grad_offload",

@@ -2,23 +2,57 @@
 
 from __future__ import annotations
 
+import io
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.serialization import get_default_load_sharded_strategy
+from megatron.core.dist_checkpointing.strategies import torch as megatron_files
 from megatron.core.dist_checkpointing.strategies.torch import (
     MCoreSavePlanner,
     TorchDistSaveShardedStrategy,
     _replace_state_dict_keys_with_sharded_keys,
     mcore_to_pyt_state_dict,
 )
+from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.state_dict_saver import save as write_checkpoint
 
 from roll.errors import StrategyError
-from roll.models.megatron.plain_files import plain_files
 from roll.models.weight_files import OneByOne, PlainReader
 from roll.platforms.cpu_stand_ins.megatron import cuda_method_stays
+from roll.utils.imports import replaced
+
+# Megatron's checkpoints, read without running what they say: torch's own reader unpickles whatever they hold.
+
+
+class PlainPlanner(megatron_files.MCoreLoadPlanner):
+    """Loads tensors, and accepts only plain values for everything else."""
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        name = read_item.storage_index.fqn
+        try:
+            torch.load(value, weights_only=True)
+        except pickle.UnpicklingError as error:
+            raise StrategyError(f"{name} of a checkpoint is more than plain values: {error}") from error
+        value.seek(0)
+        super().load_bytes(read_item, value)
+
+
+@contextmanager
+def plain_files(directory: Path) -> Iterator[None]:
+    """Inside, Megatron reads this checkpoint with the two above; it has no argument for them."""
+    reader = PlainReader(directory)
+    reader.read_metadata()  # what is wrong with it would be an AssertionError of torch's later
+    with (
+        replaced(megatron_files, "_get_filesystem_reader", lambda *_, **__: reader),
+        replaced(megatron_files, "MCoreLoadPlanner", PlainPlanner),
+    ):
+        yield
 
 
 class SynchronousWriter(TorchDistSaveShardedStrategy):

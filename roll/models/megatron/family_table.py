@@ -1,8 +1,13 @@
 """What a config.json tells of whether Megatron can build the model. Read before a run starts, so it needs no torch."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from roll.configs.checks.mtp import tied_problem
+from roll.configs.problems import Problem
+from roll.configs.strategies.choice import Choice
+from roll.configs.strategies.megatron_checks import ModelFacts, megatron_problems, sizes_problems
+from roll.configs.strategies.megatron_config import split_settings
 from roll.configs.strategies.model_numbers import unread_number
 from roll.configs.tables import families
 from roll.configs.tables.families import MegatronForm
@@ -57,3 +62,23 @@ def family_problem(model: Mapping[str, Any]) -> str | None:
     if kind == "yarn" and rope.get("partial_rotary_factor", 1.0) != 1.0:
         return "megatron: rope_type 'yarn' on a part of a head (partial_rotary_factor) is not supported."
     return None
+
+
+# What a model's config.json says against the megatron strategies and their parallel sizes; imports no torch.
+
+
+def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+    why_not = family_problem(model)
+    if why_not is not None:
+        yield Problem(f"{choice.name_key}: {why_not}", (choice.name_key,))
+        return
+    if list(megatron_problems(choice.at, choice.worker.strategy_config)):
+        return
+    settings, facts = split_settings(choice.worker.strategy_config)[0], ModelFacts.of(model)
+    if facts is not None:
+        yield from sizes_problems(choice.at, settings, facts)
+    stages = settings.pipeline_model_parallel_size
+    why_not = tied_problem(bool(model.get("tie_word_embeddings")), stages)
+    if why_not is not None and choice.worker.trains_prediction_head:
+        key, other = f"{choice.role.name}.mtp_training_mode", f"{choice.at}.pipeline_model_parallel_size"
+        yield Problem(f"{key}: {why_not}. Set {other}: 1, or {key}: disabled.", (key, other))

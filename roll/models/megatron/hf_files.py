@@ -25,7 +25,7 @@ from roll.configs.tables.roles import Head
 from roll.errors import StrategyError
 from roll.models.mtp_heads import prediction_heads, shared_copies
 from roll.models.start_files import copy_start_files
-from roll.models.tensor_files import INDEX, WHOLE, tensor_files
+from roll.models.weight_files import INDEX, WHOLE, tensor_files
 
 _BYTES_PER_FILE = 1 << 30
 CHECKPOINT_FOLDER = "megatron"  # of a trainer's checkpoint directory: what Megatron itself wrote

@@ -14,12 +14,13 @@ from megatron.core.dist_checkpointing.mapping import ShardedStateDict
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.tensor_parallel import RowParallelLinear
 from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
-from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
+from megatron.core.transformer.transformer_layer import TransformerLayer, get_transformer_layer_offset
 from megatron.core.transformer.utils import (
     ensure_metadata_has_dp_cp_group,
     is_layer_window_attention,
@@ -29,12 +30,49 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
-from roll.models.megatron.attention import attend_with_sinks
-from roll.models.megatron.expert_biases import ExpertOutput
-from roll.models.megatron.latent_attention import LatentAttention, LatentNorm
-from roll.models.megatron.norm import Norm
-from roll.models.megatron.normed_outputs import NormedLayer
+from roll.models.megatron.attention import LatentAttention, LatentNorm, Norm, attend_with_sinks
 from roll.models.megatron.router import BalancingRouter
+
+# What experts with biases need beyond Megatron's own layers.
+
+
+class ExpertOutput(RowParallelLinear):
+    """The last matrix of an expert that no tensor-parallel ranks divide. They may hold other experts, or other tokens
+    of the same; Megatron (0.16) would sum the gradients of these biases over them under sequence parallelism, and count
+    those of the first rank alone in the gradient's norm."""
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)  # type: ignore[no-untyped-call]
+        bias: Any = self.bias
+        bias.sequence_parallel = False
+        set_tensor_model_parallel_attributes(bias, True, 0, 1)
+
+    def forward(self, input_: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """A tensor of its own: Megatron adds the bias to it in place, which autograd forbids where it is a view."""
+        output, bias = super().forward(input_)
+        return output.clone(), bias
+
+
+# Layers that norm what attention and MLP give, as well as what they take (GLM-4-0414's dense models).
+
+
+class NormedLayer(TransformerLayer):
+    """A layer without experts and without biases behind attention and MLP."""
+
+    def __init__(self, config: TransformerConfig, *args: Any, **kwargs: Any):
+        super().__init__(config, *args, **kwargs)
+        self.post_self_attn_layernorm = _norm_behind(self.self_attention, config)
+        self.post_mlp_layernorm = _norm_behind(self.mlp, config)
+
+
+def _norm_behind(part: Any, config: TransformerConfig) -> Norm:
+    norm = Norm(config, config.hidden_size, config.layernorm_epsilon)
+
+    def normed(part: nn.Module, inputs: Any, outputs: tuple[torch.Tensor, None]) -> tuple[torch.Tensor, None]:
+        return norm(outputs[0]), None
+
+    part.register_forward_hook(normed)
+    return norm
 
 
 class GatherPositions(torch.autograd.Function):

@@ -20,9 +20,9 @@ from torch.nn import functional
 from transformers import PretrainedConfig
 
 from roll.configs.tables.roles import Head
+from roll.models.megatron.attention import LatentAttention
 from roll.models.megatron.config import rope_of
 from roll.models.megatron.family import Family, padded_vocab_size
-from roll.models.megatron.latent_attention import LatentAttention
 from roll.models.megatron.layers import block_spec
 from roll.models.megatron.mtp_head import HeadPlan, PredictionHead
 from roll.platforms.cpu_stand_ins.megatron import cuda_method_stays

@@ -25,9 +25,9 @@ from transformers import PretrainedConfig
 
 from roll.configs.checks.mtp import NUM_HEADS, tied_problem
 from roll.errors import StrategyError
+from roll.models.megatron.attention import Norm
 from roll.models.megatron.hf_files import HfReader
 from roll.models.megatron.layers import layer_spec
-from roll.models.megatron.norm import Norm
 from roll.models.mtp_heads import shared_tensors
 
 Embed = Callable[..., torch.Tensor]

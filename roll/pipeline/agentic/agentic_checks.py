@@ -3,20 +3,16 @@
 import math
 from collections.abc import Iterator
 
-from roll.configs.checks.rollout_checks import unused_filter_keys
-from roll.configs.checks.switches import AGENTIC, switched_off
-from roll.configs.limits import MOST_PROCESSES
+from roll.configs.base import MOST_PROCESSES
+from roll.configs.checks.roles import AGENTIC, switched_off
+from roll.configs.checks.rollout import unused_filter_keys
 from roll.configs.plan.batch_plan import any_of, divisors_near, role_train_plan
 from roll.configs.problems import Problem, did_you_mean
-from roll.datasets.forms import FORMS
-from roll.datasets.templates import PLAIN, template_name_problem, template_problem
-from roll.envs.build import import_problems
+from roll.datasets.templates import FORMS, PLAIN, template_name_problem, template_problem
+from roll.envs.build import import_problems, tool_problems
 from roll.envs.config import PROXY, STEP, TRAJECTORY
-from roll.envs.tools_build import tool_problems
-from roll.pipeline.agentic.agentic_config import AgenticConfig
+from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig, env_set_problems
 from roll.pipeline.agentic.env_checks import env_problems, env_warnings, is_plain, managers, played, program_problems
-from roll.pipeline.agentic.env_manager_config import EnvManagerConfig
-from roll.pipeline.agentic.env_sets import env_set_problems
 
 ENV_WORKERS = ("roll.pipeline.agentic.environment_worker.EnvironmentWorker",)
 
@@ -90,7 +86,7 @@ def code_problems(config: AgenticConfig) -> Iterator[Problem]:
             yield from tool_problems(f"custom_envs.{tag}.tool_wrapper", env.tool_wrapper)
     for key, manager in managers(config):
         if manager.group_filter_cls is not None:
-            from roll.pipeline.agentic.group_filters import filter_problems  # brings torch
+            from roll.pipeline.agentic.settings import filter_problems  # brings torch
 
             keys = (f"{key}.group_filter_cls",)
             yield from (Problem(text, keys) for text in filter_problems(manager.group_filter_cls, keys[0]))

@@ -1,20 +1,161 @@
 """Settings of an agentic run: groups of episodes, how their rewards count, and all the rest."""
 
+from __future__ import annotations
+
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import model_validator
 
-from roll.configs.base import Settings, setting
+from roll.configs.base import MOST_GROUPS, Settings, setting
 from roll.configs.load.defaults import fill_roles
+from roll.configs.problems import Problem
 from roll.configs.sections.algorithm import NAMES_NONE, AlgorithmConfig
-from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.sections.cluster import GeneratingArgs, WorkerConfig
+from roll.configs.sections.data import Names, Numbers
+from roll.configs.sections.rollout import name_problems, pass_at_problems, purpose_of
 from roll.configs.tables.roles import ACTOR_TRAIN, POLICY, ROLES, Role
 from roll.envs.config import EnvConfig, lifted
-from roll.pipeline.agentic.env_manager_config import TRAIN_SEEDS, EnvManagerConfig
-from roll.pipeline.agentic.env_sets import EnvSetConfig, ValidatedEnvs
+
+# The sections `train_env_manager` and `val_env_manager`.
+
+SEEDS = 1 << 30
+TRAIN_SEEDS, VAL_SEEDS = (0, SEEDS), (SEEDS, 2 * SEEDS)
+"""[first, last) of the environment seeds, where no env_seeds are given."""
+
+
+class EnvManagerConfig(WorkerConfig):
+    """`train_env_manager` and `val_env_manager`: which environments, how many, in which groups."""
+
+    num_env_groups: int = setting(
+        128,
+        "Groups of environments that run at once. Default of the training, where group_size is left out too: "
+        "the groups of a step.",
+        ge=1,
+        le=MOST_GROUPS,
+    )
+    group_size: int = setting(
+        1,
+        "Episodes with the same environment seed, compared with each other. Default of the training: 8 where "
+        "advantages compare within a group, as those of grpo do, and 1 elsewhere.",
+        ge=1,
+        le=MOST_GROUPS,
+    )
+    group_size_redundancy: int = setting(
+        0,
+        "So many more are played per group; the first group_size to finish count, the rest is stopped.",
+        ge=0,
+        le=MOST_GROUPS,
+    )
+    tags: Names = setting((), "Entries of custom_envs that are played.")
+    num_groups_partition: Numbers = setting((), "How many of num_env_groups each tag gets. Default: equal shares.")
+    max_traj_per_env: int = setting(
+        -1,
+        "Most episodes of one environment in a step, those of replaced groups included; -1 or 0: as many as it takes.",
+        ge=-1,
+    )
+    format_penalty: float = setting(0.0, "format_penalty of tags that have no strategy_args of their own.")
+    max_env_num_per_worker: int = setting(0, "Most environments in one process; 0: all in world_size processes.", ge=0)
+    group_filter_cls: str | None = setting(
+        None,
+        "Which groups to train on: package.module:object, called with a TrajectoryGroup, True keeps it; "
+        "roll.pipeline.agentic.settings:DropEqualRewards is one. See is_use_additional_prompts.",
+    )
+    env_seeds: tuple[int, int] | None = setting(
+        None,
+        "Environment seeds are taken from [first, last); each group has one. Default: the lower half of the 31-bit "
+        "numbers in training, the upper half in validation.",
+    )
+    env_retries: int = setting(1, "An episode whose environment crashed or hung starts again so many times.", ge=0)
+    step_timeout_s: float | None = setting(
+        None, "Seconds one reset or step of an environment may take. Default: env_monitor.hung_timeout.", gt=0
+    )
+    episode_timeout_s: float | None = setting(
+        None,
+        "Seconds an episode may take, without the time that it waits for answers. Default: env_monitor.hung_timeout.",
+        gt=0,
+    )
+
+    @property
+    def num_envs(self) -> int:
+        """Environments that run at once."""
+        return self.num_env_groups * (self.group_size + self.group_size_redundancy)
+
+    @property
+    def partition(self) -> tuple[int, ...]:
+        """Groups of each tag. The preflight has checked that they fit."""
+        if self.num_groups_partition or not self.tags:
+            return self.num_groups_partition
+        return (self.num_env_groups // len(self.tags),) * len(self.tags)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The tag of each of the num_env_groups groups; group g of the run has that of g modulo their number.
+
+        Tags take turns, so that any stretch of groups has about the shares of the partition.
+        Example: tags a, b with partition 4, 2: a b a a b a.
+        """
+        places = [
+            ((2 * i + 1) / (2 * count), order, tag)
+            for order, (tag, count) in enumerate(zip(self.tags, self.partition, strict=False))
+            for i in range(count)
+        ]
+        return tuple(tag for _, _, tag in sorted(places))
+
+
+# `eval_sets` of agentic runs: several validations, each with its own environments, sampling and name.
+
+_TAKEN = ("crashes", "hangs", "success_mean")
+
+
+class EnvSetConfig(Settings):
+    """One of `eval_sets`: environments that are played under a name of their own."""
+
+    tags: Names = setting((), "Entries of custom_envs that are played, in turn.")
+    num_episodes: int = setting(128, "Episodes of a validation.", ge=1, le=MOST_GROUPS)
+    group_size: int = setting(1, "Episodes with the same environment seed.", ge=1, le=MOST_GROUPS)
+    env_seeds: tuple[int, int] | None = setting(
+        None,
+        "Environment seeds are taken from [first, last), the first ones. Default: those of val_env_manager.",
+    )
+    generating_args: GeneratingArgs = setting({}, "How it is sampled. Default: greedy.")
+    pass_at: Numbers = setting((), "The k of val/NAME/pass_at_k. Default: 2, 4, 8 ... up to group_size.")
+
+    def manager(self, shared: EnvManagerConfig) -> EnvManagerConfig:
+        """Played as `shared` says in all that a set does not."""
+        own = {"tags": self.tags, "group_size": self.group_size, "generating_args": self.generating_args}
+        all_count = {"num_groups_partition": (1,) * len(self.tags), "group_size_redundancy": 0, "max_traj_per_env": -1}
+        seeds = {} if self.env_seeds is None else {"env_seeds": self.env_seeds}
+        return shared.model_copy(update={**own, **all_count, **seeds})
+
+
+@dataclass(frozen=True)
+class ValidatedEnvs:
+    """What is validated: `val_env_manager` (without a name), or one of `eval_sets`. `at`: its YAML path."""
+
+    name: str
+    at: str
+    manager: EnvManagerConfig
+    num_episodes: int
+    pass_at: tuple[int, ...] = ()
+
+    @property
+    def purpose(self) -> str:
+        return purpose_of(self.name)
+
+    @property
+    def seeds(self) -> tuple[int, int]:
+        return self.manager.env_seeds or VAL_SEEDS
+
+
+def env_set_problems(sets: Mapping[str, EnvSetConfig], tags: Collection[str]) -> Iterator[Problem]:
+    """`tags`: of val_env_manager, whose metrics are val/<tag>/..."""
+    for name, keys in sets.items():
+        yield from name_problems(name, (*_TAKEN, *tags))
+        yield from pass_at_problems(name, keys.pass_at, keys.group_size, "group_size")
+
 
 ROLL_FILTER = "roll.pipeline.agentic.agentic_pipeline.GroupFilter"
 ROLE = "environments"

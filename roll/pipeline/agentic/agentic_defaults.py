@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from roll.configs.load.chosen import Chosen, Machine
-from roll.configs.load.given import Given
+from roll.configs.load.chosen import Chosen, Given, Machine
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.run.start.rl_defaults import GROUP_SIZE, compares_in_groups
 

@@ -3,39 +3,138 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
+from roll.algorithms.credit import CreditSettings
+from roll.algorithms.episodes import episode_advantages, turn_advantages
 from roll.configs.plan.batch_plan import BatchPlan
+from roll.distributed.executor.clusters import RLClusters
+from roll.distributed.executor.jobs import TurnValues
 from roll.distributed.executor.pools.job import FatalJobError, Job
 from roll.distributed.executor.pools.job_pool import JobPool
-from roll.distributed.executor.rl_clusters import RLClusters
 from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS
 from roll.distributed.executor.step_rows import fetched
 from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import Keep, StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
+from roll.envs.base import SUCCESS, Env, draws_actions
+from roll.envs.build import build_env
+from roll.envs.config import PROXY, EnvConfig
 from roll.envs.table import ENVIRONMENTS
 from roll.errors import EnvError
-from roll.pipeline.agentic.agentic_config import ROLE, AgenticConfig
-from roll.pipeline.agentic.baselines import baselines
+from roll.pipeline.agentic.agentic_config import ROLE, AgenticConfig, ValidatedEnvs
 from roll.pipeline.agentic.env_rollouter import EnvRollouter, EnvTaskSource, Played
-from roll.pipeline.agentic.env_sets import ValidatedEnvs
-from roll.pipeline.agentic.episode import TRAINING, Counts, CutEpisode, EpisodeJob, failed_row
-from roll.pipeline.agentic.episode_credit import EpisodeCredit
-from roll.pipeline.agentic.episode_metrics import CRASHES, HANGS, episode_metrics
-from roll.pipeline.agentic.group_filters import load_filter
+from roll.pipeline.agentic.episode import (
+    CRASHES,
+    HANGS,
+    TRAINING,
+    Counts,
+    CutEpisode,
+    EpisodeJob,
+    episode_metrics,
+    failed_row,
+)
 from roll.pipeline.agentic.proxy.metrics import agentic_metrics
-from roll.pipeline.agentic.settings import job_limit_s, manager_of, num_questions
+from roll.pipeline.agentic.settings import episode_settings, job_limit_s, load_filter, manager_of, num_questions
+from roll.rl.evaluation import Validation, ValidationSet
 from roll.rl.pipeline import RLPipeline
 from roll.rl.scoring import StepSamples
 from roll.rl.step_credit import StepCredit
-from roll.rl.validation import Validation, ValidationSet
-from roll.run.length import of_known_length
+from roll.run.loop import of_known_length
+from roll.types.batch import RowMeta
 from roll.types.collate import placed
 from roll.types.rollout import Task, Trajectory, TrajectoryGroup
+
+# How well one does without a policy: by chance, and by the best fixed plan that looks at no observation.
+
+MAX_PLANS = 256
+
+
+def baselines(config: EnvConfig, seeds: Sequence[int]) -> dict[str, float]:
+    """Shares of episodes that end in success: `random` by actions drawn at random, `blind` by the best of the
+    environment's blind plans, chosen on these very seeds (so it flatters a little). What an environment does not offer
+    is left out."""
+    probe = build_env(config)
+    plans = list(probe.blind_plans(config.max_steps))[:MAX_PLANS] if isinstance(probe, Env) else []
+    can_draw = draws_actions(probe)
+    probe.close()
+    found: dict[str, float] = {}
+    if can_draw:
+        rng = random.Random(0)
+        found["random"] = float(np.mean([_play(config, seed, None, rng) for seed in seeds]))
+    if plans:
+        rng = random.Random(0)
+        found["blind"] = max(float(np.mean([_play(config, seed, plan, rng) for seed in seeds])) for plan in plans)
+    return found
+
+
+def _play(config: EnvConfig, seed: int, plan: Sequence[str] | None, rng: random.Random) -> float:
+    env = build_env(config)
+    env.reset(seed)
+    success = 0.0
+    for turn in range(config.max_steps if plan is None else min(config.max_steps, len(plan))):
+        step = env.step(env.random_action(rng) if plan is None else plan[turn])
+        success = step.metrics.get(SUCCESS, 0.0)
+        if step.terminated or step.truncated:
+            break
+    env.close()
+    return success
+
+
+# Credit of episodes: of whole ones, or of their turns.
+
+
+class EpisodeCredit(StepCredit):
+    def __init__(self, config: AgenticConfig, plan: BatchPlan):
+        super().__init__(config, plan)
+        self._episodes = episode_settings(config)
+        self._mode = config.loss_agg_mode
+        self._programs = [tag for tag, env in config.custom_envs.items() if env.env_manager_cls == PROXY]
+
+    def row_values(self, meta: RowMeta) -> tuple[np.ndarray, TurnValues | None, dict[str, float]]:
+        if not self._episodes.is_per_turn:
+            values, metrics = episode_advantages(meta, self._episodes)
+            return values, None, metrics
+        turns, metrics = turn_advantages(meta, self._episodes)
+        assert meta.num_turns is not None
+        return np.zeros(len(meta), np.float32), TurnValues(meta.num_turns, turns), metrics
+
+    def row_weights(self, meta: RowMeta) -> tuple[np.ndarray | None, dict[str, float]]:
+        """Those that make up for attempts that are cut into several rows where a program rewrites its history."""
+        weights, metrics = super().row_weights(meta)
+        is_cut = np.isin(meta.domains, self._programs)
+        if not is_cut.any() or self._mode == "token-mean":
+            return weights, metrics
+        shares = shared_weights(meta, is_cut, self._mode)
+        return shares if weights is None else weights * shares, metrics
+
+    def token_settings(self, step: int) -> CreditSettings:
+        """Estimators that work by turn have discounted already."""
+        chosen = super().token_settings(step)
+        return replace(chosen, gamma=1.0) if self._episodes.is_per_turn else chosen
+
+
+def shared_weights(meta: RowMeta, is_cut: np.ndarray, mode: str) -> np.ndarray:
+    """The loss weight of every row with which an attempt that was cut into rows has the policy loss that it would have
+    in one: of the rows of `is_cut` (bool [R]) those of an attempt share its weight by how many tokens they train, where
+    the mode takes the mean of a row. Any other row stands for itself. Row counts are the step's. float32 [R].
+
+    Example (seq-mean-token-mean): an attempt of 3 + 1 tokens in two rows and one of 4 in one: 1.125, .375 and 1.5,
+    which sum to the three rows that the loss is divided by, and are 3/4 : 1/4 : 1.
+    """
+    lengths = meta.response_lengths.astype(np.float64)
+    present = lengths > 0
+    _, attempts = np.unique(meta.trajectory_ids, return_inverse=True)
+    totals = np.bincount(attempts, lengths)[attempts]
+    shares = np.where(is_cut & present, lengths / np.maximum(totals, 1.0), 1.0)
+    scale = present.sum() / max(shares[present].sum(), 1.0)
+    return (scale * (shares if mode == "seq-mean-token-mean" else np.ones_like(shares))).astype(np.float32)
+
 
 logger = logging.getLogger(__name__)
 

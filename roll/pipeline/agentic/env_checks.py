@@ -7,13 +7,21 @@ import regex
 
 from roll.configs.problems import Problem, did_you_mean
 from roll.envs.build import import_problems
-from roll.envs.config import AGENT_NATIVE, MANAGERS, PROGRAM, PROXY, STEP, STEP_CONCAT, EnvConfig
-from roll.envs.table import ADAPTERS, ENVIRONMENTS, NOT_HERE, gem_id
-from roll.envs.templates import OBSERVATIONS, STEP_FIELDS, TRAJECTORY_FIELDS, fields_of
-from roll.envs.tools_table import NOT_HERE as TOOLS_NOT_HERE
-from roll.envs.tools_table import TOOLS
-from roll.pipeline.agentic.agentic_config import AgenticConfig
-from roll.pipeline.agentic.env_manager_config import EnvManagerConfig
+from roll.envs.config import (
+    AGENT_NATIVE,
+    MANAGERS,
+    OBSERVATIONS,
+    PROGRAM,
+    PROXY,
+    STEP,
+    STEP_CONCAT,
+    STEP_FIELDS,
+    TRAJECTORY_FIELDS,
+    EnvConfig,
+    fields_of,
+)
+from roll.envs.table import ADAPTERS, ENVIRONMENTS, NOT_HERE, TOOLS, TOOLS_NOT_HERE, gem_id
+from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig
 from roll.utils.imports import is_installed, is_missing, split
 from roll.utils.text import show
 

@@ -10,20 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from roll.distributed.executor.pools.job import FinishedJobs, Job
+from roll.distributed.executor.rollout.answers import DIRECT_TOKENS
 from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS, EngineClient
-from roll.distributed.executor.rollout.finished_requests import DIRECT_TOKENS
 from roll.envs.config import PROXY
 from roll.errors import describe
 from roll.models.tokenizer import tokenizer_of
 from roll.pipeline.agentic.agentic_config import AgenticConfig
-from roll.pipeline.agentic.chat import ChatEncoder
 from roll.pipeline.agentic.episode import Counts, CutEpisode, EpisodeJob, EpisodePlayer, EpisodeRules
-from roll.pipeline.agentic.forms import make_form
+from roll.pipeline.agentic.forms import ChatEncoder, make_form
 from roll.pipeline.agentic.settings import episode_rules
 from roll.types.batch import SampledRows
 from roll.types.collate import sampled_rows, stored
+from roll.types.group_codec import TextTable
 from roll.types.rollout import Generate, RowTexts, Trajectory
-from roll.types.texts import TextTable
 from roll.utils.background import start
 
 if TYPE_CHECKING:

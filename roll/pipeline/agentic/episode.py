@@ -6,25 +6,106 @@ import asyncio
 import hashlib
 import math
 import struct
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from roll.distributed.strategy.stop_strings import answer_texts
-from roll.envs.action import ActionPattern
-from roll.envs.base import SUCCESS, VALID
+from roll.envs.base import SUCCESS, VALID, ActionPattern
 from roll.envs.build import build_env
 from roll.envs.config import AGENT_NATIVE, EnvConfig
 from roll.errors import EnvError, StrategyError
-from roll.pipeline.agentic.chat import ChatEncoder
-from roll.pipeline.agentic.clock import stopped
-from roll.pipeline.agentic.env_calls import EnvCrash, EnvHang, EnvThread
-from roll.pipeline.agentic.env_manager_env_calls import Seen, close_env, reset_env, step_env
-from roll.pipeline.agentic.episode_metrics import CRASHES, HANGS, mean_metrics
-from roll.pipeline.agentic.forms import Form, PlayedTurn, Prompt, Scene, state_key
-from roll.types.rollout import FIRST_IN_LINE, Generate, Generation, GenerationRequest, SamplingParams, Trajectory, Turn
+from roll.pipeline.agentic.env_calls import EnvCrash, EnvHang, EnvThread, Seen, close_env, reset_env, step_env
+from roll.pipeline.agentic.forms import ChatEncoder, Form, PlayedTurn, Prompt, Scene, state_key
+from roll.types.rollout import (
+    FIRST_IN_LINE,
+    Generate,
+    Generation,
+    GenerationRequest,
+    SamplingParams,
+    Trajectory,
+    TrajectoryGroup,
+    Turn,
+)
+
+# Limits on the time of an episode, which do not count what the engines take.
+
+
+@contextmanager
+def stopped(clock: asyncio.Timeout) -> Iterator[None]:
+    """The time that the clock allows does not run inside: engines may stand still for new weights, or be away.
+
+    Example: of 60 s, 40 are left when an answer is asked for, and 40 when it is there, an hour later.
+    """
+    due = clock.when()
+    if due is None:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    left = due - loop.time()
+    clock.reschedule(None)
+    try:
+        yield
+    finally:
+        clock.reschedule(loop.time() + left)
+
+
+# What a step's episodes were like, per tag.
+
+CRASHES, HANGS = "env_crashes", "env_hangs"
+"""Metrics of an episode that are summed up over all tags."""
+
+
+def mean_metrics(turns: Sequence[Turn], last: AbstractSet[str]) -> dict[str, float]:
+    """An episode's metrics: means over its turns, of those in `last` the value after the last turn."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for turn in turns:
+        for name, value in turn.metrics.items():
+            values[name].append(value)
+    return {name: float(v[-1] if name in last else np.mean(v)) for name, v in values.items()}
+
+
+def episode_metrics(groups: Sequence[TrajectoryGroup], prefix: str) -> dict[str, float]:
+    """`<prefix>/<tag>/<name>_mean` over the episodes that did not fail, the share of those that failed, and how many
+    environments crashed or hung, retries included. `<prefix>/success_mean` is over all tags."""
+    by_tag: dict[str, list[Trajectory]] = defaultdict(list)
+    for group in groups:
+        by_tag[group.task.domain] += group.attempts
+    metrics: dict[str, float] = {}
+    for tag, attempts in sorted(by_tag.items()):
+        metrics |= {f"{prefix}/{tag}/{name}": value for name, value in _of_tag(attempts).items()}
+    metrics |= {f"{prefix}/{name}": value for name, value in _of_all(by_tag).items()}
+    return metrics
+
+
+def _of_tag(attempts: Sequence[Trajectory]) -> dict[str, float]:
+    played = [attempt for attempt in attempts if attempt.failure is None]
+    metrics = {"failed_fraction": 1 - len(played) / len(attempts)}
+    if not played:
+        return metrics
+    metrics["return_mean"] = float(np.mean([attempt.reward for attempt in played]))
+    values: dict[str, list[float]] = defaultdict(list)
+    for attempt in played:
+        for name, value in attempt.metrics.items():
+            if name not in (CRASHES, HANGS):
+                values[name].append(value)
+    return metrics | {f"{name}_mean": float(np.mean(v)) for name, v in sorted(values.items())}
+
+
+def _of_all(by_tag: dict[str, list[Trajectory]]) -> dict[str, float]:
+    attempts = [attempt for of_tag in by_tag.values() for attempt in of_tag]
+    metrics = {
+        "crashes": sum(attempt.metrics.get(CRASHES, 0.0) for attempt in attempts),
+        "hangs": sum(attempt.metrics.get(HANGS, 0.0) for attempt in attempts),
+    }
+    wins = [attempt.metrics["success"] for attempt in attempts if "success" in attempt.metrics]
+    return metrics | ({"success_mean": float(np.mean(wins))} if wins else {})
+
 
 TRAINING = "train"
 WHOLE_ANSWER = "(.*)"

@@ -6,13 +6,17 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 from roll.configs.base import setting
+from roll.configs.checks.teachers import whole_head_problems
 from roll.configs.plan.describe import train_rows
 from roll.configs.plan.run_plan import RunPlan
+from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.data import Place
-from roll.configs.sections.distillation import KdObjective
+from roll.configs.sections.teachers import KdObjective
+from roll.configs.strategies.choice import Choice
 from roll.configs.tables.roles import TOKENIZER, Role
 from roll.pipeline.rows.row_config import VALIDATION, RowConfig
+from roll.run.start.load import unread_keys
 
 STUDENT = Role(
     "student",
@@ -31,7 +35,7 @@ class DistillConfig(RowConfig):
 
     role_table = {role.name: role for role in (STUDENT, TEACHER, VALIDATION)}
     learner = STUDENT.name
-    columns = "roll.pipeline.distill.settings:columns"
+    columns = "roll.pipeline.distill.distill_pipeline:columns"
     texts = "roll.run.operators.conversation_texts:conversation_texts"
 
     student_pretrain: Place | None = setting(
@@ -90,3 +94,28 @@ def distill_rows(config: DistillConfig, plan: RunPlan) -> Iterator[tuple[str, ..
     at = f", at {own:g} and {theirs:g}" if (own, theirs) != (1, 1) else ""
     weight = config.distill_loss_weight
     yield "teacher", f"{weight:g} x {config.kd_objective} over {told}{at} + {1 - weight:g} x nll"
+
+
+# What is wrong with the settings of distillation, beside its files and rows.
+
+_NOT_READ = ("prompt", "tag", "ground_truth", "tools", "domain_interleave_probs")
+_OF_OBJECTIVE = {
+    "adaptive_kl_alpha": ("adaptive_kl",),
+    "skew_lambda": ("skewed_forward_kl", "skewed_reverse_kl"),
+}
+
+
+def distill_problems(config: DistillConfig) -> Iterator[Problem]:
+    """Everything that cannot work, whatever the machine."""
+    if config.logits_topk:
+        return
+    teacher, student = Choice(config.roles["teacher"], config.teacher), ("student", config.student)
+    yield from whole_head_problems("logits_topk", "0 (the whole distribution)", teacher, student, "logits_topk: 64")
+
+
+def distill_warnings(config: DistillConfig) -> Iterator[str]:
+    """Keys that distillation has no use for."""
+    for key, objectives in _OF_OBJECTIVE.items():
+        if config.is_changed(key) and config.kd_objective not in objectives:
+            yield f"{key} does nothing with kd_objective: {config.kd_objective}; it is for {' and '.join(objectives)}."
+    yield from unread_keys(config.data_args, _NOT_READ, "question_key, answer_key and data_args.messages")

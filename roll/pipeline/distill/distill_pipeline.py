@@ -4,22 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from roll.algorithms.distillation import Distillation, DistillLoss
+from roll.algorithms.distillation import Distillation, DistillLoss, Divergence
 from roll.configs.plan.run_plan import RunPlan
-from roll.datasets.conversations import load_conversations
+from roll.datasets.conversations import Columns, load_conversations
+from roll.distributed.executor.jobs import ScoreSet
 from roll.distributed.executor.roles import ScoreCluster
-from roll.distributed.executor.scores import ScoreSet
 from roll.errors import ConfigError
 from roll.models.loading import shared_vocabulary
 from roll.pipeline.distill.distill_config import DistillConfig
-from roll.pipeline.distill.settings import columns, divergence
-from roll.pipeline.rows.row_operators import places
 from roll.pipeline.rows.row_pipeline import RowPipeline
-from roll.run.display.display_view import Column, Curve, View
+from roll.pipeline.rows.row_sources import places
+from roll.run.display.view import Column, Curve, View
 from roll.run.operators.choice import row_choice
 from roll.run.operators.conversation_texts import conversation_texts
 from roll.run.policy_tokenizer import check_teacher, policy_tokenizer
 from roll.types.batch import Rows, RowSet
+
+# Builds the objects of distillation from its keys.
+
+
+def columns(config: DistillConfig) -> Columns:
+    return Columns(config.question_key, config.query_key, config.answer_key, config.system_key, config.tools_key)
+
+
+def divergence(config: DistillConfig) -> Divergence:
+    own, theirs = config.temperatures
+    return Divergence(config.kd_objective, own, theirs, config.adaptive_kl_alpha, config.skew_lambda)
+
 
 VIEW = View(
     columns=(

@@ -14,13 +14,12 @@ from roll.algorithms.preference import DPOLoss
 from roll.configs.plan.run_plan import RunPlan
 from roll.distributed.executor.step_rows import rows_of_scores
 from roll.pipeline.dpo.dpo_config import DPOConfig
-from roll.pipeline.dpo.dpo_loss import KeptLogProbs, name_of
-from roll.pipeline.dpo.settings import dpo_loss
-from roll.pipeline.rows.pair_pipeline import PairPipeline
+from roll.pipeline.dpo.dpo_loss import KeptLogProbs, dpo_loss, name_of
+from roll.pipeline.rows.row_pipeline import PairPipeline
 from roll.run.saving.checkpoint import Checkpoint
 from roll.types.batch import PairRows, Rows
+from roll.types.columns import sum_rows
 from roll.types.metrics import MetricSums
-from roll.types.ragged import sum_rows
 
 
 class DPOPipeline(PairPipeline):

@@ -17,12 +17,11 @@ from roll.errors import WorkerError
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.rewards.base import Reward, RewardInput, RewardOutcome, Score, has_form
 from roll.rewards.config import RewardConfig
-from roll.rewards.judge.build import way_of
+from roll.rewards.judge.api import way_of
 from roll.rewards.judge.engine import EngineModel, JudgeText
-from roll.rewards.judge.judge_judge import Judge
-from roll.rewards.reward_attempts import Attempts
+from roll.rewards.judge.judge import Judge
 from roll.rewards.table import build_reward
-from roll.rewards.worker import failed, outcome_of, timed_out
+from roll.rewards.worker import Attempts, failed, outcome_of, timed_out
 from roll.types.rollout import Generate, Place, Task, Trajectory, TrajectoryGroup
 
 

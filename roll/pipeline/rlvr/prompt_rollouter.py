@@ -6,16 +6,16 @@ import asyncio
 import hashlib
 import inspect
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, TypeGuard
+from typing import Generic, TypeGuard, TypeVar
 
 import numpy as np
 
 from roll.distributed.strategy.stop_strings import answer_texts
-from roll.pipeline.rlvr.early_scores import EarlyScores
 from roll.rewards.base import RewardInput, RewardOutcome
+from roll.rewards.service import RewardService
 from roll.types.rollout import (
     FIRST_IN_LINE,
     Generate,
@@ -23,7 +23,6 @@ from roll.types.rollout import (
     Generation,
     GenerationRequest,
     LocalRow,
-    Place,
     RowTexts,
     SamplingParams,
     StoredRow,
@@ -33,23 +32,46 @@ from roll.types.rollout import (
     answer_rows,
     stored_among,
 )
+from roll.utils.background import start
+
+# Scores of a group's answers, each begun as soon as the answer is there.
+
+T = TypeVar("T")
+ScoreAll = Callable[[Sequence[Generation]], Awaitable[Sequence[T]]]
+
+
+class EarlyScores(Generic[T]):
+    """`answered` is told of answers while others of the group are sampled; `of` gives what `score` made of each, and
+    has those scored together of which nobody told."""
+
+    def __init__(self, score: ScoreAll[T]):
+        self._score = score
+        self._begun: dict[int, asyncio.Task[T]] = {}
+
+    def answered(self, number: int, generation: Generation) -> None:
+        self._begun[number] = start(self._one(generation))
+
+    async def of(self, answers: Mapping[int, Generation]) -> dict[int, T]:
+        """By number."""
+        others = [number for number in answers if number not in self._begun]
+        late = await self._score([answers[number] for number in others]) if others else ()
+        found = dict(zip(others, late, strict=True))
+        return {number: found[number] if number in found else await self._begun[number] for number in answers}
+
+    def cancel(self) -> None:
+        """Ends what nobody waits for any more."""
+        for task in self._begun.values():
+            if not task.cancel() and not task.cancelled():
+                task.exception()  # of another answer is told already
+
+    async def _one(self, generation: Generation) -> T:
+        (scored,) = await self._score([generation])
+        return scored
+
 
 Decode = Callable[[Sequence[np.ndarray]], list[str]]
 ABORTED = "generation was aborted"
 TRAINING = "train"
-
-
-class RewardService(Protocol):
-    """Scores answers of one domain somewhere; returns one outcome per input, in their order. `places` say where the
-    texts of the inputs are, if they are not in them."""
-
-    def scores_alone(self, domain: str) -> bool:
-        """True if it pays to ask for each answer as soon as it is there, False if for those of a group at once."""
-        ...
-
-    async def score(
-        self, domain: str, inputs: list[RewardInput], places: Sequence[Place] = ()
-    ) -> list[RewardOutcome]: ...
 
 
 def request_seed(seed: int, purpose: str, group_id: int) -> int:

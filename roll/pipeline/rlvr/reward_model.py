@@ -12,8 +12,8 @@ import numpy as np
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from roll.configs.limits import LARGEST_REWARD
-from roll.datasets.forms import FORMS, Form
+from roll.configs.base import LARGEST_REWARD
+from roll.datasets.templates import FORMS, Form
 from roll.datasets.tool_calls import rendered
 from roll.distributed.executor.placement import Claim
 from roll.distributed.executor.roles import ScoreCluster

@@ -1,16 +1,19 @@
 """What can be wrong with the RLVR part of a configuration: domains, rewards, data, validation."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
-from roll.configs.checks.rollout_checks import unused_filter_keys
-from roll.configs.checks.switches import REWARD, RLVR, switched_off
+from roll.configs.checks.roles import REWARD as REWARD_SWITCHES
+from roll.configs.checks.roles import RLVR, switched_off
+from roll.configs.checks.rollout import unused_filter_keys
 from roll.configs.load.aliases import REWARD_MODEL, ROLL_REWARDS
+from roll.configs.load.validate import validate
 from roll.configs.problems import Problem, did_you_mean
+from roll.configs.sections.cluster import ANSWERS_AT_ONCE
 from roll.configs.sections.data import DataArgs
 from roll.configs.sections.rollout import LENGTH_KEYS
-from roll.configs.sections.strategy import ANSWERS_AT_ONCE
 from roll.datasets.templates import template_name_problem, template_warning
-from roll.pipeline.rlvr.eval_sets import eval_set_problems
 from roll.pipeline.rlvr.reward_checks import (
     engine_judge_problems,
     judge_length_problems,
@@ -18,15 +21,75 @@ from roll.pipeline.rlvr.reward_checks import (
     judge_warnings,
     unreachable_judges,
 )
-from roll.pipeline.rlvr.reward_model_checks import reward_model_problems, reward_model_warnings
-from roll.pipeline.rlvr.rlvr_config import RLVRConfig
-from roll.rewards.builtins import BUILTINS
-from roll.rewards.config import RewardConfig
-from roll.rewards.parts import parts_of
+from roll.pipeline.rlvr.rlvr_config import REWARD, RLVRConfig, eval_set_problems
+from roll.rewards.chain import parts_of
+from roll.rewards.config import BUILTINS, RewardConfig, RewardModelArgs
 from roll.run.operators.checks import missing_packages, operator_problems, own_function_problems
 from roll.run.start.data_files import data_args_problems, data_args_warnings, missing_data_files, unknown_templates
 from roll.utils.imports import split
 from roll.utils.text import show
+
+# What can be wrong with the reward models of a run, and with the keys of domains whose answers they score.
+
+NOT_TAKEN = (
+    "format_pattern",
+    "reward_type",
+    "response_length_penalty_coef",
+    "reward_manager_config",
+    "reward_retries",
+    "dynamic_timeout.enable",
+)
+
+
+def reward_model_problems(config: RLVRConfig) -> Iterator[Problem]:
+    """Whatever the machine."""
+    for domain, worker in config.rewards.items():
+        at = f"rewards.{domain}"
+        yield from _one_domain(config, at, worker) if worker.is_model else _scorer_problems(at, worker)
+
+
+def reward_model_warnings(config: RLVRConfig) -> list[str]:
+    if config.reward is not None and REWARD.name not in config.scorer_roles:
+        return ["reward is not started: no domain of rewards has `reward: reward_model` without strategy_args."]
+    return []
+
+
+def _one_domain(config: RLVRConfig, at: str, worker: RewardConfig) -> Iterator[Problem]:
+    if not worker.has_own_model and config.reward is None:
+        yield Problem(
+            f"{at}.strategy_args is missing: it names what runs the reward model, such as `strategy_name: hf_infer`. "
+            "Or add a section `reward`, whose model then scores all domains that have no strategy_args of their own.",
+            (f"{at}.strategy_args", "reward"),
+        )
+    for key in NOT_TAKEN:
+        if worker.is_changed(key):
+            yield Problem(
+                f"{at}.{key} does nothing with reward: {REWARD_MODEL}, whose scores come after the rollout and are the "
+                "rewards. Remove it, or score this domain by a reward that runs on the CPU.",
+                (f"{at}.{key}",),
+            )
+    found = validate(RewardModelArgs, worker.reward_args)
+    for problem in found.problems:
+        yield Problem(f"{at}.reward_args.{problem.text}", tuple(f"{at}.reward_args.{key}" for key in problem.keys))
+    if worker.query_filter_config.type != "no_filter" and config.is_use_additional_prompts:
+        yield Problem(
+            f"is_use_additional_prompts: other prompts are started during the rollout, but {at}.query_filter_config "
+            f"can only be applied after it, when the rewards of {REWARD_MODEL} are there. Set "
+            "is_use_additional_prompts: false, or remove the filter.",
+            ("is_use_additional_prompts", f"{at}.query_filter_config"),
+        )
+
+
+def _scorer_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
+    for index, part in enumerate(worker.reward_manager_config):
+        if part.reward == REWARD_MODEL:
+            key = f"{at}.reward_manager_config.{index}.reward"
+            yield Problem(
+                f"{key}: {REWARD_MODEL} scores after the rollout and cannot be added to rewards that are computed "
+                f"during it. Make it the reward of the domain: {at}.reward: {REWARD_MODEL}.",
+                (key,),
+            )
+
 
 BUILT_IN = (*BUILTINS, REWARD_MODEL)
 LEARNT = "actor_train.data_args"
@@ -71,7 +134,9 @@ def rlvr_warnings(config: RLVRConfig) -> list[str]:
         and ("code_sandbox" not in (names := [part.reward for part in parts_of(reward)]) or reward.use_local)
     ]
     found += [*switched_off(config, RLVR), *_unused_filters(config)]
-    found += [text for d, reward in config.rewards.items() for text in switched_off(reward, REWARD, f"rewards.{d}")]
+    found += [
+        text for d, reward in config.rewards.items() for text in switched_off(reward, REWARD_SWITCHES, f"rewards.{d}")
+    ]
     for validated in config.validated:
         sampling = validated.generating_args
         if sampling.temperature == 0 and (sampling.num_return_sequences or 1) > 1:
@@ -120,7 +185,7 @@ def _templates(config: RLVRConfig) -> dict[str, str]:
 def code_problems(config: RLVRConfig) -> Iterator[Problem]:
     """What the rewards and the user's operators say when they are imported."""
     # imported here, as below: what is planned without them does not need them
-    from roll.rewards.table import code_problems as reward_problems
+    from roll.pipeline.rlvr.reward_checks import code_problems as reward_problems
 
     if config.samples:
         yield from reward_problems(config)
@@ -140,7 +205,7 @@ def data_problems(config: RLVRConfig) -> Iterator[str]:
 
 def _row_problems(config: RLVRConfig, reach: bool) -> Iterator[str]:
     from roll.datasets.preflight import preflight
-    from roll.rewards.table import data_domains
+    from roll.pipeline.rlvr.reward_checks import data_domains
 
     try:
         domains = data_domains(config)

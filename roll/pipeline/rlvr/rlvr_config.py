@@ -1,19 +1,62 @@
 """Settings of an RLVR run: prompts with verifiable answers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import model_validator
 
-from roll.configs.base import setting
-from roll.configs.limits import MOST_GROUPS
+from roll.configs.base import MOST_GROUPS, Settings, setting
 from roll.configs.load.defaults import fill_roles
+from roll.configs.problems import Problem
 from roll.configs.sections.algorithm import AlgorithmConfig
-from roll.configs.sections.cluster import WorkerConfig
-from roll.configs.sections.data import Place
+from roll.configs.sections.cluster import GeneratingArgs, WorkerConfig
+from roll.configs.sections.data import DataArgs, Numbers, Place
+from roll.configs.sections.rollout import name_problems, pass_at_problems, purpose_of
 from roll.configs.tables.roles import ROLES, Role, reward_model_role
-from roll.pipeline.rlvr.eval_sets import EvalSetConfig, Validated
 from roll.rewards.config import RewardConfig
+
+# `eval_sets`: several validations, each with its own rows, sampling and name.
+
+
+class EvalSetConfig(Settings):
+    """One of `eval_sets`: rows that are validated under a name of their own."""
+
+    data_args: DataArgs = setting({}, "Its rows, as in validation.")
+    generating_args: GeneratingArgs = setting(
+        {}, "How it is sampled; num_return_sequences is the number of answers to each prompt. Default: greedy."
+    )
+    pass_at: Numbers = setting(
+        (),
+        "The k of val/NAME/pass_at_k. Default: 2, 4, 8 ... up to the number of answers; val/NAME/reward_mean is "
+        "the mean over all answers.",
+    )
+
+    @property
+    def num_answers(self) -> int:
+        return self.generating_args.num_return_sequences or 1
+
+
+@dataclass(frozen=True)
+class Validated:
+    """What is validated: `validation` (without a name), or one of `eval_sets`. `at`: its YAML path."""
+
+    name: str
+    at: str
+    data_args: DataArgs
+    generating_args: GeneratingArgs
+    pass_at: tuple[int, ...] = ()
+
+    @property
+    def purpose(self) -> str:
+        return purpose_of(self.name)
+
+
+def eval_set_problems(sets: dict[str, EvalSetConfig]) -> Iterator[Problem]:
+    for name, keys in sets.items():
+        yield from name_problems(name)
+        yield from pass_at_problems(name, keys.pass_at, keys.num_answers, "generating_args.num_return_sequences")
+
 
 REWARD_READS, REWARD_IS = frozenset({"tag_included"}), "this reward is a function and runs on the CPU"
 JUDGE_READS = REWARD_READS | {

@@ -8,11 +8,15 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
+from roll.algorithms.loss import PolicyLoss
+from roll.algorithms.masking import row_weights
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.sections.data import DataArgs
 from roll.datasets.encoding import decoder, load_tasks
 from roll.datasets.mixing import TaskMixer
-from roll.distributed.executor.rl_clusters import RLClusters
+from roll.distributed.executor.clusters import RLClusters
 from roll.distributed.executor.step_rows import fetched
 from roll.distributed.scheduler.filters import by_domain, make_filter
 from roll.distributed.scheduler.numbered_tasks import TaskSource
@@ -20,24 +24,42 @@ from roll.distributed.scheduler.rollout_core import Keep, StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.errors import ConfigError
 from roll.pipeline.rlvr.judge_service import EngineJudges, LateJudge
-from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter, RewardService
+from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter
+from roll.pipeline.rlvr.reward_checks import data_domains
 from roll.pipeline.rlvr.reward_model import AnswerReader, RewardModel, answer_readers
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.rlvr.row_operators import places, read_texts
-from roll.pipeline.rlvr.weighted_credit import WeightedCredit
+from roll.pipeline.rlvr.settings import row_weight_settings
 from roll.rewards.judge.engine import JudgeText
-from roll.rewards.service import RewardPools, RewardsByDomain
-from roll.rewards.table import data_domains
-from roll.rl.experience.task_fields import check_tasks
+from roll.rewards.service import RewardPools, RewardsByDomain, RewardService
+from roll.rl.evaluation import Validation, ValidationSet
+from roll.rl.experience.rows import check_tasks
 from roll.rl.late_rewards import GroupScorer
 from roll.rl.pipeline import RLPipeline
-from roll.rl.records.logging_board import LoggingBoard
-from roll.rl.settings import sampling_params
+from roll.rl.records.token_records import LoggingBoard
+from roll.rl.settings import policy_loss, sampling_params
 from roll.rl.step_credit import StepCredit
-from roll.rl.validation import Validation, ValidationSet
-from roll.run.length import of_known_length
+from roll.run.loop import of_known_length
 from roll.run.operators.choice import row_choice
+from roll.types.batch import RowMeta
 from roll.types.rollout import SamplingParams, Task, TrajectoryGroup
+
+# Credit of rows that weigh in the loss by what is known of them: difficulty, length, format.
+
+
+class WeightedCredit(StepCredit):
+    config: RLVRConfig
+
+    def __init__(self, config: RLVRConfig, plan: BatchPlan):
+        super().__init__(config, plan)
+        self._weights = row_weight_settings(config)
+
+    def make_policy_loss(self) -> PolicyLoss:
+        return policy_loss(self.config, self.plan, self.config.rl_loss_coef)
+
+    def row_weights(self, meta: RowMeta) -> tuple[np.ndarray | None, dict[str, float]]:
+        return (None, {}) if self._weights is None else row_weights(meta, self._weights)
+
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from roll.datasets.rows import Domain, RowReader
 from roll.pipeline.rlvr.rlvr_checks import LEARNT, data_args_of
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.run.operators.choice import Places, dry_report
-from roll.run.operators.operators_row import ReadTexts, Texts
+from roll.run.operators.row import ReadTexts, Texts
 
 
 def places(config: RLVRConfig) -> Places:

@@ -3,8 +3,7 @@
 from roll.configs.base import setting
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.tables.roles import TOKENIZER, Role
-from roll.pipeline.rows.pair_config import PairConfig
-from roll.pipeline.rows.row_config import VALIDATION
+from roll.pipeline.rows.row_config import VALIDATION, PairConfig
 
 REWARD_TRAIN = Role(
     "reward_train",

@@ -13,7 +13,7 @@ from roll.errors import ConfigError
 from roll.models.hub import local_model
 from roll.models.loading import model_config
 from roll.pipeline.rm.rm_config import RMConfig
-from roll.pipeline.rows.pair_pipeline import PairPipeline
+from roll.pipeline.rows.row_pipeline import PairPipeline
 from roll.types.batch import PairRows, Rows
 from roll.types.metrics import MetricSums
 

@@ -1,16 +1,16 @@
 """What is wrong with the settings and the files of runs whose rows are there before them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from roll.configs.problems import Problem
-from roll.configs.sections.data import DataArgs
-from roll.pipeline.rows.row_config import RowConfig
-from roll.pipeline.rows.row_operators import places
+from roll.pipeline.rows.row_config import PairConfig, RowConfig
+from roll.pipeline.rows.row_sources import places
 from roll.run.operators.checks import missing_packages, operator_problems, own_function_problems
 from roll.run.operators.choice import dry_report
-from roll.run.operators.operators_row import ReadTexts
-from roll.run.start.data_files import data_args_problems, data_args_warnings, has_files, missing_rows
+from roll.run.operators.row import ReadTexts
+from roll.run.start.data_files import data_args_problems, has_files, missing_rows
+from roll.run.start.load import unread_keys
 from roll.utils.imports import resolve
 
 
@@ -61,11 +61,11 @@ def operator_code_problems(config: RowConfig) -> Iterator[str]:
     yield from own_function_problems(config.data_args)
 
 
-def unread_keys(places: Mapping[str, DataArgs], keys: Sequence[str], instead: str) -> Iterator[str]:
-    """Keys of data_args, by their YAML path, that are given without effect. `instead`: the keys that name the
-    columns."""
-    for at, args in places.items():
-        for key in keys:
-            if args.is_changed(key):
-                yield f"{at}.{key} does nothing here: {instead} name the columns."
-    yield from data_args_warnings(places)
+# What is wrong with the keys and the rows of runs that learn from pairs.
+
+_NOT_READ = ("prompt", "messages", "tag", "ground_truth", "tools", "domain_interleave_probs")
+
+
+def pair_warnings(config: PairConfig) -> Iterator[str]:
+    """Keys of rows that pairs have no use for."""
+    yield from unread_keys(config.data_args, _NOT_READ, "prompt_key, chosen_key and rejected_key")

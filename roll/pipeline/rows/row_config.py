@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from roll.configs.base import setting
-from roll.configs.limits import LARGEST
+from roll.configs.base import LARGEST, setting
 from roll.configs.plan.run_plan import RunPlan, build_run_plan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.data import DataArgs
@@ -54,3 +53,29 @@ class RowConfig(RunConfig):
 def row_plan(config: RowConfig) -> RunPlan:
     """An update per step; with a validation, the model scores as well."""
     return build_run_plan(config, frozenset() if config.validation is None else frozenset({config.learner}))
+
+
+# Settings of runs that learn from pairs of answers, whatever they make of them.
+
+
+class PairConfig(RowConfig):
+    """The columns of a pair."""
+
+    columns = "roll.pipeline.rows.row_sources:columns"
+    texts = "roll.pipeline.rows.row_sources:read_texts"
+
+    prompt_key: str = setting(
+        "prompt", "Column with the prompt, a text or messages; not read where the answers are whole conversations."
+    )
+    chosen_key: str = setting("chosen", "Column with the better answer, a text or messages.")
+    rejected_key: str = setting("rejected", "Column with the worse answer, a text or messages.")
+
+    tools_key: str | None = setting(
+        "tools",
+        "Column with the tools that a row offers, if it has any: a list of JSON schemas, or its text. null: none.",
+    )
+
+    @property
+    def margin_column(self) -> str | None:
+        """Column that says by how much the better response is better; None if none is read."""
+        return None

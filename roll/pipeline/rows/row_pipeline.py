@@ -14,21 +14,21 @@ import numpy as np
 from roll.algorithms.loss import Loss
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.sections.run import RunConfig
-from roll.datasets.mixing import whole
-from roll.datasets.row_source import RowSource
+from roll.datasets.mixing import RowSource, whole
 from roll.distributed.executor.clusters import RunClusters
-from roll.distributed.executor.jobs import TrainJob
+from roll.distributed.executor.jobs import ScoreSet, TrainJob
 from roll.distributed.executor.roles import ScoreCluster, TrainCluster, share, total_of
-from roll.distributed.executor.scores import ScoreSet
-from roll.run.display.display_view import Column, Curve, View
-from roll.run.length import of_known_length
-from roll.run.loop import Run
+from roll.pipeline.rows.row_config import PairConfig
+from roll.pipeline.rows.row_sources import pairs_of
+from roll.run.display.view import Column, Curve, View
+from roll.run.loop import Run, of_known_length
+from roll.run.policy_tokenizer import policy_tokenizer
 from roll.run.saving.checkpoint import HF_MODEL, Checkpoint
 from roll.run.saving.optimizer_from import check_taken, take_over
 from roll.run.saving.rehearsal import rehearse_saving
 from roll.run.saving.resume import RunState, check_resume, data_place, state_of_roles
-from roll.types.batch import Rows, RowSet
-from roll.types.metrics import prefixed
+from roll.types.batch import PairRows, Rows, RowSet
+from roll.types.metrics import MetricSums, prefixed
 from roll.types.packing import neighbours_by_rank, parts_in_order
 
 logger = logging.getLogger(__name__)
@@ -152,3 +152,48 @@ class RowPipeline(Run):
     def close(self) -> None:
         if self.clusters is not None:
             self.clusters.close()
+
+
+# Runs that learn from pairs of answers, the better one first.
+
+PAIR_VIEW = View(
+    columns=(
+        Column("loss", "train/loss", ".4f"),
+        Column("accuracy", "train/accuracy", ".3f"),
+        Column("margin", "train/reward_margin_mean", ".3g"),
+        Column("val", "val/accuracy", ".3f"),
+        Column("epoch", "train/epochs", ".2f"),
+        Column("grad", "train/grad_norm", ".3g"),
+        Column("lr", "train/learning_rate", ".1e"),
+    ),
+    training=Curve("loss", "train/loss", "loss of the pairs", best="lowest"),
+    validation=Curve("accuracy", "val/accuracy", "held-out pairs in the right order"),
+)
+
+
+class PairPipeline(RowPipeline):
+    """A pipeline says what its loss makes of held-out pairs; rows and tokenizer are here."""
+
+    config: PairConfig
+    view = PAIR_VIEW
+
+    def load_rows(self) -> tuple[Rows, Rows | None]:
+        learner = self.config.learner
+        self.tokenizer = policy_tokenizer(learner, self.config.value(learner).model_args)
+        pairs, *held_out = pairs_of(self.config, self.tokenizer, self.config.sequence_length)
+        return self.as_rows(pairs), self.as_rows(held_out[0]) if held_out else None
+
+    def as_rows(self, pairs: PairRows) -> PairRows:
+        """The pairs as the loss takes them."""
+        return pairs
+
+    def evaluate(self, steps_done: int) -> dict[str, float]:
+        """What the loss says of the held-out pairs."""
+        if self.validation is None:
+            return {}
+        assert isinstance(self.validation, PairRows)
+        return self.judged(self.validation).result("val/")
+
+    @abstractmethod
+    def judged(self, pairs: PairRows) -> MetricSums:
+        """What the loss says of these pairs under the weights of now."""

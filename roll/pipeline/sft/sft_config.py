@@ -1,5 +1,6 @@
 """Settings of supervised fine-tuning."""
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator
@@ -9,6 +10,7 @@ from roll.configs.presets.table import known_sft
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.tables.roles import TOKENIZER, Role
 from roll.pipeline.rows.row_config import VALIDATION, RowConfig
+from roll.run.start.load import unread_keys
 
 SFT_TRAIN = Role(
     "sft_train", "train", "lm", ("pretrain",), is_needed=True, also_reads=frozenset({"data_args", TOKENIZER})
@@ -21,7 +23,7 @@ class SFTConfig(RowConfig):
     role_table = {role.name: role for role in (SFT_TRAIN, VALIDATION)}
     learner = SFT_TRAIN.name
     algorithms = "sft"
-    columns = "roll.pipeline.sft.settings:columns"
+    columns = "roll.pipeline.sft.sft_pipeline:columns"
     texts = "roll.run.operators.conversation_texts:conversation_texts"
 
     sft_train: WorkerConfig = setting({}, "The model that learns.")
@@ -39,3 +41,13 @@ class SFTConfig(RowConfig):
     train_on: Literal["all", "last"] = setting(
         "all", "Of rows with messages: learn every turn of the assistant, or the last one alone."
     )
+
+
+# What is wrong with the keys and the rows of supervised fine-tuning.
+
+_NOT_READ = ("prompt", "tag", "ground_truth", "tools", "domain_interleave_probs")
+
+
+def sft_warnings(config: SFTConfig) -> Iterator[str]:
+    """Keys of rows that supervised fine-tuning has no use for."""
+    yield from unread_keys(config.data_args, _NOT_READ, "prompt_key, response_key and data_args.messages")

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from roll.algorithms.loss import SupervisedLoss
-from roll.datasets.conversations import load_conversations
-from roll.pipeline.rows.row_operators import places
+from roll.datasets.conversations import Columns, load_conversations
 from roll.pipeline.rows.row_pipeline import RowPipeline
-from roll.pipeline.sft.settings import columns
+from roll.pipeline.rows.row_sources import places
 from roll.pipeline.sft.sft_config import SFTConfig
 from roll.run.operators.choice import row_choice
 from roll.run.operators.conversation_texts import conversation_texts
 from roll.run.policy_tokenizer import policy_tokenizer
 from roll.types.batch import Rows
+
+# Builds the reading of rows from the keys of supervised fine-tuning.
+
+
+def columns(config: SFTConfig) -> Columns:
+    names = (config.prompt_key, config.query_key, config.response_key, config.system_key, config.tools_key)
+    return Columns(*names, config.train_on)
 
 
 class SFTPipeline(RowPipeline):

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from roll.utils.replaced import replaced
+from roll.utils.imports import replaced
 
 CPU = torch.device("cpu")
 

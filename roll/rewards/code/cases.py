@@ -4,12 +4,16 @@ those of APPS, TACO and LiveCodeBench."""
 from __future__ import annotations
 
 import json
+import math
 import re
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from keyword import iskeyword
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
+from roll.rewards.code.languages import Code
 from roll.rewards.code.suite_problems import problem_of_suite
 
 TYPE, CASES, FUNCTION, ENTRY_POINT = "case_type", "test_cases", "test_case_function", "entry_point"
@@ -243,3 +247,143 @@ def _call(pair: tuple[Any, Any], at: int) -> CallCase:
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:60] + "..."
+
+
+# Is this what was expected? Asked outside the sandbox, of what came out of it.
+
+WHOLE = re.compile(r"[+-]?[0-9]+")
+NUMBER = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*|[0-9]*\.[0-9]+|[0-9]+(?:\.[0-9]*)?[eE][+-]?[0-9]{1,4})")
+TOLERANCE = 1e-6  # relative, and absolute near zero
+
+
+def same_output(got: str, expected: str) -> bool:
+    """Lines are compared without the space at their ends and without empty lines at the end; where they differ, words
+    are. A number that is expected with a fraction or an exponent may be off by 1e-6, a whole one may be written with
+    them: 2.0 is 2, and 2.000001 is not."""
+    if _lines(got) == _lines(expected):
+        return True
+    words, wanted = got.split(), expected.split()
+    return len(words) == len(wanted) and all(map(_same_word, words, wanted))
+
+
+def _lines(text: str) -> list[str]:
+    lines = [line.rstrip() for line in text.rstrip().splitlines()]
+    return lines
+
+
+def _same_word(got: str, expected: str) -> bool:
+    if got == expected:
+        return True
+    if WHOLE.fullmatch(expected):
+        return NUMBER.fullmatch(got) is not None and Decimal(got) == Decimal(expected)
+    if not any(mark in expected for mark in ".eE"):
+        return False
+    try:
+        return _close(float(got), float(expected))
+    except ValueError:
+        return False
+
+
+def same_value(got: object, expected: object) -> bool:
+    """Equal as JSON has it: tuples are lists, keys of mappings are texts, floats may be off by 1e-6; a number is no
+    truth value."""
+    if isinstance(got, list | tuple) and isinstance(expected, list | tuple):
+        return len(got) == len(expected) and all(map(same_value, got, expected))
+    if isinstance(got, Mapping) and isinstance(expected, Mapping):
+        ours, theirs = _by_text(got), _by_text(expected)
+        return ours.keys() == theirs.keys() and all(same_value(ours[key], theirs[key]) for key in ours)
+    if isinstance(got, bool) or isinstance(expected, bool):
+        return got is expected
+    if isinstance(got, float) or isinstance(expected, float):
+        return isinstance(got, int | float) and isinstance(expected, int | float) and _close_numbers(got, expected)
+    return type(got) is type(expected) and got == expected
+
+
+def _by_text(values: Mapping[object, object]) -> dict[str, object]:
+    return {str(key): value for key, value in values.items()}
+
+
+def _close_numbers(got: float, expected: float) -> bool:
+    try:
+        return _close(float(got), float(expected))
+    except OverflowError:  # an integer that no float holds
+        return False
+
+
+def _close(got: float, expected: float) -> bool:
+    if math.isnan(expected):
+        return math.isnan(got)
+    return math.isclose(got, expected, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+
+
+# What the cases say of an answer.
+
+OUT_OF_TIME = "no time was left for it"
+GRACE_S = 5.0  # from the last word of a process to its end
+
+
+@dataclass
+class Tally:
+    """Grows case by case. `shares`: 1 for a case that passed, 0 for one that did not; a file of test functions may have
+    passed in part. `first` says why the first one failed. `out_of_time` counts those that a time limit ended."""
+
+    num_cases: int
+    stop_early: bool = False  # after the first case that fails: nothing but all of them counts
+    shares: list[float] = field(default_factory=list)
+    first: str = ""
+    out_of_time: int = 0
+    compiled: bool = True
+
+    def add(self, share: float, why: str = "", out_of_time: bool = False) -> None:
+        if share < 1 and not self.first:
+            self.first = f"case {len(self.shares) + 1}: {why}"
+        self.shares.append(share)
+        self.out_of_time += out_of_time
+
+    def broken(self, why: str, out_of_time: bool = False) -> None:
+        """No case can pass."""
+        self.first, self.compiled = why, False
+        self.out_of_time += out_of_time
+        self.shares = [0.0] * self.num_cases
+
+    @property
+    def is_done(self) -> bool:
+        return len(self.shares) >= self.num_cases or (self.stop_early and min(self.shares, default=1.0) < 1)
+
+    @property
+    def passed(self) -> float:
+        return sum(self.shares) / self.num_cases
+
+
+class Budget:
+    """The time that all cases of an answer have together."""
+
+    def __init__(self, seconds: float):
+        self._end = time.monotonic() + seconds
+
+    @property
+    def left_s(self) -> float:
+        return self._end - time.monotonic()
+
+    @property
+    def is_spent(self) -> bool:
+        return self.left_s <= 0
+
+
+class Judge(Protocol):
+    def judge(self, code: Code, cases: Cases, stop_early: bool) -> Tally:
+        """Raises an exception if it cannot tell."""
+        ...
+
+
+def shorten(text: str | Sequence[str], limit: int = 200) -> str:
+    shown = text if isinstance(text, str) else " ".join(text)
+    return shown if len(shown) <= limit else shown[:limit] + "..."
+
+
+def shown(value: object) -> str:
+    """A value in few words, whatever it is."""
+    try:
+        return shorten(repr(value))
+    except (ValueError, RecursionError):  # an integer of thousands of digits, a list that is deep
+        return "a value that is too long to be shown"

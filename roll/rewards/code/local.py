@@ -8,20 +8,283 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import signal
+import time
 from contextlib import ExitStack
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
-from roll.rewards.code.calls import answer_limits, case_deadline, cpu_s, how_it_ended
-from roll.rewards.code.cases import CASES, BadCases, Cases
-from roll.rewards.code.languages import Python
-from roll.rewards.code.lines import Ended, Lines, OutOfTime
-from roll.rewards.code.starts import Starts
+from roll.rewards.code.cases import (
+    CASES,
+    GRACE_S,
+    OUT_OF_TIME,
+    BadCases,
+    Budget,
+    Cases,
+    Tally,
+    same_output,
+    same_value,
+    shorten,
+    shown,
+)
+from roll.rewards.code.guest.wire import plain
+from roll.rewards.code.languages import LANGUAGES, PROGRAM, PYTHON, Code, Python, system_view
 from roll.rewards.code.suites import Suite, read_suite
-from roll.rewards.code.verdict import GRACE_S, OUT_OF_TIME, Budget, Tally
-from roll.utils.sandbox.job import Limits
-from roll.utils.sandbox.launch import Means
-from roll.utils.sandbox.process import Process
+from roll.utils.sandbox.job import BOX, Job, Limits, Means
+from roll.utils.sandbox.process import SIGNALLED, Finished, Process, SandboxError, run
+
+# Lines of JSON that a process in the sandbox sends and gets, each within a time.
+#
+# What a line costs here is limited whoever wrote it: its bytes, and its lists and mappings, which take twenty times the
+# bytes that they are written in.
+
+CHUNK = 65536
+MOST_LISTS = 200_000
+
+
+class Ended(Exception):
+    """The process has closed its side, or speaks no JSON of a sane size; the text says which, and is empty for the
+    first."""
+
+
+class OutOfTime(Exception):
+    """It did not answer in time."""
+
+
+class Lines:
+    """`longest`: bytes of a line that is received."""
+
+    def __init__(self, reader: int, writer: int | None = None, longest: int = 2**20):
+        self._reader, self._writer, self._rest, self._longest = reader, writer, b"", longest
+        for fd in (reader, writer):
+            if fd is not None:
+                os.set_blocking(fd, False)
+
+    def send(self, message: object, deadline: float) -> None:
+        assert self._writer is not None
+        left = memoryview(json.dumps(message).encode() + b"\n")
+        while left:
+            _wait(self._writer, select.POLLOUT, deadline)
+            try:
+                left = left[os.write(self._writer, left[:CHUNK]) :]
+            except BlockingIOError:
+                continue
+            except BrokenPipeError:
+                raise Ended from None
+
+    def receive(self, deadline: float) -> Any:
+        line = self._line(deadline)
+        if line.count(b"[") + line.count(b"{") > MOST_LISTS:
+            raise Ended(f"it sent more than {MOST_LISTS} lists")
+        try:
+            return json.loads(line)
+        except (ValueError, RecursionError):
+            raise Ended(f"it sent no message: {line[:200].decode(errors='replace')}") from None
+
+    def _line(self, deadline: float) -> bytes:
+        """The next one; a long one without copying it at every piece."""
+        pieces, length = [self._rest], len(self._rest)
+        while b"\n" not in pieces[-1]:
+            if length > self._longest:
+                raise Ended(f"it sent a line of more than {self._longest} bytes")
+            _wait(self._reader, select.POLLIN, deadline)
+            pieces.append(os.read(self._reader, CHUNK))
+            length += len(pieces[-1])
+            if not pieces[-1]:
+                raise Ended(b"".join(pieces)[-500:].decode(errors="replace").strip())
+        line, _, self._rest = b"".join(pieces).partition(b"\n")
+        return line
+
+
+def _wait(fd: int, event: int, deadline: float) -> None:
+    poll = select.poll()
+    poll.register(fd, event)
+    left_s = deadline - time.monotonic()
+    if left_s <= 0 or not poll.poll(left_s * 1000):
+        raise OutOfTime
+
+
+# Starts of the processes that judge an answer, and whose doing it is when one ends early.
+#
+# A process says when it has begun, before it runs anything of the answer. What ends before is the machine's doing: it
+# is started again, and after a few times there is no verdict. What ends later is the answer's doing, and it has failed.
+# Since the word comes first, and each process is gone before the next starts, no answer can choose between the two.
+
+STARTS = 3  # in a row, of which none got to the answer
+LOADS = 2  # that end while the answer is loaded: a machine without memory does that, too
+
+Stage = Literal["starting", "loading", "running"]
+
+
+class Starts:
+    def __init__(self) -> None:
+        self.stage: Stage = "starting"
+        self._any_begun = False
+        self._failed_starts = self._failed_loads = 0
+
+    def start(self) -> None:
+        self.stage = "starting"
+
+    def begun(self) -> None:
+        self.stage, self._any_begun, self._failed_starts = "loading", True, 0
+
+    def loaded(self) -> None:
+        self.stage = "running"
+
+    def ended(self, tally: Tally, why: str) -> bool:
+        """What to do about an end; whether it was before the answer was there. Raises SandboxError."""
+        if self.stage == "starting":
+            self._failed_starts += 1
+            if self._failed_starts >= STARTS:
+                raise SandboxError(f"ended {STARTS} times before anything of the answer ran: {shorten(why, 500)}")
+        elif self.stage == "loading":
+            self._failed_loads += 1
+            if self._failed_loads >= LOADS:
+                tally.broken(f"ended while it was loaded: {why}")
+        return self.stage != "running"
+
+    def out_of_time(self, tally: Tally, budget_is_spent: bool) -> bool:
+        """Likewise of one that took too long. Of an answer that has used up its time itself a late start is no
+        failure."""
+        if self.stage == "starting" and not (budget_is_spent and self._any_begun):
+            return self.ended(tally, "it did not start in time")
+        if self.stage == "loading":
+            tally.broken("took too long to load", out_of_time=True)
+            return True
+        return False
+
+    def check_begun(self) -> None:
+        """Raises SandboxError if all the time is over, and nothing of the answer ran."""
+        if not self._any_begun:
+            raise SandboxError("the sandbox did not start within total_time_s: the machine has too much to do")
+
+
+# Cases that call a function: arguments go into the sandbox, what comes out is compared here.
+
+NO_TIME_LEFT = SIGNALLED + signal.SIGXCPU
+
+
+def judge_calls(
+    means: Means, python: Python, limits: Limits, source: bytes, cases: Cases, tally: Tally, budget: Budget
+) -> None:
+    """One process has the answer and gets case after case; if it ends, or takes too long, that case has failed and the
+    next has a new one. Raises SandboxError if the process does not get as far as the answer."""
+    starts = Starts()
+    while not tally.is_done:
+        if budget.is_spent:
+            starts.check_begun()
+            tally.add(0.0, OUT_OF_TIME, out_of_time=True)
+            continue
+        job = python.job("answer", source, answer_limits(limits, budget), str(cpu_s(limits)))
+        starts.start()
+        with Process(job, means) as process:
+            lines = Lines(process.stdout.fileno(), process.stdin.fileno(), limits.output_bytes)
+            try:
+                _run_calls(lines, limits, cases, tally, budget, starts)
+            except OutOfTime:
+                if not starts.out_of_time(tally, budget.is_spent):
+                    tally.add(0.0, "took too long", out_of_time=True)
+            except Ended as ended:
+                why, code = how_it_ended(process, starts, str(ended))
+                if not starts.ended(tally, why):
+                    tally.add(0.0, why, out_of_time=code == NO_TIME_LEFT)
+
+
+def how_it_ended(process: Process, starts: Starts, said: str) -> tuple[str, int | None]:
+    """How the process ended, in words, and its exit code. Raises SandboxError if the sandbox failed, and not the code
+    in it."""
+    try:
+        code = process.exit_code(GRACE_S)
+    except SandboxError as error:
+        if starts.stage != "starting":
+            raise
+        return f"{error} {process.errors()}", None
+    how = "it closed its channel" if code is None else f"its process ended with code {code}"
+    return "; ".join(filter(None, (said, how, process.errors() if starts.stage == "starting" else ""))), code
+
+
+def _run_calls(lines: Lines, limits: Limits, cases: Cases, tally: Tally, budget: Budget, starts: Starts) -> None:
+    _reply(lines, case_deadline(limits, budget))
+    starts.begun()
+    deadline = case_deadline(limits, budget)
+    lines.send(["load"], deadline)
+    if (loaded := _reply(lines, deadline))[0] != "ok":
+        tally.broken(_error(loaded))
+    starts.loaded()
+    while not tally.is_done and not budget.is_spent:
+        case, deadline = cases.calls[len(tally.shares)], case_deadline(limits, budget)
+        lines.send(["begin"], deadline)
+        _reply(lines, deadline)
+        lines.send(["solve", cases.function, plain(case.arguments, _refuse)], deadline)
+        reply = _reply(lines, deadline)
+        if reply[0] != "ok":
+            tally.add(0.0, _error(reply))
+            continue
+        right, got = _compare(reply[1:], case.expected)
+        if not right and case.may_be_item:
+            right, got = _compare(reply[1:], case.expected[0])
+        tally.add(float(right), f"expected {shown(case.expected)}, got {got}")
+
+
+def _refuse(value: object) -> Any:
+    raise TypeError(f"{type(value).__name__} is no plain data")
+
+
+def answer_limits(limits: Limits, budget: Budget) -> Limits:
+    """Limits of a process that serves many cases. Each case begins with a limit of its own, see guest/answer.py."""
+    return replace(limits, cpu_s=max(budget.left_s, 1.0) + limits.cpu_s)
+
+
+def cpu_s(limits: Limits) -> int:
+    return max(1, -int(-limits.cpu_s // 1))
+
+
+def case_deadline(limits: Limits, budget: Budget) -> float:
+    return time.monotonic() + min(limits.wall_s, max(budget.left_s, 0.01))
+
+
+def _reply(lines: Lines, deadline: float) -> list[Any]:
+    message = lines.receive(deadline)
+    if not isinstance(message, list) or not message:
+        raise Ended("it sent no message")
+    return message
+
+
+def _error(reply: list[Any]) -> str:
+    return shorten(" ".join(str(part[0] if isinstance(part, list) and part else part) for part in reply[1:3]), 300)
+
+
+def _compare(values: list[Any], expected: object) -> tuple[bool, str]:
+    try:
+        got = as_json(values[0])
+        return same_value(got, expected), shown(got)
+    except (ValueError, TypeError, IndexError, RecursionError) as error:
+        return False, f"no plain data ({error})"
+
+
+def as_json(message: Any) -> Any:
+    """The value behind a reply, of what JSON can hold; see guest/wire.py. Raises ValueError for all else."""
+    if not isinstance(message, list):
+        return message
+    mark, *rest = message
+    if mark in ("l", "t", "q"):
+        return [as_json(item) for item in rest]
+    if mark == "n":  # a named tuple: its class, the names, the items
+        return [as_json(item) for item in rest[3:]]
+    if mark == "D":
+        mark, rest = "d", rest[1:]
+    if mark in ("d", "C", "O"):
+        return {_key(as_json(key)): as_json(item) for key, item in rest}
+    if mark == "i":
+        return int(rest[0], 16)
+    raise ValueError(f"a {mark}" if isinstance(mark, str) else "no message")
+
+
+def _key(key: Any) -> str | int | float | bool | None:
+    if isinstance(key, list | dict):
+        raise ValueError("a key that is a list")
+    return key
 
 
 class _Files:
@@ -81,7 +344,7 @@ def judge_asserts(
             asked = json.dumps({**task, "start": place}).encode()
             answer, tests = _start(stack, means, python, limits, source, asked, budget)
             try:
-                _go_on(Lines(tests.stderr.fileno()), limits, tally, progress, budget, starts)
+                _run_tests(Lines(tests.stderr.fileno()), limits, tally, progress, budget, starts)
                 if not tally.compiled:
                     _check(answer, tests)
                 elif progress.place == place and not tally.is_done:
@@ -121,7 +384,7 @@ def _start(
     return answer, tests
 
 
-def _go_on(lines: Lines, limits: Limits, tally: Tally, progress: _Files, budget: Budget, starts: Starts) -> None:
+def _run_tests(lines: Lines, limits: Limits, tally: Tally, progress: _Files, budget: Budget, starts: Starts) -> None:
     while not tally.is_done:
         message: list[Any] = lines.receive(case_deadline(limits, budget))
         match message:
@@ -160,3 +423,92 @@ def _check(answer: Process, tests: Process) -> None:
     """Raises SandboxError if it was a sandbox that ended, not what ran in it."""
     for process in (tests, answer):
         process.exit_code(GRACE_S)
+
+
+# Judges answers on this machine, in the sandbox.
+
+BEGUN = b"\x06"  # as guest/program.py has it
+
+
+@dataclass(frozen=True)
+class LocalJudge:
+    """`limits` are those of a case, `total_s` is the time of all cases of an answer; what is left of them when it is
+    over has not passed."""
+
+    means: Means
+    python: Python
+    limits: Limits
+    total_s: float
+
+    def judge(self, code: Code, cases: Cases, stop_early: bool) -> Tally:
+        """Raises SandboxError if the sandbox fails, BadCases if the row's tests do."""
+        source, budget = code.text.encode(errors="replace"), Budget(self.total_s)
+        if cases.kind == "stdin":
+            tally = Tally(len(cases.stdin), stop_early)
+            self._run_cases(code.language, source, cases, tally, budget)
+            return tally
+        tally = Tally(len(cases.calls) or len(cases.asserts), stop_early)
+        if code.language != PYTHON:
+            tally.broken(f"the cases call Python, the answer is {code.language}")
+        elif cases.kind == "function":
+            judge_calls(self.means, self.python, self.limits, source, cases, tally, budget)
+        else:
+            judge_asserts(self.means, self.python, self.limits, source, cases, tally, budget)
+        return tally
+
+    def _run_cases(self, language: str, source: bytes, cases: Cases, tally: Tally, budget: Budget) -> None:
+        job = self._program(language, source, tally, budget)
+        if job is None:
+            return
+        starts = Starts()
+        while not tally.is_done:
+            if budget.is_spent:
+                starts.check_begun()
+                tally.add(0.0, OUT_OF_TIME, out_of_time=True)
+                continue
+            case = cases.stdin[len(tally.shares)]
+            limits = replace(self.limits, wall_s=min(self.limits.wall_s, max(budget.left_s, 0.01)))
+            starts.start()
+            given = case.stdin.encode(errors="replace")
+            finished = run(replace(job, limits=limits).with_stdin(given), self.means, given)
+            finished = _begun(finished, starts) if language == PYTHON else finished
+            if language != PYTHON or starts.stage != "starting":
+                self._judge_output(finished, case.expected, tally)
+            elif finished.ending == "time":
+                if not starts.out_of_time(tally, budget.is_spent):
+                    tally.add(0.0, OUT_OF_TIME, out_of_time=True)
+            else:
+                starts.ended(tally, f"exit {finished.code}: {finished.stderr.decode(errors='replace')[-500:]}")
+
+    def _judge_output(self, finished: Finished, expected: str, tally: Tally) -> None:
+        if finished.ending != "exit":
+            tally.add(0.0, f"ended by its limit of {finished.ending}", finished.ending == "time")
+        elif finished.code != 0:
+            tally.add(0.0, f"exit {finished.code}: {shorten(finished.stderr.decode(errors='replace')[-200:])}")
+        else:
+            got = finished.stdout.decode(errors="replace")
+            right = same_output(got, expected)
+            tally.add(float(right), f"expected {shorten(expected)!r}, got {shorten(got)!r}")
+
+    def _program(self, language: str, source: bytes, tally: Tally, budget: Budget) -> Job | None:
+        """The job that runs the answer, without input; None if it does not compile."""
+        compiling = LANGUAGES[language].compiling
+        if compiling is None:
+            limits = replace(self.limits, output_bytes=self.limits.output_bytes + len(BEGUN))
+            return self.python.job("program", source, limits)
+        job = compiling(source)
+        limits = replace(job.limits, wall_s=min(job.limits.wall_s, budget.left_s), users=self.limits.users)
+        finished = run(replace(job, limits=limits), self.means)
+        if not finished.is_fine:
+            why = finished.stderr.decode(errors="replace") if finished.ending == "exit" else finished.ending
+            tally.broken(f"does not compile: {shorten(why, 500)}")
+            return None
+        return Job((f"{BOX}/{PROGRAM}",), system_view(), self.limits, {PROGRAM: finished.stdout})
+
+
+def _begun(finished: Finished, starts: Starts) -> Finished:
+    """What the answer itself has printed, after the mark of guest/program.py."""
+    if not finished.stdout.startswith(BEGUN):
+        return finished
+    starts.begun()
+    return replace(finished, stdout=finished.stdout.removeprefix(BEGUN))

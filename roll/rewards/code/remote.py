@@ -17,13 +17,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from roll.rewards.code.cases import Cases
-from roll.rewards.code.compare import same_output, same_value
-from roll.rewards.code.extract import Code
-from roll.rewards.code.languages import PYTHON, guest_source
+from roll.rewards.code.cases import Budget, Cases, Tally, same_output, same_value, shorten
+from roll.rewards.code.languages import PYTHON, Code, guest_source
 from roll.rewards.code.local import suite_of
 from roll.rewards.code.suites import Suite
-from roll.rewards.code.verdict import Budget, Tally, shorten
 
 ATTEMPTS = 3
 PAUSE_S = 0.5  # before the second attempt; doubled before each further one

@@ -8,15 +8,13 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from roll.rewards.base import RewardInput, RewardResult, checks_rows, requires
-from roll.rewards.code.cases import COLUMNS, TRUTH, problem_of, read_cases
-from roll.rewards.code.code_local import LocalJudge
-from roll.rewards.code.extract import code_in
-from roll.rewards.code.languages import LANGUAGES, fences_of, find_python, missing
+from roll.rewards.code.cases import COLUMNS, TRUTH, Judge, problem_of, read_cases, shorten
+from roll.rewards.code.languages import LANGUAGES, code_in, fences_of, find_python, missing
+from roll.rewards.code.local import LocalJudge
 from roll.rewards.code.remote import RemoteJudge
-from roll.rewards.code.verdict import Judge, shorten
 from roll.utils.sandbox.job import Limits, checked_users
-from roll.utils.sandbox.means import SandboxUnavailable, find_means
 from roll.utils.sandbox.process import SandboxError, run
+from roll.utils.sandbox.ways import SandboxUnavailable, find_means
 
 STARTING = Limits(cpu_s=60, wall_s=300)
 WAITING = 3  # a case may take as many times its CPU time, since it shares the machine

@@ -4,13 +4,201 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from roll.rewards.base import RewardInput, RewardResult, checks_rows, requires
-from roll.rewards.ifeval.functions import FUNCTIONS
-from roll.rewards.ifeval.instructions import INSTRUCTIONS
+from roll.rewards.ifeval import instructions as ifeval
+from roll.rewards.ifeval.instructions import INSTRUCTIONS, count_capital_words, count_words, holds
+from roll.rewards.ifeval.sentences import count_sentences
+
+# The same instructions as RLVR-IFeval's data gives them (Lambert et al. 2024, arXiv:2411.15124; ROLL's `ifeval` rows):
+# `{"func_name": "verify_keywords", "keyword_list": [...]}`. Several ask for an exact number where IFEval's have a
+# relation.
+
+BULLET = re.compile(r"^[ \t]*[*+-][ \t]+(?=\S)(?![*+\- \t]*$)", re.MULTILINE)
+HIGHLIGHT = re.compile(r"(?<!\*)(\*{1,3})(?![\s*])[^\n*]+(?<!\s)\1(?!\*)")
+PLACEHOLDER = re.compile(r"\[([^\[\]\n]+)\]")
+TITLE = re.compile(r"<<([^\n<>]+)>>")
+SIX_STARS = re.compile(r"(?<!\*)\*{6}(?!\*)")
+FENCE = re.compile(r"\A```(?:json)?\s*\n?(.*?)\n?```\Z", re.DOTALL | re.IGNORECASE)
+FIRST_WORD_END = re.compile(r"[\s.,?!'\"\u2019\u201d:;)]")
+DIVIDER = re.compile(r"(?:^|(?<=\s))\* ?\* ?\*(?=\s|$)")
+BLANK_LINE = re.compile(r"\n[ \t]*\n")
+
+
+def keywords(text: str, keyword_list: Sequence[str]) -> bool:
+    return all(keyword.lower() in text.lower() for keyword in keyword_list)
+
+
+def keyword_frequency(text: str, word: str, N: int) -> bool:
+    return len(re.findall(rf"(?<!\w){re.escape(word.strip())}(?!\w)", text, re.IGNORECASE)) == N
+
+
+def forbidden_words(text: str, forbidden_words: Sequence[str]) -> bool:
+    return not any(
+        re.search(rf"(?<!\w){re.escape(word.strip())}(?!\w)", text, re.IGNORECASE) for word in forbidden_words
+    )
+
+
+def letter_frequency(text: str, letter: str, N: int) -> bool:
+    return text.count(letter) == N
+
+
+def words(text: str, N: int, quantifier: str) -> bool:
+    return holds(count_words(text), quantifier, N)
+
+
+def sentences(text: str, N: int, quantifier: str) -> bool:
+    return holds(count_sentences(text), quantifier, N)
+
+
+def paragraphs(text: str, N: int, first_word: str, i: int) -> bool:
+    paragraphs = blocks(text)
+    if len(paragraphs) != N or not 1 <= i <= N:
+        return False
+    start = paragraphs[i - 1].lstrip("'\"\u2018\u201c").lower()
+    wanted = first_word.strip().lower()
+    return start == wanted or (start.startswith(wanted) and FIRST_WORD_END.match(start, len(wanted)) is not None)
+
+
+def paragraph_count(text: str, N: int) -> bool:
+    paragraphs = divided(text)
+    return paragraphs is not None and len(paragraphs) == N
+
+
+def placeholders(text: str, N: int) -> bool:
+    return sum(bool(inside.strip()) for inside in PLACEHOLDER.findall(text)) >= N
+
+
+def bullet_points(text: str, N: int) -> bool:
+    return len(BULLET.findall(text)) == N
+
+
+def choice(text: str, options: Sequence[str] | str) -> bool:
+    """The response is one of the options, quotes and a final dot aside."""
+    wanted = re.split(r"[/,|]|\bor\b", options.strip("()[] ")) if isinstance(options, str) else options
+    return _bare(text) in {_bare(str(option)) for option in wanted}
+
+
+def _bare(text: str) -> str:
+    return text.strip(" \t\n\"'.").casefold()
+
+
+def highlighted_sections(text: str, N: int) -> bool:
+    return len(HIGHLIGHT.findall(text)) >= N
+
+
+def sections(text: str, N: int, section_splitter: str) -> bool:
+    """Lines that begin with the mark and a number, behind what Markdown writes before a heading or a bold word."""
+    mark = rf"^[ \t#*_>]*{re.escape(section_splitter.strip())}\s?\d+"
+    return len(re.findall(mark, text, re.MULTILINE)) == N
+
+
+def repeat_prompt(text: str, original_prompt: str) -> bool:
+    given, wanted = text.strip().lower(), original_prompt.strip().lower()
+    return given.startswith(wanted) and re.search(r"\w", given[len(wanted) :]) is not None
+
+
+def postscript(text: str, postscript_marker: str) -> bool:
+    letters = re.fullmatch(r"((?:P\.\s?)+)S\.?", postscript_marker.strip(), re.IGNORECASE)
+    mark = re.escape(postscript_marker.strip())
+    if letters is not None:
+        mark = r"P\.\s?" * letters[1].upper().count("P") + r"S\b\.?"
+    return re.search(rf"(?:^|(?<=[\s*_\"]))(?:{mark})\W*\w", text, re.IGNORECASE) is not None
+
+
+def json_format(text: str) -> bool:
+    fenced = FENCE.match(text.strip())
+    try:
+        value = json.loads(fenced[1] if fenced is not None else text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict | list)
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def title(text: str) -> bool:
+    return any(inside.strip() for inside in TITLE.findall(text))
+
+
+def two_responses(text: str) -> bool:
+    responses = trimmed(SIX_STARS.split(text))
+    return responses is not None and len(responses) == 2 and responses[0] != responses[1]
+
+
+def end_checker(text: str, end_phrase: str) -> bool:
+    return text.strip().strip('"').lower().endswith(end_phrase.strip().strip('"').lower())
+
+
+def quotation(text: str) -> bool:
+    text = text.strip()
+    return len(text) > 2 and text.startswith('"') and text.endswith('"')
+
+
+def uppercase(text: str) -> bool:
+    return text.isupper()
+
+
+def lowercase(text: str) -> bool:
+    return text.islower()
+
+
+def capital_words(text: str, N: int, quantifier: str) -> bool:
+    return holds(count_capital_words(text), quantifier, N)
+
+
+def divided(text: str) -> list[str] | None:
+    """The paragraphs between markdown dividers (`***` or `* * *`, with white space around them). An empty one at either
+    end is none; None if there is an empty one in the middle."""
+    return trimmed(DIVIDER.split(text))
+
+
+def trimmed(pieces: list[str]) -> list[str] | None:
+    """The pieces, stripped, without an empty one at either end; None if one in the middle is empty."""
+    found = [piece.strip() for piece in pieces]
+    first = 1 if found and not found[0] else 0
+    last = len(found) - (1 if len(found) > first and not found[-1] else 0)
+    return found[first:last] if all(found[first:last]) else None
+
+
+def blocks(text: str) -> list[str]:
+    """The paragraphs between empty lines, without empty ones."""
+    return [piece.strip() for piece in BLANK_LINE.split(text) if piece.strip()]
+
+
+FUNCTIONS: Mapping[str, Callable[..., bool]] = {
+    "verify_keywords": keywords,
+    "verify_keyword_frequency": keyword_frequency,
+    "validate_forbidden_words": forbidden_words,
+    "verify_letter_frequency": letter_frequency,
+    "validate_response_language": ifeval.response_language,
+    "verify_paragraph_count": paragraph_count,
+    "validate_word_constraint": words,
+    "verify_sentence_constraint": sentences,
+    "validate_paragraphs": paragraphs,
+    "verify_postscript": postscript,
+    "validate_placeholders": placeholders,
+    "verify_bullet_points": bullet_points,
+    "validate_title": title,
+    "validate_choice": choice,
+    "validate_highlighted_sections": highlighted_sections,
+    "validate_sections": sections,
+    "validate_json_format": json_format,
+    "validate_repeat_prompt": repeat_prompt,
+    "validate_two_responses": two_responses,
+    "validate_uppercase": uppercase,
+    "validate_lowercase": lowercase,
+    "validate_frequency_capital_words": capital_words,
+    "validate_end": end_checker,
+    "validate_quotation": quotation,
+    "validate_no_commas": ifeval.no_comma,
+}
 
 
 @dataclass(frozen=True)

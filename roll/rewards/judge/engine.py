@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from roll.configs.sections.cluster import WorkerConfig
-from roll.configs.sections.configs_rollout import GeneratingArgs
+from roll.configs.sections.cluster import GeneratingArgs, WorkerConfig
 from roll.datasets.encoding import decoder
 from roll.datasets.loader import Row
 from roll.datasets.rows import Example
@@ -21,7 +20,7 @@ from roll.distributed.strategy.stop_strings import answer_texts
 from roll.errors import RewardError, StrategyError
 from roll.models.tokenizer import tokenizer_key, tokenizer_of
 from roll.rewards.config import ANSWER_TOKENS
-from roll.rewards.judge.judge_judge import Reply
+from roll.rewards.judge.judge import Reply
 from roll.rl.settings import sampling_params
 from roll.types.rollout import Generate, Generation, GenerationRequest, SamplingParams
 from roll.utils.thinking import opened

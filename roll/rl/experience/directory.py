@@ -14,7 +14,7 @@ from roll.errors import StorageError, describe
 from roll.rl.experience.buffer import Buffer, Entry
 from roll.rl.experience.rows import Experience, Form
 from roll.run.saving.manifest import flush_to_disk
-from roll.utils.json_files import read_object
+from roll.utils.files import read_object
 
 T = TypeVar("T")
 

@@ -9,17 +9,68 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from roll.configs.sections.experience import ExperienceConfig
+import numpy as np
+
+from roll.configs.sections.experience import ExperienceConfig, ReuseConfig
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.errors import ConfigError, StorageError
 from roll.rl.experience.buffer import Buffer, Entry
-from roll.rl.experience.reuse import Reuse, Use
 from roll.run.interrupts import StepGivenUp
 from roll.types.rollout import TrajectoryGroup
+
+# Groups that are trained on more than once: when they come back, and which go first.
+#
+# The functions are those of Trinity-RFT's replay buffer (`priority_fn`), by their names there.
+
+
+@dataclass(frozen=True)
+class Use:
+    """A group that was trained on `times`, last in step `step`, which ended at `ended` on the reader's clock."""
+
+    entry: Entry
+    times: int
+    step: int
+    ended: float
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """The rules of `experience.reuse`."""
+
+    keys: ReuseConfig
+    seed: int
+
+    @property
+    def limit(self) -> int:
+        """Trainings of one group; 0: any number."""
+        return self.keys.use_limit if self.keys.priority == "decay_limit_randomization" else 0
+
+    def comes_back(self, use: Use) -> bool:
+        """False if it is never trained on again, however young it is."""
+        return not self.limit or use.times < self.limit
+
+    def is_rested(self, use: Use, now: float) -> bool:
+        return now - use.ended >= self.keys.cooldown_s
+
+    def in_order(self, candidates: Sequence[tuple[Entry, int]], step: int) -> list[Entry]:
+        """Entries with the times that they were trained on, the highest priority first; of equal ones the first in the
+        data. A group that nothing sampled has version -1.
+
+        Example: linear_decay with decay 2: version 5 after one training (3) comes behind version 4 after none (4).
+        """
+        priorities = [entry.oldest_version - self.keys.decay * times for entry, times in candidates]
+        if self.keys.priority == "decay_limit_randomization" and self.keys.sigma:
+            random = np.random.default_rng([self.seed, step])
+            noise = random.normal(0.0, self.keys.sigma, len(candidates))
+            priorities = [priority + more for priority, more in zip(priorities, noise.tolist(), strict=True)]
+        ranked = sorted(zip(priorities, candidates, strict=True), key=lambda pair: (-pair[0], pair[1][0]))
+        return [entry for _, (entry, _) in ranked]
+
 
 logger = logging.getLogger(__name__)
 
@@ -189,3 +240,47 @@ class _Found:
     dropped: list[Entry]
     stale: list[Entry]
     is_enough: bool
+
+
+# What the step asks for its groups where they are sampled elsewhere: a buffer in the place of a scheduler.
+
+
+class ReadGroups:
+    """The groups of a reader, as a step's source."""
+
+    state_key = "experience"
+
+    def __init__(self, reader: ExperienceReader, filters: bool):
+        """`filters`: the explorer drops some groups."""
+        self._reader = reader
+        self.filters = filters
+        self._metrics: dict[str, float] = {}
+
+    def collect(self, step: int) -> StepGroups:
+        taken = self._reader.take(step)
+        self._metrics = taken.metrics()
+        return taken.groups
+
+    def judged_again(self, groups: StepGroups, completed: Sequence[TrajectoryGroup], step: int) -> StepGroups:
+        """Their rewards are there."""
+        return groups
+
+    def metrics(self) -> dict[str, float]:
+        """Metrics of the step whose groups were collected last."""
+        return self._metrics
+
+    def save(self, directory: Path, ends: bool = False) -> dict[str, Any]:
+        return {"data": {}, "experience": self._reader.state()}
+
+    def restore(self, directory: Path, state: Mapping[str, Any] | None, step: int) -> int:
+        self._reader.restore(state or {}, step)
+        return 0
+
+    def saved(self, steps_done: int) -> None:
+        self._reader.saved(steps_done)
+
+    def trained(self) -> None:
+        """Does nothing: no group waits for the training."""
+
+    def published(self, version: int) -> None:
+        """Nor for this."""

@@ -4,22 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain, zip_longest
 from pathlib import Path
 
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.sections.algorithm import AlgorithmConfig
-from roll.distributed.executor.rl_clusters import RLClusters
-from roll.distributed.executor.scores import ScoreSet
+from roll.distributed.executor.clusters import RLClusters
+from roll.distributed.executor.jobs import ScoreSet
 from roll.distributed.executor.step_rows import texts_of
 from roll.rl.parts import Metrics, StepContext, StepPart
-from roll.rl.records.logging_board import LoggingBoard
-from roll.rl.records.recorder import RecordLimits, RolloutRecorder, rollout_records
-from roll.rl.records.token_records import TokenRecords
-from roll.rl.records.tracked_samples import tracked_samples
+from roll.rl.records.recorder import RecordLimits, RolloutRecord, RolloutRecorder, choose_groups, rollout_records
+from roll.rl.records.token_records import LoggingBoard, TokenRecords
 from roll.run.policy_tokenizer import policy_tokenizer
 from roll.run.tracking.tracker import TrackedSample
 from roll.types.rollout import TrajectoryGroup
 from roll.utils.timing import Timer
+
+# Which of a step's recorded rollouts the trackers get.
+
+
+def tracked_samples(records: Sequence[RolloutRecord], limits: RecordLimits, count: int) -> list[TrackedSample]:
+    """Chooses up to `count` records, one of each group in turn, with long texts cut.
+
+    Example: groups a and b of 3 attempts each, count 3 -> the first of a, the first of b, the second of a.
+    """
+    in_turn = chain.from_iterable(zip_longest(*choose_groups(records, limits)))
+    return [
+        TrackedSample(
+            group=str(record.group_id),
+            domain=record.domain,
+            prompt=record.prompt_text,
+            response=_said(record),
+            reward=record.reward,
+            ground_truth=record.ground_truth or "",
+            finish_reason=record.finish_reason,
+            response_tokens=record.response_tokens,
+        )
+        for record in [record for record in in_turn if record is not None][:count]
+    ]
+
+
+def _said(record: RolloutRecord) -> str:
+    """Text of the response; the exchanges of an episode one after the other."""
+    turns = [f"[sees] {turn.observation}\n[says] {turn.response}" for turn in record.turns]
+    return "\n".join(turns) or record.response_text
+
 
 Track = Callable[[int, str, Sequence[TrackedSample]], None]
 """Gives samples of a step to the trackers: steps done, kind, samples."""

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
 from roll.algorithms.normalize import RunningMoments, divide_by_std, moments_by_key
-from roll.configs.sections.experience_operators import MeanFilterArgs, RewardShapingArgs, StdFilterArgs
+from roll.configs.sections.operators import MeanFilterArgs, RewardShapingArgs, StdFilterArgs
 from roll.distributed.scheduler.filters import make_filter
 from roll.errors import AlgorithmError
-from roll.rl.shaping.groups import with_rewards
 from roll.types.rollout import Trajectory, TrajectoryGroup
 from roll.utils.text import show
+
+# Groups with other rewards, for operators and for code of one's own.
+
+SAMPLED = "sampled_reward"
+
+
+def with_rewards(group: TrajectoryGroup, rewards: Sequence[float]) -> TrajectoryGroup:
+    """The group with these rewards of its attempts, in their order, on all rows of each. Failed ones stay without. The
+    reward that an attempt had at first is told beside it, as `sampled_reward`, to readers of rollouts."""
+    new = {attempt.index: float(reward) for attempt, reward in zip(group.attempts, rewards, strict=True)}
+    rows = [
+        row
+        if row.failure is not None
+        else replace(row, reward=new[row.index], extra={SAMPLED: row.reward, **row.extra})
+        for row in group.trajectories
+    ]
+    return replace(group, trajectories=tuple(rows))
+
 
 logger = logging.getLogger(__name__)
 

@@ -26,8 +26,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from roll.run.display.display_view import Column
-from roll.run.display.view import duration
+from roll.run.display.view import Column, duration
 from roll.utils.timing import phase_seconds
 
 logger = logging.getLogger(__name__)

@@ -7,8 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roll.run.display.display_view import Curve, View
-from roll.run.display.view import Rows, duration, series
+from roll.run.display.view import Curve, Rows, View, duration, series
 from roll.utils.text import visible
 from roll.utils.timing import phase_seconds
 

@@ -1,13 +1,47 @@
 """What a finished run amounts to."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from roll.run.display.display_view import Curve, View
 from roll.utils.timing import phase_seconds
+
+# What a person sees first of a run: the columns of its table, and the two curves that say whether it learns.
+
+
+@dataclass(frozen=True)
+class Column:
+    """One quantity of the console's table; `format` as in Python's format()."""
+
+    title: str
+    metric: str
+    format: str
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A metric over the steps. `name` leads the summary's keys, `label` stands beside the axis; `parts` are the
+    beginnings of metrics that are drawn beside it."""
+
+    name: str
+    metric: str
+    label: str
+    best: Literal["highest", "lowest"] = "highest"
+    parts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class View:
+    """Columns and curves that the display of one kind of run shows."""
+
+    columns: tuple[Column, ...]
+    training: Curve
+    validation: Curve
+
 
 Rows = Sequence[tuple[int, Mapping[str, float]]]
 """Step and metrics, in the order of the steps (docs/metrics.md)."""

@@ -2,16 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from typing import Any
 
+from roll.configs.base import Settings
 from roll.configs.load.validate import validate
 from roll.configs.problems import Problem, did_you_mean
 from roll.configs.sections.data import DataArgs, OperatorConfig
-from roll.configs.sections.operators import DATA_JUICER, OPERATORS, data_juicer_op, operator_of
-from roll.run.operators.data_juicer import missing_package
-from roll.run.operators.idle import idle_arguments
-from roll.utils.imports import resolve, split
+from roll.configs.sections.operators import (
+    DATA_JUICER,
+    OPERATORS,
+    DataJuicerArgs,
+    DeduplicateArgs,
+    LengthArgs,
+    PassRateArgs,
+    QualityArgs,
+    data_juicer_op,
+    operator_of,
+)
+from roll.errors import ConfigError, describe
+from roll.run.operators.row import Context, OperatorRow, Verdict
+from roll.utils.imports import is_installed, resolve, split
+
+# Operators of Data-Juicer, run by its own package on rows of one text.
+
+INSTALL = "pip install py-data-juicer"
+_TEXT, _NUMBER = "text", "roll_row"
+
+
+def missing_package() -> str | None:
+    """What is to be installed first, None if nothing is."""
+    if is_installed("data_juicer"):
+        return None
+    return f"operators of Data-Juicer need its package, which is not installed. Install it: {INSTALL}"
+
+
+def run_op(rows: Sequence[OperatorRow], args: DataJuicerArgs, context: Context) -> list[Verdict]:
+    """One operator on a data set whose column `text` is the rows' text. What it leaves out goes, by its name; a text
+    that it changes is the column's new value."""
+    if (missing := missing_package()) is not None:
+        raise ConfigError(f"{context.key}: {missing}")
+    texts = [_text(row, args.column, context.key) for row in rows]
+    left = _left(texts, args, context)
+    verdicts: list[Verdict] = []
+    for number, text in enumerate(texts):
+        after = left.get(number)
+        if after is None:
+            verdicts.append(f"left out by {context.op}")
+        elif after == text:
+            verdicts.append(None)
+        elif args.column is None:
+            raise ConfigError(f"{context.key}: {context.op} changes texts: set args.column to the column")
+        else:
+            verdicts.append({args.column: after})
+    return verdicts
+
+
+def _left(texts: Sequence[str], args: DataJuicerArgs, context: Context) -> dict[int, str]:
+    """The texts that it leaves, by their numbers."""
+    load: Any = resolve("data_juicer.ops:load_ops")
+    nested: Any = resolve("data_juicer.core.data:NestedDataset")
+    make: Any = resolve("datasets:Dataset.from_list")
+    try:
+        (op,) = load([{context.op: {"num_proc": 1, **args.op_args}}])
+        data = nested(make([{_NUMBER: number, _TEXT: text} for number, text in enumerate(texts)]))
+        return {row[_NUMBER]: row[_TEXT] for row in op.run(data)}
+    except Exception as error:  # of whatever the operator stands on
+        raise ConfigError(f"{context.key}: {context.op} of Data-Juicer failed: {describe(error)}.") from error
+
+
+def _text(row: OperatorRow, column: str | None, key: str) -> str:
+    if column is None:
+        return row.part("both")
+    value = row.value(column)
+    if not isinstance(value, str):
+        raise ConfigError(f"{key}.args.column: {row.where}: column {column!r} holds {type(value).__name__}, not a text")
+    return value
+
+
+# Arguments of operators that would be ignored, and operators that would keep every row.
+
+
+def idle_arguments(args: Settings) -> Iterator[str]:
+    """What is wrong, behind the path of the operator's `args`."""
+    given = args.model_fields_set
+    match args:
+        case DeduplicateArgs(similarity=1) if "ngram" in given:
+            yield (
+                ".ngram does nothing with similarity: 1, which compares whole texts. Set similarity below 1, or "
+                "remove it."
+            )
+        case LengthArgs(min=0, max=None):
+            yield ": without min and max every row stays. Give one, or take the operator out."
+        case PassRateArgs():
+            yield from _of_pass_rate(args)
+        case QualityArgs():
+            yield from _of_quality(args)
+
+
+def _of_pass_rate(args: PassRateArgs) -> Iterator[str]:
+    given = args.model_fields_set
+    if args.rollouts is not None and "column" in given:
+        yield ".column does nothing with rollouts, which give the rates. Remove one of the two."
+    if args.rollouts is None and "solved_at" in given:
+        yield ".solved_at does nothing without rollouts: a column holds the rates themselves. Remove it."
+    if args.min == 0 and args.max == 1 and args.missing != "drop":
+        yield ": without min and max every row stays. Give one, or take the operator out."
+
+
+def _of_quality(args: QualityArgs) -> Iterator[str]:
+    """A scorer without limits is of use: rows have its numbers."""
+    if args.scorer is None:
+        for name in sorted({"scorer_args", "batch_size"} & args.model_fields_set):
+            yield f".{name} does nothing without a scorer. Set scorer, or remove it."
+        if args.min is None and args.max is None and args.missing != "drop":
+            yield ": without min and max every row stays. Give one, or take the operator out."
 
 
 def operator_problems(data_args: Mapping[str, DataArgs], learnt: str, answers: bool = True) -> Iterator[Problem]:

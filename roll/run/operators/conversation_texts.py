@@ -8,7 +8,7 @@ from roll.configs.sections.data import DataArgs
 from roll.datasets.conversations import Columns
 from roll.datasets.loader import Row
 from roll.datasets.rows import shown
-from roll.run.operators.operators_row import ReadTexts, Texts
+from roll.run.operators.row import ReadTexts, Texts
 
 
 def conversation_texts(columns: Columns) -> ReadTexts:

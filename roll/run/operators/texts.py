@@ -3,13 +3,44 @@
 from __future__ import annotations
 
 import math
+import re
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from roll.configs.sections.operators import DeduplicateArgs
-from roll.run.operators.operators_row import Context, OperatorRow, Verdict
-from roll.run.operators.words import ngrams, normalised, words
+import xxhash
+
+from roll.configs.sections.operators import ContaminationArgs, DeduplicateArgs
+from roll.run.operators.row import Context, OperatorRow, Verdict
+
+# Texts as operators compare them: normalised, and as sets of n-grams.
+
+_CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff"
+_WORD = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+|[^\w\s]|_")
+
+
+def normalised(text: str) -> str:
+    """NFKC, case folded, white space in a row as one space. Example: "  The\\nﬁrst" == "the first"."""
+    folded = unicodedata.normalize("NFKC", text).casefold()  # which takes letters such as U+0390 apart
+    return " ".join(unicodedata.normalize("NFKC", folded).split())
+
+
+def words(text: str) -> list[str]:
+    """Words of the normalised text: runs of letters and digits. Every other sign, and every Chinese, Japanese and
+    Korean character, is a word of its own. Example: "What is 2+3?" == ["what", "is", "2", "+", "3", "?"]."""
+    return _WORD.findall(normalised(text))
+
+
+def ngrams(found: Sequence[str], n: int) -> frozenset[int]:
+    """The different n-grams of these words, as 64-bit hashes (XXH3); all words together, where there are fewer than n.
+    None of no words."""
+    if not found:
+        return frozenset()
+    starts = range(max(1, len(found) - n + 1))
+    grams = ("\0".join(found[at : at + n]).encode(errors="surrogatepass") for at in starts)
+    return frozenset(map(xxhash.xxh3_64_intdigest, grams))
+
 
 SAME, NEAR = "the same as an earlier row", "near duplicate of an earlier row"
 
@@ -60,3 +91,30 @@ def _reach(one: frozenset[int], other: frozenset[int], similarity: Fraction) -> 
         return False
     shared = len(one & other)
     return shared >= similarity * (least + most - shared)
+
+
+# Rows that share words with what the run is evaluated on.
+
+
+def contamination(rows: Sequence[OperatorRow], args: ContaminationArgs, context: Context) -> list[Verdict]:
+    """A row goes that has at least `share` of the n-grams of an evaluation's prompt, and one at least. Texts with fewer
+    words than an n-gram are compared as a whole."""
+    sizes: list[int] = []
+    names: list[str] = []
+    having: dict[int, list[int]] = defaultdict(list)  # the evaluation's rows with an n-gram
+    for name, prompts in context.evaluation().items():
+        for prompt in prompts:
+            found = ngrams(words(prompt), args.ngram)
+            for element in found:
+                having[element].append(len(sizes))
+            sizes.append(len(found))
+            names.append(name)
+    share = Fraction(str(args.share))
+
+    def verdict(row: OperatorRow) -> Verdict:
+        own = ngrams(words(row.part(args.part)), args.ngram)
+        shared = Counter(at for element in own for at in having.get(element, ()))
+        hit = next((at for at, count in sorted(shared.items()) if count >= share * sizes[at]), None)
+        return None if hit is None else f"shares {args.ngram} words with {names[hit]}"
+
+    return [verdict(row) for row in rows]

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ValidationError, model_validator
 
-from roll.utils.regular_files import open_regular
+from roll.utils.files import open_regular
 from roll.utils.text import visible
 
 
@@ -211,6 +211,12 @@ def _metrics(metrics: Mapping[str, float | None]) -> str:
 def _indented(first: str, text: str) -> Iterable[str]:
     return [(first if i == 0 else " " * len(first)) + line for i, line in enumerate(text.split("\n"))]
 
+
+if __name__ == "__main__":
+    sys.exit(main())
+
+
+# The former place of `python -m roll.run.records.replay`, which shows the rollouts of every pipeline.
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -12,9 +12,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from roll.configs.sections.run import RunConfig
-from roll.run.display.display_view import View
+from roll.run.display.view import View
 from roll.run.saving.manifest import reason
-from roll.utils.json_files import read_object
+from roll.utils.files import read_object
 from roll.utils.secrets import find_secrets, mask, redact
 from roll.utils.text import storable
 from roll.utils.version import VERSION
@@ -108,3 +108,26 @@ def read_story(path: Path) -> RunStory:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+# What the supervisor of `roll run --max_restarts` notes of the ends of a run.
+
+RESTARTS_FILE = "restarts.jsonl"
+
+
+class Restart(BaseModel):
+    """A line of the file: an end that was not the last word, or that a restart would not have changed. `time` in ISO
+    8601, UTC; `start` counts the starts under this supervisor; `checkpoints` are the newest ones; `restarts_in_s` is
+    None where the run is not started again."""
+
+    model_config = ConfigDict(frozen=True)
+
+    time: str
+    start: int
+    exit_code: int
+    signal: str | None
+    ran_s: float
+    checkpoints: tuple[str, ...]
+    restarts_without_progress: int
+    restarts_in_s: float | None
+    last_lines: tuple[str, ...]

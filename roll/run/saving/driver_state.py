@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from roll.errors import ConfigError
 from roll.run.saving.manifest import reason
-from roll.utils.json_files import read_object
+from roll.utils.files import read_object
 from roll.utils.secrets import redact
 
 _STATE = "driver_state.json"

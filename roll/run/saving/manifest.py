@@ -12,7 +12,7 @@ import xxhash
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from roll.errors import ConfigError
-from roll.utils.json_files import read_object
+from roll.utils.files import read_object
 from roll.utils.version import VERSION
 
 T = TypeVar("T")

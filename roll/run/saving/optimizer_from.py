@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from roll.configs.checks.taken_optimizer import optimizer_from_key
+from roll.configs.checks.training import optimizer_from_key
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.sections.run import RunConfig
 from roll.distributed.executor.clusters import RunClusters

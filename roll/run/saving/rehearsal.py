@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from roll.configs.memory.model_shape import model_shape
+from roll.configs.memory.moments import gigabytes
 from roll.configs.memory.parts import BYTES_OF
-from roll.configs.memory.show import gigabytes
 from roll.configs.memory.trained import held_weights
 from roll.configs.problems import Problem
 from roll.configs.sections.run import RunConfig

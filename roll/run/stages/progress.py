@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from roll.configs.plan.describe import counted
-from roll.errors import ConfigError
+from roll.errors import ConfigError, StorageError
 from roll.run.saving.checkpoint import CheckpointStore
 from roll.run.saving.driver_state import read_state
 from roll.run.saving.manifest import check_digests, manifest_digest, read_manifest
-from roll.run.saving.resume_rules import differences
+from roll.run.saving.resume import differences
 from roll.run.stages.planned import Stage
-from roll.utils.json_files import read_object
+from roll.run.start.load import Loaded
+from roll.utils.files import read_object
 
 _RECORD = "started_from.json"
 
@@ -121,3 +122,31 @@ def _record(stage: Stage) -> dict[str, object]:
 
 def _names(stages: Sequence[Stage] | frozenset[str]) -> str:
     return " and ".join(sorted(stages) if isinstance(stages, frozenset) else [stage.name for stage in stages])
+
+
+# One stage after the other, each a run of its own.
+
+
+def run_stages(stages: Sequence[Stage], before: Callable[[Stage, Loaded], None]) -> int:
+    """Runs what is not finished, and returns the exit code of the first run that does not end well, or 0. `before` each
+    run raises ConfigError for what stands against it on this machine: of models that were not there, it is known only
+    now."""
+    left: dict[str, Left] = {}
+    for stage in stages:
+        found = left_by(stage)
+        if found is None or not found.is_finished:
+            for name in stage.givers:
+                check_sound(next(each for each in stages if each.name == name), left[name])
+            loaded = stage.over({name: str(left[name].path) for name in stage.givers})
+            before(stage, loaded)
+            if found is None:
+                begin(stage, left)
+            if code := int(stage.spec.make_run(loaded.config, loaded.plan).run()):
+                return code
+            found = left_by(stage)
+            if found is None or not found.is_finished:
+                raise StorageError(
+                    f"{stage.name} ended, and {stage.loaded.config.checkpoint_dir} does not have its last step"
+                )
+        left[stage.name] = found
+    return 0

@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
-from roll.configs.load.chosen import Chosen, with_chosen
+import os
+from functools import cache
+
+from roll.configs.load.chosen import Chosen, Machine, with_chosen
 from roll.configs.load.validate import Checked, validate
 from roll.configs.sections.run import RunConfig
 from roll.run.spec import PipelineSpec
-from roll.run.start.this_machine import this_machine
+from roll.run.start.memory_report import num_visible_gpus, smallest_gpu_bytes
+from roll.utils.imports import is_installed
+
+# This machine, as defaults depend on it. Nothing is imported, and no GPU is opened.
+
+PACKAGES = ("vllm", "sglang", "deepspeed")
+
+
+def this_machine() -> Machine:
+    return _machine(os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("PATH"))
+
+
+@cache
+def _machine(visible: str | None, path: str | None) -> Machine:
+    """`path` decides which nvidia-smi answers."""
+    count = num_visible_gpus(visible)
+    packages = frozenset(name for name in PACKAGES if is_installed(name))
+    return Machine(count, smallest_gpu_bytes() if count else None, packages)
 
 
 def choose(spec: PipelineSpec, checked: Checked[RunConfig]) -> tuple[RunConfig | None, tuple[Chosen, ...]]:

@@ -7,10 +7,9 @@ from itertools import islice
 
 from roll.configs.problems import Problem
 from roll.configs.sections.data import DataArgs
-from roll.datasets.hub_set import DEFAULT_SPLIT
 from roll.datasets.loader import ENDINGS, DataFile, DataSource
 from roll.datasets.media import shown_in
-from roll.datasets.sources import NotHere, data_sources, has_ending, lacking_packages, names_data_set
+from roll.datasets.sources import DEFAULT_SPLIT, NotHere, data_sources, has_ending, lacking_packages, names_data_set
 from roll.datasets.templates import template_problem
 from roll.errors import ConfigError
 

@@ -6,18 +6,17 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from roll.configs.load.chosen import Chosen, Machine
+from roll.configs.load.chosen import Chosen, Given, Machine
 from roll.configs.load.defaults import DEVICES_PER_NODE
-from roll.configs.load.given import Given
 from roll.configs.load.loader import fragments_dir
 from roll.configs.load.yaml_file import read_yaml
-from roll.configs.plan.parallel import parallel_sizes
+from roll.configs.plan.layout import parallel_sizes
 from roll.configs.problems import ids_text
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.run import RunConfig
 from roll.run.saving.model_files import read_model_config
-from roll.run.start.rate_warnings import num_parameters
+from roll.run.start.rl_defaults import num_parameters
 
 ENGINES = ("vllm", "sglang")
 ZERO2_PARAMETERS = 4e9  # weights of larger models are divided among the GPUs

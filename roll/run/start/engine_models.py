@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from roll.configs.problems import Problem
-from roll.configs.strategies.spec import Choice, ModelRegistry
+from roll.configs.strategies.choice import Choice
+from roll.configs.strategies.spec import ModelRegistry
 from roll.configs.strategies.table import spec_of
 
 _SGLANG_ENTRY = re.compile(r"^EntryClass\s*(?::[^=\n]+)?=\s*(\[[^\]]*\]|\w+)", re.MULTILINE)

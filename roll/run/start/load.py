@@ -1,25 +1,26 @@
 """A YAML becomes a checked configuration with its plan, or a ConfigError with everything that is wrong."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from roll.configs.checks.roles import run_problems, run_warnings
-from roll.configs.load.chosen import Chosen
+from roll.configs.load.chosen import Chosen, Given
 from roll.configs.load.defaults import with_epochs
-from roll.configs.load.given import Given
-from roll.configs.load.known_keys import known_keys
+from roll.configs.load.inert_keys import known_keys
 from roll.configs.load.loader import Composed, load_tree
 from roll.configs.load.overruled import overruled
 from roll.configs.load.validate import validate
 from roll.configs.plan.describe import describe
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.problems import Problem, nearest, together
+from roll.configs.sections.data import DataArgs
 from roll.configs.sections.run import RunConfig
 from roll.errors import ConfigError
 from roll.run.kind import other_kind
 from roll.run.spec import PipelineSpec
 from roll.run.start.choose import choose
+from roll.run.start.data_files import data_args_warnings
 from roll.run.start.preflight import role_strategy_problems, role_strategy_warnings
 
 
@@ -80,3 +81,13 @@ def check(spec: PipelineSpec, composed: Composed, beside: Beside | None = None) 
         if match and match not in composed.settings:
             warnings.append(f"{key} comes from a fragment and nothing uses it. Did you mean {match}?")
     return Loaded(config, plan, tuple(together(warnings)), checked.given, chosen)
+
+
+def unread_keys(places: Mapping[str, DataArgs], keys: Sequence[str], instead: str) -> Iterator[str]:
+    """Keys of data_args, by their YAML path, that are given without effect. `instead`: the keys that name the
+    columns."""
+    for at, args in places.items():
+        for key in keys:
+            if args.is_changed(key):
+                yield f"{at}.{key} does nothing here: {instead} name the columns."
+    yield from data_args_warnings(places)

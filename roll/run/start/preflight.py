@@ -8,36 +8,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roll.configs.checks.compiling import compile_machine_problems
-from roll.configs.checks.lora import lora_model_problems, lora_warnings
-from roll.configs.checks.moe import balance_model_problems
+from roll.configs.checks.lora import lora_model_problems, lora_warnings, sent_adapter_model_problems
+from roll.configs.checks.moe import balance_model_problems, router_replay_model_problems
 from roll.configs.checks.mtp import head_model_problems
-from roll.configs.checks.optimizers import optimizer_machine_problems
 from roll.configs.checks.prefix_sharing import prefix_sharing_machine_problems
-from roll.configs.checks.router_replay import router_replay_model_problems
-from roll.configs.checks.sent_adapters import sent_adapter_model_problems
-from roll.configs.checks.training import fused_head_machine_problems
-from roll.configs.plan.parallel import parallel_sizes
+from roll.configs.checks.training import (
+    compile_machine_problems,
+    fused_head_machine_problems,
+    optimizer_machine_problems,
+)
+from roll.configs.plan.layout import parallel_sizes
 from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.run import RunConfig
+from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
 from roll.configs.strategies.model_numbers import cap_warning, number_problems, rope_row_problems, untried_warning
-from roll.configs.strategies.spec import Choice
 from roll.configs.strategies.table import spec_of
 from roll.distributed.strategy.table import engine_problems, strategy_problems
 from roll.models import multimodal
 from roll.models.hub import INSTALL, is_on_modelscope
-from roll.run.saving.adapter_files import adapter_problems
-from roll.run.saving.hub_checks import hub_problems
-from roll.run.saving.model_files import read_model_config
+from roll.run.saving.hub import hub_problems
+from roll.run.saving.model_files import adapter_problems, read_model_config
 from roll.run.saving.rehearsal import room_problems
+from roll.run.start.choose import this_machine
 from roll.run.start.device_defaults import unplaced
 from roll.run.start.engine_models import engine_model_problems, engine_model_warning
-from roll.run.start.this_machine import this_machine
 from roll.run.tracking.build import missing_logins, missing_trackers, tracker_problems
-from roll.utils.files import look_at
-from roll.utils.hub import is_hub_id
+from roll.utils.files import is_hub_id, look_at
 from roll.utils.imports import is_installed
 
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model", "vocab.json")

@@ -5,19 +5,61 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from roll.configs.plan.batch_plan import rollout_bounds
 from roll.configs.problems import Problem, together
+from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.run import RunConfig
 from roll.distributed.strategy.table import class_problems
 from roll.errors import ConfigError
+from roll.run.records.run_record import RUN_FILE, read_story
 from roll.run.spec import PipelineSpec
 from roll.run.start.load import Loaded
 from roll.run.start.memory_report import MemoryReport
-from roll.run.start.output_folder import folder_problems
 from roll.run.start.preflight import choices, machine_report
-from roll.utils.files import look_at
-from roll.utils.hub import folder_hint, is_hub_id
+from roll.utils.files import folder_hint, is_hub_id, look_at
 from roll.utils.imports import import_all
+
+# A run that begins with its first step does not replace another one's results.
+
+_KEYS = ("output_dir", "logging_dir", "checkpoint_config", "resume_from_checkpoint", "overwrite_output_dir")
+
+
+def folder_problems(config: RunConfig) -> Iterator[Problem]:
+    """A finished run where this one writes, checkpoints, or a run of another name. What failed before its first
+    checkpoint is in nobody's way: its metrics are put aside (`metrics.1.jsonl`)."""
+    if config.overwrite_output_dir or not config.begins_afresh or (held := _held(config)) is None:
+        return
+    place = config.output_dir.rstrip("/")
+    yield Problem(
+        f"output_dir: {held}. To go on from there set resume_from_checkpoint: true; to replace it set "
+        f"overwrite_output_dir: true; to keep both choose another name, such as output_dir: {place}-2.",
+        _KEYS,
+        "place",
+    )
+
+
+def _held(config: RunConfig) -> str | None:
+    """What is there already, in a few words."""
+    try:
+        saved = sorted(path.name for path in config.checkpoint_dir.glob("step_*") if path.is_dir())
+    except OSError:
+        saved = []
+    try:
+        story = read_story(Path(config.logging_dir) / RUN_FILE)
+    except (OSError, ValueError):
+        story = None
+    name = story.config.get("exp_name") if story is not None else None
+    last = story.starts[-1] if story is not None and story.starts else None
+    if last is not None and name != config.exp_name:
+        return f"{config.logging_dir} holds the run {name}, and this one is {config.exp_name}"
+    if last is not None and last.exit_code == 0:
+        return f"{config.output_dir} holds a finished run, {name}, that ended at {last.ended}"
+    if saved:
+        return f"{config.checkpoint_dir} holds checkpoints up to {saved[-1]}, which new ones would replace"
+    return None
+
 
 NONE: frozenset[str] = frozenset()
 
@@ -164,3 +206,19 @@ def _of_other_machines(config: RunConfig) -> Iterator[str]:
         yield f"{name}: {told}.{folder_hint(name)}"
     if config.num_nodes > 1 and not os.environ.get("RAY_ADDRESS"):
         yield f"num_nodes: {config.num_nodes} nodes, and RAY_ADDRESS names no cluster (docs/many_nodes.md)."
+
+
+# A run whose steps would wait for groups for ever is refused before it starts.
+
+
+def rehearsal_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    """Plays the first steps with the numbers of this run."""
+    from roll.distributed.scheduler.rehearsal import rehearse
+
+    num_groups = config.num_groups
+    try:
+        bounds = rollout_bounds(config)
+    except ValueError:  # the configuration is refused for it
+        return
+    if why := rehearse(bounds, num_groups if config.is_use_additional_prompts else 0, config.max_steps):
+        yield Problem(f"{num_groups} groups a step, {bounds.capacity} under way: {why}.", ("rollout_batch_size",))

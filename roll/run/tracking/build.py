@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from roll.errors import ConfigError
-from roll.run.tracking.local import JsonlTracker, StdoutTracker, TensorboardTracker
-from roll.run.tracking.login import login_problems
-from roll.run.tracking.prometheus import PrometheusTracker
-from roll.run.tracking.services import MlflowTracker, SwanlabTracker, WandbTracker
+from roll.run.tracking.local import JsonlTracker, PrometheusTracker, StdoutTracker, TensorboardTracker
+from roll.run.tracking.services import MlflowTracker, SwanlabTracker, WandbTracker, login_problems
 from roll.run.tracking.tracker import NamedTracker, TrackedRun, Tracker, Trackers
 from roll.utils.secrets import find_secrets, mask, redact
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from nicegui import ui
 
-from roll.studio.states import State
+from roll.studio.live_run import State
 from roll.studio.waits import Unanswered
 
 REFRESH_S = 2.0

@@ -8,9 +8,8 @@ from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from roll.report.command import render_rollout
-from roll.studio.indexes import RolloutIndexes
 from roll.studio.pages.report import POLICY
-from roll.studio.rollout_index import SORTABLE, Query
+from roll.studio.rollout_index import SORTABLE, Query, RolloutIndexes
 from roll.studio.waits import Unanswered, Waits
 
 _MOST_ROWS = 500  # of one answer

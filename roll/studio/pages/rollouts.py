@@ -10,10 +10,9 @@ from typing import Any
 from nicegui import ui
 from nicegui.events import GenericEventArguments
 
-from roll.studio.indexes import RolloutIndexes
 from roll.studio.pages.frame import REFRESH_S, frame, later
 from roll.studio.pages.rollout_data import asked
-from roll.studio.rollout_index import Query, RolloutIndex
+from roll.studio.rollout_index import Query, RolloutIndex, RolloutIndexes
 from roll.studio.waits import Unanswered, Waits
 
 _PATIENCE_S = 30.0

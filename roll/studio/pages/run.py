@@ -3,26 +3,124 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from types import MappingProxyType
+from typing import Any
 
 from nicegui import ui
 
 from roll.errors import ConfigError
+from roll.report.charts import COLORS, thinned
 from roll.report.command import main_metrics
-from roll.report.figures import failures, overview, phase_table, role_table
-from roll.report.log_lines import LogLine
-from roll.report.run_files import RunFiles, StepSpread
-from roll.report.settings_diff import flat
-from roll.run.display.view import Rows
+from roll.report.figures import failures, flat, overview, phase_table, role_table
+from roll.report.run_files import LogLine, RunFiles, StepSpread
+from roll.run.display.curves import binned_phases, smoothed
+from roll.run.display.view import Rows, series
 from roll.studio.launch import Launched, stop
-from roll.studio.live_run import LiveRun, newest
-from roll.studio.pages.charts import line_options, phase_options
+from roll.studio.live_run import LiveRun, State, newest, process_of, state_of
 from roll.studio.pages.frame import REFRESH_S, STATE_COLORS, age, frame, later
-from roll.studio.pages.starting import show_starting
 from roll.studio.run_list import RunList
-from roll.studio.states import State, process_of, state_of
 from roll.studio.waits import Unanswered, Waits
 from roll.utils.text import visible
+
+# Curves and times as options of ECharts. Its tips are drawn, not made of HTML: names may hold any text.
+
+_FEW_POINTS = 20
+_DIGITS = 5
+_EARLIER = "#b0b0b0"
+
+
+def line_options(rows: Rows, name: str, earlier: Mapping[str, Rows] = MappingProxyType({})) -> dict[str, Any]:
+    """A metric: each step in a pale colour where there are many, and smoothed in a full one. `earlier`: by its name,
+    what a start wrote that was begun anew since, in grey."""
+    steps, values = thinned(series(rows, name))
+    points = _points(steps, values)
+    if len(steps) < _FEW_POINTS:
+        lines = [_line(name, points, 1.6, 1.0) | {"showSymbol": True, "symbolSize": 5}]
+    else:
+        means = smoothed(values, max(5, len(steps) // 20 * 2 + 1))
+        lines = [_line(name, points, 1.0, 0.3), _line("smoothed", _points(steps, means), 2.0, 1.0)]
+    for start, others in earlier.items():
+        if before := series(others, name):
+            lines.append(_line(start, _points(*thinned(before)), 1.2, 1.0, _EARLIER))
+    return _options(visible(name), 48) | {"series": lines}
+
+
+def phase_options(rows: Rows) -> dict[str, Any]:
+    """Seconds per step, by phase, stacked."""
+    steps, phases = binned_phases(rows)
+    bars = [
+        {
+            "type": "bar",
+            "name": visible(name),
+            "stack": "phases",
+            "barCategoryGap": "0%",
+            "data": [round(value, _DIGITS) for value in seconds],
+            "itemStyle": {"color": COLORS[number % len(COLORS)]},
+        }
+        for number, (name, seconds) in enumerate(phases.items())
+    ]
+    options = _options("seconds per step, by phase", 64)
+    options["xAxis"] = {"type": "category", "data": [f"{step:g}" for step in steps], "name": "step"} | _BELOW
+    options["legend"] = {"bottom": 0, "type": "scroll", "itemHeight": 10}
+    return options | {"series": bars}
+
+
+_BELOW = {"nameLocation": "middle", "nameGap": 24}
+
+
+def _options(title: str, bottom: int) -> dict[str, Any]:
+    return {
+        "animation": False,
+        "title": {"text": title, "textStyle": {"fontSize": 13, "fontWeight": "normal"}, "left": 4, "top": 2},
+        "grid": {"left": 12, "right": 24, "top": 36, "bottom": bottom - 24, "containLabel": True},
+        "tooltip": {"trigger": "axis", "renderMode": "richText"},
+        "xAxis": {"type": "value", "min": "dataMin", "max": "dataMax", "minInterval": 1, "name": "step"} | _BELOW,
+        "yAxis": {"type": "value", "scale": True},
+    }
+
+
+def _line(name: str, points: list[list[float]], width: float, opacity: float, color: str = COLORS[0]) -> dict[str, Any]:
+    style = {"color": color, "opacity": opacity}
+    line = {"type": "line", "name": visible(name), "data": points, "showSymbol": False, "itemStyle": style}
+    return line | {"lineStyle": style | {"width": width}}
+
+
+def _points(steps: Sequence[float], values: Sequence[float]) -> list[list[float]]:
+    return [[step, float(f"{value:.{_DIGITS}g}")] for step, value in zip(steps, values, strict=True)]
+
+
+# A run that was started here and has not written anything yet.
+
+
+def show_starting(key: str, launched: Launched, found: RunList) -> None:
+    """What it has printed; its own page as soon as there is one."""
+    with ui.row().classes("items-center full-width"):
+        ui.label(visible(launched.directory.name)).classes("text-h5")
+        state = ui.badge("starting", color="blue-7")
+        ui.space()
+        button = ui.button("Stop", on_click=launched.stop, icon="stop", color="red-7").props("no-caps")
+    words = ui.label().classes("mono text card full-width")
+
+    waits = Waits()
+
+    async def refresh() -> None:
+        with suppress(Unanswered):
+            await show()
+
+    async def show() -> None:
+        words.set_text(visible(await waits.wait("words", launched.last_words)))
+        code = launched.exit_code
+        if await waits.wait("directory", lambda: found.directory(key)) is not None:
+            ui.navigate.reload()
+        elif code is not None:
+            state.set_text(f"ended, exit code {code}")
+            state.props("color=red-7")
+            button.set_visibility(False)
+
+    ui.timer(REFRESH_S, refresh)
+
 
 _MOST_WARNINGS = 200
 

@@ -21,7 +21,7 @@ from roll.utils.answers.text import (
     same_words,
     trimmed,
 )
-from roll.utils.time_limit import TimeLimitReached, call_within
+from roll.utils.timing import TimeLimitReached, call_within
 
 MAX_ANSWER_CHARS = 2000  # a longer "answer" is no answer, and parsing it would only take time
 MAX_DIGITS = 4000  # of a power that is worth computing

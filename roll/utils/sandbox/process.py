@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import IO, Any, Literal
 
-from roll.utils.sandbox.job import Job
-from roll.utils.sandbox.launch import KEPT, Holder, Means
+from roll.utils.sandbox.job import KEPT, Holder, Job, Means
 
 CHUNK = 65536
 STDERR_BYTES = 8192  # the end of it, which says why

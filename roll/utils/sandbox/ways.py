@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 
-from roll.utils.sandbox.job import BOX, DEVICES, MIB, SCRATCH, Job
-from roll.utils.sandbox.launch import NOBODY, Hold, Launch, job_user
+from roll.utils.sandbox import seccomp
+from roll.utils.sandbox.job import (
+    BOX,
+    DEVICES,
+    MIB,
+    NOBODY,
+    SCRATCH,
+    USERS,
+    Hold,
+    Job,
+    Launch,
+    Limits,
+    Means,
+    job_user,
+    view,
+)
+from roll.utils.sandbox.process import SandboxError, run
 from roll.utils.sandbox.seccomp import program
 
 NAMESPACES = ("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
@@ -73,3 +93,107 @@ class Bubblewrap:
         yield prlimit
         for name, (soft, hard) in job.resources.items():
             yield f"--{name}={soft}:{hard}"
+
+
+# The sandbox by the kernel's own means, for machines without bubblewrap: Python and libseccomp are all that it takes.
+#
+# Namespaces, a root of its own, no capabilities, limits and a filter of system calls are set up by `stage.py` in the
+# same order and with the same results as bubblewrap does it. Why both: bubblewrap is what the world looks at, and is
+# taken where it is; a container without it, or without the rights to install it, should not have to go without code
+# rewards. The number of files in /tmp is limited here only: bubblewrap has no option for it.
+
+STAGE = Path(__file__).with_name("stage.py")
+MAX_FILES = 4096
+
+
+@dataclass(frozen=True)
+class Namespaces:
+    """Sandbox by the kernel's namespaces. With `privileged`, root sets it up and becomes a user without rights;
+    otherwise it uses a user namespace."""
+
+    privileged: bool
+
+    @property
+    def name(self) -> str:
+        return f"namespaces of the kernel ({'as root' if self.privileged else 'user namespace'})"
+
+    def launch(self, job: Job, status: int, hold: Hold) -> Launch:
+        task = {
+            "parent": os.getpid(),
+            "privileged": self.privileged,
+            "user": job_user(job.limits.users) if self.privileged else NOBODY,
+            "command": job.command,
+            "environment": job.variables,
+            "resources": job.resources,
+            "paths": job.view.paths,
+            "links": job.view.links,
+            "folders": job.view.folders,
+            "devices": DEVICES,
+            "box": BOX,
+            "scratch": SCRATCH,
+            "disk": job.limits.disk_mb * MIB,
+            "inodes": MAX_FILES,
+            "files": {name: hold(content) for name, content in job.files.items()},
+            "filter": hold(program(job.may_fork, becomes_nobody=False)),
+            "status": status,
+        }
+        orders, source = hold(json.dumps(task).encode()), STAGE.read_text(encoding="utf-8")
+        user = job_user(job.limits.users) if not self.privileged and os.geteuid() == 0 else None
+        return Launch((_interpreter(), "-I", "-S", "-B", "-c", source, str(orders)), user)
+
+
+def _interpreter() -> str:
+    """The Python that this environment was made from: it starts without the environment's packages."""
+    return os.path.realpath(sys.executable)
+
+
+# Which way into the sandbox this machine has: the first that really works.
+
+PROBE = Job(("/usr/bin/true",), view(), Limits(cpu_s=10, wall_s=60, memory_mb=256, disk_mb=1))
+
+
+class SandboxUnavailable(Exception):
+    """Raised if this machine has no sandbox. The text says why and what to install."""
+
+
+@cache
+def find_means(*shown: str, users: tuple[int, int] = USERS) -> Means:
+    """Bubblewrap if it is there, the kernel's namespaces otherwise; `shown` are paths that jobs have to see, `users` as
+    in `Limits`.
+
+    Where root can set the sandbox up itself it does, and the job becomes a user without rights inside. Raises
+    SandboxUnavailable.
+    """
+    if not seccomp.is_installed():
+        raise SandboxUnavailable("libseccomp is not installed. Install it: apt install libseccomp2")
+    why = []
+    for means in candidates():
+        failure = problem(means, *shown, users=users)
+        if failure is None:
+            return means
+        why.append(f"{means.name}: {failure}")
+    raise SandboxUnavailable(
+        f"code cannot be run apart from this machine ({'; '.join(why)}). Install bubblewrap (apt install bubblewrap) "
+        "and allow user namespaces (sysctl user.max_user_namespaces; a container needs --security-opt "
+        "seccomp=unconfined or --cap-add SYS_ADMIN), or set code_url to a sandbox elsewhere"
+    )
+
+
+def candidates() -> Iterator[Means]:
+    executable = shutil.which("bwrap")
+    if executable is not None and all(map(os.path.exists, HELPERS)):
+        yield from (Bubblewrap(executable, privileged) for privileged in _ways())
+    yield from (Namespaces(privileged) for privileged in _ways())
+
+
+def _ways() -> tuple[bool, ...]:
+    return (True, False) if os.geteuid() == 0 else (False,)
+
+
+def problem(means: Means, *shown: str, users: tuple[int, int] = USERS) -> str | None:
+    """Why nothing can be run this way; None if it can."""
+    try:
+        finished = run(Job(PROBE.command, view(*shown), replace(PROBE.limits, users=users)), means)
+    except SandboxError as error:
+        return str(error).removeprefix(f"{means.name}: ")
+    return None if finished.is_fine else finished.stderr.decode(errors="replace").strip() or f"exit {finished.code}"

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from roll.utils.json_files import read_object
+from roll.utils.files import read_object
 from tests.gpu.check import Figures
 from tests.gpu.checks import trainers
 from tests.gpu.checks.trainers import Kind, difference, go_and_come_back, held_bytes

@@ -16,7 +16,7 @@ from roll.distributed.strategy.deepspeed.train import DeepSpeedTrainStrategy
 from roll.errors import StrategyError
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
-from roll.utils.ports import free_port
+from roll.utils.network import free_port
 from tests.helpers.processes import RankError, RankPool
 from tests.parity.strategies.reference import rows, scale_of
 from tests.parity.strategies.runs import Run, context, exported, one_update, trainer

@@ -37,7 +37,7 @@ def trip(strategy: DeepSpeedTrainStrategy) -> None:
 
 
 def untrained_or_whole(strategy: DeepSpeedTrainStrategy) -> list[torch.Tensor]:
-    from roll.distributed.strategy.deepspeed.offload import untrained
+    from roll.distributed.strategy.deepspeed.rank import untrained
 
     whole = strategy.rank.config.stage == 0
     return list(strategy.model.module.parameters() if whole else untrained(strategy.engine, strategy.rank.config))
@@ -84,7 +84,7 @@ def moved_by_deepspeed(run: Run) -> set[str]:
 
 def frozen_elements(run: Run) -> int:
     """Elements of weights that go beside DeepSpeed's own buffers."""
-    from roll.distributed.strategy.deepspeed.offload import untrained
+    from roll.distributed.strategy.deepspeed.rank import untrained
 
     with trainer(run) as strategy:
         return sum(tensor.numel() for tensor in untrained(strategy.engine, strategy.rank.config))
@@ -92,7 +92,7 @@ def frozen_elements(run: Run) -> int:
 
 def scored_after_a_trip(model_dir: Path, zero: dict[str, Any]) -> tuple[bool, int, int]:
     """Whether log-probs are equal before and after; elements that travelled, and those of the model."""
-    from roll.distributed.strategy.deepspeed.offload import ScorerOffload, untrained
+    from roll.distributed.strategy.deepspeed.rank import ScorerOffload, untrained
     from roll.distributed.strategy.deepspeed.score import DeepSpeedScoreStrategy
 
     config = WorkerConfig.model_validate(

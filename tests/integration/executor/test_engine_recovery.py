@@ -13,8 +13,13 @@ from ray.exceptions import RayActorError
 from roll.distributed.executor.placement import Claim, Occupant, Placement
 from roll.distributed.executor.processes.cluster import Calls, Cluster
 from roll.distributed.executor.rollout import engines as engine_recovery
-from roll.distributed.executor.rollout.engines import MAX_RESTARTS, EngineRecovery, RecoverySettings
-from roll.distributed.executor.rollout.generate_cluster import ApartCluster, GenerateCluster
+from roll.distributed.executor.rollout.engines import (
+    MAX_RESTARTS,
+    ApartCluster,
+    EngineRecovery,
+    GenerateCluster,
+    RecoverySettings,
+)
 from roll.distributed.executor.weights.send_plan import Route, SendPlan, Way
 from roll.distributed.executor.weights.sync import WeightSync
 from roll.distributed.strategy.base import State

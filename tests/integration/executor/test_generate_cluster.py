@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from roll.distributed.executor.processes.cluster import Cluster
-from roll.distributed.executor.rollout.generate_cluster import GenerateCluster
+from roll.distributed.executor.rollout.engines import GenerateCluster
 from roll.errors import StrategyError, WorkerError
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams
 

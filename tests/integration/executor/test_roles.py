@@ -11,8 +11,8 @@ import pytest
 import ray
 
 from roll.algorithms.credit import CreditSettings
-from roll.algorithms.idle_rows import IdleRows
 from roll.algorithms.loss import PolicyLoss, SupervisedLoss
+from roll.algorithms.masking import IdleRows
 from roll.distributed.executor.blueprint import BatchLimits, WorkerInfo
 from roll.distributed.executor.jobs import RowCredit, TrainJob
 from roll.distributed.executor.processes.cluster import Cluster

@@ -8,9 +8,8 @@ from typing import Literal
 import pytest
 
 from roll.distributed.executor.processes.cluster import Cluster
-from roll.distributed.executor.weights.routes import plan_send
 from roll.distributed.executor.weights.send_plan import SendPlan, Way
-from roll.distributed.executor.weights.sync import WeightSync
+from roll.distributed.executor.weights.sync import WeightSync, plan_send
 from roll.errors import WorkerError
 from tests.helpers.processes import shared_segments
 

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from roll.rewards.code.cases import BadCases, Cases
-from roll.rewards.code.code_local import LocalJudge
-from roll.rewards.code.extract import Code
-from roll.rewards.code.verdict import Tally
+from roll.rewards.code.cases import BadCases, Cases, Tally
+from roll.rewards.code.languages import Code
+from roll.rewards.code.local import LocalJudge
 
 ANSWER = '''
 import builtins, decimal, enum, fractions, datetime

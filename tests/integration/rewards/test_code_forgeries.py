@@ -3,8 +3,8 @@
 import pytest
 
 from roll.rewards.code.cases import CallCase, Cases, StdinCase
-from roll.rewards.code.code_local import LocalJudge
-from roll.rewards.code.extract import Code
+from roll.rewards.code.languages import Code
+from roll.rewards.code.local import LocalJudge
 
 SECRET = 73_939_133
 TALK_ON = ("defines", "names", "is ", "says", "hands", "imports", "lies", "replaces built-in", "speaks an object")

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from roll.rewards.code import languages
-from roll.rewards.code.cases import BadCases, read_cases
-from roll.rewards.code.code_local import LocalJudge
-from roll.rewards.code.extract import Code
-from roll.rewards.code.verdict import Tally
+from roll.rewards.code.cases import BadCases, Tally, read_cases
+from roll.rewards.code.languages import Code
+from roll.rewards.code.local import LocalJudge
 from roll.utils.sandbox.process import SandboxError
 
 FORGER = """

@@ -3,8 +3,8 @@
 import pytest
 
 from roll.rewards.code.cases import CallCase, Cases
-from roll.rewards.code.code_local import LocalJudge
-from roll.rewards.code.extract import Code
+from roll.rewards.code.languages import Code
+from roll.rewards.code.local import LocalJudge
 
 ANSWER = '''
 import enum

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from roll.rewards.code.cases import CallCase, Cases, StdinCase
-from roll.rewards.code.code_local import LocalJudge
-from roll.rewards.code.extract import Code
-from roll.rewards.code.languages import LANGUAGES
-from roll.rewards.code.verdict import Tally
+from roll.rewards.code.cases import CallCase, Cases, StdinCase, Tally
+from roll.rewards.code.languages import LANGUAGES, Code
+from roll.rewards.code.local import LocalJudge
 
 needs_cpp = pytest.mark.skipif(not os.path.exists(str(LANGUAGES["cpp"].needs)), reason="there is no g++")
 

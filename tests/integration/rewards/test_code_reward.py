@@ -9,14 +9,14 @@ import pytest
 
 from roll.configs.sections.data import DataArgs
 from roll.datasets.preflight import preflight as data_preflight
+from roll.pipeline.rlvr.reward_checks import data_domains
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.rewards.base import RewardInput, RewardOutcome
 from roll.rewards.code import reward as module
-from roll.rewards.code.code_local import LocalJudge
+from roll.rewards.code.local import LocalJudge
 from roll.rewards.config import RewardConfig
-from roll.rewards.table import data_domains
 from roll.rewards.worker import RewardWorker
-from roll.utils.sandbox.means import SandboxUnavailable
+from roll.utils.sandbox.ways import SandboxUnavailable
 from tests.helpers.rewards import preflight
 
 pytestmark = pytest.mark.usefixtures("judge")
@@ -58,7 +58,7 @@ def test_a_sandbox_that_fails_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> N
     worker = RewardWorker("code", RewardConfig(reward="code_sandbox"))
     monkeypatch.setattr("roll.utils.sandbox.job.DEVICES", ("/dev/no-such-device",))
     monkeypatch.setattr("roll.utils.sandbox.ways.DEVICES", ("/dev/no-such-device",))
-    monkeypatch.setattr("roll.utils.sandbox.namespaces.DEVICES", ("/dev/no-such-device",))
+    monkeypatch.setattr("roll.utils.sandbox.ways.DEVICES", ("/dev/no-such-device",))
     (found,) = worker.score([RewardInput("", ANSWER, payload=ROW)])
     assert found is not None and "SandboxError" in str(found.failure)
 

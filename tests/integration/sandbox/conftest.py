@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from roll.utils.sandbox.job import Job, Limits, View, view
-from roll.utils.sandbox.launch import Means
-from roll.utils.sandbox.means import candidates, problem
+from roll.utils.sandbox.job import Job, Limits, Means, View, view
 from roll.utils.sandbox.process import Finished, run
-from roll.utils.sandbox.ways import Bubblewrap
+from roll.utils.sandbox.ways import Bubblewrap, candidates, problem
 
 PYTHON = os.path.realpath(sys.executable)
 LIBRARY = str(Path(os.__file__).parent)

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from roll.utils.sandbox.launch import Means
+from roll.utils.sandbox.job import Means
 from roll.utils.sandbox.process import Process, run
 from roll.utils.sandbox.ways import Bubblewrap
 from tests.integration.sandbox.conftest import LIBRARY, LIMITS, PYTHON, Run, python_job

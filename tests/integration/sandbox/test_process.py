@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from roll.distributed.executor.processes.cleaner import MARK
-from roll.utils.sandbox.launch import KEPT, Means
+from roll.utils.sandbox.job import KEPT, Means
 from roll.utils.sandbox.process import Process, SandboxError, run
 from roll.utils.sandbox.ways import Bubblewrap
-from roll.utils.time_limit import TimeLimitReached, call_within
+from roll.utils.timing import TimeLimitReached, call_within
 from tests.integration.sandbox.conftest import LIMITS, Run, python_job
 
 FOREVER = "import time\nprint('up', flush=True)\ntime.sleep(10**6)"
@@ -137,7 +137,7 @@ def test_the_end_of_the_process_that_started_it_ends_the_job(means: Means) -> No
     token = uuid.uuid4().hex
     code = (
         "import sys\n"
-        "from roll.utils.sandbox.means import candidates\n"
+        "from roll.utils.sandbox.ways import candidates\n"
         "from roll.utils.sandbox.process import Process\n"
         "from tests.integration.sandbox.conftest import python_job\n"
         f"means, = [m for m in candidates() if m.name == {means.name!r}]\n"

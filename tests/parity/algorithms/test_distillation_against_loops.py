@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from roll.algorithms.distillation import DistillLoss
-from roll.algorithms.divergence import Divergence
-from roll.configs.sections.distillation import KdObjective
+from roll.algorithms.distillation import DistillLoss, Divergence
+from roll.configs.sections.teachers import KdObjective
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
 

@@ -10,12 +10,10 @@ import torch
 from torch.nn import functional
 
 from roll.algorithms.credit import CreditSettings, assign_credit
-from roll.algorithms.distillation import Distillation
-from roll.algorithms.divergence import Divergence
+from roll.algorithms.distillation import Distillation, Divergence
 from roll.algorithms.loss import Aggregation, LossAggMode, PolicyLoss
 from roll.algorithms.objectives import PolicyGradient
-from roll.models.head_scores import Product
-from roll.models.head_tiles import PLAIN
+from roll.models.head_scores import PLAIN, Product
 from roll.models.teacher_targets import Lesson, Study, TeacherHead, divergence
 from roll.types.batch import LossScale, TokenOutputs, TokenScores
 from roll.types.collate import pad

@@ -17,15 +17,16 @@ import numpy as np
 import pytest
 import torch
 
-from roll.algorithms.gates import ClippedLogRatio, RatioGate
 from roll.algorithms.kl import KLEstimator, estimate_kl
 from roll.algorithms.loss import Aggregation, LossAggMode, PolicyLoss, SupervisedLoss, ValueLoss, explained_variance
 from roll.algorithms.objectives import (
     BoundedWeight,
     ClippedGeometricMean,
+    ClippedLogRatio,
     ClippedRatio,
     Objective,
     PolicyGradient,
+    RatioGate,
     SoftGate,
     SquaredPenalty,
     TaperedWeight,

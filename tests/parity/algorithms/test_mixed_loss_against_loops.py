@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from roll.algorithms.loss import Aggregation, LossAggMode, PolicyLoss
-from roll.algorithms.mixed_loss import ExpertLoss, MixedLoss, TokenWeights
+from roll.algorithms.loss import Aggregation, ExpertLoss, LossAggMode, MixedLoss, PolicyLoss, TokenWeights
 from roll.types.batch import LossScale, Rows, TokenOutputs, TrainBatch
 from roll.types.collate import pad
+from roll.types.columns import token_indices
 from roll.types.metrics import MetricSums
-from roll.types.ragged import token_indices
 from tests.unit.algorithms.rows import apply_loss, full_scale, padded_like, random_samples, random_train_batch
 
 EXPERT = [3, 0, 1, 4]  # tokens to learn of each row

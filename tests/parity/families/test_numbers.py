@@ -14,16 +14,15 @@ from transformers import PreTrainedModel
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies import packing
+from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_facts import CAPPED, TRIED
 from roll.configs.strategies.model_numbers import number_problems
-from roll.configs.strategies.spec import Choice
 from roll.configs.tables.roles import ROLES
 from roll.distributed.strategy.hf.sampler import BatchSampler
 from roll.errors import StrategyError
 from roll.models.loading import load_policy
 from roll.models.sequences.pack import Pack
-from roll.models.sequences.pack_check import check_packs
-from roll.models.sequences.packed_attention import use_packed_attention
+from roll.models.sequences.packed_attention import check_packs, use_packed_attention
 from roll.types.rollout import GenerationRequest, SamplingParams
 from tests.parity.families.models import VOCAB_SIZE, right_model, save_tiny
 

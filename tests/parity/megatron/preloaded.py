@@ -6,5 +6,4 @@ from roll.platforms.cpu_stand_ins import megatron as megatron_cpu
 megatron_cpu.install()
 
 import roll.distributed.strategy.megatron.checkpoint  # noqa: E402
-import roll.distributed.strategy.megatron.engine  # noqa: E402
 import roll.distributed.strategy.megatron.optimizer  # noqa: E402, F401

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roll.distributed.weights.together import with_partners
+from roll.distributed.weights.bucket import with_partners
 from tests.helpers.processes import RankPool
 from tests.parity.megatron import models, partial, ranks
 from tests.parity.megatron.ranks import Run

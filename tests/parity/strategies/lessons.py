@@ -10,18 +10,17 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
-from roll.algorithms.distillation import Distillation, DistillLoss
-from roll.algorithms.divergence import Divergence
+from roll.algorithms.distillation import Distillation, DistillLoss, Divergence
 from roll.algorithms.loss import PolicyLoss
 from roll.distributed.executor.blueprint import BatchLimits
-from roll.distributed.executor.shards import micro_batches
+from roll.distributed.executor.jobs import micro_batches
 from roll.distributed.strategy.base import ScoreStrategy
-from roll.models.head_tiles import PLAIN
+from roll.models.head_scores import PLAIN
 from roll.models.teacher_targets import TeacherHead, told_likeliest
 from roll.types.batch import LossScale, Rows, SampleBatch, TaughtRows, TrainBatch
 from roll.types.collate import pad
+from roll.types.columns import token_indices
 from roll.types.packing import neighbours_by_rank
-from roll.types.ragged import token_indices
 from roll.utils.imports import resolve
 from tests.contract.train_strategy import Case, built
 from tests.parity.strategies.pairs import LINEAR, Gradients, facts, gradients_of

@@ -10,12 +10,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from roll.algorithms.credit import CreditSettings
-from roll.algorithms.loss import Aggregation, PolicyLoss
-from roll.algorithms.mixed_loss import ExpertLoss, MixedLoss
+from roll.algorithms.loss import Aggregation, ExpertLoss, MixedLoss, PolicyLoss
 from roll.algorithms.objectives import PolicyGradient
 from roll.distributed.executor.blueprint import BatchLimits
-from roll.distributed.executor.jobs import RowCredit, TrainJob, TrainRequest
-from roll.distributed.executor.shards import micro_batches
+from roll.distributed.executor.jobs import RowCredit, TrainJob, TrainRequest, micro_batches
 from roll.distributed.executor.worker import TrainWorker
 from roll.types.batch import Rows, SampleBatch
 from roll.types.packing import rows_by_rank

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from roll.algorithms.loss import Loss
 from roll.algorithms.preference import BradleyTerryLoss, DPOLoss
 from roll.distributed.executor.blueprint import BatchLimits
-from roll.distributed.executor.shards import micro_batches
+from roll.distributed.executor.jobs import micro_batches
 from roll.distributed.strategy.base import TrainStrategy
 from roll.pipeline.rm.rm_pipeline import read_at_the_end
 from roll.types.batch import LossScale, PairRows

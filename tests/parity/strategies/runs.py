@@ -20,7 +20,7 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.tables.roles import ROLES
 from roll.distributed.strategy.base import RankContext, TrainStrategy
 from roll.distributed.strategy.deepspeed.train import DeepSpeedTrainStrategy
-from roll.distributed.strategy.fsdp2.meshes import whole_weight
+from roll.distributed.strategy.fsdp2.sharding import whole_weight
 from roll.distributed.strategy.fsdp2.train import Fsdp2TrainStrategy
 from roll.models.head_scores import HeadScores, Teacher
 from roll.models.hf import LogProbHead

@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from roll.algorithms.distillation import TOKEN_MEAN, Distillation
-from roll.algorithms.divergence import Divergence
+from roll.algorithms.distillation import TOKEN_MEAN, Distillation, Divergence
 from roll.algorithms.loss import PolicyLoss
 from roll.algorithms.objectives import PolicyGradient
 from roll.distributed.executor.blueprint import BatchLimits

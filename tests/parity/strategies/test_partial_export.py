@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from roll.distributed.weights.together import with_partners
+from roll.distributed.weights.bucket import with_partners
 from tests.helpers.processes import RankPool
 from tests.parity.strategies import partial
 from tests.parity.strategies.runs import Run

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from roll.configs.strategies.tensor_parallel import PLANNED
+from roll.configs.strategies.fsdp2 import PLANNED
 from tests.helpers.processes import RankPool
 from tests.parity.compare import assert_same_training, largest_difference
 from tests.parity.strategies import runs
@@ -152,7 +152,7 @@ def test_ranks_that_share_matrices_stay_the_same_to_the_bit(rank_pool: Pools, tm
 
 
 def whole_after_updates(run: Run) -> dict[str, np.ndarray]:
-    from roll.distributed.strategy.fsdp2.meshes import tensor_placement
+    from roll.distributed.strategy.fsdp2.sharding import tensor_placement
     from roll.distributed.strategy.fsdp2.train import Fsdp2TrainStrategy
 
     with runs.trainer(run) as strategy:

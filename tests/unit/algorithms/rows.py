@@ -13,8 +13,8 @@ import torch
 from roll.algorithms.loss import Loss
 from roll.types.batch import LossScale, MicroBatch, SampleBatch, TokenOutputs, TrainBatch
 from roll.types.collate import pad
+from roll.types.columns import token_indices
 from roll.types.metrics import MetricSums
-from roll.types.ragged import token_indices
 
 T = TypeVar("T")
 

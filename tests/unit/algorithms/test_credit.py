@@ -5,8 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from roll.algorithms.credit import CreditSettings, assign_credit
-from roll.algorithms.returns import broadcast_returns, generalized_advantages, reward_to_go
+from roll.algorithms.credit import (
+    CreditSettings,
+    assign_credit,
+    broadcast_returns,
+    generalized_advantages,
+    reward_to_go,
+)
 from roll.types.batch import TokenScores
 from tests.unit.algorithms.rows import alone, near, random_samples
 

@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from roll.commands.explain import OLD, RARE, RATIOS, REWARDS, VALUE, worked
-from roll.commands.explain_rows import worked_rows
+from roll.commands.explain import OLD, RARE, RATIOS, REWARDS, VALUE, worked, worked_rows
 from roll.commands.table import main
 from roll.configs.presets.table import PRESETS
 

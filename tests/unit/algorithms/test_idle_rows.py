@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from roll.algorithms.idle_rows import IdleRows
 from roll.algorithms.loss import Aggregation, LossAggMode, PolicyLoss
+from roll.algorithms.masking import IdleRows
 from roll.algorithms.objectives import BoundedWeight, ClippedRatio, Objective, PolicyGradient, TaperedWeight
 from roll.types.batch import LossScale, TokenOutputs, TrainBatch
 from roll.types.collate import pad, padding_rows

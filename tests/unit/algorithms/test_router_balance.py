@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from roll.algorithms.moe_aux_loss import BalancedLoss, layer_balance, tokens_seen, with_balance
-from roll.models.router_balance import balances
+from roll.models.routers import balances
 from roll.types.batch import LossScale, TokenOutputs
 from tests.parity.strategies.reference import BentLoss, rows
 

@@ -5,10 +5,8 @@ from typing import Any
 import pytest
 
 from roll.configs.load.aliases import apply_aliases
-from roll.configs.plan.batch_plan import build_plan
-from roll.configs.plan.describe import describe
-from roll.configs.plan.describe_batch import batch_rows
-from roll.configs.plan.rollout_bounds import RolloutBounds
+from roll.configs.plan.batch_plan import RolloutBounds, build_plan
+from roll.configs.plan.describe import batch_rows, describe
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from tests.helpers.configs import config, problems, tree, warnings_of
 

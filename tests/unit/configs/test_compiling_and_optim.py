@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from roll.configs.checks import compiling, optimizers
-from roll.configs.checks.compiling import compile_machine_problems
-from roll.configs.checks.optimizers import moment_bytes, optimizer_machine_problems
+from roll.configs.checks import training as compiling
+from roll.configs.checks import training as optimizers
+from roll.configs.checks.training import compile_machine_problems, moment_bytes, optimizer_machine_problems
 from roll.configs.plan.batch_plan import build_plan
 from roll.run.start.preflight import choices, machine_report
 from tests.helpers.configs import checked, config, problems

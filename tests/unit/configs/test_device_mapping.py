@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.configs.sections.device_mapping import parse_device_mapping
+from roll.configs.sections.cluster import parse_device_mapping
 
 ids = st.lists(st.integers(0, 64), min_size=1, max_size=6)
 ranges = st.tuples(st.integers(0, 20), st.integers(21, 40), st.integers(1, 5))

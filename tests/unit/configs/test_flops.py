@@ -7,8 +7,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config, Qwen3MoeConfig
 
-from roll.configs.memory.flops import forward_flops, peak_flops
 from roll.configs.memory.model_shape import model_shape
+from roll.configs.memory.passes import forward_flops, peak_flops
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roll.configs.base import Settings, nested_class
-from roll.configs.limits import LARGEST_SEED
+from roll.configs.base import LARGEST_SEED, Settings, nested_class
 from roll.configs.plan.batch_plan import divisors_near
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig

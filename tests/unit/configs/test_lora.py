@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 
-from roll.configs.checks.lora import lora_model_problems, lora_problems
-from roll.configs.checks.sent_adapters import sent_adapter_model_problems
+from roll.configs.checks.lora import lora_model_problems, lora_problems, sent_adapter_model_problems
 from roll.configs.memory import deepspeed, fsdp2, megatron
 from roll.configs.memory.model_shape import ModelShape, model_shape
 from roll.configs.memory.parts import RoleFacts
 from roll.configs.plan.batch_plan import build_plan
-from roll.configs.plan.describe import describe
-from roll.configs.plan.describe_batch import batch_rows
+from roll.configs.plan.describe import batch_rows, describe
 from roll.configs.sections.model import ModelArgs
-from roll.configs.strategies.spec import Choice
+from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.table import STRATEGIES
 from roll.configs.tables.roles import ACTOR_TRAIN, CRITIC, Role
 from roll.distributed.strategy import table

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from roll.configs.plan.batch_plan import build_plan
-from roll.configs.plan.describe_batch import batch_rows
+from roll.configs.plan.describe import batch_rows
 from roll.configs.sections.teachers import MixConfig
 from roll.rl.mix_checks import missing_mix_files, mix_problems, mix_warnings
 from roll.run.spec import PIPELINES

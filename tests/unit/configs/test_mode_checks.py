@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from roll.configs.checks import mode_checks
-from roll.configs.checks.mode_checks import mode_machine_problems
+from roll.configs.checks import rollout as mode_checks
+from roll.configs.checks.rollout import mode_machine_problems
 from tests.helpers.configs import config, problems, warnings_of
 
 MYSQL = {"experience": {"storage_type": "sql", "url": "mysql://user@host/name"}}

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from roll.configs.plan.batch_plan import build_plan
-from roll.configs.plan.describe import describe
-from roll.configs.plan.describe_batch import batch_rows
-from roll.configs.sections.modes import in_its_place
+from roll.configs.plan.describe import batch_rows, describe
+from roll.configs.sections.experience import in_its_place
 from tests.helpers.configs import config
 
 EVAL = {"validation.data_args.file_name": "test.jsonl"}

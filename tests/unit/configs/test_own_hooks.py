@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.configs.own_hooks import ask, findings
+from roll.configs.problems import ask, findings
 from roll.errors import ConfigError
 from tests.helpers.pages import importable
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from roll.configs.checks.mtp import head_model_problems
-from roll.models.megatron.model_problems import model_problems
+from roll.models.megatron.family_table import model_problems
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.run.start.preflight import choices
 from tests.helpers.configs import config, problems, warnings_of

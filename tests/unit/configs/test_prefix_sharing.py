@@ -7,7 +7,7 @@ import pytest
 from roll.configs.checks.prefix_sharing import obstacles, prefix_sharing_machine_problems, window_of
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies import packing
-from roll.configs.strategies.spec import Choice
+from roll.configs.strategies.choice import Choice
 from roll.configs.tables.roles import ROLES
 from roll.run.start.preflight import choices
 from tests.helpers.configs import config, problems

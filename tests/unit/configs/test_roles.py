@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from roll.configs.checks.rl import config_problems
+from roll.configs.checks.roles import idle_keys
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.cluster import WorkerConfig
-from roll.configs.tables.roles import ACTOR_TRAIN, CRITIC, REFERENCE, ROLES, Role, idle_keys
+from roll.configs.tables.roles import ACTOR_TRAIN, CRITIC, REFERENCE, ROLES, Role
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.rlvr.rlvr_checks import rlvr_problems
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from roll.configs.checks.rl import config_warnings
-from roll.configs.checks.roles import run_warnings
-from roll.configs.checks.switches import AGENTIC, RL, RLVR, ROLE, switched_off
+from roll.configs.checks.roles import AGENTIC, RL, RLVR, ROLE, run_warnings, switched_off
 from roll.configs.plan.batch_plan import build_plan
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.rlvr.rlvr_checks import rlvr_warnings

@@ -14,9 +14,8 @@ from tokenizers import models, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from roll.configs.sections.data import DataArgs
-from roll.datasets.encoding import TaskSet, decoder, load_tasks
+from roll.datasets.encoding import TaskSet, TokenBound, decoder, load_tasks
 from roll.datasets.rows import Domain
-from roll.datasets.token_bound import TokenBound
 from roll.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import pytest
 
 from roll.configs.sections.data import DataArgs
 from roll.datasets.conversations import look_at_rows
+from roll.datasets.mixing import RowSource
 from roll.datasets.preferences import PairColumns, load_pairs
-from roll.datasets.row_source import RowSource
 from roll.errors import ConfigError
 from roll.types.batch import PairRows
 

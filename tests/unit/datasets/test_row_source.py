@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from roll.datasets.row_source import RowSource
+from roll.datasets.mixing import RowSource
 from roll.errors import ConfigError
 from roll.types.batch import Rows
 

@@ -14,11 +14,11 @@ import fsspec
 import pytest
 
 from roll.configs.sections.data import DataArgs
-from roll.datasets import hub_set, remote
-from roll.datasets.hub_set import load_hub_set
+from roll.datasets import remote
+from roll.datasets import sources as hub_set
 from roll.datasets.preflight import preflight
 from roll.datasets.rows import Domain
-from roll.datasets.sources import data_sources, lacking_packages
+from roll.datasets.sources import data_sources, lacking_packages, load_hub_set
 from roll.errors import ConfigError
 
 KEY = "actor_train.data_args"

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from roll.commands.table import main
-from roll.doctor.finding import Finding
-from roll.doctor.known_errors import log_files, log_findings
-from roll.doctor.table import KNOWN_ERRORS
+from roll.doctor.known_errors import KNOWN_ERRORS, log_files, log_findings
+from roll.doctor.machine import Finding
 from roll.errors import ConfigError
 
 REPOSITORY = Path(__file__).resolve().parents[3]

@@ -13,8 +13,9 @@ import pytest
 from packaging.requirements import Requirement
 
 from roll.commands.table import main
-from roll.doctor import gpus, machine, packages
-from roll.doctor.finding import Finding, Section, findings, lines, summary
+from roll.doctor import machine, packages
+from roll.doctor import packages as gpus
+from roll.doctor.machine import Finding, Section, findings, lines, summary
 from roll.doctor.packages import TorchBuild
 
 REPOSITORY = Path(__file__).resolve().parents[3]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from roll.distributed.executor.processes.node_facts import NodeFacts
-from roll.doctor.nodes import PACKAGES, node_findings
+from roll.doctor.machine import PACKAGES, node_findings
 
 SAME = ("3.12.1", *("1.0" for _ in PACKAGES))
 HERE = Path("/shared")

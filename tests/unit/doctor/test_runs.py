@@ -12,8 +12,7 @@ import yaml
 from safetensors.numpy import load_file
 
 from roll.commands.table import main
-from roll.doctor.model_files import damage, weight_findings
-from roll.doctor.runs import disk_findings, port_findings
+from roll.doctor.runs import damage, disk_findings, port_findings, weight_findings
 from roll.run.saving.rehearsal import checkpoint_bytes
 from roll.run.spec import pipeline_of
 from roll.run.start.load import load

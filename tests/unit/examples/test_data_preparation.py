@@ -14,7 +14,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from roll.commands.kinds import Given, kind_of
+from roll.commands.data_check_report import Given, kind_of
 from roll.configs.sections.data import DataArgs
 from roll.datasets.loader import DataFile
 from roll.errors import ConfigError

@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 
 from roll.configs.load.validate import validate
 from roll.configs.plan.batch_plan import build_plan
-from roll.configs.sections.device_mapping import parse_device_mapping
-from roll.importers.arithmetic import divisors, largest_divisor, nearest_divisor, split
+from roll.configs.sections.cluster import parse_device_mapping
 from roll.importers.command import imported_from
-from roll.importers.given import read
+from roll.importers.convert import read
+from roll.importers.rows import divisors, largest_divisor, nearest_divisor, split
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 
 A = "actor_rollout_ref.actor"

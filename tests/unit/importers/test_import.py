@@ -13,8 +13,7 @@ from roll.commands.run import main
 from roll.commands.table import main as roll
 from roll.errors import ConfigError
 from roll.importers.command import imported_from
-from roll.importers.convert import Imported, convert
-from roll.importers.given import read
+from roll.importers.convert import Imported, convert, read
 from roll.importers.rows import Table, to
 
 FOLDER = Path(__file__).parents[2] / "importers"

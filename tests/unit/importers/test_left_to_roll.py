@@ -9,8 +9,7 @@ import yaml
 from roll.configs.load.chosen import Machine
 from roll.configs.load.validate import validate
 from roll.importers.command import imported_from
-from roll.importers.convert import Imported
-from roll.importers.given import read
+from roll.importers.convert import Imported, read
 from roll.run.spec import PIPELINES
 from roll.run.start import choose
 from tests.unit.importers.test_import import SOURCES

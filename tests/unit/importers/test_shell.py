@@ -9,7 +9,7 @@ import pytest
 from roll.commands.table import main as roll
 from roll.errors import ConfigError
 from roll.importers.command import imported_from
-from roll.importers.given import given_by
+from roll.importers.convert import given_by
 from roll.importers.shell.arithmetic import whole_number
 from roll.importers.shell.script import find_command, is_open
 from roll.importers.verl.files import Composed

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from roll.importers.command import imported_from
-from roll.importers.convert import Imported
-from roll.importers.given import read
+from roll.importers.convert import Imported, read
 
 FOLDER = Path(__file__).parents[2] / "importers"
 TASK, SAMPLES = "data_processor.task_pipeline", "data_processor.experience_pipeline"

@@ -10,8 +10,7 @@ import pytest
 from roll.commands.run import main
 from roll.commands.table import main as roll
 from roll.importers.command import imported_from
-from roll.importers.convert import Imported
-from roll.importers.given import read
+from roll.importers.convert import Imported, read
 
 FOLDER = Path(__file__).parents[2] / "importers"
 GUIDE = "guide_trinity"

@@ -11,8 +11,7 @@ import yaml
 from roll.commands.run import main
 from roll.commands.table import main as roll
 from roll.importers.command import imported_from
-from roll.importers.convert import Imported
-from roll.importers.given import read
+from roll.importers.convert import Imported, read
 
 SOURCE = Path(__file__).parents[2] / "importers" / "trinity_dapo.yaml"
 AT, ARGS = "buffer.trainer_input.auxiliary_buffers.sft_dataset", "algorithm.policy_loss_fn_args"

@@ -7,7 +7,7 @@ import yaml
 
 from roll.commands.table import main as roll
 from roll.importers.command import imported_from
-from roll.importers.given import read
+from roll.importers.convert import read
 from tests.unit.importers.test_import import entry
 from tests.unit.importers.test_trinity_agents import BASE, TASKS
 from tests.unit.importers.test_verl_meaning import at

@@ -9,7 +9,7 @@ import pytest
 from roll.commands.run import main
 from roll.commands.table import main as roll
 from roll.importers.command import imported_from
-from roll.importers.given import read
+from roll.importers.convert import read
 
 SOURCE = Path(__file__).parents[2] / "importers" / "trinity_dapo.yaml"
 OPD = (

@@ -13,10 +13,8 @@ import yaml
 
 from roll.configs.load.yaml_file import read_yaml
 from roll.errors import ConfigError
-from roll.importers.command import imported_from
-from roll.importers.convert import Imported
-from roll.importers.given import Given, leaves, read
-from roll.importers.report import report, yaml_text
+from roll.importers.command import imported_from, report, yaml_text
+from roll.importers.convert import Given, Imported, leaves, read
 
 FOLDER = Path(__file__).parents[2] / "importers"
 SOURCES = sorted(FOLDER.glob("*trinity*.yaml"))

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from roll.importers.command import imported_from
-from roll.importers.convert import Imported
-from roll.importers.given import read
+from roll.importers.convert import Imported, read
 
 AT = "algorithm.rollout_correction"
 

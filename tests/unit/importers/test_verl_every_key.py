@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from roll.importers.command import imported_from
-from roll.importers.given import read
+from roll.importers.convert import read
 from tests.unit.importers.test_import import FOLDER
 
 SOURCES = sorted([*FOLDER.glob("verl_*"), *FOLDER.glob("guide_verl*")])

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from roll.importers.command import imported_from
-from roll.importers.convert import Entry
-from roll.importers.given import read
+from roll.importers.convert import Entry, read
 from roll.utils.text import show
 
 REPOSITORY = Path(__file__).parents[3]

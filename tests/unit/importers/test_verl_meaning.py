@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from roll.importers.command import imported_from
-from roll.importers.convert import Imported
-from roll.importers.given import read
+from roll.importers.convert import Imported, read
 from tests.unit.importers.test_import import entry
 
 ACTOR, ROLLOUT, REF, MODEL = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "ref", "model"))

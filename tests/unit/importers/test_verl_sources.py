@@ -8,8 +8,7 @@ import pytest
 from roll.commands.run import main
 from roll.commands.table import main as roll
 from roll.importers.command import imported_from
-from roll.importers.convert import Imported
-from roll.importers.given import read
+from roll.importers.convert import Imported, read
 from roll.importers.verl.reward_sources import DOMAINS, domain_of
 from tests.unit.importers.test_import import entry
 from tests.unit.importers.test_verl_meaning import GRPO, at

@@ -3,8 +3,7 @@
 import pytest
 
 from roll.importers.command import imported_from
-from roll.importers.convert import Imported
-from roll.importers.given import given_by, read
+from roll.importers.convert import Imported, given_by, read
 from roll.importers.shell.script import find_command
 from roll.importers.verl.files import Composed
 from tests.unit.importers.test_import import entry

@@ -12,9 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from roll.configs.sections.model import FusedKernelOptions
 from roll.errors import StrategyError
-from roll.models import head_kernels
-from roll.models.head_scores import Ask, HeadScores, Product, Teacher, head_scores
-from roll.models.head_tiles import PLAIN, Bend
+from roll.models import head_scores as head_kernels
+from roll.models.head_scores import PLAIN, Ask, Bend, HeadScores, Product, Teacher, head_scores
 from roll.models.hf import LogProbHead, tile_size
 
 N, H, V, TEACHER_H = 9, 6, 13, 4

@@ -9,12 +9,10 @@ import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from roll.algorithms.distillation import Distillation
-from roll.algorithms.divergence import Divergence
-from roll.configs.sections.distillation import KdObjective
+from roll.algorithms.distillation import Distillation, Divergence
+from roll.configs.sections.teachers import KdObjective
 from roll.errors import StrategyError
-from roll.models.head_scores import Product
-from roll.models.head_tiles import Bend, wide
+from roll.models.head_scores import Bend, Product, wide
 from roll.models.teacher_targets import (
     Lesson,
     Study,

@@ -31,10 +31,10 @@ from roll.models.hf import SequenceModel
 from roll.models.loading import LoadedModel, load_model
 from roll.models.sequence_ranks import SequenceRanks
 from roll.models.sequences.pack import Pack
-from roll.models.sequences.pack_check import check_packs
 from roll.models.sequences.packed_attention import (
     PACKED_ATTENTION,
     _some_heads,
+    check_packs,
     packed_attention,
     reach,
     use_packed_attention,

@@ -14,8 +14,7 @@ from roll.errors import StrategyError
 from roll.models.loading import LoadedModel
 from roll.models.sequences.layout import Padded, RowLayout, computed
 from roll.models.sequences.pack import Pack
-from roll.models.sequences.pack_check import check_packs, check_trees
-from roll.models.sequences.packed_attention import use_packed_attention
+from roll.models.sequences.packed_attention import check_packs, check_trees, use_packed_attention
 from roll.models.sequences.tree import Tree, asked_once, rows_at, tree_or_pack
 from tests.unit.models.test_packs import CPU, SHAPE, TAKEN, gradients, loaded, saved
 

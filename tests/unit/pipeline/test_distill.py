@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from roll.distributed.executor.roles import _told_of
-from roll.pipeline.distill.distill_checks import distill_problems, distill_warnings
-from roll.pipeline.distill.distill_config import DistillConfig, distill_rows
-from roll.pipeline.distill.settings import divergence
+from roll.pipeline.distill.distill_config import DistillConfig, distill_problems, distill_rows, distill_warnings
+from roll.pipeline.distill.distill_pipeline import divergence
 from roll.pipeline.rows.row_config import row_plan
 from roll.types.batch import Rows, Shard, TaughtRows
 from roll.types.collate import pad

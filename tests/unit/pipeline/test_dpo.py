@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roll.configs.checks.batching import batching_problems
+from roll.configs.checks.roles import batching_problems
 from roll.configs.sections.model import ModelArgs
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.errors import StrategyError
-from roll.pipeline.dpo.dpo_checks import dpo_problems, dpo_warnings
-from roll.pipeline.dpo.dpo_config import DPOConfig, dpo_plan, dpo_rows
+from roll.pipeline.dpo.dpo_config import DPOConfig, dpo_plan, dpo_problems, dpo_rows, dpo_warnings
 from roll.pipeline.dpo.dpo_loss import KeptLogProbs, name_of
 from roll.types.batch import Rows
 

@@ -1,9 +1,7 @@
 import pytest
 import torch
 
-from roll.platforms.cpu import CpuPlatform
-from roll.platforms.cuda import CudaPlatform
-from roll.platforms.table import platform_of
+from roll.platforms.table import CpuPlatform, CudaPlatform, platform_of
 
 
 def test_a_device_names_its_platform() -> None:

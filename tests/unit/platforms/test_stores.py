@@ -13,7 +13,7 @@ from datetime import timedelta
 import psutil
 from roll.platforms.stores import bind_stores, open_store
 from roll.errors import StrategyError
-from roll.utils.ports import free_port
+from roll.utils.network import free_port
 
 def addresses():
     connections = psutil.Process().net_connections(kind="tcp")

@@ -13,8 +13,7 @@ from roll.commands.table import main
 from roll.rl.pipeline import VIEW
 from roll.rl.records.recorder import RolloutRecord, RolloutRecorder
 from roll.rl.records.token_records import TokenLogProbs
-from roll.run.records.restarts import Restart
-from roll.run.records.run_record import RUN_FILE, RunRecord
+from roll.run.records.run_record import RUN_FILE, Restart, RunRecord
 from roll.run.tracking.local import write_metrics
 from roll.types.rollout import Turn
 from tests.helpers.configs import config

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from roll.report.figures import ABSENT, differing, flat
 from roll.report.run_files import read_run
 from roll.report.samples import SampleReader, coloured_tokens, spread
-from roll.report.settings_diff import ABSENT, differing, flat
 from roll.rl.records.recorder import RolloutRecorder
 from roll.rl.records.token_records import TokenLogProbs
 from roll.run.records.replay import RecordedTokens

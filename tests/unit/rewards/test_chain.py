@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from roll.pipeline.rlvr.reward_checks import data_domains
 from roll.pipeline.rlvr.rlvr_checks import rlvr_warnings
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.rewards.base import RewardInput, RewardOutcome
 from roll.rewards.config import RewardConfig, RewardPart
-from roll.rewards.table import data_domains, sharing_of
+from roll.rewards.table import sharing_of
 from roll.rewards.worker import RewardWorker
 from tests.helpers.configs import config
 from tests.helpers.rewards import preflight

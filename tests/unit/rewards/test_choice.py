@@ -6,8 +6,8 @@ import pytest
 
 from roll.configs.load.aliases import ROLL_REWARDS
 from roll.rewards.base import RewardInput
-from roll.rewards.builtins import RewardType
 from roll.rewards.choice import CrossThinkQA, MultipleChoice
+from roll.rewards.config import RewardType
 from roll.rewards.worker import RewardWorker
 from tests.helpers.configs import config, problems
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from roll.rewards.code.calls import as_json
-from roll.rewards.code.compare import same_output, same_value
+from roll.rewards.code.cases import same_output, same_value
+from roll.rewards.code.local import as_json
 
 
 @pytest.mark.parametrize(

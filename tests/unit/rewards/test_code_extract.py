@@ -2,8 +2,7 @@
 
 import pytest
 
-from roll.rewards.code.extract import Code, code_in
-from roll.rewards.code.languages import fences_of
+from roll.rewards.code.languages import Code, code_in, fences_of
 
 BOTH = fences_of(("python", "cpp"))
 PY, CPP = (lambda text: Code("python", text)), (lambda text: Code("cpp", text))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from roll.rewards.code.lines import MOST_LISTS, Ended, Lines
+from roll.rewards.code.local import MOST_LISTS, Ended, Lines
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 import pytest
 
-from roll.rewards.code.starts import Starts
-from roll.rewards.code.verdict import Tally
+from roll.rewards.code.cases import Tally
+from roll.rewards.code.local import Starts
 from roll.utils.sandbox.process import SandboxError
 
 

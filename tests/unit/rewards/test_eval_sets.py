@@ -11,7 +11,7 @@ import pytest
 
 from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter, request_seed
 from roll.rewards.base import RewardInput, RewardOutcome
-from roll.rl.validation import Validation, ValidationSet
+from roll.rl.evaluation import Validation, ValidationSet
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams, Task
 from tests.helpers.configs import config, problems
 

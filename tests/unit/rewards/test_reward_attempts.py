@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from roll.errors import WorkerError
-from roll.rewards import reward_attempts
+from roll.rewards import worker as reward_attempts
 from roll.rewards.base import RewardInput, RewardOutcome
 from roll.rewards.config import RewardConfig
-from roll.rewards.reward_attempts import Attempts, may_pass
 from roll.rewards.service import RewardPools
+from roll.rewards.worker import Attempts, may_pass
 
 
 @pytest.fixture(autouse=True)

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from roll.errors import RewardError
+from roll.pipeline.rlvr.reward_checks import data_domains
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.rewards.base import RewardInput, RewardOutcome, requires
 from roll.rewards.config import RewardConfig
-from roll.rewards.table import data_domains
 from roll.rewards.worker import RewardWorker
 from tests.helpers.rewards import preflight
 

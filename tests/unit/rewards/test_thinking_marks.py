@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from roll.datasets.encoding import decoder
 from roll.rewards.base import RewardInput, RewardResult
-from roll.rewards.code.extract import code_in
+from roll.rewards.code.languages import code_in
 from roll.rewards.config import RewardConfig
 from roll.rewards.penalties import LongWord, Repetition
 from roll.rewards.texts import Regex

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
+from roll.pipeline.rlvr.reward_checks import code_problems
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.rewards.base import RewardInput
 from roll.rewards.config import RewardConfig
-from roll.rewards.table import build_reward, code_problems
+from roll.rewards.table import build_reward
 from roll.rewards.trinity import TrinityReward
 
 HERE = "tests.unit.rewards.test_trinity_reward"

@@ -8,9 +8,9 @@ import pytest
 
 from roll.configs.checks.teachers import opd_problems, opd_warnings
 from roll.configs.plan.batch_plan import build_plan
-from roll.configs.plan.describe_batch import batch_rows
+from roll.configs.plan.describe import batch_rows
+from roll.distributed.executor.jobs import Piece
 from roll.distributed.executor.roles import _chosen
-from roll.distributed.executor.shards import Piece
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.rl.settings import teacher_weights
 from roll.types.batch import Shard

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from roll.configs.plan.batch_plan import build_plan
-from roll.datasets.row_source import RowSource
+from roll.datasets.mixing import RowSource
 from roll.distributed.executor import roles
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.errors import AlgorithmError

@@ -5,15 +5,17 @@ from typing import Any
 import pytest
 
 from roll.algorithms.advantage import AdvantageSettings
-from roll.algorithms.covariance import ClippedCovariance, PenalizedCovariance
-from roll.algorithms.gates import ClippedLogRatio, RatioGate
 from roll.algorithms.loss import Aggregation, PolicyLoss
 from roll.algorithms.objectives import (
     BoundedWeight,
+    ClippedCovariance,
     ClippedGeometricMean,
+    ClippedLogRatio,
     ClippedRatio,
     Objective,
+    PenalizedCovariance,
     PolicyGradient,
+    RatioGate,
     SoftGate,
     SquaredPenalty,
     TaperedWeight,

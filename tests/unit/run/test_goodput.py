@@ -2,11 +2,11 @@
 
 import pytest
 
-from roll.configs.memory.flops import forward_flops, matrix_elements
 from roll.configs.memory.model_shape import ModelShape, model_shape
+from roll.configs.memory.passes import forward_flops, matrix_elements
 from roll.configs.tables.roles import Use
 from roll.distributed.executor.usage import RoleUsage, Work, WorkerUsage
-from roll.run.goodput import Sizes, UsefulTokens, goodput_metrics
+from roll.run.accounting import Sizes, UsefulTokens, goodput_metrics
 from roll.utils.meter import Usage
 
 NOTHING = Sizes({})

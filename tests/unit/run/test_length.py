@@ -8,14 +8,13 @@ import pytest
 from roll.configs.checks.roles import run_problems, run_warnings
 from roll.configs.load.defaults import with_epochs
 from roll.configs.plan.batch_plan import build_plan
-from roll.configs.plan.describe import describe
-from roll.configs.plan.describe_batch import batch_rows
+from roll.configs.plan.describe import batch_rows, describe
 from roll.configs.tables.roles import ROLES
 from roll.errors import ConfigError
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.sft.sft_config import SFTConfig
-from roll.run.length import of_known_length
+from roll.run.loop import of_known_length
 from tests.helpers.configs import config
 from tests.unit.pipeline.test_rlvr_pipeline import rlvr_run
 

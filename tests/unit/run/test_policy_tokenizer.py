@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from roll.configs.checks.rl import tokenizer_problems
+from roll.configs.checks.roles import idle_keys
 from roll.configs.load.aliases import apply_aliases
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import ModelArgs
-from roll.configs.tables.roles import ROLES, idle_keys
+from roll.configs.tables.roles import ROLES
 from roll.errors import ConfigError
 from roll.models.tiny import build_tokenizer
 from roll.models.tokenizer import EngineTokenizer

@@ -7,7 +7,7 @@ import pytest
 
 from roll.errors import ConfigError
 from roll.run.tracking.build import make_trackers
-from roll.run.tracking.prometheus import PrometheusTracker
+from roll.run.tracking.local import PrometheusTracker
 from roll.run.tracking.tracker import TrackedRun
 
 pytest.importorskip("prometheus_client")

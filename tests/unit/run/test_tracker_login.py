@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from roll.run.tracking.build import missing_logins
-from roll.run.tracking.login import check_reachable
+from roll.run.tracking.services import check_reachable
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from roll.configs.checks.rollout_checks import SAMPLE_TRACKERS
+from roll.configs.checks.rollout import SAMPLE_TRACKERS
 from roll.errors import ConfigError
 from roll.run.tracking.build import TRACKERS, make_trackers, tracker_problems
 from roll.run.tracking.local import read_metrics

@@ -15,7 +15,8 @@ from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocket
 
 from roll.errors import ConfigError
-from roll.studio.command import TOKEN_VARIABLE, Place, run, token_of
+from roll.studio.command import TOKEN_VARIABLE, run, token_of
+from roll.studio.launch import Place
 from roll.studio.server import Gate
 
 TOKEN = "a-token-of-some-length"

@@ -7,11 +7,9 @@ import pytest
 
 from roll.errors import ConfigError
 from roll.run.spec import PIPELINES
-from roll.studio.drafts import examples, imported, kind_of_text
 from roll.studio.form import MOST_USED, form_of
-from roll.studio.launch import directory_for
-from roll.studio.plan import plan_of
-from roll.studio.yaml_edit import get, set_key, tree_of, value_of
+from roll.studio.launch import directory_for, plan_of
+from roll.studio.yaml_edit import examples, get, imported, kind_of_text, set_key, tree_of, value_of
 from tests.layout.source import REPOSITORY
 
 TEXT = """# a comment

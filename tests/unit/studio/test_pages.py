@@ -22,11 +22,11 @@ from nicegui.testing.general import nicegui_reset_globals, prepare_simulation
 
 from roll.report.command import Page
 from roll.report.run_files import RunFiles
-from roll.studio.drafts import Draft
+from roll.studio.launch import Plan
 from roll.studio.pages import builder, report, run
-from roll.studio.plan import Plan
 from roll.studio.run_list import Glance, RunList, key_of
 from roll.studio.server import application
+from roll.studio.yaml_edit import Draft
 from tests.unit.studio.test_rollouts import record, write
 from tests.unit.studio.test_runs import add_step, make_run
 

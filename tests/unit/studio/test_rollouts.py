@@ -8,10 +8,9 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from roll.studio.indexes import RolloutIndexes
 from roll.studio.live_run import LiveRun
 from roll.studio.pages import rollout_data
-from roll.studio.rollout_index import Query, RolloutIndex
+from roll.studio.rollout_index import Query, RolloutIndex, RolloutIndexes
 from roll.studio.run_list import RunList, key_of
 from tests.unit.studio.test_runs import make_run
 

@@ -10,11 +10,9 @@ import pytest
 
 from roll.run.records.run_record import RunStart
 from roll.run.tracking.local import write_metrics
-from roll.studio.appended import AppendedLines
-from roll.studio.live_run import LiveRun
-from roll.studio.pages.charts import line_options, phase_options
+from roll.studio.live_run import AppendedLines, LiveRun, process_of, state_of
+from roll.studio.pages.run import line_options, phase_options
 from roll.studio.run_list import RunList, key_of
-from roll.studio.states import process_of, state_of
 
 
 def start(**changes: object) -> RunStart:

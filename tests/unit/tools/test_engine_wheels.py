@@ -20,9 +20,9 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.deepspeed import KNOWN_KEYS
 from roll.configs.strategies.megatron_config import PASSED_ON
 from roll.configs.strategies.table import spec_of
-from roll.configs.strategies.trainer_kinds import DEEPSPEED_KINDS, MEGATRON_KINDS
+from roll.configs.strategies.value_kinds import DEEPSPEED_KINDS, MEGATRON_KINDS
 from roll.distributed.strategy import engine_options
-from roll.distributed.strategy.deepspeed.config import scoring_config, training_config
+from roll.distributed.strategy.deepspeed.rank import scoring_config, training_config
 from roll.distributed.strategy.sglang import args as sglang_args
 from roll.distributed.strategy.vllm import args as vllm_args
 from tests.helpers.unimported.call_check import CallCheck
@@ -110,7 +110,7 @@ def test_sampling_parameters_of_sglang_are_in_its_release(releases: Releases) ->
     """They go to it as a dictionary."""
     sources = releases["sglang"]
     (found,) = sources.find("sglang.srt.sampling.sampling_params", "SamplingParams")
-    ours = keys_returned(sources, "roll.distributed.strategy.sglang.requests", "to_sglang")
+    ours = keys_returned(sources, "roll.distributed.strategy.sglang.generate", "to_sglang")
     assert len(ours) >= 10
     assert ours <= of_record(sources, found).names
 

@@ -6,10 +6,9 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from roll.types.assembly import RowTable, assemble
 from roll.types.batch import SampleBatch, SampledRows
-from roll.types.collate import collate_groups, padding_rows, row_columns, sampled_rows
-from roll.types.media import Image
+from roll.types.collate import RowTable, assemble, collate_groups, padding_rows, row_columns, sampled_rows
+from roll.types.columns import Image
 from roll.types.rollout import Task, Trajectory, TrajectoryGroup
 
 IMAGE = Image(np.full((2, 3, 3), 7, np.uint8))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from roll.types.batch import SampleBatch, TrainBatch
 from roll.types.collate import collate_groups, pad, padding_rows, row_meta, unpad
+from roll.types.columns import sum_rows, token_indices
 from roll.types.packing import (
     balance,
     groups_by_rank,
@@ -19,7 +20,6 @@ from roll.types.packing import (
     rows_by_rank,
     work,
 )
-from roll.types.ragged import sum_rows, token_indices
 from roll.types.rollout import Generation, SamplingParams, Task, Trajectory, TrajectoryGroup
 
 PROMPT = np.array([11, 12], np.int32)

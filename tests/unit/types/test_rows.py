@@ -10,8 +10,7 @@ import torch
 from roll.algorithms.loss import SupervisedLoss
 from roll.types.batch import LossScale, MicroBatch, RowMeta, Rows, SampleBatch, TokenOutputs, TrainBatch
 from roll.types.collate import collate_groups, pad, row_meta
-from roll.types.columns import columns
-from roll.types.media import Image
+from roll.types.columns import Image, columns
 from roll.types.rollout import Generation, Task, Trajectory, TrajectoryGroup
 from tests.unit.algorithms.rows import random_samples, random_train_batch
 

@@ -18,9 +18,8 @@ from roll.rl.experience.buffer import Buffer
 from roll.rl.experience.directory import DirectoryBuffer
 from roll.rl.experience.rows import FORMS, Experience
 from roll.rl.experience.sql import SqlBuffer, SqliteDatabase
-from roll.types.group_codec import RecordedGroup
+from roll.types.group_codec import RecordedGroup, read_groups, write_groups
 from roll.types.rollout import BegunRequest, Generation, Task, TrajectoryGroup
-from roll.types.rollout_files import read_groups, write_groups
 from tests.unit.rl.experience.made import experience, told
 
 BEFORE = Path(__file__).parent / "written_before"

@@ -2,8 +2,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from roll.utils.chrome_trace import write_chrome_trace
-from roll.utils.spans import Event, Interval, Level, Mark
+from roll.utils.spans import Event, Interval, Level, Mark, write_chrome_trace
 from tests.helpers.trace_format import problems_of
 
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from roll.errors import StorageError
-from roll.utils import disk
-from roll.utils.disk import naming_full_disk
+from roll.utils import files as disk
+from roll.utils.files import naming_full_disk
 
 
 def hidden() -> None:

@@ -1,6 +1,6 @@
 import weakref
 
-from roll.rl.records.once import Once
+from roll.rl.records.token_records import Once
 
 
 def test_the_call_is_made_once_and_lets_go_of_what_it_needed() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.utils.owner_watch import when_gone
+from roll.utils.background import when_gone
 
 
 @pytest.fixture

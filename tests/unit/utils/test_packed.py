@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 
-from roll.distributed.executor.pools.packed import packed
+from roll.distributed.executor.pools.job import packed
 from roll.types.rollout import GenerationRequest, SamplingParams
 
 

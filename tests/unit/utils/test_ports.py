@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from roll.errors import ResourceError
-from roll.utils import ports
+from roll.utils import network as ports
 
 
 def test_a_free_port_is_outside_what_the_system_gives_to_connections_and_ray_to_workers() -> None:

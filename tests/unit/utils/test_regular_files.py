@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.utils.regular_files import open_regular
+from roll.utils.files import open_regular
 
 
 def test_a_regular_file_is_read_also_by_a_link(tmp_path: Path) -> None:

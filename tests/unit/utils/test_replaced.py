@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from roll.utils.replaced import replaced
+from roll.utils.imports import replaced
 
 
 class Base:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from roll.utils.time_limit import TimeLimitReached, call_within
+from roll.utils.timing import TimeLimitReached, call_within
 
 LONG_S = 20.0
 

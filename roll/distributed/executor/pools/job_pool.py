@@ -15,9 +15,9 @@ from ray.exceptions import RayActorError
 from roll.configs.plan.layout import RolePlace
 from roll.distributed.executor.pools.job import FatalJobError, FinishedJobs, Job
 from roll.distributed.executor.processes.cluster import actor_options, death_of, fetch
-from roll.distributed.executor.processes.failures import Failure, worker_error
 from roll.distributed.executor.processes.host import AsyncHost
 from roll.distributed.executor.processes.resource_manager import ResourceManager, TakenSeat
+from roll.distributed.executor.processes.worker_process import Failure, worker_error
 from roll.errors import RollError, WorkerError, describe
 from roll.utils.background import BackgroundTasks
 from roll.utils.script_code import script_code

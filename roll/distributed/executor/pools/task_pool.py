@@ -14,13 +14,17 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 
 from roll.configs.plan.layout import RolePlace
-from roll.distributed.executor.pools.packed import packed
+from roll.distributed.executor.pools.job import packed
 from roll.distributed.executor.processes.cleaner import kill_marked
 from roll.distributed.executor.processes.cluster import Calls, actor_options, death_of
-from roll.distributed.executor.processes.environment import rank_environment
-from roll.distributed.executor.processes.failures import Failure, worker_error
 from roll.distributed.executor.processes.host import PoolHost
-from roll.distributed.executor.processes.resource_manager import ResourceManager, TakenSeat, devices_of
+from roll.distributed.executor.processes.resource_manager import (
+    ResourceManager,
+    TakenSeat,
+    devices_of,
+    rank_environment,
+)
+from roll.distributed.executor.processes.worker_process import Failure, worker_error
 from roll.distributed.executor.usage import WorkerUsage
 from roll.distributed.strategy.base import State
 from roll.errors import WorkerError, describe

@@ -20,14 +20,13 @@ from typing import Any
 
 import ray
 
-from roll.distributed.executor.pools.packed import packed
-from roll.distributed.executor.processes.environment import IMPORT_FOLDERS, begin_environment
-from roll.distributed.executor.processes.failures import Failure
-from roll.distributed.executor.processes.worker_process import MemoryWatch
+from roll.distributed.executor.pools.job import packed
+from roll.distributed.executor.processes.resource_manager import IMPORT_FOLDERS, begin_environment
+from roll.distributed.executor.processes.worker_process import Failure, MemoryWatch
 from roll.utils.background import lost_failure
 from roll.utils.imports import add_folder, import_external, resolve
 from roll.utils.meter import IDLE, Look, Meter, Usage
-from roll.utils.ports import free_port
+from roll.utils.network import free_port
 from roll.utils.script_code import set_script_code
 
 _TOGETHER_S = 0.01

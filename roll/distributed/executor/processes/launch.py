@@ -5,26 +5,234 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import re
+import secrets
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 
 import ray
+from ray._private import ray_constants
+from ray._raylet import (
+    AuthenticationMode,  # type: ignore[attr-defined]
+    AuthenticationTokenLoader,  # type: ignore[attr-defined]
+    Config,  # type: ignore[attr-defined]
+    get_authentication_mode,  # type: ignore[attr-defined]
+)
 from ray.exceptions import AuthenticationError
 
 from roll.distributed.executor.processes import cleaner
-from roll.distributed.executor.processes.cleaner_process import CleanerProcess
-from roll.distributed.executor.processes.ray_doors import own_doors, read_credentials, takes_everybody_in
-from roll.distributed.executor.processes.ray_watch import died, vital_processes, when_one_dies
 from roll.errors import ResourceError, WorkerError
-from roll.utils.network import LOOPBACK, address_of
-from roll.utils.ray_address import check_reachable, unreachable
+from roll.utils.background import when_gone
+from roll.utils.network import LOOPBACK, address_of, check_reachable, unreachable
+
+# The cleaner of one run, seen from its driver: replaced when somebody kills it, and waited for at the end.
 
 logger = logging.getLogger(__name__)
+
+_MAX_REPLACEMENTS = 10  # one that cannot start at all must not be tried for ever
+_END_LIMIT_S = 30.0
+
+
+class CleanerProcess:
+    """Ends what belongs to the run with this directory when the driver does, however the driver ends. What the workers
+    printed goes to the directory `logs`."""
+
+    def __init__(self, directory: str, logs: Path | None = None):
+        self._arguments = (directory, *([] if logs is None else [str(logs.absolute())]))
+        self._is_ending = False
+        self._told = b""  # to the cleaner, so far
+        self._replacements_left = _MAX_REPLACEMENTS
+        self._lock = threading.Lock()
+        self._process = self._start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def say_if_dead(self, texts: Mapping[int, str]) -> None:
+        """The texts that it says of processes that die before the driver, unless `nothing_to_say` comes first."""
+        self._tell("".join(f"{pid} {text}\n" for pid, text in texts.items()))
+
+    def nothing_to_say(self) -> None:
+        self._tell("\n")
+
+    def end(self) -> None:
+        """Returns when everything of the run is gone."""
+        with self._lock:
+            self._is_ending = True
+        self._process.send_signal(signal.SIGCONT)  # one that was suspended would hold up the end
+        try:
+            self._process.communicate(timeout=_END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        if self._process.wait() != 0:
+            cleaner.clean(*self._arguments)
+
+    def _tell(self, lines: str) -> None:
+        with self._lock:
+            if self._is_ending:
+                return
+            self._told += lines.encode()
+            self._write(self._process, lines.encode())
+
+    def _write(self, process: subprocess.Popen[bytes], lines: bytes) -> None:
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):  # it is dead; the one in its place is told all of it
+            os.write(process.stdin.fileno(), lines)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-S", "-E", cleaner.__file__, *self._arguments]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        self._write(process, self._told)
+        when_gone(process.pid, self._replace)
+        return process
+
+    def _replace(self) -> None:
+        with self._lock:
+            if self._is_ending:
+                return
+            status = self._process.wait()
+            if not self._replacements_left:
+                logger.warning(
+                    "no process would clean up if the driver were killed: each cleaner ended (status %d)", status
+                )
+                return
+            self._replacements_left -= 1
+            logger.warning("the process that cleans up after this run ended (status %d): it is replaced", status)
+            self._process = self._start()
+
+
+# Who gets into a Ray cluster of our own: by default only this machine, and on it only who has the token. Whoever is in
+# can run code as the cluster's user.
+
+_TOKEN_BYTES = 32
+
+
+@contextmanager
+def own_doors(directory: Path, address: str) -> Iterator[None]:
+    """Inside, `ray.init(_node_ip_address=address)` starts a cluster whose processes ask for a token, which they find in
+    `directory`. At a loopback address they listen there alone; at any other on all interfaces, as Ray cannot do
+    otherwise."""
+    token = directory / "token"
+    with os.fdopen(os.open(token, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+        file.write(secrets.token_hex(_TOKEN_BYTES))
+    # Without this Ray takes the address of another interface for a loopback address, except on macOS and Windows.
+    takes_another, ray_constants.ENABLE_RAY_CLUSTER = (
+        ray_constants.ENABLE_RAY_CLUSTER,
+        not ip_address(address).is_loopback,
+    )
+    ours = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_AUTH_TOKEN": None}
+    users = {name: os.environ.get(name) for name in ours}
+    _set(ours)
+    read_credentials()
+    try:
+        yield
+    finally:
+        _set(users)  # Ray's processes have inherited ours, and this one has read them
+        ray_constants.ENABLE_RAY_CLUSTER = takes_another
+
+
+def read_credentials() -> None:
+    """Ray keeps what it read of these variables when it first looked."""
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
+def takes_everybody_in() -> bool:
+    """Whether the cluster that this process is connected to asks for no token."""
+    return get_authentication_mode() == AuthenticationMode.DISABLED
+
+
+def _set(variables: dict[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+# Notices that a process of Ray's own died on this host: without it no call to a worker ever ends.
+
+_VITAL = ("raylet", "gcs_server")
+_RAYLET_LOGS = ("raylet.out", "raylet.err")
+_OF_AN_AGENT = re.compile(rb"one Ray agent failed, agent_name = (\w+)")
+_WITHOUT_IT = "no worker can be reached without it"
+_MEMORY = "If nobody stopped it, the host may be out of memory (see `dmesg`)"
+_CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
+_UNKNOWN = "cause unknown"
+
+
+def vital_processes(directory: str) -> dict[int, str]:
+    """Pids and names of those of the cluster with this directory."""
+    names = {pid: _name(pid) for pid in cleaner.marked_processes(cleaner.MARK, directory)}
+    return {pid: f"Ray's {name}" for pid, name in names.items() if name in _VITAL}
+
+
+def when_one_dies(processes: Mapping[int, str], logs: Path, then: Callable[[str], None]) -> None:
+    """Calls `then` from a thread, with a text that says what died and why, once for each. `logs`: where Ray writes what
+    its processes say."""
+    for pid, name in processes.items():
+        when_gone(pid, partial(_say, name, pid, logs, then))
+
+
+def died(name: str, pid: int) -> str:
+    """The text for a death of which nobody knows more."""
+    return f"{name} on this host died (pid {pid}, {_UNKNOWN}): {_WITHOUT_IT}. {_MEMORY}."
+
+
+def _say(name: str, pid: int, logs: Path, then: Callable[[str], None]) -> None:
+    then(_told(name, pid, _ending(pid), logs))
+
+
+def _told(name: str, pid: int, ending: os.waitid_result | None, logs: Path) -> str:
+    """A raylet ends in order when one of its agents dies: then that agent is what died."""
+    was_killed = ending is not None and ending.si_code != os.CLD_EXITED
+    if not was_killed and (agent := _failed_agent(logs)):
+        return f"Ray's {agent} on this host died, and with it {name} (pid {pid}): {_WITHOUT_IT}. {_MEMORY}."
+    if ending is None:
+        return died(name, pid)
+    if not was_killed:
+        why = "It ended by itself, or was stopped"
+        return f"{name} on this host ended (pid {pid}, exit code {ending.si_status}): {_WITHOUT_IT}. {why}."
+    why = _MEMORY if ending.si_status == signal.SIGKILL else "It was ended by that signal"
+    why = "It crashed" if ending.si_status in _CRASHES else why
+    return f"{name} on this host died (pid {pid}, signal {ending.si_status}): {_WITHOUT_IT}. {why}."
+
+
+def _failed_agent(logs: Path) -> str | None:
+    """The agent for whose death the raylet ended, as it says in its log."""
+    for name in _RAYLET_LOGS:
+        try:
+            if found := _OF_AN_AGENT.search((logs / name).read_bytes()):
+                return found[1].decode()
+        except OSError:
+            continue
+    return None
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _ending(pid: int) -> os.waitid_result | None:
+    """How a child ended, without taking its status from who waits for it; None where nobody can say."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+    except ChildProcessError:
+        return None
+
 
 # Read by Ray when it starts; what the user set wins.
 _RAY_SETTINGS = {

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +16,41 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from roll.configs.plan.layout import RolePlace, Seat
-from roll.distributed.executor.processes.node_network import NodeNetwork, loopback_network, node_network
 from roll.errors import ResourceError
+from roll.utils.allocator import clear_expandable
+from roll.utils.network import LOOPBACK, address_of, interface_of
+
+# Addresses on which the processes of a run listen for each other: loopback on one node, otherwise one interface of each
+# node.
+
+_GLOO, _NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
+
+
+@dataclass(frozen=True)
+class NodeNetwork:
+    """`address`: where others reach the node's workers. `variables`: what makes gloo and NCCL listen there."""
+
+    address: str
+    variables: Mapping[str, str]
+
+
+def loopback_network() -> NodeNetwork:
+    return NodeNetwork(LOOPBACK, _variables(interface_of(LOOPBACK)))
+
+
+def node_network(ray_address: str, network_interface: str | None) -> NodeNetwork:
+    """Asked on the node itself. Without `network_interface` it is the interface of Ray's address, except where
+    variables of the node, set before Ray was started there, name others. ResourceError if there is no such
+    interface."""
+    if network_interface is not None:
+        return NodeNetwork(address_of(network_interface), _variables(network_interface))
+    ours = _variables(interface_of(ray_address))
+    return NodeNetwork(ray_address, {name: os.environ.get(name, value) for name, value in ours.items()})
+
+
+def _variables(interface: str) -> dict[str, str]:
+    return {_GLOO: interface, _NCCL: f"={interface}"}  # for NCCL a bare name is the beginning of one
+
 
 logger = logging.getLogger(__name__)
 
@@ -154,3 +190,76 @@ def _in_use() -> str:
     total, free = ray.cluster_resources(), ray.available_resources()
     used = {name: total[name] - free.get(name, 0) for name in ("CPU", "GPU") if name in total}
     return ", ".join(f"{amount:g} of {total[name]:g} {name}" for name, amount in used.items())
+
+
+# The environment variables of worker processes. Pure functions: what is set for a role, and what for one rank of it.
+
+# NCCL's own defaults where its version is new enough, said aloud: SGLang sets others for itself, and the ranks of one
+# communicator (trainer and engines, when weights are broadcast) must agree, or its first use fails or hangs.
+_NCCL_DEFAULTS = {"NCCL_CUMEM_ENABLE": "1", "NCCL_NVLS_ENABLE": "2"}
+RUN_MARK = "ROLL_RUN"  # in the environment of every worker and of what it starts: the id of its run
+RUN_ID = uuid.uuid4().hex  # of this driver's
+
+
+SHARES_GPUS = "ROLL_SHARES_GPUS"  # in the environment of workers whose GPUs another role uses as well
+
+
+def begin_environment(variables: MutableMapping[str, str], own: Mapping[str, str]) -> list[str]:
+    """Adds to a worker's variables what is its `own`, before torch is imported. Returns the variables, inherited from a
+    shell or an image, in which expandable segments were switched off: of roles that share GPUs, memory must be open to
+    other processes (`roll.utils.allocator`).
+
+    With GPUs the programs of its Python environment are on PATH, also where nobody has activated it: vLLM 0.32 takes
+    FlashInfer's fused all-reduce only where it finds `ninja` and `nvcc`.
+    """
+    variables.update(own)
+    if variables.get("CUDA_VISIBLE_DEVICES"):
+        programs, path = os.path.dirname(sys.executable), variables.get("PATH", os.defpath)
+        if programs not in path.split(os.pathsep):
+            variables["PATH"] = os.pathsep.join((path, programs))
+    return clear_expandable(variables) if SHARES_GPUS in variables else []
+
+
+def role_environment(role: str, system_envs: Mapping[str, str], seat: TakenSeat) -> dict[str, str]:
+    """What a process of a role starts with; `system_envs` win. ROLL_ROLE tells a process list who is who.
+
+    One thread per process without a GPU: several ranks share the cores, and spinning threads make each other 4-10 times
+    slower. A worker with GPUs gets its share of the node's cores: AdamW in host memory and copies use them (Ray would
+    say 1).
+    """
+    defaults = {"ROLL_ROLE": role, RUN_MARK: RUN_ID, "TOKENIZERS_PARALLELISM": "false"}
+    if seat.gpu_ids:
+        share = max(seat.host.num_cores // len(seat.host.gpu_ids), 1)
+        defaults |= {"OMP_NUM_THREADS": str(share), **_NCCL_DEFAULTS}
+    else:
+        defaults |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    return {**defaults, **system_envs}
+
+
+# Folders that a worker adds to the end of its path: PYTHONPATH would put the user's `code.py` before Python's own.
+IMPORT_FOLDERS = "ROLL_IMPORT_FOLDERS"
+
+
+def import_environment(folders: Sequence[str], code: str | None, system_envs: Mapping[str, str]) -> dict[str, str]:
+    """What lets workers import what the driver can: its `folders`, as far as they exist there, and the folder `code` of
+    a roll that is not installed. Ray replaces ${PYTHONPATH} by the variable of the worker's node."""
+    names = {IMPORT_FOLDERS: os.pathsep.join(folders)}
+    if code is not None:
+        names["PYTHONPATH"] = os.pathsep.join((code, system_envs.get("PYTHONPATH", "${PYTHONPATH}")))
+    return names
+
+
+def rank_environment(seats: Sequence[TakenSeat], seat: TakenSeat, is_distributed: bool) -> dict[str, str]:
+    """What one worker adds before torch is imported: its devices, and where torch.distributed meets (but for
+    MASTER_PORT)."""
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(seat.gpu_ids)}
+    if not is_distributed:
+        return visible
+    one_host = len({other.host.address for other in seats}) == 1
+    return visible | {
+        "RANK": str(seat.rank),
+        "WORLD_SIZE": str(len(seats)),
+        "LOCAL_RANK": "0" if seat.gpu_ids else str(seat.local_rank),  # each worker sees its own GPU only
+        "LOCAL_WORLD_SIZE": str(sum(other.node == seat.node for other in seats)),
+        "MASTER_ADDR": LOOPBACK if one_host else seats[0].host.address,
+    }

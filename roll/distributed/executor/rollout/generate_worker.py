@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import Any, TypeVar
 
 from roll.datasets.encoding import Decode, decoder
 from roll.distributed.executor.blueprint import Blueprint
-from roll.distributed.executor.rollout.answer_slots import AnswerSlots
-from roll.distributed.executor.rollout.answers import NOTHING, joined, names_of, rest_of
-from roll.distributed.executor.rollout.engine_life import EngineLife
-from roll.distributed.executor.rollout.engine_load import EngineMeter
-from roll.distributed.executor.rollout.finished_requests import Finished, FinishedRequests, Gone, is_large, store
-from roll.distributed.executor.rollout.mailbox import Early, Mailbox
+from roll.distributed.executor.rollout.answers import (
+    NOTHING,
+    Finished,
+    FinishedRequests,
+    Gone,
+    is_large,
+    joined,
+    names_of,
+    rest_of,
+    store,
+)
+from roll.distributed.executor.rollout.engine_load import AnswerSlots, EngineMeter
 from roll.distributed.executor.worker import build_strategy
 from roll.distributed.strategy.base import GenerateStrategy, State
 from roll.distributed.strategy.stop_strings import StopStrings
@@ -23,10 +31,149 @@ from roll.distributed.weights.bucket import BucketSource, GroupSpec
 from roll.errors import EngineDied, StrategyError, describe
 from roll.models.tokenizer import tokenizer_of
 from roll.types.batch import SampledRows
+from roll.types.group_codec import TextTable
 from roll.types.rollout import Answered, Generation, GenerationRequest
-from roll.types.texts import TextTable
-from roll.utils.background import BackgroundTasks, start
+from roll.utils.background import BackgroundTasks, contained, start
 from roll.utils.meter import Look, Usage
+
+# Whether an engine lives: it is asked now and then, and whoever waits for one that died is told.
+
+T = TypeVar("T")
+_LONGEST_WATCH_INTERVAL_S = 30.0
+
+
+class EngineLife:
+    """Belongs to the event loop of the engine's process. `on_death` is called when the engine has died."""
+
+    def __init__(self, strategy: GenerateStrategy, role: str, patience_s: float, on_death: Callable[[], None]):
+        self._strategy, self._role, self._patience_s = strategy, role, patience_s
+        self._on_death = on_death
+        self._death: str | None = None
+        self._is_dead = asyncio.Event()
+
+    @property
+    def death(self) -> str | None:
+        """Its cause, once it has died."""
+        return self._death
+
+    async def wait_death(self) -> None:
+        await self._is_dead.wait()
+
+    async def check(self) -> None:
+        """Raises EngineDied if the engine can serve no more requests."""
+        if self._death is not None:
+            raise EngineDied(self._death)
+        await self._strategy.check_health()
+
+    def died(self, cause: str) -> None:
+        """The first cause stands."""
+        self._death = self._death or cause
+        self._is_dead.set()
+        self._on_death()
+
+    async def watch(self) -> None:
+        """Returns when the engine is gone."""
+        while self._death is None:
+            await asyncio.sleep(min(self._patience_s / 2, _LONGEST_WATCH_INTERVAL_S))
+            try:
+                await asyncio.wait_for(contained(self._strategy.heartbeat()), self._patience_s)
+            except TimeoutError:
+                self.died(
+                    f"the engine hangs: no sign of life for {self._patience_s / 60:g} min (backend_timeout of "
+                    f"{self._role}); its log may say why"
+                )
+                await asyncio.to_thread(self._strategy.shutdown)  # or it would keep its devices
+            except Exception as error:
+                self.died(describe(error))
+
+    async def while_alive(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`. Raises EngineDied as soon as the engine is given up: one that hangs never answers."""
+        death = start(self._is_dead.wait())
+        outcome = asyncio.gather(start(work), return_exceptions=True)  # else what comes too late would be logged
+        try:
+            await asyncio.wait((outcome, death), return_when=asyncio.FIRST_COMPLETED)
+            if self._death is not None:
+                raise EngineDied(self._death)
+            (result,) = outcome.result()
+        finally:
+            outcome.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            outcome.cancel()
+            death.cancel()
+        if isinstance(result, EngineDied):
+            self.died(str(result))
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+
+# What an engine has ready for a client, until that takes it: results that come close together travel together.
+
+# After the first result, a share of the time it took is spent on waiting for more: they travel together.
+_LINGER_FRACTION, _LONGEST_LINGER_S = 0.05, 0.02
+# Answers of a request that goes on wait for as long for others to travel with, as a share of the time they took.
+_EARLY_FRACTION, _LONGEST_EARLY_S = 0.1, 0.25
+
+
+@dataclass
+class Early:
+    """What a request that goes on has ready."""
+
+    request: GenerationRequest
+    started: float
+    answers: dict[int, Generation] = field(default_factory=dict)
+    taken: set[int] = field(default_factory=set)
+
+
+@dataclass
+class Mailbox:
+    """What is ready for one client."""
+
+    finished: list[Finished] = field(default_factory=list)
+    early: dict[str, Early] = field(default_factory=dict)  # by request
+    alarm: asyncio.TimerHandle | None = None  # for what came early
+    something: asyncio.Event = field(default_factory=asyncio.Event)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)  # what still runs
+    has_refused: bool = False  # requests, since the last take
+
+    def answered(self, early: Early, number: int, generation: Generation) -> None:
+        early.answers[number] = generation
+        self.early[early.request.request_id] = early
+        if self.alarm is None:
+            loop = asyncio.get_running_loop()
+            linger_s = min(_LONGEST_EARLY_S, _EARLY_FRACTION * (loop.time() - early.started))
+            self.alarm = loop.call_later(linger_s, self.something.set)
+
+    def ended(self, early: Early, result: Mapping[int, Generation] | str) -> None:
+        """Stores the end of a request, without the responses that were already taken."""
+        self.early.pop(early.request.request_id, None)
+        if not isinstance(result, str):
+            result = {number: answer for number, answer in result.items() if number not in early.taken}
+            if not result:
+                return
+        self.finished.append((early.request, result))
+        self.something.set()
+
+    async def wait(self) -> list[Finished]:
+        """Everything that is there once there is something."""
+        started = time.monotonic()
+        await self.something.wait()
+        if self.tasks:
+            linger_s = min(_LONGEST_LINGER_S, _LINGER_FRACTION * (time.monotonic() - started))
+            await asyncio.wait(self.tasks, timeout=linger_s)
+        return self._empty()
+
+    def _empty(self) -> list[Finished]:
+        results, self.finished = self.finished, []
+        for early in self.early.values():
+            results.append((early.request, early.answers))
+            early.taken |= early.answers.keys()
+            early.answers = {}
+        self.early = {}
+        if self.alarm is not None:
+            self.alarm.cancel()
+            self.alarm = None
+        return results
+
 
 _NOT_READY = Gone("it replaced a process that died, and is not ready yet", died=False)
 

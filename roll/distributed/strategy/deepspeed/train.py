@@ -6,9 +6,13 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
+from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+from deepspeed.runtime.zero.config import ZeroStageEnum
+from deepspeed.utils.tensor_fragment import fragment_address
 from torch import nn
 
 from roll.algorithms.loss import Loss
@@ -16,12 +20,18 @@ from roll.algorithms.moe_aux_loss import with_balance
 from roll.configs.plan.run_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
-from roll.distributed.strategy.data_parallel import RankGroups, RowShare, all_reduce
-from roll.distributed.strategy.deepspeed.config import training_config
-from roll.distributed.strategy.deepspeed.rank import DeepSpeedRank, full_dimensions, full_shape
+from roll.distributed.strategy.data_parallel import (
+    RankGroups,
+    RowShare,
+    all_reduce,
+    draw_apart,
+    random_state,
+    random_state_file,
+    set_random_state,
+)
+from roll.distributed.strategy.deepspeed.rank import DeepSpeedRank, full_dimensions, full_shape, training_config
 from roll.distributed.strategy.model_score import ModelScoreStrategy
 from roll.distributed.strategy.optimizer import go_on_after, not_finite, optimizer_of, schedule
-from roll.distributed.strategy.random_state import draw_apart
 from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets
 from roll.errors import StrategyError
@@ -62,7 +72,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
 
     def _build(self, one_group: bool = False) -> None:
         """one_group: as engines without weight decay once were, whose checkpoints hold the optimizer's state so."""
-        from roll.distributed.strategy.deepspeed.offload import Offload
+        from roll.distributed.strategy.deepspeed.rank import Offload
 
         self._has_one_group = one_group
         self._model = self.rank.load_model(adapts=True)
@@ -147,13 +157,11 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
         return all_reduce(values, self.context, group=self._groups.data)
 
     def save_checkpoint(self, directory: Path) -> None:
-        from roll.distributed.strategy.deepspeed import checkpoint as deepspeed_checkpoint
 
         facts = self._facts if self._has_one_group else self._facts | {_GROUPS: 2}
-        deepspeed_checkpoint.save(self.engine, directory, self.context.rank, SavedFacts(facts), self._has_adapters)
+        save(self.engine, directory, self.context.rank, SavedFacts(facts), self._has_adapters)
 
     def load_checkpoint(self, directory: Path) -> None:
-        from roll.distributed.strategy.deepspeed import checkpoint as deepspeed_checkpoint
 
         saved = SavedFacts.read(directory)
         if wrong := saved.disagreements(self._facts):
@@ -161,7 +169,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
         if _GROUPS not in saved.fixed and not self.role.training_args.weight_decay:
             self.rank.stop()
             self._build(one_group=True)
-        deepspeed_checkpoint.load(self.engine, directory, self.context.rank, self._has_adapters)
+        load(self.engine, directory, self.context.rank, self._has_adapters)
         self._offload.forget_frozen()
 
     def begin_schedule(self) -> None:
@@ -222,3 +230,57 @@ def _no_dummy_step(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
     optimizer.state.clear()
+
+
+# Saving and loading the state of a DeepSpeed engine, without ever unpickling arbitrary objects.
+
+_TAG = "engine"
+_GROUP_SETTINGS = ("initial_lr", "weight_decay", "betas", "eps")
+_SAFE_CLASSES = [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]
+
+
+class SafeCheckpointEngine(TorchCheckpointEngine):
+    """DeepSpeed's own reader unpickles whatever a file holds; this one takes tensors, plain values and four named
+    classes."""
+
+    def load(self, path: str, map_location: Any = None) -> Any:
+        with torch.serialization.safe_globals(_SAFE_CLASSES):
+            return torch.load(path, map_location=map_location, weights_only=True)
+
+
+def save(engine: DeepSpeedEngine, directory: Path, rank: int, facts: SavedFacts, trained_only: bool = False) -> None:
+    """Weights (or those that are trained), optimizer, schedule and random state. `facts` are what a loader must agree
+    with. Collective."""
+    engine.save_checkpoint(str(directory), tag=_TAG, save_latest=False, exclude_frozen_parameters=trained_only)
+    torch.save(random_state(), random_state_file(directory, rank))
+    if rank == 0:
+        facts.write(directory)
+    torch.distributed.barrier()
+
+
+def load(engine: DeepSpeedEngine, directory: Path, rank: int, trained_only: bool = False) -> None:
+    """Restores what `save` wrote, under the learning rate, decay, betas, epsilon and clip that the engine was built
+    with. Collective."""
+    engine.checkpoint_engine = SafeCheckpointEngine()
+    with _own_settings(engine):
+        path, _ = engine.load_checkpoint(str(directory), tag=_TAG, load_module_strict=not trained_only)
+    if path is None:
+        raise StrategyError(f"{directory / _TAG} holds no complete checkpoint of deepspeed_train")
+    set_random_state(torch.load(random_state_file(directory, rank), weights_only=True))
+
+
+@contextmanager
+def _own_settings(engine: DeepSpeedEngine) -> Iterator[None]:
+    """What is loaded inside brings its optimizer's settings along; afterwards those of the engine hold again, the
+    schedule at the place that was loaded."""
+    optimizer: Any = engine.basic_optimizer
+    schedule: Any = engine.lr_scheduler
+    groups = [{key: group[key] for key in _GROUP_SETTINGS} for group in optimizer.param_groups]
+    yield
+    for group, own in zip(optimizer.param_groups, groups, strict=True):
+        group.update(own)
+    schedule.base_lrs = [own["initial_lr"] for own in groups]
+    go_on_after(schedule, schedule.last_epoch)
+    wrapper: Any = engine.optimizer
+    if wrapper is not optimizer:
+        wrapper.clip_grad = engine.gradient_clipping()

@@ -11,8 +11,8 @@ from torch import nn
 from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, State
 from roll.distributed.strategy.data_parallel import RankGroups, RowShare, evened_out
-from roll.distributed.strategy.fsdp2.meshes import whole_weight
 from roll.distributed.strategy.fsdp2.rank import Fsdp2Rank
+from roll.distributed.strategy.fsdp2.sharding import whole_weight
 from roll.distributed.strategy.model_score import ModelScoreStrategy
 from roll.models.loading import DTYPES
 from roll.models.sequence_ranks import SequenceRanks

@@ -2,33 +2,193 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.nn.utils import get_total_norm
 
 from roll.algorithms.loss import Loss
 from roll.algorithms.moe_aux_loss import with_balance
 from roll.configs.plan.run_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.sections.training import TrainingArgs
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
-from roll.distributed.strategy.data_parallel import RankGroups, RowShare, all_reduce, evened_out
-from roll.distributed.strategy.fsdp2 import checkpoint
-from roll.distributed.strategy.fsdp2.meshes import whole_weight
-from roll.distributed.strategy.fsdp2.rank import Fsdp2Rank
-from roll.distributed.strategy.fsdp2.update import Updater
+from roll.distributed.strategy.data_parallel import (
+    RankGroups,
+    RowShare,
+    all_reduce,
+    draw_apart,
+    evened_out,
+    random_state,
+    random_state_file,
+    set_random_state,
+)
+from roll.distributed.strategy.fsdp2.rank import Fsdp2Rank, local
+from roll.distributed.strategy.fsdp2.sharding import tensor_placement, whole_weight
+from roll.distributed.strategy.host_copies import HostCopies
 from roll.distributed.strategy.model_score import ModelScoreStrategy
-from roll.distributed.strategy.optimizer import go_on_after
-from roll.distributed.strategy.random_state import draw_apart
+from roll.distributed.strategy.optimizer import OfShards, go_on_after, not_finite, optimizer_of, schedule
 from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets
 from roll.errors import StrategyError
 from roll.models.loading import DTYPES, write_hf_model
 from roll.models.sequence_ranks import SequenceRanks
+from roll.models.weight_files import OneByOne, PlainReader
 from roll.types.batch import LossScale, MicroBatch
 from roll.types.metrics import MetricSums
+
+# One update after the other: the norm of the whole gradient, clipping, the optimizer on this rank's shards.
+
+_EPSILON = 1e-6  # of torch.nn.utils.clip_grad_norm_
+
+
+class Updater:
+    """The optimizer and its schedule over the trained shards of a rank."""
+
+    def __init__(self, rank: Fsdp2Rank, args: TrainingArgs, plan: TrainPlan):
+        self._rank, self._max_norm = rank, plan.max_grad_norm
+        shards = rank.shards()
+        self.trained = {name: shard for name, shard in shards.items() if shard.requires_grad}
+        self.optimizer = optimizer_of(rank.module, args, lambda shard: shard.dim())
+        self.schedule = schedule(self.optimizer, args, plan.total_updates, plan.warmup_updates)
+        self._copies = HostCopies()
+        own, given = plan.optimizer_waits, rank.settings
+        self._waits = (given.optimizer_offload or own) and not given.offload_policy  # between two updates
+
+    def step(self, role: str) -> dict[str, float]:
+        """Clips, updates, and returns `grad_norm` (before clipping) and `learning_rate`. StrategyError on every rank,
+        with the weights untouched, if the gradient is not finite."""
+        learning_rate = float(self.schedule.get_last_lr()[0])
+        gradients = [local(shard.grad) for shard in self.trained.values() if shard.grad is not None]
+        norm = self._norm()
+        if not math.isfinite(norm):
+            raise not_finite(role, norm)
+        if 0 < self._max_norm < norm + _EPSILON:
+            for gradient in gradients:
+                gradient.mul_(self._max_norm / (norm + _EPSILON))
+        with self.moments_at_work():
+            self.optimizer.step()
+        self.schedule.step()
+        self.optimizer.zero_grad()
+        return {"grad_norm": norm, "learning_rate": learning_rate}
+
+    def _norm(self) -> float:
+        """Norm of the gradients of all ranks' shards. A weight that tensor-parallel ranks hold whole counts once. The
+        result is the same on all ranks."""
+        found = [shard.grad for shard in self.trained.values() if isinstance(shard.grad, DTensor)]
+        divided = [local(gradient) for gradient in found if tensor_placement(gradient) is not None]
+        others = [local(gradient) for gradient in found if tensor_placement(gradient) is None]
+        own = [float(get_total_norm(gradients)) ** 2 for gradients in (divided, others)]
+        of_divided, of_others = all_reduce(own, self._rank.context, group=self._rank.mesh.shard_group)
+        if (group := self._rank.mesh.tensor_group) is not None:
+            of_divided = all_reduce([of_divided], self._rank.context, group=group)[0]
+        return math.sqrt(of_divided + of_others)
+
+    @contextmanager
+    def moments_at_work(self) -> Iterator[None]:
+        """Inside, the optimizer's states are on the device; afterwards where settings want them."""
+        if self._waits:
+            self._copies.bring_back(self._moments())
+        yield
+        if self._waits:
+            self._copies.take(self._moments())
+
+    def offload(self) -> None:
+        if not self._rank.settings.offload_policy:
+            self._copies.take(self._moments())
+
+    def load(self) -> None:
+        if not self._waits:
+            self._copies.bring_back(self._moments())
+
+    def _moments(self) -> Iterator[torch.Tensor]:
+        """Moments of the optimizer, without the step counts."""
+        for state in self.optimizer.state.values():
+            tensors = [value for value in state.values() if torch.is_tensor(value) and value.ndim]
+            yield from (local(value) if isinstance(value, DTensor) else value for value in tensors)
+
+
+# The state of a trainer in the files of torch.distributed.checkpoint: by the parameters' names, under any number of
+# ranks.
+
+_FOLDER = "shards"
+_MOMENTS, _MOMENTUM, _STEPS, _UPDATES = ("exp_avg", "exp_avg_sq"), "momentum_buffer", "step", "updates_done"
+
+
+def save(directory: Path, rank: Fsdp2Rank, updater: Updater, fixed: dict[str, object]) -> None:
+    """Weights, optimizer, place in the schedule and random state. Collective; `directory` is seen by all ranks."""
+    target, context, optimizer = directory / _FOLDER, rank.context, updater.optimizer
+    if context.rank == 0:
+        target.mkdir(parents=True, exist_ok=True)
+    dist.barrier()
+    with updater.moments_at_work():
+        state: dict[str, torch.Tensor] = {f"model.{n}": shard.detach() for n, shard in _saved(rank, updater).items()}
+        for name, shard in updater.trained.items():
+            if not isinstance(optimizer, OfShards):
+                state |= {f"{key}.{name}": value for key, value in optimizer.state.get(shard, {}).items()}
+        state[_UPDATES] = torch.tensor(updater.schedule.last_epoch)
+        state_dict_saver.save(state, storage_writer=OneByOne(target))
+        if isinstance(optimizer, OfShards):
+            own = {name: optimizer.saved(shard) for name, shard in updater.trained.items()}
+            torch.save(own, _own_moments(directory, context.rank))
+    torch.save(random_state(), random_state_file(directory, context.rank))
+    if context.rank == 0:
+        SavedFacts(fixed, _layout(rank)).write(directory)
+    dist.barrier()
+
+
+def load(directory: Path, rank: Fsdp2Rank, updater: Updater) -> None:
+    """Restores what `save` wrote, under the optimizer settings that the updater was built with. Random states come back
+    under the same number of ranks only; under another lora_dropout, which alone draws from them, begins anew.
+    Collective."""
+    reader = PlainReader(directory / _FOLDER)
+    there = reader.read_metadata().state_dict_metadata
+    state: dict[str, torch.Tensor] = {f"model.{n}": shard.detach() for n, shard in _saved(rank, updater).items()}
+    found: dict[str, dict[str, torch.Tensor]] = {}
+    for name, shard in updater.trained.items():
+        if f"{_MOMENTUM}.{name}" in there:  # Muon's
+            found[name] = {_MOMENTUM: torch.zeros_like(shard.detach())}
+        elif f"{_STEPS}.{name}" in there:  # a weight that no update has reached has none
+            device = local(shard).device if updater.optimizer.param_groups[0]["fused"] else "cpu"
+            found[name] = {key: torch.zeros_like(shard.detach()) for key in _MOMENTS}
+            found[name][_STEPS] = torch.zeros((), dtype=torch.float32, device=device)
+        state |= {f"{key}.{name}": value for key, value in found.get(name, {}).items()}
+    state[_UPDATES] = torch.tensor(0)
+    state_dict_loader.load(state, storage_reader=reader)
+    updater.optimizer.state.clear()
+    with updater.moments_at_work():
+        for name, values in found.items():
+            updater.optimizer.state[updater.trained[name]] = values
+        if isinstance(optimizer := updater.optimizer, OfShards):
+            own = torch.load(_own_moments(directory, rank.context.rank), weights_only=True, map_location="cpu")
+            optimizer.restore({updater.trained[name]: values for name, values in own.items()})
+    go_on_after(updater.schedule, int(state[_UPDATES]))
+    if SavedFacts.read(directory).layout == _layout(rank):
+        set_random_state(torch.load(random_state_file(directory, rank.context.rank), weights_only=True))
+
+
+def _own_moments(directory: Path, rank: int) -> Path:
+    """Moments of 8 bits, whose blocks no other number of ranks could read."""
+    return directory / f"moments_{rank}.pt"
+
+
+def _saved(rank: Fsdp2Rank, updater: Updater) -> Mapping[str, torch.Tensor]:
+    """The weights; with adapters only what is trained."""
+    return updater.trained if rank.adapts else rank.shards()
+
+
+def _layout(rank: Fsdp2Rank) -> dict[str, object]:
+    """Ranks with other rows draw other numbers: those of one tensor-parallel group draw the same."""
+    layout: dict[str, object] = {"world_size": rank.context.world_size}
+    size = rank.settings.tensor_parallel_size
+    return layout | ({"tensor_parallel_size": size} if size > 1 else {})
 
 
 class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
@@ -131,13 +291,13 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
 
     def save_checkpoint(self, directory: Path) -> None:
         with self.rank.weights_at_work():
-            checkpoint.save(directory, self.rank, self.updater, self._facts)
+            save(directory, self.rank, self.updater, self._facts)
 
     def load_checkpoint(self, directory: Path) -> None:
         if wrong := SavedFacts.read(directory).disagreements(self._facts):
             raise StrategyError(f"{directory} was saved with {', '.join(wrong)}. Resume with the same, or start over.")
         with self.rank.weights_at_work():
-            checkpoint.load(directory, self.rank, self.updater)
+            load(directory, self.rank, self.updater)
             self.rank.forget_frozen()
 
     def begin_schedule(self) -> None:

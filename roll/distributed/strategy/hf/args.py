@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
-from roll.configs.limits import LARGEST
+from roll.configs.base import LARGEST
 from roll.configs.problems import Problem, nearest
 from roll.configs.sections.cluster import WorkerConfig
-from roll.configs.strategies.spec import Choice
+from roll.configs.strategies.choice import Choice
 from roll.utils.text import show
 
 

@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from roll.distributed.strategy.engine_strategy import check_request
 from roll.distributed.strategy.hf.decoder import BatchCache, Decoder, Part, assemble
-from roll.distributed.strategy.hf.sample_table import IDLE_SLOT, SampleTable
-from roll.distributed.strategy.hf.sampling import Knobs, UniformStreams, draw_tokens
-from roll.distributed.strategy.request_checks import check_request
+from roll.distributed.strategy.hf.sampling import IDLE_SLOT, Knobs, SampleTable, UniformStreams, draw_tokens
 from roll.distributed.strategy.stop_strings import StopStrings
 from roll.errors import StrategyError
 from roll.types.rollout import FinishReason, Generation, GenerationRequest

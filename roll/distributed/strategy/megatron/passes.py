@@ -17,9 +17,8 @@ from roll.algorithms.distillation import Distillation
 from roll.algorithms.loss import Loss
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import LOGITS_PER_CHUNK_OF_SHARES
-from roll.distributed.strategy.megatron.further import Further, FurtherLoss
 from roll.distributed.strategy.megatron.inputs import ModelInput, SlotLayout, prepare
-from roll.distributed.strategy.megatron.last_stage import Ask
+from roll.distributed.strategy.megatron.last_stage import Ask, Further, FurtherLoss
 from roll.distributed.strategy.model_score import empty_micro_batch
 from roll.models.megatron.router import StageRoutes
 from roll.models.teacher_targets import Study, among_response_tokens, lesson_of

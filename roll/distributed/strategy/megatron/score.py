@@ -15,8 +15,8 @@ from roll.distributed.strategy.megatron.rank import MegatronRank
 from roll.types.batch import MicroBatch, TokenOutputs
 
 if TYPE_CHECKING:
-    from roll.distributed.strategy.megatron.engine import Model
     from roll.distributed.strategy.megatron.passes import Passes
+    from roll.distributed.strategy.megatron.rank import Model
 
 
 class MegatronScoreStrategy(ScoreStrategy):
@@ -31,8 +31,8 @@ class MegatronScoreStrategy(ScoreStrategy):
 
     def setup(self) -> None:
         self.rank.start()
-        from roll.distributed.strategy.megatron.engine import for_scoring, load_model
         from roll.distributed.strategy.megatron.passes import Passes
+        from roll.distributed.strategy.megatron.rank import for_scoring, load_model
 
         model = self._model = load_model(self.rank)
         self._passes: Passes = Passes(

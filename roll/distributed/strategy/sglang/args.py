@@ -12,11 +12,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from roll.configs.limits import LARGEST_SEED
-from roll.configs.memory.share import default_share
+from roll.configs.base import LARGEST_SEED
+from roll.configs.memory.parts import default_share
 from roll.configs.problems import Problem, nearest
 from roll.configs.sections.cluster import WorkerConfig
-from roll.configs.strategies.spec import Choice
+from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.value_kinds import Kinds, class_annotations, kinds_of, misfits
 from roll.distributed.strategy.engine_options import SGLANG, refusals, refused_keys
 

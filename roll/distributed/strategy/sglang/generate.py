@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import itertools
 import os
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
+from roll.configs.sections.model import ModelArgs
 from roll.distributed.strategy.base import RankContext, State
-from roll.distributed.strategy.engine_strategy import MEMORY_TAGS, EngineStrategy, InFlight, Samples, nothing
-from roll.distributed.strategy.request_checks import check_request
+from roll.distributed.strategy.engine_strategy import (
+    MEMORY_TAGS,
+    EngineStrategy,
+    InFlight,
+    Samples,
+    check_request,
+    nothing,
+)
 from roll.distributed.strategy.sglang.args import (
     REPACKS,
     SPARE_POSITIONS,
@@ -21,17 +31,96 @@ from roll.distributed.strategy.sglang.args import (
     engine_arguments,
     worker_environment,
 )
-from roll.distributed.strategy.sglang.requests import to_generation, to_sglang
-from roll.distributed.strategy.sglang.routes import ToldRoutes
-from roll.distributed.weights.bucket import BucketSource, GroupSpec
-from roll.distributed.weights.messages import encode_source
+from roll.distributed.weights.bucket import BucketSource, GroupSpec, encode_source
 from roll.errors import StrategyError
 from roll.models.tokenizer import EngineTokenizer
-from roll.types.rollout import Generation, GenerationRequest
+from roll.types.rollout import FinishReason, Generation, GenerationRequest, SamplingParams
 
 if TYPE_CHECKING:
     from roll.configs.sections.cluster import WorkerConfig
     from roll.distributed.strategy.sglang.engine import EngineProcesses
+
+# The experts that SGLang says tokens went to.
+
+
+@dataclass(frozen=True)
+class ToldRoutes:
+    """How they come: of every token of prompt and answer but the last, and of every layer, also of those that have no
+    experts, `top_k` numbers of four bytes, in base64. `mixtures`: the layers that have experts."""
+
+    num_layers: int
+    top_k: int
+    mixtures: tuple[int, ...]
+
+    @classmethod
+    def of(cls, args: ModelArgs) -> ToldRoutes:
+        """The routes' shape for the role's model, which is built without weights."""
+        from roll.models.loading import load_model
+        from roll.models.routers import mixture_layers
+
+        model = load_model(args, "lm", empty=True).pretrained
+        text = model.config.get_text_config()
+        return cls(text.num_hidden_layers, text.num_experts_per_tok, mixture_layers(model))
+
+    def read(self, meta: Mapping[str, Any]) -> np.ndarray | None:
+        """int16 [tokens, layers with experts, k]; None of an answer that was cut short before it had any."""
+        told = meta.get("routed_experts")
+        if told is None:
+            return None
+        numbers = np.frombuffer(base64.b64decode(told), np.int32).reshape(-1, self.num_layers, self.top_k)
+        chosen = numbers[:, list(self.mixtures)]
+        if chosen.size and chosen.min() < 0:
+            raise StrategyError("sglang does not report the experts of all tokens of a response")
+        return chosen.astype(np.int16)
+
+
+# Sampling parameters to SGLang, answers from it.
+
+_FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
+
+
+def to_sglang(sampling: SamplingParams, index: int) -> dict[str, Any]:
+    """Parameters of sample `index` of a group, which is a request of its own."""
+    return {
+        "max_new_tokens": sampling.max_new_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or -1,
+        "min_new_tokens": sampling.min_new_tokens,
+        "repetition_penalty": sampling.repetition_penalty,
+        "stop": list(sampling.stop_strings) or None,
+        "stop_token_ids": list(sampling.stop_token_ids) or None,
+        "ignore_eos": sampling.ignore_eos,
+        "sampling_seed": sampling.seed_of(index),
+        "skip_special_tokens": False,  # a stop string may name one
+    }
+
+
+def to_generation(answer: Any, was_aborted: bool, told: ToldRoutes | None = None) -> Generation:
+    """StrategyError if SGLang ended the request for a reason of its own. `told`: experts come with it."""
+    meta = answer["meta_info"]
+    ended = meta["finish_reason"] or {}
+    reason = _FINISH_REASONS.get(ended.get("type", ""))
+    if reason is None or (reason == "abort" and not was_aborted):
+        raise StrategyError(f"sglang ended a request: {ended.get('message') or ended}")
+    sampled = meta.get("output_token_logprobs") or []
+    token_ids = [token_id for _, token_id, *_ in sampled]
+    if token_ids != list(answer["output_ids"])[: len(token_ids)] or (
+        reason != "abort" and len(token_ids) != len(answer["output_ids"])
+    ):
+        raise StrategyError("sglang's tokens and log-probs do not match")
+    versions = np.zeros(len(token_ids), np.int32)
+    spans = meta.get("weight_versions") or []
+    if token_ids and not spans:
+        raise StrategyError("sglang does not report which weights sampled a response")
+    for span in spans:
+        versions[span["start"] : span["end"]] = int(span["version"])
+    log_probs = np.array([log_prob for log_prob, *_ in sampled], np.float32)
+    routes = told.read(meta) if told is not None else None
+    if told is not None and routes is None and reason != "abort":
+        raise StrategyError("sglang does not report which experts processed the tokens of a response")
+    return Generation(np.array(token_ids, np.int32), log_probs, versions, reason, routes)
+
 
 T = TypeVar("T")
 _RETIRE_POLL_S = 0.02

@@ -28,15 +28,13 @@ from sglang.srt.runtime_context import get_model, get_parallel
 from sglang.srt.utils import use_intel_amx_backend
 
 from roll.distributed.strategy.sglang.args import REPACKS, STILL_RETIRING
-from roll.distributed.strategy.sglang.fused import FusedWeights
-from roll.distributed.strategy.sglang.patches import install_patches
-from roll.distributed.weights.bucket import GroupSpec
-from roll.distributed.weights.messages import decode_source
+from roll.distributed.strategy.sglang.patches import FusedWeights, install_patches
+from roll.distributed.weights.bucket import GroupSpec, decode_source
 from roll.distributed.weights.transport import WeightReceiver
 from roll.errors import StrategyError
 from roll.platforms.stores import bind_stores
+from roll.utils.background import when_gone
 from roll.utils.imports import import_external
-from roll.utils.owner_watch import when_gone
 
 OWNER_VARIABLE = "ROLL_ENGINE_OWNER_PID"
 _PAUSED_POLL_S = 0.001

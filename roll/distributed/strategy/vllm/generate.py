@@ -9,9 +9,17 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from roll.distributed.strategy.base import RankContext, State
-from roll.distributed.strategy.engine_strategy import MEMORY_TAGS, EngineStrategy, InFlight, Samples, nothing
-from roll.distributed.strategy.request_checks import check_request
+from roll.distributed.strategy.engine_strategy import (
+    MEMORY_TAGS,
+    EngineStrategy,
+    InFlight,
+    Samples,
+    check_request,
+    nothing,
+)
 from roll.distributed.strategy.vllm.args import (
     ADAPTER_ID,
     ADAPTER_NAME,
@@ -20,26 +28,74 @@ from roll.distributed.strategy.vllm.args import (
     engine_arguments,
     worker_environment,
 )
-from roll.distributed.strategy.vllm.requests import to_generation, to_vllm
-from roll.distributed.weights.bucket import BucketSource, GroupSpec
-from roll.distributed.weights.messages import encode_source
+from roll.distributed.weights.bucket import BucketSource, GroupSpec, encode_source
 from roll.errors import EngineDied, StrategyError
 from roll.models.tokenizer import EngineTokenizer
-from roll.types.rollout import Generation, GenerationRequest
-from roll.utils.ports import free_port
+from roll.types.rollout import FinishReason, Generation, GenerationRequest, SamplingParams
+from roll.utils.network import free_port
 
 if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
+    from vllm.outputs import CompletionOutput
+    from vllm.sampling_params import SamplingParams as VllmSamplingParams
     from vllm.v1.engine.async_llm import AsyncLLM
 
     from roll.configs.sections.cluster import WorkerConfig
+
+# Sampling parameters to vLLM, answers from it.
+
+_FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
+
+
+def to_vllm(sampling: SamplingParams, index: int) -> VllmSamplingParams:
+    """Parameters of sample `index` of a group, which is a request of its own: vLLM seeds the samples of one request
+    with seed + index, so that neighbouring seeds would share samples."""
+    from vllm.sampling_params import RequestOutputKind
+    from vllm.sampling_params import SamplingParams as VllmSamplingParams
+
+    return VllmSamplingParams(
+        max_tokens=sampling.max_new_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_tokens=sampling.min_new_tokens,
+        repetition_penalty=sampling.repetition_penalty,
+        stop=list(sampling.stop_strings),
+        stop_token_ids=list(sampling.stop_token_ids),
+        ignore_eos=sampling.ignore_eos,
+        seed=sampling.seed_of(index),
+        logprobs=0,
+        flat_logprobs=True,
+        detokenize=bool(sampling.stop_strings),
+        skip_special_tokens=False,  # a stop string may name one
+        include_stop_str_in_output=True,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+        skip_clone=True,
+    )
+
+
+def to_generation(output: CompletionOutput) -> Generation:
+    from vllm.logprobs import FlatLogprobs
+
+    reason = _FINISH_REASONS.get(output.finish_reason or "")
+    if reason is None:
+        raise StrategyError(f"vllm ended a request with {output.finish_reason!r}")
+    num_tokens = len(output.token_ids)
+    versions = np.zeros(num_tokens, np.int32)
+    for span in output.weight_versions or []:
+        versions[span.start : span.end] = int(span.version)
+    log_probs = np.zeros(0, np.float32)
+    if num_tokens:
+        assert isinstance(output.logprobs, FlatLogprobs)
+        log_probs = np.array(output.logprobs.logprobs, np.float32)
+    return Generation(np.array(output.token_ids, np.int32), log_probs, versions, reason)
 
 
 class VllmStrategy(EngineStrategy):
     """One vLLM engine on `num_gpus_per_worker` devices.
 
     Log-probs are of the distribution that was sampled from: with top-k, top-p, min tokens or a repetition penalty
-    that is not the full one (`roll.configs.sections.strategy.narrowing_settings`). Requests in flight across a weight update are
+    that is not the full one (`roll.configs.sections.cluster.narrowing_settings`). Requests in flight across a weight update are
     prefilled again with the new weights when they go on, unless the engine `keeps_kv`; every token says which version
     sampled it. Samples are seeded one by one, so they repeat with the seed; on a GPU only as far as kernels of varying
     batch size round alike.

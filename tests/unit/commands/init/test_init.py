@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from roll.commands import init as command
-from roll.commands.columns import Columns, columns_of
+from roll.commands.init import Columns, columns_of
 from roll.commands.table import main
 from roll.configs.load.chosen import Machine
 from roll.run.start import choose, preflight

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from roll.configs.load.references import check_references, crosses_reference, lookup, references
+from roll.configs.load.overrides import check_references, crosses_reference, lookup, references
 from roll.errors import ConfigError
 
 

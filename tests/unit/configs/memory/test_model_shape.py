@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from roll.configs.memory.engine import cache_bytes_per_token
-from roll.configs.memory.model_families import FAMILIES as KNOWN
+from roll.configs.memory.model_shape import FAMILIES as KNOWN
 from roll.configs.memory.model_shape import model_shape
 from roll.configs.tables.roles import Head
 from roll.models.megatron.family_table import FAMILIES as BY_MEGATRON

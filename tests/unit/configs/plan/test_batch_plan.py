@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roll.configs.plan.batch_plan import batch_problems, build_plan
-from roll.configs.plan.describe_batch import batch_sum
+from roll.configs.plan.describe import batch_sum
 from tests.helpers.configs import config, problems
 
 PER_DEVICE = "actor_train.training_args.per_device_train_batch_size"

@@ -3,8 +3,7 @@
 import pytest
 
 from roll.configs.plan.batch_plan import build_plan
-from roll.configs.plan.describe import describe
-from roll.configs.plan.describe_batch import batch_rows
+from roll.configs.plan.describe import batch_rows, describe
 from tests.helpers.configs import config
 
 

@@ -1,7 +1,6 @@
 """What `roll plan --defaults` lists."""
 
-from roll.configs.load.chosen import Chosen
-from roll.configs.load.given import given_keys
+from roll.configs.load.chosen import Chosen, given_keys
 from roll.configs.plan.describe_defaults import default_lines
 from tests.helpers.configs import config, tree
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from roll.configs.load.given import given_keys
+from roll.configs.load.chosen import given_keys
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.describe_learning import algorithm_rows
 from tests.helpers.configs import config, tree

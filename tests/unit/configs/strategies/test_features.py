@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import FEATURES, OLD_KEYWORDS, Feature
-from roll.configs.strategies.spec import Choice, StrategySpec
+from roll.configs.strategies.spec import StrategySpec
 from roll.configs.strategies.table import STRATEGIES, feature_problem, strategies_with
 from roll.configs.tables.roles import ACTOR_INFER, ACTOR_TRAIN, REFERENCE, Role
 from roll.errors import ConfigError

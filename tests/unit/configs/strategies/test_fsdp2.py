@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.fsdp2 import Fsdp2Settings, shard_size, warnings
-from roll.configs.strategies.spec import Choice
 from roll.configs.tables.roles import ROLES
 from roll.distributed.strategy.saved_facts import required_facts
 from roll.distributed.strategy.table import strategy_problems

@@ -9,6 +9,8 @@ import pytest
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies import packing
+from roll.configs.strategies.choice import Choice
+from roll.configs.strategies.fsdp2 import PLANNED
 from roll.configs.strategies.model_facts import SINKS, TRIED
 from roll.configs.strategies.model_numbers import (
     attention_cap,
@@ -19,8 +21,6 @@ from roll.configs.strategies.model_numbers import (
     unread_number,
     untried_warning,
 )
-from roll.configs.strategies.spec import Choice
-from roll.configs.strategies.tensor_parallel import PLANNED
 from roll.configs.tables.roles import ROLES
 from roll.models.megatron.family_table import FAMILIES, family_problem
 from roll.run.start.preflight import machine_report, role_strategy_warnings

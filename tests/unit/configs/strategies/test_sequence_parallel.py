@@ -4,15 +4,14 @@ from typing import Any
 
 import pytest
 
-from roll.configs.memory.facts import role_facts
 from roll.configs.memory.model_shape import model_shape
+from roll.configs.memory.parts import role_facts
 from roll.configs.plan.batch_plan import build_plan
-from roll.configs.plan.describe import describe
-from roll.configs.plan.describe_batch import batch_rows
-from roll.configs.plan.parallel import ParallelSizes, parallel_sizes
+from roll.configs.plan.describe import batch_rows, describe
+from roll.configs.plan.layout import ParallelSizes, parallel_sizes
 from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.packing import model_problems
-from roll.configs.strategies.spec import Choice
 from roll.configs.tables.roles import ROLES
 from tests.helpers.configs import checked, config, problems
 

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from roll.configs.plan.parallel import ParallelSizes, parallel_sizes
-from roll.configs.strategies.fsdp2 import Fsdp2Settings, model_problems, shard_size
-from roll.configs.strategies.spec import Choice
-from roll.configs.strategies.tensor_parallel import PLANNED
+from roll.configs.plan.layout import ParallelSizes, parallel_sizes
+from roll.configs.strategies.choice import Choice
+from roll.configs.strategies.fsdp2 import PLANNED, Fsdp2Settings, model_problems, shard_size
 from roll.configs.tables.roles import ROLES
 from tests.unit.configs.strategies.test_fsdp2 import found, worker
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from roll.configs.strategies.trainer_kinds import DEEPSPEED_KINDS, MEGATRON_KINDS
-from roll.configs.strategies.value_kinds import Kinds, kinds_of
+from roll.configs.strategies.value_kinds import DEEPSPEED_KINDS, MEGATRON_KINDS, Kinds, kinds_of
 from tests.helpers.configs import problems
 
 ZERO = "actor_train.strategy_args.strategy_config.zero_optimization"

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from roll.configs.plan.rollout_bounds import RolloutBounds
+from roll.configs.plan.batch_plan import RolloutBounds
 from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.placement import Claim, Placement

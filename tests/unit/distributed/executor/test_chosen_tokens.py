@@ -7,16 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from roll.algorithms.covariance import ClippedCovariance, PenalizedCovariance
 from roll.algorithms.credit import CreditSettings
 from roll.algorithms.loss import Aggregation, Loss, PolicyLoss
+from roll.algorithms.objectives import ClippedCovariance, PenalizedCovariance
 from roll.distributed.executor.blueprint import BatchLimits
-from roll.distributed.executor.jobs import RowCredit, TrainJob, TrainRequest
-from roll.distributed.executor.shards import micro_batches
+from roll.distributed.executor.jobs import RowCredit, TrainJob, TrainRequest, micro_batches
 from roll.distributed.executor.worker import TrainWorker
 from roll.types.batch import LossScale, MicroBatch, SampleBatch, TokenOutputs
+from roll.types.columns import token_indices
 from roll.types.metrics import MetricSums
-from roll.types.ragged import token_indices
 from tests.fakes import FakeTrainStrategy
 from tests.integration.executor.parts import make_samples
 from tests.unit.algorithms.rows import alone, on_ranks

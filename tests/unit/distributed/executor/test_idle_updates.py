@@ -7,12 +7,11 @@ import pytest
 import torch
 
 from roll.algorithms.credit import CreditSettings
-from roll.algorithms.idle_rows import IdleRows
 from roll.algorithms.loss import Aggregation, Loss, LossAggMode, PolicyLoss
+from roll.algorithms.masking import IdleRows
 from roll.algorithms.objectives import PolicyGradient
 from roll.distributed.executor.blueprint import BatchLimits
-from roll.distributed.executor.jobs import RowCredit, TrainJob, TrainRequest
-from roll.distributed.executor.shards import micro_batches
+from roll.distributed.executor.jobs import RowCredit, TrainJob, TrainRequest, micro_batches
 from roll.distributed.executor.worker import TrainWorker
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums

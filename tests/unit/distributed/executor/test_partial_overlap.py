@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.configs.plan.rollout_bounds import RolloutBounds
-from roll.distributed.scheduler.virtual_time import run_virtually
+from roll.configs.plan.batch_plan import RolloutBounds
+from roll.distributed.scheduler.event_loop import run_virtually
 from roll.utils.meter import Look
 from tests.unit.distributed.executor.overlap import Play, Shape, length_of
 

@@ -9,8 +9,7 @@ import pytest
 
 from roll.configs.plan.batch_plan import build_plan
 from roll.distributed.executor import clusters as run_clusters
-from roll.distributed.executor.clusters import RunClusters
-from roll.distributed.executor.rl_clusters import RLClusters
+from roll.distributed.executor.clusters import RLClusters, RunClusters
 from roll.distributed.executor.worker import build_strategy
 from tests.helpers.configs import config
 

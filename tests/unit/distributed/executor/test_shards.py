@@ -6,8 +6,16 @@ from hypothesis import strategies as st
 from roll.configs.plan.run_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.executor.blueprint import BatchLimits
-from roll.distributed.executor.scores import ScorePiece, ScoreSet, join_scores
-from roll.distributed.executor.shards import Piece, micro_batches, spread, tree_micro_batches, without_idle
+from roll.distributed.executor.jobs import (
+    Piece,
+    ScorePiece,
+    ScoreSet,
+    join_scores,
+    micro_batches,
+    spread,
+    tree_micro_batches,
+    without_idle,
+)
 from roll.types.forest import forest_of
 from roll.types.packing import neighbours_by_rank
 

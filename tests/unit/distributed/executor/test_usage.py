@@ -10,7 +10,7 @@ from roll.configs.tables.roles import Role
 from roll.distributed.executor import usage
 from roll.distributed.executor.clusters import RunClusters
 from roll.distributed.executor.pools.task_pool import TaskPool
-from roll.distributed.executor.processes.failures import Failure
+from roll.distributed.executor.processes.worker_process import Failure
 from roll.distributed.executor.usage import Question, Work, WorkerUsage
 from roll.utils.meter import Look, Usage
 

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from roll.configs.plan.rollout_bounds import RolloutBounds, Unfinished
+from roll.configs.plan.batch_plan import RolloutBounds, Unfinished
 
 
 @st.composite

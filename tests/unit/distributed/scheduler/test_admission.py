@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.configs.plan.rollout_bounds import RolloutBounds
-from roll.distributed.scheduler.admission import can_take
+from roll.configs.plan.batch_plan import RolloutBounds
+from roll.distributed.scheduler.rollout_core import can_take
 
 
 def test_the_capacity_is_of_the_steps_between_two_publishes_and_those_ahead() -> None:

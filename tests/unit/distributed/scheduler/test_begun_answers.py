@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roll.configs.plan.rollout_bounds import RolloutBounds
+from roll.configs.plan.batch_plan import RolloutBounds
 from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.types.group_codec import BEGUN, load_groups

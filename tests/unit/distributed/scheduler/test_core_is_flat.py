@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from roll.configs.plan.rollout_bounds import RolloutBounds
+from roll.configs.plan.batch_plan import RolloutBounds
 from roll.distributed.scheduler.rollout_core import RolloutCore
 from roll.types.rollout import Task, TrajectoryGroup
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.configs.plan.rollout_bounds import RolloutBounds
+from roll.configs.plan.batch_plan import RolloutBounds
+from roll.distributed.scheduler.event_loop import run_virtually
 from roll.distributed.scheduler.rollout_core import RolloutCore, StepGroups
-from roll.distributed.scheduler.virtual_time import run_virtually
 from roll.types.rollout import Task, TrajectoryGroup
 from tests.unit.distributed.scheduler.schedules import bounds_within_a_step
 

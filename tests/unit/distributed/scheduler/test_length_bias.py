@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from roll.distributed.scheduler.length_bias import length_bias, mean_of_censored
+from roll.distributed.scheduler.filters import length_bias, mean_of_censored
 from roll.types.rollout import Generation, Task, Trajectory, TrajectoryGroup
 
 PROMPT = np.array([1], np.int32)

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from roll.configs.plan.rollout_bounds import RolloutBounds
+from roll.configs.plan.batch_plan import RolloutBounds
 from roll.distributed.scheduler.rehearsal import rehearse
 
 SOUND = [

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roll.configs.plan.rollout_bounds import RolloutBounds
+from roll.configs.plan.batch_plan import RolloutBounds
 from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.errors import ConfigError
 from roll.run.saving.checkpoint import CheckpointStore
 from roll.run.saving.driver_state import DriverState, write_state
 from roll.run.saving.resume import GroupsState
-from roll.types.media import Image
+from roll.types.columns import Image
 from roll.types.rollout import Generate, StoredRow, Task, Trajectory, TrajectoryGroup, stored_among
 from tests.unit.distributed.scheduler.test_rollout_scheduler import one_token
 

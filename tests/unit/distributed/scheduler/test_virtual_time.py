@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from roll.distributed.scheduler.virtual_time import Deadlock, run_virtually
+from roll.distributed.scheduler.event_loop import Deadlock, run_virtually
 
 
 async def sleeper(seconds: float) -> float:

@@ -15,8 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from roll.configs.sections.training import TrainingArgs
-from roll.distributed.strategy.eight_bit import OfShards
-from roll.distributed.strategy.optimizer import optimizer_of
+from roll.distributed.strategy.optimizer import OfShards, optimizer_of
 
 SETTINGS = TrainingArgs(
     optim="adamw_bnb_8bit", learning_rate=0.01, weight_decay=0.1, adam_beta2=0.95, adam_epsilon=1e-6

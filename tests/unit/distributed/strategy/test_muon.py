@@ -6,8 +6,7 @@ import torch
 from torch import nn
 
 from roll.configs.sections.training import TrainingArgs
-from roll.distributed.strategy.muon import Muon, orthogonal
-from roll.distributed.strategy.optimizer import optimizer_of
+from roll.distributed.strategy.optimizer import Muon, optimizer_of, orthogonal
 from roll.models.hf import LogProbHead
 from tests.parity.strategies.reference import SlowMuon
 

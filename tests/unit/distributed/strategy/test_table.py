@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from roll.configs.sections.cluster import WorkerConfig
-from roll.configs.strategies.spec import Choice, Package, StrategySpec
+from roll.configs.strategies.choice import Choice
+from roll.configs.strategies.spec import Package, StrategySpec
 from roll.configs.strategies.table import STRATEGIES
 from roll.configs.tables.roles import ACTOR_INFER, ACTOR_TRAIN, ROLES
 from roll.distributed.strategy.table import engine_problems, serving, strategy_class_path, strategy_problems

@@ -13,9 +13,10 @@ from roll.distributed.weights.bucket import (
     FileBucket,
     MemoryBucket,
     RankedBucket,
+    decode_source,
+    encode_source,
     index_bucket,
 )
-from roll.distributed.weights.messages import decode_source, encode_source
 from roll.errors import StrategyError
 
 INDEX = index_bucket([("a.weight", torch.zeros(3, 5)), ("a.bias", torch.zeros(7, dtype=torch.bfloat16))])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from roll.distributed.weights.together import with_partners
+from roll.distributed.weights.bucket import with_partners
 
 LAYERS = [
     f"model.layers.{layer}.{name}"

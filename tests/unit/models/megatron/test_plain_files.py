@@ -16,7 +16,7 @@ pytest.importorskip("megatron.core", reason="megatron-core is not installed")
 
 from torch.distributed.checkpoint.metadata import MetadataIndex
 
-from roll.models.megatron.plain_files import PlainPlanner, plain_files
+from roll.models.megatron.dist_files import PlainPlanner, plain_files
 
 
 class Touch:

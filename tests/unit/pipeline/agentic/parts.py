@@ -12,9 +12,8 @@ import numpy as np
 
 from roll.envs.base import Env, EnvStep
 from roll.envs.config import EnvConfig
-from roll.pipeline.agentic.chat import ChatEncoder
 from roll.pipeline.agentic.episode import EpisodeJob, EpisodePlayer, EpisodeRules
-from roll.pipeline.agentic.forms import make_form
+from roll.pipeline.agentic.forms import ChatEncoder, make_form
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams
 from tests.toys import Mute
 

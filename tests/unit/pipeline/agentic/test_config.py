@@ -14,7 +14,7 @@ from roll.configs.plan.batch_plan import build_plan
 from roll.pipeline.agentic.agentic_checks import agentic_problems, agentic_warnings, code_problems
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.agentic.settings import episode_rules, episode_settings, num_questions
-from roll.run.length import of_known_length
+from roll.run.loop import of_known_length
 
 TREE: dict[str, Any] = {
     "pretrain": "org/model",

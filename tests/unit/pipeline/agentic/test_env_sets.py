@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from roll.pipeline.agentic.agentic_checks import agentic_warnings
-from roll.pipeline.agentic.env_manager_config import VAL_SEEDS
+from roll.pipeline.agentic.agentic_config import VAL_SEEDS
 from roll.pipeline.agentic.settings import episode_rules, job_limit_s
 from tests.unit.pipeline.agentic.test_config import config, problems
 

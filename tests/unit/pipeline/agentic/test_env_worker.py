@@ -11,13 +11,13 @@ import pytest
 from roll.distributed.executor.pools.job import FinishedJobs, Job
 from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS
 from roll.pipeline.agentic.agentic_config import AgenticConfig
-from roll.pipeline.agentic.chat import ChatEncoder
 from roll.pipeline.agentic.env_worker import EnvWorker
 from roll.pipeline.agentic.episode import CutEpisode
+from roll.pipeline.agentic.forms import ChatEncoder
 from roll.types.batch import SampledRows
 from roll.types.collate import placed, split_rows
+from roll.types.group_codec import TextTable
 from roll.types.rollout import Generation, GenerationRequest, StoredRow
-from roll.types.texts import TextTable
 from tests.unit.pipeline.agentic.parts import GO, Script, job
 from tests.unit.pipeline.agentic.test_config import config
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from roll.envs.tools.base import ToolError
 from roll.envs.tools.python_code import PythonCodeTool
-from roll.envs.tools.tools_base import ToolError
 from roll.errors import EnvError
 
 try:

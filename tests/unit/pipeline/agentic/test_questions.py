@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from roll.envs.qa import QaQuestions, exact_match, f1
-from roll.envs.questions import MathQuestions
-from roll.envs.rows import Questions, load_rows
+from roll.envs.questions import MathQuestions, QaQuestions, Questions, exact_match, f1, load_rows
 from roll.envs.tools.search import Bm25, load_corpus
 from roll.errors import EnvError
 

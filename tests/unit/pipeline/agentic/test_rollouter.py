@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from roll.distributed.executor.pools.job import FatalJobError, Job
+from roll.pipeline.agentic.agentic_config import TRAIN_SEEDS, VAL_SEEDS
 from roll.pipeline.agentic.agentic_pipeline import adjusted_rows, play_in
-from roll.pipeline.agentic.env_manager_config import TRAIN_SEEDS, VAL_SEEDS
 from roll.pipeline.agentic.env_rollouter import EnvRollouter, EnvTaskSource, Played
-from roll.pipeline.agentic.episode import CutEpisode, EpisodeJob, failed_row
-from roll.pipeline.agentic.episode_metrics import episode_metrics
+from roll.pipeline.agentic.episode import CutEpisode, EpisodeJob, episode_metrics, failed_row
 from roll.types.collate import row_meta
 from roll.types.rollout import Answered, Generation, GenerationRequest, Trajectory, TrajectoryGroup
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from roll.algorithms.loss import Aggregation
-from roll.pipeline.agentic.episode_credit import shared_weights
+from roll.pipeline.agentic.agentic_pipeline import shared_weights
 from roll.types.batch import LossScale, RowMeta
 
 LOSSES = [[0.5, -1.0, 2.0, 0.25], [1.5, 3.0], [-2.0]]

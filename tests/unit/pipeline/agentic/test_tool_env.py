@@ -13,15 +13,13 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from roll.envs.build import build_env
-from roll.envs.config import EnvConfig
+from roll.envs.build import build_env, tool_problems
+from roll.envs.config import EnvConfig, ToolWrapperConfig
+from roll.envs.tools.base import Tool, ToolError, first_call
 from roll.envs.tools.calculator import CalculatorTool
-from roll.envs.tools.tools_base import Tool, ToolError, first_call
-from roll.envs.tools.tools_search import SearchTool
-from roll.envs.tools_build import tool_problems
-from roll.envs.tools_config import ToolWrapperConfig
+from roll.envs.tools.search import SearchTool
 from roll.errors import EnvError
-from roll.pipeline.agentic.chat import ChatEncoder
+from roll.pipeline.agentic.forms import ChatEncoder
 from tests.unit.pipeline.agentic.parts import GO, Script, env_config, job, player
 from tests.unit.pipeline.agentic.test_episode import sampled
 from tests.unit.pipeline.agentic.test_questions import CORPUS

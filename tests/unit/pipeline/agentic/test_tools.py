@@ -12,8 +12,8 @@ from roll.commands import check_env
 from roll.envs.config import EnvConfig
 from roll.envs.gymnasium import GymnasiumEnv
 from roll.errors import EnvError
-from roll.pipeline.agentic.baselines import baselines
-from roll.pipeline.agentic.group_filters import DropEqualRewards, load_filter
+from roll.pipeline.agentic.agentic_pipeline import baselines
+from roll.pipeline.agentic.settings import DropEqualRewards, load_filter
 from roll.types.rollout import Task, TrajectoryGroup
 from tests.helpers.pages import importable, snippets
 from tests.unit.pipeline.agentic.test_rollouter import row
@@ -93,7 +93,7 @@ def test_the_lakes_baselines_are_next_to_nothing_by_chance_and_a_third_blindly()
 
 
 def test_groups_of_equal_rewards_are_dropped_by_dotted_path() -> None:
-    keep = load_filter("roll.pipeline.agentic.group_filters:DropEqualRewards")
+    keep = load_filter("roll.pipeline.agentic.settings:DropEqualRewards")
     task = Task("t", "a", np.zeros(0, np.int32))
     same = TrajectoryGroup(task, 0, (row(0), row(1), row(2, float("nan"))))
     apart = TrajectoryGroup(task, 0, (row(0), row(1, 0.0)))
@@ -108,7 +108,7 @@ def test_a_filter_that_raises_anything_is_named_with_its_cause(
         raise kind("no")
 
     monkeypatch.setattr(DropEqualRewards, "__call__", raises)
-    keep = load_filter("roll.pipeline.agentic.group_filters:DropEqualRewards")
+    keep = load_filter("roll.pipeline.agentic.settings:DropEqualRewards")
     with pytest.raises(
         EnvError, match=rf"group_filter_cls: .*DropEqualRewards raised {kind.__name__}: .*the group of t"
     ):

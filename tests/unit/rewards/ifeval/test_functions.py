@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from roll.rewards.base import RewardInput
-from roll.rewards.ifeval.functions import FUNCTIONS
-from roll.rewards.ifeval.reward import IFEval
+from roll.rewards.ifeval.reward import FUNCTIONS, IFEval
 
 CASES: dict[str, list[tuple[dict[str, Any], list[str], list[str]]]] = {  # arguments, who follows, who does not
     "verify_keywords": [({"keyword_list": ["cat", "dog"]}, ["A Cat and a dog"], ["A cat", "nothing"])],

@@ -2,9 +2,9 @@
 
 import pytest
 
-from roll.rewards.ifeval.functions import blocks, divided
+from roll.rewards.ifeval.instructions import count_capital_words, count_words
+from roll.rewards.ifeval.reward import blocks, divided
 from roll.rewards.ifeval.sentences import count_sentences
-from roll.rewards.ifeval.units import count_capital_words, count_words
 
 
 @pytest.mark.parametrize(

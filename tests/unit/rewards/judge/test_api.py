@@ -11,7 +11,7 @@ from roll.pipeline.rlvr.reward_checks import unreachable_judges
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.rewards.base import RewardInput, RewardOutcome
 from roll.rewards.config import RewardConfig
-from roll.rewards.judge.build import for_workers
+from roll.rewards.judge.api import for_workers
 from roll.rewards.worker import RewardWorker
 from tests.helpers.judge_server import CLOSES, HANGS, Act, judge_server, says, sends
 

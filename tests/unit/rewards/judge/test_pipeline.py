@@ -12,7 +12,7 @@ import pytest
 
 from roll.configs.plan.batch_plan import build_plan
 from roll.distributed.executor.placement import Claim, Placement
-from roll.distributed.executor.rollout.cut_answers import CutAnswers
+from roll.distributed.executor.rollout.engine_client import CutAnswers
 from roll.pipeline.rlvr import rlvr_pipeline
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
 from roll.types.rollout import Generation, GenerationRequest

@@ -12,7 +12,7 @@ from roll.pipeline.rlvr.reward_checks import judge_length_problems
 from roll.pipeline.rlvr.rlvr_checks import rlvr_warnings
 from roll.rewards.base import RewardInput
 from roll.rewards.config import RewardConfig
-from roll.rewards.judge.prompts import PROMPTS, JudgePrompt, prompt_named
+from roll.rewards.judge.judge import PROMPTS, JudgePrompt, prompt_named
 from roll.utils.secrets import redact
 from tests.helpers.configs import checked, config, problems
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from roll.rl.exchange import make_buffer, make_reader
 from roll.rl.experience.directory import DirectoryBuffer
 from roll.rl.experience.sql import SqlBuffer
+from roll.rl.modes import make_buffer, make_reader
 from tests.helpers.configs import config
 from tests.unit.rl.experience.made import experience
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from roll.configs.sections.experience import ExperienceConfig
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.rl.experience.directory import DirectoryBuffer
-from roll.rl.experience.read_groups import ReadGroups
-from roll.rl.experience.reader import ExperienceReader, Reading
+from roll.rl.experience.reader import ExperienceReader, ReadGroups, Reading
 from roll.rl.experience.rows import FORMS
 from tests.unit.rl.experience.made import experience
 

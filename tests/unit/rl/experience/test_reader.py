@@ -12,8 +12,7 @@ import pytest
 from roll.configs.sections.experience import ExperienceConfig
 from roll.errors import ConfigError, StorageError
 from roll.rl.experience.buffer import Buffer
-from roll.rl.experience.reader import ExperienceReader, Reading, Taken
-from roll.rl.experience.reuse import Reuse
+from roll.rl.experience.reader import ExperienceReader, Reading, Reuse, Taken
 from roll.rl.experience.rows import FORMS
 from roll.rl.experience.sql import SqlBuffer, SqliteDatabase
 from roll.run.interrupts import StepGivenUp

@@ -7,7 +7,7 @@ import pytest
 
 from roll.configs.sections.experience import ReuseConfig
 from roll.rl.experience.buffer import Entry
-from roll.rl.experience.reuse import Reuse, Use
+from roll.rl.experience.reader import Reuse, Use
 
 
 def reuse(**keys: object) -> Reuse:

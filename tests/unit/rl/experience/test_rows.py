@@ -11,7 +11,7 @@ import pytest
 
 from roll.errors import StorageError
 from roll.rl.experience.rows import FORMS, Experience
-from roll.types.media import Image
+from roll.types.columns import Image
 from roll.types.rollout import TrajectoryGroup, Turn
 from tests.unit.rl.experience.made import experience, row, told
 

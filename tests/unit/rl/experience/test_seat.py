@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from roll.errors import StorageError
-from roll.rl.seat import Seat
+from roll.rl.modes import Seat
 
 _SITS = """
 import sys, time
 from pathlib import Path
-from roll.rl.seat import Seat
+from roll.rl.modes import Seat
 seat = Seat(Path(sys.argv[1]), "explore")
 print("here", flush=True)
 time.sleep(600)

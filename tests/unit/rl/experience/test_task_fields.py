@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from roll.errors import ConfigError, StorageError
-from roll.rl.experience.rows import FORMS, Experience
-from roll.rl.experience.task_fields import check_tasks, fields_of, task_of
-from roll.types.media import Image
+from roll.rl.experience.rows import FORMS, Experience, check_tasks, fields_of, task_of
+from roll.types.columns import Image
 from roll.types.rollout import Task, TrajectoryGroup
 from tests.unit.rl.experience.made import experience
 

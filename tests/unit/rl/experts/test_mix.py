@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roll.algorithms.loss import PolicyLoss
-from roll.algorithms.mixed_loss import ExpertLoss, MixedLoss
+from roll.algorithms.loss import ExpertLoss, MixedLoss, PolicyLoss
 from roll.configs.plan.batch_plan import BatchPlan, build_plan
-from roll.datasets.row_source import RowSource
+from roll.datasets.mixing import RowSource
 from roll.distributed.executor import roles
 from roll.distributed.executor.jobs import TrainJob
 from roll.errors import ConfigError

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roll.distributed.executor.processes.failures import Failure
-from roll.rl.alarms import GAP, GapAlarm
-from roll.rl.engine_probe import PROBE_GAP, EngineProbe
+from roll.distributed.executor.processes.worker_process import Failure
+from roll.rl.alarms import GAP, PROBE_GAP, EngineProbe, GapAlarm
 from roll.types.batch import SampleBatch, SampleSet
 from roll.types.rollout import (
     FIRST_IN_LINE,
@@ -88,7 +87,7 @@ def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
         return {number: values[:4] for number, values in scores.items()}
 
     monkeypatch.setattr("roll.distributed.executor.step_rows.share", by_rank)
-    monkeypatch.setattr("roll.rl.engine_probe.rows_of_scores", of_rows)
+    monkeypatch.setattr("roll.rl.alarms.rows_of_scores", of_rows)
 
 
 def probe() -> EngineProbe:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from roll.configs.plan.batch_plan import build_plan
-from roll.configs.sections.experience_operators import ExperienceOperatorConfig
+from roll.configs.sections.operators import ExperienceOperatorConfig
 from roll.distributed.executor.jobs import TrainJob
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.errors import AlgorithmError

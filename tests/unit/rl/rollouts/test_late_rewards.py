@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from roll.configs.plan.rollout_bounds import RolloutBounds
+from roll.configs.plan.batch_plan import RolloutBounds
 from roll.distributed.executor.placement import Claim
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings

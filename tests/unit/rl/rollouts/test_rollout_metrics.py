@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from roll.distributed.scheduler.rollout_core import GroupsLeft, StepGroups
-from roll.rl.rollout_metrics import rollout_metrics
+from roll.rl.metrics import rollout_metrics
 from roll.types.rollout import FinishReason, Generation, Task, Trajectory, TrajectoryGroup
 
 PROMPT = np.array([1, 1, 1], np.int32)

@@ -11,9 +11,8 @@ import pytest
 
 from roll.errors import ConfigError, StorageError
 from roll.rl.rollouters import RecordedRollouter, RolloutDump
-from roll.types.group_codec import RecordedGroup
+from roll.types.group_codec import RecordedGroup, read_groups, write_groups
 from roll.types.rollout import Task, Trajectory, TrajectoryGroup, Turn
-from roll.types.rollout_files import read_groups, write_groups
 from tests.helpers.configs import config
 
 

@@ -8,8 +8,8 @@ import logging
 import numpy as np
 import pytest
 
-from roll.distributed.scheduler.virtual_time import run_virtually
-from roll.rl.rollout_report import ReportedRollouter, RolloutReport
+from roll.distributed.scheduler.event_loop import run_virtually
+from roll.rl.rollouters import ReportedRollouter, RolloutReport
 from roll.types.rollout import Generate, Task, TrajectoryGroup
 
 TASK = Task("t", "math", np.array([1], np.int32))
@@ -41,7 +41,7 @@ def test_a_line_every_interval_while_groups_are_under_way_and_none_after(caplog:
         await asyncio.sleep(100)
         await run(11)
 
-    with caplog.at_level(logging.INFO, "roll.rl.rollout_report"):
+    with caplog.at_level(logging.INFO, "roll.rl.rollouters"):
         run_virtually(play())
     assert [record.getMessage() for record in caplog.records] == [
         "rollout: 2 groups under way, 2 ended in the last 10 s; the oldest, group 25, began 10 s ago; answers in "

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roll.configs.sections.experience_operators import MeanFilterArgs, RewardShapingArgs, StdFilterArgs
+from roll.configs.sections.operators import MeanFilterArgs, RewardShapingArgs, StdFilterArgs
 from roll.errors import AlgorithmError
 from roll.rl.shaping.builtins import RewardShaping, mean_filter, std_filter
 from roll.types.rollout import TrajectoryGroup

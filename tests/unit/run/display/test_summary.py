@@ -3,8 +3,7 @@ import math
 import pytest
 
 from roll.rl.pipeline import VIEW
-from roll.run.display.display_view import Curve, View
-from roll.run.display.view import duration, series, summarise, summary_lines
+from roll.run.display.view import Curve, View, duration, series, summarise, summary_lines
 
 ROWS = [
     (0, {"rollout/reward_mean": 0.1, "val/reward_mean": 0.2, "time/rollout_s": 2.0, "time/train_actor_s": 1.0}),

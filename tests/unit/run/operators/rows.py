@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from roll.datasets.loader import Row
-from roll.run.operators.operators_row import Context, OperatorRow, Texts
+from roll.run.operators.row import Context, OperatorRow, Texts
 
 
 def read(row: Row) -> Texts:

@@ -10,10 +10,9 @@ import pytest
 from roll.configs.sections.operators import LengthArgs, PassRateArgs, QualityArgs
 from roll.errors import ConfigError
 from roll.run.operators.bounds import length, pass_rate, quality, rates_of
-from roll.run.operators.operators_row import OperatorRow
-from roll.types.group_codec import RecordedGroup
+from roll.run.operators.row import OperatorRow
+from roll.types.group_codec import RecordedGroup, write_groups
 from roll.types.rollout import Trajectory
-from roll.types.rollout_files import write_groups
 from tests.unit.run.operators.rows import context, rows
 
 OWN = "tests.unit.run.operators.test_bounds"

@@ -1,7 +1,7 @@
 """Rows that share n-grams with what the run is evaluated on."""
 
 from roll.configs.sections.operators import ContaminationArgs
-from roll.run.operators.contamination import contamination
+from roll.run.operators.texts import contamination
 from tests.unit.run.operators.rows import context, rows
 
 EVALUATION = {"validation.data_args": ["one two three four five", "hi"]}

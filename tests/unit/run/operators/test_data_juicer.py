@@ -11,8 +11,7 @@ import pytest
 from roll.configs.sections.data import DataArgs
 from roll.configs.sections.operators import DataJuicerArgs
 from roll.errors import ConfigError
-from roll.run.operators.checks import missing_packages
-from roll.run.operators.data_juicer import run_op
+from roll.run.operators.checks import missing_packages, run_op
 from tests.unit.run.operators.rows import context, rows
 
 
@@ -60,7 +59,7 @@ def test_an_operator_that_fails_is_named() -> None:
 
 
 def test_where_the_package_is_missing_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("roll.run.operators.data_juicer.is_installed", lambda name: False)
+    monkeypatch.setattr("roll.run.operators.checks.is_installed", lambda name: False)
     args = DataArgs.model_validate({"operators": ["data_juicer:text_length_filter"]})
     (problem,) = missing_packages({"x": args})
     assert problem.text.startswith("x.operators[0]: operators of Data-Juicer need its package")

@@ -7,8 +7,7 @@ from fractions import Fraction
 import pytest
 
 from roll.configs.sections.operators import DeduplicateArgs
-from roll.run.operators.texts import NEAR, SAME, deduplicate, near
-from roll.run.operators.words import ngrams, normalised, words
+from roll.run.operators.texts import NEAR, SAME, deduplicate, near, ngrams, normalised, words
 from tests.unit.run.operators.rows import context, rows
 
 

@@ -16,10 +16,11 @@ from roll.datasets.loader import Row
 from roll.datasets.sources import data_sources
 from roll.errors import ConfigError
 from roll.pipeline.rows import row_sources as pair_rows
-from roll.run.operators import choice, conversation_texts, kept
+from roll.run.operators import choice, conversation_texts
+from roll.run.operators import choice as kept
 from roll.run.operators.choice import Places, dry_report, row_choice
-from roll.run.operators.operators_row import Texts
-from roll.types.rollout_files import RecordedGroup, write_groups
+from roll.run.operators.row import Texts
+from roll.types.group_codec import RecordedGroup, write_groups
 from tests.unit.run.operators.test_bounds import attempt
 
 TRAIN, VAL = "actor_train.data_args", "validation.data_args"
@@ -102,7 +103,7 @@ def test_what_the_choice_depends_on_makes_it_anew(
     elif change == "tokenizer":
         asked = places(files, "deduplicate", CONTAMINATION, TOKENS, tokenizer="org/other")
     else:
-        monkeypatch.setattr("roll.run.operators.kept._code", lambda entries: ["another"])
+        monkeypatch.setattr("roll.run.operators.choice._code", lambda entries: ["another"])
     assert runs(asked, caplog)
 
 

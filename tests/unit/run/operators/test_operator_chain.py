@@ -8,8 +8,7 @@ import pytest
 
 from roll.configs.sections.data import DataArgs
 from roll.errors import ConfigError
-from roll.run.operators.operators_row import Context, OperatorRow
-from roll.run.operators.row import Chosen, apply, as_json, from_json, run_chain
+from roll.run.operators.row import Chosen, Context, OperatorRow, apply, as_json, from_json, run_chain
 from tests.unit.run.operators.rows import context, rows
 
 OWN = "tests.unit.run.operators.test_operator_chain"

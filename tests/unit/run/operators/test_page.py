@@ -8,8 +8,7 @@ from roll.configs.sections.data import DataArgs
 from roll.configs.sections.operators import QualityArgs
 from roll.run.operators.bounds import quality
 from roll.run.operators.checks import operator_problems, own_function_problems
-from roll.run.operators.operators_row import Context
-from roll.run.operators.row import run_chain
+from roll.run.operators.row import Context, run_chain
 from tests.helpers.pages import DOCS, importable, snippets, write_files
 from tests.unit.run.operators.rows import context, rows
 

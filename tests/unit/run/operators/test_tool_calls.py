@@ -13,7 +13,7 @@ from roll.datasets.loader import Row
 from roll.datasets.rows import Domain, RowReader
 from roll.run.operators.bounds import length
 from roll.run.operators.conversation_texts import conversation_texts
-from roll.run.operators.operators_row import OperatorRow
+from roll.run.operators.row import OperatorRow
 from roll.run.operators.texts import SAME, deduplicate
 from tests.unit.run.operators.rows import context
 

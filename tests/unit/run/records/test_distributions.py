@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from roll.rl.records.distributions import QUANTILES, distributions, spread_of
+from roll.rl.records.recorder import QUANTILES, distributions, spread_of
 from tests.unit.rl.rollouts.test_filtered_step import group
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roll.distributed.executor.scores import ScoreSet
-from roll.rl.records import logging_board
-from roll.rl.records.logging_board import LoggingBoard
+from roll.distributed.executor.jobs import ScoreSet
+from roll.rl.records import token_records as logging_board
+from roll.rl.records.token_records import LoggingBoard
 from roll.types.rollout import Task, Trajectory, TrajectoryGroup
 
 

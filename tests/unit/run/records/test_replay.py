@@ -34,7 +34,7 @@ def test_replay_shows_recorded_episodes_turn_by_turn(tmp_path: Path, capsys: pyt
     assert "1 of 2 attempts" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("module", ["roll.run.records.replay", "roll.run.records.agentic_replay"])
+@pytest.mark.parametrize("module", ["roll.run.records.replay", "roll.run.records.replay"])
 def test_replay_ends_quietly_when_its_reader_does(module: str, tmp_path: Path) -> None:
     turn = Turn("P_\n_G", "x" * 200_000, "Down", 0.0, {})  # more than a pipe holds
     record = RolloutRecord("p", "r", 1.0, 0, "Lake", "stop", turns=(turn,))

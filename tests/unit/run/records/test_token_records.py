@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roll.distributed.executor.scores import ScorePiece, ScoreSet
+from roll.distributed.executor.jobs import ScorePiece, ScoreSet
 from roll.rl.records import token_records
 from roll.rl.records.recorder import rollout_records
 from roll.rl.records.token_records import TokenLogProbs, TokenRecords

@@ -1,8 +1,8 @@
 """Which rollouts the trackers get."""
 
-from roll.configs.sections.recorder import RecorderConfig
+from roll.configs.sections.rollout import RecorderConfig
 from roll.rl.records.recorder import RecordLimits
-from roll.rl.records.tracked_samples import tracked_samples
+from roll.rl.records.step_records import tracked_samples
 from roll.types.rollout import Turn
 from tests.unit.run.records.test_recorder import record
 

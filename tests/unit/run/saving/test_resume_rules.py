@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from roll.run.saving.resume_rules import RULES, differences
+from roll.run.saving.resume import RULES, differences
 from roll.utils.secrets import redact
 from tests.helpers.configs import config
 from tests.layout.source import REPOSITORY

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from roll.errors import ConfigError
+from roll.run.stages.entries import PLACES
 from roll.run.stages.planned import Stage
-from roll.run.stages.trees import PLACES
 from tests.helpers.configs import config
 from tests.unit.run.stages.conftest import LEARNER, LONG, SHORT, WARM_UP
 

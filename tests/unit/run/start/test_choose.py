@@ -11,7 +11,8 @@ import yaml
 from roll.configs.load.chosen import Chosen, Machine, with_chosen
 from roll.errors import ConfigError
 from roll.run.kind import kind_of
-from roll.run.start import choose, gpu_memory
+from roll.run.start import choose
+from roll.run.start import memory_report as gpu_memory
 from roll.run.start.load import Loaded, load
 
 RLVR: dict[str, Any] = {

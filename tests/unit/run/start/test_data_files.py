@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from roll.configs.sections.data import DataArgs
-from roll.datasets import hub_set
+from roll.datasets import sources as hub_set
 from roll.run.start.data_files import data_args_problems, data_args_warnings, missing_data_files
 
 TRAIN, VALIDATION = "actor_train.data_args", "validation.data_args"

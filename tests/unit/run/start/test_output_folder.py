@@ -6,9 +6,9 @@ import pytest
 
 from roll.configs.sections.run import RunConfig
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
-from roll.run.display.display_view import View
+from roll.run.display.view import View
 from roll.run.records.run_record import RunRecord
-from roll.run.start.output_folder import folder_problems
+from roll.run.start.start_checks import folder_problems
 from tests.helpers.configs import config
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from roll.configs.sections.model import ModelArgs
-from roll.run.start.rate_warnings import num_parameters, rate_warnings
+from roll.run.start.rl_defaults import num_parameters, rate_warnings
 from roll.utils.text import short
 from tests.helpers.configs import config
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from roll.run.start.rehearsal import rehearsal_problems
+from roll.run.start.start_checks import rehearsal_problems
 from tests.helpers.configs import config
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from roll.configs.limits import LARGEST_REWARD
+from roll.configs.base import LARGEST_REWARD
 
 
 def checked_reward(value: object) -> float:

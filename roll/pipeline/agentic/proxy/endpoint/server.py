@@ -11,8 +11,8 @@ from typing import Any
 
 import uvicorn
 
-from roll.pipeline.agentic.chat import ChatEncoder
 from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules
+from roll.pipeline.agentic.forms import ChatEncoder
 from roll.pipeline.agentic.proxy.endpoint.app import MODEL, make_app
 from roll.pipeline.agentic.proxy.endpoint.session import Session, session_key
 from roll.pipeline.agentic.proxy.transcript.parse import Parser

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from roll.pipeline.agentic.chat import ChatEncoder
+from roll.pipeline.agentic.forms import ChatEncoder
 from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, Call, ChatMessage, Tool
 
 _OPENING = "<|im_start|>assistant\n"  # what the templates below begin an answer with; any other mark would do

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from roll.errors import EnvError, describe
-from roll.pipeline.agentic.chat import ChatEncoder
+from roll.pipeline.agentic.forms import ChatEncoder
 from roll.pipeline.agentic.proxy.transcript.message import ChatMessage, Tool
 
 

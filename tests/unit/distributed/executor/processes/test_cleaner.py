@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from roll.distributed.executor.processes import cleaner
-from roll.distributed.executor.processes.cleaner_process import CleanerProcess
+from roll.distributed.executor.processes.launch import CleanerProcess
 from roll.distributed.executor.weights.sender import MemoryLane
 from roll.distributed.weights.bucket import MemoryBucket, index_bucket
 
@@ -108,7 +108,7 @@ def test_a_killed_cleaner_is_replaced_and_the_new_one_cleans(tmp_path: Path, cap
 
 
 def test_a_driver_cleans_up_itself_where_no_cleaner_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("roll.distributed.executor.processes.cleaner_process._MAX_REPLACEMENTS", 0)
+    monkeypatch.setattr("roll.distributed.executor.processes.launch._MAX_REPLACEMENTS", 0)
     directory = tmp_path / "run"
     directory.mkdir()
     running = CleanerProcess(str(directory))

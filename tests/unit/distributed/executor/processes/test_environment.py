@@ -1,15 +1,17 @@
 import pytest
 
-from roll.distributed.executor.processes.environment import (
+from roll.distributed.executor.processes.resource_manager import (
     RUN_ID,
     RUN_MARK,
     SHARES_GPUS,
+    Node,
+    TakenSeat,
     begin_environment,
     import_environment,
+    in_order,
     rank_environment,
     role_environment,
 )
-from roll.distributed.executor.processes.resource_manager import Node, TakenSeat, in_order
 from roll.distributed.strategy.sglang.args import worker_environment
 
 FIRST = Node(0, "10.0.0.1", ("4", "5", "6", "7"), num_cores=96)

@@ -1,6 +1,6 @@
 import pickle
 
-from roll.distributed.executor.processes.failures import Failure, worker_error
+from roll.distributed.executor.processes.worker_process import Failure, worker_error
 from roll.errors import WorkerError
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from roll.distributed.executor.processes.node_network import loopback_network, node_network
+from roll.distributed.executor.processes.resource_manager import loopback_network, node_network
 from roll.errors import ResourceError
 from roll.utils.network import LOOPBACK, interface_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.distributed.executor.processes.ray_watch import died, when_one_dies
+from roll.distributed.executor.processes.launch import died, when_one_dies
 
 AGENT = "[E] agent_manager.cc:86: The raylet exited immediately because one Ray agent failed, agent_name = {}.\n"
 ENDINGS = {

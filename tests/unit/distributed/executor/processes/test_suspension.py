@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from roll.distributed.executor.processes.environment import RUN_ID, RUN_MARK
-from roll.distributed.executor.processes.suspension import SuspensionWatch, suspended_processes
+from roll.distributed.executor.processes.cluster import SuspensionWatch, suspended_processes
+from roll.distributed.executor.processes.resource_manager import RUN_ID, RUN_MARK
 
 # says so, starts a child of its own, says its pid and waits
 WORKER = """

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 from ray.exceptions import GetTimeoutError
 
-from roll.distributed.executor.processes.failures import Failure
+from roll.distributed.executor.processes.worker_process import Failure
 from roll.distributed.executor.rollout import engines as engine_recovery
 from roll.distributed.executor.rollout.engines import EngineRecovery, RecoverySettings
 

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from roll.distributed.executor.rollout.engine_router import EngineRouter
+from roll.distributed.executor.rollout.engine_choice import EngineRouter
 from roll.types.rollout import GenerationRequest, SamplingParams
 
 

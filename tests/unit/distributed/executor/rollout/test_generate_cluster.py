@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from roll.distributed.executor.processes.cluster import Calls
-from roll.distributed.executor.processes.failures import Failure
-from roll.distributed.executor.rollout.generate_cluster import GenerateCluster
+from roll.distributed.executor.processes.worker_process import Failure
+from roll.distributed.executor.rollout.engines import GenerateCluster
 from roll.distributed.strategy.base import ALL_STATES
 
 TWO_DEVICES_EACH = [SimpleNamespace(devices=(2 * rank, 2 * rank + 1)) for rank in range(3)]

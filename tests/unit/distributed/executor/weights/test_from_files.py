@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from roll.distributed.executor.processes.cluster import Cluster
-from roll.distributed.executor.weights.from_files import FileWeights
+from roll.distributed.executor.weights.sync import FileWeights
 from roll.distributed.weights.bucket import FileBucket
 from roll.errors import StorageError, WorkerError
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from roll.distributed.executor.processes.resource_manager import Node, TakenSeat
-from roll.distributed.executor.weights.routes import choose_way, plan_send
 from roll.distributed.executor.weights.send_plan import SendPlan, Way
 from roll.distributed.executor.weights.sender import FileLane
+from roll.distributed.executor.weights.sync import choose_way, plan_send
 from roll.distributed.weights.bucket import FileBucket, index_bucket
 from roll.errors import ConfigError
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from roll.configs.plan.rollout_bounds import RolloutBounds
-from roll.simulate.costs import Costs
-from roll.simulate.setup import Devices, Setup
+from roll.configs.plan.batch_plan import RolloutBounds
+from roll.simulate.setup import Costs, Devices, Setup
 from roll.simulate.workload import GroupWork
 
 AT_ONCE = 1e15  # tokens per second

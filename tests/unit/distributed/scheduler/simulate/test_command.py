@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from roll.configs.plan.rollout_bounds import RolloutBounds
+from roll.configs.plan.batch_plan import RolloutBounds
 from roll.simulate import __main__ as command
+from roll.simulate.__main__ import parse
 from roll.simulate.calibrate import other_size
-from roll.simulate.costs import Costs, write_costs
 from roll.simulate.from_options import setup_of
-from roll.simulate.options import parse
-from roll.simulate.search import candidates, frontier, search
-from roll.simulate.setup import Devices, Setup
+from roll.simulate.setup import Costs, Devices, Setup, write_costs
+from roll.simulate.simulation import candidates, frontier, search
 from roll.simulate.workload import LogNormal
 
 SMALL = ["--groups", "4", "--group_size", "2", "--cap", "400", "--devices", "2", "--steps", "2"]

@@ -8,8 +8,8 @@ import pytest
 
 from roll.errors import ConfigError
 from roll.run.tracking.local import write_metrics
-from roll.simulate.costs import Costs, read_costs, write_costs
-from roll.simulate.fit_run import fit_beside, fit_decode, fit_trainer, line_through, rows_of_run
+from roll.simulate.calibrate import fit_beside, fit_decode, fit_trainer, line_through, rows_of_run
+from roll.simulate.setup import Costs, read_costs, write_costs
 
 
 def test_a_decode_step_is_straight_between_the_points_and_beyond_the_last() -> None:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.distributed.scheduler.virtual_time import run_virtually
-from roll.simulate.costs import Costs
+from roll.distributed.scheduler.event_loop import run_virtually
 from roll.simulate.engine_model import Answer, EngineModel
+from roll.simulate.setup import Costs
 from roll.utils.spans import Spans
 from tests.unit.distributed.scheduler.simulate.schedules import costs
 

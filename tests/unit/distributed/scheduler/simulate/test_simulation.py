@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.configs.plan.rollout_bounds import RolloutBounds
+from roll.configs.plan.batch_plan import RolloutBounds
+from roll.distributed.scheduler.event_loop import Deadlock
 from roll.distributed.scheduler.filters import make_filter
-from roll.distributed.scheduler.virtual_time import Deadlock
-from roll.simulate.costs import Costs
-from roll.simulate.setup import Devices, Setup
+from roll.simulate.setup import Costs, Devices, Setup
 from roll.simulate.simulation import Report, simulate
 from roll.simulate.workload import Delays, LogNormal
-from roll.utils.chrome_trace import write_chrome_trace
+from roll.utils.spans import write_chrome_trace
 from tests.unit.distributed.scheduler.simulate.schedules import AT_ONCE, Given, costs, setup
 
 SYNC, ONE_AHEAD = RolloutBounds(1), RolloutBounds(1, ahead=1, max_staleness=1)

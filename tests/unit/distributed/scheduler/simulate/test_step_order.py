@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from roll.configs.plan.batch_plan import build_plan
-from roll.configs.plan.rollout_bounds import RolloutBounds
+from roll.configs.plan.batch_plan import RolloutBounds, build_plan
+from roll.distributed.scheduler.event_loop import run_virtually
 from roll.distributed.scheduler.rollout_core import RolloutCore, StepGroups
-from roll.distributed.scheduler.virtual_time import run_virtually
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
 from roll.simulate.fleet import Fleet
 from roll.simulate.rollouts import SimulatedRollouter

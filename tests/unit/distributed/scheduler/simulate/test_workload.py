@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from roll.errors import ConfigError
-from roll.simulate.recorded import read_recorded
+from roll.simulate.from_options import read_recorded
 from roll.simulate.workload import Delays, LogNormal
+from roll.types.group_codec import RecordedGroup, write_groups
 from roll.types.rollout import Trajectory
-from roll.types.rollout_files import RecordedGroup, write_groups
 
 
 def test_lengths_have_the_median_mean_and_longest_of_their_description() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from roll.configs.plan.run_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
-from roll.distributed.strategy.deepspeed.config import scoring_config, training_config
+from roll.distributed.strategy.deepspeed.rank import scoring_config, training_config
 from roll.errors import StrategyError
 
 

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from roll.distributed.strategy.fsdp2.loading import make_room
+from roll.distributed.strategy.fsdp2.rank import make_room
 
 HOST, DEVICE = torch.device("cpu"), torch.device("meta")  # a device that is not the host stands in for a GPU
 

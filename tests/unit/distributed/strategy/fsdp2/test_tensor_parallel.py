@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from roll.distributed.strategy.fsdp2 import tensor_parallel
+from roll.distributed.strategy.fsdp2 import sharding as tensor_parallel
 
 
 class Group:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from roll.distributed.strategy.hf.attention import decode_attention
+from roll.distributed.strategy.hf.decoder import decode_attention
 
 
 class Grouped(nn.Module):

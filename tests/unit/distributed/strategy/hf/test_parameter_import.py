@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
-from roll.distributed.strategy.hf.parameter_import import ParameterImport
+from roll.distributed.strategy.hf.generate import ParameterImport
 from roll.errors import StrategyError
 from tests.parity.megatron import models
 

@@ -4,8 +4,8 @@ whole."""
 import pytest
 import torch
 
-from roll.distributed.strategy.megatron.further import Further, FurtherLoss
 from roll.distributed.strategy.megatron.inputs import SlotLayout, prepare
+from roll.distributed.strategy.megatron.last_stage import Further, FurtherLoss
 from roll.types.batch import MicroBatch
 
 

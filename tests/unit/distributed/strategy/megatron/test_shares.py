@@ -6,7 +6,7 @@ from math import prod
 import pytest
 import torch
 
-from roll.distributed.strategy.megatron.shares import Block, blocks
+from roll.distributed.strategy.megatron.checkpoint import Block, blocks
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import itertools
 
 import torch
 
-from roll.distributed.strategy.sglang.fused import FusedWeights
+from roll.distributed.strategy.sglang.patches import FusedWeights
 
 LAYER = "model.layers.{}.self_attn.{}"
 PARTS = ("q_a_proj.weight", "kv_a_proj_with_mqa.weight")

@@ -7,8 +7,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from roll.distributed.strategy.sglang.requests import to_generation
-from roll.distributed.strategy.sglang.routes import ToldRoutes
+from roll.distributed.strategy.sglang.generate import ToldRoutes, to_generation
 from roll.errors import StrategyError
 from roll.models.routers import mixture_layers
 from tests.unit.models.test_router_replay import MODELS, SHAPE

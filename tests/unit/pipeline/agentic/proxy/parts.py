@@ -13,8 +13,8 @@ import numpy as np
 
 from roll.envs.config import EnvConfig
 from roll.models.tiny import build_tokenizer
-from roll.pipeline.agentic.chat import ChatEncoder
 from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules
+from roll.pipeline.agentic.forms import ChatEncoder
 from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
 from roll.pipeline.agentic.proxy.endpoint.session import Session
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams, Trajectory

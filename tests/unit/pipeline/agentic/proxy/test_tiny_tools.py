@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from roll.pipeline.agentic.chat import ChatEncoder
 from roll.pipeline.agentic.episode import Counts
+from roll.pipeline.agentic.forms import ChatEncoder
 from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
 from roll.pipeline.agentic.proxy.player import ProgramPlayer
 from roll.types.rollout import Trajectory

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.pipeline.agentic.chat import ChatEncoder
+from roll.pipeline.agentic.forms import ChatEncoder
 from roll.pipeline.agentic.proxy.endpoint.chat import ChatBody, ChatWire, read_chat
 from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
 from roll.pipeline.agentic.proxy.endpoint.session import Session
