@@ -4,87 +4,19 @@ import ast
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from graphlib import TopologicalSorter
 
 import pytest
 
+from tests.layout.floors import ENGINES, ROOMS, page_table
 from tests.layout.source import REPOSITORY, Module, modules, parse
 
-FLOORS = {
-    "roll.errors": 0,
-    "roll.utils": 1,
-    "roll.configs": 2,
-    "roll.types": 3,
-    "roll.platforms": 3,
-    "roll.algorithms": 4,
-    "roll.datasets": 4,
-    "roll.models": 5,
-    "roll.distributed.weights": 6,
-    "roll.distributed.strategy": 7,
-    "roll.distributed.executor": 8,
-    "roll.distributed.scheduler": 9,
-    "roll.pipeline": 10,
-    "roll.pipeline.rlvr": 11,
-    "roll.pipeline.agentic": 11,
-    "roll.pipeline.sft": 11,
-    "roll.pipeline.dpo": 11,
-    "roll.pipeline.rm": 11,
-    "roll.pipeline.distill": 11,
-    "roll.commands.run": 12,
-    "roll.importers": 12,
-    "roll.commands": 12,
-    "roll.report": 12,
-    "roll.doctor": 13,
-    "roll.studio": 13,
-    "roll.api": 13,  # `import roll`: the same runs from Python
-    "roll.commands": 12,
-    "roll.commands.push": 12,
-    "roll.commands.evaluate": 13,
-    "roll.commands": 13,
-    "roll.commands.table": 13,
-    "roll.commands.completion": 14,  # a command of its own, which reads the others
-    "roll.__main__": 14,
-    "roll.commands.explain": 14,  # a command of its own: what the code of a run computes
-    "roll.commands.explain": 13,
-    "roll.importers.__main__": 14,
-    "roll.simulate": 13,  # a command of its own, beside the core that it plays
-}
-
-ENGINES = {"deepspeed", "vllm", "sglang", "megatron", "accelerate", "peft"}
-
-# package -> what nothing in it may import, on top of the floors
-FORBIDDEN = {
-    "roll.errors": {"torch", "ray", "numpy", "pydantic", "transformers"} | ENGINES,
-    "roll.utils": {"torch", "ray", "numpy", "pydantic", "hydra", "omegaconf", "transformers"} | ENGINES,
-    "roll.configs": {"torch", "ray", "numpy", "transformers"} | ENGINES,
-    "roll.types": {"transformers"} | ENGINES,
-    "roll.platforms": {"transformers"} | ENGINES,
-    "roll.algorithms": {"torch.distributed", "transformers"} | ENGINES,
-    "roll.datasets": {"torch.distributed"} | ENGINES,
-    "roll.models": ENGINES - {"megatron", "peft"},
-    "roll.distributed.weights": {"transformers"} | ENGINES,
-    "roll.distributed.scheduler": {"torch", "transformers"} | ENGINES,
-    "roll.simulate": {"ray", "transformers"} | ENGINES,
-    "roll.pipeline": ENGINES,
-    "roll.pipeline.rlvr": ENGINES,
-    "roll.pipeline.agentic": ENGINES,
-    "roll.pipeline.sft": ENGINES,
-    "roll.pipeline.dpo": ENGINES,
-    "roll.pipeline.rm": ENGINES,
-    "roll.pipeline.distill": ENGINES,
-    "roll.commands.run": {"torch", "ray", "transformers"} | ENGINES,
-    "roll.importers": {"torch", "ray", "numpy", "transformers"} | ENGINES,
-    "roll.commands": ENGINES | {"ray"},
-    "roll.report": {"torch", "ray", "transformers"} | ENGINES,
-    "roll.api": {"torch", "ray", "transformers"} | ENGINES,
-    "roll.studio": {"torch", "ray", "transformers"} | ENGINES,
-    "roll.commands": {"torch", "ray", "transformers"} | ENGINES,
-    "roll.commands.table": {"torch", "ray", "numpy", "transformers"} | ENGINES,
-}
+ARCHITECTURE = REPOSITORY / "docs" / "architecture.md"
 
 
 def package_of(name: str) -> str | None:
-    """The floor's package that a dotted name is in: the longest that fits."""
-    fitting = [package for package in FLOORS if name == package or name.startswith(package + ".")]
+    """The room that a dotted name is in: the longest that fits."""
+    fitting = [package for package in ROOMS if name == package or name.startswith(package + ".")]
     return max(fitting, key=len) if fitting else None
 
 
@@ -99,16 +31,28 @@ def climbing_imports(module: Module) -> Iterator[str]:
         other = package_of(name)
         if own is None or other is None or own == other:
             continue
-        if FLOORS[other] >= FLOORS[own]:
-            yield f"{module.relative}:{line}: {own} (floor {FLOORS[own]}) imports {name} (floor {FLOORS[other]})"
+        if ROOMS[other].floor >= ROOMS[own].floor:
+            yield f"{module.relative}:{line}: {own} (floor {ROOMS[own].floor}) imports {name} (floor {ROOMS[other].floor})"
 
 
 def forbidden_imports(module: Module) -> Iterator[str]:
-    for package in FORBIDDEN.keys() & {package_of(module.name)}:
-        for name, line in module.imports:
-            for forbidden in FORBIDDEN[package]:
-                if is_within(name, forbidden):
-                    yield f"{module.relative}:{line}: {package} may not import {name}"
+    if (room := package_of(module.name)) is None:
+        return
+    for name, line in module.imports:
+        for forbidden in ROOMS[room].forbidden:
+            if is_within(name, forbidden):
+                yield f"{module.relative}:{line}: {room} may not import {name}"
+
+
+def imported_at_the_top(module: Module) -> set[str]:
+    """Dotted names, and the modules that they may be in."""
+    found: set[str] = set()
+    for node in module.tree.body:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
 
 
 def ray_imports(module: Module) -> Iterator[str]:
@@ -141,8 +85,8 @@ def test_packages_import_no_library_that_is_not_theirs() -> None:
     [
         ("roll.types.batch", "def f():\n    from roll.models.hf import x", climbing_imports),
         ("roll.types.batch", "import roll.platforms.table", climbing_imports),
-        ("roll.pipeline.step", "from roll.pipeline.rlvr import rewards", climbing_imports),
-        ("roll.pipeline.rlvr.x", "from roll.envs import y", climbing_imports),
+        ("roll.rl.pipeline", "from roll.pipeline.rlvr import rlvr_config", climbing_imports),
+        ("roll.pipeline.rlvr.x", "from roll.pipeline.agentic.episode import y", climbing_imports),
         ("roll.distributed.strategy.x", "import ray.util", ray_imports),
         ("roll.algorithms.loss", "from torch import distributed", forbidden_imports),
         ("roll.configs.sections.run", "import torch", forbidden_imports),
@@ -157,8 +101,8 @@ def test_init_files_are_empty_but_that_of_roll() -> None:
     found = [m for m in modules("roll") if m.path.name == "__init__.py" and m.tree.body]
     assert [m.relative for m in found] == ["roll/__init__.py"]
     at_once = [node for node in found[0].tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    assert [node.module for node in at_once if isinstance(node, ast.ImportFrom)] == ["importlib", "typing"]
-    assert len(at_once) == 2
+    assert [node.module for node in at_once if isinstance(node, ast.ImportFrom)] == ["importlib", "typing", "roll.utils"]
+    assert len(at_once) == 3
 
 
 def test_every_package_has_an_init_file() -> None:
@@ -177,3 +121,30 @@ def test_configs_and_the_command_line_import_without_torch_or_ray() -> None:
     result = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert result.stdout.split() == []
+
+
+def test_the_page_shows_the_rooms_as_they_are_here() -> None:
+    """Refresh it: python -m tests.layout.test_floors"""
+    page = ARCHITECTURE.read_text(encoding="utf-8").splitlines()
+    first = page.index(page_table()[0])
+    assert page[first : first + len(ROOMS) + 2] == page_table()
+
+
+def test_no_room_is_on_a_higher_floor_than_the_one_around_it() -> None:
+    for name, room in ROOMS.items():
+        for other, inside in ROOMS.items():
+            assert not (other.startswith(name + ".") and inside.floor > room.floor), (name, other)
+
+
+def test_modules_import_each_other_in_no_circle() -> None:
+    """Imports at the top of a module; those inside functions run later, and those for types never."""
+    names = {module.name for module in modules("roll")}
+    TopologicalSorter({m.name: imported_at_the_top(m) & names - {m.name} for m in modules("roll")}).prepare()
+
+
+if __name__ == "__main__":
+    text = ARCHITECTURE.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("| floor |"))
+    end = next(i for i in range(start, len(lines)) if not lines[i].startswith("|"))
+    ARCHITECTURE.write_text("\n".join([*lines[:start], *page_table(), *lines[end:]]) + "\n", encoding="utf-8")

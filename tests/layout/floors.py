@@ -1,0 +1,79 @@
+"""The rooms of roll/ and the floor of each: imports go to lower floors only. docs/architecture.md prints this table."""
+
+from dataclasses import dataclass
+
+ENGINES = frozenset({"deepspeed", "vllm", "sglang", "megatron", "accelerate", "peft"})
+_HEAVY = ENGINES | {"torch", "ray", "transformers"}
+
+
+@dataclass(frozen=True)
+class Room:
+    """holds, does_not: what the page says of it. forbidden: libraries that nothing in it may import."""
+
+    floor: int
+    holds: str
+    does_not: str = ""
+    forbidden: frozenset[str] = frozenset()
+
+
+ROOMS = {
+    "roll.errors": Room(0, "the kinds of errors", "import anything", _HEAVY | {"numpy", "pydantic"}),
+    "roll.utils": Room(
+        1,
+        "files, texts, times, the sandbox, answers compared",
+        "know tensors, settings or Ray",
+        _HEAVY | {"numpy", "pydantic", "hydra", "omegaconf"},
+    ),
+    "roll.configs": Room(
+        2, "settings, their checks, the plan and its memory", "look at hardware", _HEAVY | {"numpy"}
+    ),
+    "roll.types": Room(3, "the values of a step, frozen and checked", "know models", ENGINES | {"transformers"}),
+    "roll.platforms": Room(3, "CPU and CUDA", "know models", ENGINES | {"transformers"}),
+    "roll.algorithms": Room(
+        4, "advantages, losses, KL: the mathematics", "know processes", ENGINES | {"transformers", "torch.distributed"}
+    ),
+    "roll.datasets": Room(
+        4, "files, rows, chat templates, what is learnt", "know processes", ENGINES | {"torch.distributed"}
+    ),
+    "roll.models": Room(
+        5, "models: loading, LoRA, packing, Megatron's families", "use Ray", ENGINES - {"megatron", "peft"}
+    ),
+    "roll.distributed.weights": Room(
+        6, "buckets of weights and how they travel", "know engines", ENGINES | {"transformers"}
+    ),
+    "roll.distributed.strategy": Room(7, "the strategies, a folder for each engine", "know rewards"),
+    "roll.distributed.executor": Room(8, "workers and clusters; the only room with Ray", "know rewards or episodes"),
+    "roll.distributed.scheduler": Room(
+        9, "which group is sampled when", "use Ray or torch", ENGINES | {"torch", "transformers"}
+    ),
+    "roll.run": Room(10, "what every kind of run shares: the loop, the start, saving, tracking", "", ENGINES),
+    "roll.rl": Room(11, "the step of reinforcement learning and its parts", "know rewards or episodes", ENGINES),
+    "roll.pipeline.rows": Room(11, "what runs on rows share: SFT, DPO, reward models", "sample", ENGINES),
+    "roll.rewards": Room(12, "rewards: rules, code, judges, and how they run", "know kinds of run", ENGINES),
+    "roll.envs": Room(12, "environments and tools", "know kinds of run", ENGINES),
+    "roll.pipeline.rlvr": Room(13, "RLVR: rewards by domain", "know other kinds", ENGINES),
+    "roll.pipeline.agentic": Room(13, "agentic runs: episodes, managers, the endpoint", "know other kinds", ENGINES),
+    "roll.pipeline.sft": Room(13, "supervised fine-tuning", "know other kinds", ENGINES),
+    "roll.pipeline.dpo": Room(13, "preference optimisation", "know other kinds", ENGINES),
+    "roll.pipeline.rm": Room(13, "reward models", "know other kinds", ENGINES),
+    "roll.pipeline.distill": Room(13, "distillation on rows", "know other kinds", ENGINES),
+    "roll.importers": Room(14, "verl, Trinity-RFT and older ROLL", "start anything", _HEAVY | {"numpy"}),
+    "roll.report": Room(14, "a page from the files of a run", "start anything", _HEAVY),
+    "roll.simulate": Room(
+        14, "a run in virtual time, before there are GPUs", "use Ray", ENGINES | {"ray", "transformers"}
+    ),
+    "roll.doctor": Room(14, "what is wrong on this machine", "start anything"),
+    "roll.commands": Room(15, "the subcommands of `roll`", "import what is heavy before it is asked for"),
+    "roll.studio": Room(16, "runs in a browser", "know a run but by its files", _HEAVY),
+    "roll.api": Room(16, "`import roll`", "do anything another way than a YAML's run", _HEAVY),
+    "roll.__main__": Room(17, "`python -m roll`"),
+}
+
+
+def page_table() -> list[str]:
+    """The rows of the table on docs/architecture.md; rooms of one floor side by side."""
+    lines = ["| floor | room | holds | does not |", "|---|---|---|---|"]
+    for name, room in ROOMS.items():
+        path = name.removeprefix("roll.").replace(".", "/")
+        lines.append(f"| {room.floor} | `{path}` | {room.holds} | {room.does_not} |")
+    return lines
