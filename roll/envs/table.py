@@ -71,7 +71,6 @@ def default_pattern(env_type: str, env_config: Mapping[str, Any]) -> str | None:
 
 # The shipped tools by name, ROLL's names among them. Imports none of them.
 
-
 TOOLS: Mapping[str, str] = {
     "calculator": "roll.envs.tools.calculator:CalculatorTool",
     "search": "roll.envs.tools.search:SearchTool",

@@ -101,8 +101,8 @@ class PairRows(Rows):
 
 @dataclass(frozen=True, kw_only=True)
 class TaughtRows(Rows):
-    """Rows with what a teacher told of their response tokens, one after the other (roll/models/teacher_targets.py). Nothing is
-    told of a row's first token, which nothing predicts: it is none of the response."""
+    """Rows with a teacher's targets of their response tokens, one after the other (roll/models/teacher_targets.py).
+    A row's first token has no target: nothing predicts it, and it is none of the response."""
 
     lesson: np.ndarray  # float32 [response tokens, numbers of each]
 

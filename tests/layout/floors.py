@@ -24,9 +24,7 @@ ROOMS = {
         "know tensors, settings or Ray",
         _HEAVY | {"numpy", "pydantic", "hydra", "omegaconf"},
     ),
-    "roll.configs": Room(
-        2, "settings, their checks, the plan and its memory", "look at hardware", _HEAVY | {"numpy"}
-    ),
+    "roll.configs": Room(2, "settings, their checks, the plan and its memory", "look at hardware", _HEAVY | {"numpy"}),
     "roll.types": Room(3, "the values of a step, frozen and checked", "know models", ENGINES | {"transformers"}),
     "roll.platforms": Room(3, "CPU and CUDA", "know models", ENGINES | {"transformers"}),
     "roll.algorithms": Room(

@@ -1,4 +1,4 @@
-"""What depends on a role asks its row in `roll/configs/tables/roles.py`: no name of a role decides anything elsewhere."""
+"""What depends on a role asks its row in `roll/configs/tables/roles.py`; no name of a role decides elsewhere."""
 
 import ast
 from collections.abc import Iterator

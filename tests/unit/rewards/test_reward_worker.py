@@ -282,7 +282,7 @@ def test_preflight_is_content_with_good_rewards_and_does_not_import_math_verify(
     }
     assert preflight(RLVRConfig.model_construct(rewards=good)) == []
     code = (
-        "import sys; from roll.rewards.table import *; "
+        "import sys; from roll.pipeline.rlvr.reward_checks import *; "
         "assert not list(code_problems(RLVRConfig.model_construct(rewards={'m': RewardConfig(reward='math_rule')}))); "
         "print([m for m in ('torch', 'sympy', 'math_verify', 'ray') if m in sys.modules])"
     )

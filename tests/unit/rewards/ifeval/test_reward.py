@@ -155,7 +155,7 @@ def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any]) -> Non
 
 
 def test_a_missing_package_is_told_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("roll.rewards.table.is_installed", lambda package: False)
+    monkeypatch.setattr("roll.pipeline.rlvr.reward_checks.is_installed", lambda package: False)
     (problem,) = preflight(RLVRConfig.model_construct(rewards={"if": RewardConfig(reward="ifeval")}))
     assert problem == (
         "rewards.if.reward: ifeval needs the package py3langid, which is not installed. Install it: pip install "
