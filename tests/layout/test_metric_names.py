@@ -13,7 +13,7 @@ OWNERS = (
     "goodput", "busy", "throughput", "memory", "mfu", "sync", "agentic",
 )  # fmt: skip
 NAMES = re.compile(rf"({'|'.join(OWNERS)})/[\w*/]*[a-z]")
-OF_USERS = ("roll.pipeline.rlvr.rewards", "roll.envs")  # they name what they report as a user would
+OF_USERS = ("roll.rewards", "roll.envs", "roll.pipeline.agentic.e")  # they name what they report as a user would
 RENAMED = re.compile("^train_infer_(?=log_prob)")  # inside a loss; the pipeline gives it its owner
 OTHERS = frozenset({"time/rollout_s", "time/rollout/reward_s", "rollout/reward"})  # examples in docstrings of code
 

@@ -200,7 +200,7 @@ def read_conversation(env: Any) -> Conversation:
     """A copy of the conversation as it is now."""
     found = env.conversation()
     if not isinstance(found, Conversation):
-        raise EnvCrash(f"conversation returned {type(found).__name__}, not a Conversation (see env/base.py)")
+        raise EnvCrash(f"conversation returned {type(found).__name__}, not a Conversation (see envs/base.py)")
     return Conversation(tuple(_message(message) for message in found.messages), tuple(found.tools))
 
 
