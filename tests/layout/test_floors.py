@@ -10,6 +10,7 @@ import pytest
 
 from tests.layout.floors import ENGINES, ROOMS, page_table
 from tests.layout.source import REPOSITORY, Module, modules, parse
+from tools.draw_rooms import PICTURE, drawing
 
 ARCHITECTURE = REPOSITORY / "docs" / "architecture.md"
 
@@ -130,6 +131,11 @@ def test_the_page_shows_the_rooms_as_they_are_here() -> None:
     page = ARCHITECTURE.read_text(encoding="utf-8").splitlines()
     first = page.index(page_table()[0])
     assert page[first : first + len(ROOMS) + 2] == page_table()
+
+
+def test_the_picture_of_the_rooms_is_drawn_from_the_table() -> None:
+    """Refresh it: python -m tools.draw_rooms"""
+    assert PICTURE.read_text(encoding="utf-8") == drawing()
 
 
 def test_no_room_is_on_a_higher_floor_than_the_one_around_it() -> None:
