@@ -211,15 +211,12 @@ def test_only_known_findings_are_the_machines() -> None:
                 found.add(str(path.relative_to(ROLL)))
     assert found == {
         "configs/checks/training.py",
-        "configs/checks/training.py",
         "configs/checks/rollout.py",
-        "configs/checks/training.py",
         "configs/checks/prefix_sharing.py",
         "configs/strategies/megatron_checks.py",
         "distributed/strategy/table.py",
         "envs/build.py",
         "pipeline/agentic/env_checks.py",
-        "envs/build.py",
         "run/operators/checks.py",
         "rewards/table.py",
         "run/saving/hub.py",
