@@ -131,7 +131,7 @@ lint: test-environment
 	@echo "== [2/2] ruff, pyright"
 	@$(TEST_VENV)/bin/ruff check .
 	@$(TEST_VENV)/bin/ruff format --check .
-	@$(TEST_VENV)/bin/pyright --pythonpath $(TEST_VENV)/bin/python
+	@$(TEST_VENV)/bin/pyright --threads 2 --pythonpath $(TEST_VENV)/bin/python
 
 hooks: test-environment
 	@$(TEST_VENV)/bin/pre-commit install
