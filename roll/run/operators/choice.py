@@ -150,7 +150,7 @@ def _code(entries: Sequence[OperatorConfig]) -> Iterable[str]:
     """Digests of the code behind the operators: of this package, of the code that reads rows, and of the modules of
     user-defined functions (but not of their imports)."""
     home = Path(__file__).parent
-    for folder in (home, home.parent / "rows", home.parents[1] / "datasets"):
+    for folder in (home, home.parents[1] / "pipeline" / "rows", home.parents[1] / "datasets"):
         yield from map(_content_of_file, sorted(folder.glob("*.py")))
     named = [entry.name for entry in entries if entry.name not in OPERATORS]
     for name in [*named, *(str(entry.args["scorer"]) for entry in entries if entry.args.get("scorer"))]:
