@@ -29,7 +29,7 @@ from roll.envs.base import Env, EnvStep
 from roll.models.tiny import build_tokenizer
 from roll.pipeline.agentic.agentic_config import EnvConfig
 from roll.pipeline.agentic.episode import EpisodeJob, EpisodePlayer, EpisodeRules
-from roll.pipeline.agentic.forms import ChatEncoder, make_form
+from roll.pipeline.agentic.sample_forms import ChatEncoder, make_form
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams
 
 FASTEST_S, SLOWEST_S, ANSWER_S = 0.005, 0.5, 0.02

@@ -24,8 +24,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from roll.configs.sections.model import LOGITS_PER_CHUNK
-from roll.distributed.strategy.megatron.vocab_parallel import VocabShare, token_scores
-from roll.models.head_scores import Ask, Product, head_scores
+from roll.distributed.strategy.megatron.vocab_parallel import VocabShard, token_scores
+from roll.models.head_scores import HeadRequest, Product, head_scores
 
 FORMS = ("whole", "head", "shares")
 Scores = tuple[torch.Tensor, torch.Tensor | None]
@@ -50,12 +50,12 @@ def whole(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, ent
 
 
 def head(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, entropy: bool) -> Scores:
-    found = head_scores([Product(hidden, weight)], None, targets, Ask(LOGITS_PER_CHUNK, entropy=entropy))
+    found = head_scores([Product(hidden, weight)], None, targets, HeadRequest(LOGITS_PER_CHUNK, entropy=entropy))
     return found.log_probs, found.entropy
 
 
 def shares(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, entropy: bool) -> Scores:
-    share = VocabShare(Alone(), len(weight), logits_per_chunk=LOGITS_PER_CHUNK)  # type: ignore[arg-type]
+    share = VocabShard(Alone(), len(weight), logits_per_chunk=LOGITS_PER_CHUNK)  # type: ignore[arg-type]
     return token_scores(hidden, weight, targets, share)
 
 

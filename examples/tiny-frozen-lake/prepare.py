@@ -26,7 +26,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from roll.envs.frozen_lake import DIRECTIONS, MOVES, FrozenLake, distances
 from roll.models.tiny import build_model, build_tokenizer, save_pretrained
-from roll.pipeline.agentic.forms import ChatEncoder
+from roll.pipeline.agentic.sample_forms import ChatEncoder
 
 DEFAULT_OUT = Path("output/tiny-frozen-lake")  # where the YAMLs look, unless TINY_FROZEN_LAKE_DIR says otherwise
 IGNORED = -100

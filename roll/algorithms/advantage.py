@@ -9,7 +9,7 @@ from typing import Any, Literal, Never, TypeVar, cast
 import numpy as np
 
 from roll.algorithms.normalize import KeyMoments, RunningMoments, clip_fraction, divide_by_std, moments_by_key
-from roll.algorithms.user_code import call_own, one_each
+from roll.algorithms.user_code import call_user, one_each
 from roll.configs.tables.estimators import (
     DECLARED,
     Estimator,
@@ -189,9 +189,9 @@ def _values_by_function(row: Estimator, rows: Attempts, settings: AdvantageSetti
     if not len(attempts):
         return values
     function = cast(Callable[..., Any], resolve(row.function))
-    if row.is_own:
+    if row.is_user_defined:
         name = f"adv_estimator: {row.name}"
-        returned = call_own(name, function, attempts, **settings.args)
+        returned = call_user(name, function, attempts, **settings.args)
         values[known] = one_each(name, "attempts", returned, attempts.rewards, attempts.groups)
     else:
         values[known] = function(attempts, **settings.args)

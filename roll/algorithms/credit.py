@@ -199,7 +199,9 @@ def assign_credit(
         values=scores.values,
         returns=None if returns is None else scattered(returns),
         lag=lag,
-        lesson=None if scores.lesson is None else scores.lesson[samples.response_mask[original.response_mask]],
+        teacher_targets=None
+        if scores.teacher_targets is None
+        else scores.teacher_targets[samples.response_mask[original.response_mask]],
         routes=scores.routes,
     )
     return batch, metrics

@@ -11,7 +11,7 @@ import numpy as np
 
 from roll.algorithms.advantage import AdvantageSettings, group_advantages
 from roll.algorithms.normalize import KeyMoments, divide_by_std, moments_by_key
-from roll.algorithms.user_code import call_own, one_each
+from roll.algorithms.user_code import call_user, one_each
 from roll.configs.tables.estimators import estimator_of
 from roll.types.batch import RowMeta
 from roll.utils.imports import resolve
@@ -98,10 +98,10 @@ def _values_of(turns: Turns) -> np.ndarray:
     row, advantages = estimator_of(turns.settings.advantages.estimator), turns.settings.advantages
     assert row.function is not None
     function = cast(Callable[..., np.ndarray], resolve(row.function))
-    if not row.is_own:
+    if not row.is_user_defined:
         return function(turns)
     name = f"adv_estimator: {row.name}"
-    return one_each(name, "turns", call_own(name, function, turns, **advantages.args), turns.returns, turns.groups)
+    return one_each(name, "turns", call_user(name, function, turns, **advantages.args), turns.returns, turns.groups)
 
 
 def discounted_returns(rewards: np.ndarray, episodes: np.ndarray, gamma: float) -> np.ndarray:

@@ -76,7 +76,7 @@ def row_weights(meta: RowMeta, settings: RowWeightSettings) -> tuple[np.ndarray,
 
 
 @dataclass(frozen=True)
-class IdleRows:
+class ZeroGradientRows:
     """Finds the rows that a loss cannot learn from. The loss must be exactly 0 on every token whose advantage is 0, and
     have no other term. A row is idle if all its response tokens have advantage 0, if it has none, or if its weight in
     the loss is 0. In a group with equal rewards all rows are idle (GRPO, RLOO).
@@ -94,7 +94,7 @@ class IdleRows:
         moved = sum_rows((rows.response_mask & (batch.advantages != 0)).astype(np.int64), rows.lengths)
         return (moved == 0) | (rows.loss_weights == 0)
 
-    def told(self, rows: Rows, left_out: np.ndarray, epochs: int) -> MetricSums:
+    def metrics(self, rows: Rows, left_out: np.ndarray, epochs: int) -> MetricSums:
         """What the loss would say of the rows left out if it saw them in every epoch: 0, with their share of the
         denominator; and how many they are of those with a response."""
         lengths, sums = rows.response_lengths, MetricSums()

@@ -26,7 +26,7 @@ def layer_balance(choices: torch.Tensor, probabilities: torch.Tensor) -> torch.T
     return len(choices) * (shares * probabilities.sum(0)).sum()
 
 
-def tokens_seen(lengths: torch.Tensor) -> int:
+def num_routed_tokens(lengths: torch.Tensor) -> int:
     """Tokens that are computed: all but each row's last, which predicts nothing."""
     return int((lengths - 1).clamp(min=1).sum())
 
@@ -49,7 +49,7 @@ class BalancedLoss:
         if outputs.balance is None:
             raise ValueError("BalancedLoss needs balance")
         total, sums = self.loss(outputs, batch, scale)
-        sums.add("moe_aux_loss", outputs.balance.detach().mean(), tokens_seen(batch.lengths))
+        sums.add("moe_aux_loss", outputs.balance.detach().mean(), num_routed_tokens(batch.lengths))
         return total + outputs.balance.sum() * (self.coef / self.num_tokens), sums
 
 
@@ -69,4 +69,4 @@ def tokens_of_update(
     micro_batches: Sequence[MicroBatch], all_reduce_sum: Callable[[Sequence[float]], list[float]]
 ) -> int:
     """Number of tokens in the micro batches of all ranks."""
-    return int(all_reduce_sum([sum(tokens_seen(batch.lengths) for batch in micro_batches)])[0])
+    return int(all_reduce_sum([sum(num_routed_tokens(batch.lengths) for batch in micro_batches)])[0])

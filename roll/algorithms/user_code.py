@@ -13,7 +13,7 @@ from roll.utils.imports import line_of
 MOST_SHOWN = 8
 
 
-def call_own(name: str, function: Callable[..., Any], *arguments: object, **keywords: object) -> Any:
+def call_user(name: str, function: Callable[..., Any], *arguments: object, **keywords: object) -> Any:
     """What the function returns. `name`, such as `adv_estimator: maxrl:max_rl`, begins the message when it raises."""
     try:
         return function(*arguments, **keywords)

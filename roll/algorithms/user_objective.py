@@ -12,7 +12,7 @@ import torch
 from pydantic import BaseModel, PydanticSchemaGenerationError, TypeAdapter
 
 from roll.algorithms.objectives import Objective, PolicyTokens
-from roll.algorithms.user_code import call_own
+from roll.algorithms.user_code import call_user
 from roll.errors import AlgorithmError
 from roll.types.metrics import MetricSums, Number
 from roll.utils.imports import resolve
@@ -48,7 +48,7 @@ def _has_fields(found: object) -> bool:
 
 
 @dataclass(frozen=True)
-class OwnObjective:
+class UserObjective:
     """Calls the class under `path`, which is imported where it is called. Raises AlgorithmError for anything but the
     loss of each token."""
 
@@ -62,7 +62,7 @@ class OwnObjective:
     def __call__(self, tokens: PolicyTokens, metrics: MetricSums) -> torch.Tensor:
         name, mask = f"pg_variant: {self.path}", tokens.mask
         told = MetricSums()
-        losses = call_own(name, self._objective, tokens, told)
+        losses = call_user(name, self._objective, tokens, told)
         metrics.merge([_checked(name, told)])
         if not isinstance(losses, torch.Tensor) or losses.shape != mask.shape:
             got = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, torch.Tensor) else _one_line(losses)

@@ -20,7 +20,7 @@ from roll.run.kind import kind_of
 from roll.run.spec import PipelineSpec, pipeline_of
 from roll.run.stages.entries import STAGES
 from roll.run.start.load import Loaded, check
-from roll.run.start.start_checks import Asked, beside_mistakes
+from roll.run.start.start_checks import StartOptions, beside_mistakes
 from roll.utils.script_code import with_script_code
 from roll.utils.text import show
 
@@ -62,7 +62,7 @@ class Composed:
 
     def check(self, is_plan: bool = False) -> Loaded:
         """Raises ConfigError with all mistakes, and what else would stop a start."""
-        asked = Asked(is_plan=is_plan, unset=self.unset)
+        asked = StartOptions(is_plan=is_plan, unset=self.unset)
         beside = partial(beside_mistakes, self.spec, asked)
         return check(self.spec, resolve_tree(self.raw, self.spec.config_class()), beside)
 

@@ -12,7 +12,7 @@ from roll.errors import ConfigError
 from roll.run.start.load import plan_text
 from roll.run.start.memory_report import memory_report
 from roll.run.start.preflight import multimodal_notes
-from roll.run.start.start_checks import Asked, foreseen
+from roll.run.start.start_checks import StartOptions, foreseen
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def plan_of(arguments: Arguments) -> Plan:
     try:
         composed = compose(arguments, is_plan=True)
         with composed.code_at_hand():
-            asked, spec = Asked(is_plan=True, unset=composed.unset), composed.spec
+            asked, spec = StartOptions(is_plan=True, unset=composed.unset), composed.spec
             loaded = composed.check(is_plan=True)
             config, plan = loaded.config, loaded.plan
             memory = memory_report(config, plan)

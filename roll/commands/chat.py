@@ -11,7 +11,7 @@ from roll.errors import ConfigError
 from roll.utils.logging import say
 
 if TYPE_CHECKING:
-    from roll.commands.chat_model import Talker
+    from roll.commands.chat_model import ChatModel
 
 USAGE = """roll chat MODEL [--system TEXT] [--max_new_tokens N] [--temperature T] [--top_p P] [--seed N]
     [--dtype bf16|fp32]
@@ -30,10 +30,10 @@ def run(argv: Sequence[str]) -> int:
     from roll.run.saving.saved_model import saved_model
 
     path = saved_model(options.model, "MODEL")
-    from roll.commands.chat_model import Talker, Wishes
+    from roll.commands.chat_model import ChatModel, ChatOptions
 
-    wishes = Wishes(options.max_new_tokens, options.temperature, options.top_p, options.seed)
-    talker = Talker.load(path, options.dtype, options.system, wishes)
+    wishes = ChatOptions(options.max_new_tokens, options.temperature, options.top_p, options.seed)
+    talker = ChatModel.load(path, options.dtype, options.system, wishes)
     say(f"{path}, {talker.about}. /reset starts a new conversation, /exit ends the chat.")
     try:
         _talk(talker)
@@ -43,7 +43,7 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def _talk(talker: Talker) -> None:
+def _talk(talker: ChatModel) -> None:
     for line in _lines():
         match line.strip():
             case "":

@@ -17,7 +17,7 @@ from roll.utils.text import visible
 
 
 @dataclass(frozen=True)
-class Wishes:
+class ChatOptions:
     """`temperature` 0 takes the likeliest token; `seed` None: other answers each time."""
 
     max_new_tokens: int
@@ -46,18 +46,18 @@ class Shown(TextStreamer):
 
 
 @dataclass
-class Talker:
+class ChatModel:
     """Chats with a model. With a chat template the turns are messages; without one the model continues the text so
     far."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     system: str | None
-    wishes: Wishes
+    wishes: ChatOptions
     turns: list[dict[str, str]] = field(default_factory=list)
 
     @staticmethod
-    def load(path: str, dtype: str | None, system: str | None, wishes: Wishes) -> Talker:
+    def load(path: str, dtype: str | None, system: str | None, wishes: ChatOptions) -> ChatModel:
         """Raises ConfigError for what cannot be loaded, or has no place for a system message."""
         tokenizer = load_tokenizer(path, "MODEL")
         if system is not None and not tokenizer.chat_template:
@@ -72,7 +72,7 @@ class Talker:
             cast(torch.nn.Module, model).to(torch.device("cuda"))
         if wishes.seed is not None:
             torch.manual_seed(wishes.seed)
-        return Talker(model.eval(), tokenizer, system, wishes)
+        return ChatModel(model.eval(), tokenizer, system, wishes)
 
     @property
     def about(self) -> str:

@@ -29,7 +29,7 @@ from roll.pipeline.rows.row_sources import pair_texts
 from roll.pipeline.sft.sft_config import SFTConfig
 from roll.run.operators.conversation_texts import conversation_texts
 from roll.run.operators.row import Texts
-from roll.run.operators.texts import near, ngrams, normalised, words
+from roll.run.operators.texts import near_duplicates, ngrams, normalised, normalized_words
 from roll.types.batch import Rows
 from roll.utils.text import middle_left_out, show, table, visible
 
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 
 KEY = "data_args"
 Lengths = Mapping[str, np.ndarray]
-Seen = Sequence[tuple[str, str]]
+ShownRow = Sequence[tuple[str, str]]
 """A row as the model sees it: pieces of text, each with what it is."""
 _CONVERSATION = ("prompt_key", "query_key", "response_key", "system_key", "tools_key")
 _PAIR = ("prompt_key", "query_key", "chosen_key", "rejected_key", "system_key", "tools_key")
 
 
 @dataclass(frozen=True)
-class Given:
+class ReadOptions:
     """What the rows are read with: data_args, and the names of columns that a run on rows has beside them.
     `names_truths`: the column of ground truths is among what was asked for."""
 
@@ -59,17 +59,17 @@ class Given:
 @dataclass(frozen=True)
 class Kind:
     """`read`: the texts of a row; raises ConfigError for one that cannot be read. `lengths`: tokens by what they are
-    of, through template and tokenizer; `seen`: one row through them. `columns`: those that a run reads of a row."""
+    of, through template and tokenizer; `shown`: one row through them. `columns`: those that a run reads of a row."""
 
     pipeline: str
     what: str
     read: Callable[[Row], Texts]
     lengths: Callable[[PreTrainedTokenizerBase, Choose], Lengths]
-    seen: Callable[[PreTrainedTokenizerBase, Row], Seen]
+    shown: Callable[[PreTrainedTokenizerBase, Row], ShownRow]
     columns: Callable[[Row], Sequence[str | None]]
 
 
-def likely(rows: Sequence[Row], given: Given) -> str:
+def likely(rows: Sequence[Row], given: ReadOptions) -> str:
     """The kind of run that a file with these rows is for."""
     first = rows[0]
     pair, talk = _named(DPOConfig, _PAIR, given), _named(SFTConfig, _CONVERSATION, given)
@@ -94,7 +94,7 @@ def _is_answered(value: object) -> bool:
         return False
 
 
-def kind_of(pipeline: str, given: Given, tags: Sequence[str]) -> Kind:
+def kind_of(pipeline: str, given: ReadOptions, tags: Sequence[str]) -> Kind:
     """`tags`: those of the rows. Raises ConfigError for a word that this kind does not read."""
     args = given.args
     check_columns(pipeline, given)
@@ -106,7 +106,7 @@ def kind_of(pipeline: str, given: Given, tags: Sequence[str]) -> Kind:
             tasks = load_tasks(args, KEY, domains, tokenizer, LARGEST, choose=choose).tasks
             return {"prompt": np.array([len(task.prompt_ids) for task in tasks])}
 
-        def prompt(tokenizer: PreTrainedTokenizerBase, row: Row) -> Seen:
+        def prompt(tokenizer: PreTrainedTokenizerBase, row: Row) -> ShownRow:
             (task,) = load_tasks(args, KEY, domains, tokenizer, LARGEST, choose=lambda _: [row]).tasks
             return [("prompt", task.prompt_text)]
 
@@ -121,7 +121,7 @@ def kind_of(pipeline: str, given: Given, tags: Sequence[str]) -> Kind:
             rows = load_conversations(args, KEY, columns, tokenizer, LARGEST, choose=choose)
             return {"row": rows.lengths, "learnt": rows.response_lengths}
 
-        def conversation(tokenizer: PreTrainedTokenizerBase, row: Row) -> Seen:
+        def conversation(tokenizer: PreTrainedTokenizerBase, row: Row) -> ShownRow:
             rows = load_conversations(args, KEY, columns, tokenizer, LARGEST, choose=lambda _: [row])
             return _pieces(tokenizer, rows, ("learnt",) * len(rows))
 
@@ -139,7 +139,7 @@ def kind_of(pipeline: str, given: Given, tags: Sequence[str]) -> Kind:
         rows = load_pairs(args, KEY, pair, tokenizer, LARGEST, choose=choose)
         return {"chosen row": rows.lengths[::2], "rejected row": rows.lengths[1::2]}
 
-    def both(tokenizer: PreTrainedTokenizerBase, row: Row) -> Seen:
+    def both(tokenizer: PreTrainedTokenizerBase, row: Row) -> ShownRow:
         rows = load_pairs(args, KEY, pair, tokenizer, LARGEST, choose=lambda _: [row])
         return _pieces(tokenizer, rows, ("chosen", "rejected"))
 
@@ -153,7 +153,7 @@ def kind_of(pipeline: str, given: Given, tags: Sequence[str]) -> Kind:
     )
 
 
-def _pieces(tokenizer: PreTrainedTokenizerBase, rows: Rows, answers: Sequence[str]) -> Seen:
+def _pieces(tokenizer: PreTrainedTokenizerBase, rows: Rows, answers: Sequence[str]) -> ShownRow:
     """Pieces of all rows in their order: what is learnt, or compared, under the name in `answers`, and what is not."""
     return [piece for place, answer in enumerate(answers) for piece in _pieces_of_row(tokenizer, rows, place, answer)]
 
@@ -168,7 +168,7 @@ def _pieces_of_row(
         yield answer if mask[first] else "given", str(tokenizer.decode(ids[first:end].tolist()))
 
 
-def _named(config: type[SFTConfig] | type[DPOConfig], keys: Sequence[str], given: Given) -> dict[str, str | None]:
+def _named(config: type[SFTConfig] | type[DPOConfig], keys: Sequence[str], given: ReadOptions) -> dict[str, str | None]:
     """The columns by their keys, those that are not given as the run's settings have them."""
     return {key: given.columns.get(key, config.model_fields[key].get_default()) for key in keys}
 
@@ -177,7 +177,7 @@ def _renamed(columns: Mapping[str, str | None]) -> dict[str, Any]:
     return {key.removesuffix("_key"): column for key, column in columns.items()}
 
 
-def check_columns(pipeline: str, given: Given) -> None:
+def check_columns(pipeline: str, given: ReadOptions) -> None:
     """Raises ConfigError for columns that are named and that this kind of run does not read."""
     known = {"sft": _CONVERSATION, "dpo": _PAIR}.get(pipeline, ())
     if unread := [key for key in given.columns if key not in known]:
@@ -203,7 +203,7 @@ class _Readable:
 
 def report(options: argparse.Namespace) -> Iterator[str]:
     """Line by line. Raises ConfigError at its end with what is wrong with the rows."""
-    given = _given(options.words)
+    given = _read_options(options.words)
     rows = _rows(given.args)
     yield from _file_lines(rows, given.args)
     pipeline = options.pipeline or likely(rows, given)
@@ -227,7 +227,7 @@ def report(options: argparse.Namespace) -> Iterator[str]:
     yield f"Every one of {len(rows)} rows can be read."
 
 
-def _given(words: Sequence[str]) -> Given:
+def _read_options(words: Sequence[str]) -> ReadOptions:
     names = [word for word in words if "=" not in word.split("/")[0]]
     pairs = [word.split("=", 1) for word in words if word not in names]
     known = (*ARGS, *COLUMNS)
@@ -239,7 +239,7 @@ def _given(words: Sequence[str]) -> Given:
     chosen = dict(pairs)
     args = {key: value for key, value in chosen.items() if key in ARGS}
     columns = {key: value for key, value in chosen.items() if key in COLUMNS}
-    return Given(DataArgs.model_validate({"file_name": names, **args}), columns, "ground_truth" in chosen)
+    return ReadOptions(DataArgs.model_validate({"file_name": names, **args}), columns, "ground_truth" in chosen)
 
 
 def _rows(args: DataArgs) -> list[Row]:
@@ -353,8 +353,8 @@ def _duplicate_lines(readable: Sequence[_Readable], similarity: float | None) ->
         places = f": {', '.join(again[:MOST_PLACES])}{' ...' if len(again) > MOST_PLACES else ''}" if again else ""
         yield f"  {name} that an earlier row has too: {len(again)}{places}"
         if similarity is not None:
-            sets = [ngrams(words(text), NGRAM) for text in seen]
-            count = sum(near(sets, Fraction(str(similarity))))
+            sets = [ngrams(normalized_words(text), NGRAM) for text in seen]
+            count = sum(near_duplicates(sets, Fraction(str(similarity))))
             yield f"  others whose {NGRAM}-grams have a Jaccard similarity of {similarity:g} or more: {count}"
 
 
@@ -384,7 +384,7 @@ def _shown_lines(found: _Readable, kind: Kind, tokenizer: PreTrainedTokenizerBas
     else:
         yield f"The row {found.row.short_place} as the model sees it"
         try:
-            pieces = kind.seen(tokenizer, found.row)
+            pieces = kind.shown(tokenizer, found.row)
         except ConfigError as error:
             pieces = [("nothing", str(error))]
     for what, text in pieces:

@@ -24,7 +24,7 @@ from roll.errors import ConfigError
 from roll.rewards.base import REQUIRED
 from roll.rewards.config import BUILTINS, PATHS
 from roll.run.start.choose import this_machine
-from roll.utils.files import is_hub_id, look_at
+from roll.utils.files import is_hub_id, path_info
 from roll.utils.imports import resolve
 from roll.utils.logging import say
 
@@ -96,7 +96,7 @@ _WIDTH = 34
 
 
 @dataclass(frozen=True)
-class Wishes:
+class InitOptions:
     """The answers. Either `data`, with a `reward` for its rows, or `env`. `gpus` is how many the run takes, `here` how
     many this machine has. `columns` are those of the data."""
 
@@ -109,7 +109,7 @@ class Wishes:
     columns: Columns = field(default_factory=Columns)
 
 
-def yaml_of(wishes: Wishes, name: str) -> str:
+def yaml_of(wishes: InitOptions, name: str) -> str:
     """The YAML of a file of this name, with a comment where a person may want to change something.
 
     Example: for a model, rows and a reward it has about 25 lines, half of them comments.
@@ -117,7 +117,7 @@ def yaml_of(wishes: Wishes, name: str) -> str:
     return "\n".join(_lines(wishes, name)) + "\n"
 
 
-def _lines(wishes: Wishes, name: str) -> Iterator[str]:
+def _lines(wishes: InitOptions, name: str) -> Iterator[str]:
     what = f"plays {wishes.env}" if wishes.env else f"answers the prompts of {wishes.data}"
     yield f"# Reinforcement learning: {wishes.model} {what}."
     yield f"#   roll plan {name}               checks it and shows the plan"
@@ -141,7 +141,7 @@ def _line(text: str, comment: str) -> str:
     return f"{text:<{_WIDTH}} # {comment}"
 
 
-def _device_lines(wishes: Wishes) -> Iterator[str]:
+def _device_lines(wishes: InitOptions) -> Iterator[str]:
     if wishes.gpus and wishes.gpus == wishes.here:
         yield "# All GPUs that the run sees are used; num_gpus_per_node: N takes fewer."
     elif wishes.gpus:
@@ -150,7 +150,7 @@ def _device_lines(wishes: Wishes) -> Iterator[str]:
         yield "# This machine has no GPU: each role has one worker on the CPU."
 
 
-def _data_lines(wishes: Wishes) -> Iterator[str]:
+def _data_lines(wishes: InitOptions) -> Iterator[str]:
     columns = wishes.columns
     yield from ["actor_train:", *_on_cpu(wishes), "  data_args:", f"    file_name: {_text(wishes.data)}"]
     named = {"prompt": columns.prompt, "messages": columns.messages, "ground_truth": columns.truth}
@@ -170,7 +170,7 @@ def _data_lines(wishes: Wishes) -> Iterator[str]:
     yield from ["#   data_args:", "#     file_name: test.jsonl"]
 
 
-def _env_lines(wishes: Wishes) -> Iterator[str]:
+def _env_lines(wishes: InitOptions) -> Iterator[str]:
     yield from ["custom_envs:", f"  {_tag(wishes.env)}:", f"    env_type: {_text(wishes.env)}"]
     yield _line("    # env_config: {}", "arguments of the environment")
     yield _line("    max_steps: 10", "turns of an episode")
@@ -179,12 +179,12 @@ def _env_lines(wishes: Wishes) -> Iterator[str]:
     yield from _engine_lines(wishes)
 
 
-def _on_cpu(wishes: Wishes) -> list[str]:
+def _on_cpu(wishes: InitOptions) -> list[str]:
     """What a role on the CPU says where the machine has GPUs that the run is not to take."""
     return [_line("  world_size: 1", "one worker on the CPU")] if wishes.here and not wishes.gpus else []
 
 
-def _engine_lines(wishes: Wishes) -> list[str]:
+def _engine_lines(wishes: InitOptions) -> list[str]:
     return ["actor_infer:", *lines] if (lines := _on_cpu(wishes)) else []
 
 
@@ -213,9 +213,9 @@ def run(argv: Sequence[str]) -> int:
     path = Path(options.file)
     if path.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"{options.file}: the name of a YAML ends in .yaml.")
-    if not look_at(path.parent).is_directory:
+    if not path_info(path.parent).is_directory:
         raise ConfigError(f"{options.file}: there is no folder {path.parent}.")
-    if look_at(path).exists and not options.force:
+    if path_info(path).exists and not options.force:
         raise ConfigError(f"{options.file} is there already. Choose another name, or replace it with --force.")
     text = yaml_of(_wishes(options), options.file)
     try:
@@ -226,7 +226,7 @@ def run(argv: Sequence[str]) -> int:
     return start_yaml(options.file, (), is_plan=True)
 
 
-def _wishes(options: argparse.Namespace) -> Wishes:
+def _wishes(options: argparse.Namespace) -> InitOptions:
     asks = sys.stdin.isatty() and sys.stdout.isatty()
     if options.data and options.env:
         raise ConfigError("--data is for prompts and --env for an agent: give one of them.")
@@ -272,7 +272,7 @@ def _wishes(options: argparse.Namespace) -> Wishes:
     gpus = answer(options.gpus, "GPUs; 0 is the CPU", str(here), _count)
     if env and options.reward:
         raise ConfigError("--reward: an environment gives its rewards itself. Leave it out.")
-    return Wishes(model, data, env, reward, gpus, here, columns)
+    return InitOptions(model, data, env, reward, gpus, here, columns)
 
 
 def _input(question: str) -> str:
@@ -286,11 +286,11 @@ def _model(name: str) -> str:
     if not name or any(mark in name for mark in ("\n", "${")):
         raise ConfigError("--model: give a directory or a hub id, such as Qwen/Qwen2.5-0.5B-Instruct.")
     folder = Path(name).expanduser()
-    if not is_hub_id(name) and not look_at(folder).is_directory:
+    if not is_hub_id(name) and not path_info(folder).is_directory:
         raise ConfigError(
             f"--model: there is no model directory {name}. Correct the path, or give a hub id (owner/name)."
         )
-    if not is_hub_id(name) and not look_at(folder / "config.json").is_file:
+    if not is_hub_id(name) and not path_info(folder / "config.json").is_file:
         raise ConfigError(f"--model: {name} holds no config.json, so it is no model directory.")
     return name
 

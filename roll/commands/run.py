@@ -17,11 +17,11 @@ from roll.errors import ConfigError, RollError
 from roll.run.kind import kind_of
 from roll.run.spec import PipelineSpec, pipeline_of
 from roll.run.stages.entries import STAGES
-from roll.run.stages.planned import Stage, Told, plan_stages
+from roll.run.stages.planned import Stage, StageProblems, plan_stages
 from roll.run.start.load import Loaded, check, plan_text
 from roll.run.start.memory_report import MemoryReport, memory_report
 from roll.run.start.preflight import multimodal_notes
-from roll.run.start.start_checks import Asked, beside_mistakes, foreseen, refusals
+from roll.run.start.start_checks import StartOptions, beside_mistakes, foreseen, refusals
 from roll.utils.text import show, visible
 
 EXIT_OK, EXIT_FAILED, EXIT_BAD_CONFIG, EXIT_INTERRUPTED = 0, 1, 2, 130
@@ -29,7 +29,7 @@ _EPILOG = (
     "Further arguments are overrides: key=value with a dotted key, such as "
     "actor_train.training_args.learning_rate=1e-6. All keys: docs/config_reference.md."
 )
-_WORDS = {
+_DESCRIPTIONS = {
     "run": "Runs what a YAML says: a run of any kind, or several in stages.",
     "plan": "Checks a YAML and shows its plan. The exit code is 0 if the run would start on this machine. Needs no "
     "GPU.",
@@ -42,7 +42,7 @@ def main(pipeline: str = "rlvr", argv: Sequence[str] | None = None, script: str 
     + its number a signal. Code beside the YAML can be imported."""
     arguments, overrides = _parser(pipeline).parse_known_args(argv)
     find = partial(locate_yaml, arguments.config_path, arguments.config_name or "", script)
-    return _ending(pipeline, find, overrides, _asked(arguments))
+    return _ending(pipeline, find, overrides, _start_options(arguments))
 
 
 def run_command(argv: Sequence[str]) -> int:
@@ -54,8 +54,8 @@ def run_command(argv: Sequence[str]) -> int:
     arguments, overrides = parser.parse_known_args(argv)
     find = partial(yaml_at, arguments.config)
     if arguments.max_restarts and not arguments.dry_run:
-        return _told(lambda: _supervise(find, arguments.config, overrides, arguments.max_restarts))
-    return _ending(None, find, overrides, _asked(arguments))
+        return _with_report(lambda: _supervise(find, arguments.config, overrides, arguments.max_restarts))
+    return _ending(None, find, overrides, _start_options(arguments))
 
 
 def plan_command(argv: Sequence[str]) -> int:
@@ -65,7 +65,7 @@ def plan_command(argv: Sequence[str]) -> int:
         "--defaults", action="store_true", help="also list the default of every key that the YAML does not set"
     )
     arguments, overrides = parser.parse_known_args(argv)
-    asked = replace(_asked(arguments), is_plan=True, lists_defaults=arguments.defaults)
+    asked = replace(_start_options(arguments), is_plan=True, lists_defaults=arguments.defaults)
     return _ending(None, partial(yaml_at, arguments.config), overrides, asked)
 
 
@@ -73,10 +73,12 @@ def start_yaml(
     config: str, overrides: Sequence[str], is_plan: bool = False, elsewhere: bool = False, pipeline: str | None = None
 ) -> int:
     """The same for words that are taken apart already. `pipeline`: the kind of run; None: what the keys tell."""
-    return _ending(pipeline, partial(yaml_at, config), overrides, Asked(is_plan, elsewhere))
+    return _ending(pipeline, partial(yaml_at, config), overrides, StartOptions(is_plan, elsewhere))
 
 
-def _ending(pipeline: str | None, find: Callable[[], tuple[Path, str]], overrides: Sequence[str], asked: Asked) -> int:
+def _ending(
+    pipeline: str | None, find: Callable[[], tuple[Path, str]], overrides: Sequence[str], asked: StartOptions
+) -> int:
     """The exit code of what is started, with what is wrong told."""
 
     def start() -> int:
@@ -91,7 +93,7 @@ def _ending(pipeline: str | None, find: Callable[[], tuple[Path, str]], override
         beside = partial(beside_mistakes, spec, given)
         return _start(spec, check(spec, resolve_tree(raw, spec.config_class()), beside), given)
 
-    return _told(start)
+    return _with_report(start)
 
 
 def _supervise(find: Callable[[], tuple[Path, str]], given: str, overrides: Sequence[str], max_restarts: int) -> int:
@@ -107,7 +109,7 @@ def _supervise(find: Callable[[], tuple[Path, str]], given: str, overrides: Sequ
     return Supervisor(watched((sys.executable, "-m", "roll", "run", given, *overrides), runs), max_restarts).run()
 
 
-def _told(act: Callable[[], int]) -> int:
+def _with_report(act: Callable[[], int]) -> int:
     """Its exit code, or that of what it raises, which is told."""
     try:
         return act()
@@ -122,7 +124,7 @@ def _told(act: Callable[[], int]) -> int:
         return EXIT_INTERRUPTED
 
 
-def _start(spec: PipelineSpec, loaded: Loaded, asked: Asked) -> int:
+def _start(spec: PipelineSpec, loaded: Loaded, asked: StartOptions) -> int:
     memory = _show(spec, loaded, loaded, asked)
     if asked.is_plan:
         found = foreseen(spec, loaded, memory, asked)
@@ -131,17 +133,17 @@ def _start(spec: PipelineSpec, loaded: Loaded, asked: Asked) -> int:
     return int(spec.make_run(loaded.config, loaded.plan).run())
 
 
-def _start_stages(stages: Sequence[Stage], asked: Asked) -> int:
+def _start_stages(stages: Sequence[Stage], asked: StartOptions) -> int:
     """All plans and problems first, then what is not finished."""
     from roll.run.stages.progress import (
-        left_by,
         progress_lines,
+        progress_of,
         progress_problems,
         run_stages,  # numpy, as all that reads checkpoints
     )
 
-    left = [left_by(stage) for stage in stages]
-    against, lines = Told(len(stages)), list[str]()
+    left = [progress_of(stage) for stage in stages]
+    against, lines = StageProblems(len(stages)), list[str]()
     for stage, found in zip(stages, left, strict=True):
         _say("\n".join([*stage.lines(len(stages)), *progress_lines(found)]))
         memory = _show(stage.spec, stage.loaded, stage.shown, asked)
@@ -170,11 +172,11 @@ def _before(stage: Stage, loaded: Loaded) -> None:
     _refuse(stage.spec, loaded, memory_report(loaded.config, loaded.plan))
 
 
-def _show(spec: PipelineSpec, loaded: Loaded, shown: Loaded, asked: Asked) -> MemoryReport:
+def _show(spec: PipelineSpec, loaded: Loaded, shown: Loaded, asked: StartOptions) -> MemoryReport:
     """Prints a plan, its memory, and warnings."""
     _say(plan_text(spec, shown))
     if asked.lists_defaults:
-        _say("\n".join(default_lines(shown.config, shown.given, shown.chosen)))
+        _say("\n".join(default_lines(shown.config, shown.keys_in_yaml, shown.chosen)))
     memory = memory_report(loaded.config, loaded.plan)
     if memory.text and (asked.is_plan or memory.knows_gpus):
         _say(memory.text)
@@ -198,8 +200,8 @@ def _verdict(stops: Sequence[str], lines: Iterable[str]) -> int:
     return EXIT_OK
 
 
-def _asked(arguments: argparse.Namespace) -> Asked:
-    return Asked(is_plan=arguments.dry_run, elsewhere=arguments.elsewhere)
+def _start_options(arguments: argparse.Namespace) -> StartOptions:
+    return StartOptions(is_plan=arguments.dry_run, elsewhere=arguments.elsewhere)
 
 
 def _parser(pipeline: str) -> argparse.ArgumentParser:
@@ -218,7 +220,9 @@ def _parser(pipeline: str) -> argparse.ArgumentParser:
 
 
 def _run_parser(word: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"roll {word}", description=_WORDS[word], epilog=_EPILOG, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog=f"roll {word}", description=_DESCRIPTIONS[word], epilog=_EPILOG, allow_abbrev=False
+    )
     parser.add_argument("config", metavar="CONFIG.yaml", help="path of the YAML")
     _may_be_dry(parser)
     return parser

@@ -46,7 +46,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" Did you mean {match}?" if match else ""
 
 
-def together(texts: Iterable[str]) -> list[str]:
+def joined_problems(texts: Iterable[str]) -> list[str]:
     """Texts that say the same of several entries of a mapping as one text; others once each, in order. A full stop
     makes no difference.
 
@@ -85,7 +85,7 @@ def ids_text(ids: Iterable[int]) -> str:
 # the path; an exception out of this package is a fault of its own, and keeps its traceback.
 
 
-def ask(owner: str, path: str, kind: type[Any], *arguments: Any) -> Any:
+def call_hook(owner: str, path: str, kind: type[Any], *arguments: Any) -> Any:
     """The answer of one function, an object of `kind`. `owner`, such as "strategy plain", begins the message."""
     found = _call(owner, path, named(owner, path), *arguments)
     if not isinstance(found, kind):
@@ -93,7 +93,7 @@ def ask(owner: str, path: str, kind: type[Any], *arguments: Any) -> Any:
     return found
 
 
-def findings(owner: str, path: str, kind: type[Any] | tuple[type[Any], ...], *arguments: Any) -> list[Any]:
+def hook_findings(owner: str, path: str, kind: type[Any] | tuple[type[Any], ...], *arguments: Any) -> list[Any]:
     """All that one function finds: objects of `kind`, returned in a list or yielded."""
     function = named(owner, path)
     found = _call(owner, path, lambda: _list(function(*arguments)))

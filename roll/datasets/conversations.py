@@ -40,12 +40,13 @@ MOST_PROBLEMS = 5
 
 @dataclass(frozen=True)
 class Conversation:
-    """Messages, of which the assistant's is the last, and the tools that were offered. The first `given` are a prompt:
-    nothing of them is learnt. `unanswered`: how many messages of the row nobody has answered; they are left out."""
+    """Messages, of which the assistant's is the last, and the tools that were offered. The first `num_context_messages`
+    are a prompt: nothing of them is learnt. `unanswered`: how many messages of the row nobody has answered; they are
+    left out."""
 
     messages: list[Message]
     tools: Sequence[Tool] = ()
-    given: int = 0
+    num_context_messages: int = 0
     unanswered: int = 0
 
 
@@ -143,7 +144,11 @@ def load_conversations(
     num_rows = num_with_tools = num_unanswered = num_long = longest = 0
     forgotten: Counter[str] = Counter()
     read = ((row, columns.read(row, args, key)) for row in choose(sources))
-    encoded = ((row, said, one) for row, said in read for one in turns.rows(said.messages, row, said.given, said.tools))
+    encoded = (
+        (row, said, one)
+        for row, said in read
+        for one in turns.rows(said.messages, row, said.num_context_messages, said.tools)
+    )
     for row, conversation, (tokens, mask) in encoded:
         num_rows, num_with_tools = num_rows + 1, num_with_tools + bool(conversation.tools)
         num_unanswered += conversation.unanswered > 0

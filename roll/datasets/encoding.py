@@ -16,7 +16,7 @@ import numpy as np
 
 from roll.configs.sections.data import DataArgs, Truncation
 from roll.datasets.answers.parts import shape_of
-from roll.datasets.answers.written import check_prompt
+from roll.datasets.answers.template_coverage import check_prompt
 from roll.datasets.loader import Row
 from roll.datasets.rows import Domain, Example, RowReader
 from roll.datasets.sources import Choose, all_rows, data_sources
@@ -36,7 +36,7 @@ T = TypeVar("T")
 _KEEPING = {"ByteLevel", "Digits", "Metaspace"}  # pre-tokenizers that lose no character
 
 
-class TokenBound:
+class TokenLowerBound:
     """Lower bounds for one tokenizer: the length of a text by that of the longest token.
 
     It is known of byte pair encodings that lose nothing on the way (GPT-2, Qwen, Llama); of others the bound is 0.
@@ -206,7 +206,7 @@ class _Encoder:
         self._num_rows = 0
         self._num_long = 0
         self._longest = (0, "", "")  # tokens, row, "at least " where they were not counted
-        self._bound: TokenBound | None = None
+        self._bound: TokenLowerBound | None = None
         self._repeated_ids: list[str] = []  # with their rows
         self._writes_tools: dict[int, bool] = {}  # by the id() of a template
         self._written: set[Any] = set()  # shapes of conversations that templates write whole
@@ -272,7 +272,7 @@ class _Encoder:
         """True of a prompt that is stopped or left out for its length alone, without asking the tokenizer."""
         if self._args.truncation not in ("error", "drop") or len(text) < MIN_CHARS_TO_MEASURE:
             return False
-        self._bound = self._bound or TokenBound(self._tokenizer)
+        self._bound = self._bound or TokenLowerBound(self._tokenizer)
         least = self._bound.least(text)
         if least <= self._max_tokens:
             return False

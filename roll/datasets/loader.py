@@ -20,7 +20,7 @@ from roll.utils.secrets import mask
 
 ENDINGS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 FORMATS = {"json": "json", "jsonl": "json", "csv": "csv", "parquet": "parquet"}
-_Found = tuple[int, dict[str, Any], str]  # place, columns, fault
+_ReadRow = tuple[int, dict[str, Any], str]  # place, columns, fault
 _ROWS_AT_ONCE = 512  # of parquet, which may hold pictures
 MAX_CSV_FIELD_CHARS = 1 << 30  # the csv module's own limit of 128 KiB is shorter than a long conversation
 
@@ -159,7 +159,7 @@ def _text(stream: IO[bytes], newline: str | None = None) -> Iterator[IO[str]]:
         text.detach()  # else it closes the stream
 
 
-def _read_json(stream: IO[bytes]) -> Iterator[_Found]:
+def _read_json(stream: IO[bytes]) -> Iterator[_ReadRow]:
     with _text(stream) as text:
         if _first_character(text) == "[":
             yield from _read_json_array(text.read())
@@ -176,7 +176,7 @@ def _first_character(stream: IO[str]) -> str:
     return character
 
 
-def _read_json_array(text: str) -> Iterator[_Found]:
+def _read_json_array(text: str) -> Iterator[_ReadRow]:
     """One record after the other, so that each is told with its own place."""
     try:
         at, place = skip_space(text, text.index("[") + 1), 0
@@ -195,7 +195,7 @@ def _read_json_array(text: str) -> Iterator[_Found]:
         raise _Malformed(error.lineno, f"not a JSON array: {error.msg}") from error
 
 
-def _read_json_lines(stream: IO[str]) -> Iterator[_Found]:
+def _read_json_lines(stream: IO[str]) -> Iterator[_ReadRow]:
     for place, line in enumerate(stream, start=1):
         if not line.strip():
             continue
@@ -214,7 +214,7 @@ def _as_record(parsed: Parsed, place: int) -> tuple[dict[str, Any], str]:
     return parsed.value, ""
 
 
-def _read_csv(stream: IO[bytes]) -> Iterator[_Found]:
+def _read_csv(stream: IO[bytes]) -> Iterator[_ReadRow]:
     csv.field_size_limit(MAX_CSV_FIELD_CHARS)
     with _text(stream, newline="") as text:
         reader = csv.DictReader(text, strict=True)
@@ -229,7 +229,7 @@ def _read_csv(stream: IO[bytes]) -> Iterator[_Found]:
             yield reader.line_num, record, ""
 
 
-def _read_parquet(stream: IO[bytes]) -> Iterator[_Found]:
+def _read_parquet(stream: IO[bytes]) -> Iterator[_ReadRow]:
     import pyarrow
     import pyarrow.parquet
 
@@ -243,7 +243,7 @@ def _read_parquet(stream: IO[bytes]) -> Iterator[_Found]:
         raise _Malformed(0, f"not a parquet file: {error}") from error
 
 
-READERS: Mapping[str, Callable[[IO[bytes]], Iterator[_Found]]] = {
+READERS: Mapping[str, Callable[[IO[bytes]], Iterator[_ReadRow]]] = {
     "json": _read_json,
     "csv": _read_csv,
     "parquet": _read_parquet,

@@ -9,7 +9,7 @@ from typing import Any
 from roll.datasets.loader import Row
 from roll.errors import ConfigError
 
-_WORDS = {
+_MEDIA_NAMES = {
     "image": "a picture", "img": "a picture", "picture": "a picture", "photo": "a picture", "pixel": "a picture",
     "video": "a video", "audio": "sound", "sound": "sound", "speech": "sound", "voice": "sound", "file": "a file",
 }  # fmt: skip
@@ -82,7 +82,7 @@ UNREAD = "but runs read text only: the model would answer without it. Leave such
 
 
 def _named(word: str) -> str | None:
-    return next((what for name, what in _WORDS.items() if name in word.lower()), None)
+    return next((what for name, what in _MEDIA_NAMES.items() if name in word.lower()), None)
 
 
 def _is_something(value: Any) -> bool:

@@ -33,8 +33,8 @@ Encoded = tuple[list[int], list[bool]]  # tokens, and which of them are the answ
 
 @dataclass(frozen=True)
 class Pair:
-    """Two conversations that end with the assistant, and the tools that were offered. They share their first `given`
-    messages."""
+    """Two conversations that end with the assistant, and the tools that were offered. They share their first
+    `num_context_messages` messages."""
 
     chosen: Sequence[Message]
     rejected: Sequence[Message]
@@ -42,7 +42,7 @@ class Pair:
     tools: Sequence[Tool] = ()
 
     @property
-    def given(self) -> int:
+    def num_context_messages(self) -> int:
         """Number of leading messages that both conversations share. The last message is never among them, since it is
         compared."""
         both = zip(self.chosen[:-1], self.rejected[:-1], strict=False)
@@ -73,10 +73,11 @@ class PairColumns:
             0.0 if self.margin is None else _number(row, self.margin, "margin_key"),
             () if self.tools is None else tools_in(row, self.tools),
         )
-        starts = [messages[pair.given]["role"] for messages in (pair.chosen, pair.rejected)]
-        if pair.given == 0 or starts != ["assistant", "assistant"]:
+        starts = [messages[pair.num_context_messages]["role"] for messages in (pair.chosen, pair.rejected)]
+        if pair.num_context_messages == 0 or starts != ["assistant", "assistant"]:
             raise ConfigError(
-                f"{row.where}: columns {self.chosen!r} and {self.rejected!r} differ in message {pair.given + 1}, of "
+                f"{row.where}: columns {self.chosen!r} and {self.rejected!r} differ in message "
+                f"{pair.num_context_messages + 1}, of "
                 f"{' and '.join(map(repr, starts))}: they must answer the same prompt"
             )
         return pair
@@ -126,7 +127,9 @@ def load_pairs(
         num_pairs += 1
         pair = columns.read(row, args, key)
         answers = (pair.chosen, pair.rejected)
-        both: Sequence[Encoded] = [turns.encode(answer, row, pair.given, pair.tools) for answer in answers]
+        both: Sequence[Encoded] = [
+            turns.encode(answer, row, pair.num_context_messages, pair.tools) for answer in answers
+        ]
         if both[0] != both[1] and (length := max(len(ids) for ids, _ in both)) > max_tokens:
             num_long, longest = num_long + 1, max(longest, length)
             both = _cut(both, max_tokens, args.truncation)

@@ -16,7 +16,7 @@ from roll.configs.sections.data import DataArgs
 from roll.datasets.loader import ENDINGS, FORMATS, DataFile, DataSource, RemoteFile, Row
 from roll.datasets.remote import expand, local_path, missing_package, protocol_of
 from roll.errors import ConfigError, describe
-from roll.utils.files import Look, is_hub_id, look_at
+from roll.utils.files import PathInfo, is_hub_id, path_info
 from roll.utils.imports import is_installed, resolve
 from roll.utils.secrets import mask
 
@@ -147,7 +147,7 @@ def lacking_packages(args: DataArgs, key: str) -> Iterator[str]:
                 if (missing := missing_package(protocol)) is not None:
                     yield f"{key}.file_name: {mask(name)} cannot be read: {missing}"
             continue
-        is_set = protocol is None and names_data_set(name) and not look_at(local_path(name)).exists
+        is_set = protocol is None and names_data_set(name) and not path_info(local_path(name)).exists
         if is_set and (missing := missing_hub_package()) is not None:
             yield f"{key}.file_name: {name} is not a file on this machine: {missing}"
 
@@ -164,7 +164,7 @@ class _Entry:
             yield from self._remote(protocol, reach)
             return
         name = local_path(self._name)
-        look = look_at(name)
+        look = path_info(name)
         if look.is_directory and (self._args.split or self._args.subset):
             yield self._hub_set(str(look.path), reach)
         elif look.is_directory:
@@ -181,7 +181,7 @@ class _Entry:
             tried = "" if look.path.is_absolute() else f" (relative to {Path.cwd()})"
             raise ConfigError(NotHere(f"{self._key}: there is no file {look.path}{tried}"))
 
-    def _folder(self, look: Look) -> Iterator[DataSource]:
+    def _folder(self, look: PathInfo) -> Iterator[DataSource]:
         try:
             found = sorted(file for file in look.path.iterdir() if _is_data(file.name) and file.is_file())
         except OSError as error:

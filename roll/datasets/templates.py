@@ -21,7 +21,7 @@ from roll.datasets.loader import Row
 from roll.datasets.rows import Example
 from roll.datasets.tool_calls import Tool, rendered
 from roll.errors import ConfigError
-from roll.utils.files import look_at
+from roll.utils.files import path_info
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -126,7 +126,7 @@ def template_problem(name: str, key: str) -> str | None:
     wrong = template_name_problem(name, key)
     if wrong is not None or name in FORMS or name == PLAIN:
         return wrong
-    look = look_at(name)
+    look = path_info(name)
     path = look.path
     if not look.is_file:
         return f"{key}: {f'there is no Jinja file {name}' if look.kind == 'absent' else look.why}"

@@ -28,7 +28,7 @@ def run(argv: Sequence[str]) -> int:
     are no call."""
     options = _parser().parse_intermixed_args(argv)
     found: list[Finding] = []
-    for section in [_machine(), *_asked(options)]:
+    for section in [_machine(), *_sections(options)]:
         say(section.title)
         for finding in findings(section):
             found.append(finding)
@@ -56,7 +56,7 @@ def _machine() -> Section:
     )
 
 
-def _asked(options: argparse.Namespace) -> Iterator[Section]:
+def _sections(options: argparse.Namespace) -> Iterator[Section]:
     folders: list[Path] = []
     if options.config is not None:
         from roll.doctor.runs import run_sections  # what a dry run imports

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from roll.doctor.machine import Finding
 from roll.errors import ConfigError
-from roll.utils.files import look_at
+from roll.utils.files import path_info
 from roll.utils.secrets import mask
 
 # One error that others had before.
@@ -21,7 +21,7 @@ SHM = "docker --shm-size=16g, or an emptyDir with medium: Memory"
 
 @dataclass(frozen=True)
 class KnownError:
-    """`pattern`: a regular expression of one line. `near`: one that must be found in that line or those around it.
+    """`pattern`: a regular expression of one line. `context`: one that must be found in that line or those around it.
     `where`: the YAML key, variable or command that `fix` is about. `follows`: it tells of what another process met."""
 
     name: str
@@ -29,7 +29,7 @@ class KnownError:
     cause: str
     where: str
     fix: str
-    near: str = ""
+    context: str = ""
     follows: bool = False
 
 
@@ -160,7 +160,7 @@ ENGINES = (
 )
 
 
-# Memory of a GPU, by what was going on; the row without `near` is the last.
+# Memory of a GPU, by what was going on; the row without `context` is the last.
 
 _OOM = r"CUDA out of memory|CUDA error: out of memory|torch\.(?:cuda\.)?OutOfMemoryError"
 
@@ -171,7 +171,7 @@ GPU_MEMORY = (
         "The optimizer's states are allocated at the first step (twice the weights in fp32), and do not fit.",
         f"{TRAINER}.zero_optimization",
         "A higher stage, offload_optimizer (FSDP2: optimizer_offload), more devices, or LoRA (docs/lora.md)",
-        near=r"_init_group|exp_avg|optimizer\.step\(|_take_model_step",
+        context=r"_init_group|exp_avg|optimizer\.step\(|_take_model_step",
     ),
     KnownError(
         "out of GPU memory while a role starts",
@@ -179,7 +179,7 @@ GPU_MEMORY = (
         "Its weights do not fit beside those of other roles, or another run, on the GPU.",
         "<role>.device_mapping",
         "`nvidia-smi` shows the processes; more devices for the role, or a strategy that divides weights",
-        near=r"failed in setup|\bin setup\b",
+        context=r"failed in setup|\bin setup\b",
     ),
     KnownError(
         "out of GPU memory while weights are sent",
@@ -187,7 +187,7 @@ GPU_MEMORY = (
         "Two buckets of weights have to fit beside what trainer and engine hold.",
         "model_update_buffer_size_mb",
         f"Halve it, or give the engine a smaller share: {ENGINE}.gpu_memory_utilization or mem_fraction_static",
-        near=r"publish_weights|receive_weights",
+        context=r"publish_weights|receive_weights",
     ),
     KnownError(
         "out of GPU memory when a role gets its GPU back",
@@ -195,7 +195,7 @@ GPU_MEMORY = (
         "Another role left memory on a shared GPU that this role needs.",
         f"{ENGINE}.gpu_memory_utilization",
         "A smaller share for the engine (sglang: mem_fraction_static), or devices of its own in device_mapping",
-        near=r"load_states|wake_up|resume_memory_occupation",
+        context=r"load_states|wake_up|resume_memory_occupation",
     ),
     KnownError(
         "out of GPU memory in training",
@@ -204,7 +204,7 @@ GPU_MEMORY = (
         "actor_train.training_args.per_device_train_batch_size, max_tokens_per_microbatch_in_train",
         "Fewer rows or tokens in a micro batch, disable_gradient_checkpointing: false, ulysses_size above 1; `roll "
         "plan` shows what the rest takes",
-        near=r"failed in train\b|\bin train\b|\.backward\(|forward_backward",
+        context=r"failed in train\b|\bin train\b|\.backward\(|forward_backward",
     ),
     KnownError(
         "out of GPU memory in scoring",
@@ -212,7 +212,7 @@ GPU_MEMORY = (
         "A pass without gradient keeps the logits of all its rows.",
         "<role>.infer_batch_size, <role>.max_tokens_per_microbatch_in_infer",
         "A smaller one for the role that the line names",
-        near=r"failed in (?:score|teach)|\bin (?:score|teach|score_rows)\b",
+        context=r"failed in (?:score|teach|compute_t)|\bin (?:score|teach|compute_teacher_targets|score_rows)\b",
     ),
     KnownError(
         "out of GPU memory while sampling",
@@ -220,7 +220,7 @@ GPU_MEMORY = (
         "The engine's share leaves too little for activations and graphs.",
         f"{ENGINE}.gpu_memory_utilization, max_running_requests",
         "Lower one of them (sglang: mem_fraction_static), or set enforce_eager: true",
-        near=r"generate|vllm|sglang|actor_infer",
+        context=r"generate|vllm|sglang|actor_infer",
     ),
     KnownError(
         "out of GPU memory",
@@ -264,7 +264,7 @@ HOST = (
         "Ray's objects and buckets of weights lie in /dev/shm.",
         "/dev/shm",
         f"{SHM}; remove files of ended runs there",
-        near=r"/dev/shm|shared memory|psm_|plasma",
+        context=r"/dev/shm|shared memory|psm_|plasma",
     ),
     KnownError(
         "the disk is full",
@@ -420,11 +420,11 @@ _FOLDERS = (".", "workers", "logs", "logs/workers")
 _ENDINGS = (".log", ".out", ".err", ".txt")
 _ERROR_LINE = re.compile(r"\b\w*(?:Error|Exception|Died)\b: \S")
 _ANY = re.compile("|".join(f"(?:{row.pattern})" for row in KNOWN_ERRORS))
-_ROWS = [(row, re.compile(row.pattern), re.compile(row.near)) for row in KNOWN_ERRORS]
+_ROWS = [(row, re.compile(row.pattern), re.compile(row.context)) for row in KNOWN_ERRORS]
 
 
 @dataclass
-class Seen:
+class Occurrence:
     """A known error that was found: its first place, and how often it occurs."""
 
     row: KnownError
@@ -435,7 +435,7 @@ class Seen:
 
 def log_files(given: str) -> list[Path]:
     """The file, or the logs of a run's directory. Raises ConfigError if there is none."""
-    look = look_at(given)
+    look = path_info(given)
     if look.is_file:
         return [look.path]
     if not look.is_directory:
@@ -454,7 +454,7 @@ def log_files(given: str) -> list[Path]:
 
 def log_findings(files: Sequence[Path]) -> Iterator[Finding]:
     """What is known of their errors, causes before what follows from them; the last errors if nothing is known."""
-    seen: dict[str, Seen] = {}
+    seen: dict[str, Occurrence] = {}
     last: list[str] = []
     for file in files:
         last += _read(file, seen)
@@ -465,11 +465,11 @@ def log_findings(files: Sequence[Path]) -> Iterator[Finding]:
     if not seen:
         count = f"{len(files)} file{'s' if len(files) > 1 else ''}"
         yield Finding("ok", f"none of {len(KNOWN_ERRORS)} known errors is in {count}")
-        yield from (Finding("hint", "an error that is not known", seen=line) for line in last[-_LAST:])
+        yield from (Finding("hint", "an error that is not known", observed=line) for line in last[-_LAST:])
 
 
-def _read(file: Path, seen: dict[str, Seen]) -> list[str]:
-    """Adds to `seen`; returns the lines that look like errors, the last ones."""
+def _read(file: Path, seen: dict[str, Occurrence]) -> list[str]:
+    """Adds to `observed`; returns the lines that look like errors, the last ones."""
     lines = _text(file).splitlines()
     errors: list[str] = []
     for number, line in enumerate(lines):
@@ -480,7 +480,7 @@ def _read(file: Path, seen: dict[str, Seen]) -> list[str]:
         around = "\n".join(lines[max(number - _BEFORE, 0) : number + _AFTER + 1])
         row = next((row for row, pattern, near in _ROWS if pattern.search(line) and near.search(around)), None)
         if row is not None:
-            found = seen.setdefault(row.name, Seen(row, f"{file.name}:{number + 1}", _shown(line)))
+            found = seen.setdefault(row.name, Occurrence(row, f"{file.name}:{number + 1}", _shown(line)))
             found.count += 1
     return errors[-_LAST:]
 

@@ -36,17 +36,17 @@ class Finding:
 
     - `where`: a YAML key, a shell variable or a command
     - `fix`: what to do; empty if nothing is wrong, or nobody can mend it
-    - `seen`: the line of a log that shows it
+    - `observed`: the line of a log that shows it
     """
 
     level: Level
     what: str
     where: str = ""
     fix: str = ""
-    seen: str = ""
+    observed: str = ""
 
 
-Look = Callable[[], Iterable[Finding]]
+Check = Callable[[], Iterable[Finding]]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Section:
     """`looks`: by what each looks at, in words. `folder`: where a run is to write."""
 
     title: str
-    looks: Mapping[str, Look]
+    looks: Mapping[str, Check]
     folder: Path | None = None
 
 
@@ -71,8 +71,8 @@ def findings(section: Section) -> Iterator[Finding]:
 def lines(finding: Finding) -> Iterator[str]:
     """One line; below it what was seen, and what there is to do."""
     yield f"  {finding.level:<{_WIDTH}}{finding.what}"
-    if finding.seen:
-        yield f"  {'':<{_WIDTH}}> {finding.seen}"
+    if finding.observed:
+        yield f"  {'':<{_WIDTH}}> {finding.observed}"
     if at := ": ".join(filter(None, (finding.where, finding.fix))):
         yield f"  {'':<{_WIDTH}}{at}"
 

@@ -149,7 +149,7 @@ def torch_findings() -> Iterator[Finding]:
 # The GPUs of this machine as the driver's own tool tells of them, held against torch's build.
 
 _TIMEOUT_S = 20
-_ASKED = "index,name,memory.total,memory.used,driver_version"
+_QUERY = "index,name,memory.total,memory.used,driver_version"
 _BUSY = 0.05  # of a GPU's memory; what the driver and a display hold is less
 _LEAST_DRIVER: Mapping[int, int] = {11: 450, 12: 525, 13: 580}
 """The first driver of each CUDA version, as NVIDIA's table of compatibility has it."""
@@ -170,7 +170,7 @@ def gpu_findings() -> Iterator[Finding]:
     if tool is None:
         yield from without_gpus(build)
         return
-    command = [tool, f"--query-gpu={_ASKED}", "--format=csv,noheader,nounits"]
+    command = [tool, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
     except subprocess.CalledProcessError as error:
@@ -182,7 +182,7 @@ def gpu_findings() -> Iterator[Finding]:
         what = f"nvidia-smi does not reply within {_TIMEOUT_S} s: a GPU hangs"
         yield Finding("problem", what, "nvidia-smi", "`dmesg | grep -i xid` says which; reboot")
         return
-    yield from told_of(parsed(done.stdout), build, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    yield from driver_facts(parsed(done.stdout), build, os.environ.get("CUDA_VISIBLE_DEVICES"))
     yield from nccl_findings(build)
 
 
@@ -218,7 +218,7 @@ def _mib(cell: str) -> int:
     return int(cell) if cell.isdigit() else 0
 
 
-def told_of(gpus: list[Gpu], build: TorchBuild | None, visible: str | None) -> Iterator[Finding]:
+def driver_facts(gpus: list[Gpu], build: TorchBuild | None, visible: str | None) -> Iterator[Finding]:
     """`visible`: CUDA_VISIBLE_DEVICES."""
     if not gpus:
         yield Finding("problem", "nvidia-smi lists no GPU", "nvidia-smi", "In a container pass --gpus all")

@@ -64,7 +64,7 @@ def _prompts(key: str, args: DataArgs, tasks: Sequence[Task], most: int) -> Iter
     else:
         yield Finding("ok", told)
     yield Finding(
-        "ok", f"its first prompt, after the template {args.template}", seen=show(tasks[0].prompt_text, _MOST_SHOWN)
+        "ok", f"its first prompt, after the template {args.template}", observed=show(tasks[0].prompt_text, _MOST_SHOWN)
     )
 
 

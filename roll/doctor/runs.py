@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from roll.configs.load.loader import compose_tree, resolve_tree, yaml_at
-from roll.configs.memory.moments import gigabytes
+from roll.configs.memory.memory_points import gigabytes
 from roll.configs.memory.parts import GB
 from roll.configs.sections.run import RunConfig
 from roll.configs.strategies.table import spec_of
@@ -34,7 +34,7 @@ from roll.run.start.load import Loaded, check
 from roll.run.start.memory_report import MemoryReport, memory_report
 from roll.run.start.preflight import machine_report
 from roll.run.start.start_checks import refusals
-from roll.utils.files import is_hub_id, look_at
+from roll.utils.files import is_hub_id, path_info
 from roll.utils.network import address_of
 
 # The files of the models that a run names: the tokenizer is there, and weights are whole.
@@ -53,7 +53,7 @@ def model_findings(config: RunConfig, ignored: Collection[str] = ()) -> Iterator
         told.add(name)
         key = f"{role}.model_args.model_name_or_path"
         if not is_hub_id(name):
-            if look_at(name).is_directory:
+            if path_info(name).is_directory:
                 yield from weight_findings(Path(name), key)
         elif read_model_config(worker.model_args)[0] is None:
             what = f"{name} is not in the hub's cache of this machine: a run downloads it first"

@@ -20,7 +20,7 @@ from roll.utils.answers.final_answer import boxed_answer, last_boxed
 from roll.utils.answers.math_equal import check_tolerance
 from roll.utils.answers.processes import MathProcesses
 from roll.utils.answers.truths import references, truth_problem
-from roll.utils.files import look_at
+from roll.utils.files import path_info
 from roll.utils.imports import is_installed
 from roll.utils.thinking import after_thinking
 
@@ -32,7 +32,7 @@ Mode = Literal["train", "val"]
 @functools.lru_cache(maxsize=16)
 def load_rows(name: str, split: str = "train", subset: str | None = None) -> Sequence[Mapping[str, Any]]:
     """The rows of a file, or of a data set of the Hugging Face hub; read once per process. Raises EnvError."""
-    look = look_at(name)
+    look = path_info(name)
     if look.is_file:
         return _rows_of_file(name)
     if not is_data_set_id(name) or look.path.suffix.lower() in ENDINGS:
@@ -46,7 +46,7 @@ def load_rows(name: str, split: str = "train", subset: str | None = None) -> Seq
 
 
 def _rows_of_file(name: str) -> Sequence[Mapping[str, Any]]:
-    path = look_at(name).path
+    path = path_info(name).path
     if (format := ENDINGS.get(path.suffix.lower())) is None:
         raise EnvError(f"{name} does not end in {', '.join(ENDINGS)}")
     try:
@@ -165,11 +165,11 @@ class MathQuestions(Env):
     def reset(self, seed: int) -> str:
         self.question, answer = self._questions.draw(seed)
         self.answers = references(answer)
-        self._left = self.tries
+        self._tries_left = self.tries
         return self.question
 
     def step(self, action: str) -> EnvStep:
-        self._left -= 1
+        self._tries_left -= 1
         text = after_thinking(action).strip()
         answer = (boxed_answer(text) or "").strip() if self._is_boxed else text
         right = bool(answer) and self._is_right(answer)
@@ -177,9 +177,9 @@ class MathQuestions(Env):
             said = "Right."
         else:
             said = "That is not right." if answer else r"There was no answer within \boxed{}."
-            said += f" Tries left: {self._left}."
+            said += f" Tries left: {self._tries_left}."
         metrics = {VALID: float(bool(answer)), SUCCESS: float(right)}
-        return EnvStep(said, float(right), right or self._left <= 0, False, metrics)
+        return EnvStep(said, float(right), right or self._tries_left <= 0, False, metrics)
 
     def _is_right(self, answer: str) -> bool:
         try:

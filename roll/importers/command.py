@@ -13,7 +13,7 @@ from typing import Any, get_args
 import yaml
 
 from roll.errors import ConfigError
-from roll.importers.convert import YAML_ENDINGS, Entry, Given, Imported, convert, read
+from roll.importers.convert import YAML_ENDINGS, Entry, Imported, SourceKeys, convert, read
 from roll.importers.old_roll import convert_roll, is_roll
 from roll.importers.rows import Outcome
 from roll.importers.trinity.old_keys import with_trainer_config
@@ -62,9 +62,9 @@ def _lines(imported: Imported, source: str, target: str) -> Iterator[str]:
     if imported.changes:
         yield from ("", "## Not the run that its author meant", "")
         yield from (f"- {_cell(mask(change))}" for change in imported.changes)
-    if imported.left_open:
+    if imported.unresolved:
         yield from ("", f"## {open_title(source)}: give these after the file, as key=value", "")
-        yield from (f"- `{key}`" for key in imported.left_open)
+        yield from (f"- `{key}`" for key in imported.unresolved)
     for outcome in _SHOWN:
         entries = [entry for entry in imported.entries if entry.outcome == outcome]
         if entries:
@@ -148,7 +148,7 @@ def run(argv: Sequence[str]) -> int:
     return OK if imported.is_as_meant or options.lossy else ANOTHER_RUN
 
 
-def imported_from(given: Given, system: str | None = None, source: Path | None = None) -> Imported:
+def imported_from(given: SourceKeys, system: str | None = None, source: Path | None = None) -> Imported:
     """The import of what was read. `system` None: what the keys say."""
     kind = system or system_of(given)
     notes = [*_notes(given), *given.notes]
@@ -159,7 +159,7 @@ def imported_from(given: Given, system: str | None = None, source: Path | None =
     return convert_roll(given, source)
 
 
-def system_of(given: Given) -> str:
+def system_of(given: SourceKeys) -> str:
     """Whose keys they are. Raises ConfigError where nothing tells."""
     for name, is_it in (("verl", is_verl), ("trinity", is_trinity), ("roll", is_roll)):
         if is_it(given.tree):
@@ -169,7 +169,7 @@ def system_of(given: Given) -> str:
     raise ConfigError(f"the keys do not tell which system this configuration is for: give --from {', '.join(SYSTEMS)}.")
 
 
-def _notes(given: Given) -> list[str]:
+def _notes(given: SourceKeys) -> list[str]:
     found = given.command
     taken = [f"~{key} removes one of their defaults: check whether a setting here replaces it." for key in given.taken]
     taken += [f"{word} chooses one of their files; the importer knows its defaults." for word in given.groups]
@@ -200,7 +200,7 @@ def _write(imported: Imported, source: Path | None, target: Path, force: bool) -
     return [
         f"{summary(imported)}.",
         *_listed("Cannot be imported:", lost),
-        *_listed(f"{open_title(name)}; give these after the file, as key=value:", imported.left_open),
+        *_listed(f"{open_title(name)}; give these after the file, as key=value:", imported.unresolved),
         *_listed("Not the run that its author meant:", imported.changes),
         f"Written: {target}, and {page} with every key. Look at the plan: {command(str(target))}",
         *([] if imported.is_as_meant else [_ANOTHER]),

@@ -19,17 +19,17 @@ from roll.configs.load.yaml_file import read_yaml
 from roll.importers.rows import (
     CHANGES,
     NOTHING,
+    ApproximateValue,
     AsksNothing,
     Change,
     ChangesRun,
+    CombinedKeys,
     Each,
     LeftOpen,
-    Look,
-    Near,
     NotHere,
     Outcome,
     Row,
-    Sum,
+    SourceLookup,
     Table,
 )
 from roll.importers.shell.script import Command, command_of, is_open, unbraced
@@ -57,7 +57,7 @@ class Entry:
 @dataclass(frozen=True)
 class Imported:
     """The YAML, an entry for every given key, and what was written because the other system has it as a default.
-    `left_open`: keys of the source that a script leaves to its shell, without which the YAML is not whole."""
+    `unresolved`: keys of the source that a script leaves to its shell, without which the YAML is not whole."""
 
     system: str
     pipeline: str
@@ -65,7 +65,7 @@ class Imported:
     entries: tuple[Entry, ...]
     defaults: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    left_open: tuple[str, ...] = ()
+    unresolved: tuple[str, ...] = ()
 
     @property
     def changes(self) -> tuple[str, ...]:
@@ -75,7 +75,7 @@ class Imported:
 
     @property
     def is_as_meant(self) -> bool:
-        return not self.changes and not self.left_open
+        return not self.changes and not self.unresolved
 
 
 def convert(keys: Iterable[tuple[str, Any]], table: Table, notes: Iterable[str] = ()) -> Imported:
@@ -104,12 +104,12 @@ class _Conversion:
         self._values = values
         own = {row.key: row.default for row in table.rows if row.default is not NOTHING}
         self._defaults = own | dict(table.derived(values))
-        self._look = Look(values, self._defaults)
+        self._source = SourceLookup(values, self._defaults)
         self._tree: Tree = {}
         self._writer: dict[str, str] = {}
-        self._sums: dict[str, Sum | NotHere] = {}
-        self._left_open: set[str] = set()
-        self._told: set[str] = set()  # sums of which the entry of a key says how they differ
+        self._sums: dict[str, CombinedKeys | NotHere] = {}
+        self._unresolved: set[str] = set()
+        self._noted_sums: set[str] = set()  # sums of which the entry of a key says how they differ
 
     def run(self, given: list[tuple[str, str, Any]], names: Mapping[str, str], notes: tuple[str, ...]) -> Imported:
         by_key: dict[str, Entry] = {}
@@ -125,20 +125,20 @@ class _Conversion:
             by_key[known_as] if names[known_as] == key else self._again(key, value, names[known_as], known_as)
             for key, known_as, value in given
         ]
-        notes = (*notes, *self._untold(names))
-        opened = tuple(sorted(names.get(key, key) for key in self._look.left_open | self._left_open))
+        notes = (*notes, *self._unnoted(names))
+        opened = tuple(sorted(names.get(key, key) for key in self._source.unresolved | self._unresolved))
         return Imported(self._table.system, self._table.pipeline, self._tree, tuple(entries), defaults, notes, opened)
 
-    def _untold(self, names: Mapping[str, str]) -> Iterator[str]:
+    def _unnoted(self, names: Mapping[str, str]) -> Iterator[str]:
         """What sums say that no given key says: what they write by default, how it differs, what they cannot serve."""
         for name, made in self._sums.items():
             if isinstance(made, NotHere):
-                if name not in self._told:
+                if name not in self._noted_sums:
                     self._lost(made)
                     yield Change(f"By default: {made}") if isinstance(made, ChangesRun) else f"By default: {made}."
                 continue
-            if name not in self._told and (made.near or name in self._writer.values()):
-                yield f"By default: {made.text} {made.near}".rstrip()
+            if name not in self._noted_sums and (made.difference or name in self._writer.values()):
+                yield f"By default: {made.text} {made.difference}".rstrip()
             yield from (f"{key}: {why}." for key, why in made.lost.items() if key not in names)
             yield from (Change(f"{key}: {why}") for key, why in made.changes.items() if key not in names)
 
@@ -176,11 +176,11 @@ class _Conversion:
         except _WRONG:
             text = f"{show(value)} is not a valid value of this key"
             if is_open(value):
-                self._left_open.add(known_as)
+                self._unresolved.add(known_as)
                 text = f"the script does not set it: set {' and '.join(row.targets)} in the YAML"
             return Entry(key, value, "not to be had", text)
         note, outcome = row.note, row.outcome
-        if isinstance(found, Near):
+        if isinstance(found, ApproximateValue):
             note, outcome, found = found.note, "approximated", found.value
         if is_open(value):
             note, outcome, found = "the script does not set it: set it in the YAML", "approximated", unbraced(found)
@@ -194,7 +194,7 @@ class _Conversion:
     def _summed(self, row: Row, key: str, known_as: str, value: Any) -> Entry:
         made = self._sum(row.sum)
         if isinstance(made, NotHere):
-            self._told.add(row.sum)
+            self._noted_sums.add(row.sum)
             return Entry(key, value, self._lost(made), str(made))
         if known_as in made.changes:
             return Entry(key, value, CHANGES, made.changes[known_as])
@@ -202,23 +202,23 @@ class _Conversion:
             return Entry(key, value, "not to be had", made.lost[known_as])
         if known_as in made.idle:
             return Entry(key, value, "asks for nothing", made.idle[known_as])
-        near = made.nears.get(known_as, made.near)
-        self._told |= {row.sum} if near == made.near else set()
+        near = made.differences.get(known_as, made.difference)
+        self._noted_sums |= {row.sum} if near == made.difference else set()
         text = " ".join(filter(None, (made.text, near, row.note)))
         if not (made.settings or near):
             return Entry(key, value, "asks for nothing", text)
         return Entry(key, value, "approximated" if near else "mapped", text)
 
-    def _sum(self, name: str) -> Sum | NotHere:
+    def _sum(self, name: str) -> CombinedKeys | NotHere:
         if name not in self._sums:
             try:
-                made: Sum | NotHere = self._table.sums[name](self._look)
+                made: CombinedKeys | NotHere = self._table.sums[name](self._source)
             except NotHere as reason:
                 made = reason
             except _WRONG as error:
                 made = NotHere(f"a value among the keys of {name} is not what it takes: {error}")
             self._sums[name] = made
-            if isinstance(made, Sum):
+            if isinstance(made, CombinedKeys):
                 for target, value in made.settings.items():
                     self._put(target, value, name)
         return self._sums[name]
@@ -235,8 +235,8 @@ class _Conversion:
                 found = row.via(default)
             except NotHere:  # by another key, which has been told
                 continue
-            near = f": {found.note}" if isinstance(found, Near) else ""
-            found = found.value if isinstance(found, Near) else found
+            near = f": {found.note}" if isinstance(found, ApproximateValue) else ""
+            found = found.value if isinstance(found, ApproximateValue) else found
             for target, part in _parts(row, found, row.key):
                 if self._put(target, part, row.key) == row.key:
                     yield target, f"{row.key} is {show(default)} there{near}"
@@ -244,7 +244,7 @@ class _Conversion:
     def _unmet(self, row: Row) -> str | NotHere:
         """Why the row asks for nothing, or why that cannot be told; empty where it counts."""
         try:
-            return self._table.conditions[row.needs](self._look) if row.needs else ""
+            return self._table.conditions[row.needs](self._source) if row.needs else ""
         except NotHere as reason:
             return reason
         except _WRONG as error:
@@ -253,7 +253,7 @@ class _Conversion:
     def _lost(self, reason: NotHere) -> Outcome:
         """The outcome of a key that is not here for this reason."""
         if isinstance(reason, LeftOpen):
-            self._left_open.add(reason.key)
+            self._unresolved.add(reason.key)
         return CHANGES if isinstance(reason, ChangesRun) else "not to be had"
 
     def _put(self, target: str, value: Any, writer: str) -> str:
@@ -288,7 +288,7 @@ _OF_ENVIRONMENT = re.compile(r"\$\{oc\.env:[^{}]*\}")
 
 
 @dataclass(frozen=True)
-class Given:
+class SourceKeys:
     """`tree` as it is written, `keys` with `${...}` resolved where they lead somewhere. A text that names the
     environment stays as it is: what a machine has in it does not belong into a file. `taken`: keys that Hydra is told
     to take away (`~key`) and that only the defaults of the other system have. `groups`: words that choose one of its
@@ -303,7 +303,7 @@ class Given:
     notes: tuple[str, ...] = ()
 
 
-def read(path: Path | None, overrides: Sequence[str] = ()) -> Given:
+def read(path: Path | None, overrides: Sequence[str] = ()) -> SourceKeys:
     """The keys of a YAML, or of the command in a shell script, and of overrides. Raises ConfigError for what cannot be
     read."""
     command, found = None, Composed()
@@ -313,10 +313,10 @@ def read(path: Path | None, overrides: Sequence[str] = ()) -> Given:
     elif path is not None:
         command = command_of(path)
         found = of_command(command, path)
-    return given_by(found, overrides, command)
+    return source_keys(found, overrides, command)
 
 
-def given_by(found: Composed, overrides: Sequence[str] = (), command: Command | None = None) -> Given:
+def source_keys(found: Composed, overrides: Sequence[str] = (), command: Command | None = None) -> SourceKeys:
     """What files say, with the words of a command and with overrides."""
     tree = found.tree
     words = [(*command.overrides,) if command else (), tuple(overrides)]
@@ -324,7 +324,7 @@ def given_by(found: Composed, overrides: Sequence[str] = (), command: Command | 
     own = [[text for text in texts if text not in groups] for texts in words]
     taken = [text for texts in (_engine(groups), *own) for text in _changed(tree, texts)]
     keys = tuple(_resolved(tree))
-    return Given(tree, keys, command, tuple(taken), tuple(groups), tuple(found.bases), tuple(found.notes))
+    return SourceKeys(tree, keys, command, tuple(taken), tuple(groups), tuple(found.bases), tuple(found.notes))
 
 
 def _chooses(text: str, texts: Sequence[str]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from roll.importers.rows import NOTHING, ChangesRun, Look, Near, NotHere, Row, Sum, Table
+from roll.importers.rows import NOTHING, ApproximateValue, ChangesRun, CombinedKeys, NotHere, Row, SourceLookup, Table
 
 TRAINING, VALIDATION = "Training", "Validation"
 """The entries of custom_envs that an import writes."""
@@ -34,7 +34,9 @@ _TIMES: Mapping[str, str] = {"timeout_s": f"{_MANAGER}.episode_timeout_s", "rewa
 """What a domain of rewards has of time, and what episodes have."""
 
 
-def of_episodes(table: Table, rows: Iterable[Row], sums: Mapping[str, Callable[[Look], Sum]], asks_rows: bool) -> Table:
+def of_episodes(
+    table: Table, rows: Iterable[Row], sums: Mapping[str, Callable[[SourceLookup], CombinedKeys]], asks_rows: bool
+) -> Table:
     """The table with `rows` and `sums` in the place of its own of those names. Every other key keeps its meaning;
     what it writes about rows goes to the environment, where it asks any (`asks_rows`), else nowhere."""
     own = {row.key: row for row in rows}
@@ -71,16 +73,16 @@ def _moved(row: Row, asks_rows: bool) -> Row:
 
 
 def _one_file(found: Any) -> Any:
-    value = found.value if isinstance(found, Near) else found
+    value = found.value if isinstance(found, ApproximateValue) else found
     if isinstance(value, list) and len(value) != 1:
         raise ChangesRun(f"an environment asks the rows of one file, and these are {len(value)}: join them")
     return value[0] if isinstance(value, list) else value
 
 
-def _moved_sum(made: Callable[[Look], Sum], asks_rows: bool) -> Callable[[Look], Sum]:
+def _moved_sum(made: Callable[[SourceLookup], CombinedKeys], asks_rows: bool) -> Callable[[SourceLookup], CombinedKeys]:
     """The same arithmetic, whose samples are episodes: groups of them are played at once."""
 
-    def moved(look: Look) -> Sum:
+    def moved(look: SourceLookup) -> CombinedKeys:
         found = made(look)
         settings: dict[str, Any] = {}
         for target, value in found.settings.items():
@@ -124,8 +126,8 @@ def environment(
     return settings
 
 
-def without_equal_groups(look: Look) -> Sum:
+def without_equal_groups(look: SourceLookup) -> CombinedKeys:
     """Dynamic sampling: groups whose episodes all earn the same are replaced."""
     settings = {f"{_MANAGER}.group_filter_cls": _FILTER, "is_use_additional_prompts": True}
     text = "group_filter_cls: DropEqualRewards: groups with equal rewards are dropped, others take their place."
-    return Sum(settings, text, "A step starts at most as many groups again as it has.")
+    return CombinedKeys(settings, text, "A step starts at most as many groups again as it has.")

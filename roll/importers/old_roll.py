@@ -13,7 +13,7 @@ from roll.configs.load.inert_keys import InertKey, inert_keys, known_keys
 from roll.configs.load.overrides import references
 from roll.configs.problems import nearest
 from roll.errors import ConfigError
-from roll.importers.convert import Entry, Given, Imported, leaves
+from roll.importers.convert import Entry, Imported, SourceKeys, leaves
 from roll.importers.rows import CHANGES
 from roll.run.kind import kind_of
 from roll.run.spec import PIPELINES
@@ -31,7 +31,7 @@ def is_roll(tree: Mapping[str, Any]) -> bool:
     return any(key in tree for key in _SIGNS)
 
 
-def convert_roll(given: Given, source: Path | None) -> Imported:
+def convert_roll(given: SourceKeys, source: Path | None) -> Imported:
     """The YAML without the keys that would be refused, with the names of here, and with ROLL's defaults where those of
     here are others."""
     if source is None:
@@ -102,10 +102,12 @@ def _entries(cls: type[Settings], node: dict[str, Any], variables: set[str], pat
         renamed = next((RENAMED[name, key] for name in names if (name, key) in RENAMED), None)
         dropped = next((DROPPED[name, key] for name in names if (name, key) in DROPPED), None)
         if not path and (key in variables or key in ("defaults", "hydra")):
-            yield from _told(here, value, "mapped", "stays as it is")
+            yield from _outcome_entries(here, value, "mapped", "stays as it is")
         elif renamed is not None:
             target = renamed.removeprefix(AROUND)
-            yield from _told(here, value, "mapped", f"{target} is its name here; this one is understood as well")
+            yield from _outcome_entries(
+                here, value, "mapped", f"{target} is its name here; this one is understood as well"
+            )
         elif key in inert:
             yield from _inert(here, node, key, inert[key])
         elif key in known:
@@ -116,27 +118,27 @@ def _entries(cls: type[Settings], node: dict[str, Any], variables: set[str], pat
             hint = f"the nearest key is {match}" if match else "no key here has this name"
             if dropped is not None:
                 is_lost = key in _ASKING and value not in (None, False, "")
-                yield from _told(here, value, CHANGES if is_lost else "asks for nothing", dropped)
+                yield from _outcome_entries(here, value, CHANGES if is_lost else "asks for nothing", dropped)
             else:
-                yield from _told(here, value, CHANGES, f"no key of {path or 'a YAML'} here; {hint}")
+                yield from _outcome_entries(here, value, CHANGES, f"no key of {path or 'a YAML'} here; {hint}")
 
 
 def _known(here: str, node: dict[str, Any], key: str, annotation: Any, variables: set[str]) -> Iterator[Entry]:
     inner, value = nested_class(annotation), node[key]
     if inner is None or not isinstance(value, dict | list):
-        yield from _told(here, value, "mapped", "the same here")
+        yield from _outcome_entries(here, value, "mapped", "the same here")
     elif isinstance(value, list):
         for i, item in enumerate(value):
             if isinstance(item, dict):
                 yield from _entries(inner, item, variables, f"{here}.{i}")
             else:
-                yield from _told(f"{here}.{i}", item, "mapped", "the same here")
+                yield from _outcome_entries(f"{here}.{i}", item, "mapped", "the same here")
     elif holds_mapping(annotation):
         for name, child in value.items():
             if isinstance(child, dict):
                 yield from _entries(inner, child, variables, join(here, name))
             else:
-                yield from _told(join(here, name), child, "mapped", "the same here")
+                yield from _outcome_entries(join(here, name), child, "mapped", "the same here")
     else:
         yield from _entries(inner, value, variables, here)
 
@@ -146,14 +148,14 @@ def _inert(here: str, node: dict[str, Any], key: str, inert: InertKey) -> Iterat
     value = node.pop(key)
     asks = value is not None and value not in (inert.default, *inert.inert)
     if inert.kind == "planned" and asks:
-        yield from _told(
+        yield from _outcome_entries(
             here, value, "not to be had" if key in _OF_SPEED else CHANGES, f"not implemented: {inert.help}"
         )
     else:
-        yield from _told(here, value, "asks for nothing", inert.reason or "this is always so here")
+        yield from _outcome_entries(here, value, "asks for nothing", inert.reason or "this is always so here")
 
 
-def _told(here: str, value: Any, outcome: Any, note: str) -> Iterator[Entry]:
+def _outcome_entries(here: str, value: Any, outcome: Any, note: str) -> Iterator[Entry]:
     """An entry for every leaf below a key."""
     for key, leaf in leaves({here: value}):
         yield Entry(key, leaf, outcome, note if outcome != "mapped" else f"{note}: {show(leaf)}")

@@ -23,7 +23,7 @@ NOTHING: Any = object()
 
 
 @dataclass(frozen=True)
-class Near:
+class ApproximateValue:
     """A value that is not the same, and how it differs."""
 
     value: Any
@@ -110,17 +110,17 @@ def needless(key: str, note: str, **more: Any) -> Row:
 
 
 @dataclass(frozen=True)
-class Sum:
-    """What an arithmetic writes, and the words for it. `near` says how it differs from what was asked, `nears` the same
-    of single keys; `lost` names keys that it could not serve, with the reason, and `changes` those without which the
-    run is not the one that its author meant."""
+class CombinedKeys:
+    """What an arithmetic writes, and the words for it. `difference` says how it differs from what was asked,
+    `differences` the same of single keys; `lost` names keys that it could not serve, with the reason, and `changes`
+    those without which the run is not the one that its author meant."""
 
     settings: Mapping[str, Any]
     text: str
-    near: str = ""
+    difference: str = ""
     lost: Mapping[str, str] = field(default_factory=dict)
     changes: Mapping[str, str] = field(default_factory=dict)
-    nears: Mapping[str, str] = field(default_factory=dict)
+    differences: Mapping[str, str] = field(default_factory=dict)
     idle: Mapping[str, str] = field(default_factory=dict)
     """Keys that ask for nothing beside the others, with the reason."""
 
@@ -130,25 +130,25 @@ def _is_left_open(value: Any) -> bool:
     return isinstance(value, str) and ("$" in value or "`" in value)
 
 
-class Look:
+class SourceLookup:
     """The value of a key of the other system: as given, or its default there."""
 
     def __init__(self, given: Mapping[str, Any], defaults: Mapping[str, Any]):
-        self._given = given
+        self._values = given
         self._defaults = defaults
-        self.left_open: set[str] = set()
+        self.unresolved: set[str] = set()
         """Keys that `number_or_open` found open."""
 
     def __call__(self, key: str, default: Any = None) -> Any:
-        value = self._given.get(key)
+        value = self._values.get(key)
         return self._defaults.get(key, default) if value is None else value
 
-    def is_given(self, key: str) -> bool:
-        return self._given.get(key) is not None
+    def is_set(self, key: str) -> bool:
+        return self._values.get(key) is not None
 
     def below(self, prefix: str) -> dict[str, Any]:
         """The given keys of a section, without its name."""
-        return {key[len(prefix) + 1 :]: value for key, value in self._given.items() if key.startswith(prefix + ".")}
+        return {key[len(prefix) + 1 :]: value for key, value in self._values.items() if key.startswith(prefix + ".")}
 
     def number(self, key: str, default: Any = None) -> int:
         """A whole number. Raises NotHere for what is none, LeftOpen for what a script leaves open."""
@@ -168,7 +168,7 @@ class Look:
         try:
             return self.number(key, default)
         except LeftOpen:
-            self.left_open.add(key)
+            self.unresolved.add(key)
             return None
 
     def size(self, key: str, default: Any = None) -> int:
@@ -189,7 +189,7 @@ class Look:
             raise NotHere(f"{key}: {value} is not a number. Set it: {key}=0.5 after the file") from None
 
 
-Condition = Callable[[Look], str]
+Condition = Callable[[SourceLookup], str]
 """Empty where it holds, else the reason why it does not."""
 
 
@@ -201,7 +201,7 @@ class Table:
     system: str
     pipeline: str
     rows: tuple[Row, ...]
-    sums: Mapping[str, Callable[[Look], Sum]]
+    sums: Mapping[str, Callable[[SourceLookup], CombinedKeys]]
     conditions: Mapping[str, Condition]
     canonical: Callable[[str], str] = same
     derived: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda given: {}
@@ -313,7 +313,7 @@ _KL: Mapping[str, str] = {
     "low_var_kl": "k3",
     "k3": "k3",
 }
-_ESTIMATORS: Mapping[str, str | Near] = {
+_ESTIMATORS: Mapping[str, str | ApproximateValue] = {
     "gae": "gae",
     "grpo": "grpo",
     "rloo": "rloo",
@@ -324,7 +324,9 @@ _ESTIMATORS: Mapping[str, str | Near] = {
     "remax": "remax",
     "opo": "opo",
     "grpo_passk": "grpo_passk",
-    "gpg": Near("gpg", "the factor counts groups whose rewards differ, as the paper does; verl rewards other than 0"),
+    "gpg": ApproximateValue(
+        "gpg", "the factor counts groups whose rewards differ, as the paper does; verl rewards other than 0"
+    ),
     "asymre": "asymre",
     "reinforce": "reinforce",
     "raft": "raft",
@@ -362,7 +364,7 @@ def scorer(value: Any) -> Any:
 
 def _strategy(value: Any, which: int) -> Any:
     name = word(_TRAINERS, "trainer")(value)[which]
-    return Near(name, "torch's second FSDP stands for its first") if value == "fsdp" else name
+    return ApproximateValue(name, "torch's second FSDP stands for its first") if value == "fsdp" else name
 
 
 def engine(value: Any) -> Any:
@@ -378,13 +380,15 @@ def rollout_engine(value: Any) -> Any:
     try:
         return engine(value)
     except NotHere as reason:
-        return Near("vllm", f"{reason}; vllm stands in")
+        return ApproximateValue("vllm", f"{reason}; vllm stands in")
 
 
 def kl(value: Any) -> Any:
     """A `+` behind the name asks verl for the gradient of k2 whatever the value is."""
     if isinstance(value, str) and value.endswith("+"):
-        return Near(kl(value[:-1]), "the gradient is that of the named estimator, where + asks for that of k2")
+        return ApproximateValue(
+            kl(value[:-1]), "the gradient is that of the named estimator, where + asks for that of k2"
+        )
     if value == "full":
         raise ChangesRun("a KL over the whole vocabulary is for the loss here (kl_loss_type), not for the reward")
     return word(_KL, "estimator of the KL")(value)
@@ -400,7 +404,7 @@ def estimator(value: Any) -> Any:
 
 def aggregation(value: Any) -> Any:
     if value == "seq-mean-token-sum-norm":
-        return Near(
+        return ApproximateValue(
             value,
             "here it is also divided by the rows of the update, and by response_length for the padded width: a "
             "coefficient beside it keeps its weight, max_grad_norm meets a smaller gradient. loss_scale_factor changes "
@@ -410,7 +414,7 @@ def aggregation(value: Any) -> Any:
 
 
 def loss_scale(value: Any) -> Any:
-    return Near(
+    return ApproximateValue(
         number(value),
         "here the loss is also divided by the rows of the update: this number over the rows of a micro batch is verl's "
         "scale",
@@ -423,7 +427,7 @@ def schedule(value: Any) -> Any:
 
 def router_replay(value: Any) -> Any:
     if value == "R3":
-        return Near(
+        return ApproximateValue(
             "R2",
             "the experts of the old log-probs' pass; R3, those of the rollout, goes with sglang and hf_infer alone",
         )
@@ -433,7 +437,9 @@ def router_replay(value: Any) -> Any:
 def kernel(value: Any) -> Any:
     """Converts the kernel of fused log-probs. The choice changes no result."""
     if value == "triton":
-        return Near("torch", "the same log-probs and entropy in tiles of torch's; Triton's kernel saves time")
+        return ApproximateValue(
+            "torch", "the same log-probs and entropy in tiles of torch's; Triton's kernel saves time"
+        )
     return word({"torch": "torch"}, "kernel")(value)
 
 
@@ -448,13 +454,13 @@ def trackers(value: Any) -> Any:
     known = [TRACKER_WORDS.get(name, name) for name in names]
     here = [name for name in known if name in _TRACKERS]
     if lost := [name for name in known if name not in _TRACKERS]:
-        return Near(here or ["jsonl"], f"{', '.join(lost)}: not here; there are {', '.join(_TRACKERS)}")
+        return ApproximateValue(here or ["jsonl"], f"{', '.join(lost)}: not here; there are {', '.join(_TRACKERS)}")
     return here
 
 
 def truncation(value: Any) -> Any:
     if value == "middle":
-        return Near("left", "nothing is cut in the middle here; left keeps the end of a prompt")
+        return ApproximateValue("left", "nothing is cut in the middle here; left keeps the end of a prompt")
     return word({name: name for name in ("error", "left", "right")}, "truncation")(value)
 
 

@@ -26,7 +26,7 @@ from roll.errors import StrategyError
 
 
 @dataclass(frozen=True)
-class Bend:
+class LogitTransform:
     """What happens to the products of hidden states and head before the softmax: factor, soft cap, temperature."""
 
     temperature: float = 1.0
@@ -49,7 +49,7 @@ class Bend:
         return slope.mul_(scale) if scale != 1 else slope
 
 
-PLAIN = Bend()
+PLAIN = LogitTransform()
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
@@ -57,7 +57,7 @@ def wide(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-class Sums(NamedTuple):
+class TileSums(NamedTuple):
     """Sums over the tiles so far, one number per position.
 
     - `largest`: the largest logit x
@@ -76,14 +76,14 @@ class Sums(NamedTuple):
         return self.largest + self.total.log()
 
     @staticmethod
-    def none(hidden: torch.Tensor, weighted: bool, difference: bool) -> Sums:
+    def none(hidden: torch.Tensor, weighted: bool, difference: bool) -> TileSums:
         dtype = wide(hidden.dtype)
         zeros = hidden.new_zeros(len(hidden), dtype=dtype)
         least = torch.full_like(zeros, torch.finfo(dtype).min)
-        return Sums(least, zeros, zeros if weighted else None, zeros if difference else None)
+        return TileSums(least, zeros, zeros if weighted else None, zeros if difference else None)
 
 
-def add_tile(sums: Sums, logits: torch.Tensor, others: torch.Tensor | None) -> Sums:
+def add_tile(sums: TileSums, logits: torch.Tensor, others: torch.Tensor | None) -> TileSums:
     """The sums with the columns of one more tile. `others`: the other model's logits."""
     largest = torch.maximum(sums.largest, logits.amax(1))
     shrink = sums.largest - largest
@@ -95,7 +95,7 @@ def add_tile(sums: Sums, logits: torch.Tensor, others: torch.Tensor | None) -> S
         weighted = (sums.weighted + shrink * sums.total) * shrink.exp() + shifted.mul_(exponentials).sum(1)
     if sums.difference is not None and others is not None:
         difference = sums.difference * shrink.exp() + torch.sub(logits, others, out=shifted).mul_(exponentials).sum(1)
-    return Sums(largest, sums.total * shrink.exp() + exponentials.sum(1), weighted, difference)
+    return TileSums(largest, sums.total * shrink.exp() + exponentials.sum(1), weighted, difference)
 
 
 class Known(NamedTuple):
@@ -152,7 +152,7 @@ def _sum(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor |
 
 
 @cache
-def arithmetic(compiled: bool) -> tuple[Callable[..., Sums], Callable[..., torch.Tensor]]:
+def arithmetic(compiled: bool) -> tuple[Callable[..., TileSums], Callable[..., torch.Tensor]]:
     """`add_tile` and `tile_slope`, by torch.compile if wanted: for tiles of any size."""
     if not compiled:
         return add_tile, tile_slope
@@ -178,16 +178,16 @@ class Teacher(NamedTuple):
     hidden: torch.Tensor
     weight: torch.Tensor
     bias: torch.Tensor | None = None
-    bend: Bend = PLAIN
+    transform: LogitTransform = PLAIN
 
 
 @dataclass(frozen=True)
-class Ask:
+class HeadRequest:
     """What is wanted, and how: `tile_elements` logits at a time, by torch.compile if `compiled`. Tiles are a `multiple`
     of columns wide where so many fit."""
 
     tile_elements: int
-    bend: Bend = PLAIN
+    transform: LogitTransform = PLAIN
     entropy: bool = False
     top_k: int = 0
     compiled: bool = False
@@ -227,7 +227,7 @@ def head_scores(
     products: Sequence[Product],
     bias: torch.Tensor | None,
     targets: torch.Tensor,
-    ask: Ask,
+    ask: HeadRequest,
     teacher: Teacher | None = None,
 ) -> HeadScores:
     """The logits are the sum of the `products`, one but for a head with a low-rank adapter, and the bias. `targets`,
@@ -244,7 +244,7 @@ class _HeadScores(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[override]
         ctx: Any,
-        ask: Ask,
+        ask: HeadRequest,
         targets: torch.Tensor,
         teacher: Teacher | None,
         bias: torch.Tensor | None,
@@ -252,13 +252,13 @@ class _HeadScores(torch.autograd.Function):
     ) -> tuple[torch.Tensor | None, ...]:
         ctx.set_materialize_grads(False)
         add_tile, _ = arithmetic(ask.compiled)
-        sums = Sums.none(flat[0], weighted=ask.entropy, difference=teacher is not None)
-        others = None if teacher is None else Sums.none(flat[0], weighted=False, difference=True)
+        sums = TileSums.none(flat[0], weighted=ask.entropy, difference=teacher is not None)
+        others = None if teacher is None else TileSums.none(flat[0], weighted=False, difference=True)
         ids = targets if targets.dim() == 2 else targets[:, None]
         of_ids = flat[0].new_zeros(ids.shape, dtype=sums.total.dtype)
         top: tuple[torch.Tensor, torch.Tensor] | None = None
         for span in _spans(flat[1], ask.columns(len(targets))):
-            logits = ask.bend.logits(_raw(flat, bias, span))
+            logits = ask.transform.logits(_raw(flat, bias, span))
             theirs = None if teacher is None else _their_logits(teacher, span)
             local, inside = _within(ids, span)
             of_ids = torch.where(inside, logits.gather(1, local), of_ids)
@@ -276,7 +276,7 @@ class _HeadScores(torch.autograd.Function):
             gap = others.log_total - log_total
             forward_kl, reverse_kl = others.difference / others.total - gap, sums.difference / sums.total + gap
         top_ids = None if top is None else top[1]
-        ctx.ask, ctx.teacher = ask, teacher
+        ctx.request, ctx.teacher = ask, teacher
         their_total = None if others is None else others.log_total
         ctx.save_for_backward(log_total, their_total, entropy, reverse_kl, ids, top_ids, bias, *flat)
         if top_ids is not None:
@@ -300,16 +300,16 @@ class _HeadScores(torch.autograd.Function):
         pulls = Pulls(of_tokens, of_entropy, of_forward, of_reverse)  # type: ignore[arg-type]
         grown = _Gradients(flat, bias, ctx.needs_input_grad[3:])
         needs_others = of_forward is not None or of_reverse is not None
-        ask: Ask = ctx.ask
+        ask: HeadRequest = ctx.request
         _, tile_slope = arithmetic(ask.compiled)
         for span in _spans(flat[1], ask.columns(len(ids))):
-            logits = ask.bend.logits(_raw(flat, bias, span))
+            logits = ask.transform.logits(_raw(flat, bias, span))
             theirs = _their_logits(ctx.teacher, span) if needs_others else None
             slope = tile_slope(logits, theirs, known, pulls)
             for tokens, pull in pulled:
                 local, inside = _within(tokens, span)
                 slope.scatter_add_(1, local, torch.where(inside, pull, 0.0))
-            slope = ask.bend.slope_(slope, logits).to(flat[1].dtype)
+            slope = ask.transform.slope_(slope, logits).to(flat[1].dtype)
             del logits, theirs  # or they would be there beside those of the next tile
             grown.add(slope, span)
         return None, None, None, *grown.rounded()
@@ -320,17 +320,17 @@ class _Gradients:
     in fp32."""
 
     def __init__(self, flat: Sequence[torch.Tensor], bias: torch.Tensor | None, wanted: Sequence[bool]):
-        self._flat, self._dtype = flat, Sums.none(flat[0], False, False).total.dtype
+        self._flat, self._dtype = flat, TileSums.none(flat[0], False, False).total.dtype
         self._bias = torch.empty_like(bias) if bias is not None and wanted[0] else None
-        self._found: list[torch.Tensor | None] = []
+        self._gradients: list[torch.Tensor | None] = []
         for i, tensor in enumerate(flat):
             is_weight = i % 2 == 1
             made = torch.empty_like(tensor) if is_weight else torch.zeros_like(tensor, dtype=self._dtype)
-            self._found.append(made if wanted[1 + i] else None)
+            self._gradients.append(made if wanted[1 + i] else None)
 
     def add(self, slope: torch.Tensor, span: slice) -> None:
         for i in range(0, len(self._flat), 2):
-            states, weight = self._found[i], self._found[i + 1]
+            states, weight = self._gradients[i], self._gradients[i + 1]
             if states is not None:
                 states += _wide_product(slope, self._flat[i + 1][span], self._dtype)
             if weight is not None:
@@ -340,7 +340,7 @@ class _Gradients:
 
     def rounded(self) -> Iterator[torch.Tensor | None]:
         yield self._bias
-        for tensor, found in zip(self._flat, self._found, strict=True):
+        for tensor, found in zip(self._flat, self._gradients, strict=True):
             yield None if found is None else found.to(tensor.dtype)
 
 
@@ -359,7 +359,7 @@ def _raw(flat: Sequence[torch.Tensor], bias: torch.Tensor | None, span: slice) -
 
 def _their_logits(teacher: Teacher, span: slice) -> torch.Tensor:
     bias = None if teacher.bias is None else teacher.bias[span]
-    return teacher.bend.logits(functional.linear(teacher.hidden, teacher.weight[span], bias))
+    return teacher.transform.logits(functional.linear(teacher.hidden, teacher.weight[span], bias))
 
 
 def _within(tokens: torch.Tensor, span: slice) -> tuple[torch.Tensor, torch.Tensor]:
@@ -410,10 +410,10 @@ def _package(name: str, device: torch.device) -> Any:
 
 
 def kernel_log_probs(
-    name: str, products: Sequence[Product], bias: torch.Tensor | None, targets: torch.Tensor, ask: Ask
+    name: str, products: Sequence[Product], bias: torch.Tensor | None, targets: torch.Tensor, ask: HeadRequest
 ) -> torch.Tensor | None:
     """Log-probs of targets [N] in fp32, by the package of that name; None where it cannot compute what is asked."""
-    bend = ask.bend
+    bend = ask.transform
     if ask.entropy or ask.top_k or len(products) > 1 or targets.dim() > 1 or (bend.temperature, bend.factor) != (1, 1):
         return None
     cut_cross_entropy = _package(name, targets.device)

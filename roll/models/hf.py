@@ -18,12 +18,22 @@ from transformers import PreTrainedModel
 
 from roll.algorithms.distillation import Distillation
 from roll.configs.sections.model import LOGITS_PER_CHUNK, LOGITS_PER_CHUNK_ON_GPUS, FusedKernelOptions
-from roll.models.head_scores import PLAIN, WIDE, Ask, Bend, HeadScores, Product, Teacher, head_scores, kernel_log_probs
+from roll.models.head_scores import (
+    PLAIN,
+    WIDE,
+    HeadRequest,
+    HeadScores,
+    LogitTransform,
+    Product,
+    Teacher,
+    head_scores,
+    kernel_log_probs,
+)
 from roll.models.lora import low_rank_part
 from roll.models.routers import balances
 from roll.models.sequences.layout import Padded, RowLayout
 from roll.models.sequences.tree import asked_once, rows_at
-from roll.models.teacher_targets import Lesson, among_response_tokens, common, divergence, told_likeliest
+from roll.models.teacher_targets import TeacherTargets, among_response_tokens, common, divergence, pack_top_k_targets
 
 _DEFAULTS = FusedKernelOptions()
 
@@ -46,10 +56,10 @@ class LogProbHead(nn.Module):
     numbers of chunks do not wait for each other.
     """
 
-    def __init__(self, lm_head: nn.Module, bend: Bend = PLAIN, options: FusedKernelOptions = _DEFAULTS):
+    def __init__(self, lm_head: nn.Module, bend: LogitTransform = PLAIN, options: FusedKernelOptions = _DEFAULTS):
         super().__init__()
         self.lm_head = lm_head
-        self.bend = bend  # at temperature 1
+        self.transform = bend  # at temperature 1
         self.logits_per_chunk = options.logits_per_chunk  # None: as many as suit the device
         self.kernel = options.impl_backend
         self.compiled = False
@@ -62,7 +72,7 @@ class LogProbHead(nn.Module):
         entropy: bool = False,
         top_k: int = 0,
         teacher: Teacher | None = None,
-        lesson: Lesson | None = None,
+        lesson: TeacherTargets | None = None,
         vocab_size: int | None = None,
     ) -> HeadScores:
         """Scores of hidden [N, H]: log-probs of the targets (tokens [N] or [N, m]), and whatever else is requested.
@@ -76,15 +86,15 @@ class LogProbHead(nn.Module):
         if vocab_size is not None:
             products, bias = common(products, bias, vocab_size)
         elements, multiple = tile_size(self.logits_per_chunk, hidden.device.type)
-        bend = replace(self.bend, temperature=temperature)
-        ask = Ask(elements, bend, entropy, top_k, self.compiled, multiple)
+        bend = replace(self.transform, temperature=temperature)
+        ask = HeadRequest(elements, bend, entropy, top_k, self.compiled, multiple)
         log_probs = None
         if teacher is None and self.kernel != "torch":
             log_probs = kernel_log_probs(self.kernel, products, bias, targets, ask)
         found = head_scores(products, bias, targets, ask, teacher) if log_probs is None else HeadScores(log_probs)
         if lesson is None:
             return found
-        return found._replace(divergence=divergence(products, bias, self.bend, lesson, elements, self.compiled))
+        return found._replace(divergence=divergence(products, bias, self.transform, lesson, elements, self.compiled))
 
 
 class ValueHead(nn.Module):
@@ -120,7 +130,7 @@ class TokenLogProbModel(nn.Module):
         entropy: bool = False,
         layout: RowLayout | None = None,
         balanced: bool = False,
-        lesson: Lesson | None = None,
+        lesson: TeacherTargets | None = None,
         told: Distillation | None = None,
     ) -> tuple[torch.Tensor | None, ...]:
         """Log-probs (and entropy) of input_ids where response_mask is True and 0 elsewhere. [B, T] -> fp32 [B, T].
@@ -134,11 +144,11 @@ class TokenLogProbModel(nn.Module):
         places, positions = seen.places, seen.positions
         targets = input_ids[:, 1:].reshape(-1)[positions]
         if told is not None:
-            told_values = self._told(rows_at(seen.hidden, places), targets, told)
+            told_values = self._teacher_targets(rows_at(seen.hidden, places), targets, told)
             return (_of_all_ranks(told_values, positions, response_mask, layout),)
         more: dict[str, Any] = {}
         if lesson is not None:
-            more["lesson"] = lesson.at(among_response_tokens(response_mask[:, 1:], positions))
+            more["teacher_targets"] = lesson.at(among_response_tokens(response_mask[:, 1:], positions))
         answers = None
         if layout.shares_tokens and lesson is None:  # a teacher says something of its own of every row
             places, targets, answers = asked_once(places, targets)
@@ -149,12 +159,12 @@ class TokenLogProbModel(nn.Module):
             scores.append(None if of_rows is None else _at_positions(of_rows, positions, input_ids, layout))
         return (*scores, seen.balance) if balanced else tuple(scores)
 
-    def _told(self, hidden: torch.Tensor, targets: torch.Tensor, told: Distillation) -> torch.Tensor:
+    def _teacher_targets(self, hidden: torch.Tensor, targets: torch.Tensor, told: Distillation) -> torch.Tensor:
         if not told.top_k:
             return hidden.float()
         temperature = told.divergence.teacher_temperature
         found = self.head(hidden, targets, temperature, top_k=told.top_k, vocab_size=told.vocab_size)
-        return told_likeliest(found.top_log_probs, found.top_ids)
+        return pack_top_k_targets(found.top_log_probs, found.top_ids)
 
 
 class TokenValueModel(nn.Module):
@@ -215,7 +225,7 @@ class SequenceModel(nn.Module):
         return layout.ranks.whole(numbers.new_zeros(len(rows), numbers.shape[1]).index_copy(0, rows[own], numbers))
 
 
-class _Seen(NamedTuple):
+class _Inputs(NamedTuple):
     """Hidden states [n, H] of all computed tokens. For every response token the place of the one before it, and its
     index among all tokens but each row's last, [B * (T - 1)]; where ranks share the tokens, this rank's. The balance of
     the layers' routers, where it is wanted."""
@@ -226,7 +236,7 @@ class _Seen(NamedTuple):
     balance: torch.Tensor | None
 
 
-def _seen_before(backbone: Any, response_mask: torch.Tensor, layout: RowLayout, balanced: bool) -> _Seen:
+def _seen_before(backbone: Any, response_mask: torch.Tensor, layout: RowLayout, balanced: bool) -> _Inputs:
     positions = response_mask[:, 1:].reshape(-1).nonzero()[:, 0]
     output = backbone(**layout.arguments, **({"output_router_logits": True} if balanced else {}))
     balance = None
@@ -238,7 +248,7 @@ def _seen_before(backbone: Any, response_mask: torch.Tensor, layout: RowLayout, 
     if layout.ranks is not None:
         own = layout.has(places)
         places, positions = places[own], positions[own]
-    return _Seen(output.last_hidden_state.flatten(0, 1), places, positions, balance)
+    return _Inputs(output.last_hidden_state.flatten(0, 1), places, positions, balance)
 
 
 def _of_all_ranks(

@@ -30,14 +30,14 @@ from roll.configs.strategies.model_facts import LOGIT_CAPS, LOGIT_FACTORS
 from roll.configs.strategies.model_numbers import is_dropout, unread_number
 from roll.configs.tables.roles import Head
 from roll.errors import StrategyError
-from roll.models.head_scores import Bend
+from roll.models.copied_files import copy_start_files
+from roll.models.head_scores import LogitTransform
 from roll.models.hf import LogProbHead, SequenceModel, TokenLogProbModel, TokenValueModel, ValueHead
 from roll.models.hub import local_model
 from roll.models.lora import Adapters, Exported, add_adapters, plain_name
-from roll.models.mtp_heads import prediction_heads, shared_copies
+from roll.models.mtp_heads import mtp_heads, shared_copies
 from roll.models.multimodal import refusal
 from roll.models.sequences.attention import attention_options
-from roll.models.start_files import copy_start_files
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 ADAPTER_FOLDER = "adapter"
@@ -91,7 +91,7 @@ def load_policy(args: ModelArgs, empty: bool = False, adapts: bool = False) -> L
     config = model_config(args)
     if (wrong := refusal(config.to_dict(), "lm", "model_name_or_path", args.model_name_or_path)) is not None:
         raise StrategyError(wrong)
-    bend = _bend(config)
+    bend = _logit_transform(config)
     pretrained, _ = _load(AutoModelForCausalLM, args, config, empty)
     _check_head(pretrained)
     adapters = _adapters(pretrained, args, "lm", empty) if adapts else None
@@ -122,7 +122,7 @@ def _check_head(pretrained: PreTrainedModel) -> None:
         )
 
 
-def _bend(config: PretrainedConfig) -> Bend:
+def _logit_transform(config: PretrainedConfig) -> LogitTransform:
     """What the architecture does between its head and the logits, hidden in its own forward pass. StrategyError where
     config.json has a number of this kind that is not known for it."""
     text = config.get_text_config()
@@ -134,7 +134,7 @@ def _bend(config: PretrainedConfig) -> Bend:
         for key, kinds in LOGIT_FACTORS.items()
         if text.model_type in kinds and getattr(text, key, None) is not None
     )
-    return Bend(softcap=next(filter(None, caps), None), factor=prod(factors, start=1.0))
+    return LogitTransform(softcap=next(filter(None, caps), None), factor=prod(factors, start=1.0))
 
 
 def load_critic(
@@ -278,7 +278,7 @@ def write_hf_model(
     if head == "lm":
         start = str(args.model_name_or_path)
         shared = {copy: weights[own].clone() for copy, own in shared_copies(start).items()}
-        weights |= dict(prediction_heads(start, but=shared)) | shared
+        weights |= dict(mtp_heads(start, but=shared)) | shared
     if form.can_generate():
         form.generation_config = GenerationConfig()  # one that can be written; the start's file takes its place
     form.save_pretrained(directory, state_dict=weights)

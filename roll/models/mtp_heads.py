@@ -52,7 +52,7 @@ def _read(files: Mapping[str, str], name: str) -> torch.Tensor:
         return file.get_tensor(name)
 
 
-def prediction_heads(model: str, but: Collection[str] = ()) -> Iterator[tuple[str, torch.Tensor]]:
+def mtp_heads(model: str, but: Collection[str] = ()) -> Iterator[tuple[str, torch.Tensor]]:
     """Those in the safetensors of a model directory or hub id, by name, without those `but`. Its own config.json counts
     the layers: settings of a run may ask for fewer."""
     text = AutoConfig.from_pretrained(model, trust_remote_code=False).get_text_config()

@@ -29,9 +29,9 @@ _LAYER = re.compile(r"\blayers\.(\d+)\.")
 
 
 class RouterReplay:
-    """The routers of one model, in the order of its layers. `given` [n, layers, k] are the experts of the n tokens of
-    the forward passes that follow, until others are given, as a pass that is computed again in the backward pass needs
-    them."""
+    """The routers of one model, in the order of its layers. `replayed` [n, layers, k] are the experts of the n tokens
+    of the forward passes that follow, until others are given, as a pass that is computed again in the backward pass
+    needs them."""
 
     def __init__(self, model: PreTrainedModel):
         """StrategyError for a model whose routers are not known."""
@@ -45,9 +45,9 @@ class RouterReplay:
 
     def give(self, routes: torch.Tensor | None) -> None:
         for layer, routed in enumerate(self._routed):
-            routed.given = None if routes is None else routes[:, layer].long()
+            routed.replayed = None if routes is None else routes[:, layer].long()
 
-    def told(self) -> torch.Tensor:
+    def reported(self) -> torch.Tensor:
         """What the routers chose in the last forward pass, int16 [n, layers, k]."""
         return torch.stack([routed.chosen for routed in self._routed], dim=1).to(torch.int16)
 
@@ -67,13 +67,13 @@ class _Routed:
     """One router, whose forward pass is computed under `_Choice`."""
 
     def __init__(self, router: Any):
-        self.given: torch.Tensor | None = None
+        self.replayed: torch.Tensor | None = None
         self.chosen = torch.empty(0)
         self._router = router
         router.forward = partial(self._forward, router.forward)
 
     def _forward(self, forward: Any, *args: Any, **kwargs: Any) -> Any:
-        choice = _Choice(self._router.num_experts, self._router.top_k, self.given)
+        choice = _Choice(self._router.num_experts, self._router.top_k, self.replayed)
         with choice:
             found = forward(*args, **kwargs)
         if choice.chosen is None:
@@ -87,7 +87,7 @@ class _Choice(TorchFunctionMode):
 
     def __init__(self, num_experts: int, top_k: int, given: torch.Tensor | None):
         super().__init__()
-        self._width, self._given = (num_experts, top_k), given
+        self._width, self._replayed = (num_experts, top_k), given
         self.chosen: torch.Tensor | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -98,9 +98,9 @@ class _Choice(TorchFunctionMode):
         if scores.dim() != 2 or (scores.shape[1], found.indices.shape[1]) != self._width:
             return found
         self.chosen = found.indices
-        if self._given is None:
+        if self._replayed is None:
             return found
-        self.chosen = torch.where(self._given != UNKNOWN, self._given, found.indices)
+        self.chosen = torch.where(self._replayed != UNKNOWN, self._replayed, found.indices)
         return torch.return_types.topk((scores.gather(1, self.chosen), self.chosen))
 
 

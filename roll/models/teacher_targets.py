@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from roll.algorithms.distillation import Distillation
 from roll.errors import StrategyError
-from roll.models.head_scores import PLAIN, Ask, Bend, Product, head_scores, wide
+from roll.models.head_scores import PLAIN, HeadRequest, LogitTransform, Product, head_scores, wide
 
 
 @dataclass(frozen=True)
@@ -28,37 +28,37 @@ class TeacherHead:
 
     weight: np.ndarray  # [V, H of the teacher]
     bias: np.ndarray | None
-    bend: Bend
+    transform: LogitTransform
     dtype: torch.dtype
 
 
 @dataclass(frozen=True)
-class Study:
+class StudentOutputs:
     """A student's side of distillation, where it computes. `weight`: the teacher's head; None where likeliest tokens
     are told."""
 
-    told: Distillation
+    distillation: Distillation
     weight: torch.Tensor | None = None
     bias: torch.Tensor | None = None
-    bend: Bend = PLAIN
+    transform: LogitTransform = PLAIN
 
     @classmethod
-    def of(cls, told: Distillation, head: TeacherHead | None, device: torch.device) -> Study:
+    def of(cls, told: Distillation, head: TeacherHead | None, device: torch.device) -> StudentOutputs:
         if head is None:
             return cls(told)
         bias = None if head.bias is None else torch.tensor(head.bias, dtype=head.dtype, device=device)
         weight = torch.tensor(head.weight, dtype=head.dtype, device=device)
-        return cls(told, weight, bias, replace(head.bend, temperature=told.divergence.teacher_temperature))
+        return cls(told, weight, bias, replace(head.transform, temperature=told.divergence.teacher_temperature))
 
 
 @dataclass(frozen=True)
-class Lesson:
+class TeacherTargets:
     """What the teacher told of some response tokens [n, ...], and what is made of it."""
 
-    study: Study
+    student_outputs: StudentOutputs
     values: torch.Tensor
 
-    def at(self, tokens: torch.Tensor) -> Lesson:
+    def at(self, tokens: torch.Tensor) -> TeacherTargets:
         """The targets of these response tokens only."""
         return replace(self, values=self.values.index_select(0, tokens))
 
@@ -69,24 +69,24 @@ class Lesson:
 
     def divergences(self, logits: torch.Tensor, span: slice) -> torch.Tensor:
         """Divergence at the tokens of `span`, from a student's logits over the whole vocabulary."""
-        study = self.study
+        study = self.student_outputs
         assert study.weight is not None
         states = self.values[span].to(study.weight.dtype)
-        theirs = study.bend.logits(functional.linear(states, study.weight, study.bias))
-        compare = study.told.divergence
+        theirs = study.transform.logits(functional.linear(states, study.weight, study.bias))
+        compare = study.distillation.divergence
         return compare.of_all(torch.log_softmax(logits, -1), torch.log_softmax(theirs.to(logits.dtype), -1))
 
 
-def lesson_of(study: Study | None, values: torch.Tensor | None) -> Lesson | None:
+def targets_of(study: StudentOutputs | None, values: torch.Tensor | None) -> TeacherTargets | None:
     """The lesson of a micro batch, if it has one. StrategyError where nobody said what to make of it."""
     if values is None:
         return None
     if study is None:
         raise StrategyError("rows with a teacher's lesson came before learn_from()")
-    return Lesson(study, values)
+    return TeacherTargets(study, values)
 
 
-def told_likeliest(log_probs: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+def pack_top_k_targets(log_probs: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """The lesson that these are, [n, 2 k]."""
     return torch.cat((log_probs, ids.to(log_probs.dtype)), 1)
 
@@ -98,16 +98,21 @@ def among_response_tokens(mask: torch.Tensor, positions: torch.Tensor) -> torch.
 
 
 def divergence(
-    products: Sequence[Product], bias: torch.Tensor | None, bend: Bend, lesson: Lesson, elements: int, compiled: bool
+    products: Sequence[Product],
+    bias: torch.Tensor | None,
+    bend: LogitTransform,
+    lesson: TeacherTargets,
+    elements: int,
+    compiled: bool,
 ) -> torch.Tensor:
     """How far a student is from its teacher at each of the lesson's tokens, fp32 [n]; it learns, and the teacher does
     not. Its logits are the sum of the products, and the bias; at most `elements` of them exist at a time."""
-    told = lesson.study.told
+    told = lesson.student_outputs.distillation
     bend = replace(bend, temperature=told.divergence.temperature)
     products, bias = common(products, bias, told.vocab_size)
     if told.top_k:
         log_q, ids = lesson.likeliest()
-        log_p = head_scores(products, bias, ids, Ask(elements, bend, compiled=compiled)).log_probs
+        log_p = head_scores(products, bias, ids, HeadRequest(elements, bend, compiled=compiled)).log_probs
         return told.divergence.of_likeliest(log_p, log_q.to(log_p.dtype))
     flat = [tensor for product in products for tensor in product]
     found: torch.Tensor = _OverVocabulary.apply(lesson, bend, elements, bias, *flat)  # type: ignore[assignment]
@@ -129,19 +134,24 @@ class _OverVocabulary(torch.autograd.Function):
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, lesson: Lesson, bend: Bend, elements: int, bias: torch.Tensor | None, *flat: torch.Tensor
+        ctx: Any,
+        lesson: TeacherTargets,
+        bend: LogitTransform,
+        elements: int,
+        bias: torch.Tensor | None,
+        *flat: torch.Tensor,
     ) -> torch.Tensor:
         found = flat[0].new_empty(len(flat[0]), dtype=wide(flat[0].dtype))
         for span in _spans(flat, elements):
             found[span] = lesson.divergences(bend.logits(_raw(flat, bias, span)), span)
-        ctx.lesson, ctx.bend, ctx.elements = lesson, bend, elements
+        ctx.teacher_targets, ctx.transform, ctx.elements = lesson, bend, elements
         ctx.save_for_backward(bias, *flat)
         return found
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         bias, *flat = ctx.saved_tensors
-        lesson: Lesson = ctx.lesson
+        lesson: TeacherTargets = ctx.teacher_targets
         grown = [
             torch.zeros_like(tensor, dtype=wide(tensor.dtype)) if wanted and tensor is not None else None
             for tensor, wanted in zip((bias, *flat), ctx.needs_input_grad[3:], strict=True)
@@ -150,7 +160,7 @@ class _OverVocabulary(torch.autograd.Function):
         for span in _spans(flat, ctx.elements):
             with torch.enable_grad():
                 raw = _raw(flat, bias, span).detach().requires_grad_()
-                found = lesson.divergences(ctx.bend.logits(raw), span)
+                found = lesson.divergences(ctx.transform.logits(raw), span)
                 (slope,) = torch.autograd.grad(found, raw, gradient[span])
             if of_bias is not None:
                 of_bias += slope.sum(0)

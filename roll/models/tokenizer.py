@@ -13,7 +13,7 @@ from transformers.utils.hub import cached_file
 from roll.configs.sections.model import ModelArgs
 from roll.errors import ConfigError
 from roll.models.hub import local_model
-from roll.utils.files import look_at
+from roll.utils.files import path_info
 
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -31,7 +31,7 @@ def load_tokenizer(model_name_or_path: str, key: str = "pretrain") -> PreTrained
         raise
     except Exception as error:  # tokenizers raises no class of its own for a broken file
         text = f"{key}: no tokenizer can be loaded from {model_name_or_path}: {error}"
-        if not look_at(model_name_or_path).is_directory:
+        if not path_info(model_name_or_path).is_directory:
             text = (
                 f"{text.rstrip('. ')}. It is no directory of this machine, so it was taken for an id of the hub. Where "
                 f"the hub cannot be reached, fetch the model elsewhere (hf download {model_name_or_path} --local-dir "

@@ -16,7 +16,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from roll.report.run_files import Spread
+from roll.report.run_files import Quantiles
 from roll.run.display.curves import binned_phases, smoothed
 from roll.run.display.view import Rows
 from roll.utils.text import middle_left_out, visible
@@ -92,7 +92,7 @@ def phase_chart(rows: Rows) -> str:
     return _uri(draw, (7.2, 2.8), right=1.5)
 
 
-def spread_chart(spreads: Sequence[tuple[int, Spread]]) -> str:
+def spread_chart(spreads: Sequence[tuple[int, Quantiles]]) -> str:
     """Chart over the steps: the median, half of the attempts, nine of ten, and the extremes; empty without any."""
     if not spreads:
         return ""
@@ -112,7 +112,7 @@ def spread_chart(spreads: Sequence[tuple[int, Spread]]) -> str:
     return _uri(draw)
 
 
-def histogram(spread: Spread) -> str:
+def histogram(spread: Quantiles) -> str:
     def draw(axes: Axes) -> None:
         widths = [right - left for left, right in pairwise(spread.edges)]
         axes.bar(spread.edges[:-1], spread.counts, width=widths, align="edge", color=COLORS[0], linewidth=0)

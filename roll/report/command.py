@@ -13,7 +13,7 @@ from markupsafe import Markup
 from roll.errors import ConfigError
 from roll.report.charts import COLORS, Line, histogram, line_chart, phase_chart, spread_chart
 from roll.report.figures import differing, failures, flat, overview, phase_table, role_table
-from roll.report.run_files import RunFiles, Spread, StepSpread, earlier_starts, read_run, runs_at
+from roll.report.run_files import Quantiles, RunFiles, StepSpread, earlier_starts, read_run, runs_at
 from roll.report.samples import GAP_STEPS, SampleReader, StepSamples
 from roll.run.display.view import series
 from roll.run.records.replay import Recorded
@@ -149,7 +149,7 @@ class _Curves:
 def _spread_charts(spreads: Sequence[StepSpread]) -> list[Chart]:
     """Charts of rewards and lengths: over the steps, in the first and in the last."""
     charts: list[Chart] = []
-    of: dict[str, Callable[[StepSpread], Spread | None]] = {
+    of: dict[str, Callable[[StepSpread], Quantiles | None]] = {
         "rewards": lambda spread: spread.rewards,
         "response lengths": lambda spread: spread.response_lengths,
     }

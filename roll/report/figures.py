@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from roll.report.run_files import RunFiles, StepSpread
-from roll.run.bottleneck import bound_of
+from roll.run.bottleneck import bottleneck_of
 from roll.run.display.view import Rows, duration, series
 from roll.run.records.run_record import RunStart
 from roll.utils.text import show
@@ -45,7 +45,7 @@ def overview(run: RunFiles) -> list[tuple[str, str]]:
     for title, name in _MEDIANS:
         if values := [value for _, value in series(rows, name)]:
             facts.append((title, f"{median(values):.4g}"))
-    causes = Counter(bound.text for _, metrics in rows[-_BOUND_STEPS:] if (bound := bound_of(metrics)) is not None)
+    causes = Counter(bound.text for _, metrics in rows[-_BOUND_STEPS:] if (bound := bottleneck_of(metrics)) is not None)
     if causes:
         facts.append(("bound by", max(causes, key=lambda text: causes[text])))
     return facts

@@ -48,7 +48,7 @@ class WarningLines:
                 before = self._lines.pop(key, None)
                 self._lines[key] = LogLine(match[1], match[2], match[3], 1 + (before.count if before else 0))
 
-    def found(self) -> list[LogLine]:
+    def lines(self) -> list[LogLine]:
         """The latest last."""
         return list(self._lines.values())
 
@@ -60,7 +60,7 @@ _Form = TypeVar("_Form", bound=BaseModel)
 MOST_LOG_BYTES = 20_000_000  # of the end of a log
 
 
-class Spread(BaseModel):
+class Quantiles(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     quantiles: tuple[float, float, float, float, float, float, float]
@@ -83,8 +83,8 @@ class StepSpread(BaseModel):
     step: int
     kind: str
     num_attempts: int
-    rewards: Spread | None
-    response_lengths: Spread | None
+    rewards: Quantiles | None
+    response_lengths: Quantiles | None
     failures: tuple[Cause, ...]
 
 
@@ -154,7 +154,7 @@ class RunFiles:
         """What the driver's log warns of, the latest last."""
         lines = WarningLines()
         lines.add(_tail(self.log))
-        return lines.found()
+        return lines.lines()
 
 
 def runs_at(directory: Path) -> list[Path]:

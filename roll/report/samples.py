@@ -24,7 +24,7 @@ class Token:
 
     text: str
     shade: str
-    told: str
+    title: str
 
 
 @dataclass(frozen=True)

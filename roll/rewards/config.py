@@ -217,7 +217,7 @@ class RewardConfig(WorkerConfig):
         return self.reward == REWARD_MODEL
 
     @property
-    def has_own_model(self) -> bool:
+    def has_reward_model(self) -> bool:
         """True if that is its own: else it is the one of the section `reward`."""
         return self.is_model and (self.strategy_args is not None or self.device_mapping is not None)
 

@@ -11,7 +11,7 @@ from roll.datasets.rows import GROUND_TRUTH, Columns
 from roll.rewards.base import REQUIRED, ROW_CHECK, TAKES_BATCH, BatchReward, Reward, RowCheck
 from roll.rewards.chain import Link, Part, chained, parts_of
 from roll.rewards.config import BUILTINS, PATHS, RewardConfig
-from roll.rewards.judge.api import api_judge, way_of
+from roll.rewards.judge.api import api_judge, method_of
 from roll.utils.imports import resolve
 
 MISSING = f"is missing: {', '.join(BUILTINS)}, {REWARD_MODEL}, or your own package.module:object."
@@ -20,7 +20,7 @@ MISSING = f"is missing: {', '.join(BUILTINS)}, {REWARD_MODEL}, or your own packa
 def required_columns(config: RewardConfig) -> tuple[Columns, ...]:
     """The columns that its parts declare (`requires`). Imports them, and builds nothing."""
     columns = [column for part in parts_of(config) for column in _declared(part) or ()]
-    return tuple(dict.fromkeys([*columns, *(way_of(config).prompt.columns if config.is_judge else ())]))
+    return tuple(dict.fromkeys([*columns, *(method_of(config).prompt.columns if config.is_judge else ())]))
 
 
 def reads_ground_truth(config: RewardConfig) -> bool:

@@ -31,11 +31,11 @@ class ExactMatch:
     def __call__(self, sample: RewardInput) -> RewardResult:
         if sample.ground_truth is None:
             raise ValueError("the row has no ground_truth")
-        answer = self._found(sample)
+        answer = self._extracted(sample)
         correct = answer is not None and self._normal(answer) == self._normal(str(sample.ground_truth))
         return RewardResult(float(correct), {"answer_found": float(answer is not None)}, {"answer": answer})
 
-    def _found(self, sample: RewardInput) -> str | None:
+    def _extracted(self, sample: RewardInput) -> str | None:
         text, answer = sample.response_text, sample.answer
         if self._pattern is None:
             return answer if answer or not text else None

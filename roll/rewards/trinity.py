@@ -10,7 +10,7 @@ from typing import Any
 from roll.rewards.base import RewardInput, RewardResult, finite
 from roll.utils.imports import resolve
 
-_GIVEN = ("response", "prompt", "truth")
+_ARGUMENTS = ("response", "prompt", "truth")
 
 
 class TrinityReward:
@@ -25,32 +25,32 @@ class TrinityReward:
 
     def __init__(self, path: str, args: Mapping[str, Any] | None = None):
         try:
-            self._found = resolve(path)
+            self._class = resolve(path)
         except ImportError as error:
             raise ValueError(f"path: {error}") from error
         self._args = dict(args or {})
-        is_class = inspect.isclass(self._found)
-        called: Any = self._found.__call__ if inspect.isclass(self._found) else self._found
-        if not callable(self._found) or (is_class and "__call__" not in dir(self._found)):
+        is_class = inspect.isclass(self._class)
+        called: Any = self._class.__call__ if inspect.isclass(self._class) else self._class
+        if not callable(self._class) or (is_class and "__call__" not in dir(self._class)):
             raise ValueError(f"path: {path} cannot be called with a response")
         if inspect.iscoroutinefunction(called):
             raise ValueError(f"path: {path} is async; a reward of your own may be (docs/adding_a_reward.md)")
         self._names = _names(path, called, is_class, {} if is_class else self._args)
         if is_class:
             try:
-                inspect.signature(self._found).bind(**self._args)
+                inspect.signature(self._class).bind(**self._args)
             except TypeError as error:
                 raise ValueError(f"args: {path} is not built with {self._args}: {error}") from None
 
     @cached_property
     def _call(self) -> Any:
-        return self._found(**self._args) if inspect.isclass(self._found) else self._found
+        return self._class(**self._args) if inspect.isclass(self._class) else self._class
 
     def __call__(self, sample: RewardInput) -> RewardResult:
         values: dict[str, Any] = dict(
-            zip(_GIVEN, (sample.response_text, sample.prompt_text, sample.ground_truth), strict=True)
+            zip(_ARGUMENTS, (sample.response_text, sample.prompt_text, sample.ground_truth), strict=True)
         )
-        more = {} if inspect.isclass(self._found) else self._args
+        more = {} if inspect.isclass(self._class) else self._args
         returned = self._call(**{name: values[name] for name in self._names}, **more)
         parts = returned if isinstance(returned, Mapping) else {"": returned}
         scores = {str(name): finite(value) for name, value in parts.items()}
@@ -67,9 +67,10 @@ def _names(path: str, called: Any, is_method: bool, args: Mapping[str, Any]) -> 
     by_name = [each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
     known = {each.name for each in by_name}
     needed = {each.name for each in by_name if each.default is each.empty}
-    if missing := sorted(needed - {*_GIVEN, *args}):
+    if missing := sorted(needed - {*_ARGUMENTS, *args}):
         raise ValueError(
-            f"path: {path} wants {', '.join(missing)}; there are {', '.join(_GIVEN)}. Give others as `args`, or write "
+            f"path: {path} wants {', '.join(missing)}; there are {', '.join(_ARGUMENTS)}. Give others as `args`, or "
+            "write "
             "a reward of your own (docs/adding_a_reward.md)"
         )
-    return tuple(name for name in _GIVEN if name not in args and (name in known or takes_any))
+    return tuple(name for name in _ARGUMENTS if name not in args and (name in known or takes_any))

@@ -32,7 +32,7 @@ class VerlFunction:
         kwargs: Mapping[str, Any] | None = None,
         data_source_key: str = "data_source",
     ):
-        self._score = _found(path, name)
+        self._score = _load_function(path, name)
         self._kwargs = dict(kwargs or {})
         self._key = data_source_key
         self._takes = _parameters(self._score)
@@ -61,7 +61,7 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-def _found(path: str, name: str) -> Callable[..., Any]:
+def _load_function(path: str, name: str) -> Callable[..., Any]:
     if path.endswith(".py"):
         found = getattr(_module(Path(path).expanduser()), name, None)
     else:

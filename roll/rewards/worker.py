@@ -18,7 +18,7 @@ from roll.rewards.chain import scores_of
 from roll.rewards.config import RewardConfig
 from roll.rewards.table import build_reward, is_async, takes_batch
 from roll.types.group_codec import TextTable
-from roll.utils.plain import plain_fields
+from roll.utils.json_values import plain_fields
 from roll.utils.text import visible
 from roll.utils.timing import TimeLimitReached, call_within
 

@@ -55,9 +55,9 @@ class GapAlarm(StepPart):
     def before_publish(self, at: StepContext, metrics: Metrics) -> None:
         has_weights = self._samples_anew and at.engine_version == at.step
         if GAP in metrics and (self._runs_ahead or has_weights):  # else weights differ, and so should log-probs
-            self.look(metrics[GAP])
+            self.check(metrics[GAP])
 
-    def look(self, difference: float, metric: str = GAP) -> None:
+    def check(self, difference: float, metric: str = GAP) -> None:
         if difference > self._threshold and not self._is_on:
             logger.warning(
                 "%s is %.3g, above log_prob_diff_warning: %g. %s.",
@@ -87,9 +87,9 @@ class LengthAlarm(StepPart):
             )
 
     def before_publish(self, at: StepContext, metrics: Metrics) -> None:
-        self.look(metrics)
+        self.check(metrics)
 
-    def look(self, metrics: Mapping[str, float]) -> None:
+    def check(self, metrics: Mapping[str, float]) -> None:
         for name in [name for name in self._causes if metrics.get(name, 1.0) < SHORT]:
             logger.warning(
                 "%s is %.2f: the trained responses are shorter than those that were started, so the policy learns to "
@@ -111,7 +111,7 @@ class CollapseAlarm(StepPart):
         self._num_steps = num_steps  # without a signal, until it is said; 0: never
         self._learns_from_rewards = learns_from_rewards
         self.without_signal = 0  # steps in a row
-        self._told: frozenset[str] = frozenset()
+        self._reported: frozenset[str] = frozenset()
 
     def resume(self, saved: Any, path: Path) -> None:
         self.without_signal = saved or 0
@@ -122,9 +122,9 @@ class CollapseAlarm(StepPart):
     def after_publish(self, at: StepContext, metrics: Metrics) -> Metrics:
         if not self._learns_from_rewards:
             metrics = {name: value for name, value in metrics.items() if not name.startswith("rollout/reward_")}
-        return self.look(at.step + 1, metrics)
+        return self.check(at.step + 1, metrics)
 
-    def look(self, step: int, metrics: Mapping[str, float]) -> dict[str, float]:
+    def check(self, step: int, metrics: Mapping[str, float]) -> dict[str, float]:
         """Warns where there is cause. Returns a metric: the steps in a row without a signal, up to this one."""
         self._look_for_no_numbers(step, metrics)
         causes = _causes(metrics)
@@ -145,7 +145,7 @@ class CollapseAlarm(StepPart):
 
     def _look_for_no_numbers(self, step: int, metrics: Mapping[str, float]) -> None:
         found = frozenset(name for name, value in metrics.items() if not math.isfinite(value))
-        if new := found - self._told:
+        if new := found - self._reported:
             logger.warning(
                 "collapse: not finite at step %d: %s. Check the rewards and actor/ratio_max, "
                 "train_infer/log_prob_diff_max and critic/value_loss of the steps before: a lower learning_rate, a "
@@ -153,7 +153,7 @@ class CollapseAlarm(StepPart):
                 step,
                 ", ".join(f"{name} = {metrics[name]}" for name in sorted(new)),
             )
-        self._told = found
+        self._reported = found
 
 
 def _causes(metrics: Mapping[str, float]) -> str:
@@ -185,22 +185,22 @@ class EngineProbe(StepPart):
         self._sampling = replace(sampling, max_new_tokens=min(_MAX_TOKENS, sampling.max_new_tokens), min_new_tokens=0)
         self._seed, self._alarm = seed, alarm
         self._prompt: np.ndarray | None = None
-        self._asked: Calls | None = None
+        self._calls: Calls | None = None
         self._version = -1  # of the weights that are to answer
         self._blind_steps = 0
 
     def before_gather(self, at: StepContext, trained: Sequence[TrajectoryGroup]) -> None:
-        self.take_prompt(trained)
+        self.set_probe_prompt(trained)
 
     def before_training(self, at: StepContext, scores: Mapping[str, ScoreSet]) -> Metrics:
-        return self.compare(at.clusters, at.plan.actor_train.dp_size, at.temperature, at.step)
+        return self.result(at.clusters, at.plan.actor_train.dp_size, at.temperature, at.step)
 
     def after_publish(self, at: StepContext, metrics: Metrics) -> Metrics:
         if at.engine_version == at.step + 1:
-            self.ask(at.clusters.actor_infer, metrics, at.step + 1)
+            self.send(at.clusters.actor_infer, metrics, at.step + 1)
         return {}
 
-    def take_prompt(self, groups: Sequence[TrajectoryGroup]) -> None:
+    def set_probe_prompt(self, groups: Sequence[TrajectoryGroup]) -> None:
         """What comes before the first answer of the shortest row is asked with, of the first groups that have one
         without media."""
         if self._prompt is not None:
@@ -210,19 +210,19 @@ class EngineProbe(StepPart):
             ((row,),) = fetched([[min(rows, key=lambda row: row.facts.num_tokens)]])
             self._prompt = row.input_ids[: int(np.argmax(row.response_mask))]
 
-    def ask(self, engines: GenerateCluster, metrics: Mapping[str, float], version: int) -> None:
+    def send(self, engines: GenerateCluster, metrics: Mapping[str, float], version: int) -> None:
         """Sends the probe, after the engines got this version of the weights. `metrics`: those of the step before."""
         self._blind_steps = 0 if GAP in metrics else self._blind_steps + 1
         if self._blind_steps % _EVERY != 1 or self._prompt is None:
             return
         sampling = replace(self._sampling, seed=self._seed + version)
         request = GenerationRequest(f"probe-{version}", self._prompt, sampling, order=FIRST_IN_LINE)
-        self._asked, self._version = engines.probe(request), version
+        self._calls, self._version = engines.probe(request), version
 
-    def compare(self, clusters: RLClusters, num_ranks: int, temperature: float, version: int) -> dict[str, float]:
+    def result(self, clusters: RLClusters, num_ranks: int, temperature: float, version: int) -> dict[str, float]:
         """Mean of abs(log p_engine - log p_trainer) over the tokens that engines sampled with this version, while the
         trainer still has it. The alarm gets the value. {} if there are no tokens."""
-        asked, self._asked = self._asked, None
+        asked, self._calls = self._calls, None
         if asked is None or self._version != version:
             return {}
         assert self._prompt is not None
@@ -245,5 +245,5 @@ class EngineProbe(StepPart):
         if not len(together):
             return {}
         gap = float(together.mean())
-        self._alarm.look(gap, PROBE_GAP)
+        self._alarm.check(gap, PROBE_GAP)
         return {PROBE_GAP: gap}

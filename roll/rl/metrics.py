@@ -11,7 +11,7 @@ import numpy as np
 
 from roll.algorithms.advantage import reward_metrics
 from roll.distributed.scheduler.filters import length_bias
-from roll.distributed.scheduler.rollout_core import GroupsLeft, StepGroups
+from roll.distributed.scheduler.rollout_core import GroupBacklog, StepGroups
 from roll.errors import AlgorithmError
 from roll.types.rollout import TrajectoryGroup
 
@@ -22,7 +22,7 @@ def rollout_metrics(taken: StepGroups, trained: Sequence[TrajectoryGroup], step:
     """Metrics under `rollout/` of all sampled groups; `trained` are those that the step learns from. Rewards and
     response lengths are over attempts that did not fail, however many rows an attempt has; `staleness` counts the steps
     between the version that sampled a token and the one this step trains."""
-    groups, left = taken.sampled, taken.left or GroupsLeft()
+    groups, left = taken.sampled, taken.backlog or GroupBacklog()
     rows = [t for group in groups for t in group.trajectories]
     lengths = np.concatenate([group.response_lengths[~np.isnan(group.rewards)] for group in groups])
     num_tokens = np.array([t.facts.num_tokens for t in rows])
@@ -47,7 +47,7 @@ def rollout_metrics(taken: StepGroups, trained: Sequence[TrajectoryGroup], step:
     if not np.isnan(greedy).all():
         metrics["rollout/greedy_reward_mean"] = float(np.nanmean(greedy))
     metrics |= reward_means("rollout/reward_mean", groups, groups)
-    if taken.left is not None:
+    if taken.backlog is not None:
         counts = ("running", "finished", "cancelled", "deferred")
         metrics |= {f"rollout/{name}_groups": float(getattr(left, name)) for name in counts}
     return metrics | _means_of_user_metrics(groups)
@@ -87,10 +87,10 @@ def updates_of(planned: int, num_kept: int, num_groups: int) -> int:
     return max(1, math.ceil(planned * num_kept / num_groups))
 
 
-def of_empty(groups: StepGroups, on_empty: str, num_groups: int, step: int) -> StepGroups:
-    """The groups to train on, in place of `kept`, and the others. If the filter kept none, `on_empty` decides; trained
-    on are then `num_groups`, the first in the data. Raises AlgorithmError where the run is to end."""
-    if groups.kept or on_empty == "skip_step":
+def replace_empty(groups: StepGroups, on_empty: str, num_groups: int, step: int) -> StepGroups:
+    """The groups to train on, in place of `groups`, and the others. If the filter kept none, `on_empty` decides;
+    trained on are then `num_groups`, the first in the data. Raises AlgorithmError where the run is to end."""
+    if groups.groups or on_empty == "skip_step":
         return groups
     if on_empty == "fail":
         raise AlgorithmError(
@@ -110,11 +110,11 @@ def filter_metrics(groups: StepGroups, trained: Sequence[TrajectoryGroup]) -> di
     num_trained = sum(t.failure is None and t.facts.num_sampled > 0 for t in rows)
     metrics = reward_metrics(rewards, ids) | {
         "dropped_groups": float(len(groups.dropped)),
-        "kept_groups": float(len(groups.kept)),
-        "kept_groups_fraction": len(groups.kept) / len(sampled),
+        "kept_groups": float(len(groups.groups)),
+        "kept_groups_fraction": len(groups.groups) / len(sampled),
         "trained_rows_fraction": num_trained / sum(len(group.trajectories) for group in sampled),
     }
-    if (bias := _mean_length(groups.kept) / (_mean_length(sampled) or 1.0)) > 0:
+    if (bias := _mean_length(groups.groups) / (_mean_length(sampled) or 1.0)) > 0:
         metrics["filter_length_bias"] = bias
     by_domain = reward_means("rollout/kept_reward_mean", trained, sampled)
     return {f"rollout/{name}": value for name, value in metrics.items()} | by_domain
@@ -126,13 +126,13 @@ def _mean_length(groups: Sequence[TrajectoryGroup]) -> float:
     return float(np.mean(lengths)) if lengths else 0.0
 
 
-def kept_share(groups: StepGroups) -> float:
+def kept_fraction(groups: StepGroups) -> float:
     """The share of the sampled rows that is kept."""
-    rows, sampled = (sum(len(g.trajectories) for g in some) for some in (groups.kept, groups.sampled))
+    rows, sampled = (sum(len(g.trajectories) for g in some) for some in (groups.groups, groups.sampled))
     return rows / sampled
 
 
-def of_kept(metrics: Mapping[str, float], share: float) -> dict[str, float]:
+def scaled_to_kept(metrics: Mapping[str, float], share: float) -> dict[str, float]:
     """Metrics of credit, which sees the kept rows alone (this share of all), under names that say so."""
     named = {f"kept_{name}" if name in REWARD_METRICS else name: value for name, value in metrics.items()}
     if "trained_rows_fraction" in named:
@@ -149,8 +149,8 @@ class FewGroupsAlarm:
     def __init__(self) -> None:
         self._is_on = False
 
-    def look(self, groups: StepGroups, num_groups: int, step: int, on_empty: str) -> None:
-        kept = len(groups.kept)
+    def check(self, groups: StepGroups, num_groups: int, step: int, on_empty: str) -> None:
+        kept = len(groups.groups)
         if not kept:
             logger.warning(
                 "step %d: the filter dropped all %d groups, so the step %s (on_empty: %s). Look at "

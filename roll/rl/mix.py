@@ -54,9 +54,9 @@ class Mix(StepPart):
         self.sources = sources
 
     def actor_job(self, at: StepContext, job: ActorJob) -> ActorJob:
-        return self.join(job.job, at.step) or job
+        return self.add_expert_rows(job.job, at.step) or job
 
-    def join(self, job: TrainJob, step: int) -> ActorJob | None:
+    def add_expert_rows(self, job: TrainJob, step: int) -> ActorJob | None:
         """The rows that the updates of the job have beside those of the step, the first of which is 0; None: none."""
         weight = self._config.mix.weight_at(step + 1)
         if not self.sources or not weight:

@@ -12,7 +12,7 @@ from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.teachers import ExpertRowsConfig
 from roll.datasets.conversations import Columns
 from roll.datasets.templates import template_name_problem
-from roll.run.operators.checks import missing_packages, operator_problems, own_function_problems
+from roll.run.operators.checks import missing_packages, operator_problems, user_function_problems
 from roll.run.start.data_files import data_args_problems, has_files, missing_rows
 from roll.run.start.load import unread_keys
 
@@ -21,7 +21,7 @@ _NOT_READ = ("prompt", "tag", "ground_truth", "tools", "domain_interleave_probs"
 
 def mix_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     """Everything that cannot work, whatever the machine."""
-    if not config.learns:
+    if not config.has_training:
         return
     mix = config.mix
     if not mix.rows and config.algorithm and any(key.startswith("mix.") for key in PRESETS[config.algorithm].settings):
@@ -69,7 +69,7 @@ def mix_warnings(config: AlgorithmConfig) -> Iterator[str]:
 
 def missing_mix_files(config: AlgorithmConfig) -> Iterator[Problem]:
     """Data files and templates that are not on this machine."""
-    if config.learns:
+    if config.has_training:
         yield from missing_rows(config.mix.data_args, config.shared_template)
         yield from missing_packages(config.mix.data_args)
 
@@ -85,7 +85,9 @@ def local_mix_rows(config: AlgorithmConfig) -> Iterator[str]:
 
 
 def _row_problems(config: AlgorithmConfig, reach: bool) -> Iterator[str]:
-    drawn = {f"mix.rows.{name}.data_args": rows for name, rows in config.mix.drawn.items()} if config.learns else {}
+    drawn = (
+        {f"mix.rows.{name}.data_args": rows for name, rows in config.mix.drawn.items()} if config.has_training else {}
+    )
     if not reach and not has_files({at: rows.data_args for at, rows in drawn.items()}):
         return
     from roll.datasets.conversations import look_at_rows  # torch: only where there is something to read
@@ -96,7 +98,7 @@ def _row_problems(config: AlgorithmConfig, reach: bool) -> Iterator[str]:
 
 def mix_operator_problems(config: AlgorithmConfig) -> Iterator[str]:
     """Operators of the user's own that cannot be imported."""
-    yield from own_function_problems(config.mix.data_args)
+    yield from user_function_problems(config.mix.data_args)
 
 
 # Reads the keys that describe an expert's rows.

@@ -17,7 +17,7 @@ from roll.errors import StorageError
 from roll.rl.bench import checkpoint_to_measure, of_checkpoint, told
 from roll.rl.experience.buffer import Buffer
 from roll.rl.experience.directory import DirectoryBuffer
-from roll.rl.experience.explorer import EarlyRollouter, Explorer, Progress
+from roll.rl.experience.explorer import Explorer, Progress, StreamingRollouter
 from roll.rl.experience.reader import ExperienceReader, ReadGroups, Reading, Reuse
 from roll.rl.experience.rows import FORMS
 from roll.rl.experience.sql import AlchemyDatabase, SqlBuffer, SqliteDatabase
@@ -129,7 +129,7 @@ class RLMode(RunMode):
 
     def publisher(self, config: AlgorithmConfig) -> Publisher:
         """Brings trained weights to the engines, or to the other process."""
-        return Publisher(config.actor_train.model_update_frequency, config.runs_ahead)
+        return Publisher(config.actor_train.model_update_frequency, config.is_async)
 
     def source(self, filters: bool) -> GroupSource | None:
         """Groups of another process; None where this one samples. `filters`: some of them are dropped."""
@@ -177,7 +177,7 @@ class ExploreMode(RLMode):
         return FolderReader(config, self.is_stopped)
 
     def rollouter(self, rollouter: Rollouter, is_settled: bool) -> Rollouter:
-        return EarlyRollouter(rollouter, self.explorer) if is_settled else rollouter
+        return StreamingRollouter(rollouter, self.explorer) if is_settled else rollouter
 
     def begin(self, steps_done: int, source: GroupSource | None, history: MetricHistory) -> None:
         assert source is not None
@@ -194,7 +194,7 @@ class ExploreMode(RLMode):
         return measures_after(config, steps_done) and steps_done not in dict(history.rows)
 
     def hand_over(self, step: int, groups: StepGroups) -> None:
-        self.explorer.hand_over(step, groups)
+        self.explorer.write_step(step, groups)
 
 
 class TrainMode(RLMode):

@@ -59,12 +59,12 @@ from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import Keep, StepGroups
 from roll.errors import AlgorithmError, ConfigError
-from roll.pipeline.rollouts.rollout_loop import OwnRollouter, load_loop
+from roll.pipeline.rollouts.rollout_loop import UserRollouter, load_loop
 from roll.rl import settings
 from roll.rl.alarms import GAP, CollapseAlarm, EngineProbe, GapAlarm, LengthAlarm
 from roll.rl.evaluation import Validation
 from roll.rl.late_rewards import LateRewards
-from roll.rl.metrics import FewGroupsAlarm, filter_metrics, of_empty, of_kept, rollout_metrics
+from roll.rl.metrics import FewGroupsAlarm, filter_metrics, replace_empty, rollout_metrics, scaled_to_kept
 from roll.rl.mix import Mix
 from roll.rl.modes import MODES, RLMode
 from roll.rl.parts import GroupSource, StepContext, StepPart, StepParts
@@ -78,7 +78,7 @@ from roll.run.display.view import Column, Curve, View
 from roll.run.loop import Run
 from roll.run.policy_tokenizer import check_teacher, policy_tokenizer
 from roll.run.saving.checkpoint import HF_MODEL, Checkpoint
-from roll.run.saving.optimizer_from import check_taken, take_over
+from roll.run.saving.optimizer_from import check_optimizer_from, load_optimizer_from
 from roll.run.saving.rehearsal import rehearse_saving
 from roll.run.saving.resume import RLState, check_resume, data_place, state_of_roles
 from roll.types.metrics import prefixed
@@ -140,15 +140,15 @@ class RLPipeline(Run):
         """The parts of this run's steps, in the order in which they are called and saved."""
         config, plan = self.config, self.plan
         is_mocked = config.rollout_mock.replays
-        gap = GapAlarm(config.log_prob_diff_warning, plan.keeps_kv, config.runs_ahead, not is_mocked)
+        gap = GapAlarm(config.log_prob_diff_warning, plan.keeps_kv, config.is_async, not is_mocked)
         parts: list[StepPart] = [] if is_mocked else [self.late_rewards]
         if config.rollout_mock.dumps:
             parts.append(RolloutDump(Path(config.rollout_mock.dump_dir)))
-        parts += [Shaping(config.experience_operators if config.learns else ()), self.records]
-        if config.runs_ahead and not config.is_in_parts:  # perhaps no token that is trained on is of the newest weights
+        parts += [Shaping(config.experience_operators if config.has_training else ()), self.records]
+        if config.is_async and not config.is_in_parts:  # perhaps no token that is trained on is of the newest weights
             sampling = settings.sampling_params(config.actor_infer.generating_args, plan.response_length)
             parts.append(EngineProbe(sampling, config.seed, gap))
-        if config.learns and compares_vocabulary(config):
+        if config.has_training and compares_vocabulary(config):
             parts.append(FullKL(self.temperature))
         length = LengthAlarm(plan.bounds.unfinished == "drop")
         collapse = CollapseAlarm(config.collapse_warning_steps, not config.is_pure_opd)
@@ -169,16 +169,16 @@ class RLPipeline(Run):
         """Data are read here although processes could start meanwhile: what is refused must cost no device a
         minute."""
         config, _ = self.config, self.tokenizer  # one that does not fit is refused, whatever else a run reads
-        if config.samples:
+        if config.uses_engines:
             self.load_validation()
         self.mode.open()
-        if config.explores:
+        if config.has_rollouts:
             self.rollout_loop = load_loop(config.user_defined_rollout_loop_cls)
             self.recorded = RecordedRollouter(config) if config.rollout_mock.replays else None
             self.tasks = self.load_data()
         self.publisher = self.mode.publisher(self.config)  # the length of the run is known now
         self.config = self.mode.prepare(self.config, self.plan, checkpoint)
-        if config.learns:
+        if config.has_training:
             self._prepare_training(checkpoint)
 
     def _prepare_training(self, checkpoint: Checkpoint | None) -> None:
@@ -189,7 +189,7 @@ class RLPipeline(Run):
             raise ConfigError(*problems)
         self.parts.prepare(self.config, self.plan)
         if checkpoint is None:
-            check_taken(self.config, self.plan)
+            check_optimizer_from(self.config, self.plan)
         else:
             state, self.changed_keys = check_resume(checkpoint, self.config, self.plan, RLState)
             if self.tasks is not None:
@@ -203,7 +203,7 @@ class RLPipeline(Run):
         if self.recorded is not None:
             return self.recorded
         if self.rollout_loop is not None:
-            rollouter = OwnRollouter(self.rollout_loop(rollouter), self.plan.group_size)
+            rollouter = UserRollouter(self.rollout_loop(rollouter), self.plan.group_size)
         is_settled = self.plan.bounds.is_in_order and self.late_rewards.is_empty and self.keep() is None
         rollouter = self.mode.rollouter(rollouter, is_settled)
         if self.config.runner_state_report_interval:
@@ -212,8 +212,8 @@ class RLPipeline(Run):
         return rollouter
 
     def begin(self, steps_done: int) -> None:
-        if self.config.learns:
-            take_over(self.config, self.running)
+        if self.config.has_training:
+            load_optimizer_from(self.config, self.running)
         self.mode.begin(steps_done, self.scheduler, self.history)
         if self.mode.hands_over:
             self.publisher.send(self.running, steps_done)
@@ -230,7 +230,7 @@ class RLPipeline(Run):
             samples, trained = self.gather(groups, step)
         report = Once(partial(self.report, groups, trained, step))
         del groups, trained  # their tokens are in the shards now
-        with clusters.placement.kept_free(clusters.actor_train.everything):
+        with clusters.placement.reserved(clusters.actor_train.everything):
             metrics = {"actor/num_updates": 0.0}
             if samples is not None:
                 scores = self.score(at, samples)
@@ -239,7 +239,7 @@ class RLPipeline(Run):
                 metrics |= self.train(at, samples, scores, credit, report)
             metrics = report() | metrics | shaped  # of equal names the last value counts
             self.parts.before_publish(at, metrics)
-            self.account.ask()
+            self.accounting.request_usage()
             metrics |= self.publish(step)
         return metrics | self.parts.after_publish(self.context(step), metrics)
 
@@ -247,9 +247,9 @@ class RLPipeline(Run):
         """Ends a step that is trained on elsewhere. The weights that come out of it are waited for."""
         with self.timer("hand_over"):
             self.mode.hand_over(at.step, groups)
-        metrics = self.report(groups, groups.kept, at.step)
+        metrics = self.report(groups, groups.groups, at.step)
         self.parts.before_publish(at, metrics)
-        self.account.ask()
+        self.accounting.request_usage()
         return metrics | self.publish(at.step)
 
     def publish(self, step: int) -> dict[str, float]:
@@ -269,7 +269,7 @@ class RLPipeline(Run):
 
     def engines_held(self) -> AbstractContextManager[None]:
         """The engines are on their devices meanwhile, in a process that has any."""
-        engines = [self.running.actor_infer.everything] if self.config.samples else []
+        engines = [self.running.actor_infer.everything] if self.config.uses_engines else []
         return self.running.placement.hold(*engines)
 
     def score(self, at: StepContext, samples: StepSamples) -> StepScores:
@@ -286,7 +286,7 @@ class RLPipeline(Run):
     def assign_credit(self, samples: StepSamples, step: int) -> tuple[RowCredit, dict[str, float]]:
         """What the rows earned, and metrics of it."""
         credit, metrics = self.credit.assign(samples, step)
-        return credit, prefixed("rollout", of_kept(metrics, samples.kept_share) if self.filters else metrics)
+        return credit, prefixed("rollout", scaled_to_kept(metrics, samples.kept_fraction) if self.filters else metrics)
 
     def train(
         self, at: StepContext, samples: StepSamples, scores: StepScores, credit: RowCredit, report: Callable[[], object]
@@ -345,16 +345,16 @@ class RLPipeline(Run):
         trained = groups
         if self.filters:
             try:
-                trained = of_empty(groups, self.config.on_empty, self.plan.num_groups, step)
+                trained = replace_empty(groups, self.config.on_empty, self.plan.num_groups, step)
             except AlgorithmError:  # somebody will want to see them
                 self.records.write(step + 1, groups.dropped)
                 raise
-            self.few_groups_alarm.look(groups, self.plan.num_groups, step, self.config.on_empty)
-        if not trained.kept:
+            self.few_groups_alarm.check(groups, self.plan.num_groups, step, self.config.on_empty)
+        if not trained.groups:
             return None, ()
-        self.parts.before_gather(self.context(step), trained.kept)
+        self.parts.before_gather(self.context(step), trained.groups)
         seed = (self.config.seed, step)
-        return gathered(self.running, self.plan, trained, self.chosen_rows, seed), trained.kept
+        return gathered(self.running, self.plan, trained, self.chosen_rows, seed), trained.groups
 
     def chosen_rows(self, num_rows: int, multiple: int, random: np.random.Generator) -> np.ndarray:
         """Ids of the rows to train on, in updates and ranks that make `multiple` parts; here all."""
@@ -362,7 +362,7 @@ class RLPipeline(Run):
 
     def report(self, groups: StepGroups, trained: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
         """Records a few of the step's groups, and gives the metrics of its rollouts. Nothing waits for it."""
-        self.records.write(step + 1, groups.kept or groups.dropped, sampled=groups.sampled)
+        self.records.write(step + 1, groups.groups or groups.dropped, sampled=groups.sampled)
         return self._rollout_metrics(groups, trained, step)
 
     def _rollout_metrics(self, groups: StepGroups, trained: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
@@ -373,7 +373,7 @@ class RLPipeline(Run):
 
     def _actor_metrics(self, metrics: dict[str, float], samples: StepSamples) -> dict[str, float]:
         """Names what the policy's training says, and shows the KL to its controller."""
-        metrics |= self.credit.see_kl(metrics, len(samples.meta))
+        metrics |= self.credit.record_kl(metrics, len(samples.meta))
         gap = {name: metrics.pop(name) for name in list(metrics) if name.startswith("train_infer_")}
         named = {f"train_infer/{name.removeprefix('train_infer_')}": value for name, value in gap.items()}
         if GAP not in named:  # nothing was of the weights that learn
@@ -396,7 +396,7 @@ class RLPipeline(Run):
         }
 
     def restore(self, directory: Path, state: Mapping[str, Any], steps_done: int) -> None:
-        if not self.config.learns:  # they are the engines' already
+        if not self.config.has_training:  # they are the engines' already
             return
         clusters, hold = self.running, self.running.placement.hold
         with hold(clusters.actor_train.everything):
@@ -406,7 +406,7 @@ class RLPipeline(Run):
                 clusters.critic.load_checkpoint(directory / "critic")
         self.credit.load(state, self.changed_keys)
         source = self.group_source
-        self.account.brought(source.restore(directory, state.get(source.state_key), steps_done))
+        self.accounting.add_restored_tokens(source.restore(directory, state.get(source.state_key), steps_done))
         self.publisher.send(clusters, steps_done)
         source.published(steps_done)
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.distributed.executor.clusters import RLClusters
 from roll.errors import ConfigError
-from roll.run.interrupts import StepGivenUp
+from roll.run.interrupts import StepAbandoned
 from roll.run.saving.checkpoint import HF_MODEL, CheckpointStore
 from roll.run.saving.manifest import read_manifest
 
@@ -30,22 +30,22 @@ class Publisher:
     """Brings the trained weights to the engines, and knows which they have."""
 
     def __init__(self, frequency: int, runs_ahead: bool = False):
-        """`runs_ahead`: groups of later steps may be under way meanwhile."""
+        """`is_async`: groups of later steps may be under way meanwhile."""
         self.engine_version = 0  # the steps behind the weights that the engines have
-        self._frequency, self._runs_ahead = frequency, runs_ahead
+        self._frequency, self._is_async = frequency, runs_ahead
 
     def publish(self, clusters: RLClusters, scheduler: Published, version: int, is_last: bool) -> dict[str, float]:
         """Brings the trained weights to the engines, in steps that model_update_frequency names, in the last one, and
         where an engine that died has none. Groups that are under way stand still for as long as their engine reads,
         and go on with the new weights. Returns metrics."""
         scheduler.trained()
-        is_due = version % self._frequency == 0 or is_last or self.engines_wait(clusters)
+        is_due = version % self._frequency == 0 or is_last or self.engines_paused(clusters)
         metrics = {"sync/sent_bytes": float(self.send(clusters, version))} if is_due else {}
-        if is_due or not self._runs_ahead:  # else the step has learnt: its groups give their room back in any case
+        if is_due or not self._is_async:  # else the step has learnt: its groups give their room back in any case
             scheduler.published(version)
         return metrics
 
-    def engines_wait(self, clusters: RLClusters) -> bool:
+    def engines_paused(self, clusters: RLClusters) -> bool:
         """True if some engine serves again only after an update."""
         return clusters.actor_infer.waits_for_weights
 
@@ -90,7 +90,7 @@ class WeightFolder:
         said = time.monotonic()
         while (found := self.newest(at_least)) is None:
             if is_stopped():
-                raise StepGivenUp
+                raise StepAbandoned
             if time.monotonic() - said > _SAY_S:
                 said = time.monotonic()
                 logger.info("waiting for weights of version %d from the trainer (mode: train)", at_least)
@@ -102,10 +102,10 @@ class FolderPublisher(Publisher):
     """Publishes the trainer's weights to the folder, where the explorer finds them."""
 
     def __init__(self, config: AlgorithmConfig):
-        super().__init__(config.actor_train.model_update_frequency, config.runs_ahead)
+        super().__init__(config.actor_train.model_update_frequency, config.is_async)
         self._folder = WeightFolder(config)
 
-    def engines_wait(self, clusters: RLClusters) -> bool:
+    def engines_paused(self, clusters: RLClusters) -> bool:
         return False
 
     def send(self, clusters: RLClusters, version: int) -> int:
@@ -120,7 +120,7 @@ class FolderReader(Publisher):
     have sent by then, or a newer one."""
 
     def __init__(self, config: AlgorithmConfig, is_stopped: Callable[[], bool]):
-        super().__init__(config.actor_train.model_update_frequency, config.runs_ahead)
+        super().__init__(config.actor_train.model_update_frequency, config.is_async)
         self._folder, self._is_stopped = WeightFolder(config), is_stopped
         self._last = config.max_steps
 
@@ -128,7 +128,7 @@ class FolderReader(Publisher):
         """Version 0 is what the engines start with. Theirs never goes back, also where the trainer has gone on from an
         earlier checkpoint and writes versions again that there have been."""
         needed = version if version == self._last else version // self._frequency * self._frequency
-        lasts = self.engine_version >= needed and not self.engines_wait(clusters)
+        lasts = self.engine_version >= needed and not self.engines_paused(clusters)
         newer = self._folder.newest(max(needed, self.engine_version + lasts))
         if newer is None and lasts:
             return 0

@@ -16,7 +16,7 @@ from roll.distributed.executor.roles import TrainCluster
 from roll.distributed.executor.step_rows import StepRows
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.models.loading import shared_vocabulary
-from roll.rl.metrics import kept_share, updates_of
+from roll.rl.metrics import kept_fraction, updates_of
 from roll.rl.parts import StepContext, StepPart
 from roll.types.batch import RowMeta, SampleSet
 from roll.utils.timing import Timer
@@ -34,7 +34,7 @@ class StepSamples:
     policy_updates: int
     critic: SampleSet | None
     critic_updates: int
-    kept_share: float = 1.0  # of the sampled rows, where a filter drops some
+    kept_fraction: float = 1.0  # of the sampled rows, where a filter drops some
 
     @property
     def meta(self) -> RowMeta:
@@ -64,7 +64,7 @@ def gathered(
     """Flat rows of the kept groups, shared out to the ranks that will train on them. Rows that do not fill the updates
     are padded with rows that have nothing to train on, which cannot change the gradient. The critic trains on the rows
     of the policy: each needs the other's scores of them."""
-    sampled, num_kept, share = StepRows(trained.kept), len(trained.kept), kept_share(trained)
+    sampled, num_kept, share = StepRows(trained.groups), len(trained.groups), kept_fraction(trained)
     actor, critic = plan.actor_train, plan.critic
     updates = updates_of(actor.updates_per_epoch, num_kept, plan.num_groups)
     random = np.random.default_rng(seed)
@@ -90,26 +90,26 @@ class FullKL(StepPart):
 
     def __init__(self, temperature: float):
         self._temperature = temperature
-        self._told: Distillation | None = None  # known once the models' sizes are
+        self._distillation: Distillation | None = None  # known once the models' sizes are
         self._knows_head = False
 
     def prepare(self, config: AlgorithmConfig, plan: BatchPlan) -> None:
         assert config.reference is not None
         size = shared_vocabulary(config.actor_train.model_args, config.reference.model_args)
-        self._told = Distillation(Divergence("reverse_kl", self._temperature, self._temperature), size)
+        self._distillation = Distillation(Divergence("reverse_kl", self._temperature, self._temperature), size)
 
     def scores(self, at: StepContext, samples: StepSamples) -> Mapping[str, ScoreSet]:
         """Hidden states at the response tokens; before the first of them the policy gets the head."""
-        reference, told, head = at.clusters.reference, self._told, None
+        reference, told, head = at.clusters.reference, self._distillation, None
         assert reference is not None and told is not None
         with at.timer("ref_log_probs"), at.clusters.placement.hold(reference.everything):
             if not self._knows_head:
                 head = reference.teacher_head(told)
-            found = reference.lessons(samples.policy, samples.meta.response_lengths, told)
+            found = reference.teacher_targets(samples.policy, samples.meta.response_lengths, told)
         if head is not None:
-            at.clusters.actor_train.learn_from(told, head)
+            at.clusters.actor_train.set_teacher_head(told, head)
             self._knows_head = True
-        return {"lesson": found}
+        return {"teacher_targets": found}
 
 
 # What models say of a step's tokens before training.
@@ -136,7 +136,7 @@ def token_scores(
     actor, scores = clusters.actor_train, dict[str, ScoreSet]()
     if plan.old_log_probs.source == "pass":
         with timer("old_log_probs"), hold(actor.weights):
-            if plan.old_log_probs.tells_routes:
+            if plan.old_log_probs.reports_routes:
                 scores["old_log_probs"], scores["routes"] = actor.log_probs_and_routes(samples.policy, temperature)
             else:
                 scores["old_log_probs"] = actor.log_probs(samples.policy, temperature)

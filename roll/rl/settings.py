@@ -11,10 +11,10 @@ from roll.algorithms.advantage import AdvantageSettings
 from roll.algorithms.credit import CreditSettings
 from roll.algorithms.kl import KLController
 from roll.algorithms.loss import Aggregation, ExpertLoss, Loss, MixedLoss, PolicyLoss, ValueLoss
-from roll.algorithms.masking import IdleRows
+from roll.algorithms.masking import ZeroGradientRows
 from roll.algorithms.objectives import ClippedCovariance, CovarianceChoice, Objective, PenalizedCovariance
 from roll.algorithms.off_policy import ImportanceWeight, MismatchFilter, TrainInferCorrection
-from roll.algorithms.user_objective import OwnObjective
+from roll.algorithms.user_objective import UserObjective
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.derive import weighs_importance
 from roll.configs.sections.algorithm import AlgorithmConfig
@@ -51,7 +51,7 @@ def credit_settings(config: AlgorithmConfig, kl_coef: float, version: int = 0) -
         whiten_advantages=config.whiten_advantages,
         advantage_clip=config.advantage_clip,
         teacher_alone=config.is_pure_opd,
-        version=version if config.runs_ahead else None,
+        version=version if config.is_async else None,
         max_lag=config.max_token_staleness,
     )
 
@@ -83,9 +83,9 @@ def mixed_loss(config: AlgorithmConfig, policy: Loss, weight: float) -> MixedLos
     return MixedLoss(policy, ExpertLoss(config.mix.token_weights, Aggregation(config.mix.loss_agg_mode)), weight)
 
 
-def idle_rows(config: AlgorithmConfig) -> IdleRows | None:
+def zero_gradient_rows(config: AlgorithmConfig) -> ZeroGradientRows | None:
     """Which rows the policy loss need not see; None: it sees all."""
-    return IdleRows(counts_tokens=config.loss_agg_mode == "token-mean") if config.skip_idle_rows else None
+    return ZeroGradientRows(counts_tokens=config.loss_agg_mode == "token-mean") if config.skip_idle_rows else None
 
 
 def covariance_choice(config: AlgorithmConfig) -> CovarianceChoice | None:
@@ -96,8 +96,8 @@ def covariance_choice(config: AlgorithmConfig) -> CovarianceChoice | None:
 
 def _objective(config: AlgorithmConfig) -> Objective:
     form = config.policy_form
-    if form.is_own:
-        return OwnObjective(form.name, config.pg_args)
+    if form.is_user_defined:
+        return UserObjective(form.name, config.pg_args)
     build = cast(Callable[..., Objective], resolve(form.objective))
     return build(**config.policy_keys(form))
 

@@ -81,7 +81,7 @@ class StepCredit:
 
     def actor_job(self, samples: StepSamples, credit: RowCredit) -> TrainJob:
         epochs = self.plan.actor_train.epochs
-        idle = settings.idle_rows(self.config)
+        idle = settings.zero_gradient_rows(self.config)
         choice = settings.covariance_choice(self.config)
         return TrainJob(self.policy_loss, self.temperature, samples.policy_updates, epochs, credit, idle, choice)
 
@@ -89,7 +89,7 @@ class StepCredit:
         assert self.plan.critic is not None
         return TrainJob(self.value_loss, self.temperature, samples.critic_updates, self.plan.critic.epochs, credit)
 
-    def see_kl(self, metrics: Mapping[str, float], num_rows: int) -> dict[str, float]:
+    def record_kl(self, metrics: Mapping[str, float], num_rows: int) -> dict[str, float]:
         """Lets the controller see the KL that the policy's training has measured; gives what the coefficient is now."""
         if "kl_mean" not in metrics or not self.config.add_token_level_kl:
             return {}

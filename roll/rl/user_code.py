@@ -21,7 +21,7 @@ BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ON
 BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def own_code_problems(config: AlgorithmConfig) -> list[Problem]:
+def user_code_problems(config: AlgorithmConfig) -> list[Problem]:
     """Runs the user's code if the configuration names any, and imports no torch otherwise."""
     return [*_estimator_problems(config), *_loss_problems(config)]
 
@@ -35,7 +35,7 @@ def _estimator_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             "reward_normalization do nothing. Remove them.",
             (*ESTIMATOR_KEYS, *NORM_KEYS),
         )
-    if not row.is_own:
+    if not row.is_user_defined:
         if args:
             yield Problem(
                 f"adv_args are arguments of an adv_estimator of your own; {row.name} takes none. Remove them.",
@@ -52,7 +52,7 @@ def _estimator_problems(config: AlgorithmConfig) -> Iterator[Problem]:
 def _loss_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     form, args = config.policy_form, config.pg_args
     at = "actor_train.pg_variant" if config.actor_train.pg_variant else "pg_variant"
-    if not form.is_own:
+    if not form.is_user_defined:
         if args:
             yield Problem(
                 f"pg_args are arguments of a pg_variant of your own. {form.name} has keys of its own: "

@@ -11,8 +11,8 @@ import torch
 from roll.algorithms.advantage import AdvantageSettings, group_advantages
 from roll.algorithms.episodes import EpisodeSettings, turn_advantages
 from roll.algorithms.objectives import PolicyTokens
-from roll.algorithms.user_code import call_own
-from roll.algorithms.user_objective import OwnObjective
+from roll.algorithms.user_code import call_user
+from roll.algorithms.user_objective import UserObjective
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.errors import AlgorithmError
 from roll.types.batch import RowMeta
@@ -56,9 +56,9 @@ def try_loss(path: str, args: Mapping[str, Any]) -> None:
     log_probs = torch.linspace(-3.0, -0.1, 12).reshape(2, 6).masked_fill(~mask, 0.0).requires_grad_()
     gap = torch.tensor([0.0, 0.0, 0.05, -0.05, 1.0, -1.0]).expand(2, 6) * mask
     tokens = PolicyTokens(log_probs, log_probs - (log_probs.detach() - gap), signs, mask)
-    losses = OwnObjective(path, args)(tokens, MetricSums())
+    losses = UserObjective(path, args)(tokens, MetricSums())
     name = f"pg_variant: {path}, in its gradient,"
-    (gradient,) = call_own(name, torch.autograd.grad, losses.sum(), log_probs, allow_unused=True)
+    (gradient,) = call_user(name, torch.autograd.grad, losses.sum(), log_probs, allow_unused=True)
     if gradient is None:
         raise AlgorithmError(
             f"pg_variant: {path} returned losses whose gradient does not reach the policy. They must depend on "

@@ -15,14 +15,14 @@ from roll.configs.memory.passes import TRAINING_PASSES, forward_flops, peak_flop
 from roll.configs.sections.run import RunConfig
 from roll.distributed.executor.clusters import RunClusters
 from roll.distributed.executor.usage import RoleUsage, WorkerUsage
-from roll.run.bottleneck import BoundNotice, bound_of
+from roll.run.bottleneck import BottleneckNotice, bottleneck_of
 from roll.run.saving.model_files import read_model_config
-from roll.utils.meter import IDLE, Look
 from roll.utils.spans import MOST_EVENTS, ClockOffset, Interval, Spans, shifted, write_chrome_trace
+from roll.utils.worker_usage import IDLE, TraceOptions
 
 # What the devices of a run did during a step, as numbers (docs/metrics.md).
 
-_COMPUTES = ("train", "score", "score_rows", "teach")  # calls of a worker with a model
+_COMPUTES = ("train", "score", "score_rows", "compute_teacher_targets")  # calls of a worker with a model
 _SAMPLES = ("sampling",)  # states of an engine
 
 
@@ -44,7 +44,7 @@ class UsefulTokens:
     def __init__(self) -> None:
         self._trained = self._sampled = 0.0
 
-    def brought(self, num_tokens: int) -> None:
+    def add_restored(self, num_tokens: int) -> None:
         """Counts the sampled tokens of finished groups that a checkpoint restored."""
         self._sampled += num_tokens
 
@@ -149,7 +149,7 @@ logger = logging.getLogger(__name__)
 TRACE_FILE, MEMORY_FILE = "trace.json", "memory.jsonl"
 
 
-class Account:
+class Accounting:
     """Asks the workers once per step, when it has learnt: they answer while its weights are published. A window goes
     from one question to the next, so what follows the training of a step belongs to the window of the next one."""
 
@@ -158,7 +158,7 @@ class Account:
         self._directory = Path(config.profiler_output_dir)
         self.spans = Spans(MOST_EVENTS if config.profiler_timeline else 0)
         snapshots = str(self._directory.absolute()) if config.profiler_memory else ""
-        self._look = Look(config.profiler_timeline, snapshots)
+        self._trace_options = TraceOptions(config.profiler_timeline, snapshots)
         self._clusters: RunClusters | None = None
         self._sizes = Sizes({})
         self._useful = UsefulTokens()
@@ -166,7 +166,7 @@ class Account:
         self._wall_s = 0.0
         self._answers: Callable[[], Sequence[RoleUsage]] | None = None  # to what was asked last
         self._offsets: defaultdict[tuple[str, int], ClockOffset] = defaultdict(ClockOffset)
-        self._notice = BoundNotice()
+        self._notice = BottleneckNotice()
 
     def phase(self, path: str, started: float, ended: float) -> None:
         """A phase of the driver ended."""
@@ -175,25 +175,25 @@ class Account:
     def watch(self, clusters: RunClusters) -> None:
         """Starts to measure the workers of these clusters."""
         self._clusters = clusters
-        if self._look.snapshots:
+        if self._trace_options.snapshots:
             self._directory.mkdir(parents=True, exist_ok=True)
         learner = next(iter(self._config.learning_roles), "")
         self._sizes = Sizes(_shapes(self._config), learner=learner)
 
-    def brought(self, num_tokens: int) -> None:
+    def add_restored_tokens(self, num_tokens: int) -> None:
         """Sampled by the run that is resumed, in groups that no step has trained on."""
-        self._useful.brought(num_tokens)
+        self._useful.add_restored(num_tokens)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """The first window begins here; of what was before, only the tokens count that groups ahead sampled."""
-        self.ask()
+        self.request_usage()
         self._take()
 
-    def ask(self) -> None:
+    def request_usage(self) -> None:
         """A window ends here. With a timeline the answers are waited for: how long they take tells of their clocks."""
         now = time.perf_counter()
         self._wall_s, self._since = now - self._since, now
-        self._answers = (lambda: ()) if self._clusters is None else self._clusters.ask_usage(self._look)
+        self._answers = (lambda: ()) if self._clusters is None else self._clusters.ask_usage(self._trace_options)
         if self.spans.is_on:
             answers = self._answers()
             self._answers = lambda: answers
@@ -201,25 +201,25 @@ class Account:
     def end(self) -> None:
         """The steps are over: what came after the last question is in the timeline, too."""
         if self.spans.is_on:
-            self.begin()
+            self.start()
 
     def metrics(self, step: int) -> dict[str, float]:
-        """Metrics of the last window. Ends the window if `ask` did not."""
+        """Metrics of the last window. Ends the window if `request_usage` did not."""
         if self._clusters is None:
             return {}
         if self._answers is None:
-            self.ask()
+            self.request_usage()
         usages = self._take()
-        if self._look.snapshots:
+        if self._trace_options.snapshots:
             self._write_memory(step, usages)
         peak = _peak(self._config, usages)
         sizes = Sizes(self._sizes.shapes, peak, self._sizes.learner)
         return goodput_metrics(usages, sizes, self._wall_s) | self._useful.metrics()
 
-    def look(self, step: int, metrics: Mapping[str, float]) -> None:
+    def observe(self, step: int, metrics: Mapping[str, float]) -> None:
         """Says what bounds the steps where that is news."""
-        bound = bound_of(metrics)
-        if bound is not None and (line := self._notice.look(bound)) is not None:
+        bound = bottleneck_of(metrics)
+        if bound is not None and (line := self._notice.check(bound)) is not None:
             logger.info("step %d: %s", step, line)
 
     def close(self) -> None:
@@ -243,8 +243,8 @@ class Account:
         for role in usages if self.spans.is_on else ():
             for worker in role.workers:
                 offset = self._offsets[role.role, worker.rank]
-                if worker.answered > worker.asked:
-                    offset.learn(worker.asked, worker.answered, worker.usage.shown)
+                if worker.answered_s > worker.asked_s:
+                    offset.learn(worker.asked_s, worker.answered_s, worker.usage.shown)
                 self.spans.extend(shifted(event, offset.seconds) for event in worker.usage.events)
         return usages
 

@@ -23,7 +23,7 @@ _CAUSES: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Bound:
+class Bottleneck:
     """`cause` took `share` of the step."""
 
     cause: str
@@ -31,7 +31,7 @@ class Bound:
     text: str
 
 
-def bound_of(metrics: Mapping[str, float]) -> Bound | None:
+def bottleneck_of(metrics: Mapping[str, float]) -> Bottleneck | None:
     """The bottleneck of a step, from its row of metrics; None if the row lacks the times of its phases or the devices'
     idle fraction."""
     phases = phase_seconds(metrics)
@@ -43,7 +43,7 @@ def bound_of(metrics: Mapping[str, float]) -> Bound | None:
     shares["driver"] = 1 - sum(shares.values())
     cause = max(shares, key=lambda name: shares[name])
     share = shares[cause]
-    return Bound(cause, share, _text(cause, share, bubble, phases, metrics))
+    return Bottleneck(cause, share, _text(cause, share, bubble, phases, metrics))
 
 
 def _text(cause: str, share: float, bubble: float, phases: Mapping[str, float], metrics: Mapping[str, float]) -> str:
@@ -89,19 +89,19 @@ def _rollout_text(share: float, metrics: Mapping[str, float]) -> str:
     return f"the trainer waits {share:.0%} of the time: use more rollout devices, or {_AHEAD}"
 
 
-class BoundNotice:
+class BottleneckNotice:
     """Says what bounds the steps once it has been the same for three of them, and again when it has become another for
     as many: a step that was slow for once is no news."""
 
     def __init__(self) -> None:
-        self._told = self._last = ""
+        self._reported = self._last = ""
         self._num_steps = 0
 
-    def look(self, bound: Bound) -> str | None:
+    def check(self, bound: Bottleneck) -> str | None:
         """The line to show, if any."""
         self._num_steps = self._num_steps + 1 if bound.cause == self._last else 1
         self._last = bound.cause
-        if bound.cause == self._told or self._num_steps < _STEADY_STEPS:
+        if bound.cause == self._reported or self._num_steps < _STEADY_STEPS:
             return None
-        self._told = bound.cause
+        self._reported = bound.cause
         return bound.text

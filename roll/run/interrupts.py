@@ -23,7 +23,7 @@ _SAME_MOMENT_S = 0.5
 _TO_SAVE_S = 5.0
 
 
-class StepGivenUp(Exception):
+class StepAbandoned(Exception):
     """A signal came while a step waited for another process: nothing of it was done."""
 
 

@@ -22,11 +22,11 @@ from roll.configs.plan.describe import counted, run_length
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.sections.run import RunConfig
 from roll.errors import ConfigError, RollError
-from roll.run.accounting import Account
+from roll.run.accounting import Accounting
 from roll.run.display.console import Display, make_display, open_terminal, terminal_handler
 from roll.run.display.curves import draw_curves
 from roll.run.display.view import View, summarise, summary_lines
-from roll.run.interrupts import Interrupts, StepGivenUp
+from roll.run.interrupts import Interrupts, StepAbandoned
 from roll.run.records.run_record import RunRecord
 from roll.run.saving.checkpoint import Checkpoint, CheckpointStore
 from roll.run.saving.driver_state import DriverState, write_state
@@ -91,12 +91,12 @@ class Run(ABC):
         self.output_dir = Path(config.output_dir)
         self.checkpoints = CheckpointStore(config.checkpoint_dir, config.max_ckpt_to_keep, config.verify_checkpoint)
         self.interrupts = Interrupts(config.interrupt_timeout)
-        self.account = Account(config)
+        self.accounting = Accounting(config)
         self.record = RunRecord(Path(config.logging_dir), self.view)
         self.display: Display = make_display(None, self.view.columns)  # until it is known where the run is shown
         self.trackers = Trackers({})
         self.hub: HubPushes | None = None
-        self.timer = Timer(on_enter=lambda phase: self.display.phase(phase), on_leave=self.account.phase)
+        self.timer = Timer(on_enter=lambda phase: self.display.phase(phase), on_leave=self.accounting.phase)
         self.exit_code = FAILED
         self.failure: RollError | None = None
         """What the run ended with, where that was an error; known once it has ended."""
@@ -298,12 +298,12 @@ class Run(ABC):
             self.history.append(steps_done, metrics)
             self._report()
         gc.freeze()  # what was imported and built stays: a full collection over it takes .3 s, in the middle of a step
-        self.account.begin()
+        self.accounting.start()
         while steps_done < config.max_steps and not self.interrupts.requested:
             self.timer.reset()
             try:
                 metrics = self.step(steps_done)
-            except StepGivenUp:
+            except StepAbandoned:
                 break
             steps_done = self._steps_done = steps_done + 1
             last = steps_done == config.max_steps
@@ -311,20 +311,20 @@ class Run(ABC):
             if validated:
                 with self.timer("validate"):
                     metrics |= self.evaluate(steps_done)
-            metrics |= self.account.metrics(steps_done)
+            metrics |= self.accounting.metrics(steps_done)
             self.history.append(steps_done, metrics | self.timer.metrics())
             if config.save_steps > 0 and (last or steps_done % config.save_steps == 0):
                 with self.timer("checkpoint"):
                     self._save(steps_done)
                 self._saved = steps_done
                 self.history.replace_last(steps_done, metrics | self.timer.metrics())
-            self.account.look(*self.history.last)
+            self.accounting.observe(*self.history.last)
             if last or validated or self.interrupts.requested or steps_done % config.logging_steps == 0:
                 self._report()
             yield self.history.last
         if self.interrupts.requested and self._saved < steps_done:
             self._save(steps_done)
-        self.account.end()
+        self.accounting.end()
         self.interrupts.patient = False
 
     def _report(self) -> None:
@@ -347,7 +347,7 @@ class Run(ABC):
         self.checkpoint_saved(steps_done)
 
     def _finish(self, failed: bool) -> None:
-        self.account.close()
+        self.accounting.close()
         if not self.rows:
             self.trackers.close(failed)
             return

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies.model_numbers import text_part
-from roll.datasets.answers.ends import asks
+from roll.datasets.answers.end_tokens import asks
 from roll.errors import ConfigError
 from roll.models.tokenizer import tokenizer_key, tokenizer_of
 from roll.run.saving.model_files import read_model_config

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from roll.configs.load.chosen import Chosen, Given, Machine
+from roll.configs.load.chosen_values import Chosen, KeysInYaml, Machine
 from roll.configs.plan.run_plan import RunPlan
-from roll.configs.problems import ask, findings, named
+from roll.configs.problems import call_hook, hook_findings, named
 from roll.configs.sections.run import RunConfig
 from roll.configs.tables.roles import Role
 from roll.errors import ConfigError
@@ -47,13 +47,13 @@ class PipelineSpec:
     reports: tuple[str, ...] = ()
     unchecked: str = "data that are not files of this machine"
 
-    def findings(self, hooks: tuple[str, ...], kind: type[T] | tuple[type[T], ...], config: RunConfig) -> list[T]:
+    def hook_findings(self, hooks: tuple[str, ...], kind: type[T] | tuple[type[T], ...], config: RunConfig) -> list[T]:
         """What all functions of one field find."""
-        return [found for hook in hooks for found in findings(self._owner, hook, kind, config)]
+        return [found for hook in hooks for found in hook_findings(self._owner, hook, kind, config)]
 
-    def choices(self, hooks: tuple[str, ...], config: RunConfig, given: Given, machine: Machine) -> list[Chosen]:
+    def choices(self, hooks: tuple[str, ...], config: RunConfig, given: KeysInYaml, machine: Machine) -> list[Chosen]:
         """What one round of `defaults` chooses."""
-        return [found for hook in hooks for found in findings(self._owner, hook, Chosen, config, given, machine)]
+        return [found for hook in hooks for found in hook_findings(self._owner, hook, Chosen, config, given, machine)]
 
     def config_class(self) -> type[RunConfig]:
         """The class of its settings. Raises ConfigError for one whose rows and keys do not fit together."""
@@ -65,15 +65,15 @@ class PipelineSpec:
         return cls
 
     def make_plan(self, config: RunConfig) -> RunPlan:
-        return ask(self._owner, self.plan, RunPlan, config)
+        return call_hook(self._owner, self.plan, RunPlan, config)
 
     def batch_rows(self, config: RunConfig, plan: RunPlan) -> list[tuple[str, ...]]:
         """What the printed plan has under "Batch"."""
-        return findings(self._owner, self.batch, tuple, config, plan)
+        return hook_findings(self._owner, self.batch, tuple, config, plan)
 
-    def algorithm_rows(self, config: RunConfig, plan: RunPlan, given: Given) -> list[tuple[str, ...]]:
+    def algorithm_rows(self, config: RunConfig, plan: RunPlan, given: KeysInYaml) -> list[tuple[str, ...]]:
         """What the printed plan has under "Algorithm"."""
-        return findings(self._owner, self.algorithm, tuple, config, plan, given)
+        return hook_findings(self._owner, self.algorithm, tuple, config, plan, given)
 
     def make_run(self, config: RunConfig, plan: RunPlan) -> Any:
         return named(self._owner, self.run_class)(config, plan)
@@ -116,7 +116,7 @@ _RL: Mapping[str, Any] = {
 }
 _RL_PROBLEMS = (
     "roll.configs.checks.rl:config_problems",
-    "roll.rl.user_code:own_code_problems",
+    "roll.rl.user_code:user_code_problems",
     "roll.pipeline.rollouts.rollout_loop:loop_problems",
     "roll.run.start.start_checks:rehearsal_problems",
     "roll.rl.bench:bench_problems",

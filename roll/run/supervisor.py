@@ -81,7 +81,7 @@ class Supervisor:
     watched: Watched
     max_restarts: int
     first_wait_s: float = FIRST_WAIT_S
-    _asked: int = field(default=0, init=False)
+    _num_interrupts: int = field(default=0, init=False)
     _child: subprocess.Popen[str] | None = field(default=None, init=False)
 
     def run(self) -> int:
@@ -95,7 +95,7 @@ class Supervisor:
                 started = time.monotonic()
                 code, last_lines = self._start(resumes=before != first)
                 now = self._newest()
-                if code == _DONE or self._asked:
+                if code == _DONE or self._num_interrupts:
                     return code
                 fruitless = 0 if now != before else fruitless
                 ends = _NO_RESTART.get(code) or self._budget_problem(fruitless)
@@ -114,8 +114,8 @@ class Supervisor:
                     f"{fruitless + 1} of {self.max_restarts} restarts without a new checkpoint",
                 )
                 self._sleep(wait_s)
-                if self._asked:
-                    return 128 + self._asked
+                if self._num_interrupts:
+                    return 128 + self._num_interrupts
                 before, fruitless = now, fruitless + 1
 
     def _budget_problem(self, fruitless: int) -> str | None:
@@ -141,8 +141,8 @@ class Supervisor:
             process_group=0,  # a terminal's Ctrl-C comes once, by this process
             preexec_fn=_end_with_parent,
         )
-        if self._asked:  # before there was one to hand it on to
-            self._child.send_signal(self._asked)
+        if self._num_interrupts:  # before there was one to hand it on to
+            self._child.send_signal(self._num_interrupts)
         last: deque[str] = deque(maxlen=_LAST_LINES)
         reader = None
         if self._child.stderr is not None:
@@ -185,7 +185,7 @@ class Supervisor:
 
     def _sleep(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        while not self._asked and (left := until - time.monotonic()) > 0:
+        while not self._num_interrupts and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, 0.5))
 
     @contextmanager
@@ -200,7 +200,7 @@ class Supervisor:
                 signal.signal(each, handler)
 
     def _hand_on(self, number: int, frame: FrameType | None) -> None:
-        self._asked = number
+        self._num_interrupts = number
         if self._child is not None:
             self._child.send_signal(number)
 

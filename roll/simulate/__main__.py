@@ -16,7 +16,7 @@ from roll.errors import ConfigError, RollError
 from roll.simulate.calibrate import calibrate
 from roll.simulate.from_options import setup_of
 from roll.simulate.setup import Setup
-from roll.simulate.simulation import Found, Report, frontier, search, simulate
+from roll.simulate.simulation import Candidate, Report, frontier, search, simulate
 from roll.utils.spans import write_chrome_trace
 from roll.utils.text import visible
 
@@ -171,7 +171,7 @@ def describe_gain(report: Report, synchronous: Report) -> str:
     return _line("gain", f"{synchronous.step_s / report.step_s:.2f} x of {synchronous.step_s:.4g} s, synchronous")
 
 
-def table(found: Sequence[Found], best: Sequence[Found]) -> Iterator[str]:
+def table(found: Sequence[Candidate], best: Sequence[Candidate]) -> Iterator[str]:
     """All that was tried, the frontier marked."""
     first = min((f.report.step_s for f in found if not f.setup.bounds.ahead), default=None)
     yield f"{'devices':>14}{'r':>6}{'S':>4}{'s/step':>10}{'x':>7}{'staleness':>12}{'engines':>10}{'trainer':>9}"

@@ -46,7 +46,7 @@ class Answer:
     def is_whole(self) -> bool:
         return self.done >= self.length - _NOISE
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """That it has ended. Nobody is told twice, and nothing is kept alive by it."""
         ended, self.ended = self.ended, nobody
         ended(self)
@@ -178,7 +178,7 @@ class EngineModel:
         self._plan_soon()
         for answer in lost:
             answer.is_lost = True
-            answer.tell()
+            answer.notify()
 
     def abort(self, answers: list[Answer]) -> None:
         """They are not wanted any more. Those that have ended are left as they are."""
@@ -260,10 +260,10 @@ class EngineModel:
     def _account(self, state: str, now: float) -> None:
         setattr(self.seconds, state, getattr(self.seconds, state) + now - self._at)
         if self._spans.is_on and state != self._state:
-            self._tell()
+            self._notify()
             self._state, self._since = state, self._at
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if self._state != "idle" and self._at > self._since:
             self._spans.add(Interval("actor_infer", self._rank, self._state, self._since, self._at))
 
@@ -275,7 +275,7 @@ class EngineModel:
     def close(self) -> None:
         """The last stretch of time is told of."""
         self._advance()
-        self._tell()
+        self._notify()
 
     def _rate(self) -> tuple[float, float]:
         """Seconds of the next step, and by how much each further one takes longer, since the contexts grow."""

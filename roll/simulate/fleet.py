@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 
 from roll.distributed.executor.rollout.answers import Continuation
-from roll.distributed.executor.rollout.engine_choice import Asked, EngineChoice
+from roll.distributed.executor.rollout.engine_choice import EngineChoice, PendingRequest
 from roll.distributed.executor.rollout.engine_load import AnswerSlots
 from roll.errors import WorkerError
 from roll.simulate.engine_model import Answer, EngineModel, EngineSeconds, nobody
@@ -51,7 +51,7 @@ class Flight:
         self.open = {self.answers[index]: index for index in self.open.values()}
 
 
-class Seat:
+class EngineQueue:
     """An engine with the line before it, as its process has them."""
 
     def __init__(self, engine: EngineModel, max_running: int | None):
@@ -134,8 +134,8 @@ class Fleet:
     def __init__(self, costs: Costs, num_engines: int, max_running: int | None, spans: Spans):
         self._costs = costs
         self._choice = EngineChoice(num_engines, max_running, waits=True)
-        self.cut: list[tuple[int, bool]] = []  # answers of requests that were cancelled, as `GroupsLeft.cut` has them
-        self._seats = [Seat(EngineModel(costs, spans, str(rank)), max_running) for rank in range(num_engines)]
+        self.cut: list[tuple[int, bool]] = []  # answers of requests that were cancelled, as `GroupBacklog.cut` has them
+        self._seats = [EngineQueue(EngineModel(costs, spans, str(rank)), max_running) for rank in range(num_engines)]
         self._away: set[int] = set()
         self.version = 0
 
@@ -153,7 +153,7 @@ class Fleet:
             await asyncio.sleep(self._costs.answer_s)
         whole = Continuation(flight.request)
         while flight.open:
-            asked = Asked(flight.request, whole)
+            asked = PendingRequest(flight.request, whole)
             asked.num_open = len(flight.open)
             try:
                 replica = await self._choice.choose(asked)

@@ -14,7 +14,7 @@ from roll.configs.plan.batch_plan import RolloutBounds
 from roll.distributed.scheduler.rollout_core import Keep
 from roll.errors import ConfigError
 from roll.simulate.workload import Workload
-from roll.utils.files import look_at
+from roll.utils.files import path_info
 
 # What things cost: the constants of a simulation, and the file that they are kept in.
 
@@ -93,7 +93,7 @@ def _curve_problems(points: tuple[tuple[float, float], ...]) -> Iterator[str]:
 
 def read_costs(path: Path | str) -> Costs:
     """Reads a calibration file. Raises ConfigError that names the file and the key if it is not one."""
-    look = look_at(path)
+    look = path_info(path)
     if not look.is_file:
         raise ConfigError(f"--calibration {path}: there is no such file. `calibrate --out {path}` writes one.")
     try:

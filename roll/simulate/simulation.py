@@ -14,7 +14,7 @@ from typing import Any
 from roll.configs.plan.batch_plan import RolloutBounds, ahead_by, least_staleness
 from roll.distributed.scheduler.event_loop import run_virtually
 from roll.distributed.scheduler.filters import length_bias
-from roll.distributed.scheduler.rollout_core import GroupsLeft, RolloutCore, StepGroups
+from roll.distributed.scheduler.rollout_core import GroupBacklog, RolloutCore, StepGroups
 from roll.simulate.engine_model import EngineSeconds
 from roll.simulate.fleet import Fleet
 from roll.simulate.rollouts import LengthSum, SimulatedRollouter
@@ -187,7 +187,7 @@ class _Tally:
         rollouter: SimulatedRollouter,
         cut: Sequence[tuple[int, bool]],
     ) -> None:
-        numbers = tuple(group.group_id for group in groups.kept)
+        numbers = tuple(group.group_id for group in groups.groups)
         token_ages: Counter[int] = Counter()
         num_tokens = 0.0
         for number in numbers:
@@ -197,7 +197,7 @@ class _Tally:
                     num_tokens += count
         for group in groups.dropped:
             del rollouter.sampled[group.group_id]
-        left = groups.left or GroupsLeft()
+        left = groups.backlog or GroupBacklog()
         cut = () if self.setup.bounds.is_in_order else cut
         if self.setup.bounds.unfinished != "carry":  # the others are gone, or start again
             rollouter.sampled.clear()
@@ -209,10 +209,10 @@ class _Tally:
                 groups=numbers,
                 ages=ages[: len(numbers)],
                 token_ages=token_ages,
-                num_answers=sum(len(group.trajectories) for group in groups.kept),
+                num_answers=sum(len(group.trajectories) for group in groups.groups),
                 num_tokens=round(num_tokens),
                 num_dropped=len(groups.dropped),
-                bias=length_bias([*groups.sampled, *left.results], groups.kept, cut),
+                bias=length_bias([*groups.sampled, *left.results], groups.groups, cut),
             )
         )
 
@@ -262,7 +262,7 @@ class _Counts:
 
 
 @dataclass(frozen=True)
-class Found:
+class Candidate:
     setup: Setup
     ratio: float
     report: Report
@@ -293,14 +293,14 @@ def _splits(devices: Devices, train_shares: Sequence[float]) -> Iterator[Devices
                 yield Devices.shared(total, per_engine, train)
 
 
-def search(base: Setup, ratios: Sequence[float], train_shares: Sequence[float], num_steps: int) -> Iterator[Found]:
+def search(base: Setup, ratios: Sequence[float], train_shares: Sequence[float], num_steps: int) -> Iterator[Candidate]:
     for ratio, setup in candidates(base, ratios, train_shares):
-        yield Found(setup, ratio, simulate(setup, num_steps))
+        yield Candidate(setup, ratio, simulate(setup, num_steps))
 
 
-def frontier(found: Sequence[Found]) -> list[Found]:
+def frontier(found: Sequence[Candidate]) -> list[Candidate]:
     """Those that no other beats in throughput at the same or less mean staleness, freshest first."""
-    best: list[Found] = []
+    best: list[Candidate] = []
     for one in sorted(found, key=lambda f: (f.report.staleness_mean, f.report.step_s)):
         if not best or one.report.step_s < best[-1].report.step_s:
             best.append(one)

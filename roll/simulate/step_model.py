@@ -31,22 +31,22 @@ class StepModel:
         with self.timer("rollout"):
             async with self.hold("actor_infer", samples=True):
                 groups = await self._core.collect(step)
-        for stage, those in (("taken", groups.kept), ("dropped", groups.dropped)):
+        for stage, those in (("taken", groups.groups), ("dropped", groups.dropped)):
             for group in those:
                 self._spans.mark(group.group_id, stage)
         with self.timer("gather"):
             await self._beside_engines(self._setup.costs.driver_s)
-        async with self.kept_free("actor_train"):
-            if groups.kept:
+        async with self.reserved("actor_train"):
+            if groups.groups:
                 await self._learn(groups)
             with self.timer("weight_sync"):
                 await self._publish(step + 1)
-        for group in groups.kept:
+        for group in groups.groups:
             self._spans.mark(group.group_id, "published")
         return groups
 
     async def _learn(self, groups: StepGroups) -> None:
-        costs, setup, num_tokens = self._setup.costs, self._setup, tokens_of(groups.kept)
+        costs, setup, num_tokens = self._setup.costs, self._setup, tokens_of(groups.groups)
         with self.timer("score"):
             for name, devices in setup.passes.items():
                 with self.timer(name):
@@ -100,7 +100,7 @@ class StepModel:
         yield
 
     @asynccontextmanager
-    async def kept_free(self, *roles: str) -> AsyncIterator[None]:
+    async def reserved(self, *roles: str) -> AsyncIterator[None]:
         """Keeps the devices free. Afterwards engines that sample ahead return by themselves."""
         yield
         if self._setup.devices.common and not self._setup.bounds.alternates:

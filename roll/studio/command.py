@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from roll.errors import ConfigError
-from roll.studio.launch import Place
+from roll.studio.launch import Address
 from roll.utils.files import open_regular
 from roll.utils.logging import say
 
@@ -35,7 +35,7 @@ def run(argv: Sequence[str]) -> int:
             "--token: every user of this machine can read command lines. Put the token in the environment as "
             f"{TOKEN_VARIABLE}, or in a file that only you can read (--token-file FILE), or have one made."
         )
-    place = Place(options.host, token_of(options.token_file, os.environ.pop(TOKEN_VARIABLE, None)))
+    place = Address(options.host, token_of(options.token_file, os.environ.pop(TOKEN_VARIABLE, None)))
     folders = [Path(folder) for folder in options.folders]
     if wrong := [str(folder) for folder in folders if folder.exists() and not folder.is_dir()]:
         raise ConfigError(*(f"{folder} is a file: name folders that have runs below them." for folder in wrong))

@@ -86,7 +86,7 @@ def stop(start: RunStart) -> bool:
 
 
 @dataclass(frozen=True)
-class Place:
+class Address:
     """Address on which the studio listens, and the token that a browser must show once."""
 
     host: str

@@ -109,7 +109,7 @@ class LiveRun:
         if is_anew:
             self._warnings = WarningLines()
         self._warnings.add(lines)
-        return self._warnings.found()
+        return self._warnings.lines()
 
     def spreads(self) -> list[StepSpread]:
         """The same as `RunFiles.spreads`, but each file is read once."""

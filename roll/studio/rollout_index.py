@@ -15,9 +15,9 @@ from typing import Any
 from roll.errors import ConfigError
 from roll.report.run_files import RunFiles
 from roll.run.records.replay import Recorded, parse
+from roll.studio.disk_reads import PATIENCE_S, Waits
 from roll.studio.live_run import LiveRun, Mark, mark_of
 from roll.studio.run_list import RunList
-from roll.studio.waits import PATIENCE_S, Waits
 from roll.utils.files import open_regular
 from roll.utils.text import storable, visible
 
@@ -178,7 +178,7 @@ class RolloutIndexes:
     the files of a run do not respond, only callers for that run wait, and get Unanswered."""
 
     def __init__(self, found: RunList):
-        self._found, self._waits = found, Waits()
+        self._indexes, self._waits = found, Waits()
         self._lock = threading.Lock()  # of what is known, never held while a file is read
         self._known: dict[str, tuple[LiveRun, RolloutIndex]] = {}
 
@@ -189,7 +189,7 @@ class RolloutIndexes:
 
     def updated(self, key: str, patience_s: float = PATIENCE_S) -> RolloutIndex | None:
         """The index, updated now; None if there is no such run."""
-        directory = self._found.directory(key)
+        directory = self._indexes.directory(key)
         if directory is None:
             return None
         return self._waits.get(("rollouts", key), partial(self._update, key, directory), patience_s)

@@ -13,8 +13,8 @@ from pathlib import Path
 from roll.errors import ConfigError
 from roll.report.run_files import RunFiles, is_logs
 from roll.run.display.view import series
+from roll.studio.disk_reads import Unanswered, Waits
 from roll.studio.live_run import LiveRun, State, newest, state_of
-from roll.studio.waits import Unanswered, Waits
 
 _DEPTH = 8
 _INNER = frozenset({"logs", "checkpoints", "rollouts", "tensorboard", "workers", "model", "__pycache__"})
@@ -51,7 +51,7 @@ class RunList:
         self._every_s, self._patience_s = every_s, patience_s
         self._lock = threading.Lock()
         self._runs: dict[str, LiveRun] = {}
-        self._seen: dict[str, Glance] = {}
+        self._latest: dict[str, Glance] = {}
         self._glances: list[Glance] = []
         self._silent: set[str] = set()
         self._walking: dict[Path, list[Path]] = {}
@@ -77,9 +77,9 @@ class RunList:
             key = key_of(directory)
             if (glance := self._glance(key, directory)) is not None:
                 known[key] = glance
-        for key in [key for key in list(self._seen) if key not in known]:
+        for key in [key for key in list(self._latest) if key not in known]:
             self._runs.pop(key, None)
-            self._seen.pop(key)
+            self._latest.pop(key)
         self._silent &= known.keys()
         self._glances = sorted(known.values(), key=lambda glance: (glance.state != "running", -glance.written))
 
@@ -104,24 +104,24 @@ class RunList:
         has_waited = key in self._silent or len(self._silent) >= _MOST_WAITED_FOR
         try:
             patience_s = _SHORT_S if has_waited else self._patience_s
-            self._waits.get(("glance", key), lambda: self._look(key, directory), patience_s)
+            self._waits.get(("glance", key), lambda: self._refresh(key, directory), patience_s)
             self._silent.discard(key)
         except Unanswered:
             self._silent.add(key)
-            return self._seen.get(key) or _unread(key, directory, "unknown")
+            return self._latest.get(key) or _unread(key, directory, "unknown")
         except ConfigError:
             self._runs.pop(key, None)
             self._silent.discard(key)
             if not (is_logs(directory / "logs") or is_logs(directory)):
                 return None
-            self._seen[key] = _unread(key, directory, "broken")
-        return self._seen[key]
+            self._latest[key] = _unread(key, directory, "broken")
+        return self._latest[key]
 
-    def _look(self, key: str, directory: Path) -> None:
+    def _refresh(self, key: str, directory: Path) -> None:
         """Updates the entry of a run. No two updates of a run overlap."""
         run = self._runs.get(key) or LiveRun(directory, _TAIL_BYTES)
         run.update()
-        self._seen[key] = _glance(key, run.files)
+        self._latest[key] = _glance(key, run.files)
         self._runs[key] = run
 
 

@@ -17,7 +17,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from roll.studio.launch import Launched, Place
+from roll.studio.launch import Address, Launched
 from roll.studio.pages import builder, report, rollout_data, rollouts, run, runs
 from roll.studio.rollout_index import RolloutIndexes
 from roll.studio.run_list import RunList
@@ -99,7 +99,7 @@ def _with_headers(send: Send) -> Send:
 # The server: NiceGUI's pages and the data that they fetch, behind the gate.
 
 
-def serve(folders: Sequence[Path], place: Place, listener: socket.socket) -> None:
+def serve(folders: Sequence[Path], place: Address, listener: socket.socket) -> None:
     """Serves the studio until a signal ends it."""
     gate = Gate(application(folders), place.token, listener.getsockname()[1])
     # no access log: addresses hold the token

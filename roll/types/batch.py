@@ -104,11 +104,11 @@ class TaughtRows(Rows):
     """Rows with a teacher's targets of their response tokens, one after the other (roll/models/teacher_targets.py).
     A row's first token has no target: nothing predicts it, and it is none of the response."""
 
-    lesson: np.ndarray  # float32 [response tokens, numbers of each]
+    teacher_targets: np.ndarray  # float32 [response tokens, numbers of each]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_lesson(self, self.lesson, self)
+        _check_teacher_targets(self, self.teacher_targets, self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ class TokenScores:
     ref_log_probs: Annotated[np.ndarray | None, per_token(np.float32)] = None
     values: Annotated[np.ndarray | None, per_token(np.float32)] = None
     teacher_log_probs: Annotated[np.ndarray | None, per_token(np.float32)] = None
-    lesson: np.ndarray | None = None  # of the reference, as TaughtRows has it
+    teacher_targets: np.ndarray | None = None  # of the reference, as TaughtRows has it
     routes: np.ndarray | None = None  # int16 [tokens, layers, k]: the experts that they chose
 
 
@@ -160,7 +160,7 @@ class TrainBatch:
     values: Annotated[np.ndarray | None, per_token(np.float32)] = None
     returns: Annotated[np.ndarray | None, per_token(np.float32)] = None
     lag: Annotated[np.ndarray | None, per_token(np.int64)] = None  # steps of the weights that sampled behind these
-    lesson: np.ndarray | None = None  # of the reference, as TaughtRows has it
+    teacher_targets: np.ndarray | None = None  # of the reference, as TaughtRows has it
     routes: np.ndarray | None = None  # int16 [N, layers, k]: the experts that tokens go to, -1 where routers choose
     chosen: Annotated[np.ndarray | None, per_token(np.bool_)] = None  # by the objective, out of its whole update
 
@@ -168,14 +168,14 @@ class TrainBatch:
         check_columns(self, {"tokens": self.samples.num_tokens})
         if self.routes is not None and (self.routes.dtype != np.int16 or len(self.routes) != self.samples.num_tokens):
             raise ValueError(f"TrainBatch.routes is {self.routes.dtype} [{len(self.routes)}]")
-        if self.lesson is not None:
-            _check_lesson(self, self.lesson, self.samples)
+        if self.teacher_targets is not None:
+            _check_teacher_targets(self, self.teacher_targets, self.samples)
 
     def __len__(self) -> int:
         return len(self.samples)
 
 
-def _check_lesson(owner: object, lesson: np.ndarray, rows: Rows) -> None:
+def _check_teacher_targets(owner: object, lesson: np.ndarray, rows: Rows) -> None:
     count = int(rows.response_lengths.sum())
     if lesson.dtype != np.float32 or len(lesson) != count:
         raise ValueError(f"{type(owner).__name__}.lesson is {lesson.dtype} [{len(lesson)}], not float32 [{count}]")
@@ -210,7 +210,9 @@ class MicroBatch:
     lag: torch.Tensor | None = None  # int64 [B, T], 0 outside response_mask; None: nothing is older than the weights
     chosen: torch.Tensor | None = None  # bool [B, T]: by the objective, out of the whole update
     margins: torch.Tensor | None = None  # floating point [B], of pairs
-    lesson: torch.Tensor | None = None  # floating point [tokens of response_mask, numbers of each], by a teacher
+    teacher_targets: torch.Tensor | None = (
+        None  # floating point [tokens of response_mask, numbers of each], by a teacher
+    )
     routes: torch.Tensor | None = None  # int16 [B, T, layers, k]: experts of a mixture, -1 where its routers choose
     media: tuple[Media, ...] | None = None  # of each row
 
@@ -219,7 +221,7 @@ class MicroBatch:
         kinds |= {"routes": torch.int16, "chosen": torch.bool}
         for name, value in self._tensors().items():
             shape = list(self.input_ids.shape[:1] if name in _PER_ROW else self.input_ids.shape)
-            if name == "lesson":
+            if name == "teacher_targets":
                 shape = [int(self.response_mask.sum()), *value.shape[1:]]
             elif name == "routes":
                 shape += value.shape[2:]

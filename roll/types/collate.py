@@ -225,7 +225,9 @@ def pad(batch: Rows | TrainBatch, rows: np.ndarray, round_to: int = 1) -> MicroB
         loss_weights=torch.from_numpy(source.loss_weights[rows]),
         media=None if source.media is None else tuple(source.media[row] for row in rows),
         margins=torch.from_numpy(source.margins[rows]) if isinstance(source, PairRows) else None,
-        lesson=_lesson(batch, source.response_lengths, rows) if isinstance(batch, TaughtRows | TrainBatch) else None,
+        teacher_targets=_teacher_targets(batch, source.response_lengths, rows)
+        if isinstance(batch, TaughtRows | TrainBatch)
+        else None,
         routes=_routes(batch, tokens, inside),
         **{name: padded(values, values.dtype.type) for name, values in given.items() if values is not None},
     )
@@ -243,10 +245,12 @@ def _routes(batch: Rows | TrainBatch, tokens: np.ndarray, inside: np.ndarray) ->
     return torch.from_numpy(out)
 
 
-def _lesson(batch: TaughtRows | TrainBatch, response_lengths: np.ndarray, rows: np.ndarray) -> torch.Tensor | None:
-    if batch.lesson is None:
+def _teacher_targets(
+    batch: TaughtRows | TrainBatch, response_lengths: np.ndarray, rows: np.ndarray
+) -> torch.Tensor | None:
+    if batch.teacher_targets is None:
         return None
-    return torch.from_numpy(batch.lesson[token_indices(response_lengths, rows)])
+    return torch.from_numpy(batch.teacher_targets[token_indices(response_lengths, rows)])
 
 
 def unpad(values: torch.Tensor, lengths: np.ndarray) -> np.ndarray:
@@ -291,7 +295,7 @@ class RowTable:
         taken["group_ids"][added] = taken["trajectory_ids"][added] = -1
         return RowTable(**taken)
 
-    def of_own_pieces(self) -> tuple[np.ndarray, RowTable]:
+    def local_rows(self) -> tuple[np.ndarray, RowTable]:
         """The pieces in which these rows lie, and the table with these alone, counted anew."""
         used, pieces = np.unique(self.pieces, return_inverse=True)
         return used, replace(self, pieces=pieces.astype(np.int64))

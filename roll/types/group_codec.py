@@ -15,14 +15,14 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from roll.types.rollout import RowTexts, Trajectory, Turn
-from roll.utils.plain import plain_fields
+from roll.utils.json_values import plain_fields
 
 FINISHED, BEGUN = "finished", "begun"
 
 _PER_TOKEN = {"input_ids": np.int32, "response_mask": np.bool_, "log_probs": np.float32}
 _SOMETIMES = ("token_rewards", "turn_rewards")  # float32, of some rows; their headers say how many
 _APART = ("turn_rewards", "extra", "metrics", "content")  # fields of a Trajectory that are no plain values
-_TOLD = [field.name for field in fields(Trajectory) if field.name not in _APART]
+_BASE_FIELDS = [field.name for field in fields(Trajectory) if field.name not in _APART]
 
 _DTYPES: Mapping[str, type] = {
     **_PER_TOKEN,
@@ -99,7 +99,7 @@ def decode(arrays: Mapping[str, np.ndarray], headers: Sequence[Header]) -> list[
         assert text is not None
         rows.setdefault(header["group"], []).append(
             Trajectory(
-                **{name: header[name] for name in (*_TOLD, "metrics", "extra")},
+                **{name: header[name] for name in (*_BASE_FIELDS, "metrics", "extra")},
                 **{name: parts[i] for name, parts in (split | some).items()},
                 routes=routes[i],
                 response_text=text.tobytes().decode("utf-8", "surrogatepass"),
@@ -149,7 +149,7 @@ def _header(group: RecordedGroup, row: Trajectory, num_bytes: int) -> Header:
         "text": num_bytes,
         "routes": None if row.routes is None else row.routes.shape,
         **{name: None if (found := getattr(row, name)) is None else len(found) for name in _SOMETIMES},
-        **{name: _plain_number(getattr(row, name)) for name in _TOLD},
+        **{name: _plain_number(getattr(row, name)) for name in _BASE_FIELDS},
         "metrics": {name: float(value) for name, value in row.metrics.items()},
         "extra": plain_fields(row.extra),
         "turns": [_turn(turn) for turn in row.turns],

@@ -247,7 +247,7 @@ class Generation:
 
 
 @dataclass(frozen=True)
-class BegunRequest:
+class PartialRequest:
     """What there is of the answers to a request that is given up, by number; "moved" are those to be continued."""
 
     request_id: str

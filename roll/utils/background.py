@@ -70,7 +70,7 @@ def lost_failure(context: dict[str, Any]) -> BaseException | None:
 # The end of a process, noticed by one that is not its parent.
 
 
-def when_gone(pid: int, then: Callable[[], None]) -> None:
+def on_exit(pid: int, then: Callable[[], None]) -> None:
     """Calls `then` as soon as that process has ended, however it died: from a thread, or at once if it is gone."""
     try:
         descriptor = os.pidfd_open(pid)

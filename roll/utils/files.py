@@ -20,7 +20,7 @@ Kind = Literal["file", "directory", "device", "absent", "hidden", "impossible"]
 
 
 @dataclass(frozen=True)
-class Look:
+class PathInfo:
     """What is at a path: a regular file, a directory, something else that can be opened (device), nothing, something
     that permissions hide, or a text that can be no path. `why` says so in words."""
 
@@ -41,7 +41,7 @@ class Look:
         return self.kind in ("file", "directory", "device")
 
 
-def look_at(path: Path | str) -> Look:
+def path_info(path: Path | str) -> PathInfo:
     """What is at a path, `~` included. Never raises for what was written.
 
     Example: look_at("~nosuchuser/x").why == "there is no user nosuchuser, so ~nosuchuser/x is no path"
@@ -50,21 +50,21 @@ def look_at(path: Path | str) -> Look:
     try:
         path = path.expanduser()
     except RuntimeError:
-        return Look(path, "impossible", f"there is no user {path.parts[0][1:]}, so {path} is no path")
+        return PathInfo(path, "impossible", f"there is no user {path.parts[0][1:]}, so {path} is no path")
     try:
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
-        return Look(path, "absent", f"{path} does not exist")
+        return PathInfo(path, "absent", f"{path} does not exist")
     except PermissionError:
-        return Look(path, "hidden", f"no permission to look at {path}")
+        return PathInfo(path, "hidden", f"no permission to look at {path}")
     except (OSError, ValueError) as error:  # a name that is too long, links in a circle, a NUL, half a character
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        return Look(path, "impossible", f"{_short(path)} is no path ({reason[:1].lower()}{reason[1:]})")
+        return PathInfo(path, "impossible", f"{_short(path)} is no path ({reason[:1].lower()}{reason[1:]})")
     if stat.S_ISREG(mode):
-        return Look(path, "file", f"{path} is a file")
+        return PathInfo(path, "file", f"{path} is a file")
     if stat.S_ISDIR(mode):
-        return Look(path, "directory", f"{path} is a directory")
-    return Look(path, "device", f"{path} is a device, a pipe or a socket")
+        return PathInfo(path, "directory", f"{path} is a directory")
+    return PathInfo(path, "device", f"{path} is a device, a pipe or a socket")
 
 
 def _short(path: Path) -> str:
@@ -139,7 +139,7 @@ def is_hub_id(name: str) -> bool:
 
     Example: Qwen/Qwen2.5-7B is an id; ./model, /models/x and output/model (when output/ exists) are paths.
     """
-    return _ID.fullmatch(name) is not None and not look_at(name.partition("/")[0]).exists
+    return _ID.fullmatch(name) is not None and not path_info(name.partition("/")[0]).exists
 
 
 # Reading files in folders that others write to.

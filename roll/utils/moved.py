@@ -49,7 +49,7 @@ MODULES = {
     "roll.pipeline.agentic.env.retrieval": "roll.envs.tools.search",
     "roll.pipeline.agentic.env.tool_env": "roll.envs.tools.base",
     "roll.pipeline.agentic.env_config": "roll.envs.config",
-    "roll.pipeline.agentic.env_manager.chat": "roll.pipeline.agentic.forms",
+    "roll.pipeline.agentic.env_manager.chat": "roll.pipeline.agentic.sample_forms",
     "roll.pipeline.agentic.group_filters": "roll.pipeline.agentic.settings",
     "roll.pipeline.agentic.replay": "roll.run.records.replay",
     "roll.pipeline.agentic.templates": "roll.envs.config",

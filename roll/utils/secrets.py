@@ -33,19 +33,19 @@ def is_secret_key(key: str) -> bool:
     Example: `HF_TOKEN`, `judge_api_key`, `dbPassword`, `GITHUB_PAT` are; `max_new_tokens`, `eos_token`, `image_key`,
     `add_token_level_kl` are not.
     """
-    words = _words(key)
+    words = _key_words(key)
     if _SECRET_ANYWHERE.search(words):
         return True
     return bool(_SECRET_AT_END.search(words)) and not (_VOCABULARY_TOKEN.search(words) or _COLUMN_NAME.search(words))
 
 
-def _words(key: str) -> str:
+def _key_words(key: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", str(key)).replace("-", "_").replace(".", "_").lower()
 
 
 def _is_worth_masking(key: str, text: str) -> bool:
     """False for what would be masked inside ordinary text: short values, words under a vague name."""
-    if _SECRET_ANYWHERE.search(_words(key)):
+    if _SECRET_ANYWHERE.search(_key_words(key)):
         return len(text) >= 6
     return len(text) >= 8 and any(character.isdigit() for character in text)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from roll.rewards.code.languages import find_python
-from roll.utils.sandbox.ways import SandboxUnavailable, find_means
+from roll.utils.sandbox.backends import SandboxUnavailable, find_means
 from tests.e2e.conftest import END_LIMIT_S, Run, comparable
 from tests.helpers.judge_server import HANGS, Act, JudgeServer, judge_server, says
 

@@ -10,7 +10,7 @@ from roll.configs.plan.batch_plan import build_plan
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.pipeline.rlvr.rlvr_checks import rlvr_problems
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
-from roll.rl.user_code import own_code_problems
+from roll.rl.user_code import user_code_problems
 from roll.run.start.preflight import role_strategy_problems
 
 MINIMAL: dict[str, Any] = {
@@ -65,7 +65,7 @@ def problems(changes: dict[str, Any] | None = None) -> list[str]:
     if result.config is not None:
         later = [*run_problems(result.config), *role_strategy_problems(result.config)]
         later += config_problems(result.config) + rlvr_problems(result.config)
-        later += own_code_problems(result.config)
+        later += user_code_problems(result.config)
         found += result.about_sound_keys(later)
     return [problem.text for problem in found]
 

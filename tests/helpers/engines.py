@@ -257,7 +257,7 @@ def rank_context(device: str = "cpu", adapter_rank: int | None = None, tells_rou
 
     place = torch.device(device if device == "cpu" else "cuda:0")
     return RankContext(
-        "actor_infer", 0, 1, 0, seed=7, device=place, adapter_rank=adapter_rank, tells_routes=tells_routes
+        "actor_infer", 0, 1, 0, seed=7, device=place, adapter_rank=adapter_rank, reports_routes=tells_routes
     )
 
 

@@ -8,8 +8,8 @@ from roll.configs.checks.moe import rollout_routes_problems
 from roll.configs.checks.roles import IS_WEIGHT, RL, switched_off
 from roll.configs.checks.rollout import (
     VAL_LENGTH_KEYS,
-    ahead_problems,
-    ahead_warnings,
+    async_problems,
+    async_warnings,
     length_problems,
     mode_problems,
     mode_warnings,
@@ -193,7 +193,7 @@ def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             ("adv_estimator", size_key, "norm_mean_type"),
         )
     if config.skip_idle_rows:
-        yield from _idle_row_problems(config)
+        yield from _zero_gradient_row_problems(config)
     if config.enable_old_logprobs_recompute and config.force_disable_old_logprobs_recompute:
         yield Problem(
             "enable_old_logprobs_recompute and force_disable_old_logprobs_recompute exclude each other. Remove one.",
@@ -201,12 +201,12 @@ def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         )
 
 
-def _idle_row_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+def _zero_gradient_row_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     form = config.policy_form
     pg_variant = "actor_train.pg_variant" if config.actor_train.pg_variant else "pg_variant"
     balance = "actor_train.model_args.moe_aux_loss_coef"
     heads = "actor_train.mtp_training_mode"
-    hint = " Its class may say is_zero_without_advantage = True, if that holds." if form.is_own else ""
+    hint = " Its class may say is_zero_without_advantage = True, if that holds." if form.is_user_defined else ""
     for moves_all, key, said in (
         ("use_kl_loss" in config.kl_terms, "use_kl_loss", "use_kl_loss adds a term to every row"),
         (config.entropy_loss_coef > 0, "entropy_loss_coef", "entropy_loss_coef adds a term to every row"),
@@ -273,7 +273,7 @@ def _length_warnings(config: AlgorithmConfig) -> Iterator[str]:
 def _age_warnings(config: AlgorithmConfig) -> Iterator[str]:
     every, key = config.actor_train.model_update_frequency, "actor_train.model_update_frequency"
     plan = role_train_plan(config, "actor_train", config.actor_train)
-    yield from ahead_warnings(config, old_log_probs(config, plan.updates_per_step).source != "rollout")
+    yield from async_warnings(config, old_log_probs(config, plan.updates_per_step).source != "rollout")
     if every == 1:
         return
     if config.eval_steps > 0 and config.eval_steps % every:
@@ -313,7 +313,7 @@ CHECKS: tuple[Callable[[AlgorithmConfig], Iterator[Problem]], ...] = (
     batch_problems,
     sync_problems,
     sent_adapter_problems,
-    ahead_problems,
+    async_problems,
     mode_problems,
     opd_problems,
     full_kl_problems,

@@ -14,12 +14,12 @@ from roll.configs.tables.roles import Role
 from roll.utils.allocator import expandable
 
 
-def idle_keys(section: WorkerConfig, role: Role) -> list[str]:
+def unused_keys(section: WorkerConfig, role: Role) -> list[str]:
     """Keys that are given and that this role has no use for, sorted as their class declares them."""
-    return list(_idle(section, WorkerConfig, role.reads, ""))
+    return list(_is_unused(section, WorkerConfig, role.reads, ""))
 
 
-def _idle(section: Settings, cls: type[Settings], reads: frozenset[str], at: str) -> Iterator[str]:
+def _is_unused(section: Settings, cls: type[Settings], reads: frozenset[str], at: str) -> Iterator[str]:
     for key in cls.model_fields:
         path, value = join(at, key), getattr(section, key)
         if key not in section.model_fields_set or path in reads:
@@ -27,7 +27,7 @@ def _idle(section: Settings, cls: type[Settings], reads: frozenset[str], at: str
         if not isinstance(value, Settings):
             yield path
         elif any(read.startswith(f"{path}.") for read in reads):
-            yield from _idle(value, type(value), reads, path)
+            yield from _is_unused(value, type(value), reads, path)
         elif value.model_fields_set:
             yield path
 
@@ -190,7 +190,7 @@ def run_warnings(config: RunConfig, plan: RunPlan) -> Iterator[str]:
     """What works, and may not be what was meant. Keys of roles that are not started are left to who says so."""
     for name, section in config.sections.items():
         role = config.roles[name]
-        if (keys := idle_keys(section, role)) and (role.head is None or name in config.model_roles):
+        if (keys := unused_keys(section, role)) and (role.head is None or name in config.model_roles):
             yield f"{name}: {', '.join(keys)} {'does' if len(keys) == 1 else 'do'} nothing here: {role.reason}."
     for name, worker in config.model_roles.items():
         yield from batching_warnings(name, worker)

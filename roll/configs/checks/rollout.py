@@ -19,7 +19,7 @@ UNFINISHED, GRACE, ADDITIONAL = "unfinished_groups", "unfinished_grace_s", "max_
 WEIGHT = "train_infer_correction.is_weight.enabled"
 
 
-def ahead_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+def async_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     yield from _bounds_problems(config)
     if config.unfinished_groups != "carry" and config.max_staleness:
         yield Problem(
@@ -27,7 +27,7 @@ def ahead_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             f"into a later step, so none gets old. Remove {STALENESS}, or set {UNFINISHED}: carry.",
             (UNFINISHED, STALENESS),
         )
-    if config.runs_ahead:
+    if config.is_async:
         yield from _judge_problems(config)
     if config.async_generation_ratio and config.rollout_mock.replays:
         yield Problem(
@@ -40,7 +40,7 @@ def ahead_problems(config: AlgorithmConfig) -> Iterator[Problem]:
 def _bounds_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     """Groups that no step could take before they are too old: a step would wait for ever."""
     ratio, interval, oldest = config.async_generation_ratio, sync_interval(config), oldest_allowed(config)
-    if not config.runs_ahead:
+    if not config.is_async:
         if oldest < interval - 1:
             yield Problem(
                 f"{STALENESS}: {oldest} cannot be kept with {INTERVAL}: {interval}: answers are up to {interval - 1} "
@@ -112,30 +112,30 @@ def _sharing(config: AlgorithmConfig) -> Iterator[tuple[str, list[int]]]:
             yield role, common
 
 
-def ahead_warnings(config: AlgorithmConfig, old_log_probs_are_own: bool) -> Iterator[str]:
+def async_warnings(config: AlgorithmConfig, old_log_probs_are_own: bool) -> Iterator[str]:
     """`old_log_probs_are_own`: they are of the weights that learn, whatever weights sampled."""
-    oldest = oldest_allowed(config) if config.runs_ahead else sync_interval(config) - 1
+    oldest = oldest_allowed(config) if config.is_async else sync_interval(config) - 1
     if oldest and old_log_probs_are_own and not weighs_importance(config):
-        key = f"{RATIO}: {config.async_generation_ratio:g}" if config.runs_ahead else f"{INTERVAL}: {oldest + 1}"
+        key = f"{RATIO}: {config.async_generation_ratio:g}" if config.is_async else f"{INTERVAL}: {oldest + 1}"
         yield (
             f"{key}: answers are up to {oldest} {_steps(oldest)} older than the weights that learn from them, and old "
             "log-probs are the trainer's own, so that nothing corrects for it. See "
             "force_disable_old_logprobs_recompute and train_infer_correction."
         )
     is_default = config.train_infer_correction.is_weight.enabled is None
-    if config.runs_ahead and is_default and not rollout_log_probs_are_full(config):
+    if config.is_async and is_default and not rollout_log_probs_are_full(config):
         yield (
             f"{WEIGHT} is on by itself where rollouts run ahead, but stays off here: the engine's log-probs are not "
             "those of the whole distribution."
         )
-    if config.runs_ahead:
+    if config.is_async:
         yield from _overlap_warnings(config)
-    yield from _idle_keys(config)
+    yield from _unused_keys(config)
 
 
-def _idle_keys(config: AlgorithmConfig) -> Iterator[str]:
+def _unused_keys(config: AlgorithmConfig) -> Iterator[str]:
     ratio, unfinished = config.async_generation_ratio, config.unfinished_groups
-    if not config.runs_ahead:
+    if not config.is_async:
         why = f"{UNFINISHED} is {unfinished}, so no token is old" if ratio else f"{RATIO} is 0"
         for key in (STALENESS, "max_token_staleness", KV, PARTIAL):
             if config.is_changed(key):
@@ -180,13 +180,13 @@ def mode_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             f"{mode} with rollout_mock.mode: mock: recorded rollouts need no explorer. Set mode: both.",
             ("mode", "rollout_mock"),
         )
-    if config.explores and (switch := adapter_switch(config)):
+    if config.has_rollouts and (switch := adapter_switch(config)):
         yield Problem(
             f"{switch}: true sends adapters from the trainer's memory, and {mode} reads weights from files, adapters "
             f"merged into them. Remove {switch}.",
             ("mode", switch),
         )
-    if config.learns and config.counts_epochs:
+    if config.has_training and config.counts_epochs:
         yield Problem(
             f"num_train_epochs: {mode} reads no rows, so it cannot count epochs. Set max_steps, as in the explorer.",
             ("mode", "num_train_epochs", "max_steps"),
@@ -244,7 +244,7 @@ def mode_warnings(config: AlgorithmConfig) -> Iterator[str]:
         yield f"experience.format does nothing with storage_type: {keys.storage_type}."
     if not keys.reuse.enable and keys.reuse.model_fields_set - {"enable"}:
         yield "experience.reuse has settings that do nothing: its enable is false."
-    if config.learns and config.save_steps <= 0 and not keys.keep:
+    if config.has_training and config.save_steps <= 0 and not keys.keep:
         yield "save_steps: experience is deleted when a checkpoint is saved, and none will be saved: all of it is kept."
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from roll.configs.load.aliases import LLM_JUDGE, REWARD_MODEL, ROLL_REWARD_KEYS, ROLL_REWARDS
 from roll.configs.presets.table import fill_algorithm
 from roll.configs.sections.cluster import parse_device_mapping
-from roll.configs.sections.experience import in_its_place
+from roll.configs.sections.experience import mode_directory
 from roll.configs.strategies.table import OTHER_NAMES, spec_of
 from roll.configs.tables.roles import ACTOR_INFER, ACTOR_TRAIN, REWARD_PRETRAIN, Role, Use
 
@@ -65,7 +65,7 @@ def fill_run(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, An
 
 def fill_roles(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, Any]:
     """The same, and the estimator, rewards and validation of reinforcement learning."""
-    filled = fill_run(in_its_place(tree), roles)
+    filled = fill_run(mode_directory(tree), roles)
     for domain, worker in (_opened(filled, "rewards") or {}).items():
         if isinstance(worker, Mapping):
             roll_cls = str(worker.get("worker_cls"))

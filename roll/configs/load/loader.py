@@ -30,7 +30,7 @@ from roll.configs.load.overrides import apply_overrides, check_references, refer
 from roll.configs.load.yaml_file import read_yaml
 from roll.configs.problems import nearest
 from roll.errors import ConfigError
-from roll.utils.files import look_at
+from roll.utils.files import path_info
 from roll.utils.imports import add_folder
 from roll.utils.logging import say
 from roll.utils.text import show
@@ -121,7 +121,7 @@ def resolve_tree(raw: RawTree, cls: type[Settings]) -> Composed:
     except RecursionError:
         raise ConfigError(f"{raw.path} is nested too deeply.") from None
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{raw.path}: {_told(error)}.") from None
+        raise ConfigError(f"{raw.path}: {_error_text(error)}.") from None
     if problems:
         raise ConfigError(*problems)
     resolved.setdefault("exp_name", raw.path.stem)
@@ -134,7 +134,7 @@ def resolve_tree(raw: RawTree, cls: type[Settings]) -> Composed:
 
 def find_yaml(directory: Path, name: str) -> Path:
     """The file of a config name. Raises ConfigError that lists what is there instead."""
-    folder, look = look_at(directory), look_at(directory / f"{name}.yaml")
+    folder, look = path_info(directory), path_info(directory / f"{name}.yaml")
     if not folder.is_directory:
         why = "there is no such directory" if folder.kind in ("absent", "file") else folder.why
         raise ConfigError(f"--config_path {directory}: {why}.")
@@ -150,7 +150,7 @@ def find_yaml(directory: Path, name: str) -> Path:
 
 def yaml_names(directory: Path) -> list[str]:
     """Config names that a directory holds; none of one that may not be read."""
-    return sorted(file.stem for file in directory.glob("*.yaml") if look_at(file).is_file)
+    return sorted(file.stem for file in directory.glob("*.yaml") if path_info(file).is_file)
 
 
 # --- composition
@@ -175,7 +175,7 @@ def _compose(directory: Path, name: str, own: Mapping[str, Any], read: Callable[
         raise
     except Exception as error:  # of what a user can write in `defaults` and `hydra`, Hydra expects a part only
         raise ConfigError(
-            f"{path}: {_told(error)} (Fragments are looked up relative to the YAML and to {fragments_dir()}.)"
+            f"{path}: {_error_text(error)} (Fragments are looked up relative to the YAML and to {fragments_dir()}.)"
         ) from None
     assert isinstance(tree, dict)
     return {str(key): value for key, value in tree.items() if key not in ("hydra", "defaults")}
@@ -201,7 +201,7 @@ def _files_read_by(read: Callable[..., dict[str, Any]]) -> Iterator[None]:
     class Files(FileConfigSource):
         def load_config(self, config_path: str) -> ConfigResult:
             file = Path(os.path.realpath(os.path.join(self.path, self._normalize_file_name(config_path))))
-            if not look_at(file).exists:
+            if not path_info(file).exists:
                 raise ConfigLoadError(f"Config not found : {file}")
             tree = OmegaConf.create(read(file, True))  # a fragment may be empty
             header = self._get_header_dict(file.read_text(encoding="utf-8-sig")[:512])
@@ -219,7 +219,7 @@ def _files_read_by(read: Callable[..., dict[str, Any]]) -> Iterator[None]:
         types["file"] = before
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """What Hydra or OmegaConf say, on one line."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
@@ -249,7 +249,7 @@ def _item(node: DictConfig | ListConfig, key: Any, path: str, problems: list[str
     try:
         value = node[key]
     except Exception as error:  # resolvers such as oc.decode raise what they like
-        problems.append(f"{path}: {_told(error)}.")
+        problems.append(f"{path}: {_error_text(error)}.")
         return None
     return _resolved(value, path, problems)
 
@@ -258,9 +258,9 @@ def yaml_at(path: str) -> tuple[Path, str]:
     """The directory and the name of a YAML, by its path; code beside it can be imported from now on. Raises ConfigError
     that says what is there instead."""
     file = Path(path if path.endswith((".yaml", ".yml")) else f"{path}.yaml").expanduser()
-    look = look_at(file)
+    look = path_info(file)
     if not look.is_file:
-        near = yaml_names(file.parent) if look_at(file.parent).is_directory else []
+        near = yaml_names(file.parent) if path_info(file.parent).is_directory else []
         there = f" {file.parent} has {', '.join(near)}." if near else ""
         raise ConfigError(f"{look.why}{', not a YAML' if look.exists else ''}. Name a YAML first.{there}")
     add_folder(file.parent.resolve())
@@ -294,11 +294,11 @@ def _directory(config_path: str, name: str, script: str | None) -> Path:
     Relative to the script comes before the current folder, but `.` is the current one. Raises ConfigError that names
     the places looked at."""
     bases = [*([Path(script).resolve().parent] if script else []), Path.cwd()]
-    written = look_at(config_path)
+    written = path_info(config_path)
     given = written.path
     if given == Path():
         bases.reverse()
-    looks = [look_at(base / given) for base in bases]
+    looks = [path_info(base / given) for base in bases]
     there = list(dict.fromkeys(look.path.resolve() for look in looks if look.is_directory))
     if not there:
         if unclear := [look.why for look in (written, *looks) if look.kind in ("hidden", "impossible")]:
@@ -308,7 +308,7 @@ def _directory(config_path: str, name: str, script: str | None) -> Path:
         looked = " and ".join(dict.fromkeys(str(look.path) for look in looks))
         raise ConfigError(f"--config_path {config_path}: there is no such directory. Looked at {looked}.")
     file = f"{name.removesuffix('.yaml').removesuffix('.yml')}.yaml"
-    having = [place for place in there if look_at(place / file).is_file]
+    having = [place for place in there if path_info(place / file).is_file]
     if len(having) > 1:
         _say(f"--config_path {config_path}: {file} is also in {having[1]}; the one in {having[0]} is used.")
     return (having or there)[0]

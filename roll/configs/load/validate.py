@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from roll.configs.base import Settings, holds_mapping, nested_class
 from roll.configs.load.aliases import apply_aliases
-from roll.configs.load.chosen import Given, given_keys
+from roll.configs.load.chosen_values import KeysInYaml, keys_in_yaml
 from roll.configs.load.inert_keys import InertKey, Path, inert_keys, known_keys, path_text, sections
 from roll.configs.problems import Problem, did_you_mean, nearest
 from roll.utils.secrets import is_secret_key
@@ -18,7 +18,7 @@ from roll.utils.text import show
 
 C = TypeVar("C", bound=Settings)
 
-WORDS = {
+TYPE_NAMES = {
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
     "int_from_float": "must be a whole number",
@@ -47,7 +47,7 @@ LIMITS = {
 @dataclass(frozen=True)
 class Checked(Generic[C]):
     """`config` is built from what was right; `broken` are the paths that were not, so that later findings about them
-    are left out. `tree` is what was right, under the names of here; `given` are the keys that it says itself."""
+    are left out. `tree` is what was right, under the names of here; `keys_in_yaml` are the keys that it says itself."""
 
     config: C | None
     problems: tuple[Problem, ...]
@@ -56,8 +56,8 @@ class Checked(Generic[C]):
     tree: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def given(self) -> Given:
-        return given_keys(self.tree)
+    def keys_in_yaml(self) -> KeysInYaml:
+        return keys_in_yaml(self.tree)
 
     def about_sound_keys(self, problems: Iterable[Problem]) -> list[Problem]:
         """The findings that do not depend on a broken key."""
@@ -79,7 +79,7 @@ def validate(cls: type[C], tree: Mapping[str, Any]) -> Checked[C]:
         config, errors = _build(cls, raw)
         if config is not None:
             return Checked(config, tuple(problems), tuple(warnings), frozenset(broken), raw)
-        found = list(_findings(cls, raw, errors))
+        found = list(_all_problems(cls, raw, errors))
         told = {problem.text for problem in problems}
         wrong: dict[Path, str | None] = {}
         for finding in found:
@@ -111,7 +111,7 @@ class _Finding:
     meant: str | None = None
 
 
-def _findings(cls: type[Settings], raw: Mapping[str, Any], errors: list[ErrorDetails]) -> Iterator[_Finding]:
+def _all_problems(cls: type[Settings], raw: Mapping[str, Any], errors: list[ErrorDetails]) -> Iterator[_Finding]:
     """One per path; a union reports once per member, and the first whose words we know speaks for all."""
     by_path: dict[Path, list[ErrorDetails]] = {}
     for error in errors:
@@ -161,7 +161,8 @@ def _explain(path: Path, error: ErrorDetails, group: list[ErrorDetails]) -> str:
         text = str(context["error"])
         return text if text.endswith(("?", ".")) else f"{text}."
     words = [
-        WORDS.get(item["type"], item["msg"].removeprefix("Input should ")).removeprefix("must be ") for item in group
+        TYPE_NAMES.get(item["type"], item["msg"].removeprefix("Input should ")).removeprefix("must be ")
+        for item in group
     ]
     return f"{value} must be {' or '.join(dict.fromkeys(words))}."
 

@@ -7,7 +7,7 @@ import yaml
 from omegaconf._utils import get_yaml_loader  # Hydra's dialect: 1e-6 is a number, a key stands once
 
 from roll.errors import ConfigError
-from roll.utils.files import look_at
+from roll.utils.files import path_info
 from roll.utils.text import show
 
 MAX_BYTES = 1 << 20
@@ -22,7 +22,7 @@ _PLAIN = frozenset(_TAG + name for name in ("str", "int", "float", "bool", "null
 def read_yaml(path: Path, may_be_empty: bool = False) -> dict[str, Any]:
     """The mapping in a file; with `may_be_empty` none is an empty one. Raises ConfigError with file and place for what
     is no YAML, or none of a configuration."""
-    look = look_at(path)
+    look = path_info(path)
     if not look.is_file:
         raise ConfigError(f"{look.why}, not a file." if look.exists else f"{look.why}.")
     try:
@@ -37,7 +37,7 @@ def read_yaml(path: Path, may_be_empty: bool = False) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not valid YAML: byte {error.start} is not UTF-8 ({error.reason}).") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {_told(error)}.") from None
+        raise ConfigError(f"{path} is not valid YAML: {_error_text(error)}.") from None
     if content is None and may_be_empty:
         return {}
     if not isinstance(content, dict):
@@ -53,7 +53,7 @@ def _content(text: str) -> Any:
         loader.dispose()
 
 
-def _told(error: yaml.YAMLError) -> str:
+def _error_text(error: yaml.YAMLError) -> str:
     if not isinstance(error, yaml.MarkedYAMLError):
         return " ".join(str(error).split())
     mark = error.problem_mark or error.context_mark

@@ -79,7 +79,7 @@ def _memory(
     tokens = prefill if type(prefill) is int and prefill > 0 else _PREFILL_TOKENS
     working = scoring_parts(shape, size, tokens, tensor)
     graphs = (Part("CUDA graphs", _GRAPHS, True),) if has_graphs else ()
-    share = given_share(worker) or (SHARED if facts.shares_devices else key.own_default)
+    share = given_share(worker) or (SHARED if facts.shares_devices else key.default_share)
     room, cache = _cache(
         facts, engine, share, weights.num_bytes, total((*working, *graphs)) if key.holds_everything else 0
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from roll.configs.memory.model_shape import ModelShape, Weight
 from roll.configs.memory.parts import Part, Phase, RankMemory, RoleFacts, pinned, total
-from roll.configs.memory.passes import head_parts, kept_bytes, layer_bytes, scoring_parts
+from roll.configs.memory.passes import head_parts, layer_bytes, saved_bytes, scoring_parts
 from roll.configs.memory.trained import held_weights, is_frozen
 from roll.configs.plan.layout import ParallelSizes, parallel_sizes
 from roll.configs.sections.model import LOGITS_PER_CHUNK_OF_SHARES
@@ -64,7 +64,7 @@ def stage_weights(facts: RoleFacts) -> Iterator[StageWeights]:
     for first, last in _layers(facts.shape, settings):
         everything = _held(facts)
         held = [item for item in everything if first <= item[0].layer < last]
-        has_copy = facts.shape.ties_head or _trains_further(facts)
+        has_copy = facts.shape.ties_head or _trains_mtp(facts)
         if last > facts.shape.num_layers and has_copy and sizes.pipeline > 1:
             held += [item for item in everything if item[0].block == "embedding"]  # the last stage's copy
         yield _stage(held, settings, sizes)
@@ -74,13 +74,13 @@ def _held(facts: RoleFacts) -> list[tuple[Weight, bool]]:
     """Every weight, and whether it is trained."""
     args = facts.worker.model_args
     if facts.use == "train":
-        further = facts.shape.further if _trains_further(facts) else ()
+        further = facts.shape.mtp if _trains_mtp(facts) else ()
         own = [(weight, not is_frozen(weight, args.frozen_prefixes)) for weight in further]
         return [*held_weights(facts.shape, args, experts=True), *own]
     return [(weight, not is_frozen(weight, args.frozen_prefixes)) for weight in facts.shape.weights]
 
 
-def _trains_further(facts: RoleFacts) -> bool:
+def _trains_mtp(facts: RoleFacts) -> bool:
     return facts.use == "train" and facts.worker.trains_prediction_head
 
 
@@ -174,7 +174,7 @@ def _activations(facts: RoleFacts, settings: MegatronSettings, sizes: ParallelSi
     layers = shape.num_layers / sizes.pipeline
     one = layer_bytes(shape, size, sizes.tensor, by_position)
     recomputed, again = _recomputed(facts, settings, layers)
-    kept = recomputed * kept_bytes(shape, size, True, sizes.tensor, by_position) + (layers - recomputed) * one
+    kept = recomputed * saved_bytes(shape, size, True, sizes.tensor, by_position) + (layers - recomputed) * one
     in_flight = _in_flight(facts, settings, sizes, index)
     tokens = facts.train_tokens / sizes.context
     return (Part("activations", tokens * (in_flight * kept + again * one), True),)

@@ -173,11 +173,11 @@ def _matrices(hidden: int, width: int) -> dict[str, tuple[int, int]]:
 class ModelShape:
     """`ffn_width` is what one token meets in a layer: of a mixture, the experts it goes to together. `ties_head`: the
     head is the embedding. A critic has a value head instead, a reward model one of some labels; neither is ever tied,
-    and `is_critic` says so of both. `further`: weights of the head for further tokens that files of the model have
+    and `is_critic` says so of both. `mtp`: weights of the head for further tokens that files of the model have
     behind its layers, which only those hold who train it."""
 
     weights: tuple[Weight, ...]
-    further: tuple[Weight, ...]
+    mtp: tuple[Weight, ...]
     num_layers: int
     hidden_size: int
     attention: Attention
@@ -210,7 +210,7 @@ def model_shape(model: Mapping[str, Any], head: Head = "lm") -> tuple[ModelShape
         model = {**model, number: model.get(_EXPERTS[0]) or model.get(_EXPERTS[1])}
     needed = list(dict.fromkeys((*_NEEDED, *family.needed)))
     missing = [key for key in needed if model.get(key) is None]
-    missing += [key for key in family.told if key not in model]
+    missing += [key for key in family.declared_keys if key not in model]
     if missing:
         return None, f"config.json lacks {', '.join(missing)}"
     if wrong := list(_wrong_values(model, needed)):
@@ -262,7 +262,7 @@ def _shape(model: Mapping[str, Any], family: Family, head: Head) -> ModelShape:
         width = per_token * model[family.experts.width] + family.experts.shared_width(model)
     return ModelShape(
         weights=tuple(weights),
-        further=tuple(_further(model, family)) if head == "lm" else (),
+        mtp=tuple(_mtp(model, family)) if head == "lm" else (),
         num_layers=layers,
         hidden_size=hidden,
         attention=attention(model, family),
@@ -274,7 +274,7 @@ def _shape(model: Mapping[str, Any], family: Family, head: Head) -> ModelShape:
     )
 
 
-def _further(model: Mapping[str, Any], family: Family) -> Iterator[Weight]:
+def _mtp(model: Mapping[str, Any], family: Family) -> Iterator[Weight]:
     """Weights of the one MTP head that megatron_train supports (DeepSeek-V3, arXiv 2412.19437, section 2.2)."""
     if model.get(NUM_HEADS) != 1 or family.experts is None:
         return

@@ -7,7 +7,7 @@ from typing import Literal
 from roll.configs.memory.model_shape import ModelShape
 from roll.configs.plan.run_plan import RunPlan, TrainPlan
 from roll.configs.sections.cluster import WorkerConfig, answers_at_once
-from roll.configs.strategies.spec import ShareKey
+from roll.configs.strategies.spec import GpuShareKey
 from roll.configs.strategies.table import spec_of
 from roll.configs.tables.roles import Role, Use
 
@@ -146,7 +146,7 @@ they wait (contexts, communicators, buckets of weights: a few GB each) and what 
 (SGLang: activations and CUDA graphs) fits beside it."""
 
 
-def share_key(worker: WorkerConfig) -> ShareKey | None:
+def share_key(worker: WorkerConfig) -> GpuShareKey | None:
     """The argument of this role's engine."""
     return spec_of(worker.strategy_name).share
 

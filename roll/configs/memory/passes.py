@@ -31,7 +31,7 @@ def layer_bytes(shape: ModelShape, dtype_bytes: int, tensor: int = 1, by_positio
     return between / (tensor if by_position else 1) + (attention + mlp + routed) / tensor
 
 
-def kept_bytes(
+def saved_bytes(
     shape: ModelShape, dtype_bytes: int, recomputes: bool, tensor: int = 1, by_position: bool = False
 ) -> float:
     """Bytes per token of a layer between its forward and its backward pass. Recomputed layers keep their input only."""
@@ -48,7 +48,7 @@ def training_parts(facts: RoleFacts) -> tuple[Part, ...]:
     args = facts.worker.model_args
     recomputes = not args.disable_gradient_checkpointing
     there = min(2, shape.num_layers) if args.enable_activation_offload else shape.num_layers
-    kept = there * kept_bytes(shape, size, recomputes)
+    kept = there * saved_bytes(shape, size, recomputes)
     again = layer_bytes(shape, size) if recomputes else 0
     activations = Part("activations", facts.train_tokens * (kept + again), True)
     return (activations, *head_parts(shape, facts.train_tokens, size, logits=_logits(facts)))
@@ -59,7 +59,7 @@ def waiting_parts(facts: RoleFacts) -> tuple[Part, ...]:
     args = facts.worker.model_args
     if not args.enable_activation_offload:
         return ()
-    kept = kept_bytes(facts.shape, facts.dtype_bytes, not args.disable_gradient_checkpointing)
+    kept = saved_bytes(facts.shape, facts.dtype_bytes, not args.disable_gradient_checkpointing)
     num_bytes = facts.train_tokens * facts.shape.num_layers * kept
     return (Part("activations (enable_activation_offload)", num_bytes, True),)
 

@@ -83,7 +83,7 @@ def rollout_bounds(config: AlgorithmConfig) -> RolloutBounds:
     """Those of a run. Where no group runs ahead a step has its own, whatever the age of the weights: then the engines'
     versions are not looked at. Raises ValueError as RolloutBounds does."""
     groups, ahead, grace_s = config.num_groups, groups_ahead(config), config.unfinished_grace_s
-    if config.runs_ahead:
+    if config.is_async:
         return RolloutBounds(groups, ahead, sync_interval(config), oldest_allowed(config), grace_s=grace_s)
     if config.unfinished_groups != "carry":
         return RolloutBounds(groups, ahead, unfinished=config.unfinished_groups, grace_s=grace_s)
@@ -176,12 +176,12 @@ def build_plan(config: AlgorithmConfig) -> BatchPlan:
         longest_row=config.longest_row,
         bucket_bytes=config.model_update_buffer_size_mb << 20,
         most_answers=config.max_running_requests,
-        background=frozenset({"actor_infer"}) if config.runs_ahead and config.samples else frozenset(),
+        background=frozenset({"actor_infer"}) if config.is_async and config.uses_engines else frozenset(),
         leaving_whole=frozenset() if config.partial_gpu_mode else frozenset({"actor_infer"}),
         keeps_kv=config.kv_on_update == "keep",
         adapter_rank=sent_adapter_rank(config),
-        tells_routes=config.actor_train.router_replay.mode == "R3",
-        fixed_weights=not (config.learns or config.explores),
+        reports_routes=config.actor_train.router_replay.mode == "R3",
+        fixed_weights=not (config.has_training or config.has_rollouts),
         bounds=rollout_bounds(config),
         group_size=config.group_size,
         prompt_length=prompt,

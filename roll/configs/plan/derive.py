@@ -20,7 +20,7 @@ class OldLogProbs:
 
     source: Literal["update", "pass", "rollout"]
     reason: str
-    tells_routes: bool = False  # and which experts tokens go to
+    reports_routes: bool = False  # and which experts tokens go to
 
 
 def compares_within_groups(config: AlgorithmConfig) -> bool:
@@ -63,7 +63,7 @@ def old_log_probs(config: AlgorithmConfig, updates_per_step: int) -> OldLogProbs
     """The source of old log-probs for this many updates per step. A correction compares them with the rollout's, and
     the update's own serve as well for that as those of a pass under the same weights."""
     if config.actor_train.router_replay.tells:
-        return OldLogProbs("pass", "router_replay R2 trains with the experts that it chooses", tells_routes=True)
+        return OldLogProbs("pass", "router_replay R2 trains with the experts that it chooses", reports_routes=True)
     if config.enable_old_logprobs_recompute:
         return OldLogProbs("pass", "enable_old_logprobs_recompute is on")
     needed = _why_old_log_probs_are_needed(config, updates_per_step)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from roll.configs.checks.prefix_sharing import obstacles
-from roll.configs.load.chosen import Chosen
+from roll.configs.load.chosen_values import Chosen
 from roll.configs.memory.parts import default_share, given_share, share_key
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.derive import compares_vocabulary, needs_ref_log_probs, weighs_importance
@@ -28,7 +28,7 @@ def describe(
 ) -> str:
     """Everything a person checks before a run, in about 40 lines. `batch`: the rows about a step; `algorithm`: those
     about what it learns by; `chosen`: what roll chose for keys that the YAML leaves out."""
-    learning, choices = table(algorithm), table((choice.key, choice.told) for choice in chosen)
+    learning, choices = table(algorithm), table((choice.key, choice.described) for choice in chosen)
     roles, length = config.model_roles, run_length(config) if config.takes_steps else "no steps"
     sections = {
         f"{config.exp_name}: {length}, seed {config.seed}, output in {config.output_dir}": [],
@@ -254,15 +254,15 @@ _OLD = {
 def batch_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, ...]]:
     for train in plan.trains.values():
         yield train.role, f"{batch_sum(plan, train)}; {updates_in_run(config, train)}"
-    if config.explores:
+    if config.has_rollouts:
         yield "answers", answers_sum(config, plan)
-    if config.estimator.needs_greedy and config.explores:
+    if config.estimator.needs_greedy and config.has_rollouts:
         yield "greedy", f"{plan.num_groups} further greedy responses, one per prompt, with which rewards are compared"
-    if config.learns:
+    if config.has_training:
         yield "old log-probs", f"{_OLD[plan.old_log_probs.source]}: {plan.old_log_probs.reason}"
-    yield from _ahead_rows(config, plan)
+    yield from _async_rows(config, plan)
     if config.is_in_parts:
-        other = "train trains on them" if config.explores else "explore samples them"
+        other = "train trains on them" if config.has_rollouts else "explore samples them"
         yield "experience", f"{config.experience.storage_type} in {config.experience_dir}; mode: {other} there"
     if plan.needs_reference:
         who = "actor_train without its adapters: " if plan.policy_is_reference else ""
@@ -273,7 +273,7 @@ def batch_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, 
         domains = ", ".join(domain for domain, teacher in config.teacher_of.items() if teacher == role)
         alone = ", and no reward" if config.is_pure_opd else ""
         yield role, f"advantage + {config.teacher_weight(role):g} x (log q - log p) of {domains}{alone}"
-    yield from _mix_rows(config.mix, plan.actor_train.samples_per_update if config.learns else 0)
+    yield from _mix_rows(config.mix, plan.actor_train.samples_per_update if config.has_training else 0)
     for name, worker in config.model_roles.items():
         if config.roles[name].head == "sequence":
             yield name, f"scores whole answers after the rollout, in batches of {worker.infer_batch_size}"
@@ -298,7 +298,7 @@ def _mix_rows(mix: MixConfig, samples: int) -> Iterator[tuple[str, str]]:
         yield "", f"loss = (1 - w) x the policy's + w x the expert's{weighs}; w is {mix.weight:g}{rise}{fall}"
 
 
-def _ahead_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, ...]]:
+def _async_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, ...]]:
     bounds = plan.bounds
     if bounds.additional:
         yield "more", f"{bounds.additional} groups run as a reserve for dropped ones (max_additional_running_prompts)"

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from roll.configs.base import Settings, join
-from roll.configs.load.chosen import Chosen, Given
+from roll.configs.load.chosen_values import Chosen, KeysInYaml
 from roll.configs.sections.run import RunConfig
 from roll.configs.tables.estimators import ESTIMATORS
 from roll.configs.tables.policy_losses import POLICY_FORMS
@@ -13,7 +13,7 @@ from roll.utils.text import short, table
 _FOLLOWING = ("name", "model_name_or_path", "bf16", "fp16")  # from other keys
 
 
-def default_lines(config: RunConfig, given: Given, chosen: Iterable[Chosen]) -> list[str]:
+def default_lines(config: RunConfig, given: KeysInYaml, chosen: Iterable[Chosen]) -> list[str]:
     """Every key that this run reads, that its YAML does not say and that was not chosen for it, with its default. Keys
     whose default is to do nothing (null, or empty) are left out.
 
@@ -22,13 +22,13 @@ def default_lines(config: RunConfig, given: Given, chosen: Iterable[Chosen]) -> 
     taken = {*given, *(choice.key for choice in chosen)}
     return [
         "Defaults that are the same on every machine",
-        *(f"  {row}" for row in table(_left(config, taken))),
+        *(f"  {row}" for row in table(_left_to_roll(config, taken))),
     ]
 
 
-def _left(config: RunConfig, taken: Collection[str]) -> Iterator[tuple[str, str]]:
+def _left_to_roll(config: RunConfig, taken: Collection[str]) -> Iterator[tuple[str, str]]:
     sections = {name.split(".")[0] for name in config.sections}
-    idle = _idle_keys(config)
+    idle = _unused_keys(config)
     for key in type(config).model_fields:
         if key not in sections:
             yield from _values(config, key, "", {*taken, *idle}, None)
@@ -61,7 +61,7 @@ def _reads(role: Role, key: str, is_section: bool) -> bool:
     return is_section and any(read.startswith(f"{key}.") for read in role.reads)
 
 
-def _idle_keys(config: RunConfig) -> set[str]:
+def _unused_keys(config: RunConfig) -> set[str]:
     """Keys that belong to other estimators and losses than those of the run."""
     idle: set[str] = set()
     for key, rows in (("adv_estimator", ESTIMATORS), ("pg_variant", POLICY_FORMS)):

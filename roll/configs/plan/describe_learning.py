@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from roll.configs.load.chosen import Given, says_any
+from roll.configs.load.chosen_values import KeysInYaml, says_any
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.describe import counted
 from roll.configs.plan.run_plan import RunPlan
@@ -18,7 +18,7 @@ from roll.utils.text import short
 DEFAULT = " (default)"
 
 
-def rate_rows(config: RunConfig, plan: RunPlan, given: Given) -> Iterator[tuple[str, ...]]:
+def rate_rows(config: RunConfig, plan: RunPlan, given: KeysInYaml) -> Iterator[tuple[str, ...]]:
     """The learning rate of every role that learns; the rows under "Algorithm" of a run without another algorithm."""
     for place, (role, worker) in enumerate(config.learning_roles.items()):
         key = f"{role}.training_args.learning_rate"
@@ -44,18 +44,18 @@ _SCOPES: Mapping[str | None, str] = {
 _GRPO = ("adv_estimator", "norm_mean_type", "norm_std_type", "pg_variant", "actor_train.pg_variant", "loss_agg_mode")
 
 
-def algorithm_rows(config: AlgorithmConfig, plan: BatchPlan, given: Given) -> Rows:
+def algorithm_rows(config: AlgorithmConfig, plan: BatchPlan, given: KeysInYaml) -> Rows:
     """The rows under "Algorithm" of a run of reinforcement learning. `given`: the keys of its YAML."""
-    if config.learns:
+    if config.has_training:
         yield from _name_rows(config, given)
         yield "advantages", _advantages(config) + _mark(config, given, "adv_estimator")
         yield "loss", _loss(config, given)
         yield "clip", _clip(config, given)
         yield "KL", _kl(config, given)
-    if config.samples:
+    if config.uses_engines:
         yield "temperature", _temperature(config, given)
-    yield from rate_rows(config, plan, given) if config.learns else ()
-    if config.learns:
+    yield from rate_rows(config, plan, given) if config.has_training else ()
+    if config.has_training:
         yield from _update_rows(plan, given)
     if config.takes_steps:
         samples = f"{plan.num_groups} prompts x {plan.group_size} samples = {plan.samples_per_step} samples a step"
@@ -63,7 +63,7 @@ def algorithm_rows(config: AlgorithmConfig, plan: BatchPlan, given: Given) -> Ro
     yield from _length_rows(plan, given)
 
 
-def _name_rows(config: AlgorithmConfig, given: Given) -> Rows:
+def _name_rows(config: AlgorithmConfig, given: KeysInYaml) -> Rows:
     if config.algorithm is not None:
         yield from preset_rows(config.algorithm, config.value)
     elif config.adv_estimator == "grpo" and not says_any(given, *_GRPO):
@@ -88,14 +88,14 @@ def _advantages(config: AlgorithmConfig) -> str:
     return f"{parts[0]}: {', '.join(parts[1:])}" if parts[1:] else parts[0]
 
 
-def _loss(config: AlgorithmConfig, given: Given) -> str:
+def _loss(config: AlgorithmConfig, given: KeysInYaml) -> str:
     form = config.policy_form.name + _mark(config, given, "pg_variant", "actor_train.pg_variant")
     ratio = config.importance_sampling
     per = f", ratio per {ratio}" if config.policy_form.reads_ratio and ratio != "token" else ""
     return f"{form}{per}, {config.loss_agg_mode}{_mark(config, given, 'loss_agg_mode')}"
 
 
-def _clip(config: AlgorithmConfig, given: Given) -> str:
+def _clip(config: AlgorithmConfig, given: KeysInYaml) -> str:
     form = config.policy_form
     if "pg_clip" not in form.keys:
         values = ", ".join(f"{key} {short(config.value(key))}{_mark(config, given, key)}" for key in form.keys)
@@ -108,7 +108,7 @@ def _clip(config: AlgorithmConfig, given: Given) -> str:
     return f"{text}{', by default' if not says_any(given, *keys) and _preset(config, keys[0]) is None else ''}){dual}"
 
 
-def _kl(config: AlgorithmConfig, given: Given) -> str:
+def _kl(config: AlgorithmConfig, given: KeysInYaml) -> str:
     parts = []
     if "use_kl_loss" in config.kl_terms:
         parts.append(f"{short(config.kl_loss_coef)} x KL to the reference in the loss, {config.kl_loss_type}")
@@ -118,7 +118,7 @@ def _kl(config: AlgorithmConfig, given: Given) -> str:
     return "; ".join(parts) or f"none{_mark(config, given, 'use_kl_loss', 'add_token_level_kl')}"
 
 
-def _temperature(config: AlgorithmConfig, given: Given) -> str:
+def _temperature(config: AlgorithmConfig, given: KeysInYaml) -> str:
     worker = config.actor_infer
     sampling = worker.generating_args
     text = f"{short(sampling.temperature)}{_mark(config, given, f'{_SAMPLING}.temperature')}"
@@ -126,14 +126,14 @@ def _temperature(config: AlgorithmConfig, given: Given) -> str:
     return ", ".join([text, *(f"{key} {short(sampling.value(key))}" for key in cuts)])
 
 
-def _update_rows(plan: BatchPlan, given: Given) -> Rows:
+def _update_rows(plan: BatchPlan, given: KeysInYaml) -> Rows:
     for place, train in enumerate(plan.trains.values()):
         key = f"{train.role}.training_args.gradient_accumulation_steps"
         size = f"{counted(train.updates_per_step, 'update')} a step, {train.samples_per_update} samples each"
         yield "updates" if not place else "", f"{train.role} {size}{'' if key in given else DEFAULT}"
 
 
-def _length_rows(plan: BatchPlan, given: Given) -> Rows:
+def _length_rows(plan: BatchPlan, given: KeysInYaml) -> Rows:
     left = [] if "prompt_length" in given else ["prompt_length"]
     left += [] if says_any(given, "response_length", "sequence_length") else ["response_length"]
     text = f"prompt {plan.prompt_length} + response {plan.response_length} = {plan.sequence_length} tokens"
@@ -143,7 +143,7 @@ def _length_rows(plan: BatchPlan, given: Given) -> Rows:
         yield "", f"in validation {validation[0]} + {validation[1]} = {plan.val_sequence_length}"
 
 
-def _mark(config: AlgorithmConfig, given: Given, *keys: str) -> str:
+def _mark(config: AlgorithmConfig, given: KeysInYaml, *keys: str) -> str:
     """What stands behind a value that the YAML leaves out: that it is a default, or whose it is."""
     if says_any(given, *keys):
         return ""

@@ -10,7 +10,7 @@ from roll.configs.strategies.table import spec_of
 
 
 @dataclass(frozen=True)
-class Seat:
+class WorkerSlot:
     """The place of one worker. `local_rank` counts the role's workers on its node. `devices` are global ids, and
     `local_ids` count from 0 on the node. A CPU worker has neither."""
 
@@ -26,7 +26,7 @@ class RolePlace:
     """All workers of a role."""
 
     role: str
-    workers: tuple[Seat, ...]
+    workers: tuple[WorkerSlot, ...]
 
     @property
     def device_ids(self) -> frozenset[int]:
@@ -49,7 +49,7 @@ class Layout:
         own = self[role].device_ids
         return any(own & place.device_ids for place in self.roles if place.role != role)
 
-    def apart(self, role: str, other: str) -> tuple[Seat, ...]:
+    def apart(self, role: str, other: str) -> tuple[WorkerSlot, ...]:
         """The workers of a role that stand on none of the devices of another."""
         taken = self[other].device_ids
         return tuple(worker for worker in self[role].workers if not taken & {*worker.devices})
@@ -74,15 +74,15 @@ def place_roles(roles: Mapping[str, WorkerConfig], num_nodes: int, num_devices_p
     return Layout(num_nodes, num_devices_per_node, tuple(places))
 
 
-def _seats(worker: WorkerConfig, num_nodes: int, per_node: int) -> tuple[Seat, ...]:
+def _seats(worker: WorkerConfig, num_nodes: int, per_node: int) -> tuple[WorkerSlot, ...]:
     """CPU workers are spread over the nodes."""
     ids, size = worker.device_mapping, worker.num_gpus_per_worker
-    seats: list[Seat] = []
+    seats: list[WorkerSlot] = []
     for rank in range(worker.num_workers):
         devices = () if ids is None else ids[rank * size : (rank + 1) * size]
         node = devices[0] // per_node if devices else rank * num_nodes // worker.num_workers
         local_rank = sum(other.node == node for other in seats)
-        seats.append(Seat(rank, node, local_rank, devices, tuple(device % per_node for device in devices)))
+        seats.append(WorkerSlot(rank, node, local_rank, devices, tuple(device % per_node for device in devices)))
     return tuple(seats)
 
 
@@ -187,5 +187,5 @@ def parallel_sizes(worker: WorkerConfig) -> ParallelSizes:
     """Sizes of a role, as its strategy says. Engines that generate count a whole engine as one data-parallel rank."""
     spec = spec_of(worker.strategy_name)
     if spec.sizes:
-        return spec.ask(spec.sizes, ParallelSizes, worker)
+        return spec.call_hook(spec.sizes, ParallelSizes, worker)
     return ParallelSizes(data=worker.num_workers, tensor=worker.num_gpus_per_worker)

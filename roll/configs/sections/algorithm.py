@@ -409,7 +409,9 @@ class AlgorithmConfig(OnPolicyDistillation):
     def estimator_args(self) -> dict[str, Any]:
         """Arguments of the estimator's function: adv_args of the user's own, else the keys that belong to it."""
         row = self.estimator
-        return self.adv_args if row.is_own else {key: self.value(key) for key in row.weights if not row.per_turn}
+        return (
+            self.adv_args if row.is_user_defined else {key: self.value(key) for key in row.weights if not row.per_turn}
+        )
 
     @property
     def policy_form(self) -> PolicyForm:

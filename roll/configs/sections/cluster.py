@@ -153,7 +153,7 @@ def narrowing_settings(strategy_name: str | None, sampling: Sampling) -> tuple[s
         "min_new_tokens": sampling.min_new_tokens > 0,
         "repetition_penalty": sampling.repetition_penalty != 1,
     }
-    return tuple(name for name in spec_of(strategy_name).narrows if in_use[name])
+    return tuple(name for name in spec_of(strategy_name).truncating_sampling_keys if in_use[name])
 
 
 ANSWERS_AT_ONCE = 128

@@ -97,7 +97,7 @@ def is_started(role: Role, mode: Mode) -> bool:
     return mode in (SAMPLES if is_of_sampling else LEARNS)
 
 
-def in_its_place(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+def mode_directory(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     """The tree with the places of a process that does a part of a run. One that does not learn reads the checkpoints of
     the run, and writes to a folder of its own in the run's, so that neither writes over the other.
 

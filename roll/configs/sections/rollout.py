@@ -56,7 +56,7 @@ ROLL_LOOP = "roll.distributed.scheduler.user_defined_rollout_loop.UserDefinedRol
 LENGTH_KEYS = ("prompt_length", "response_length", "sequence_length")
 
 
-def _own_loop(name: object) -> object:
+def _user_loop(name: object) -> object:
     return None if name == ROLL_LOOP else name
 
 
@@ -220,7 +220,7 @@ class RolloutConfig(RunConfig):
         "how old the oldest is, and what the engines have to do. 0: never.",
         ge=0,
     )
-    user_defined_rollout_loop_cls: Annotated[str | None, BeforeValidator(_own_loop)] = setting(
+    user_defined_rollout_loop_cls: Annotated[str | None, BeforeValidator(_user_loop)] = setting(
         None,
         "How one group of attempts is made and rewarded, in a class of your own: package.module:Class "
         "(docs/adding_a_rollout_loop.md). ROLL's default is understood.",
@@ -232,33 +232,33 @@ class RolloutConfig(RunConfig):
     rollout_dump_dir: Place | None = setting(None, "Where sample rollouts go. Default: <output_dir>/rollouts.")
 
     @property
-    def samples(self) -> bool:
+    def uses_engines(self) -> bool:
         """True if this process has rollout engines."""
         return self.mode in SAMPLES
 
     @property
-    def explores(self) -> bool:
+    def has_rollouts(self) -> bool:
         """True if it samples what is trained on."""
         return self.mode in EXPLORES
 
     @property
     def begins_afresh(self) -> bool:
         """One that does not learn goes on from the buffer, or measures."""
-        return self.learns and super().begins_afresh
+        return self.has_training and super().begins_afresh
 
     @property
-    def learns(self) -> bool:
+    def has_training(self) -> bool:
         """True if this process trains."""
         return self.mode in LEARNS
 
     @property
-    def runs_ahead(self) -> bool:
+    def is_async(self) -> bool:
         """True if groups of later steps run while a step trains."""
         return self.async_generation_ratio > 0 and self.unfinished_groups == "carry"
 
     @property
     def takes_steps(self) -> bool:
-        return self.learns or self.explores
+        return self.has_training or self.has_rollouts
 
     @property
     def other_schedule(self) -> Mapping[str, str]:
@@ -267,14 +267,14 @@ class RolloutConfig(RunConfig):
     @property
     def is_in_parts(self) -> bool:
         """True if another process does the other half: one samples, one trains."""
-        return self.learns != self.explores
+        return self.has_training != self.has_rollouts
 
     @property
     def trains_stale(self) -> bool:
         """True if groups that are older than the weights are expected, beside those of model_update_frequency."""
         keys = self.experience
         comes_back = keys.reuse.enable or keys.on_timeout == "partial"
-        return self.runs_ahead or (self.learns and self.is_in_parts and comes_back)
+        return self.is_async or (self.has_training and self.is_in_parts and comes_back)
 
     @property
     def lengths(self) -> tuple[int, int, int]:

@@ -19,11 +19,11 @@ from roll.configs.strategies.value_kinds import deepspeed_misfits
 from roll.utils.text import show
 
 
-def _words(text: str) -> frozenset[str]:
+def _options(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-TOP_KEYS = _words(
+TOP_KEYS = _options(
     """
     train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping steps_per_print
     optimizer scheduler bf16 bfloat16 fp16 torch_autocast data_types communication_data_type
@@ -36,7 +36,7 @@ TOP_KEYS = _words(
     weight_quantization datastates_ckpt managed_gradient_accumulation
     """
 )
-ZERO_KEYS = _words(
+ZERO_KEYS = _options(
     """
     stage contiguous_gradients reduce_scatter reduce_bucket_size use_multi_rank_bucket_allreduce
     allgather_partitions allgather_bucket_size overlap_comm compute_grad_norm load_from_fp32_weights
@@ -51,23 +51,23 @@ ZERO_KEYS = _words(
     save_muon_momentum_buffer_in_memory leaf_module
     """
 )
-BF16_KEYS = _words(
+BF16_KEYS = _options(
     """
     enabled immediate_grad_update check_grad_overflow bf16_master_weights_and_grads bf16_optimizer_states
     """
 )
-FP16_KEYS = _words(
+FP16_KEYS = _options(
     """
     enabled auto_cast loss_scale initial_scale_power loss_scale_window hysteresis consecutive_hysteresis
     min_loss_scale fp16_master_weights_and_grads
     """
 )
-OFFLOAD_PARAM_KEYS = _words(
+OFFLOAD_PARAM_KEYS = _options(
     """
     device nvme_path buffer_count buffer_size max_in_cpu pin_memory
     """
 )
-OFFLOAD_OPTIMIZER_KEYS = _words(
+OFFLOAD_OPTIMIZER_KEYS = _options(
     """
     device nvme_path buffer_count pin_memory pipeline_read pipeline_write fast_init ratio super_offload
     cpuadam_cores_perc

@@ -12,10 +12,10 @@ from roll.configs.checks.moe import EXPERTS
 from roll.configs.problems import Problem, did_you_mean
 from roll.configs.strategies.megatron_config import (
     ENGINE_KEYS,
-    IDLE,
     KNOWN,
     LOCAL_VALUES,
     SET_ELSEWHERE,
+    UNUSED,
     MegatronSettings,
     derived,
     opened,
@@ -43,7 +43,7 @@ class ModelFacts:
     ffn_width: int = 0
     expert_width: int = 0
     latent_width: int = 0
-    own_layers: str = ""  # what only Megatron's own layers have here
+    local_layers: str = ""  # what only Megatron's own layers have here
     has_expert_biases: bool = False
 
     @classmethod
@@ -74,7 +74,7 @@ class ModelFacts:
             ),
             expert_width=expert_width if experts else 0,
             latent_width=gcd(query, latent + key) if latent else 0,
-            own_layers="latent attention" if latent else (form.own_layers if form else ""),
+            local_layers="latent attention" if latent else (form.own_layers if form else ""),
             has_expert_biases=bool(family and family.experts and family.experts.have_biases),
         )
 
@@ -94,7 +94,7 @@ def megatron_warnings(at: str, config: Mapping[str, Any]) -> Iterator[str]:
     """What is taken otherwise than it is written. `at` is the YAML path of strategy_config."""
     config = opened(config)
     yield from (f"{at}.{key} {reason}" for key, reason in derived(config)[1])
-    yield from (f"{at}.{key} does nothing here: {IDLE[key]}." for key in config if key in IDLE)
+    yield from (f"{at}.{key} does nothing here: {UNUSED[key]}." for key in config if key in UNUSED)
 
 
 def repeated_problems(at: str, config: Mapping[str, Any], values: Mapping[str, object]) -> Iterator[Problem]:
@@ -237,10 +237,11 @@ def sizes_problems(at: str, settings: MegatronSettings, model: ModelFacts) -> It
             "must divide the widths of the model's latents (q_lora_rank; kv_lora_rank + qk_rope_head_dim)",
             [n for n in both if model.latent_width % n == 0],
         )  # fmt: skip
-    if model.own_layers and s.transformer_impl == "transformer_engine":
+    if model.local_layers and s.transformer_impl == "transformer_engine":
         asking = [key for key in ENGINE_KEYS if getattr(s, key)] or ["transformer_impl"]
         yield Problem(
-            f"{at}: {' and '.join(asking)} with {model.own_layers}, which has Megatron's own layers alone here. Remove "
+            f"{at}: {' and '.join(asking)} with {model.local_layers}, which has Megatron's own layers alone here. "
+            "Remove "
             f"{'it' if len(asking) == 1 else 'them'}.",
             tuple(f"{at}.{key}" for key in asking),
         )

@@ -152,12 +152,12 @@ def opened(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key != "additional_configs"} | dict(inner)
 
 
-def _words(text: str) -> frozenset[str]:
+def _options(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
 # TransformerConfig (megatron-core 0.16) keys that change no shape and no meaning of the model: passed on unchecked.
-PASSED_ON = _words(
+PASSED_ON = _options(
     """
     attention_dropout hidden_dropout attention_softmax_in_fp32 fp32_residual_connection apply_query_key_layer_scaling
     disable_bf16_reduced_precision_matmul deterministic_mode batch_invariant_mode
@@ -199,13 +199,13 @@ SET_ELSEWHERE = {
     "num_moe_experts": "the model's config.json",
 }
 # Keys of ROLL's for what is decided otherwise here.
-IDLE: Mapping[str, str] = {
+UNUSED: Mapping[str, str] = {
     "overlap_p2p_comm": "an interleaved pipeline overlaps its sends, any other does not",
     "calculate_per_token_loss": "the loss is normalised by the counts of the whole update",
     "cross_entropy_loss_fusion": "log-probs and entropy have code of their own here",
     "use_flash_attn": "attention is the fused kernel of torch, or of transformer-engine",
 }
-KNOWN = frozenset(MegatronSettings.model_fields) | PASSED_ON | frozenset(SET_ELSEWHERE) | frozenset(IDLE)
+KNOWN = frozenset(MegatronSettings.model_fields) | PASSED_ON | frozenset(SET_ELSEWHERE) | frozenset(UNUSED)
 
 
 def split_settings(config: Mapping[str, Any]) -> tuple[MegatronSettings, dict[str, Any]]:

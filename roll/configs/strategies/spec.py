@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from roll.configs.problems import ask, did_you_mean, findings
+from roll.configs.problems import call_hook, did_you_mean, hook_findings
 from roll.configs.strategies.features import OLD_KEYWORDS, Feature
 from roll.errors import ConfigError
 from roll.utils.text import show
@@ -32,12 +32,12 @@ class Package:
 
 
 @dataclass(frozen=True)
-class ShareKey:
-    """The engine argument that sets how much of its GPUs an engine takes. `own_default`: of an engine alone on its
+class GpuShareKey:
+    """The engine argument that sets how much of its GPUs an engine takes. `default_share`: of an engine alone on its
     GPUs. `holds_everything`: activations and graphs come out of the share as well."""
 
     name: str
-    own_default: float
+    default_share: float
     holds_everything: bool
 
 
@@ -82,15 +82,17 @@ class StrategySpec:
     warnings: str = ""  # (Choice) -> texts
     machine_problems: str = ""  # (Choice) -> Problems of this machine
     model_problems: str = ""  # (Choice, config.json) -> Problems; "": heads against tensor parallel
-    looks_at_model: str = ""  # what of model_problems goes unchecked where config.json is not there, in words
+    unchecked_without_model: str = ""  # what of model_problems goes unchecked where config.json is not there, in words
     sizes: str = ""  # (WorkerConfig) -> ParallelSizes; "": every worker is a data-parallel rank
     environment: str = ""  # (WorkerConfig, on_cpu, the run's own directory) -> variables of its workers
     saved_facts: str = ""  # (facts, WorkerConfig, data-parallel ranks) -> facts its saved state is tied to
     memory: Mapping[Use, str] = field(default_factory=dict)  # (RoleFacts) -> RankMemory
     size_keys: tuple[str, ...] = ()  # keys of strategy_config whose product is num_gpus_per_worker by default
-    share: ShareKey | None = None
+    share: GpuShareKey | None = None
     registry: ModelRegistry | None = None
-    narrows: tuple[str, ...] = NARROWING  # sampling settings that change the distribution its log-probs are of
+    truncating_sampling_keys: tuple[str, ...] = (
+        NARROWING  # sampling settings that change the distribution its log-probs are of
+    )
     retired: Mapping[str, str] = field(default_factory=dict)  # keys that older engines had, and why they do nothing
 
     def __new__(cls, *arguments: Any, **keywords: Any) -> StrategySpec:
@@ -110,13 +112,13 @@ class StrategySpec:
     def is_implemented(self) -> bool:
         return bool(self.classes)
 
-    def ask(self, path: str, kind: type[T], *arguments: Any) -> T:
+    def call_hook(self, path: str, kind: type[T], *arguments: Any) -> T:
         """What the function at one of the paths says, an object of `kind`."""
-        return ask(f"strategy {self.name}", path, kind, *arguments)
+        return call_hook(f"strategy {self.name}", path, kind, *arguments)
 
-    def findings(self, path: str, kind: type[T], *arguments: Any) -> list[T]:
+    def hook_findings(self, path: str, kind: type[T], *arguments: Any) -> list[T]:
         """All that the function at one of the paths finds; nothing where there is none."""
-        return findings(f"strategy {self.name}", path, kind, *arguments) if path else []
+        return hook_findings(f"strategy {self.name}", path, kind, *arguments) if path else []
 
 
 def _features(name: str, given: Iterable[str]) -> frozenset[Feature]:

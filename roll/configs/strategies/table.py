@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from roll.configs.problems import Problem
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import FEATURES, Feature
-from roll.configs.strategies.spec import LoraSync, ModelRegistry, Package, ShareKey, StrategySpec
+from roll.configs.strategies.spec import GpuShareKey, LoraSync, ModelRegistry, Package, StrategySpec
 from roll.utils.imports import resolve
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def _megatron(name: str, use: Use, path: str, memory: str) -> StrategySpec:
         warnings="roll.configs.strategies.megatron:warnings",
         machine_problems="roll.configs.strategies.megatron:machine_problems",
         model_problems="roll.models.megatron.family_table:model_problems",
-        looks_at_model="whether Megatron knows the model's family",
+        unchecked_without_model="whether Megatron knows the model's family",
         sizes="roll.configs.strategies.megatron:sizes",
         saved_facts="roll.configs.strategies.megatron:saved_facts",
         memory={use: f"{_MEMORY}.megatron:{memory}"},
@@ -89,7 +89,7 @@ _SPECS = (
             "score": "roll.configs.memory.engine:score_memory",
             "generate": "roll.configs.memory.engine:generate_memory",
         },
-        narrows=(),
+        truncating_sampling_keys=(),
     ),
     StrategySpec(
         "vllm",
@@ -102,7 +102,7 @@ _SPECS = (
         registry=ModelRegistry("vLLM", "vllm", "roll.run.start.engine_models:vllm_registry", "vllm.general_plugins"),
         memory={"generate": "roll.configs.memory.engine:vllm_memory"},
         size_keys=_SIZES,
-        share=ShareKey("gpu_memory_utilization", own_default=0.92, holds_everything=True),
+        share=GpuShareKey("gpu_memory_utilization", default_share=0.92, holds_everything=True),
         retired={
             "sleep_level": "an engine that makes room for a trainer keeps its weights in host memory",
             "VLLM_USE_V1": "there is no other engine any more",
@@ -128,8 +128,8 @@ _SPECS = (
         memory={"generate": "roll.configs.memory.engine:sglang_memory"},
         size_keys=_SIZES,
         # SGLang computes its default from the GPU and its settings; this is about what comes out on 80 GB.
-        share=ShareKey("mem_fraction_static", own_default=0.88, holds_everything=False),
-        narrows=("min_new_tokens", "repetition_penalty"),
+        share=GpuShareKey("mem_fraction_static", default_share=0.88, holds_everything=False),
+        truncating_sampling_keys=("min_new_tokens", "repetition_penalty"),
         retired={
             "enable_ep_moe": "sglang dropped it: ep_size sets it",
             "enable_deepep_moe": "sglang dropped it: moe_a2a_backend sets it",

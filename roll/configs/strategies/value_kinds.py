@@ -10,7 +10,7 @@ from roll.configs.problems import Problem
 from roll.utils.text import show
 
 LARGEST_INT = 2**63 - 1
-WORDS = {
+KIND_NAMES = {
     "bool": "true or false",
     "int": "a whole number",
     "float": "a number",
@@ -19,7 +19,7 @@ WORDS = {
     "dict": "a mapping",
 }
 _NAMES = {"List": "list", "tuple": "list", "Tuple": "list", "set": "list", "Dict": "dict", "Path": "str"} | {
-    name: name for name in WORDS
+    name: name for name in KIND_NAMES
 }
 _ANNOTATED = ("Annotated", "A")  # SGLang's short name
 
@@ -50,7 +50,7 @@ class Kinds:
 
     @property
     def text(self) -> str:
-        words = [WORDS[name] for name in WORDS if name in self.names]
+        words = [KIND_NAMES[name] for name in KIND_NAMES if name in self.names]
         return " or ".join([*words, *([f"one of {', '.join(map(str, self.choices))}"] if self.choices else [])])
 
 

@@ -51,7 +51,7 @@ class Estimator:
     """Further keys that belong to it."""
 
     @property
-    def is_own(self) -> bool:
+    def is_user_defined(self) -> bool:
         """True for a function of the user's."""
         return self.name not in ESTIMATORS
 

@@ -63,13 +63,13 @@ class MegatronForm:
 @dataclass(frozen=True)
 class Family:
     """What tells an architecture from others. A bias, and a norm of each head, is there or not, or a key of config.json
-    says so, which means `bias_unless_told` where it is missing."""
+    says so, which means `default_bias` where it is missing."""
 
     qkv_bias: Bias = False
     output_bias: Bias = False
     mlp_bias: Bias = False
     norms_heads: Bias = False
-    bias_unless_told: bool = False
+    default_bias: bool = False
     head_dim: int | None = None  # where config.json does not say; None: hidden size / heads
     default_kv_heads: bool = True  # transformers has a number of its own where config.json has none; False: all heads
     is_latent: bool = False  # queries, keys and values through narrow layers (DeepSeek-V2, arXiv 2405.04434)
@@ -88,7 +88,7 @@ class Family:
         return (*(_LATENT if self.is_latent else ()), *(self.experts.needed if self.experts else ()))
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def declared_keys(self) -> tuple[str, ...]:
         """Keys of config.json that may be null, but have another meaning where they are missing."""
         kv_heads = ("num_key_value_heads",) if self.default_kv_heads and not self.is_latent else ()
         dense = ("first_k_dense_replace",) if self.experts and self.experts.is_sparse is _behind_first else ()
@@ -98,7 +98,7 @@ class Family:
         if not isinstance(bias, str):
             return bias
         given = model.get(bias)
-        return self.bias_unless_told if given is None else bool(given)
+        return self.default_bias if given is None else bool(given)
 
     def is_sparse(self, model: Model, layer: int) -> bool:
         if self.experts is None or self.experts.is_sparse is None:
@@ -156,7 +156,7 @@ FAMILIES: Mapping[str, Family] = {
         megatron=MegatronForm("mixtral", {"sliding_window": None, **_GATED}),
     ),
     "qwen2_moe": Family(
-        "qkv_bias", bias_unless_told=True,
+        "qkv_bias", default_bias=True,
         experts=Experts(shared="shared_expert_intermediate_size", is_sparse=_by_step, norms_chosen=False),
         megatron=MegatronForm("qwen2_moe", {"qkv_bias": True, "use_sliding_window": False, **_GATED}),
     ),
@@ -166,11 +166,11 @@ FAMILIES: Mapping[str, Family] = {
         megatron=MegatronForm("qwen3_moe", _FULL),
     ),
     "glm": Family(
-        "attention_bias", bias_unless_told=True, head_dim=128, fuses_gate_up=True, turns_part=True,
+        "attention_bias", default_bias=True, head_dim=128, fuses_gate_up=True, turns_part=True,
         megatron=MegatronForm("glm", _GATED),
     ),
     "glm4": Family(
-        "attention_bias", bias_unless_told=True, head_dim=128, fuses_gate_up=True, norms_outputs=True, turns_part=True,
+        "attention_bias", default_bias=True, head_dim=128, fuses_gate_up=True, norms_outputs=True, turns_part=True,
         megatron=MegatronForm("glm4", _GATED, "a norm behind attention"),
     ),
     "glm4_moe": Family(
@@ -194,7 +194,7 @@ FAMILIES: Mapping[str, Family] = {
         megatron=MegatronForm("deepseek_v3", _LATENT_CORRECTED),
     ),
     "gpt_oss": Family(
-        "attention_bias", "attention_bias", bias_unless_told=True, head_dim=64, has_sinks=True,
+        "attention_bias", "attention_bias", default_bias=True, head_dim=64, has_sinks=True,
         experts=Experts("num_local_experts", "intermediate_size", have_biases=True, norms_chosen=True),
         megatron=MegatronForm("gpt_oss", {"attention_bias": True, "swiglu_alpha": 1.702}, "sinks in attention"),
     ),

@@ -42,7 +42,7 @@ class PolicyForm:
     """What has no effect where it is chosen, from the values and from the keys that were given."""
 
     @property
-    def is_own(self) -> bool:
+    def is_user_defined(self) -> bool:
         """True for a class of the user's, which is called with pg_args."""
         return self.name not in POLICY_FORMS
 

@@ -32,7 +32,7 @@ class Part:
     call: int = 0
 
     @property
-    def told(self) -> str:
+    def label(self) -> str:
         of = f"call {self.call} of message {self.message}" if self.call else f"message {self.message}"
         return f"the {self.name} of {of}"
 

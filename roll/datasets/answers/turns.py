@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from roll.datasets.answers.asked import Asked, AskedTurns
 from roll.datasets.answers.parts import Message, reasoning_of
-from roll.datasets.answers.written import WrittenParts
+from roll.datasets.answers.prompted import PromptedAnswer, PromptedTurns
+from roll.datasets.answers.template_coverage import WrittenParts
 from roll.datasets.loader import Row
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.tool_calls import Tool
@@ -22,7 +22,7 @@ class Turns:
 
     def __init__(self, template: PromptTemplate, train_on: Literal["all", "last"], remedy: str = ""):
         self._template, self._train_on, self._remedy = template, train_on, remedy
-        self._turns = AskedTurns(template)
+        self._turns = PromptedTurns(template)
         self._written = WrittenParts(self._turns, template.key)
         self._writes_tools: bool | None = None
         self._num_conversations = self._num_rows = self._num_tokens = self._num_last = 0
@@ -61,7 +61,7 @@ class Turns:
             self._check_tools(messages, row, tools)
         rows: list[Encoded] = []
         done = ""
-        for asked in self._asked(messages, row, given, tools):
+        for asked in self._prompted(messages, row, given, tools):
             if not self._turns.ends.is_ended(asked.ids):
                 problem = self._turns.ends.problem(asked.ids)
                 raise ConfigError(f"{row.where}: {self._template.key}: {problem}")
@@ -82,7 +82,9 @@ class Turns:
         self._num_tokens, self._num_last = self._num_tokens + sum(lengths), self._num_last + lengths[-1]
         return rows
 
-    def _asked(self, messages: Sequence[Message], row: Row, given: int, tools: Sequence[Tool]) -> Iterator[Asked]:
+    def _prompted(
+        self, messages: Sequence[Message], row: Row, given: int, tools: Sequence[Tool]
+    ) -> Iterator[PromptedAnswer]:
         """The answers that are learnt."""
         if self._takes_one_prompt:
             yield self._one_answer(messages, row, tools)
@@ -104,7 +106,7 @@ class Turns:
             self._written.check_answer(worded[place], place + 1, asked.answer, row)
             yield asked
 
-    def _one_answer(self, messages: Sequence[Message], row: Row, tools: Sequence[Tool]) -> Asked:
+    def _one_answer(self, messages: Sequence[Message], row: Row, tools: Sequence[Tool]) -> PromptedAnswer:
         """The one turn of templates that are made for a single prompt. Its response ends with the tokenizer's own
         token."""
         if [message["role"] for message in messages] != ["user", "assistant"]:
@@ -122,7 +124,7 @@ class Turns:
         prompt, is_plain = messages[0]["content"], self._template.is_plain
         answer = f"{messages[1]['content']}{self._template.tokenizer.eos_token or ''}"
         asked = prompt if is_plain else self._template.render_messages(messages[:1], row, True, tools)
-        return Asked(asked, answer, self._turns.ids(answer))
+        return PromptedAnswer(asked, answer, self._turns.ids(answer))
 
     @property
     def _takes_one_prompt(self) -> bool:

@@ -27,7 +27,7 @@ class Blueprint:
     head: Head = "lm"
     keeps_kv: bool = False
     adapter_rank: int | None = None  # of LoRA adapters that are sent by themselves
-    tells_routes: bool = False
+    reports_routes: bool = False
     most_answers: int | None = None  # in flight in an engine
 
 

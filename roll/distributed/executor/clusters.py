@@ -32,13 +32,13 @@ from roll.distributed.executor.rollout.engines import (
     GenerateCluster,
     RecoverySettings,
 )
-from roll.distributed.executor.usage import Question, RoleUsage
+from roll.distributed.executor.usage import RoleUsage, UsageRequest
 from roll.distributed.executor.weights.sync import FileWeights, WeightSync, plan_send
 from roll.distributed.strategy.table import strategy_class_path
 from roll.errors import WorkerError
 from roll.models.hub import MODEL_KEYS, fetch_models, local_model, with_directories
 from roll.utils.imports import EXTERNAL_LIB
-from roll.utils.meter import Look
+from roll.utils.worker_usage import TraceOptions
 
 logger = logging.getLogger(__name__)
 
@@ -125,10 +125,10 @@ class RunClusters:
         self._pools.append(pool)
         return pool
 
-    def ask_usage(self, look: Look) -> Callable[[], list[RoleUsage]]:
+    def ask_usage(self, look: TraceOptions) -> Callable[[], list[RoleUsage]]:
         """Asks what the roles did since this was asked last, one call per worker. What is returned waits for their
         answers."""
-        question, learners = Question(self._clusters, look), {**self.scorers, **self.trainers}
+        question, learners = UsageRequest(self._clusters, look), {**self.scorers, **self.trainers}
         work = {role: learners[role].take_work() for role in learners}
         pools = [pool for pool in self._pools if isinstance(pool, TaskPool)]
         of_pools = [RoleUsage(pool.role, "cpu", pool.usage(look)) for pool in pools]
@@ -212,7 +212,7 @@ class RunClusters:
     def _engine_environment(self, settings: WorkerConfig) -> dict[str, str]:
         spec, on_cpu = spec_of(settings.strategy_name), not self.resources.has_gpus
         directory = self.runtime.directory
-        return spec.ask(spec.environment, dict, settings, on_cpu, directory) if spec.environment else {}
+        return spec.call_hook(spec.environment, dict, settings, on_cpu, directory) if spec.environment else {}
 
     def _cluster(self, name: str, settings: WorkerConfig, max_restarts: int = 0) -> Cluster:
         role, seats = self._config.roles[name], self.resources.seats(self._plan.layout[name])
@@ -234,7 +234,7 @@ class RunClusters:
                 head=role.head,
                 keeps_kv=self._plan.keeps_kv,
                 adapter_rank=self._plan.adapter_rank,
-                tells_routes=self._plan.tells_routes,
+                reports_routes=self._plan.reports_routes,
                 most_answers=most_answers,
             )
             for seat in seats
@@ -290,7 +290,7 @@ class RLClusters(RunClusters):
 
     def _take_replies(self, replies: Mapping[Occupant, list[Any]]) -> None:
         super()._take_replies(replies)
-        if not self._config.samples or not self._config.learns:
+        if not self._config.uses_engines or not self._config.has_training:
             return
         trainer, engines = self.actor_train.cluster, self.actor_infer.cluster
         plan = plan_send(

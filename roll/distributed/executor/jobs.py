@@ -10,7 +10,7 @@ import numpy as np
 
 from roll.algorithms.credit import CreditSettings
 from roll.algorithms.loss import Loss
-from roll.algorithms.masking import IdleRows
+from roll.algorithms.masking import ZeroGradientRows
 from roll.algorithms.objectives import CovarianceChoice
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.types.columns import token_indices
@@ -58,15 +58,15 @@ class RowCredit:
 @dataclass(frozen=True)
 class TrainJob:
     """One step's training: the rows make `num_updates` chunks of equal size, which are gone through `epochs` times.
-    Without credit they are trained on as they are. `idle`: which rows the loss need not see, if it need not see all.
-    `choice`: which tokens of an update its objective singles out."""
+    Without credit they are trained on as they are. `zero_gradient_rows`: which rows the loss need not see, if it need
+    not see all. `choice`: which tokens of an update its objective singles out."""
 
     loss: Loss
     temperature: float
     num_updates: int
     epochs: int = 1
     credit: RowCredit | None = None
-    idle: IdleRows | None = None
+    zero_gradient_rows: ZeroGradientRows | None = None
     choice: CovarianceChoice | None = None
 
     def of(self, rows: np.ndarray) -> TrainJob:
@@ -161,7 +161,7 @@ def join_scores(
 
 
 @dataclass(frozen=True)
-class Piece:
+class RowChunk:
     """Rows [start, stop) of one shard."""
 
     shard: int
@@ -169,23 +169,23 @@ class Piece:
     stop: int
 
 
-def spread(shard_lengths: Sequence[np.ndarray], num_workers: int) -> list[list[Piece]]:
+def spread(shard_lengths: Sequence[np.ndarray], num_workers: int) -> list[list[RowChunk]]:
     """Pieces for each worker, about equal in tokens, in the order of the shards; a worker may get none.
 
     As many shards as workers: one each, whole.
     """
     if len(shard_lengths) == num_workers:
-        return [[Piece(i, 0, len(lengths))] for i, lengths in enumerate(shard_lengths)]
+        return [[RowChunk(i, 0, len(lengths))] for i, lengths in enumerate(shard_lengths)]
     lengths = np.concatenate(shard_lengths)
     middle = np.cumsum(lengths) - lengths / 2
     worker_of = np.minimum((middle * num_workers / max(1, lengths.sum())).astype(int), num_workers - 1)
-    pieces: list[list[Piece]] = [[] for _ in range(num_workers)]
+    pieces: list[list[RowChunk]] = [[] for _ in range(num_workers)]
     first = 0
     for shard, rows in enumerate(shard_lengths):
         owners = worker_of[first : first + len(rows)]
         for worker in np.unique(owners):
             inside = np.flatnonzero(owners == worker)
-            pieces[worker].append(Piece(shard, int(inside[0]), int(inside[-1]) + 1))
+            pieces[worker].append(RowChunk(shard, int(inside[0]), int(inside[-1]) + 1))
         first += len(rows)
     return pieces
 
@@ -246,7 +246,7 @@ def _of_units(lengths: np.ndarray, units: np.ndarray, limits: BatchLimits, at_le
     return [units[batch].ravel() for batch in micro_batches(size, np.arange(len(units)), own, at_least)]
 
 
-def without_idle(chunk: np.ndarray, idle: np.ndarray, lengths: np.ndarray, num_rows: int) -> np.ndarray:
+def without_zero_gradient_rows(chunk: np.ndarray, idle: np.ndarray, lengths: np.ndarray, num_rows: int) -> np.ndarray:
     """The rows of the chunk that are not idle, in their order; if they are fewer than `num_rows`, the shortest idle
     ones beside them."""
     spare = chunk[idle[chunk]]

@@ -87,7 +87,7 @@ class Placement:
         self._tenants: dict[Occupant, Tenant] = {tenant: tenant for tenant in background}
         self._standing: set[_Part] = set()  # of tenants: away with what they were at
         self._num_holds = 0
-        self._kept_free: list[frozenset[int]] = []
+        self._reserved: list[frozenset[int]] = []
         self._setups: dict[Occupant, Callable[[], Calls]] = {}
         self._started: dict[Occupant, Calls] = {}
 
@@ -132,19 +132,19 @@ class Placement:
         self._call_back()
 
     @contextmanager
-    def kept_free(self, *claims: Claim) -> Iterator[None]:
+    def reserved(self, *claims: Claim) -> Iterator[None]:
         """Keeps tenants off the devices of these claims between the holds inside. So one turn of several holds moves
         nothing twice."""
-        self._kept_free.append(frozenset().union(*(part for claim in claims for part in claim.occupant.parts)))
+        self._reserved.append(frozenset().union(*(part for claim in claims for part in claim.occupant.parts)))
         yield
-        self._kept_free.pop()
+        self._reserved.pop()
         self._call_back()
 
     def _call_back(self) -> None:
         """Tenants come back to devices that are free."""
         if self._num_holds:
             return
-        busy = frozenset().union(*self._kept_free)
+        busy = frozenset().union(*self._reserved)
         back = [part for tenant in self._tenants for part in _parts_of(tenant) if not part.devices & busy]
         self._make_room(dict.fromkeys(back, ALL_STATES))
 

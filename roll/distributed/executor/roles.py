@@ -13,7 +13,7 @@ import ray
 from roll.algorithms.distillation import Distillation
 from roll.distributed.executor.blueprint import BatchLimits, WorkerInfo
 from roll.distributed.executor.jobs import (
-    Piece,
+    RowChunk,
     Score,
     ScorePiece,
     ScoreSet,
@@ -90,13 +90,16 @@ class ScoreCluster:
         """A critic's values at the response tokens, without gradient."""
         return self._score("values", samples, 1.0)[0]
 
-    def lessons(self, samples: RowSet | SampleSet, response_lengths: np.ndarray, told: Distillation) -> ScoreSet:
+    def teacher_targets(
+        self, samples: RowSet | SampleSet, response_lengths: np.ndarray, told: Distillation
+    ) -> ScoreSet:
         """What a teacher tells of the response tokens, whose number in each row is given; rows beyond have none."""
-        entries = [_told_of(response_lengths, shard) for shard in samples.shards]
-        return self._split("teach", (told, self._limits), samples, entries)[0]
+        entries = [_reports_of(response_lengths, shard) for shard in samples.shards]
+        return self._split("compute_teacher_targets", (told, self._limits), samples, entries)[0]
 
     def teacher_head(self, told: Distillation) -> object:
-        """A handle on the head that makes distributions of what `lessons` tells, where it tells hidden states."""
+        """A handle on the head that makes distributions of what `teacher_targets` tells, where it tells hidden
+        states."""
         return ray.put(self.cluster.call_all("teacher_head", told)[0])
 
     def row_scores(self, rows: Rows) -> np.ndarray:
@@ -191,15 +194,15 @@ class TrainCluster(ScoreCluster):
         first_of = {info.dp_rank: rank for rank, info in reversed(list(enumerate(self.info)))}
         per_rank: list[tuple[Any, ...]] = [(None,)] * len(self.info)
         for dp_rank, table in enumerate(tables):
-            used, own = table.of_own_pieces()
+            used, own = table.local_rows()
             per_rank[first_of[dp_rank]] = (own, *(pieces[number] for number in used))
         calls, values = self.cluster.start_split("assemble", [int(a[0] is not None) for a in per_rank], per_rank)
         calls.result()
         return tuple(Shard(rows, *values[first_of[dp_rank]]) for dp_rank, rows in enumerate(rows_by_rank))
 
-    def learn_from(self, told: Distillation, head: object | None) -> None:
+    def set_teacher_head(self, told: Distillation, head: object | None) -> None:
         """What lessons are about, before the first of them comes."""
-        self.cluster.call_all("learn_from", told, head)
+        self.cluster.call_all("set_teacher_head", told, head)
 
     def train(
         self,
@@ -241,8 +244,8 @@ class TrainCluster(ScoreCluster):
     def load_checkpoint(self, directory: Path) -> None:
         self.cluster.call_all("load_checkpoint", directory)
 
-    def take_over(self, directory: Path) -> None:
-        self.cluster.call_all("take_over", directory)
+    def load_optimizer_from(self, directory: Path) -> None:
+        self.cluster.call_all("load_optimizer_from", directory)
 
     def save_hf_model(self, directory: Path) -> None:
         self.cluster.call_all("save_hf_model", directory)
@@ -258,7 +261,7 @@ class TrainCluster(ScoreCluster):
         return tuple(int(count) for count in most)
 
 
-def _chosen(shard: Shard, piece: Piece, wanted: np.ndarray | None) -> np.ndarray:
+def _chosen(shard: Shard, piece: RowChunk, wanted: np.ndarray | None) -> np.ndarray:
     """Places in the shard of the piece's rows that are wanted; a padding row that the metadata leaves out is not."""
     places = np.arange(piece.start, piece.stop)
     if wanted is None:
@@ -267,7 +270,7 @@ def _chosen(shard: Shard, piece: Piece, wanted: np.ndarray | None) -> np.ndarray
     return places[(rows < len(wanted)) & wanted[np.minimum(rows, len(wanted) - 1)]]
 
 
-def _told_of(response_lengths: np.ndarray, shard: Shard) -> np.ndarray:
+def _reports_of(response_lengths: np.ndarray, shard: Shard) -> np.ndarray:
     """Response tokens of the shard's rows; a padding row that the metadata leaves out has none."""
     last = len(response_lengths) - 1
     return np.where(shard.rows <= last, response_lengths[np.minimum(shard.rows, last)], 0)

@@ -12,20 +12,20 @@ from ray.exceptions import RayError
 
 from roll.configs.tables.roles import Use
 from roll.distributed.executor.processes.cluster import Cluster, fetch
-from roll.utils.meter import Look, Usage
+from roll.utils.worker_usage import TraceOptions, Usage
 
 _LIMIT_S = 5.0  # a worker that hangs is found by others; it is left out here
 
 
 @dataclass(frozen=True)
 class WorkerUsage:
-    """`asked` and `answered`: our own clock, around the usage's."""
+    """`asked_s` and `answered_s`: our own clock, around the usage's."""
 
     rank: int
     devices: tuple[int, ...]
     usage: Usage
-    asked: float = 0.0
-    answered: float = 0.0
+    asked_s: float = 0.0
+    answered_s: float = 0.0
 
 
 @dataclass
@@ -49,13 +49,13 @@ class RoleUsage:
     work: Mapping[str, Work] = field(default_factory=dict)
 
 
-class Question:
+class UsageRequest:
     """What every worker did, asked of all at once: they answer while something else goes on. One that is gone, or does
     not answer, is left out."""
 
-    def __init__(self, clusters: Sequence[Cluster], look: Look):
-        self._look, self._asked = look, time.perf_counter()
-        self._found: dict[str, list[WorkerUsage]] = {cluster.role: [] for cluster in clusters}
+    def __init__(self, clusters: Sequence[Cluster], look: TraceOptions):
+        self._options, self._sent_s = look, time.perf_counter()
+        self._usages: dict[str, list[WorkerUsage]] = {cluster.role: [] for cluster in clusters}
         self._pending: dict[ray.ObjectRef, tuple[Cluster, int]] = {}
         with suppress(RayError):  # Ray is gone, which others tell
             for cluster in clusters:
@@ -66,17 +66,17 @@ class Question:
         with suppress(RayError):
             while self._pending and self._take():
                 pass
-        return self._found
+        return self._usages
 
     def _take(self) -> bool:
         """Some of the answers; False if none came in time. When each came is worth a wait of its own only where it
         tells how far a clock is away."""
-        left, pending = max(0.0, self._asked + _LIMIT_S - time.perf_counter()), list(self._pending)
-        done, _ = ray.wait(pending, num_returns=1 if self._look.trace else len(pending), timeout=left)
+        left, pending = max(0.0, self._sent_s + _LIMIT_S - time.perf_counter()), list(self._pending)
+        done, _ = ray.wait(pending, num_returns=1 if self._options.trace else len(pending), timeout=left)
         answered = time.perf_counter()
         for ref in done:
             cluster, rank = self._pending.pop(ref)
             if isinstance(reply := fetch(ref, rank), Usage):
                 devices = tuple(cluster.seats[rank].devices)
-                self._found[cluster.role].append(WorkerUsage(rank, devices, reply, self._asked, answered))
+                self._usages[cluster.role].append(WorkerUsage(rank, devices, reply, self._sent_s, answered))
         return bool(done)

@@ -22,7 +22,7 @@ from roll.distributed.executor.jobs import (
     join_scores,
     micro_batches,
     tree_micro_batches,
-    without_idle,
+    without_zero_gradient_rows,
 )
 from roll.distributed.executor.weights.send_plan import SendPlan, Sent
 from roll.distributed.executor.weights.sender import Peers, WeightSender
@@ -64,7 +64,7 @@ def build_strategy(blueprint: Blueprint, *more: Any) -> Any:
         head=blueprint.head,
         keeps_kv=blueprint.keeps_kv,
         adapter_rank=blueprint.adapter_rank,
-        tells_routes=blueprint.tells_routes,
+        reports_routes=blueprint.reports_routes,
         most_answers=blueprint.most_answers,
     )
     constructor: Any = resolve(blueprint.strategy_class)
@@ -104,17 +104,17 @@ class ScoreWorker:
         flats = [_in_row_order(of_kind, groups, batch.lengths) for of_kind in outputs]
         return (None, *(part for flat in flats for part in np.split(flat, ends)))
 
-    def teach(
+    def compute_teacher_targets(
         self, told: Distillation, limits: BatchLimits, chosen: Sequence[np.ndarray], *shards: Rows
     ) -> tuple[Any, ...]:
         """The same of what is told of the response tokens: float32 [tokens, numbers of each] of each shard."""
         parts = _parts(chosen, shards)
         if not parts:
-            self.strategy.lessons([], told)
+            self.strategy.teacher_targets([], told)
             return (None,)
         batch = type(parts[0]).concatenate(parts)
         groups = _cut(self.strategy, batch, np.arange(len(batch)), limits)
-        found = self.strategy.lessons(_padded(self.strategy, batch, groups, limits), told)
+        found = self.strategy.teacher_targets(_padded(self.strategy, batch, groups, limits), told)
         flat = np.concatenate([values.numpy() for values in found])
         ends = np.cumsum([part.response_lengths.sum() for part in parts])
         return (None, *np.split(_reordered(flat, groups, batch.response_lengths), ends[:-1]))
@@ -167,8 +167,8 @@ class TrainWorker(ScoreWorker):
         own = self.strategy
         return WorkerInfo(own.dp_rank, own.dp_size, own.exports_weights, own.shares_prefixes)
 
-    def learn_from(self, told: Distillation, head: TeacherHead | None) -> None:
-        self.strategy.learn_from(told, head)
+    def set_teacher_head(self, told: Distillation, head: TeacherHead | None) -> None:
+        self.strategy.set_teacher_head(told, head)
 
     def assemble(self, table: RowTable | None, *pieces: SampledRows) -> tuple[Any, ...]:
         """Returns (None, the SampleBatch with these rows), without a table (None,)."""
@@ -195,12 +195,12 @@ class TrainWorker(ScoreWorker):
         scales = self._scales(rows_of(batch), job.num_updates, expert)
         shown = self._shown(expert, request)
         chunks, counts = np.split(np.arange(len(samples)), job.num_updates), request.counts
-        if job.idle is not None:
+        if job.zero_gradient_rows is not None:
             assert isinstance(batch, TrainBatch), "without credit no row is idle"
-            idle = job.idle.find(batch)
-            chunks, counts = self._without_idle(chunks, idle, samples, request.limits)
+            idle = job.zero_gradient_rows.find(batch)
+            chunks, counts = self._without_zero_gradient_rows(chunks, idle, samples, request.limits)
             idle[np.concatenate(chunks)] = False  # these are computed, and speak for themselves
-            sums.merge([job.idle.told(batch.samples, idle, job.epochs)])
+            sums.merge([job.zero_gradient_rows.metrics(batch.samples, idle, job.epochs)])
         elif self.strategy.shares_prefixes:
             counts = self._most_needed(samples, chunks, request.limits)
         if job.choice is not None:
@@ -227,7 +227,7 @@ class TrainWorker(ScoreWorker):
     def load_checkpoint(self, directory: Path) -> None:
         self.strategy.load_checkpoint(directory)
 
-    def take_over(self, directory: Path) -> None:
+    def load_optimizer_from(self, directory: Path) -> None:
         """Weights and optimizer of another run, under the schedule of this one."""
         self.strategy.load_checkpoint(directory)
         self.strategy.begin_schedule()
@@ -288,14 +288,16 @@ class TrainWorker(ScoreWorker):
             for rows, count in zip(chunks, request.expert_counts, strict=True)
         ]
 
-    def _without_idle(
+    def _without_zero_gradient_rows(
         self, chunks: Sequence[np.ndarray], idle: np.ndarray, rows: Rows, limits: BatchLimits
     ) -> tuple[list[np.ndarray], list[int]]:
         """The rows of each update that its loss has to see, and their number of micro batches. Every rank takes part in
         every update, with an idle row if it has no other."""
-        moving = [without_idle(chunk, idle, rows.lengths, 1) for chunk in chunks]
+        moving = [without_zero_gradient_rows(chunk, idle, rows.lengths, 1) for chunk in chunks]
         counts = self._most_needed(rows, moving, limits)
-        return [without_idle(c, idle, rows.lengths, count) for c, count in zip(chunks, counts, strict=True)], counts
+        return [
+            without_zero_gradient_rows(c, idle, rows.lengths, count) for c, count in zip(chunks, counts, strict=True)
+        ], counts
 
     def _most_needed(self, rows: Rows, chunks: Sequence[np.ndarray], limits: BatchLimits) -> list[int]:
         """Micro batches of each update: as many as the rank with the most needs. Collective."""
@@ -352,7 +354,7 @@ def _gather_scores(
     for (kind, piece_rows, lengths), flat in zip(kinds, flats, strict=True):
         pieces.setdefault(kind, []).append((piece_rows, lengths, flat))
     tokens = samples.response_lengths
-    entries = {kind: tokens if kind == "lesson" else samples.lengths for kind in pieces}
+    entries = {kind: tokens if kind == "teacher_targets" else samples.lengths for kind in pieces}
     return TokenScores(**{kind: join_scores(p, rows, entries[kind], tokens > 0) for kind, p in pieces.items()})
 
 
@@ -365,7 +367,7 @@ def _taught(
     """The rows with what their teacher told of them."""
     pieces = [(piece_rows, lengths, flat) for (_, piece_rows, lengths), flat in zip(kinds, flats, strict=True)]
     counts = samples.response_lengths
-    return TaughtRows(**vars(samples), lesson=join_scores(pieces, rows, counts, counts > 0))
+    return TaughtRows(**vars(samples), teacher_targets=join_scores(pieces, rows, counts, counts > 0))
 
 
 def _parts(chosen: Sequence[np.ndarray], shards: Sequence[Rows]) -> list[Rows]:

@@ -24,7 +24,7 @@ class EventLoopThread:
 
     def __init__(self, name: str):
         self.loop = asyncio.SelectorEventLoop()  # whatever policy a library set: uvloop ends otherwise at interrupts
-        self.loop.set_exception_handler(self._look)
+        self.loop.set_exception_handler(self._handle_exception)
         self._lost: Future[None] = Future()  # holds the first failure that nobody was told of
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
@@ -58,7 +58,7 @@ class EventLoopThread:
         except BaseException as error:
             self._fail(error)
 
-    def _look(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _handle_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = lost_failure(context)
         if error is None:
             loop.default_exception_handler(context)

@@ -169,7 +169,7 @@ Play = Callable[[int], Coroutine[Any, Any, TrajectoryGroup]]
 
 
 @dataclass(frozen=True)
-class GroupsLeft:
+class GroupBacklog:
     """How many groups a step left: that go on `running`, that are `finished` and wait for a step, that were `cancelled`
     (finished ones included, whose results are thrown away), and that were `deferred` now or earlier: they start again
     under their numbers.
@@ -188,16 +188,16 @@ class GroupsLeft:
 
 @dataclass(frozen=True)
 class StepGroups:
-    """The groups of a step: those to train on, and those that the filter dropped, in the order of their numbers. `left`
-    is None where a step never leaves any."""
+    """The groups of a step: those to train on, and those that the filter dropped, in the order of their numbers.
+    `backlog` is None where a step never leaves any."""
 
-    kept: list[TrajectoryGroup]
+    groups: list[TrajectoryGroup]
     dropped: list[TrajectoryGroup]
-    left: GroupsLeft | None = None
+    backlog: GroupBacklog | None = None
 
     @property
     def sampled(self) -> list[TrajectoryGroup]:
-        return self.kept + self.dropped
+        return self.groups + self.dropped
 
 
 @dataclass(frozen=True)
@@ -315,7 +315,7 @@ class RolloutCore:
         kept = [_result(group) for group in taken if group.is_kept]
         dropped = [*self._replaced, *((g.number, _result(g)) for g in taken if not g.is_kept)]
         self._replaced, self._num_dropped = [], 0
-        left = self._left(given_up) if self._bounds.leaves_groups else None
+        left = self._backlog(given_up) if self._bounds.leaves_groups else None
         return StepGroups(kept, [group for _, group in sorted(dropped, key=lambda entry: entry[0])], left)
 
     def published(self, version: int) -> None:
@@ -443,9 +443,9 @@ class RolloutCore:
         await _cancel(left)
         return left
 
-    def _left(self, given_up: Sequence[ActiveGroup]) -> GroupsLeft:
+    def _backlog(self, given_up: Sequence[ActiveGroup]) -> GroupBacklog:
         results = () if self._bounds.is_in_order else tuple(g.result for g in given_up if g.result is not None)
-        return GroupsLeft(self.num_running, self._groups.num_finished, len(given_up), len(self._deferred), results)
+        return GroupBacklog(self.num_running, self._groups.num_finished, len(given_up), len(self._deferred), results)
 
 
 def _result(group: ActiveGroup) -> TrajectoryGroup:

@@ -14,9 +14,9 @@ from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.numbered_tasks import NumberedTasks, TaskSource
 from roll.distributed.scheduler.rollout_core import CoreState, Keep, RolloutCore, StepGroups
 from roll.distributed.scheduler.saved_groups import (
-    BegunAnswers,
     BegunGroups,
     GiveUp,
+    PartialAnswers,
     read_state,
     rows_of,
     write_state,
@@ -31,7 +31,7 @@ from roll.utils.spans import Spans
 Run = Callable[[Generate], Coroutine[Any, Any, TrajectoryGroup]]
 
 
-class GroupLives:
+class GroupTimeline:
     """Marks the stages of groups that the driver sees; an engine marks where it begins one. Where an environment asks
     the engines by itself, nobody here knows when a group was generated."""
 
@@ -58,7 +58,7 @@ class GroupLives:
     def taken(self, groups: StepGroups) -> None:
         for group in groups.dropped:
             self._spans.mark(group.group_id, "dropped")
-        self._taken += [group.group_id for group in groups.kept]
+        self._taken += [group.group_id for group in groups.groups]
         self._mark_taken("taken")
 
     def trained(self) -> None:
@@ -77,7 +77,7 @@ Fetch = Callable[[Sequence[Sequence[Trajectory]]], Sequence[Sequence[Trajectory]
 """The rows of groups with their tokens and texts, wherever these are."""
 
 Cut = Callable[[], Awaitable[Sequence[tuple[int, bool]]]]
-"""The answers of requests that were cancelled since the last time, as in `GroupsLeft.cut`."""
+"""The answers of requests that were cancelled since the last time, as in `GroupBacklog.cut`."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,8 @@ class RolloutScheduler:
         self._fetch, self._cut = fetch, cut
         self._loop, self._settings = loop, settings
         self._rollouter = rollouter
-        self._lives = GroupLives(spans or Spans(0))
-        self._begun = BegunAnswers(generate, give_up)
+        self._lives = GroupTimeline(spans or Spans(0))
+        self._begun = PartialAnswers(generate, give_up)
         self._tasks = NumberedTasks(source)
         self._core = RolloutCore(
             self._play, settings.bounds, keep, settings.max_replacements, settings.num_steps, settings.max_running
@@ -175,17 +175,17 @@ class RolloutScheduler:
         _check_failures(groups.sampled, step, self._settings.max_failed_fraction)
         return groups
 
-    def judged_again(self, groups: StepGroups, completed: Sequence[TrajectoryGroup], step: int) -> StepGroups:
+    def rescore(self, groups: StepGroups, completed: Sequence[TrajectoryGroup], step: int) -> StepGroups:
         """The groups of a step once all their rewards are there: what was kept while some were missing is looked at
         again, and so is how many attempts failed. `completed`: `groups.sampled`, in its order."""
         _check_failures(completed, step, self._settings.max_failed_fraction)
-        kept, dropped = list(completed[: len(groups.kept)]), list(completed[len(groups.kept) :])
+        kept, dropped = list(completed[: len(groups.groups)]), list(completed[len(groups.groups) :])
         if self._keep is None:
-            return replace(groups, kept=kept, dropped=dropped)
+            return replace(groups, groups=kept, dropped=dropped)
         verdicts = [self._keep(group) for group in kept]
         late = [group for group, keeps in zip(kept, verdicts, strict=True) if not keeps]
         kept = [group for group, keeps in zip(kept, verdicts, strict=True) if keeps]
-        return replace(groups, kept=kept, dropped=dropped + late)
+        return replace(groups, groups=kept, dropped=dropped + late)
 
     def metrics(self) -> dict[str, float]:
         """Metrics of the engines."""
@@ -237,10 +237,12 @@ class RolloutScheduler:
             raise
         self._tasks.keep_only(self._core.state().numbers)
         self._lives.taken(groups)
-        if groups.left is None or not groups.left.cancelled or self._cut is None:
+        if groups.backlog is None or not groups.backlog.cancelled or self._cut is None:
             return groups
         cut = tuple(await self._cut())
-        return groups if self._settings.bounds.is_in_order else replace(groups, left=replace(groups.left, cut=cut))
+        return (
+            groups if self._settings.bounds.is_in_order else replace(groups, backlog=replace(groups.backlog, cut=cut))
+        )
 
 
 def _check_failures(groups: Sequence[TrajectoryGroup], step: int, max_failed_fraction: float) -> None:

@@ -15,23 +15,31 @@ import numpy as np
 from roll.distributed.scheduler.numbered_tasks import NumberedTasks
 from roll.distributed.scheduler.rollout_core import CoreState, SavedGroup
 from roll.types.group_codec import BEGUN, FINISHED, RecordedGroup, load_groups, save_groups
-from roll.types.rollout import BegunRequest, Generate, Generation, GenerationRequest, Task, Trajectory, TrajectoryGroup
+from roll.types.rollout import (
+    Generate,
+    Generation,
+    GenerationRequest,
+    PartialRequest,
+    Task,
+    Trajectory,
+    TrajectoryGroup,
+)
 
-GiveUp = Callable[[], Awaitable[Sequence[BegunRequest]]]
+GiveUp = Callable[[], Awaitable[Sequence[PartialRequest]]]
 """Ends all requests, and returns what there is of them."""
 
-BegunGroups = Mapping[int, Sequence[BegunRequest]]  # by number
+BegunGroups = Mapping[int, Sequence[PartialRequest]]  # by number
 
 _REQUEST = "request"
 
 
-class BegunAnswers:
+class PartialAnswers:
     """Knows which requests a group has made. Belongs to one event loop."""
 
     def __init__(self, generate: Generate, give_up: GiveUp | None):
         self._generate, self._give_up = generate, give_up
-        self._answered: dict[int, dict[str, BegunRequest | None]] = {}  # by number and id; None while it is under way
-        self._saved: dict[int, dict[str, BegunRequest]] = {}
+        self._answered: dict[int, dict[str, PartialRequest | None]] = {}  # by number and id; None while it is under way
+        self._saved: dict[int, dict[str, PartialRequest]] = {}
 
     def restore(self, groups: BegunGroups) -> None:
         """Groups of these numbers go on with what there is, where they ask for the same."""
@@ -51,7 +59,7 @@ class BegunAnswers:
             if found is not None and np.array_equal(found.prompt_ids, request.prompt_ids):
                 request = replace(request, begun=_fitting(found, request))
             answers = await self._generate(request, *arguments)
-            answered[name] = BegunRequest(name, request.prompt_ids, dict(zip(request.samples, answers, strict=False)))
+            answered[name] = PartialRequest(name, request.prompt_ids, dict(zip(request.samples, answers, strict=False)))
             return answers
 
         try:
@@ -59,7 +67,7 @@ class BegunAnswers:
         finally:
             del self._answered[number], self._saved[number]
 
-    async def give_up(self) -> dict[int, list[BegunRequest]]:
+    async def give_up(self) -> dict[int, list[PartialRequest]]:
         """Ends all requests; what there is of the groups that are not finished, or have yet to go on."""
         if self._give_up is None:
             return {}
@@ -70,7 +78,7 @@ class BegunAnswers:
         return {number: requests for number, requests in groups.items() if requests}
 
 
-def rows_of(requests: Iterable[BegunRequest]) -> tuple[Trajectory, ...]:
+def rows_of(requests: Iterable[PartialRequest]) -> tuple[Trajectory, ...]:
     """The answers that have a token, as a group's rows without rewards; `requests_of` takes them apart again."""
     return tuple(
         _row(request, number, answer)
@@ -80,7 +88,7 @@ def rows_of(requests: Iterable[BegunRequest]) -> tuple[Trajectory, ...]:
     )
 
 
-def requests_of(rows: Iterable[Trajectory]) -> list[BegunRequest]:
+def requests_of(rows: Iterable[Trajectory]) -> list[PartialRequest]:
     found: dict[str, tuple[np.ndarray, dict[int, Generation]]] = {}
     for row in rows:
         mask = row.response_mask
@@ -88,10 +96,10 @@ def requests_of(rows: Iterable[Trajectory]) -> list[BegunRequest]:
         prompt_ids = row.input_ids[: int(mask.argmax())]
         _, answers = found.setdefault(row.extra[_REQUEST], (prompt_ids, {}))
         answers[row.index] = Generation(ids, log_probs, versions, row.finish_reason)
-    return [BegunRequest(name, prompt_ids, answers) for name, (prompt_ids, answers) in found.items()]
+    return [PartialRequest(name, prompt_ids, answers) for name, (prompt_ids, answers) in found.items()]
 
 
-def young_enough(requests: Sequence[BegunRequest], version: int) -> list[BegunRequest]:
+def young_enough(requests: Sequence[PartialRequest], version: int) -> list[PartialRequest]:
     """The requests without responses that have a token of a version older than `version`."""
     return [
         replace(found, answers={n: a for n, a in found.answers.items() if a.oldest_version >= version})
@@ -99,12 +107,12 @@ def young_enough(requests: Sequence[BegunRequest], version: int) -> list[BegunRe
     ]
 
 
-def _row(request: BegunRequest, number: int, answer: Generation) -> Trajectory:
+def _row(request: PartialRequest, number: int, answer: Generation) -> Trajectory:
     extra, missing = {_REQUEST: request.request_id}, float("nan")
     return Trajectory.from_generation(request.prompt_ids, answer, missing, index=number, response_text="", extra=extra)
 
 
-def _fitting(found: BegunRequest, request: GenerationRequest) -> dict[int, Generation]:
+def _fitting(found: PartialRequest, request: GenerationRequest) -> dict[int, Generation]:
     """What the request would ask for as well: another group size or length may hold now. What only an earlier, shorter
     limit had ended goes on."""
     longest = request.sampling.max_new_tokens

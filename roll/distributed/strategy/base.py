@@ -52,7 +52,7 @@ class RankContext:
     head: Head = "lm"
     keeps_kv: bool = False  # of an engine: weights change under the keys and values of requests in flight
     adapter_rank: int | None = None  # of an engine: it gets LoRA adapters of this rank beside weights that stay
-    tells_routes: bool = False  # of an engine: answers come with the experts that their tokens went to
+    reports_routes: bool = False  # of an engine: answers come with the experts that their tokens went to
     most_answers: int | None = None  # of an engine: in flight at once
 
 
@@ -102,13 +102,13 @@ class ScoreStrategy(Strategy):
         """Critic values without gradient, one output per micro batch, on the CPU. StrategyError if the model has no
         value head."""
 
-    def lessons(self, micro_batches: Sequence[MicroBatch], told: Distillation) -> list[torch.Tensor]:
+    def teacher_targets(self, micro_batches: Sequence[MicroBatch], told: Distillation) -> list[torch.Tensor]:
         """What a teacher tells of the response tokens of each micro batch, without gradient, float32 [tokens, numbers
         of each], on the CPU (roll/models/teacher_targets.py)."""
         raise StrategyError(f"{type(self).__name__} does not support students")
 
     def teacher_head(self, told: Distillation) -> TeacherHead | None:
-        """What makes a distribution of the hidden states that `lessons` tells, on rank 0. Collective."""
+        """What makes a distribution of the hidden states that `teacher_targets` tells, on rank 0. Collective."""
         raise StrategyError(f"{type(self).__name__} hands over no head; logits_topk above 0 needs none")
 
     def row_scores(self, micro_batches: Sequence[MicroBatch]) -> list[torch.Tensor]:
@@ -126,7 +126,7 @@ class TrainStrategy(ScoreStrategy):
         """Tokens of the rows that were trained on since the last call, and how many of them were computed."""
         return 0, 0
 
-    def learn_from(self, told: Distillation, head: TeacherHead | None) -> None:
+    def set_teacher_head(self, told: Distillation, head: TeacherHead | None) -> None:
         """Prepares for micro batches with a teacher's targets. `head`: the teacher's, if the targets are hidden
         states."""
         raise StrategyError(f"{type(self).__name__} does not learn from a teacher")

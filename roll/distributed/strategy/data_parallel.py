@@ -20,7 +20,7 @@ from roll.types.batch import MicroBatch
 
 
 @dataclass(frozen=True)
-class RowShare:
+class RowSplit:
     """The rows of a rank: those of all ranks with the same `rank` here, neighbours in the role that share sequences or
     matrices."""
 
@@ -28,7 +28,7 @@ class RowShare:
     size: int
 
     @classmethod
-    def of(cls, role: WorkerConfig, context: RankContext) -> RowShare:
+    def of(cls, role: WorkerConfig, context: RankContext) -> RowSplit:
         together = _together(role)
         return cls(context.rank // together, context.world_size // together)
 

@@ -70,7 +70,7 @@ class EngineStrategy(GenerateStrategy):
         flight = self._in_flight[request.request_id] = InFlight()
         for index in request.samples:
             name = self._sample_name(request, index)
-            flight.samples[name] = start(_told(self._sample(flight, name, request, index), index, answered))
+            flight.samples[name] = start(_with_report(self._sample(flight, name, request, index), index, answered))
         try:
             return await self._while_alive(_all(flight.samples.values()))
         finally:
@@ -208,7 +208,7 @@ def nothing() -> Generation:
     return Generation(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "abort")
 
 
-async def _told(sample: Coroutine[Any, Any, Generation], index: int, answered: Answered | None) -> Generation:
+async def _with_report(sample: Coroutine[Any, Any, Generation], index: int, answered: Answered | None) -> Generation:
     generation = await sample
     if answered is not None:
         answered(index, generation)

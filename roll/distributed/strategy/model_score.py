@@ -27,7 +27,7 @@ from roll.models.sequences.layout import Padded, RowLayout, computed
 from roll.models.sequences.pack import Pack
 from roll.models.sequences.packed_attention import check_packs, check_trees, tree_refusal, use_packed_attention
 from roll.models.sequences.tree import tree_or_pack
-from roll.models.teacher_targets import Study, TeacherHead, lesson_of
+from roll.models.teacher_targets import StudentOutputs, TeacherHead, targets_of
 from roll.types.batch import MicroBatch, TokenOutputs
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class ModelScoreStrategy(ScoreStrategy):
     role: WorkerConfig
     context: RankContext
     _model: LoadedModel | None = None
-    _study: Study | None = None  # of one that learns from a teacher
+    _student_outputs: StudentOutputs | None = None  # of one that learns from a teacher
     _replay: RouterReplay | None = None  # of a mixture, where experts are to be those of another pass
     _shares_prefixes = False  # rows that begin alike are a tree
     _window: int | None = None  # tokens that some layer sees back, where that is not all
@@ -85,7 +85,7 @@ class ModelScoreStrategy(ScoreStrategy):
                 TokenOutputs(
                     log_probs=log_probs.cpu(),
                     entropy=None if entropies is None else entropies.cpu(),
-                    routes=self._told_routes(batch, layout),
+                    routes=self._reported_routes(batch, layout),
                 )
             )
         return outputs[: len(micro_batches)]
@@ -108,7 +108,7 @@ class ModelScoreStrategy(ScoreStrategy):
         return outputs[: len(micro_batches)]
 
     @torch.no_grad()
-    def lessons(self, micro_batches: Sequence[MicroBatch], told: Distillation) -> list[torch.Tensor]:
+    def teacher_targets(self, micro_batches: Sequence[MicroBatch], told: Distillation) -> list[torch.Tensor]:
         self._check_policy()
         forward, found = self.model.module, []
         for batch in self._batches(micro_batches):
@@ -126,11 +126,11 @@ class ModelScoreStrategy(ScoreStrategy):
         if self.context.rank:
             return None
         plain = {name: part[: told.vocab_size].float().numpy() for name, part in parts.items()}
-        return TeacherHead(plain["weight"], plain.get("bias"), module.head.bend, parts["weight"].dtype)
+        return TeacherHead(plain["weight"], plain.get("bias"), module.head.transform, parts["weight"].dtype)
 
     def learn_from(self, told: Distillation, head: TeacherHead | None) -> None:
         self._check_policy()
-        self._study = Study.of(told, head, self.context.device)
+        self._student_outputs = StudentOutputs.of(told, head, self.context.device)
 
     def _on_host(self, layer: nn.Module) -> dict[str, torch.Tensor]:
         """A layer's whole parameters. Collective."""
@@ -168,7 +168,7 @@ class ModelScoreStrategy(ScoreStrategy):
             return TokenOutputs(values=values, balance=balance)
         self._check_policy()
         self._give_routes(batch, layout)
-        lesson = lesson_of(self._study, batch.lesson)
+        lesson = targets_of(self._student_outputs, batch.teacher_targets)
         asked = (batch.input_ids, batch.response_mask, temperature, "entropy" in loss.needs, layout)
         log_probs, entropy, *more = forward(*asked, balanced, lesson)
         return TokenOutputs(
@@ -182,10 +182,10 @@ class ModelScoreStrategy(ScoreStrategy):
         if self._replay is not None:
             self._replay.give(None if batch.routes is None else layout.of_tokens(batch.routes))
 
-    def _told_routes(self, batch: MicroBatch, layout: RowLayout) -> torch.Tensor | None:
+    def _reported_routes(self, batch: MicroBatch, layout: RowLayout) -> torch.Tensor | None:
         if self._replay is None or not self.role.router_replay.tells:
             return None
-        return layout.of_rows(self._replay.told(), batch.input_ids)
+        return layout.of_rows(self._replay.reported(), batch.input_ids)
 
     def _layout(self, batch: MicroBatch) -> RowLayout:
         """How the tokens of the batch, which is on the device, are computed: all but each row's last."""

@@ -41,22 +41,22 @@ class OfShards(torch.optim.Optimizer):
             {**group, "params": [self._parts[weight] for weight in group["params"] if self._parts[weight].numel()]}
             for group in self.param_groups
         ]
-        self._own = make(own, **settings)
+        self._optimizer = make(own, **settings)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         assert closure is None
-        for group, own in zip(self.param_groups, self._own.param_groups, strict=True):
+        for group, own in zip(self.param_groups, self._optimizer.param_groups, strict=True):
             own["lr"] = group["lr"]
         for weight, part in self._parts.items():
             part.data = weight.detach().to_local()  # FSDP2 may have moved it at its first pass
             part.grad = None if weight.grad is None else weight.grad.to_local()
             assert part.is_contiguous()  # otherwise the package updates a copy
-        self._own.step()
+        self._optimizer.step()
         for weight, part in self._parts.items():
             part.grad = None
-            if self._own.state.get(part):
-                self.state[weight] = self._own.state[part]
+            if self._optimizer.state.get(part):
+                self.state[weight] = self._optimizer.state[part]
 
     def saved(self, weight: nn.Parameter) -> dict[str, Any]:
         """What has to be kept of a weight's state; nothing before its first update."""
@@ -65,19 +65,19 @@ class OfShards(torch.optim.Optimizer):
     def restore(self, saved: Mapping[nn.Parameter, Mapping[str, Any]]) -> None:
         """Takes the place of all states."""
         self.state.clear()
-        self._own.state.clear()
+        self._optimizer.state.clear()
         weights = {id(part): weight for weight, part in self._parts.items()}
         for group, place, index, part in self._places():
             weight = weights[id(part)]
             if not saved.get(weight):
                 continue
-            self._own.init_state(group, part, place, index)  # with the tables
-            self.state[weight] = self._own.state[part]
+            self._optimizer.init_state(group, part, place, index)  # with the tables
+            self.state[weight] = self._optimizer.state[part]
             for key, value in saved[weight].items():
                 self.state[weight][key] = value.to(part.device) if torch.is_tensor(value) else value
 
     def _places(self) -> Iterator[tuple[dict[str, Any], int, int, nn.Parameter]]:
-        for place, group in enumerate(self._own.param_groups):
+        for place, group in enumerate(self._optimizer.param_groups):
             for index, part in enumerate(group["params"]):
                 yield group, place, index, part
 
@@ -124,7 +124,7 @@ class Muon(torch.optim.AdamW):
             state["momentum_buffer"] = torch.zeros_like(weight)
         momentum = state["momentum_buffer"].mul_(self._momentum).add_(gradient)
         ahead = gradient.add(momentum, alpha=self._momentum)  # Nesterov
-        step = _own_part(orthogonal(_whole(ahead)), ahead)
+        step = _local_part(orthogonal(_whole(ahead)), ahead)
         rows, columns = weight.shape[-2:]
         weight.mul_(1 - rate * decay)
         weight.add_(step.to(weight.dtype), alpha=-rate * _RMS_OF_ADAMW * max(rows, columns) ** 0.5)
@@ -148,7 +148,7 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def _own_part(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def _local_part(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """This rank's part of what every rank has."""
     if not isinstance(like, DTensor):
         return whole

@@ -57,4 +57,8 @@ def required_facts(role: WorkerConfig, dp_size: int) -> dict[str, object]:
         "optim": role.training_args.optim,
     }
     spec = spec_of(role.strategy_name)
-    return spec.ask(spec.saved_facts, dict, facts, role, dp_size) if spec.saved_facts else facts | {"dp_size": dp_size}
+    return (
+        spec.call_hook(spec.saved_facts, dict, facts, role, dp_size)
+        if spec.saved_facts
+        else facts | {"dp_size": dp_size}
+    )

@@ -53,7 +53,7 @@ def strategy_problems(choice: Choice) -> Iterator[Problem]:
         yield unknown_strategy(key, worker.strategy_name)
         return
     except ImportError as error:
-        yield Problem(f"{key}: {error}. {_OWN}", (key,))
+        yield Problem(f"{key}: {error}. {_USER_STRATEGY}", (key,))
         return
     if wrong := broken_paths(spec):
         yield from (Problem(f"{key}: {spec.name}: {text}.", (key,)) for text in wrong)
@@ -63,7 +63,7 @@ def strategy_problems(choice: Choice) -> Iterator[Problem]:
         found = validate(resolve(spec.settings), worker.strategy_config)  # type: ignore[arg-type]
         for problem in found.problems:
             yield Problem(f"{choice.at}.{problem.text}", tuple(f"{choice.at}.{at}" for at in problem.keys))
-    yield from spec.findings(spec.problems, Problem, choice)
+    yield from spec.hook_findings(spec.problems, Problem, choice)
 
 
 def _worker_problems(choice: Choice) -> Iterator[Problem]:
@@ -201,4 +201,4 @@ def broken_paths(spec: StrategySpec) -> list[str]:
     return found
 
 
-_OWN = "A strategy of your own is named package.module:SPEC (docs/adding_a_strategy.md)"
+_USER_STRATEGY = "A strategy of your own is named package.module:SPEC (docs/adding_a_strategy.md)"

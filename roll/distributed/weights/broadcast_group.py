@@ -46,7 +46,7 @@ class BroadcastGroup:
         """The sender's word that nobody need wait in this group, or for it, any more. By a connection of its own: a
         call that waits holds the store's."""
         store = TCPStore(spec.host, spec.port, timeout=timedelta(seconds=timeout_s), wait_for_workers=False)
-        store.set(_given_up(spec), "")
+        store.set(_timed_out(spec), "")
 
     def _wait_for_all(self, timeout_s: float) -> None:
         """The backend, too, would wait for a member that is missing, but until the time limit, whatever the sender
@@ -101,14 +101,14 @@ class BroadcastGroup:
 
     def _sender_is_gone(self) -> bool:
         try:
-            return self._store.check([_given_up(self.spec)])
+            return self._store.check([_timed_out(self.spec)])
         except RuntimeError:  # the store is in the sender's process
             return True
 
     def close(self) -> None:
         """Does not wait for a broadcast under way, of which another member may never take its part."""
         if self.rank == 0:
-            self._store.set(_given_up(self.spec), "")
+            self._store.set(_timed_out(self.spec), "")
         group, self._group = self._group, None
         if group is not None and self.spec.backend == "nccl":
             group.abort()
@@ -118,7 +118,7 @@ class BroadcastGroup:
             threading.Thread(target=last.clear, daemon=True, name="broadcast group end").start()
 
 
-def _given_up(spec: GroupSpec) -> str:
+def _timed_out(spec: GroupSpec) -> str:
     """A key of the group's store that is there once the sender has closed the group."""
     return f"{spec.name} is given up"
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from roll.envs.tools.base import Tool, ToolError
 from roll.errors import EnvError
-from roll.utils.sandbox.job import BOX, Job, Limits, Means, checked_users, own_python, view
+from roll.utils.sandbox.backends import SandboxUnavailable, find_means
+from roll.utils.sandbox.job import BOX, Job, Limits, SandboxBackend, checked_users, own_python, view
 from roll.utils.sandbox.process import SandboxError, run
-from roll.utils.sandbox.ways import SandboxUnavailable, find_means
 
 PROGRAM = re.compile(r"<python>(.*?)</python>|```(?:python|py)\s*\n(.*?)```", re.DOTALL)
 OUTPUT_BYTES = 65536
@@ -73,7 +73,7 @@ class PythonCodeTool(Tool):
         return f"Code execution result: {finished.stdout.decode(errors='replace').strip()}"
 
 
-def _means(limits: Limits) -> Means:
+def _means(limits: Limits) -> SandboxBackend:
     """Raises EnvError on a machine without a sandbox."""
     try:
         return find_means(*own_python()[1], users=limits.users)

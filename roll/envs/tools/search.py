@@ -27,7 +27,7 @@ class Document:
     text: str
 
 
-def words(text: str) -> list[str]:
+def search_terms(text: str) -> list[str]:
     return WORD.findall(text.lower())
 
 
@@ -36,7 +36,7 @@ class Bm25:
     ln(1 + (N - n + .5) / (n + .5)) for a word in n of N texts."""
 
     def __init__(self, texts: Sequence[str]):
-        counts = [Counter(words(text)) for text in texts]
+        counts = [Counter(search_terms(text)) for text in texts]
         self._lengths = [counted.total() for counted in counts]
         self._mean_length = max(1.0, sum(self._lengths) / max(1, len(texts)))
         self._places: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -47,7 +47,7 @@ class Bm25:
     def search(self, query: str, count: int) -> list[tuple[int, float]]:
         """(place, score) of the best texts that share a word with the query, best first; of equal ones the earlier."""
         scores: dict[int, float] = defaultdict(float)
-        for word in words(query):
+        for word in search_terms(query):
             places = self._places.get(word, ())
             idf = math.log(1 + (len(self._lengths) - len(places) + 0.5) / (len(places) + 0.5))
             for place, times in places:
@@ -122,11 +122,11 @@ class SearchTool(Tool):
     def run(self, call: str) -> str:
         if not call:
             raise ToolError("the query is empty")
-        found = load_corpus(self._corpus).search(call, self._topk) if self._corpus else self._ask(call)
+        found = load_corpus(self._corpus).search(call, self._topk) if self._corpus else self._request(call)
         shown = "\n".join(f'Doc {i}(Title: "{one.title}") {one.text}' for i, one in enumerate(found, 1))
         return f"<information>{shown or 'nothing found'}</information>"
 
-    def _ask(self, query: str) -> list[Document]:
+    def _request(self, query: str) -> list[Document]:
         """Raises EnvError: a server that does not answer is no fault of the policy's."""
         body = json.dumps({"queries": [query], "topk": self._topk, "return_scores": True}).encode()
         request = urllib.request.Request(str(self._url), body, {"Content-Type": "application/json"})

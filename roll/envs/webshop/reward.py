@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from roll.envs.tools.search import words
+from roll.envs.tools.search import search_terms
 from roll.envs.webshop.catalogue import Goal, Product
 
 ALIKE = 0.85
@@ -61,8 +61,8 @@ def type_match(bought: Product, wanted: Product) -> float:
 
 def text_match(title: str, wanted: str) -> float:
     """The share of the wanted title's words that the other has too; .2 where it has none."""
-    asked = set(words(wanted)) - FUNCTION_WORDS
-    return len(asked & set(words(title))) / len(asked) if asked else 0.2
+    asked = set(search_terms(wanted)) - FUNCTION_WORDS
+    return len(asked & set(search_terms(title))) / len(asked) if asked else 0.2
 
 
 def has_attribute(product: Product, attribute: str) -> bool:
@@ -75,7 +75,7 @@ def alike(first: str, second: str) -> bool:
 
     Example: "dark blue" is like "blue, dark" and like "dark blue wash", not like "dark green".
     """
-    a, b = set(words(first)), set(words(second))
+    a, b = set(search_terms(first)), set(search_terms(second))
     shared = " ".join(sorted(a & b))
     full = [" ".join(part for part in (shared, " ".join(sorted(rest))) if part) for rest in (a - b, b - a)]
     pairs = [(full[0], full[1])] + [(shared, whole) for whole in full if shared]

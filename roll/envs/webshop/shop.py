@@ -90,7 +90,7 @@ class WebShop(Env):
         if page.asin is not None:
             options = [value.lower() for values in self._product.options.values() for value in values]
             return [BACK, PREVIOUS, *options, *TABS, BUY]
-        more = [NEXT] if page.number * PER_PAGE < len(self._found) else []
+        more = [NEXT] if page.number * PER_PAGE < len(self._results) else []
         return [BACK, *more, *([PREVIOUS] if page.number > 1 else []), *self._shown]
 
     def render(self) -> str:
@@ -115,11 +115,11 @@ class WebShop(Env):
 
     @property
     def _shown(self) -> list[str]:
-        return self._found[(self._page.number - 1) * PER_PAGE : self._page.number * PER_PAGE]
+        return self._results[(self._page.number - 1) * PER_PAGE : self._page.number * PER_PAGE]
 
     def _go(self, page: Page) -> bool:
         if page.query is None:
-            self._found: list[str] = []
+            self._results: list[str] = []
         if page.asin is None:
             self.chosen: dict[str, str] = {}
         self._page = page
@@ -128,7 +128,7 @@ class WebShop(Env):
     def _search(self, query: str) -> bool:
         if self._page.query is not None or not query:
             return False
-        self._found = load_catalogue(self._data).search(query, MOST_RESULTS)
+        self._results = load_catalogue(self._data).search(query, MOST_RESULTS)
         return self._go(Page(query))
 
     def _click(self, what: str) -> bool:
@@ -167,7 +167,7 @@ class WebShop(Env):
 
     def _of_results(self) -> list[str]:
         page = self._page
-        parts = [f"Page {page.number} (Total results: {len(self._found)})"]
+        parts = [f"Page {page.number} (Total results: {len(self._results)})"]
         parts += [shown for button, shown in ((NEXT, "Next >"), (PREVIOUS, "< Prev")) if button in self.buttons()]
         for asin in self._shown:
             product = load_catalogue(self._data).products[asin]

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from roll.errors import ConfigError
-from roll.importers.shell.ends import Damaged
+from roll.importers.shell.commands import Walk
+from roll.importers.shell.quoted_parts import Damaged
 from roll.importers.shell.syntax_tree import TreeReader
-from roll.importers.shell.walk import Walk
 
 _OVERRIDE = re.compile(r"(\+{0,2}|~)[A-Za-z_]\w*(\.[\w-]+)*=.*|~[A-Za-z_]\w*(\.[\w-]+)+", re.DOTALL)
 _OPEN = re.compile(r"\$(\d|\(|\{|`)|`")
@@ -80,7 +80,7 @@ def find_command(text: str, path: str = "the script") -> Command:
         walk.script(TreeReader(text.replace("\r\n", "\n")).script())
     except Damaged as error:
         raise ConfigError(f"{path}: {error}.") from None
-    found = [words for words in walk.found if any(map(_is_override, words))]
+    found = [words for words in walk.commands if any(map(_is_override, words))]
     if not found:
         raise ConfigError(f"{path}: no command with key=value words is in it, such as `python -m ... data.x=1`.")
     words = max(found, key=lambda words: sum(map(_is_override, words)))

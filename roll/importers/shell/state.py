@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from roll.importers.shell.ends import Damaged
+from roll.importers.shell.quoted_parts import Damaged
 from roll.importers.shell.syntax_tree import Steps
 
 _MOST, _MOST_STEPS = 4 << 20, 5000

@@ -6,15 +6,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from roll.importers.shell.ends import DEEPEST, end_of_brackets, inside
-from roll.importers.shell.words import WordReader
+from roll.importers.shell.quoted_parts import DEEPEST, end_of_brackets, inside
+from roll.importers.shell.tokens import WordReader
 
 # What the commands of a shell script are: lists, conditions, loops, functions; words stay as they are written.
 
 
 @dataclass(frozen=True)
 class Simple:
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class If:
 @dataclass(frozen=True)
 class For:
     name: str
-    words: tuple[str, ...] | None
+    values: tuple[str, ...] | None
     body: Steps
 
 
@@ -139,7 +139,7 @@ class TreeReader(WordReader):
     def _node(self, word: str) -> Node | None:
         start = self.at
         if self.text.startswith("((", start):
-            end = self.found(start, lambda: inside(self.text, start + 2, ")", 0))
+            end = self.substitution(start, lambda: inside(self.text, start + 2, ")", 0))
             self.at = end + 1 if self.text.startswith(")", end) else end
             return Arithmetic(self.text[start + 2 : end - 1])
         if self.text[start] == "(":
@@ -191,12 +191,12 @@ class TreeReader(WordReader):
         self.skip()
         name = self.word()
         if not name:  # (( ... ; ... ))
-            self.at = self.found(start, lambda: end_of_brackets(self.text, self.at))
+            self.at = self.substitution(start, lambda: end_of_brackets(self.text, self.at))
         self.skip(newlines=True)
         words: list[str] | None = None
         if self._peek() == "in":
             self.at += 2
-            words = self.words()
+            words = self.tokens()
         self.skip(newlines=True)
         return For(name, None if words is None else tuple(words), self._body("do", ("done",), "done"))
 
@@ -254,7 +254,7 @@ class TreeReader(WordReader):
         return None if body is None else Function(name, (("", body),))
 
     def _simple(self) -> Simple | None:
-        words = self.words()
+        words = self.tokens()
         if not words and self.at < len(self.text) and self.text[self.at] in "()":
             self.at += 1
         return Simple(tuple(words)) if words else None

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from roll.importers.shell.arithmetic import whole_number
-from roll.importers.shell.ends import Damaged, end_of, expansion_end
 from roll.importers.shell.expansions import parameter
+from roll.importers.shell.quoted_parts import Damaged, end_of, expansion_end
 from roll.importers.shell.state import State, opened
 from roll.importers.shell.syntax_tree import Simple, TreeReader
 
@@ -23,25 +23,25 @@ def words_of(written: str, state: State) -> list[str]:
         first, last = int(braces[1]), int(braces[2])
         step = 1 if last >= first else -1
         return [str(i) for i in range(first, last + step, step)]
-    return _Expansion(written, state).words()
+    return _Expansion(written, state).fields()
 
 
 def text_of(written: str, state: State) -> str:
     """One text, as in an assignment or between quotes."""
-    return " ".join(_Expansion(written, state, splits=False).words())
+    return " ".join(_Expansion(written, state, splits=False).fields())
 
 
 class _Expansion:
     def __init__(self, text: str, state: State, splits: bool = True):
         self._text, self._state, self._splits = text, state, splits
         self._at = 0
-        self._words: list[list[str]] = [[]]
+        self._fields: list[list[str]] = [[]]
         self._is_there = False
 
-    def words(self) -> list[str]:
+    def fields(self) -> list[str]:
         while self._at < len(self._text):
             self._piece()
-        found = ["".join(parts) for parts in self._words]
+        found = ["".join(parts) for parts in self._fields]
         self._state.spend(sum(map(len, found)), len(found) - 1)
         if len(found) == 1 and not found[0] and not self._is_there:
             return []
@@ -73,8 +73,8 @@ class _Expansion:
         """Adds the first text to the last word, and each further one as a word of its own."""
         self._is_there = self._is_there or is_quoted
         self._state.spend(0, max(0, len(found) - 1))
-        self._words[-1] += found[:1]
-        self._words += [[piece] for piece in found[1:]]
+        self._fields[-1] += found[:1]
+        self._fields += [[piece] for piece in found[1:]]
 
     def _quoted(self, inner: str) -> None:
         held, self._text, place = self._text, inner, self._at
@@ -170,7 +170,7 @@ def _output(written: str, inside: str, state: State) -> str:
         return written
     if len(steps) != 1 or not isinstance(steps[0][1], Simple):
         return written
-    program, *arguments = steps[0][1].words
+    program, *arguments = steps[0][1].arguments
     if program == "pwd":
         return opened("oc.env:PWD")
     if program not in ("echo", "basename", "dirname") or not arguments:

@@ -8,9 +8,21 @@ from typing import Any
 
 from roll.importers import rows as words
 from roll.importers.episodes import environment, of_episodes, without_equal_groups
-from roll.importers.rows import ChangesRun, Look, Near, NotHere, Row, Sum, Table, changes, lacks, summed, to
+from roll.importers.rows import (
+    ApproximateValue,
+    ChangesRun,
+    CombinedKeys,
+    NotHere,
+    Row,
+    SourceLookup,
+    Table,
+    changes,
+    lacks,
+    summed,
+    to,
+)
 
-_OWN = "trinity."
+_TRINITY_ONLY = "trinity."
 _INPUT = "buffer.explorer_input"
 _TASKS, _SETS = f"{_INPUT}.taskset", f"{_INPUT}.eval_tasksets"
 _FLOW, _REWARD = "default_workflow_type", "default_reward_fn_type"
@@ -45,24 +57,24 @@ class _Played:
     validated: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _frozen_lake(look: Look) -> _Played:
+def _frozen_lake(look: SourceLookup) -> _Played:
     env = {
         "env_type": "frozen_lake",
-        "max_steps": look.size(f"{_OWN}{_ARGS}.max_steps", 10),
+        "max_steps": look.size(f"{_TRINITY_ONLY}{_ARGS}.max_steps", 10),
         "agent_system_template": _WALKS,
         "agent_template": "{observation}\nMoves left: {actions_left}",
         "action_pattern": _TICKED,
-        "env_config.is_slippery": bool(look(f"{_OWN}{_ARGS}.is_slippery")),
+        "env_config.is_slippery": bool(look(f"{_TRINITY_ONLY}{_ARGS}.is_slippery")),
         "env_config.maps": "training",
     }
     near = f"{_MAPS}env_config.size and p are those of others. The words are ours."
     return _Played(env, near, args=("max_steps", "is_slippery"), validated={"env_config.maps": "held_out"})
 
 
-def _webshop(look: Look) -> _Played:
+def _webshop(look: SourceLookup) -> _Played:
     env = {
         "env_type": "webshop",
-        "max_steps": look.size(f"{_OWN}{_ARGS}.max_env_steps", 15),
+        "max_steps": look.size(f"{_TRINITY_ONLY}{_ARGS}.max_env_steps", 15),
         "agent_system_template": "You buy in a shop what a customer wishes. Think first, then act.",
         "agent_template": "{env_instruction}\n{observation}\nYour action, between tags: <answer>search[words]</answer>",
         "env_config.data": "data/webshop",
@@ -73,9 +85,9 @@ def _webshop(look: Look) -> _Played:
     return _Played(env, near, args=("max_env_steps",), validated=validated)
 
 
-def _reasons(tools: bool) -> Callable[[Look], _Played]:
-    def played(look: Look) -> _Played:
-        turns = look.size(f"{_OWN}{_ARGS}.max_turns", 10) if tools else 1
+def _reasons(tools: bool) -> Callable[[SourceLookup], _Played]:
+    def played(look: SourceLookup) -> _Played:
+        turns = look.size(f"{_TRINITY_ONLY}{_ARGS}.max_turns", 10) if tools else 1
         env: dict[str, Any] = {
             "env_type": "roll_math",
             "max_steps": turns,
@@ -91,7 +103,7 @@ def _reasons(tools: bool) -> Callable[[Look], _Played]:
     return played
 
 
-_WORKFLOWS: Mapping[str, Callable[[Look], _Played]] = {
+_WORKFLOWS: Mapping[str, Callable[[SourceLookup], _Played]] = {
     "frozen_lake_workflow": _frozen_lake,
     "webshop_workflow": _webshop,
     "as_react_workflow": _reasons(tools=False),
@@ -105,7 +117,7 @@ _ASK_ROWS = tuple(name for name in _WORKFLOWS if "react" in name)
 
 def workflow_in(values: Mapping[str, Any]) -> str:
     """The workflow that keys of the source name, with Trinity's own prefix or without."""
-    names = [f"{prefix}{at}.{_FLOW}" for at in (_TASKS, _INPUT) for prefix in (_OWN, "")]
+    names = [f"{prefix}{at}.{_FLOW}" for at in (_TASKS, _INPUT) for prefix in (_TRINITY_ONLY, "")]
     return next((str(values[name]) for name in names if values.get(name)), "").removeprefix("async_")
 
 
@@ -113,9 +125,9 @@ def plays(values: Mapping[str, Any]) -> bool:
     return workflow_in(values) in _WORKFLOWS
 
 
-def is_played(look: Look) -> bool:
+def is_played(look: SourceLookup) -> bool:
     """True for a run of episodes, whose samples are those of a step, however many turns they have."""
-    return plays({key: look(key) for key in (f"{_OWN}{at}.{_FLOW}" for at in (_TASKS, _INPUT))})
+    return plays({key: look(key) for key in (f"{_TRINITY_ONLY}{at}.{_FLOW}" for at in (_TASKS, _INPUT))})
 
 
 def agents_table(table: Table, values: Mapping[str, Any]) -> Table:
@@ -135,107 +147,134 @@ def agents_table(table: Table, values: Mapping[str, Any]) -> Table:
     return of_episodes(table, _rows(), sums, asks_rows)
 
 
-def _episodes(played: Callable[[Look], _Played]) -> Callable[[Look], Sum]:
-    def sum(look: Look) -> Sum:
+def _episodes(played: Callable[[SourceLookup], _Played]) -> Callable[[SourceLookup], CombinedKeys]:
+    def sum(look: SourceLookup) -> CombinedKeys:
         made = played(look)
-        validated = dict(made.validated) if look(f"{_OWN}{_SETS}.0.path") else None
+        validated = dict(made.validated) if look(f"{_TRINITY_ONLY}{_SETS}.0.path") else None
         changed = dict(_lost_arguments(look, made.args))
-        reward = str(look(f"{_OWN}{_TASKS}.{_REWARD}") or look(f"{_OWN}{_INPUT}.{_REWARD}") or "")
+        reward = str(look(f"{_TRINITY_ONLY}{_TASKS}.{_REWARD}") or look(f"{_TRINITY_ONLY}{_INPUT}.{_REWARD}") or "")
         if reward and not (made.asks_rows and reward in _OF_MATHS):
             told = "an environment judges by itself; one of yours can call it: env_type: package.module:Class"
-            given = [f"{_OWN}{at}.{_REWARD}" for at in (_TASKS, _INPUT) if look.is_given(f"{_OWN}{at}.{_REWARD}")]
+            given = [
+                f"{_TRINITY_ONLY}{at}.{_REWARD}"
+                for at in (_TASKS, _INPUT)
+                if look.is_set(f"{_TRINITY_ONLY}{at}.{_REWARD}")
+            ]
             changed |= dict.fromkeys(given, told)
         if not made.asks_rows and system_prompt(look):
             keys = (f"{_INPUT}.system_prompt", f"{_TASKS}.format.system_prompt")
             told = "custom_envs.Training.agent_system_template takes the words of a system message"
-            changed |= {f"{_OWN}{key}": told for key in keys if look.is_given(f"{_OWN}{key}")}
+            changed |= {f"{_TRINITY_ONLY}{key}": told for key in keys if look.is_set(f"{_TRINITY_ONLY}{key}")}
         text = f"custom_envs: {made.env['env_type']}, at most {made.env['max_steps']} turns."
-        return Sum(environment(made.env, validated), text, made.near, changes=changed)
+        return CombinedKeys(environment(made.env, validated), text, made.near, changes=changed)
 
     return sum
 
 
-def _lost_arguments(look: Look, known: tuple[str, ...]) -> Iterable[tuple[str, str]]:
-    own = look.below(f"{_OWN}{_ARGS}")
+def _lost_arguments(look: SourceLookup, known: tuple[str, ...]) -> Iterable[tuple[str, str]]:
+    own = look.below(f"{_TRINITY_ONLY}{_ARGS}")
     for name, value in own.items():
         if name not in known and value not in (None, False, "", {}):
-            yield f"{_OWN}{_ARGS}.{name}", "the environment has no such setting (custom_envs.Training.env_config)"
-    for name, value in look.below(f"{_OWN}{_SET_ARGS}").items():
+            yield (
+                f"{_TRINITY_ONLY}{_ARGS}.{name}",
+                "the environment has no such setting (custom_envs.Training.env_config)",
+            )
+    for name, value in look.below(f"{_TRINITY_ONLY}{_SET_ARGS}").items():
         if value is not None and value != own.get(name):
-            yield f"{_OWN}{_SET_ARGS}.{name}", f"a validation is played as the training is, with {own.get(name)}"
+            yield (
+                f"{_TRINITY_ONLY}{_SET_ARGS}.{name}",
+                f"a validation is played as the training is, with {own.get(name)}",
+            )
 
 
-def system_prompt(look: Look) -> str:
-    return str(look(f"{_OWN}{_TASKS}.format.system_prompt") or look(f"{_OWN}{_INPUT}.system_prompt") or "")
+def system_prompt(look: SourceLookup) -> str:
+    return str(
+        look(f"{_TRINITY_ONLY}{_TASKS}.format.system_prompt") or look(f"{_TRINITY_ONLY}{_INPUT}.system_prompt") or ""
+    )
 
 
-def _lengths(rows: Callable[[Look], Sum]) -> Callable[[Look], Sum]:
+def _lengths(rows: Callable[[SourceLookup], CombinedKeys]) -> Callable[[SourceLookup], CombinedKeys]:
     """The conversation has the room of a prompt and an answer, and no more than max_model_len."""
 
-    def sum(look: Look) -> Sum:
+    def sum(look: SourceLookup) -> CombinedKeys:
         found = dict(rows(look).settings)
         prompt, response = (
             int(found.get(f"{kind}_length") or look.number(f"data.max_{kind}_length"))
             for kind in ("prompt", "response")
         )
-        most = look(f"{_OWN}model.max_model_len")
+        most = look(f"{_TRINITY_ONLY}model.max_model_len")
         total = min(prompt + response, most) if isinstance(most, int) else prompt + response
         settings = {"prompt_length": min(prompt, total - 1), "sequence_length": total}
-        return Sum(settings, f"sequence_length: {total}, the whole conversation.")
+        return CombinedKeys(settings, f"sequence_length: {total}, the whole conversation.")
 
     return sum
 
 
-def _epochs(asks_rows: bool) -> Callable[[Look], Sum]:
-    def sum(look: Look) -> Sum:
+def _epochs(asks_rows: bool) -> Callable[[SourceLookup], CombinedKeys]:
+    def sum(look: SourceLookup) -> CombinedKeys:
         if not asks_rows:
-            look.left_open.add("buffer.total_steps")
+            look.unresolved.add("buffer.total_steps")
             raise NotHere("an environment has no rows that epochs could count: give buffer.total_steps")
         epochs = look("trainer.total_epochs")
-        return Sum({"num_train_epochs": epochs}, f"num_train_epochs: {epochs}.", _DRAWN)
+        return CombinedKeys({"num_train_epochs": epochs}, f"num_train_epochs: {epochs}.", _DRAWN)
 
     return sum
 
 
-def _tasks(rows: Callable[[Look], Sum], asks_rows: bool) -> Callable[[Look], Sum]:
-    def sum(look: Look) -> Sum:
+def _tasks(rows: Callable[[SourceLookup], CombinedKeys], asks_rows: bool) -> Callable[[SourceLookup], CombinedKeys]:
+    def sum(look: SourceLookup) -> CombinedKeys:
         if asks_rows:
             found = rows(look)
             files = next(iter(found.settings.values()))
             if len(files) != 1:
                 raise ChangesRun(f"an environment asks the rows of one file, and these are {len(files)}")
             at = "custom_envs.Training.env_config.dataset_name"
-            return Sum({at: files[0]}, f"{at}: {files[0]}.", lost=found.lost)
+            return CombinedKeys({at: files[0]}, f"{at}: {files[0]}.", lost=found.lost)
         reason = "the environment draws its tasks by the seed and reads no file"
-        return Sum({}, reason, lost={f"{_OWN}{_TASKS}.path": reason})
+        return CombinedKeys({}, reason, lost={f"{_TRINITY_ONLY}{_TASKS}.path": reason})
 
     return sum
 
 
-def _no_operators(look: Look) -> Sum:
-    given = [key for key in look.below(f"{_OWN}{_OPERATORS}") if key.startswith("operators.")]
+def _no_operators(look: SourceLookup) -> CombinedKeys:
+    given = [key for key in look.below(f"{_TRINITY_ONLY}{_OPERATORS}") if key.startswith("operators.")]
     reason = "no operator chooses the tasks of an environment"
-    return Sum({}, reason, changes={f"{_OWN}{_OPERATORS}.{key}": reason for key in given})
+    return CombinedKeys({}, reason, changes={f"{_TRINITY_ONLY}{_OPERATORS}.{key}": reason for key in given})
 
 
-def _one_set(look: Look) -> Sum:
+def _one_set(look: SourceLookup) -> CombinedKeys:
     raise NotHere("one set is played beside the training; others go into eval_sets (docs/modes.md)")
 
 
 def _rows() -> tuple[Row, ...]:
-    at = f"{_OWN}explorer"
+    at = f"{_TRINITY_ONLY}explorer"
     return (
-        *(summed(f"{_OWN}{where}.{name}", "episodes") for where in (_TASKS, _INPUT) for name in (_FLOW, _REWARD)),
-        summed(f"{_OWN}{_ARGS}.**", "episodes"),
-        summed(f"{_OWN}{_SET_ARGS}.**", "episodes"),
-        *(summed(f"{_OWN}{key}", "episodes") for key in (f"{_INPUT}.system_prompt", f"{_TASKS}.format.system_prompt")),
-        changes(f"{_OWN}{_TASKS}.reward_fn_args.**", "the environment judges, without such arguments"),
+        *(
+            summed(f"{_TRINITY_ONLY}{where}.{name}", "episodes")
+            for where in (_TASKS, _INPUT)
+            for name in (_FLOW, _REWARD)
+        ),
+        summed(f"{_TRINITY_ONLY}{_ARGS}.**", "episodes"),
+        summed(f"{_TRINITY_ONLY}{_SET_ARGS}.**", "episodes"),
+        *(
+            summed(f"{_TRINITY_ONLY}{key}", "episodes")
+            for key in (f"{_INPUT}.system_prompt", f"{_TASKS}.format.system_prompt")
+        ),
+        changes(f"{_TRINITY_ONLY}{_TASKS}.reward_fn_args.**", "the environment judges, without such arguments"),
         summed("data.max_prompt_length", "lengths"),
         summed("data.max_response_length", "lengths"),
         summed("trainer.total_epochs", "epochs", 1, needs="epochs"),
         to(f"{at}.max_timeout", "train_env_manager.episode_timeout_s", via=words.number),
         to(f"{at}.max_retry_times", "train_env_manager.env_retries", via=int),
         lacks(f"{at}.dynamic_timeout.**", "episode_timeout_s is the limit of an episode", False, 0),
-        Row(f"{_OWN}{_TASKS}.task_selector.selector_type", note="tasks are drawn by the seed", outcome="approximated"),
-        to(f"{_OWN}{_TASKS}.task_selector.seed", "seed", via=lambda seed: Near(int(seed), "of all that a run draws")),
+        Row(
+            f"{_TRINITY_ONLY}{_TASKS}.task_selector.selector_type",
+            note="tasks are drawn by the seed",
+            outcome="approximated",
+        ),
+        to(
+            f"{_TRINITY_ONLY}{_TASKS}.task_selector.seed",
+            "seed",
+            via=lambda seed: ApproximateValue(int(seed), "of all that a run draws"),
+        ),
     )

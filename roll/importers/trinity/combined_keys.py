@@ -6,23 +6,29 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from roll.importers import rows as words
-from roll.importers.rows import ChangesRun, Condition, Look, Near, NotHere, Sum
-from roll.importers.trinity.distillation import OPD_CONDITIONS, OPD_SUMS
-from roll.importers.trinity.modes import MIX_CONDITIONS, MIX_SUMS, MODE_CONDITIONS, MODE_SUMS, REC_CONDITIONS
+from roll.importers.rows import ApproximateValue, ChangesRun, CombinedKeys, Condition, NotHere, SourceLookup
+from roll.importers.trinity.distillation import OPD_COMBINED_KEYS, OPD_CONDITIONS
+from roll.importers.trinity.modes import (
+    MIX_COMBINED_KEYS,
+    MIX_CONDITIONS,
+    MODE_COMBINED_KEYS,
+    MODE_CONDITIONS,
+    REC_CONDITIONS,
+)
 from roll.importers.trinity.old_keys import OLD_CONDITIONS
-from roll.importers.trinity.operators import INPUTS, OPERATOR_SUMS
-from roll.importers.trinity.rewards import REWARD_CONDITIONS, REWARD_SUMS
-from roll.importers.trinity.steps import STEP_CONDITIONS, STEP_SUMS, over_share
+from roll.importers.trinity.operators import INPUTS, OPERATOR_COMBINED_KEYS
+from roll.importers.trinity.rewards import REWARD_COMBINED_KEYS, REWARD_CONDITIONS
+from roll.importers.trinity.steps import STEP_COMBINED_KEYS, STEP_CONDITIONS, over_share
 from roll.importers.verl.common import ACTOR, CRITIC, MODEL, ROLLOUT
 from roll.utils.text import show
 
-_OWN = "trinity."
-_TASKS = f"{_OWN}buffer.explorer_input.taskset"
-_SET = f"{_OWN}buffer.explorer_input.eval_tasksets.0"
+_TRINITY_ONLY = "trinity."
+_TASKS = f"{_TRINITY_ONLY}buffer.explorer_input.taskset"
+_SET = f"{_TRINITY_ONLY}buffer.explorer_input.eval_tasksets.0"
 _EVAL = f"{_SET}.path"
-_INPUTS = f"{_OWN}{INPUTS}"
-_TYPE = f"{_OWN}algorithm.algorithm_type"
-_BYPASS = (f"{_OWN}algorithm.bypass_old_logprobs", "algorithm.rollout_correction.bypass_mode")
+_INPUTS = f"{_TRINITY_ONLY}{INPUTS}"
+_TYPE = f"{_TRINITY_ONLY}algorithm.algorithm_type"
+_BYPASS = (f"{_TRINITY_ONLY}algorithm.bypass_old_logprobs", "algorithm.rollout_correction.bypass_mode")
 _MOST = f"{_TASKS}.rollout_args.max_tokens"
 
 _LOSSES: Mapping[str, str] = {
@@ -111,32 +117,32 @@ def algorithm_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     }
     found[f"{CRITIC}.grad_clip"] = given.get(f"{ACTOR}.grad_clip") or 1.0  # one key for both there
     found |= _ALGORITHMS.get(str(given.get(_TYPE, "grpo")), _ALGORITHMS["grpo"])
-    loss, advantage = (str(given.get(f"{_OWN}algorithm.{name}_fn")) for name in ("policy_loss", "advantage"))
+    loss, advantage = (str(given.get(f"{_TRINITY_ONLY}algorithm.{name}_fn")) for name in ("policy_loss", "advantage"))
     if loss in _LOSSES:
         found[f"{ACTOR}.policy_loss.loss_mode"] = _LOSSES[loss]
     if advantage in _ADVANTAGES:
         found["algorithm.adv_estimator"] = _ADVANTAGES[advantage]
-    if f"{_OWN}model.lora_configs.0.name" in given:
+    if f"{_TRINITY_ONLY}model.lora_configs.0.name" in given:
         found |= {f"{MODEL}.lora_rank": 32, f"{MODEL}.lora_alpha": 32}
-    if given.get(f"{_OWN}algorithm.advantage_fn_args.std_normalize") is True:
+    if given.get(f"{_TRINITY_ONLY}algorithm.advantage_fn_args.std_normalize") is True:
         found["algorithm.norm_adv_by_std_in_grpo"] = True
     found |= _defaults_of_loss(given, str(found.get(f"{ACTOR}.policy_loss.loss_mode")))
     found[f"{ROLLOUT}.n"] = _GROUPS.get(str(given.get(_TYPE, "grpo")), 2)
-    in_loss, in_reward = (given.get(f"{_OWN}algorithm.{name}_fn") for name in ("kl_loss", "kl_penalty"))
+    in_loss, in_reward = (given.get(f"{_TRINITY_ONLY}algorithm.{name}_fn") for name in ("kl_loss", "kl_penalty"))
     if in_loss is not None:
         found |= {f"{ACTOR}.use_kl_loss": in_loss != "none"}
         found |= {f"{ACTOR}.kl_loss_type": in_loss} if in_loss != "none" else {}
     if in_reward not in (None, "none"):
         found |= {"algorithm.use_kl_in_reward": True, "algorithm.kl_penalty": in_reward}
     for name in ("temperature", "top_p", "top_k"):
-        if (value := given.get(f"{_OWN}model.{name}")) is not None:
+        if (value := given.get(f"{_TRINITY_ONLY}model.{name}")) is not None:
             found[f"{_SET}.rollout_args.{name}"] = value
     return found | _default_lengths(given)
 
 
 def _default_lengths(given: Mapping[str, Any]) -> dict[str, Any]:
     """Shares max_model_len out as Trinity does; without it what is not given stays open."""
-    total = _whole(given.get(f"{_OWN}model.max_model_len"))
+    total = _whole(given.get(f"{_TRINITY_ONLY}model.max_model_len"))
     prompt, response = (_whole(given.get(f"data.max_{kind}_length")) for kind in ("prompt", "response"))
     if total is None:
         return {"data.max_prompt_length": None, "data.max_response_length": None}
@@ -163,10 +169,10 @@ def _defaults_of_loss(given: Mapping[str, Any], mode: str) -> dict[str, Any]:
     return found
 
 
-def _algorithm(look: Look) -> Sum:
+def _algorithm(look: SourceLookup) -> CombinedKeys:
     """The words for what `algorithm_defaults` has filled in."""
     name = str(look(_TYPE))
-    given = {key: look(f"{_OWN}algorithm.{key}") for key in ("policy_loss_fn", "advantage_fn")}
+    given = {key: look(f"{_TRINITY_ONLY}algorithm.{key}") for key in ("policy_loss_fn", "advantage_fn")}
     settings: dict[str, Any] = {"adv_estimator": words.estimator(look("algorithm.adv_estimator"))}
     bypass = all(look(key) is not False for key in _BYPASS)
     if bypass and look(f"{ACTOR}.policy_loss.loss_mode") not in _WITHOUT_RATIO:
@@ -175,67 +181,67 @@ def _algorithm(look: Look) -> Sum:
     if name == "raft":
         settings["raft_keep"] = "positive"
         near = "There all answers are learned that their workflow keeps, here those with a reward above 0."
-    elif name == "rec" and look(f"{_OWN}algorithm.kl_loss_fn") is None:
+    elif name == "rec" and look(f"{_TRINITY_ONLY}algorithm.kl_loss_fn") is None:
         near = "Newer versions there add a KL loss of 0.001 where kl_loss_fn is not none; older ones none, as here."
     elif name not in _ALGORITHMS:
         lost[_TYPE] = f"there is no algorithm {name} here, and grpo stands in; there are {', '.join(_ALGORITHMS)}"
     for key, table in (("policy_loss_fn", _LOSSES), ("advantage_fn", _ADVANTAGES)):
         if given[key] is not None and given[key] not in table:
-            lost[f"{_OWN}algorithm.{key}"] = f"there is no {given[key]} here; there are {', '.join(table)}"
+            lost[f"{_TRINITY_ONLY}algorithm.{key}"] = f"there is no {given[key]} here; there are {', '.join(table)}"
     for key, translated in (("kl_loss_fn", words.kl_loss), ("kl_penalty_fn", words.kl)):
-        kind = look(f"{_OWN}algorithm.{key}")
+        kind = look(f"{_TRINITY_ONLY}algorithm.{key}")
         if kind not in (None, "none"):
             try:
                 translated(kind)
             except NotHere as reason:
-                lost[f"{_OWN}algorithm.{key}"] = str(reason)
+                lost[f"{_TRINITY_ONLY}algorithm.{key}"] = str(reason)
     text = f"{name}: adv_estimator {settings['adv_estimator']}, loss {look(f'{ACTOR}.policy_loss.loss_mode')}, KL in "
     text += f"the loss {'on' if look(f'{ACTOR}.use_kl_loss') else 'off'}."
     if "force_disable_old_logprobs_recompute" in settings:
         text += " Ratios are to the engine's log-probs (force_disable_old_logprobs_recompute)."
-    return Sum(settings, text, near, changes=lost)
+    return CombinedKeys(settings, text, near, changes=lost)
 
 
-def _entropy(look: Look) -> Sum:
-    kind, key = look(f"{_OWN}algorithm.entropy_loss_fn"), f"{ACTOR}.entropy_coeff"
+def _entropy(look: SourceLookup) -> CombinedKeys:
+    kind, key = look(f"{_TRINITY_ONLY}algorithm.entropy_loss_fn"), f"{ACTOR}.entropy_coeff"
     if kind not in (None, "default", "basic", "mix", "none"):
         raise ChangesRun(f"entropy_loss_fn: {kind} is not here: entropy_loss_coef weighs the entropy")
     if kind == "none" and look.amount(key, 0):
         raise ChangesRun("the coefficient asks for nothing there, and counts here: take entropy_coef out")
-    return Sum({}, "entropy_loss_coef weighs the entropy")
+    return CombinedKeys({}, "entropy_loss_coef weighs the entropy")
 
 
-def _of_engine(look: Look, kind: str) -> int:
+def _of_engine(look: SourceLookup, kind: str) -> int:
     """What the engine is told counts before what the model is, and what the tasks are told is the most of an answer."""
     length = look.number(f"data.max_{kind}_length")
-    length = look.number(f"{_OWN}explorer.rollout_model.max_{kind}_tokens", length)
-    return min(length, look.number(_MOST)) if kind == "response" and look.is_given(_MOST) else length
+    length = look.number(f"{_TRINITY_ONLY}explorer.rollout_model.max_{kind}_tokens", length)
+    return min(length, look.number(_MOST)) if kind == "response" and look.is_set(_MOST) else length
 
 
-def _lengths(look: Look) -> Sum:
+def _lengths(look: SourceLookup) -> CombinedKeys:
     missing = [kind for kind in ("prompt", "response") if look(f"data.max_{kind}_length") is None]
     if missing:
         keys = [f"model.max_{kind}_tokens" for kind in missing]
-        look.left_open.update(keys)
+        look.unresolved.update(keys)
         raise NotHere(f"the model's own length counts there, which no file here says: give {' and '.join(keys)}")
     prompt, response = (_of_engine(look, kind) for kind in ("prompt", "response"))
     if prompt <= 0 or response <= 0:
         raise ChangesRun(f"model.max_model_len leaves {prompt} tokens for prompts and {response} for answers")
     known = {"prompt": prompt, "response": response}
-    given = {kind for kind in known if look.is_given(f"data.max_{kind}_length")}
+    given = {kind for kind in known if look.is_set(f"data.max_{kind}_length")}
     other = {kind for kind in known if known[kind] != look(f"data.max_{kind}_length")}
     settings = {f"{kind}_length": n for kind, n in known.items() if kind in other or kind not in given}
-    near, total = "", _whole(look(f"{_OWN}model.max_model_len"))
+    near, total = "", _whole(look(f"{_TRINITY_ONLY}model.max_model_len"))
     if not given | other:
         near = "Half is the prompt's, as there; calls of its OpenAI API may answer with all that a prompt leaves."
     elif total is not None and prompt + response > total:
         near = f"There both together have at most {total}."
-    if look.is_given(_MOST) and look(_EVAL):
+    if look.is_set(_MOST) and look(_EVAL):
         near = f"{near} A validation answers with at most {response} as well.".strip()
-    return Sum(settings, f"prompt_length {prompt} + response_length {response} = {prompt + response}.", near)
+    return CombinedKeys(settings, f"prompt_length {prompt} + response_length {response} = {prompt + response}.", near)
 
 
-def _tasks(look: Look) -> Sum:
+def _tasks(look: SourceLookup) -> CombinedKeys:
     """Converts the task set. If a task pipeline has inputs, it writes the set that Trinity trains on; here its inputs
     are read."""
     path, inputs = look(f"{_TASKS}.path"), look(_INPUTS)
@@ -243,10 +249,10 @@ def _tasks(look: Look) -> Sum:
         raise NotHere("set actor_train.data_args.file_name")
     settings = {"actor_train.data_args.file_name": words.files(inputs or path)}
     lost = {f"{_TASKS}.path": "the task pipeline writes it there; here its inputs are read"} if inputs else {}
-    return Sum(settings, f"actor_train.data_args.file_name: {show(inputs or path)} (docs/data.md).", lost=lost)
+    return CombinedKeys(settings, f"actor_train.data_args.file_name: {show(inputs or path)} (docs/data.md).", lost=lost)
 
 
-_MONITOR = f"{_OWN}monitor.monitor_args"
+_MONITOR = f"{_TRINITY_ONLY}monitor.monitor_args"
 _MONITOR_KEYS: Mapping[tuple[str, str], str] = {
     ("wandb", "base_url"): "tracker_kwargs.wandb.host",
     ("wandb", "api_key"): "tracker_kwargs.wandb.api_key",
@@ -256,21 +262,21 @@ _MONITOR_KEYS: Mapping[tuple[str, str], str] = {
 }
 
 
-def folders(look: Look) -> Sum:
+def folders(look: SourceLookup) -> CombinedKeys:
     root, project, name = (
         look("trinity.checkpoint_root_dir"),
         look("trainer.project_name"),
         look("trainer.experiment_name"),
     )
     if root is None:
-        return Sum({}, "not given")
+        return CombinedKeys({}, "not given")
     path = f"{str(root).rstrip('/')}/{project}/{name}"
-    return Sum({"checkpoint_config.output_dir": path}, f"checkpoint_config.output_dir: {path}.")
+    return CombinedKeys({"checkpoint_config.output_dir": path}, f"checkpoint_config.output_dir: {path}.")
 
 
-def trackers(look: Look) -> Sum:
+def trackers(look: SourceLookup) -> CombinedKeys:
     found = words.trackers(look("trainer.logger"))
-    names, near = (found.value, found.note) if isinstance(found, Near) else (found, "")
+    names, near = (found.value, found.note) if isinstance(found, ApproximateValue) else (found, "")
     settings: dict[str, Any] = {"track_with": names}
     if "wandb" in names:
         settings["tracker_kwargs.wandb.project"] = look("trainer.project_name")
@@ -283,22 +289,22 @@ def trackers(look: Look) -> Sum:
             lost[f"{_MONITOR}.{key}"] = f"tracker_kwargs of {', '.join(names)} have no such setting"
         else:
             settings[_MONITOR_KEYS[name, key]] = value
-    return Sum(settings, f"track_with: {', '.join(names)}; tracker_kwargs, system_envs.", near, lost)
+    return CombinedKeys(settings, f"track_with: {', '.join(names)}; tracker_kwargs, system_envs.", near, lost)
 
 
-def resume(look: Look) -> Sum:
+def resume(look: SourceLookup) -> CombinedKeys:
     """A run that is not to go on gets a name of its own there."""
     mode, path = look("trainer.resume_mode"), look("trainer.resume_from_path")
-    if look(f"{_OWN}continue_from_checkpoint") is False and look(f"{_OWN}mode") != "bench":
+    if look(f"{_TRINITY_ONLY}continue_from_checkpoint") is False and look(f"{_TRINITY_ONLY}mode") != "bench":
         near = "There an older run of this name is left alone and this one is named after the time; here: exp_name."
-        return Sum({"resume_from_checkpoint": False}, "resume_from_checkpoint: false.", near)
+        return CombinedKeys({"resume_from_checkpoint": False}, "resume_from_checkpoint: false.", near)
     value: Any = path if mode == "resume_path" and path else mode != "disable"
     lost = {} if not path or value == path else {"trainer.resume_from_path": "only resume_mode: resume_path reads it"}
-    return Sum({"resume_from_checkpoint": value}, f"resume_from_checkpoint: {value}.", lost=lost)
+    return CombinedKeys({"resume_from_checkpoint": value}, f"resume_from_checkpoint: {value}.", lost=lost)
 
 
-def _no_rows(look: Look) -> Sum:
-    return Sum({}, "columns are those of taskset.format")
+def _no_rows(look: SourceLookup) -> CombinedKeys:
+    return CombinedKeys({}, "columns are those of taskset.format")
 
 
 TRINITY_CONDITIONS: Mapping[str, Condition] = {
@@ -308,30 +314,30 @@ TRINITY_CONDITIONS: Mapping[str, Condition] = {
     **OPD_CONDITIONS,
     "own aggregation": lambda look: "",
     "own thinking": lambda look: (
-        "model.enable_thinking counts" if look.is_given(f"{_OWN}model.enable_thinking") else ""
+        "model.enable_thinking counts" if look.is_set(f"{_TRINITY_ONLY}model.enable_thinking") else ""
     ),
     **STEP_CONDITIONS,
     **OLD_CONDITIONS,
     **REWARD_CONDITIONS,
     "over rollout": lambda look: "" if over_share(look) else "over_rollout.ratio is 0",
     "dynamic timeout": lambda look: (
-        "" if look(f"{_OWN}explorer.dynamic_timeout.enable") else "dynamic_timeout.enable is off"
+        "" if look(f"{_TRINITY_ONLY}explorer.dynamic_timeout.enable") else "dynamic_timeout.enable is off"
     ),
     "eval set": lambda look: "" if look(_EVAL) else "there are no eval_tasksets",
     "validation": lambda look: "" if look(_EVAL) else "there are no eval_tasksets: no validation",
 }
-TRINITY_SUMS: Mapping[str, Callable[[Look], Sum]] = {
+TRINITY_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "algorithm": _algorithm,
-    **STEP_SUMS,
+    **STEP_COMBINED_KEYS,
     "lengths": _lengths,
     "entropy": _entropy,
     "tasks": _tasks,
-    **MODE_SUMS,
-    **MIX_SUMS,
-    **OPD_SUMS,
-    **OPERATOR_SUMS,
-    **REWARD_SUMS,
-    "rewards": REWARD_SUMS["trinity rewards"],
+    **MODE_COMBINED_KEYS,
+    **MIX_COMBINED_KEYS,
+    **OPD_COMBINED_KEYS,
+    **OPERATOR_COMBINED_KEYS,
+    **REWARD_COMBINED_KEYS,
+    "rewards": REWARD_COMBINED_KEYS["trinity rewards"],
     "resume": resume,
     "rows": _no_rows,
     "validation": _no_rows,

@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from roll.importers import rows as words
-from roll.importers.rows import Condition, Look, NotHere, Row, Sum, devices, lacks, needless, summed, to
+from roll.importers.rows import (
+    CombinedKeys,
+    Condition,
+    NotHere,
+    Row,
+    SourceLookup,
+    devices,
+    lacks,
+    needless,
+    summed,
+    to,
+)
 from roll.importers.verl.batches import gpus
 
-_OWN = "trinity."
+_TRINITY_ONLY = "trinity."
 _TYPE = "algorithm.algorithm_type"
 _AUXILIARY = "explorer.auxiliary_models"
 _TEACHER = f"{_AUXILIARY}.0"
@@ -30,24 +41,26 @@ OPD_ROWS: tuple[Row, ...] = (
 )  # fmt: skip
 
 
-def distils(look: Look) -> bool:
-    return look(f"{_OWN}{_TYPE}") == "on_policy_distill"
+def distils(look: SourceLookup) -> bool:
+    return look(f"{_TRINITY_ONLY}{_TYPE}") == "on_policy_distill"
 
 
-def auxiliary_gpus(look: Look) -> int:
+def auxiliary_gpus(look: SourceLookup) -> int:
     """Those of the engines of all auxiliary models there."""
-    numbers = {head for key in look.below(f"{_OWN}{_AUXILIARY}") if (head := key.partition(".")[0]).isdigit()}
+    numbers = {head for key in look.below(f"{_TRINITY_ONLY}{_AUXILIARY}") if (head := key.partition(".")[0]).isdigit()}
     return sum(_gpus_of(look, f"{_AUXILIARY}.{number}") for number in numbers)
 
 
-def _gpus_of(look: Look, at: str) -> int:
-    return look.size(f"{_OWN}{at}.engine_num", 1) * look.size(f"{_OWN}{at}.tensor_parallel_size", 1)
+def _gpus_of(look: SourceLookup, at: str) -> int:
+    return look.size(f"{_TRINITY_ONLY}{at}.engine_num", 1) * look.size(f"{_TRINITY_ONLY}{at}.tensor_parallel_size", 1)
 
 
-def _opd(look: Look) -> Sum:
+def _opd(look: SourceLookup) -> CombinedKeys:
     if not distils(look):
-        return Sum({}, "no distillation", lost={f"{_OWN}{_TEACHER}.{name}": _JUDGES for name in _OF_TEACHER})
-    if not (path := look(f"{_OWN}{_TEACHER}.model_path")):
+        return CombinedKeys(
+            {}, "no distillation", lost={f"{_TRINITY_ONLY}{_TEACHER}.{name}": _JUDGES for name in _OF_TEACHER}
+        )
+    if not (path := look(f"{_TRINITY_ONLY}{_TEACHER}.model_path")):
         raise NotHere(f"{_TEACHER}.model_path is missing: set teacher.model_args.model_name_or_path")
     total = gpus(look)
     own = min(_gpus_of(look, _TEACHER), total)
@@ -57,10 +70,10 @@ def _opd(look: Look) -> Sum:
         "teacher.strategy_args.strategy_name": "fsdp2_infer",
         "teacher.device_mapping": devices(total - own, own),
     }
-    return Sum(settings, f"is_pure_opd, teacher: {path} on devices {total - own} to {total - 1}.", _SCORES)
+    return CombinedKeys(settings, f"is_pure_opd, teacher: {path} on devices {total - own} to {total - 1}.", _SCORES)
 
 
 OPD_CONDITIONS: Mapping[str, Condition] = {
     "opd": lambda look: "" if distils(look) else "the algorithm is not on_policy_distill",
 }
-OPD_SUMS: Mapping[str, Callable[[Look], Sum]] = {"opd": _opd}
+OPD_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {"opd": _opd}

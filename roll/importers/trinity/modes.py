@@ -12,11 +12,11 @@ from roll.importers import rows as words
 from roll.importers.rows import (
     AsksNothing,
     ChangesRun,
+    CombinedKeys,
     Condition,
-    Look,
     NotHere,
     Row,
-    Sum,
+    SourceLookup,
     changes,
     lacks,
     needless,
@@ -26,7 +26,7 @@ from roll.importers.rows import (
 from roll.importers.trinity.rewards import system_prompt_of
 from roll.importers.verl.common import ACTOR, CONDITIONS, NO_PICTURES
 
-_OWN = "trinity."
+_TRINITY_ONLY = "trinity."
 _BUFFER = "buffer.trainer_input.experience_buffer"
 _REPLAY = f"{_BUFFER}.replay_buffer"
 _EVAL = "buffer.explorer_input.eval_tasksets"
@@ -87,28 +87,30 @@ EVAL_ROWS: tuple[Row, ...] = (
 )
 
 
-def _is_in_parts(look: Look) -> bool:
-    return look(f"{_OWN}mode") in _PARTS
+def _is_in_parts(look: SourceLookup) -> bool:
+    return look(f"{_TRINITY_ONLY}mode") in _PARTS
 
 
-def _read_timeout(look: Look) -> Sum:
+def _read_timeout(look: SourceLookup) -> CombinedKeys:
     if not _is_in_parts(look):
-        return Sum({}, "one process waits for nobody")
-    seconds = look.amount(f"{_OWN}{_BUFFER}.max_read_timeout")
+        return CombinedKeys({}, "one process waits for nobody")
+    seconds = look.amount(f"{_TRINITY_ONLY}{_BUFFER}.max_read_timeout")
     settings = {"experience.read_timeout_s": seconds, "experience.on_timeout": "partial"}
-    return Sum(settings, f"after {seconds:g} s a step trains on the groups that are there (experience.on_timeout).")
+    return CombinedKeys(
+        settings, f"after {seconds:g} s a step trains on the groups that are there (experience.on_timeout)."
+    )
 
 
-def _replay(look: Look) -> Sum:
+def _replay(look: SourceLookup) -> CombinedKeys:
     """Trinity has no bound on the age of what comes back."""
-    at = f"{_OWN}{_REPLAY}"
+    at = f"{_TRINITY_ONLY}{_REPLAY}"
     if not look(f"{at}.enable"):
-        return Sum({}, "samples are trained on once")
+        return CombinedKeys({}, "samples are trained on once")
     if (rest := look(f"{at}.reuse_cooldown_time")) is None:
-        return Sum({}, "without reuse_cooldown_time nothing comes back there")
+        return CombinedKeys({}, "without reuse_cooldown_time nothing comes back there")
     if not _is_in_parts(look):
         reason = "samples come back in mode: train alone, with experience.reuse (docs/modes.md)"
-        return Sum({}, "not in one process", changes={f"{at}.enable": reason})
+        return CombinedKeys({}, "not in one process", changes={f"{at}.enable": reason})
     name = str(look(f"{at}.priority_fn", "linear_decay"))
     if name not in _PRIORITIES:
         raise NotHere(f"priority_fn: {name} is not here: {', '.join(dict.fromkeys(_PRIORITIES.values()))} are")
@@ -117,15 +119,17 @@ def _replay(look: Look) -> Sum:
     reuse["decay"] = look.amount(f"{args}.decay", 2.0)
     if reuse["priority"] == "decay_limit_randomization":
         reuse |= {"use_limit": look.number(f"{args}.use_count_limit", 3), "sigma": look.amount(f"{args}.sigma", 0.0)}
-    interval, offset = (look.number(f"{_OWN}synchronizer.sync_{key}", n) for key, n in (("interval", 1), ("offset", 0)))
+    interval, offset = (
+        look.number(f"{_TRINITY_ONLY}synchronizer.sync_{key}", n) for key, n in (("interval", 1), ("offset", 0))
+    )
     oldest = max(_ROOM, interval - 1 + offset)
     settings = {f"experience.reuse.{key}": value for key, value in reuse.items()} | {"max_staleness": oldest}
-    return Sum(settings, "experience.reuse.", f"max_staleness: {oldest} bounds the age of what comes back.")
+    return CombinedKeys(settings, "experience.reuse.", f"max_staleness: {oldest} bounds the age of what comes back.")
 
 
-def _eval_sets(look: Look) -> Sum:
+def _eval_sets(look: SourceLookup) -> CombinedKeys:
     """The first is `validation`; the others stand beside it under their names."""
-    given = look.below(f"{_OWN}{_EVAL}")
+    given = look.below(f"{_TRINITY_ONLY}{_EVAL}")
     numbers = sorted({int(head) for key in given if (head := key.partition(".")[0]).isdigit()} - {0})
     settings: dict[str, Any] = {}
     names: list[str] = []
@@ -136,7 +140,9 @@ def _eval_sets(look: Look) -> Sum:
         name = re.sub(r"[^\w-]", "_", str(own.get("name") or f"set_{number}"))
         names.append(f"eval_sets.{name}")
         split = {} if Path(str(own["path"])).suffix in _FILES else {"split": "train"}  # the default there
-        sampling = {f"rollout_args.{key}": look(f"{_OWN}model.{key}") for key in ("temperature", "top_p", "top_k")}
+        sampling = {
+            f"rollout_args.{key}": look(f"{_TRINITY_ONLY}model.{key}") for key in ("temperature", "top_p", "top_k")
+        }
         columns = {"format.prompt_key": "prompt", "format.response_key": "response"}
         own = {**sampling, **columns, **split, **{key: value for key, value in own.items() if value is not None}}
         own["rollout_args.temperature"] = 1.0 if (asked := own["rollout_args.temperature"]) is None else asked
@@ -148,38 +154,38 @@ def _eval_sets(look: Look) -> Sum:
         if prompt := system_prompt_of(look, number):
             settings[f"eval_sets.{name}.data_args.system_prompt"] = prompt
     first = "" if "0.path" not in given else "The first is `validation`; "
-    return Sum(settings, f"{first}{', '.join(names) or 'no others'}.")
+    return CombinedKeys(settings, f"{first}{', '.join(names) or 'no others'}.")
 
 
-def _is_sql(look: Look) -> str:
-    if _is_in_parts(look) and look(f"{_OWN}{_BUFFER}.storage_type") == "sql":
+def _is_sql(look: SourceLookup) -> str:
+    if _is_in_parts(look) and look(f"{_TRINITY_ONLY}{_BUFFER}.storage_type") == "sql":
         return ""
     if _is_in_parts(look):
         raise NotHere("experience.dir is the place of a buffer")
     raise NotHere("groups are handed over in memory and kept in no data base; rollout_dump_dir has the answers")
 
 
-def cut(look: Look) -> str:
+def cut(look: SourceLookup) -> str:
     """What becomes of a prompt that is too long."""
-    return "left" if look(f"{_OWN}model.enable_prompt_truncation") else "error"
+    return "left" if look(f"{_TRINITY_ONLY}model.enable_prompt_truncation") else "error"
 
 
-def _truncation(look: Look) -> Sum:
+def _truncation(look: SourceLookup) -> CombinedKeys:
     rule = cut(look)
     settings = {"actor_train.data_args.truncation": rule}
-    settings |= {"validation.data_args.truncation": rule} if look(f"{_OWN}{_EVAL}.0.path") else {}
+    settings |= {"validation.data_args.truncation": rule} if look(f"{_TRINITY_ONLY}{_EVAL}.0.path") else {}
     near = "A prompt longer than prompt_length stops the run before its first step; there its answer gets less room."
     if rule == "left":
         near = "The end of a prompt is kept, as vLLM does; older versions there keep the beginning and answer nothing."
-    return Sum(settings, f"data_args.truncation: {rule}.", near)
+    return CombinedKeys(settings, f"data_args.truncation: {rule}.", near)
 
 
 MODE_CONDITIONS: Mapping[str, Condition] = {
     "parts": lambda look: "" if _is_in_parts(look) else "in one process groups are handed over in memory",
     "sql buffer": _is_sql,
-    "bench": lambda look: "" if look(f"{_OWN}mode") == "bench" else "mode is not bench",
+    "bench": lambda look: "" if look(f"{_TRINITY_ONLY}mode") == "bench" else "mode is not bench",
 }
-MODE_SUMS: Mapping[str, Callable[[Look], Sum]] = {
+MODE_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "truncation": _truncation,
     "read timeout": _read_timeout,
     "replay": _replay,
@@ -231,21 +237,21 @@ MIX_ROWS: tuple[Row, ...] = (
 )  # fmt: skip
 
 
-def mixes(look: Look) -> str:
+def mixes(look: SourceLookup) -> str:
     """The kind of mix that is asked for, or nothing."""
-    given = [look(f"{_OWN}{key}") for key in (_LOSS, TYPE)]
+    given = [look(f"{_TRINITY_ONLY}{key}") for key in (_LOSS, TYPE)]
     return next((str(name) for name in given if name in ("mix", "mix_chord")), "")
 
 
-def _mix(look: Look) -> Sum:
+def _mix(look: SourceLookup) -> CombinedKeys:
     kind = mixes(look)
     if not kind:
-        return Sum({}, "no mix", lost={f"{_OWN}{_OLDER}.{key}": _NO_MIX for key in _OF_FILES})
-    section = _OLDER if look(f"{_OWN}{_AT}.path") is None else _AT
-    if not (path := look(f"{_OWN}{section}.path")):
+        return CombinedKeys({}, "no mix", lost={f"{_TRINITY_ONLY}{_OLDER}.{key}": _NO_MIX for key in _OF_FILES})
+    section = _OLDER if look(f"{_TRINITY_ONLY}{_AT}.path") is None else _AT
+    if not (path := look(f"{_TRINITY_ONLY}{section}.path")):
         raise NotHere(f"{_AT}.path is missing: set mix.rows.{_NAMES[0]}.data_args.file_name")
     at = f"mix.rows.{_NAMES[0]}"
-    share = look.amount(f"{_OWN}{_RATIO}", 0.5)
+    share = look.amount(f"{_TRINITY_ONLY}{_RATIO}", 0.5)
     settings = {f"{at}.share": share, f"{at}.data_args.file_name": words.files(path)}
     columns = {
         "split": "data_args.split",
@@ -254,44 +260,44 @@ def _mix(look: Look) -> Sum:
         "format.response_key": "response_key",
         "format.messages_key": "data_args.messages",
     }
-    found = {key: look(f"{_OWN}{section}.{key}") for key in columns}
+    found = {key: look(f"{_TRINITY_ONLY}{section}.{key}") for key in columns}
     if found["format.messages_key"] is None:
         found |= {"format.prompt_key": found["format.prompt_key"] or "prompt"}
         found |= {"format.response_key": found["format.response_key"] or "response"}
     settings |= {f"{at}.{columns[key]}": value for key, value in found.items() if value is not None}
-    by_tokens = look(f"{_OWN}{_ARGS}.use_token_level_loss_in_sft", True)  # in older files
-    mode = look(f"{_OWN}{_ARGS}.sft_loss_agg_mode") or ("token-mean" if by_tokens else "seq-mean-token-mean")
+    by_tokens = look(f"{_TRINITY_ONLY}{_ARGS}.use_token_level_loss_in_sft", True)  # in older files
+    mode = look(f"{_TRINITY_ONLY}{_ARGS}.sft_loss_agg_mode") or ("token-mean" if by_tokens else "seq-mean-token-mean")
     settings["mix.loss_agg_mode"] = words.word({name: name for name in words.AGGREGATIONS}, "sft_loss_agg_mode")(mode)
     settings |= _weights(look, kind)
     text = f"mix.rows.{_NAMES[0]}: share {share:g}, weight {settings['mix.weight']:g} (docs/mix.md)."
-    nears = {f"{_OWN}{_RATIO}": _SHARE}
+    nears = {f"{_TRINITY_ONLY}{_RATIO}": _SHARE}
     if look(f"{ACTOR}.use_kl_loss"):
-        nears |= dict.fromkeys((f"{_OWN}{_ARGS}.{name}" for name in ("mu", "mu_peak")), _KL)
-    return Sum(settings, text, nears=nears)
+        nears |= dict.fromkeys((f"{_TRINITY_ONLY}{_ARGS}.{name}" for name in ("mu", "mu_peak")), _KL)
+    return CombinedKeys(settings, text, differences=nears)
 
 
-def _weights(look: Look, kind: str) -> dict[str, object]:
+def _weights(look: SourceLookup, kind: str) -> dict[str, object]:
     """Settings of the mix's weight. Without decay steps, Trinity uses the valley after the rise."""
     if kind == "mix":
-        return {"mix.weight": look.amount(f"{_OWN}{_ARGS}.mu", 0.1)}
-    rise, fall = (look.number(f"{_OWN}{_ARGS}.mu_{name}_steps", 0) for name in ("warmup", "decay"))
-    peak, valley = (look.amount(f"{_OWN}{_ARGS}.mu_{name}", 0.1) for name in ("peak", "valley"))
-    weighs = look(f"{_OWN}{_ARGS}.enable_phi_function", True)
+        return {"mix.weight": look.amount(f"{_TRINITY_ONLY}{_ARGS}.mu", 0.1)}
+    rise, fall = (look.number(f"{_TRINITY_ONLY}{_ARGS}.mu_{name}_steps", 0) for name in ("warmup", "decay"))
+    peak, valley = (look.amount(f"{_TRINITY_ONLY}{_ARGS}.mu_{name}", 0.1) for name in ("peak", "valley"))
+    weighs = look(f"{_TRINITY_ONLY}{_ARGS}.enable_phi_function", True)
     found: dict[str, object] = {"mix.weight": peak if fall else valley, "mix.warmup_steps": rise}
     found["mix.token_weights"] = "uncertain" if weighs else "none"
     return found | ({"mix.decay_steps": fall, "mix.final_weight": valley} if fall else {})
 
 
-def sampled(look: Look, batch: int) -> int:
+def sampled(look: SourceLookup, batch: int) -> int:
     """Those of a train batch that are no rows of the expert."""
-    return round(batch * (1 - look.amount(f"{_OWN}{_RATIO}", 0.5))) if mixes(look) else batch
+    return round(batch * (1 - look.amount(f"{_TRINITY_ONLY}{_RATIO}", 0.5))) if mixes(look) else batch
 
 
 MIX_CONDITIONS: Mapping[str, Condition] = {
     "mix": lambda look: "" if mixes(look) else "the loss is no mix",
     "mix chord": lambda look: "" if mixes(look) == "mix_chord" else "the loss is not mix_chord",
 }
-MIX_SUMS: Mapping[str, Callable[[Look], Sum]] = {"mix": _mix}
+MIX_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {"mix": _mix}
 
 
 # The group-relative REINFORCE of Trinity-RFT (`policy_loss_fn: rec`): its clip, weight and regulariser.
@@ -326,7 +332,7 @@ REC_ROWS: tuple[Row, ...] = (
 def _where(name: str, *chosen: str) -> Condition:
     """Condition that `name` has a value among `chosen`; a missing value counts as `none`."""
 
-    def condition(look: Look) -> str:
+    def condition(look: SourceLookup) -> str:
         value = look(f"trinity.{_LOSS_ARGS}.{name}") or "none"
         return CONDITIONS[_IS_REC](look) or ("" if value in chosen else f"{name}: {value} does not read it")
 

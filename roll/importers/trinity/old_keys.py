@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from roll.configs.load.yaml_file import read_yaml
-from roll.importers.convert import Given, leaves
-from roll.importers.rows import CHANGES, Condition, Look, Row, lacks, needless
+from roll.importers.convert import SourceKeys, leaves
+from roll.importers.rows import CHANGES, Condition, Row, SourceLookup, lacks, needless
 from roll.importers.verl.files import beside
 
 _CONFIG = "trainer.trainer_config"
@@ -83,7 +83,7 @@ class ReadPath(str):
     __slots__ = ()
 
 
-def with_trainer_config(given: Given, source: Path | None) -> Given:
+def with_trainer_config(given: SourceKeys, source: Path | None) -> SourceKeys:
     """The keys with those of the file of `trainer_config_path`, where it lies beside the YAML, whose own keys count
     before them."""
     path = next((value for key, value in given.keys if key == _CONFIG_PATH), None)
@@ -96,7 +96,7 @@ def with_trainer_config(given: Given, source: Path | None) -> Given:
     return replace(given, keys=(*keys, *(item for item in more if item[0] not in there)))
 
 
-def _is_read(look: Look) -> str:
+def _is_read(look: SourceLookup) -> str:
     given = look(_CONFIG_PATH) or look(f"trinity.{_CONFIG_PATH}")
     return "the file beside this one is read" if isinstance(given, ReadPath) else ""
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from roll.importers.rows import ChangesRun, Look, NotHere, Row, Sum, changes, lacks, needless, summed
+from roll.importers.rows import ChangesRun, CombinedKeys, NotHere, Row, SourceLookup, changes, lacks, needless, summed
 from roll.importers.verl.common import ROLLOUT
 
-_OWN = "trinity."
+_TRINITY_ONLY = "trinity."
 _TASK, _SAMPLES = "data_processor.task_pipeline", "data_processor.experience_pipeline"
 INPUTS = f"{_TASK}.inputs"
-_LEAST, _OPERATORS = f"{_OWN}algorithm.advantage_fn_args.std_threshold", "experience_operators"
+_LEAST, _OPERATORS = f"{_TRINITY_ONLY}algorithm.advantage_fn_args.std_threshold", "experience_operators"
 _OPS = {"ADD": "add", "SUB": "subtract", "MUL": "multiply", "DIV": "divide"}
 
 OPERATOR_ROWS: tuple[Row, ...] = (
@@ -61,7 +61,7 @@ _OF_TASKS: Mapping[str, Callable[[Mapping[str, Any]], tuple[Made, str]]] = {
 """Of Data-Juicer's operators those that are here without its package."""
 
 
-def _of_task(name: str, args: Mapping[str, Any], look: Look) -> tuple[Made, str]:
+def _of_task(name: str, args: Mapping[str, Any], look: SourceLookup) -> tuple[Made, str]:
     if name in _OF_TASKS:
         return _OF_TASKS[name](args)
     own = {"column": args["text_key"]} if "text_key" in args else {}
@@ -69,7 +69,7 @@ def _of_task(name: str, args: Mapping[str, Any], look: Look) -> tuple[Made, str]
     return [_entry(f"data_juicer:{name}", own | ({"op_args": rest} if rest else {}))], ""
 
 
-def _shaping(args: Mapping[str, Any], look: Look) -> tuple[Made, str]:
+def _shaping(args: Mapping[str, Any], look: SourceLookup) -> tuple[Made, str]:
     made: Made = []
     for shape in args.get("reward_shaping_configs", []):
         op = str(shape.get("op_type", "ADD"))
@@ -81,23 +81,23 @@ def _shaping(args: Mapping[str, Any], look: Look) -> tuple[Made, str]:
     return made, f"A reward or an environment has to report {stats} beside its score."
 
 
-def _deviation(args: Mapping[str, Any], look: Look) -> tuple[Made, str]:
+def _deviation(args: Mapping[str, Any], look: SourceLookup) -> tuple[Made, str]:
     """Converts the filter by deviation: Trinity divides by n, std_filter by n - 1."""
     least, answers = float(args.get("threshold", 0.0)), look.number(f"{ROLLOUT}.n")
     least *= (answers / (answers - 1)) ** 0.5 if answers > 1 else 1.0
     return [_entry("std_filter", {"std_threshold": least})], ""
 
 
-def _between(args: Mapping[str, Any], look: Look) -> tuple[Made, str]:
+def _between(args: Mapping[str, Any], look: SourceLookup) -> tuple[Made, str]:
     made = [_entry("mean_filter", {"threshold_down": 0.0, "threshold_up": 1.0})]
     return made, "Groups stay whose mean reward is above 0 and below 1: the same where rewards are 0 and 1."
 
 
-def _nothing(why: str) -> Callable[[Mapping[str, Any], Look], tuple[Made, str]]:
+def _nothing(why: str) -> Callable[[Mapping[str, Any], SourceLookup], tuple[Made, str]]:
     return lambda args, look: ([], why)
 
 
-_OF_SAMPLES: Mapping[str, Callable[[Mapping[str, Any], Look], tuple[Made, str]]] = {
+_OF_SAMPLES: Mapping[str, Callable[[Mapping[str, Any], SourceLookup], tuple[Made, str]]] = {
     "reward_shaping_mapper": _shaping,
     "reward_std_filter": _deviation,
     "dapo_dynamic_sampling": _between,
@@ -106,7 +106,7 @@ _OF_SAMPLES: Mapping[str, Callable[[Mapping[str, Any], Look], tuple[Made, str]]]
 }
 
 
-def _of_samples(name: str, args: Mapping[str, Any], look: Look) -> tuple[Made, str]:
+def _of_samples(name: str, args: Mapping[str, Any], look: SourceLookup) -> tuple[Made, str]:
     if name not in _OF_SAMPLES:
         raise NotHere(
             f"there is no {name} here; there are {', '.join(_OF_SAMPLES)}, and an operator of your own, "
@@ -119,16 +119,16 @@ _JUDGED = "reward_shaping_mapper"
 
 
 def _chain(
-    at: str, target: str, translate: Callable[[str, Mapping[str, Any], Look], tuple[Made, str]]
-) -> Callable[[Look], Sum]:
-    def sum(look: Look) -> Sum:
-        if look(f"{_OWN}{at}.config_path"):
+    at: str, target: str, translate: Callable[[str, Mapping[str, Any], SourceLookup], tuple[Made, str]]
+) -> Callable[[SourceLookup], CombinedKeys]:
+    def sum(look: SourceLookup) -> CombinedKeys:
+        if look(f"{_TRINITY_ONLY}{at}.config_path"):
             raise ChangesRun(f"{at}.config_path counts there, and its file is not read")
         made: Made = []
         gone: list[str] = []
         lost: dict[str, str] = {}
         nears: dict[str, str] = {}
-        for name, args, keys in _written(look, f"{_OWN}{at}.operators"):
+        for name, args, keys in _written(look, f"{_TRINITY_ONLY}{at}.operators"):
             try:
                 if name == _JUDGED and gone:
                     raise NotHere(f"no reward reports its stats: {', '.join(gone)} would, before it, and is not here")
@@ -140,12 +140,14 @@ def _chain(
             made += found
             nears |= dict.fromkeys(keys, near) if near else {}
         told = ", ".join(str(entry["name"]) for entry in made)
-        return Sum({target: made} if made else {}, f"{target}: {told or 'none'}.", changes=lost, nears=nears)
+        return CombinedKeys(
+            {target: made} if made else {}, f"{target}: {told or 'none'}.", changes=lost, differences=nears
+        )
 
     return sum
 
 
-def _written(look: Look, at: str) -> Iterator[tuple[str, Mapping[str, Any], list[str]]]:
+def _written(look: SourceLookup, at: str) -> Iterator[tuple[str, Mapping[str, Any], list[str]]]:
     """Each operator's name and arguments, and the keys that say them."""
     given = look.below(at)
     for number in sorted({key.partition(".")[0] for key in given}, key=int):
@@ -175,7 +177,7 @@ def _entry(name: str, args: Mapping[str, Any]) -> dict[str, Any]:
 _GROUPS = _chain(_SAMPLES, _OPERATORS, _of_samples)
 
 
-def _shaped(look: Look) -> Sum:
+def _shaped(look: SourceLookup) -> CombinedKeys:
     """Converts the operators, then adds a filter for groups whose rewards differ too little, since Trinity's advantage
     drops them there."""
     made, least = _GROUPS(look), look(_LEAST)
@@ -186,7 +188,7 @@ def _shaped(look: Look) -> Sum:
     return replace(made, settings={_OPERATORS: [*made.settings.get(_OPERATORS, []), own]}, text=text)
 
 
-OPERATOR_SUMS: Mapping[str, Callable[[Look], Sum]] = {
+OPERATOR_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "task operators": _chain(_TASK, "actor_train.data_args.operators", _of_task),
     "experience operators": _shaped,
 }

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from roll.importers.rows import Condition, Look, Row, Sum, changes, lacks, summed
+from roll.importers.rows import CombinedKeys, Condition, Row, SourceLookup, changes, lacks, summed
 from roll.importers.trinity.distillation import distils
 
-_OWN = "trinity."
+_TRINITY_ONLY = "trinity."
 _INPUT = "buffer.explorer_input"
 TASKS, SETS = f"{_INPUT}.taskset", f"{_INPUT}.eval_tasksets"
 _AT = "rewards.trinity"
@@ -77,18 +77,18 @@ def _form(pattern: str, right: float, wrong: float) -> Mapping[str, Any]:
     return {"reward": "regex", "name": "format_score", "reward_args": args}
 
 
-def _boxed(look: Look) -> _Made:
+def _boxed(look: SourceLookup) -> _Made:
     parts: tuple[Mapping[str, Any], ...] = ()
-    if look(f"{_OWN}{_FLOW_ARGS}.with_think") and _plain(workflow(look)) == _BOXED_FLOW:
-        parts = (_form(_THINKING, 0.0, -look.amount(f"{_OWN}{_FLOW_ARGS}.format_score_coef", 0.1)),)
+    if look(f"{_TRINITY_ONLY}{_FLOW_ARGS}.with_think") and _plain(workflow(look)) == _BOXED_FLOW:
+        parts = (_form(_THINKING, 0.0, -look.amount(f"{_TRINITY_ONLY}{_FLOW_ARGS}.format_score_coef", 0.1)),)
     return _Made("math_rule", {"require_boxed": True}, parts, "math-verify decides, where there texts are compared.")
 
 
-def _dapo(look: Look) -> _Made:
+def _dapo(look: SourceLookup) -> _Made:
     parts: tuple[Mapping[str, Any], ...] = ()
-    if look(f"{_OWN}{_ARGS}.enable_overlong_penalty"):
-        most, cache = (look.size(f"{_OWN}{_ARGS}.{name}") for name in ("max_response_length", "cache_length"))
-        weight = look.amount(f"{_OWN}{_ARGS}.penalty_factor", 1.0)
+    if look(f"{_TRINITY_ONLY}{_ARGS}.enable_overlong_penalty"):
+        most, cache = (look.size(f"{_TRINITY_ONLY}{_ARGS}.{name}") for name in ("max_response_length", "cache_length"))
+        weight = look.amount(f"{_TRINITY_ONLY}{_ARGS}.penalty_factor", 1.0)
         parts = ({"reward": "overlong", "reward_args": {"max_tokens": most, "cache_tokens": cache}, "weight": weight},)
     return _Made(
         "math_rule",
@@ -98,7 +98,7 @@ def _dapo(look: Look) -> _Made:
     )
 
 
-_REWARDS: Mapping[str, Callable[[Look], _Made]] = {
+_REWARDS: Mapping[str, Callable[[SourceLookup], _Made]] = {
     "math_reward": lambda look: _Made("math_rule", {}, (_form(_FORMAT, 0.1, -0.1),), _VERDICT),
     "accuracy_reward": lambda look: _Made("math_rule", {}, (), _VERDICT),
     "format_reward": lambda look: _Made("regex", _form(_STRICT, 0.1, -0.1)["reward_args"]),
@@ -133,25 +133,27 @@ REWARD_ROWS: tuple[Row, ...] = (
 )
 
 
-def workflow(look: Look) -> str:
-    return str(look(f"{_OWN}{TASKS}.{_WORKFLOW}") or look(f"{_OWN}{_INPUT}.{_WORKFLOW}") or "math_workflow")
+def workflow(look: SourceLookup) -> str:
+    return str(
+        look(f"{_TRINITY_ONLY}{TASKS}.{_WORKFLOW}") or look(f"{_TRINITY_ONLY}{_INPUT}.{_WORKFLOW}") or "math_workflow"
+    )
 
 
 def _plain(name: str) -> str:
     return name.removeprefix("async_")
 
 
-def _reward_name(look: Look) -> str:
-    given = look(f"{_OWN}{TASKS}.{_REWARD}") or look(f"{_OWN}{_INPUT}.{_REWARD}")
+def _reward_name(look: SourceLookup) -> str:
+    given = look(f"{_TRINITY_ONLY}{TASKS}.{_REWARD}") or look(f"{_TRINITY_ONLY}{_INPUT}.{_REWARD}")
     return str(given or _WORKFLOWS.get(_plain(workflow(look)), ("", ""))[0])
 
 
-def is_of_one_answer(look: Look) -> bool:
+def is_of_one_answer(look: SourceLookup) -> bool:
     """False for workflows that are agents, environments, or call other models."""
     return _plain(workflow(look)) in _WORKFLOWS
 
 
-def _rewards(look: Look) -> Sum:
+def _rewards(look: SourceLookup) -> CombinedKeys:
     flow, name = workflow(look), _reward_name(look)
     lost: dict[str, str] = {}
     if not is_of_one_answer(look):
@@ -161,87 +163,94 @@ def _rewards(look: Look) -> Sum:
     if distils(look) and not name:
         made = _Made("none")
     elif "." in name or ":" in name:
-        args = {key: value for key, value in look.below(f"{_OWN}{_ARGS}").items() if value is not None}
+        args = {key: value for key, value in look.below(f"{_TRINITY_ONLY}{_ARGS}").items() if value is not None}
         made = _Made("trinity_reward", {"path": name} | ({"args": args} if args else {}))
     elif name in _REWARDS:
         made = _REWARDS[name](look)
         taken = _OVERLONG if made.parts and name == "math_dapo_reward" else ()
-        more = [key for key in look.below(f"{_OWN}{_ARGS}") if key not in (*_OVERLONG, *taken)]
-        lost |= {f"{_OWN}{_ARGS}.{key}": f"{name} has no such argument" for key in more}
+        more = [key for key in look.below(f"{_TRINITY_ONLY}{_ARGS}") if key not in (*_OVERLONG, *taken)]
+        lost |= {f"{_TRINITY_ONLY}{_ARGS}.{key}": f"{name} has no such argument" for key in more}
     else:
         made = _Made("math_rule", near="" if name or lost else "The workflow names no reward: math_rule stands in.")
         told = f"there is no reward {name} here, and math_rule stands in; a class of yours is named by its path"
         lost |= dict.fromkeys(_keys(look, _REWARD), f"{told}, package.module:Class (docs/rewards.md)") if name else {}
-        lost |= {f"{_OWN}{_ARGS}.{key}": f"arguments of {name or flow}" for key in look.below(f"{_OWN}{_ARGS}")}
+        lost |= {
+            f"{_TRINITY_ONLY}{_ARGS}.{key}": f"arguments of {name or flow}"
+            for key in look.below(f"{_TRINITY_ONLY}{_ARGS}")
+        }
     settings: dict[str, Any] = {f"{_AT}.reward": made.reward}
     settings |= {f"{_AT}.reward_args": dict(made.args)} if made.args else {}
     settings |= {f"{_AT}.reward_manager_config": [dict(part) for part in made.parts]} if made.parts else {}
     beside = "".join(f" + {part.get('name', part['reward'])}" for part in made.parts)
     text = f"{_AT}.reward: {made.reward}{beside} (docs/rewards.md)."
-    return Sum(settings, text, f"{made.near} {_OWN_WORDS if _has_default_prompt(look) else ''}".strip(), changes=lost)
+    return CombinedKeys(
+        settings, text, f"{made.near} {_OWN_WORDS if _has_default_prompt(look) else ''}".strip(), changes=lost
+    )
 
 
-def _keys(look: Look, name: str) -> list[str]:
-    return [f"{_OWN}{at}.{name}" for at in (TASKS, _INPUT) if look.is_given(f"{_OWN}{at}.{name}")]
+def _keys(look: SourceLookup, name: str) -> list[str]:
+    return [f"{_TRINITY_ONLY}{at}.{name}" for at in (TASKS, _INPUT) if look.is_set(f"{_TRINITY_ONLY}{at}.{name}")]
 
 
-def _eval_rewards(look: Look) -> Sum:
+def _eval_rewards(look: SourceLookup) -> CombinedKeys:
     """Validation is scored as training is."""
     own = {_WORKFLOW: workflow(look), "default_eval_workflow_type": workflow(look), _REWARD: _reward_name(look)}
-    own |= {"with_think": bool(look(f"{_OWN}{_FLOW_ARGS}.with_think"))}
-    own |= {"format_score_coef": look(f"{_OWN}{_FLOW_ARGS}.format_score_coef", 0.1)}
+    own |= {"with_think": bool(look(f"{_TRINITY_ONLY}{_FLOW_ARGS}.with_think"))}
+    own |= {"format_score_coef": look(f"{_TRINITY_ONLY}{_FLOW_ARGS}.format_score_coef", 0.1)}
     lost, nears = {}, {}
-    given = {f"{SETS}.{key}": value for key, value in look.below(f"{_OWN}{SETS}").items()}
-    given |= {_OF_EVALUATION: look(f"{_OWN}{_OF_EVALUATION}")}
+    given = {f"{SETS}.{key}": value for key, value in look.below(f"{_TRINITY_ONLY}{SETS}").items()}
+    given |= {_OF_EVALUATION: look(f"{_TRINITY_ONLY}{_OF_EVALUATION}")}
     for key, value in given.items():
         of_training = own.get(key.rpartition(".")[2])
         if value is not None and _plain(str(value)) == _EVALUATES and _reward_name(look) in _OF_MATHS:
-            nears[f"{_OWN}{key}"] = "A validation is scored by the reward of the training, math-verify on its answers."
+            nears[f"{_TRINITY_ONLY}{key}"] = (
+                "A validation is scored by the reward of the training, math-verify on its answers."
+            )
             continue
         if of_training is not None and value is not None and _plain(str(value)) != _plain(str(of_training)):
-            lost[f"{_OWN}{key}"] = f"validation is answered and scored as training is, by {of_training}"
-    return Sum({}, "as in training", lost=lost, nears=nears)
+            lost[f"{_TRINITY_ONLY}{key}"] = f"validation is answered and scored as training is, by {of_training}"
+    return CombinedKeys({}, "as in training", lost=lost, differences=nears)
 
 
-def _system_prompt(look: Look) -> Sum:
-    everywhere = look(f"{_OWN}{_INPUT}.system_prompt") or _default_prompt(look, _FLOW_ARGS)
-    text = look(f"{_OWN}{TASKS}.format.system_prompt") or everywhere
+def _system_prompt(look: SourceLookup) -> CombinedKeys:
+    everywhere = look(f"{_TRINITY_ONLY}{_INPUT}.system_prompt") or _default_prompt(look, _FLOW_ARGS)
+    text = look(f"{_TRINITY_ONLY}{TASKS}.format.system_prompt") or everywhere
     settings = {"actor_train.data_args.system_prompt": text} if text else {}
-    if look(f"{_OWN}{SETS}.0.path") and (own := system_prompt_of(look, 0)):
+    if look(f"{_TRINITY_ONLY}{SETS}.0.path") and (own := system_prompt_of(look, 0)):
         settings["validation.data_args.system_prompt"] = own
-    return Sum(settings, "data_args.system_prompt, before rows that bring none.")
+    return CombinedKeys(settings, "data_args.system_prompt, before rows that bring none.")
 
 
-def _has_default_prompt(look: Look) -> bool:
-    given = look(f"{_OWN}{_INPUT}.system_prompt") or look(f"{_OWN}{TASKS}.format.system_prompt")
+def _has_default_prompt(look: SourceLookup) -> bool:
+    given = look(f"{_TRINITY_ONLY}{_INPUT}.system_prompt") or look(f"{_TRINITY_ONLY}{TASKS}.format.system_prompt")
     return not given and bool(_default_prompt(look, _FLOW_ARGS))
 
 
-def _default_prompt(look: Look, args: str) -> str:
+def _default_prompt(look: SourceLookup, args: str) -> str:
     """The workflow's own where none is given: of some with any reward, of others only with their own."""
     flow = _plain(workflow(look))
     if flow == _BOXED_FLOW:
-        return _THINKS_FIRST if look(f"{_OWN}{args}.with_think") else _BOXED
+        return _THINKS_FIRST if look(f"{_TRINITY_ONLY}{args}.with_think") else _BOXED
     reward, default = _WORKFLOWS.get(flow, ("", ""))
     return default if _reward_name(look) == reward else ""
 
 
-def system_prompt_of(look: Look, number: int) -> str:
+def system_prompt_of(look: SourceLookup, number: int) -> str:
     """That of a set of evaluation."""
     at = f"{SETS}.{number}"
-    own = look(f"{_OWN}{at}.format.system_prompt") or look(f"{_OWN}{_INPUT}.system_prompt")
+    own = look(f"{_TRINITY_ONLY}{at}.format.system_prompt") or look(f"{_TRINITY_ONLY}{_INPUT}.system_prompt")
     return str(own or _default_prompt(look, f"{at}.workflow_args"))
 
 
 def _is_shared(name: str) -> Condition:
-    def condition(look: Look) -> str:
-        return f"taskset.{name} counts" if look.is_given(f"{_OWN}{TASKS}.{name}") else ""
+    def condition(look: SourceLookup) -> str:
+        return f"taskset.{name} counts" if look.is_set(f"{_TRINITY_ONLY}{TASKS}.{name}") else ""
 
     return condition
 
 
 REWARD_CONDITIONS: Mapping[str, Condition] = {f"shared {name}": _is_shared(name) for name in (_WORKFLOW, _REWARD)}
-REWARD_SUMS: Mapping[str, Callable[[Look], Sum]] = {
+REWARD_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "trinity rewards": _rewards,
     "eval rewards": _eval_rewards,
     "system prompt": _system_prompt,

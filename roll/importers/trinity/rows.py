@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from roll.importers import rows as words
-from roll.importers.rows import AsksNothing, ChangesRun, Near, Row, changes, lacks, needless, summed, to
+from roll.importers.rows import ApproximateValue, AsksNothing, ChangesRun, Row, changes, lacks, needless, summed, to
 from roll.importers.trinity.distillation import OPD_ROWS
 from roll.importers.trinity.modes import EVAL_ROWS, MIX_ROWS, MODE_ROWS, REC_ROWS
 from roll.importers.trinity.old_keys import CONFIG_ROW
@@ -101,7 +101,7 @@ OF_ANY_TASK: tuple[Row, ...] = tuple(
 )
 
 
-def own(row: Row) -> Row:
+def trinity_only(row: Row) -> Row:
     return Row(**{**row.__dict__, "key": f"trinity.{row.key}"})
 
 
@@ -157,13 +157,13 @@ _LITTLE: tuple[Row, ...] = (
 """Keys of tasks and sets."""
 
 
-def _of_scoring(via: Callable[[Any], Any]) -> Callable[[Any], Near]:
-    return lambda value: Near(via(value), "of scoring an answer, where there it is of a whole task")
+def _of_scoring(via: Callable[[Any], Any]) -> Callable[[Any], ApproximateValue]:
+    return lambda value: ApproximateValue(via(value), "of scoring an answer, where there it is of a whole task")
 
 
 OWN_ROWS: tuple[Row, ...] = tuple(
     map(
-        own,
+        trinity_only,
         (
             *SHARED,
             *MODE_ROWS,
@@ -214,7 +214,11 @@ OWN_ROWS: tuple[Row, ...] = tuple(
                 via=shuffles,
                 default="sequential",
             ),
-            to(f"{_TASKS}.task_selector.seed", "seed", via=lambda seed: Near(int(seed), "of all that a run draws")),
+            to(
+                f"{_TASKS}.task_selector.seed",
+                "seed",
+                via=lambda seed: ApproximateValue(int(seed), "of all that a run draws"),
+            ),
             changes(f"{_TASKS}.task_selector.**", "rows come in their order or shuffled: data_args.shuffle"),
             *REWARD_ROWS,
             needless("**.rollout_args.logprobs", "the sampled token's log-prob is always returned"),

@@ -8,13 +8,13 @@ from typing import Any
 
 from roll.importers import rows as words
 from roll.importers.rows import (
+    ApproximateValue,
     ChangesRun,
+    CombinedKeys,
     Condition,
-    Look,
-    Near,
     NotHere,
     Row,
-    Sum,
+    SourceLookup,
     Table,
     changes,
     lacks,
@@ -24,12 +24,12 @@ from roll.importers.rows import (
 )
 from roll.importers.trinity.combined_keys import folders, resume, trackers
 from roll.importers.trinity.old_keys import OLD_CONDITIONS, OLD_ROWS, present_key
-from roll.importers.trinity.rows import BUFFER, EMBEDDED, SHARED, own, shuffles
-from roll.importers.trinity.steps import given_lengths, shortest
+from roll.importers.trinity.rows import BUFFER, EMBEDDED, SHARED, shuffles, trinity_only
+from roll.importers.trinity.steps import lengths_in_yaml, shortest
 from roll.importers.verl.common import NO_PICTURES
 from roll.importers.verl.sft_rows import ROLE, SFT, tokens
 
-_OWN = "trinity."
+_TRINITY_ONLY = "trinity."
 _ACTOR = f"{EMBEDDED}.actor_rollout_ref.actor"
 _OPTIMIZERS = (f"{_ACTOR}.optim.", "algorithm.optimizer.")
 ROWS_RENAMED: Mapping[str, str] = {
@@ -129,12 +129,14 @@ def of_rows(renamed: Mapping[str, str], key: str) -> str:
     if key in renamed:
         return renamed[key]
     section = next((section for section in _OPTIMIZERS if key.startswith(section)), None)
-    return f"optim.{key.removeprefix(section)}" if section else f"{_OWN}{key}"
+    return f"optim.{key.removeprefix(section)}" if section else f"{_TRINITY_ONLY}{key}"
 
 
-def longest(look: Look) -> int:
-    parts = [look(f"{_OWN}model.max_{kind}_tokens") for kind in ("prompt", "response")]
-    whole = look(f"{_OWN}model.max_model_len") or (sum(parts) if all(isinstance(p, int) for p in parts) else None)
+def longest(look: SourceLookup) -> int:
+    parts = [look(f"{_TRINITY_ONLY}model.max_{kind}_tokens") for kind in ("prompt", "response")]
+    whole = look(f"{_TRINITY_ONLY}model.max_model_len") or (
+        sum(parts) if all(isinstance(p, int) for p in parts) else None
+    )
     if whole is None:
         raise NotHere("sequence_length needs model.max_model_len, or the tokens of prompt and response")
     if not str(whole).isdigit() or int(whole) < 2:
@@ -142,44 +144,44 @@ def longest(look: Look) -> int:
     return int(whole)
 
 
-def _row_length(look: Look) -> Sum:
+def _row_length(look: SourceLookup) -> CombinedKeys:
     whole = longest(look)
-    parts = [f"{_OWN}model.max_{kind}_tokens" for kind in ("prompt", "response")]
-    nears = dict.fromkeys(parts, "max_model_len counts.") if look(f"{_OWN}model.max_model_len") else {}
-    return Sum({"sequence_length": whole}, f"sequence_length: {whole}.", nears=nears)
+    parts = [f"{_TRINITY_ONLY}model.max_{kind}_tokens" for kind in ("prompt", "response")]
+    nears = dict.fromkeys(parts, "max_model_len counts.") if look(f"{_TRINITY_ONLY}model.max_model_len") else {}
+    return CombinedKeys({"sequence_length": whole}, f"sequence_length: {whole}.", differences=nears)
 
 
-def _row_steps(look: Look) -> Sum:
-    if not dict(given_lengths(look)):
-        return Sum({}, "epochs count")
+def _row_steps(look: SourceLookup) -> CombinedKeys:
+    if not dict(lengths_in_yaml(look)):
+        return CombinedKeys({}, "epochs count")
     steps, nears = shortest(look)
-    return Sum({"max_steps": steps}, f"max_steps: {steps}.", nears=nears)
+    return CombinedKeys({"max_steps": steps}, f"max_steps: {steps}.", differences=nears)
 
 
-def _columns(look: Look) -> Sum:
+def _columns(look: SourceLookup) -> CombinedKeys:
     """Columns of rows for fine-tuning: conversations, unless they are declared plain."""
-    if look(f"{_OWN}{BUFFER}.format.prompt_type", "messages") == "messages":
+    if look(f"{_TRINITY_ONLY}{BUFFER}.format.prompt_type", "messages") == "messages":
         name = look("data.multiturn.messages_key")
-        part = "all" if look(f"{_OWN}{_EVERY_TURN}") else "last"
+        part = "all" if look(f"{_TRINITY_ONLY}{_EVERY_TURN}") else "last"
         settings = {"sft_train.data_args.messages": name, "train_on": part}
         told = "every answer" if part == "all" else "the last answer"
-        return Sum(settings, f"data_args.messages: {name}, of which {told} is learnt (train_on: {part}).")
+        return CombinedKeys(settings, f"data_args.messages: {name}, of which {told} is learnt (train_on: {part}).")
     names = [look(f"data.{kind}_key") for kind in ("prompt", "response")]
     settings = {"prompt_key": names[0], "response_key": names[1]}
-    return Sum(settings, f"prompt_key: {names[0]}, response_key: {names[1]}.")
+    return CombinedKeys(settings, f"prompt_key: {names[0]}, response_key: {names[1]}.")
 
 
-def _batches(look: Look) -> Sum:
+def _batches(look: SourceLookup) -> CombinedKeys:
     if look("data.train_batch_size") is None:
         raise ChangesRun("buffer.train_batch_size is missing, and must be given there: rows of an update")
     return SFT.sums["batches"](look)
 
 
-def _whole_batch(look: Look) -> str:
-    return "train_batch_size counts" if look.is_given("data.train_batch_size") else ""
+def _whole_batch(look: SourceLookup) -> str:
+    return "train_batch_size counts" if look.is_set("data.train_batch_size") else ""
 
 
-SUMS_OF_ROWS: Mapping[str, Callable[[Look], Sum]] = {
+SUMS_OF_ROWS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     **SFT.sums,
     "batches": _batches,
     "folders": folders,
@@ -193,7 +195,7 @@ CONDITIONS_OF_ROWS: Mapping[str, Condition] = {
     **SFT.conditions,
     **OLD_CONDITIONS,
     "whole batch": _whole_batch,
-    "epochs": lambda look: "" if not dict(given_lengths(look)) else "total_steps counts",
+    "epochs": lambda look: "" if not dict(lengths_in_yaml(look)) else "total_steps counts",
 }
 ROWS_DERIVED = {
     "optim.lr": 1e-6,
@@ -213,9 +215,9 @@ ROWS_DERIVED = {
 def rows_derived(given: Mapping[str, Any]) -> dict[str, Any]:
     """Defaults there; adapters that only have a name have these sizes. Before train_batch_size an update had the rows
     of buffer.batch_size."""
-    named = f"{_OWN}model.lora_configs.0.name" in given
+    named = f"{_TRINITY_ONLY}model.lora_configs.0.name" in given
     found = ROWS_DERIVED | (dict.fromkeys(("model.lora_rank", "model.lora_alpha"), 32) if named else {})
-    return found | {"data.train_batch_size": given.get(f"{_OWN}buffer.batch_size")}
+    return found | {"data.train_batch_size": given.get(f"{_TRINITY_ONLY}buffer.batch_size")}
 
 
 _ADAM = "there is no such optimizer here: AdamW of the strategy"
@@ -229,7 +231,7 @@ TRINITY_SFT = Table(
     (
         *OPTIMIZER_ROWS,
         *map(
-            own,
+            trinity_only,
             (
                 Row("algorithm.algorithm_type", note="supervised fine-tuning: start_sft_pipeline.py"),
                 needless("algorithm.repeat_times", "no engine samples here"),
@@ -268,39 +270,47 @@ def _of_pairs(row: Row) -> Row:
     return replace(row, targets=tuple(map(_moved, row.targets)))
 
 
-def _sum_of_pairs(sum: Callable[[Look], Sum]) -> Callable[[Look], Sum]:
-    def moved(look: Look) -> Sum:
+def _sum_of_pairs(sum: Callable[[SourceLookup], CombinedKeys]) -> Callable[[SourceLookup], CombinedKeys]:
+    def moved(look: SourceLookup) -> CombinedKeys:
         made = sum(look)
         settings = {_moved(key): value for key, value in made.settings.items()}
-        near = made.near.replace("the longest row", "the two rows of a pair")
-        return replace(made, settings=settings, text=made.text.replace(" rows ", " pairs "), near=near)
+        near = made.difference.replace("the longest row", "the two rows of a pair")
+        return replace(made, settings=settings, text=made.text.replace(" rows ", " pairs "), difference=near)
 
     return moved
 
 
-def _placement(look: Look) -> Sum:
+def _placement(look: SourceLookup) -> CombinedKeys:
     """The reference takes turns with the learner."""
     made = _sum_of_pairs(SFT.sums["placement"])(look)
     scorer = words.scorer(look("model.strategy"))
     own = {
         "reference.device_mapping": made.settings[f"{_LEARNER}.device_mapping"],
-        "reference.strategy_args.strategy_name": scorer.value if isinstance(scorer, Near) else scorer,
+        "reference.strategy_args.strategy_name": scorer.value if isinstance(scorer, ApproximateValue) else scorer,
     }
     return replace(made, settings={**made.settings, **own}, text=f"{made.text} The reference is on them as well.")
 
 
-def _beta(look: Look) -> Sum:
-    given = [key for key in (_BETA, _COEFFICIENT) if look.is_given(f"{_OWN}{key}")]
-    beta = look.amount(f"{_OWN}{given[0]}") if given else _DEFAULT_BETA
-    lost = {f"{_OWN}{_COEFFICIENT}": f"{_BETA} counts; a KL beside DPO's loss is not here"} if len(given) == 2 else {}
-    return Sum({"beta": beta}, f"beta: {beta:g}.", lost=lost)
+def _beta(look: SourceLookup) -> CombinedKeys:
+    given = [key for key in (_BETA, _COEFFICIENT) if look.is_set(f"{_TRINITY_ONLY}{key}")]
+    beta = look.amount(f"{_TRINITY_ONLY}{given[0]}") if given else _DEFAULT_BETA
+    lost = (
+        {f"{_TRINITY_ONLY}{_COEFFICIENT}": f"{_BETA} counts; a KL beside DPO's loss is not here"}
+        if len(given) == 2
+        else {}
+    )
+    return CombinedKeys({"beta": beta}, f"beta: {beta:g}.", lost=lost)
 
 
-def _pair_columns(look: Look) -> Sum:
+def _pair_columns(look: SourceLookup) -> CombinedKeys:
     """The prompt's: messages, unless it is said to be plain."""
-    plain = look(f"{_OWN}{_FORMAT}.prompt_type", "messages") == "plaintext"
-    name = look(f"{_OWN}{_FORMAT}.prompt_key", "prompt") if plain else look(f"{_OWN}{_FORMAT}.messages_key", "messages")
-    return Sum({"prompt_key": name}, f"prompt_key: {name}; texts and messages are told apart row by row.")
+    plain = look(f"{_TRINITY_ONLY}{_FORMAT}.prompt_type", "messages") == "plaintext"
+    name = (
+        look(f"{_TRINITY_ONLY}{_FORMAT}.prompt_key", "prompt")
+        if plain
+        else look(f"{_TRINITY_ONLY}{_FORMAT}.messages_key", "messages")
+    )
+    return CombinedKeys({"prompt_key": name}, f"prompt_key: {name}; texts and messages are told apart row by row.")
 
 
 _ROWS = (
@@ -326,7 +336,7 @@ TRINITY_DPO = Table(
             _of_pairs,
             (
                 *OPTIMIZER_ROWS,
-                *map(own, _ROWS),
+                *map(trinity_only, _ROWS),
                 *(row for row in SFT.rows if row.sum != "columns" and not row.key.startswith("data.multiturn")),
             ),
         )

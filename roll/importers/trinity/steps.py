@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import floor, prod
 from typing import Any
 
-from roll.importers.rows import ChangesRun, Condition, LeftOpen, Look, NotHere, Sum, devices, split
+from roll.importers.rows import ChangesRun, CombinedKeys, Condition, LeftOpen, NotHere, SourceLookup, devices, split
 from roll.importers.trinity.agents import is_played
 from roll.importers.trinity.distillation import auxiliary_gpus, distils
 from roll.importers.trinity.modes import COLOCATED, sampled
@@ -15,11 +15,11 @@ from roll.importers.verl import batches as verl_counts
 from roll.importers.verl.batches import gpus, micro_batch
 from roll.importers.verl.common import ACTOR, CRITIC, MEGATRON, ROLLOUT, has_critic, strategy_of
 
-_OWN = "trinity."
-_ENGINES = f"{_OWN}explorer.rollout_model.engine_num"
-_TRAIN_BATCH = f"{_OWN}buffer.train_batch_size"
-_OVER = f"{_OWN}explorer.over_rollout"
-_STYLE = f"{_OWN}synchronizer.sync_style"
+_TRINITY_ONLY = "trinity."
+_ENGINES = f"{_TRINITY_ONLY}explorer.rollout_model.engine_num"
+_TRAIN_BATCH = f"{_TRINITY_ONLY}buffer.train_batch_size"
+_OVER = f"{_TRINITY_ONLY}explorer.over_rollout"
+_STYLE = f"{_TRINITY_ONLY}synchronizer.sync_style"
 SAVES = "trainer.save_freq"
 LENGTHS_OF_RUN = ("trainer.total_steps", "buffer.total_steps")
 _EXPLORER = ("dynamic_by_explorer", "explorer_driven")
@@ -31,17 +31,17 @@ _PARALLEL = ("tensor_model_parallel", "pipeline_model_parallel", "context_parall
 # --- GPUs
 
 
-def _engine_gpus(look: Look) -> int:
+def _engine_gpus(look: SourceLookup) -> int:
     return _engines(look) * look.size(f"{ROLLOUT}.tensor_model_parallel_size")
 
 
-def _engines(look: Look) -> int:
+def _engines(look: SourceLookup) -> int:
     """One that is parallel in another way than by tensors is as many here."""
     ways = (look.size(f"{ROLLOUT}.{way}_size", 1) for way in ("data_parallel", "pipeline_model_parallel"))
     return look.size(_ENGINES) * prod(ways)
 
 
-def _shares(look: Look, section: str) -> int:
+def _shares(look: SourceLookup, section: str) -> int:
     """GPUs that hold one row together."""
     if strategy_of(look, section) != MEGATRON:
         return look.size(f"{section}.ulysses_sequence_parallel_size", 1)
@@ -51,33 +51,33 @@ def _shares(look: Look, section: str) -> int:
     return found
 
 
-def _left(look: Look) -> int:
+def _num_remaining(look: SourceLookup) -> int:
     """Engines and auxiliary models have GPUs of their own, the trainer has the others; where there are no others, all
     share, as with mode: colocate. A run that only trains has no engines."""
     total = gpus(look)
-    if look(f"{_OWN}mode") in ("train", COLOCATED):
+    if look(f"{_TRINITY_ONLY}mode") in ("train", COLOCATED):
         return total
     left = total - _engine_gpus(look) - auxiliary_gpus(look)
     return left if left > 0 else total
 
 
-def _divides(look: Look, train: int) -> bool:
+def _divides(look: SourceLookup, train: int) -> bool:
     """Whether so many GPUs share an update evenly, as both systems want."""
     sections = [ACTOR] if has_critic(look) else [ACTOR, CRITIC]
     sizes = [_shares(look, section) for section in sections]
     return all(train % size == 0 and _step(look).update % (train // size) == 0 for size in sizes)
 
 
-def trainer_gpus(look: Look) -> int:
+def trainer_gpus(look: SourceLookup) -> int:
     """The most of those that are left which share an update evenly."""
-    left = _left(look)
+    left = _num_remaining(look)
     if left > _MOST_GPUS:
         raise NotHere(f"{left} GPUs are more than there are; cluster has node_num and gpu_per_node")
     return next((train for train in range(left, 0, -1) if _divides(look, train)), left)
 
 
-def _placement(look: Look) -> Sum:
-    made, total, left = verl_counts.placement(look), gpus(look), _left(look)
+def _placement(look: SourceLookup) -> CombinedKeys:
+    made, total, left = verl_counts.placement(look), gpus(look), _num_remaining(look)
     train = trainer_gpus(look)
     settings = {
         key: devices(0, train) if key.endswith(".device_mapping") else value for key, value in made.settings.items()
@@ -88,12 +88,14 @@ def _placement(look: Look) -> Sum:
         near += f"Trinity-RFT refuses: {left - train} of them stay free. Another engine_num leaves others."
     if left == total:
         settings["actor_infer.device_mapping"] = devices(0, total)
-        if look(f"{_OWN}mode") == "train":
-            return Sum(settings, f"mode: train has no engines: {train} GPUs train.", near.strip())
-        if look(f"{_OWN}mode") == COLOCATED:
-            return Sum(settings, f"mode: colocate: trainer and engines share all {total} GPUs, in turn.", near.strip())
+        if look(f"{_TRINITY_ONLY}mode") == "train":
+            return CombinedKeys(settings, f"mode: train has no engines: {train} GPUs train.", near.strip())
+        if look(f"{_TRINITY_ONLY}mode") == COLOCATED:
+            return CombinedKeys(
+                settings, f"mode: colocate: trainer and engines share all {total} GPUs, in turn.", near.strip()
+            )
         shared = "No GPU is left for a trainer of its own: trainer and engines share all, in turn."
-        return replace(made, settings=settings, near=f"{shared}{near}")
+        return replace(made, settings=settings, difference=f"{shared}{near}")
     first, num = left, _engine_gpus(look)
     settings["actor_infer.device_mapping"] = devices(first, num)
     size = look.size(f"{ROLLOUT}.tensor_model_parallel_size")
@@ -101,7 +103,7 @@ def _placement(look: Look) -> Sum:
     text += f"the trainer has the first {train}"
     if last := total - first - num:
         text += f", the teacher the last {last}" if distils(look) else f"; the last {last} are those of other models"
-    return Sum(settings, f"{text}.", near.strip())
+    return CombinedKeys(settings, f"{text}.", near.strip())
 
 
 # --- what a step and an update hold
@@ -110,7 +112,7 @@ def _placement(look: Look) -> Sum:
 class _Step:
     """`prompts` in a step, `update` samples in an update, and how they differ from what is asked."""
 
-    def __init__(self, look: Look):
+    def __init__(self, look: SourceLookup):
         started, self.group = look.size("data.train_batch_size"), look.size(f"{ROLLOUT}.n")
         share = over_share(look)
         self.prompts = max(1, floor(round(started * (1 - share), 6)))
@@ -126,11 +128,11 @@ class _Step:
         self.update = min(asked, self.prompts * self.group)
 
 
-def _step(look: Look) -> _Step:
+def _step(look: SourceLookup) -> _Step:
     return _Step(look)
 
 
-def over_share(look: Look) -> float:
+def over_share(look: SourceLookup) -> float:
     """The share of its tasks for which an exploring step does not wait."""
     share = look.amount(f"{_OVER}.ratio", 0.0)
     if not 0 <= share < 1:
@@ -138,8 +140,8 @@ def over_share(look: Look) -> float:
     return share
 
 
-def _batches(role: str, section: str) -> Callable[[Look], Sum]:
-    def sum(look: Look) -> Sum:
+def _batches(role: str, section: str) -> Callable[[SourceLookup], CombinedKeys]:
+    def sum(look: SourceLookup) -> CombinedKeys:
         step, train, shares = _step(look), trainer_gpus(look), _shares(look, section)
         ranks, samples = max(1, train // shares), step.prompts * step.group
         micro = micro_batch(look, section, ("ppo_micro_batch_size",), ranks)
@@ -157,9 +159,9 @@ def _batches(role: str, section: str) -> Callable[[Look], Sum]:
         near = f"{step.near} {made.near}".strip()
         if micro is not None and micro != made.micro:
             near = f"{near} The micro batch is {made.micro} instead of {micro}, to divide {made.micro * made.passes}."
-        return Sum(settings, text, near.strip())
+        return CombinedKeys(settings, text, near.strip())
 
-    def known(look: Look) -> Sum:
+    def known(look: SourceLookup) -> CombinedKeys:
         try:
             return sum(look)
         except LeftOpen:
@@ -173,8 +175,8 @@ def _batches(role: str, section: str) -> Callable[[Look], Sum]:
 # --- how far rollouts run ahead
 
 
-def _ahead(look: Look) -> Sum:
-    interval, offset = (look.number(f"{_OWN}synchronizer.sync_{name}") for name in ("interval", "offset"))
+def _ahead(look: SourceLookup) -> CombinedKeys:
+    interval, offset = (look.number(f"{_TRINITY_ONLY}synchronizer.sync_{name}") for name in ("interval", "offset"))
     style, share = str(look(_STYLE) or "fixed"), over_share(look)
     if interval < 1 or offset < 0:
         raise NotHere(f"sync_interval {interval} must be at least 1, and sync_offset {offset} at least 0")
@@ -197,17 +199,17 @@ def _ahead(look: Look) -> Sum:
         nears |= {f"{_OVER}.ratio": left_out, f"{_OVER}.wait_after_min": ""}
         if offset or style != "fixed":
             none = "With unfinished_groups: drop no step runs ahead of its training."
-            nears |= dict.fromkeys((_STYLE, f"{_OWN}synchronizer.sync_offset"), none)
+            nears |= dict.fromkeys((_STYLE, f"{_TRINITY_ONLY}synchronizer.sync_offset"), none)
         text = f"{step.started} prompts are started for a step of {step.prompts}; weights go every {interval} steps."
-        return Sum(settings | {"async_generation_ratio": ahead}, text, nears=nears)
+        return CombinedKeys(settings | {"async_generation_ratio": ahead}, text, differences=nears)
     text = f"weights go to the engines every {interval} steps, rollouts run {ahead:g} steps ahead."
-    return Sum(settings | {"async_generation_ratio": ahead}, text, nears=nears)
+    return CombinedKeys(settings | {"async_generation_ratio": ahead}, text, differences=nears)
 
 
 # --- how long a run is
 
 
-def _in_steps(look: Look, updates: int) -> tuple[int, str]:
+def _in_steps(look: SourceLookup, updates: int) -> tuple[int, str]:
     """Their steps are updates: a step here makes as many as its samples have train batches."""
     step = _step(look)
     samples = step.prompts * step.group
@@ -215,48 +217,48 @@ def _in_steps(look: Look, updates: int) -> tuple[int, str]:
     return steps, f"{updates} x {step.update} of {samples} samples = {steps}."
 
 
-def given_lengths(look: Look) -> Iterator[tuple[str, int]]:
+def lengths_in_yaml(look: SourceLookup) -> Iterator[tuple[str, int]]:
     for key in LENGTHS_OF_RUN:
-        if look(f"{_OWN}{key}") is not None:
-            yield key, look.size(f"{_OWN}{key}")
+        if look(f"{_TRINITY_ONLY}{key}") is not None:
+            yield key, look.size(f"{_TRINITY_ONLY}{key}")
 
 
-def shortest(look: Look) -> tuple[int, dict[str, str]]:
+def shortest(look: SourceLookup) -> tuple[int, dict[str, str]]:
     """The run ends with the first of its two lengths; the reason for the other."""
-    found = dict(given_lengths(look))
+    found = dict(lengths_in_yaml(look))
     least = min(found, key=lambda key: found[key])
     others = [key for key in found if found[key] != found[least]]
-    return found[least], {f"{_OWN}{key}": f"{least}: {found[least]} ends the run before." for key in others}
+    return found[least], {f"{_TRINITY_ONLY}{key}": f"{least}: {found[least]} ends the run before." for key in others}
 
 
-def _steps(look: Look) -> Sum:
-    if not dict(given_lengths(look)):
-        if look(f"{_OWN}mode") == "train":
-            look.left_open.add("buffer.total_steps")
-        return Sum({}, "epochs count")
+def _steps(look: SourceLookup) -> CombinedKeys:
+    if not dict(lengths_in_yaml(look)):
+        if look(f"{_TRINITY_ONLY}mode") == "train":
+            look.unresolved.add("buffer.total_steps")
+        return CombinedKeys({}, "epochs count")
     updates, nears = shortest(look)
     steps, text = _in_steps(look, updates)
-    return Sum({"max_steps": steps}, f"max_steps: {text}", nears=nears)
+    return CombinedKeys({"max_steps": steps}, f"max_steps: {text}", differences=nears)
 
 
-def _saves(look: Look) -> Sum:
+def _saves(look: SourceLookup) -> CombinedKeys:
     updates = look.number(SAVES)
     if updates <= 0:
-        return Sum({"save_steps": -1}, "save_steps: -1.")
+        return CombinedKeys({"save_steps": -1}, "save_steps: -1.")
     steps, text = _in_steps(look, updates)
-    return Sum({"save_steps": steps}, f"save_steps: {text}")
+    return CombinedKeys({"save_steps": steps}, f"save_steps: {text}")
 
 
-def counts_epochs(look: Look) -> str:
-    if found := dict(given_lengths(look)):
+def counts_epochs(look: SourceLookup) -> str:
+    if found := dict(lengths_in_yaml(look)):
         return f"{next(iter(found))} counts"
-    if look(f"{_OWN}mode") == "train":
+    if look(f"{_TRINITY_ONLY}mode") == "train":
         raise LeftOpen("buffer.total_steps", "the number of steps, which the groups of a buffer do not say,")
     return ""
 
 
 STEP_CONDITIONS: Mapping[str, Condition] = {"epochs": counts_epochs}
-STEP_SUMS: Mapping[str, Callable[[Look], Sum]] = {
+STEP_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "placement": _placement,
     "actor batches": _batches("actor_train", ACTOR),
     "critic batches": _batches("critic", CRITIC),

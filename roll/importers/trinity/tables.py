@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from roll.configs.sections.run import AT_THE_START, LONGEST_STAGE_NAME
-from roll.importers.convert import Entry, Given, Imported, Tree, convert
+from roll.importers.convert import Entry, Imported, SourceKeys, Tree, convert
 from roll.importers.rows import CHANGES, Outcome, Table, needless, summed
 from roll.importers.trinity import agents
-from roll.importers.trinity.combined_keys import TRINITY_CONDITIONS, TRINITY_SUMS, algorithm_defaults
+from roll.importers.trinity.combined_keys import TRINITY_COMBINED_KEYS, TRINITY_CONDITIONS, algorithm_defaults
 from roll.importers.trinity.old_keys import OLD_ROWS, old_notes, present_key
-from roll.importers.trinity.rows import OF_ANY_TASK, OWN_ROWS, RENAMED, RENAMED_SECTIONS, own
+from roll.importers.trinity.rows import OF_ANY_TASK, OWN_ROWS, RENAMED, RENAMED_SECTIONS, trinity_only
 from roll.importers.trinity.sft import TRINITY_DPO, TRINITY_SFT
 from roll.importers.trinity.steps import SAVES
-from roll.importers.verl.combined_keys import SUMS
+from roll.importers.verl.combined_keys import COMBINED_KEYS
 from roll.importers.verl.common import CONDITIONS
 from roll.importers.verl.tables import ROWS
 
@@ -65,12 +65,12 @@ TRINITY_RL = Table(
     "rlvr",
     (
         *OWN_ROWS,
-        *map(own, OLD_ROWS),
+        *map(trinity_only, OLD_ROWS),
         summed(SAVES, "saves", default=-1),
         *(row for row in ROWS if row.key != SAVES),
         *OF_ANY_TASK,
     ),
-    {**SUMS, **TRINITY_SUMS},
+    {**COMBINED_KEYS, **TRINITY_COMBINED_KEYS},
     {**CONDITIONS, **TRINITY_CONDITIONS},
     _of_rl,
     algorithm_defaults,
@@ -84,8 +84,8 @@ _TABLES: Mapping[str, Table] = {"sft": TRINITY_SFT, "dpo": TRINITY_DPO}
 _AT = re.compile(r"stages\.(\d+)\.(.+)")
 _NAME = "stage_name"
 _ONE_PROCESS = "a stage samples and trains in one process"
-_IDLE: Outcome = "asks for nothing"
-_WEIGHT: tuple[Outcome, ...] = (CHANGES, "not to be had", "approximated", "mapped", _IDLE)
+_UNUSED: Outcome = "asks for nothing"
+_WEIGHT: tuple[Outcome, ...] = (CHANGES, "not to be had", "approximated", "mapped", _UNUSED)
 """Of a key that several stages read, the first outcome counts."""
 
 Keys = Sequence[tuple[str, Any]]
@@ -95,11 +95,11 @@ Keys = Sequence[tuple[str, Any]]
 class _Stage:
     number: int
     name: str
-    own: frozenset[str]  # its keys, as they are called outside of it
-    found: Imported
+    stage_keys: frozenset[str]  # its keys, as they are called outside of it
+    imported: Imported
 
 
-def import_trinity(given: Given, notes: Sequence[str]) -> Imported:
+def import_trinity(given: SourceKeys, notes: Sequence[str]) -> Imported:
     """One run, or several one after the other."""
     given = replace(given, keys=without_none(given.keys))
     notes = [*notes, *old_notes(given.keys)]
@@ -108,15 +108,18 @@ def import_trinity(given: Given, notes: Sequence[str]) -> Imported:
         return convert(given.keys, trinity_table(given.keys), notes)
     base = [(key, value) for key, value in given.keys if not _AT.fullmatch(key)]
     stages = [_stage(number, base, given.keys) for number in numbers]
-    shared = _shared([stage.found.tree for stage in stages])
+    shared = _shared([stage.imported.tree for stage in stages])
     listed = [
-        {"name": stage.name, "pipeline": stage.found.pipeline, **_beside(stage.found.tree, shared)} for stage in stages
+        {"name": stage.name, "pipeline": stage.imported.pipeline, **_beside(stage.imported.tree, shared)}
+        for stage in stages
     ]
     entries = [_entry(key, value, stages) for key, value in given.keys]
-    last = stages[-1].found
-    opened = tuple(dict.fromkeys(key for stage in stages for key in stage.found.left_open))
+    last = stages[-1].imported
+    opened = tuple(dict.fromkeys(key for stage in stages for key in stage.imported.unresolved))
     tree = shared | {"stages": listed}
-    return Imported("trinity", last.pipeline, tree, tuple(entries), _defaults(stages), (*notes, *_told(stages)), opened)
+    return Imported(
+        "trinity", last.pipeline, tree, tuple(entries), _defaults(stages), (*notes, *_stage_notes(stages)), opened
+    )
 
 
 def _stage(number: int, base: Keys, keys: Keys) -> _Stage:
@@ -180,19 +183,21 @@ def _entry(key: str, value: Any, stages: Sequence[_Stage]) -> Entry:
         stage = next(stage for stage in stages if stage.number == int(match[1]))
         if match[2] == _NAME:
             return Entry(key, value, "mapped", f"stages.{stage.name}, whose exp_name has it at its end")
-        told = [entry for entry in stage.found.entries if entry.key == match[2]]
-        return replace(told[0], key=key) if told else Entry(key, value, _IDLE, "empty: not given")
+        told = [entry for entry in stage.imported.entries if entry.key == match[2]]
+        return replace(told[0], key=key) if told else Entry(key, value, _UNUSED, "empty: not given")
     told = [
         (stage.name, entry)
         for stage in stages
-        if key.partition(".")[0] not in {own.partition(".")[0] for own in stage.own}
-        for entry in stage.found.entries
+        if key.partition(".")[0] not in {own.partition(".")[0] for own in stage.stage_keys}
+        for entry in stage.imported.entries
         if entry.key == key
     ]
     if not told:
-        return Entry(key, value, _IDLE, f"every stage has a section {key.partition('.')[0]} of its own")
+        return Entry(key, value, _UNUSED, f"every stage has a section {key.partition('.')[0]} of its own")
     outcome = min((entry for _, entry in told), key=lambda entry: _WEIGHT.index(entry.outcome)).outcome
-    return Entry(key, value, outcome, _notes([each for each in told if each[1].outcome != _IDLE or outcome == _IDLE]))
+    return Entry(
+        key, value, outcome, _notes([each for each in told if each[1].outcome != _UNUSED or outcome == _UNUSED])
+    )
 
 
 def _notes(told: Sequence[tuple[str, Entry]]) -> str:
@@ -204,17 +209,17 @@ def _notes(told: Sequence[tuple[str, Entry]]) -> str:
     return " ".join(f"[{', '.join(names)}] {note}" for note, names in by_note.items())
 
 
-def _told(stages: Iterable[_Stage]) -> Iterator[str]:
+def _stage_notes(stages: Iterable[_Stage]) -> Iterator[str]:
     """What a stage says beside its keys."""
     for stage in stages:
-        for note in stage.found.notes:
+        for note in stage.imported.notes:
             yield type(note)(f"[{stage.name}] {note}")
 
 
 def _defaults(stages: Iterable[_Stage]) -> dict[str, str]:
     found: dict[str, str] = {}
     for stage in stages:
-        for target, why in stage.found.defaults.items():
+        for target, why in stage.imported.defaults.items():
             if found.setdefault(target, why) != why:
                 found[f"stages.{stage.name}.{target}"] = why
     return found

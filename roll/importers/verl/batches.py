@@ -6,7 +6,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from roll.configs.strategies.table import spec_of
-from roll.importers.rows import ChangesRun, Look, Near, Sum, devices, rollout_engine, scorer, split, trainer
+from roll.importers.rows import (
+    ApproximateValue,
+    ChangesRun,
+    CombinedKeys,
+    SourceLookup,
+    devices,
+    rollout_engine,
+    scorer,
+    split,
+    trainer,
+)
 from roll.importers.verl.common import ACTOR, CRITIC, MEGATRON, REF, ROLLOUT, has_critic, has_reference, strategy_of
 
 _SECTIONS = {"actor_train": ACTOR, "reference": REF, "critic": CRITIC}
@@ -18,15 +28,15 @@ _NO_BATCHES = (
 COUNTS = ("trainer.nnodes", "trainer.n_gpus_per_node")
 
 
-def leaves_gpus_open(look: Look) -> bool:
+def leaves_gpus_open(look: SourceLookup) -> bool:
     return None in [look.number_or_open(key) for key in COUNTS]
 
 
-def gpus(look: Look) -> int:
+def gpus(look: SourceLookup) -> int:
     return look.size("trainer.nnodes") * look.size("trainer.n_gpus_per_node")
 
 
-def _ranks(look: Look, section: str, total: int) -> tuple[int, str]:
+def _ranks(look: SourceLookup, section: str, total: int) -> tuple[int, str]:
     """Data-parallel ranks of a role, and how they come about."""
     if strategy_of(look, section) == MEGATRON:
         sizes = [
@@ -39,7 +49,7 @@ def _ranks(look: Look, section: str, total: int) -> tuple[int, str]:
     return max(1, total // together), f"{total} GPUs" + (f" / {together} that share sequences" if together > 1 else "")
 
 
-def micro_batch(look: Look, section: str, names: tuple[str, ...], ranks: int) -> int | None:
+def micro_batch(look: SourceLookup, section: str, names: tuple[str, ...], ranks: int) -> int | None:
     """A micro batch of one rank: as given, or its share of one that old YAMLs give for all ranks."""
     for name in names:
         if look(f"{section}.{name}_per_gpu") is not None:
@@ -50,12 +60,14 @@ def micro_batch(look: Look, section: str, names: tuple[str, ...], ranks: int) ->
 
 
 def batches(
-    role: str, trainer_gpus: Callable[[Look], int] = gpus, per_update: Callable[[Look], int] | None = None
-) -> Callable[[Look], Sum]:
+    role: str,
+    trainer_gpus: Callable[[SourceLookup], int] = gpus,
+    per_update: Callable[[SourceLookup], int] | None = None,
+) -> Callable[[SourceLookup], CombinedKeys]:
     """Prompts, samples, micro batches and accumulation of a role that learns."""
     section = _SECTIONS[role]
 
-    def sum(look: Look) -> Sum:
+    def sum(look: SourceLookup) -> CombinedKeys:
         if look("data.train_batch_size") == 0:
             raise ChangesRun(_NO_BATCHES)
         prompts, group = look.size("data.train_batch_size"), look.size(f"{ROLLOUT}.n")
@@ -83,41 +95,41 @@ def batches(
         near = made.near
         if micro is not None and micro != made.micro:
             near = f"{near} The micro batch is {made.micro} instead of {micro}, to divide {made.micro * made.passes}."
-        return Sum(settings, text, near.strip())
+        return CombinedKeys(settings, text, near.strip())
 
     return sum
 
 
-def _open_ranks(look: Look, role: str, prompts: int, group: int) -> Sum:
+def _open_ranks(look: SourceLookup, role: str, prompts: int, group: int) -> CombinedKeys:
     """What does not hang on the number of GPUs, which a script leaves open."""
     micro = micro_batch(look, _SECTIONS[role], ("ppo_micro_batch_size",), 1)
     settings: dict[str, Any] = {} if micro is None else {f"{role}.training_args.per_device_train_batch_size": micro}
     if role == "actor_train":
         settings |= {"rollout_batch_size": prompts, "num_return_sequences_in_group": group}
     near = f"Passes of an update hang on {' and '.join(COUNTS)}: give them, and gradient_accumulation_steps follows."
-    return Sum(settings, f"{role}: {prompts} prompts x {group} answers.", near)
+    return CombinedKeys(settings, f"{role}: {prompts} prompts x {group} answers.", near)
 
 
-def scoring(role: str, section: str, names: tuple[str, ...]) -> Callable[[Look], Sum]:
+def scoring(role: str, section: str, names: tuple[str, ...]) -> Callable[[SourceLookup], CombinedKeys]:
     """Samples of one pass when log-probs or values are computed."""
 
-    def sum(look: Look) -> Sum:
+    def sum(look: SourceLookup) -> CombinedKeys:
         ranks = 1 if leaves_gpus_open(look) else _ranks(look, _SECTIONS[role], gpus(look))[0]
         micro = micro_batch(look, section, names, ranks)
         if micro is None:
-            return Sum({}, "not given: infer_batch_size keeps its default")
-        return Sum({f"{role}.infer_batch_size": micro}, f"{role}.infer_batch_size: {micro}, of one rank.")
+            return CombinedKeys({}, "not given: infer_batch_size keeps its default")
+        return CombinedKeys({f"{role}.infer_batch_size": micro}, f"{role}.infer_batch_size: {micro}, of one rank.")
 
     return sum
 
 
-def token_batches(role: str, section: str, switch: str, most: str, kind: str) -> Callable[[Look], Sum]:
+def token_batches(role: str, section: str, switch: str, most: str, kind: str) -> Callable[[SourceLookup], CombinedKeys]:
     """Micro batches by tokens."""
 
-    def sum(look: Look) -> Sum:
+    def sum(look: SourceLookup) -> CombinedKeys:
         on = look(f"{section}.{switch}", look(f"{ACTOR}.use_dynamic_bsz"))
         if not on:
-            return Sum({}, f"{switch} is off: micro batches are counted in rows")
+            return CombinedKeys({}, f"{switch} is off: micro batches are counted in rows")
         own = look(f"{section}.ppo_max_token_len_per_gpu", look(f"{ACTOR}.ppo_max_token_len_per_gpu"))
         tokens = look.number(f"{section}.{most}", own)
         together = 1
@@ -128,12 +140,14 @@ def token_batches(role: str, section: str, switch: str, most: str, kind: str) ->
         shared = f" = {tokens} x {together} ranks that share sequences" if together > 1 else ""
         key = f"{role}.max_tokens_per_microbatch_in_{kind}"
         near = "" if found == tokens * together else f"At least the longest row, {longest}."
-        return Sum({f"{role}.use_dynamic_batching_in_{kind}": True, key: found}, f"{key}: {found}{shared}.", near)
+        return CombinedKeys(
+            {f"{role}.use_dynamic_batching_in_{kind}": True, key: found}, f"{key}: {found}{shared}.", near
+        )
 
     return sum
 
 
-def placement(look: Look) -> Sum:
+def placement(look: SourceLookup) -> CombinedKeys:
     """verl's roles share all GPUs and take turns."""
     nodes, per_node = look.size("trainer.nnodes"), look.size("trainer.n_gpus_per_node")
     everything = devices(0, nodes * per_node)
@@ -147,39 +161,39 @@ def placement(look: Look) -> Sum:
         f"{nodes} x {per_node} GPUs, which {', '.join(roles)} share in turn; engines of {together} GPUs: "
         f"{nodes * per_node // together} of them."
     )
-    return Sum(settings, text)
+    return CombinedKeys(settings, text)
 
 
-def _strategies(look: Look) -> dict[str, Any]:
+def _strategies(look: SourceLookup) -> dict[str, Any]:
     """Strategies of roles that give none: they get the policy's."""
     found: dict[str, Any] = {}
-    if not has_reference(look) and not look.is_given(f"{REF}.strategy"):
+    if not has_reference(look) and not look.is_set(f"{REF}.strategy"):
         found["reference"] = scorer(strategy_of(look, REF))
-    if not has_critic(look) and not look.is_given(f"{CRITIC}.strategy"):
+    if not has_critic(look) and not look.is_set(f"{CRITIC}.strategy"):
         found["critic"] = trainer(strategy_of(look, CRITIC))
     return {
-        f"{role}.strategy_args.strategy_name": name.value if isinstance(name, Near) else name
+        f"{role}.strategy_args.strategy_name": name.value if isinstance(name, ApproximateValue) else name
         for role, name in found.items()
     }
 
 
-def engine_arguments(look: Look) -> Sum:
+def engine_arguments(look: SourceLookup) -> CombinedKeys:
     """The engine's share of memory and its own arguments, by its name for them."""
     name = rollout_engine(look(f"{ROLLOUT}.name"))
-    spec = spec_of(str(name.value if isinstance(name, Near) else name))
+    spec = spec_of(str(name.value if isinstance(name, ApproximateValue) else name))
     config, at = dict[str, Any](), "actor_infer.strategy_args.strategy_config"
     if spec.share is None:
-        return Sum({}, f"{spec.name} has no settings of its own")
+        return CombinedKeys({}, f"{spec.name} has no settings of its own")
     config[spec.share.name] = look.amount(f"{ROLLOUT}.gpu_memory_utilization")
     names = _OWN_NAMES.get(spec.share.name, {})
     config[names["tensor_model_parallel_size"]] = look.size(f"{ROLLOUT}.tensor_model_parallel_size")
     lost: dict[str, str] = {}
     for key, name in names.items():
         value = look(f"{ROLLOUT}.{key}")
-        if look.is_given(f"{ROLLOUT}.{key}"):
+        if look.is_set(f"{ROLLOUT}.{key}"):
             config.setdefault(name, value)
     for key in ("enforce_eager", "max_num_batched_tokens", "max_model_len", "enable_chunked_prefill"):
-        if look.is_given(f"{ROLLOUT}.{key}") and key not in names:
+        if look.is_set(f"{ROLLOUT}.{key}") and key not in names:
             lost[f"{ROLLOUT}.{key}"] = f"{spec.name} has no such argument; its own go into {at}"
     own = look.below(f"{ROLLOUT}.engine_kwargs.{spec.name}")
     for old, (new, converted) in _RENAMED.items():
@@ -189,10 +203,10 @@ def engine_arguments(look: Look) -> Sum:
     idle, of_others = _of_other_engines(look, spec.name)
     told = ", ".join(f"{name} {value}" for name, value in config.items())
     settings = {f"{at}.{name}": value for name, value in config.items()}
-    return Sum(settings, f"{at}: {told}.", lost=lost | of_others, idle=idle)
+    return CombinedKeys(settings, f"{at}: {told}.", lost=lost | of_others, idle=idle)
 
 
-def _of_other_engines(look: Look, engine: str) -> tuple[dict[str, str], dict[str, str]]:
+def _of_other_engines(look: SourceLookup, engine: str) -> tuple[dict[str, str], dict[str, str]]:
     """Arguments of engines that are not asked for, and of one that another stands in for."""
     at, asked = f"{ROLLOUT}.engine_kwargs", str(look(f"{ROLLOUT}.name"))
     idle, lost = dict[str, str](), dict[str, str]()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from roll.importers.rows import Look, NotHere, Sum, devices, trackers
+from roll.importers.rows import CombinedKeys, NotHere, SourceLookup, devices, trackers
 from roll.importers.verl.batches import batches, engine_arguments, gpus, micro_batch, placement, scoring, token_batches
 from roll.importers.verl.common import (
     ACTOR,
-    CORRECTION_SUMS,
+    CORRECTION_COMBINED_KEYS,
     CRITIC,
     NO_PICTURES,
     OVERLONG,
@@ -32,32 +32,32 @@ _THEIRS = (
 _METRIC = "algorithm.filter_groups.metric"
 
 
-def policy_form(look: Look) -> Sum:
+def policy_form(look: SourceLookup) -> CombinedKeys:
     mode = look(f"{ACTOR}.policy_loss.loss_mode")
     if look(f"{ACTOR}.use_gpg_loss") and mode == "vanilla":
         mode = "gpg"  # of older versions
     low, high = (look.amount(f"{ACTOR}.clip_ratio_{side}", look(f"{ACTOR}.clip_ratio")) for side in ("low", "high"))
     if mode == "cispo":
         settings: dict[str, Any] = {"pg_variant": "cispo", "cispo_epsilon_low": low, "cispo_epsilon_high": high}
-        return Sum(settings, f"pg_variant: cispo, weights in [1 - {low:g}, 1 + {high:g}].")
+        return CombinedKeys(settings, f"pg_variant: cispo, weights in [1 - {low:g}, 1 + {high:g}].")
     if mode == "geo_mean":
         settings = {"pg_variant": "gmpo", "gmpo_clip_low": low, "gmpo_clip_high": high}
-        return Sum(settings, f"pg_variant: gmpo, log r in [-{low:g}, {high:g}], a mean over the answers.")
+        return CombinedKeys(settings, f"pg_variant: gmpo, log r in [-{low:g}, {high:g}], a mean over the answers.")
     if mode == "gpg":
-        return Sum({"pg_variant": "vanilla"}, "pg_variant: vanilla: the policy gradient without a ratio.")
+        return CombinedKeys({"pg_variant": "vanilla"}, "pg_variant: vanilla: the policy gradient without a ratio.")
     if mode == "opmd":
-        return Sum({"pg_variant": "opmd"}, "pg_variant: opmd: the policy gradient / (1 + opmd_tau).")
+        return CombinedKeys({"pg_variant": "opmd"}, "pg_variant: opmd: the policy gradient / (1 + opmd_tau).")
     if mode == "sapo":
         taus = {f"sapo_tau_{kind}": look.amount(f"{ACTOR}.tau_{kind[:3]}") for kind in ("positive", "negative")}
         told = ", ".join(f"{key} {value:g}" for key, value in taus.items())
-        return Sum({"pg_variant": "sapo", **taus}, f"pg_variant: sapo, {told}.")
+        return CombinedKeys({"pg_variant": "sapo", **taus}, f"pg_variant: sapo, {told}.")
     if mode in ("rec", "sppo", "topr"):  # of Trinity-RFT alone
-        return Sum({"pg_variant": mode}, f"pg_variant: {mode}.")
+        return CombinedKeys({"pg_variant": mode}, f"pg_variant: {mode}.")
     if mode == "kl_cov":
-        return Sum({"pg_variant": "kl_cov"}, "pg_variant: kl_cov: in each micro batch, as there.")
+        return CombinedKeys({"pg_variant": "kl_cov"}, "pg_variant: kl_cov: in each micro batch, as there.")
     if mode == "clip_cov":
         near = "Tokens are spread evenly over those in the range, where verl draws them at random."
-        return Sum({"pg_variant": "clip_cov", **clip_range(low, high)}, "pg_variant: clip_cov.", near)
+        return CombinedKeys({"pg_variant": "clip_cov", **clip_range(low, high)}, "pg_variant: clip_cov.", near)
     changed = {}
     if mode not in ("vanilla", "gspo"):
         at = f"{ACTOR}.policy_loss.loss_mode"
@@ -71,7 +71,7 @@ def policy_form(look: Look) -> Sum:
         settings["dual_clip_ratio_c"] = bound_at
     ratio = "one ratio per answer" if mode == "gspo" else "a ratio per token"
     bound = f", dual clip at {bound_at:g}" if bound_at > 0 else ""
-    return Sum(settings, f"pg_variant: ppo, {ratio} in [1 - {low:g}, 1 + {high:g}]{bound}.", changes=changed)
+    return CombinedKeys(settings, f"pg_variant: ppo, {ratio} in [1 - {low:g}, 1 + {high:g}]{bound}.", changes=changed)
 
 
 def clip_range(low: float, high: float) -> dict[str, Any]:
@@ -80,21 +80,23 @@ def clip_range(low: float, high: float) -> dict[str, Any]:
     return {"use_pg_clip_range": True, "pg_clip_low": low, "pg_clip_high": high}
 
 
-def norms(look: Look) -> Sum:
+def norms(look: SourceLookup) -> CombinedKeys:
     """What verl does to advantages by definition."""
     name = look("algorithm.adv_estimator")
     if name == "gae":
-        return Sum({"whiten_advantages": True}, "whiten_advantages: true: verl whitens what GAE gives.")
+        return CombinedKeys({"whiten_advantages": True}, "whiten_advantages: true: verl whitens what GAE gives.")
     by_deviation = ("grpo", "grpo_vectorized", "grpo_passk")
     if name in by_deviation and not look("algorithm.norm_adv_by_std_in_grpo"):
-        return Sum({"norm_std_type": "none"}, "norm_std_type: none: advantages are not divided by the deviation.")
-    return Sum({}, "as the estimator has it here")
+        return CombinedKeys(
+            {"norm_std_type": "none"}, "norm_std_type: none: advantages are not divided by the deviation."
+        )
+    return CombinedKeys({}, "as the estimator has it here")
 
 
 # --- rewards
 
 
-def rewards(look: Look) -> Sum:
+def rewards(look: SourceLookup) -> CombinedKeys:
     """A function of one's own takes all rows, which verl calls by data_source and ground truth; without one the source
     of a row chooses its reward."""
     at = f"rewards.{DOMAIN}"
@@ -117,7 +119,7 @@ def rewards(look: Look) -> Sum:
             sections = ["actor_train", *([] if validates(look) else ["validation"])]
             settings |= {f"{section}.data_args.tag": look("data.reward_fn_key") for section in sections}
         near += f" {_THEIRS}"
-        changed, places = _own_values(look, len(made) > 1), [f"rewards.{name}" for name in made]
+        changed, places = _verl_only_values(look, len(made) > 1), [f"rewards.{name}" for name in made]
     if buffer := _overlong(look):
         most = look.number("data.max_response_length")
         args = {"max_tokens": most, "cache_tokens": look.size(f"{buffer}.len")}
@@ -125,10 +127,10 @@ def rewards(look: Look) -> Sum:
         part = {"reward": "overlong", "reward_args": args, "weight": weight}
         settings |= {f"{place}.reward_manager_config": [part] for place in places}
         text += f" overlong: 0 up to {most - args['cache_tokens']} tokens, then down to -{weight:g} at {most}."
-    return Sum(settings, text, near, changes=changed)
+    return CombinedKeys(settings, text, near, changes=changed)
 
 
-def _own_values(look: Look, reads_source: bool = False) -> dict[str, str]:
+def _verl_only_values(look: SourceLookup, reads_source: bool = False) -> dict[str, str]:
     """What says nothing without a function of one's own, but that of the system."""
     reason = "custom_reward_function.path is not given: nothing here takes it"
     below = look.below("custom_reward_function.reward_kwargs")
@@ -140,12 +142,12 @@ def _own_values(look: Look, reads_source: bool = False) -> dict[str, str]:
     return found
 
 
-def _overlong(look: Look) -> str:
+def _overlong(look: SourceLookup) -> str:
     """The section of DAPO's buffer, wherever this version of verl has it; empty where it is off."""
     return next((at for at in OVERLONG if look(f"{at}.enable") and look(f"{at}.len")), "")
 
 
-def _reward_model(look: Look, at: str) -> Sum:
+def _reward_model(look: SourceLookup, at: str) -> CombinedKeys:
     path, everything = look("reward_model.model.path"), devices(0, gpus(look))
     micro = micro_batch(look, "reward_model", ("micro_batch_size",), gpus(look))
     settings: dict[str, Any] = {
@@ -159,10 +161,10 @@ def _reward_model(look: Look, at: str) -> Sum:
         settings[f"{at}.reward_args.max_length"] = look.number("reward_model.max_length")
     if not path:
         raise NotHere(f"reward_model.model.path is missing: set {at}.model_args.model_name_or_path")
-    changed = _own_values(look)
+    changed = _verl_only_values(look)
     if look("custom_reward_function.path"):
         changed["custom_reward_function.path"] = f"the reward model scores; put both into {at}.reward_manager_config"
-    return Sum(
+    return CombinedKeys(
         settings, f"{at}: the reward model {path} on all GPUs, in turn (docs/reward_models.md).", changes=changed
     )
 
@@ -170,7 +172,7 @@ def _reward_model(look: Look, at: str) -> Sum:
 # --- the rest
 
 
-def board(look: Look) -> Sum:
+def board(look: SourceLookup) -> CombinedKeys:
     """Trackers, and the project's name in those that have projects."""
     found = trackers(look("trainer.logger"))
     names, near = (found.value, found.note) if not isinstance(found, list) else (found, "")
@@ -178,10 +180,10 @@ def board(look: Look) -> Sum:
     if "wandb" in names:
         settings["tracker_kwargs"] = {"wandb": {"project": look("trainer.project_name")}}
     idle = {} if "wandb" in names else {"trainer.project_name": f"{', '.join(names)}: none of these has projects"}
-    return Sum(settings, f"track_with: {', '.join(names)}.", near, idle=idle)
+    return CombinedKeys(settings, f"track_with: {', '.join(names)}.", near, idle=idle)
 
 
-def rows_of_data(look: Look) -> Sum:
+def rows_of_data(look: SourceLookup) -> CombinedKeys:
     """Prompts above the limit are left out before the run, or treated as truncation says. Rows of verl have their
     answer in a column of mappings."""
     if look("data.filter_overlong_prompts"):
@@ -195,30 +197,30 @@ def rows_of_data(look: Look) -> Sum:
     settings |= {f"{section}.data_args.messages": look("data.prompt_key") for section in sections}
     settings |= {f"{section}.data_args.ground_truth": "reward_model.ground_truth" for section in sections}
     idle = {"data.truncation": "filter_overlong_prompts: none is left to cut"} if rule == "drop" else {}
-    return Sum(settings, f"data_args.truncation: {rule}.", near, idle=idle)
+    return CombinedKeys(settings, f"data_args.truncation: {rule}.", near, idle=idle)
 
 
-def pictures(look: Look) -> Sum:
+def pictures(look: SourceLookup) -> CombinedKeys:
     """Columns of pictures, videos and sound. A whole configuration of verl has the names of all; without a model that
     sees, they are of no row."""
-    given = {key: look(key) for key in PICTURES if look.is_given(key)}
+    given = {key: look(key) for key in PICTURES if look.is_set(key)}
     is_whole = given == {key: name for key, name in PICTURES.items() if key in given}
-    is_whole = is_whole and ("data.video_key" in given or look.is_given("data.return_raw_input_ids"))
+    is_whole = is_whole and ("data.video_key" in given or look.is_set("data.return_raw_input_ids"))
     if is_whole and not sees(look):
-        return Sum({}, "the names of columns that rows of text have not.")
-    return Sum({}, "", changes=dict.fromkeys(given, NO_PICTURES))
+        return CombinedKeys({}, "the names of columns that rows of text have not.")
+    return CombinedKeys({}, "", changes=dict.fromkeys(given, NO_PICTURES))
 
 
-def sampling(look: Look) -> Sum:
+def sampling(look: SourceLookup) -> CombinedKeys:
     """do_sample: false is greedy, whatever the temperature."""
     key = "actor_infer.generating_args.temperature"
     if not look(f"{ROLLOUT}.do_sample"):
-        return Sum({key: 0.0}, f"{key}: 0, greedy: do_sample is off.")
+        return CombinedKeys({key: 0.0}, f"{key}: 0, greedy: do_sample is off.")
     temperature = look.amount(f"{ROLLOUT}.temperature")
-    return Sum({key: temperature}, f"{key}: {temperature:g}.")
+    return CombinedKeys({key: temperature}, f"{key}: {temperature:g}.")
 
 
-def validation_sampling(look: Look) -> Sum:
+def validation_sampling(look: SourceLookup) -> CombinedKeys:
     at = f"{ROLLOUT}.val_kwargs"
     sampled = look(f"{at}.do_sample") or look(f"{ROLLOUT}.mode") == "async"  # whose loops never ask for do_sample
     temperature = look.amount(f"{at}.temperature") if sampled else 0.0
@@ -233,10 +235,10 @@ def validation_sampling(look: Look) -> Sum:
     idle = {f"{at}.{name}": why for name in names}
     if sampled and not look(f"{at}.do_sample"):
         idle[f"{at}.do_sample"] = "rollout.mode is async: its loops sample at val_kwargs.temperature in any case"
-    return Sum(settings, text, idle=idle)
+    return CombinedKeys(settings, text, idle=idle)
 
 
-def group_filter(look: Look) -> Sum:
+def group_filter(look: SourceLookup) -> CombinedKeys:
     """Dynamic sampling: groups whose answers are all right or all wrong are replaced."""
     prompts = look.number("data.train_batch_size")
     is_own = look("custom_reward_function.path") or look("reward_model.enable")
@@ -249,16 +251,16 @@ def group_filter(look: Look) -> Sum:
         "is_use_additional_prompts": True,
         "max_additional_running_prompts": more,
     }
-    return Sum(
+    return CombinedKeys(
         settings,
         f"query_filter_config: groups with equal rewards are dropped; {more} more prompts than the {prompts} of a step "
         "run at once.",
         near,
-        nears={_METRIC: f"{_other_metric(look)} {near}".strip()},
+        differences={_METRIC: f"{_other_metric(look)} {near}".strip()},
     )
 
 
-def _other_metric(look: Look) -> str:
+def _other_metric(look: SourceLookup) -> str:
     """How filters differ that look at another number there; empty where it is the reward."""
     metric = str(look(_METRIC, "seq_reward"))
     if metric in ("seq_reward", "seq_final_reward"):
@@ -273,19 +275,19 @@ def _other_metric(look: Look) -> str:
     return f"Filters here look at rewards, where there they look at {metric}."
 
 
-def resume(look: Look) -> Sum:
+def resume(look: SourceLookup) -> CombinedKeys:
     mode, path = look("trainer.resume_mode"), look("trainer.resume_from_path")
     value: Any = {"auto": True, "disable": False, "resume_path": path}.get(mode, mode)
-    return Sum({"resume_from_checkpoint": value}, f"resume_from_checkpoint: {value}.")
+    return CombinedKeys({"resume_from_checkpoint": value}, f"resume_from_checkpoint: {value}.")
 
 
-SUMS: Mapping[str, Callable[[Look], Sum]] = {
+COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "placement": placement,
     "actor batches": batches("actor_train"),
     "critic batches": batches("critic"),
     "policy": policy_form,
     "norms": norms,
-    **CORRECTION_SUMS,
+    **CORRECTION_COMBINED_KEYS,
     "rewards": rewards,
     "trackers": board,
     "rows": rows_of_data,

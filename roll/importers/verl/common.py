@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-from roll.configs.strategies.megatron_config import IDLE, KNOWN, SET_ELSEWHERE
+from roll.configs.strategies.megatron_config import KNOWN, SET_ELSEWHERE, UNUSED
 from roll.importers import rows as words
 from roll.importers.rows import (
+    ApproximateValue,
     AsksNothing,
     ChangesRun,
+    CombinedKeys,
     Condition,
-    Look,
-    Near,
     NotHere,
     Row,
-    Sum,
+    SourceLookup,
     changes,
     lacks,
     needless,
@@ -36,7 +36,7 @@ TURNS = "roles that share devices take turns: what waits is in host memory anywa
 def model_path(value: object) -> object:
     text = str(value)
     if text.startswith(("hdfs://", "viewfs://")):
-        return Near(text, "files of HDFS are not fetched: copy it, and set pretrain to the folder")
+        return ApproximateValue(text, "files of HDFS are not fetched: copy it, and set pretrain to the folder")
     return value
 
 
@@ -122,7 +122,9 @@ def fsdp(section: str, role: str, need: str, learns: bool) -> Iterator[Row]:
 
 
 def _offloaded(value: object) -> object:
-    return Near(value, "states wait in host memory while gradients are computed; the update itself is on the GPU")
+    return ApproximateValue(
+        value, "states wait in host memory while gradients are computed; the update itself is on the GPU"
+    )
 
 
 _RECOMPUTED = ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")
@@ -145,7 +147,7 @@ _OF_ROUTERS = {
 
 def _dispatcher(value: object) -> object:
     if value == "flex":
-        return Near("alltoall", "flex sends as alltoall does, by DeepEP")
+        return ApproximateValue("alltoall", "flex sends as alltoall does, by DeepEP")
     return value
 
 
@@ -170,9 +172,9 @@ def megatron(section: str, role: str, need: str, learns: bool) -> Iterator[Row]:
             yield needless(key, "nothing is kept for a backward pass here", needs=need)
     for name in SPLITS:
         yield to(f"{at}.override_transformer_config.{name}", f"{config}.{name}", needs=need, idle=(None, False))
-    for name, note in IDLE.items():
+    for name, note in UNUSED.items():
         yield needless(f"{at}.override_transformer_config.{name}", note, needs=need)
-    for name in sorted(PLAIN - IDLE.keys() - {*SPLITS, *_RECOMPUTED}):
+    for name in sorted(PLAIN - UNUSED.keys() - {*SPLITS, *_RECOMPUTED}):
         via = _dispatcher if name == "moe_token_dispatcher_type" else same
         yield to(f"{at}.override_transformer_config.{name}", f"{config}.{name}", needs=need, idle=(None,), via=via)
     yield needless(f"{at}.param_offload", TURNS, needs=need)
@@ -232,7 +234,7 @@ _SEES = re.compile(
 )
 
 
-def sees(look: Look) -> bool:
+def sees(look: SourceLookup) -> bool:
     """True for a model whose name says that it reads pictures."""
     return name_sees(look(f"{MODEL}.path"))
 
@@ -245,68 +247,68 @@ PER_ANSWER = ("gspo", "sapo", "geo_mean")
 """Losses that verl averages over answers, whatever loss_agg_mode says."""
 
 
-def has_critic(look: Look) -> str:
+def has_critic(look: SourceLookup) -> str:
     enable = look(f"{CRITIC}.enable")
     name = look("algorithm.adv_estimator")
     is_there = name == "gae" if enable is None else enable
     return "" if is_there else f"no critic runs: algorithm.adv_estimator is {name}"
 
 
-def kl_in_loss(look: Look) -> str:
+def kl_in_loss(look: SourceLookup) -> str:
     return "" if look(f"{ACTOR}.use_kl_loss") else "actor.use_kl_loss is off: no KL in the loss"
 
 
-def kl_in_reward(look: Look) -> str:
+def kl_in_reward(look: SourceLookup) -> str:
     return "" if look("algorithm.use_kl_in_reward") else "algorithm.use_kl_in_reward is off: no KL in the reward"
 
 
-def has_reference(look: Look) -> str:
+def has_reference(look: SourceLookup) -> str:
     return kl_in_loss(look) and kl_in_reward(look) and "no KL term is on: no reference runs"
 
 
-def _adapts_kl(look: Look) -> str:
+def _adapts_kl(look: SourceLookup) -> str:
     return kl_in_reward(look) or ("" if look("algorithm.kl_ctrl.type") == "adaptive" else "kl_ctrl.type is fixed")
 
 
-def _aggregates(look: Look) -> str:
+def _aggregates(look: SourceLookup) -> str:
     mode = look(f"{ACTOR}.policy_loss.loss_mode")
     return f"loss_mode: {mode} is seq-mean-token-mean in any case" if mode in PER_ANSWER else ""
 
 
 def _has_loss(name: str) -> Condition:
-    def condition(look: Look) -> str:
+    def condition(look: SourceLookup) -> str:
         mode = look(f"{ACTOR}.policy_loss.loss_mode")
         return "" if mode == name else f"loss_mode: {mode} has no such setting"
 
     return condition
 
 
-def _has_opmd_baseline(look: Look) -> str:
+def _has_opmd_baseline(look: SourceLookup) -> str:
     name = look("algorithm.adv_estimator")
     return "" if name == "opmd" else f"{name} has no such setting"
 
 
-def _is_normed(look: Look) -> str:
+def _is_normed(look: SourceLookup) -> str:
     mode = look(f"{ACTOR}.loss_agg_mode")
     return "" if mode == "seq-mean-token-sum-norm" else f"loss_agg_mode: {mode} divides by no such number"
 
 
-def _has_reward_model(look: Look) -> str:
+def _has_reward_model(look: SourceLookup) -> str:
     return "" if look("reward_model.enable") else "reward_model.enable is off"
 
 
-def has_adapters(look: Look) -> bool:
+def has_adapters(look: SourceLookup) -> bool:
     """True if the flat keys ask for LoRA. An initial adapter means LoRA too, whatever lora_rank says."""
-    return look.is_given(f"{MODEL}.lora_adapter_path") or look.number(f"{MODEL}.lora_rank", 0) > 0
+    return look.is_set(f"{MODEL}.lora_adapter_path") or look.number(f"{MODEL}.lora_rank", 0) > 0
 
 
-def has_section(look: Look) -> bool:
+def has_section(look: SourceLookup) -> bool:
     """True if the keys that only Megatron reads ask for LoRA."""
     return strategy_of(look, ACTOR) == MEGATRON and look.number(f"{SECTION}.rank", 0) > 0
 
 
 def _is_cosine(section: str) -> Condition:
-    def condition(look: Look) -> str:
+    def condition(look: SourceLookup) -> str:
         name = look(f"{section}.optim.lr_scheduler_type") or look(f"{section}.optim.warmup_style")
         return "" if name == "cosine" else "only a cosine ends above 0"
 
@@ -316,7 +318,7 @@ def _is_cosine(section: str) -> Condition:
 def runs_on(section: str, megatron: bool) -> Condition:
     """That a role trains with Megatron, or that it does not."""
 
-    def condition(look: Look) -> str:
+    def condition(look: SourceLookup) -> str:
         if section != ACTOR and (reason := (has_critic if section == CRITIC else has_reference)(look)):
             return reason
         name = strategy_of(look, section)
@@ -325,21 +327,21 @@ def runs_on(section: str, megatron: bool) -> Condition:
     return condition
 
 
-def drafts(look: Look) -> str:
+def drafts(look: SourceLookup) -> str:
     """That engines guess tokens with a head for further ones."""
     on = look(f"{MODEL}.mtp.enable") and look(f"{MODEL}.mtp.enable_rollout")
     return "" if on else "model.mtp.enable_rollout is off: no engine uses the head"
 
 
-def validates(look: Look) -> str:
+def validates(look: SourceLookup) -> str:
     return "" if look("data.val_files") else "there are no data.val_files: no validation"
 
 
-def counts_epochs(look: Look) -> str:
+def counts_epochs(look: SourceLookup) -> str:
     return "" if look("trainer.total_training_steps") is None else "trainer.total_training_steps counts"
 
 
-def _filters(look: Look) -> str:
+def _filters(look: SourceLookup) -> str:
     return "" if look("algorithm.filter_groups.enable") else "algorithm.filter_groups.enable is off"
 
 
@@ -376,7 +378,7 @@ CONDITIONS: Mapping[str, Condition] = {
 }
 
 
-def strategy_of(look: Look, section: str) -> str:
+def strategy_of(look: SourceLookup, section: str) -> str:
     return str(look(f"{section}.strategy") or look(f"{ACTOR}.strategy"))
 
 
@@ -407,7 +409,7 @@ CORRECTION_ROWS: tuple[Row, ...] = (
 )
 
 
-def _weights(look: Look) -> Sum:
+def _weights(look: SourceLookup) -> CombinedKeys:
     """Truncated importance sampling between engine and trainer, under the three names that it has had."""
     cap = look.amount(f"{ACTOR}.tis_imp_ratio_cap", 0)
     newest = f"{_AT}.rollout_is"
@@ -417,19 +419,19 @@ def _weights(look: Look) -> Sum:
         level = look("algorithm.rollout_is_level") or "token"
         bound = cap if cap > 0 else look.amount("algorithm.rollout_is_threshold", 2)
     else:
-        return Sum({}, "off; here it is on where rollouts run ahead")
+        return CombinedKeys({}, "off; here it is on where rollouts run ahead")
     at = "train_infer_correction.is_weight"
-    return Sum(
+    return CombinedKeys(
         {f"{at}.enabled": True, f"{at}.weight_type": level, f"{at}.upper_bound": bound},
         f"{at}: weights per {level}, at most {bound:g}.",
     )
 
 
-def _rejection(look: Look) -> Sum:
+def _rejection(look: SourceLookup) -> CombinedKeys:
     """Ratios of trainer to engine that are out of their bounds leave their tokens, or their answers, out."""
     kinds = str(look(f"{_AT}.rollout_rs") or "")
     if not kinds:
-        return Sum({}, "off")
+        return CombinedKeys({}, "off")
     names = [name.strip() for name in kinds.split(",")]
     if unknown := [name for name in names if name not in _AGREEMENTS]:
         raise NotHere(
@@ -445,10 +447,10 @@ def _rejection(look: Look) -> Sum:
     told = ", ".join(
         f"{each['agg_type']} ratios from {each['ratio_low']:g} to {each['ratio_high']:g}" for each in filters
     )
-    return Sum({"train_infer_correction.filters": filters}, f"train_infer_correction.filters keep {told}.")
+    return CombinedKeys({"train_infer_correction.filters": filters}, f"train_infer_correction.filters keep {told}.")
 
 
-def _bounds(look: Look, text: str) -> tuple[float, float]:
+def _bounds(look: SourceLookup, text: str) -> tuple[float, float]:
     """Example: "0.99_1.01" is both; "2" is the upper one, whose inverse is the lower one unless it has a key."""
     try:
         low, _, high = text.strip().rpartition("_")
@@ -457,9 +459,12 @@ def _bounds(look: Look, text: str) -> tuple[float, float]:
         raise NotHere(f"{_AT}.rollout_rs_threshold: {show(text)} is no bound") from None
 
 
-def _lower(look: Look, upper: float) -> float:
+def _lower(look: SourceLookup, upper: float) -> float:
     given = look(f"{_AT}.rollout_rs_threshold_lower")
     return 1 / upper if given is None else float(given)
 
 
-CORRECTION_SUMS: Mapping[str, Callable[[Look], Sum]] = {"correction": _weights, "rejection": _rejection}
+CORRECTION_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
+    "correction": _weights,
+    "rejection": _rejection,
+}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roll.importers.rows import Look, files
+from roll.importers.rows import SourceLookup, files
 
 _MOST_BYTES = 2 << 30  # of a file whose column is read
 
@@ -64,7 +64,7 @@ def domain_of(source: str) -> str:
     return MATH
 
 
-def sources_of(look: Look) -> dict[str, tuple[str, ...]]:
+def sources_of(look: SourceLookup) -> dict[str, tuple[str, ...]]:
     """Sources by domain: those that are in the files, where these are on this machine, else all of the domains that the
     names of the files tell. Nothing where neither tells."""
     given = [str(path) for key in ("data.train_files", "data.val_files") for path in files(look(key) or [])]
@@ -82,7 +82,7 @@ def sources_of(look: Look) -> dict[str, tuple[str, ...]]:
     return {name: DOMAINS[name].sources for name in told}
 
 
-def rewards_by_source(look: Look) -> tuple[dict[str, dict[str, Any]], str]:
+def rewards_by_source(look: SourceLookup) -> tuple[dict[str, dict[str, Any]], str]:
     """The keys of each domain, and how they differ. Domains share the rows by the column only where there are several.
 
     Example: gsm8k alone is {"verl": {"reward": "math_rule"}}.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from roll.importers import rows as words
-from roll.importers.rows import CHANGES, Look, NotHere, Row, Sum, changes, lacks, needless, summed, to
+from roll.importers.rows import CHANGES, CombinedKeys, NotHere, Row, SourceLookup, changes, lacks, needless, summed, to
 from roll.importers.verl.common import (
     ACTOR,
     CRITIC,
@@ -77,19 +77,19 @@ ADAPTER_ROWS: tuple[Row, ...] = (
 )
 
 
-def adapters(look: Look) -> Sum:
+def adapters(look: SourceLookup) -> CombinedKeys:
     if has_section(look):
         return _of_section(look)
     if not has_adapters(look):
-        return Sum({}, "lora_rank is 0: no adapters")
+        return CombinedKeys({}, "lora_rank is 0: no adapters")
     names, rank = look(f"{MODEL}.target_modules"), look.number(f"{MODEL}.lora_rank")
     if rank > 0:
-        return _given(names, rank, look(f"{MODEL}.lora_alpha"))
+        return _lora_keys(names, rank, look(f"{MODEL}.lora_alpha"))
     near = "lora_rank and lora_alpha must be those of the adapter's own file: set them where it has others than 8, 16."
-    return Sum({f"{_ARGS}.lora_target": names}, f"{_ARGS}.lora_target: {names}, by lora_adapter_path.", near)
+    return CombinedKeys({f"{_ARGS}.lora_target": names}, f"{_ARGS}.lora_target: {names}, by lora_adapter_path.", near)
 
 
-def _of_section(look: Look) -> Sum:
+def _of_section(look: SourceLookup) -> CombinedKeys:
     given = look(f"{SECTION}.target_modules")
     names = [given] if isinstance(given, str) else list(given)
     if unknown := [name for name in names if name not in _OURS]:
@@ -97,14 +97,14 @@ def _of_section(look: Look) -> Sum:
     ours: Any = list(dict.fromkeys(own for name in names for own in _OURS[name]))
     if set(_ALL) <= set(names):
         ours = "all-linear"
-    found = _given(ours, look.number(f"{SECTION}.rank"), look(f"{SECTION}.alpha"))
+    found = _lora_keys(ours, look.number(f"{SECTION}.rank"), look(f"{SECTION}.alpha"))
     fused = look(f"{SECTION}.type", "lora") == "lora" and {"linear_qkv", "linear_fc1"} & set(names)
-    return Sum(found.settings, found.text, nears={f"{SECTION}.rank": _SHARED} if fused else {})
+    return CombinedKeys(found.settings, found.text, differences={f"{SECTION}.rank": _SHARED} if fused else {})
 
 
-def _given(names: Any, rank: int, alpha: Any) -> Sum:
+def _lora_keys(names: Any, rank: int, alpha: Any) -> CombinedKeys:
     settings = {f"{_ARGS}.lora_target": names, f"{_ARGS}.lora_rank": rank, f"{_ARGS}.lora_alpha": alpha}
-    return Sum(settings, f"{_ARGS}: lora_target {names}, lora_rank {rank}, lora_alpha {alpha} (docs/lora.md).")
+    return CombinedKeys(settings, f"{_ARGS}: lora_target {names}, lora_rank {rank}, lora_alpha {alpha} (docs/lora.md).")
 
 
 # verl's keys of heads for further tokens (multi-token prediction).
@@ -120,22 +120,22 @@ MTP_ROWS: tuple[Row, ...] = (
 )
 
 
-def head_training(look: Look) -> Sum:
+def head_training(look: SourceLookup) -> CombinedKeys:
     """Converts MTP training of a policy on Megatron, the one trainer that supports it in both systems."""
     if not (look(f"{AT}.enable") and look(f"{AT}.enable_train")):
-        return Sum({}, "no head for further tokens is trained: those of the files are saved as they were.")
+        return CombinedKeys({}, "no head for further tokens is trained: those of the files are saved as they were.")
     if reason := _missing(look):
-        return Sum({}, "heads for further tokens are saved as they were.", lost={f"{AT}.enable_train": reason})
+        return CombinedKeys({}, "heads for further tokens are saved as they were.", lost={f"{AT}.enable_train": reason})
     mode, factor = (
         "standalone" if look(f"{AT}.detach_encoder") else "joint",
         look.amount(f"{AT}.mtp_loss_scaling_factor"),
     )
     near = "" if mode == "joint" else "Embedding and output matrix are kept from the head's loss as well."
     settings = {f"{TRAIN}.mtp_training_mode": mode, f"{TRAIN}.mtp_loss_scaling_factor": factor}
-    return Sum(settings, f"mtp_training_mode: {mode}, weight {factor:g}.", near)
+    return CombinedKeys(settings, f"mtp_training_mode: {mode}, weight {factor:g}.", near)
 
 
-def _missing(look: Look) -> str:
+def _missing(look: SourceLookup) -> str:
     """Why the head cannot be trained here."""
     if reason := runs_on(ACTOR, megatron=True)(look):
         return f"{reason}: megatron_train alone trains heads"

@@ -11,11 +11,11 @@ from roll.importers import rows as words
 from roll.importers.rows import (
     AsksNothing,
     ChangesRun,
+    CombinedKeys,
     Condition,
-    Look,
     NotHere,
     Row,
-    Sum,
+    SourceLookup,
     Table,
     changes,
     devices,
@@ -37,22 +37,22 @@ _CONFIG = f"{ROLE}.strategy_args.strategy_config"
 _SPLITS = ("tensor_model_parallel", "pipeline_model_parallel", "context_parallel")
 
 
-def _is_on_megatron(look: Look) -> bool:
+def _is_on_megatron(look: SourceLookup) -> bool:
     return (look("engine.strategy") or look("model.strategy")) == MEGATRON
 
 
-def _batches(look: Look) -> Sum:
+def _batches(look: SourceLookup) -> CombinedKeys:
     rows = look.size("data.train_batch_size")
     together = look.size("ulysses_sequence_parallel_size")
     if leaves_gpus_open(look):
         near = "Passes of a step hang on the number of GPUs: give it, and gradient_accumulation_steps follows."
         micro = look.number("data.micro_batch_size_per_gpu")
-        return Sum({f"{_ARGS}.per_device_train_batch_size": micro}, f"{rows} rows in every step.", near)
+        return CombinedKeys({f"{_ARGS}.per_device_train_batch_size": micro}, f"{rows} rows in every step.", near)
     if _is_on_megatron(look):
         together = prod(look.size(f"engine.{kind}_size", 1) for kind in _SPLITS)
     ranks = max(1, gpus(look) // together)
     micro = look.number("data.micro_batch_size_per_gpu")
-    if not look.is_given("data.micro_batch_size_per_gpu") and look.is_given("data.micro_batch_size"):
+    if not look.is_set("data.micro_batch_size_per_gpu") and look.is_set("data.micro_batch_size"):
         micro = max(1, look.number("data.micro_batch_size") // ranks)
     made = split(rows, rows, ranks, micro)
     settings = {
@@ -60,71 +60,75 @@ def _batches(look: Look) -> Sum:
         f"{_ARGS}.gradient_accumulation_steps": made.passes,
     }
     settings |= {f"{_MODEL}.ulysses_size": together} if together > 1 and not _is_on_megatron(look) else {}
-    return Sum(settings, f"{rows} rows in every step: {made.text} ({gpus(look)} GPUs / {together}).", made.near)
+    return CombinedKeys(
+        settings, f"{rows} rows in every step: {made.text} ({gpus(look)} GPUs / {together}).", made.near
+    )
 
 
-def tokens(longest: Callable[[Look], int]) -> Callable[[Look], Sum]:
+def tokens(longest: Callable[[SourceLookup], int]) -> Callable[[SourceLookup], CombinedKeys]:
     """Micro batches by tokens. `longest` is the longest row that there can be."""
 
-    def sum(look: Look) -> Sum:
+    def sum(look: SourceLookup) -> CombinedKeys:
         if not look("data.use_dynamic_bsz"):
-            return Sum({}, "use_dynamic_bsz is off: micro batches are counted in rows")
+            return CombinedKeys({}, "use_dynamic_bsz is off: micro batches are counted in rows")
         group = "engine.context_parallel_size" if _is_on_megatron(look) else "ulysses_sequence_parallel_size"
         most, together = look.number("data.max_token_len_per_gpu"), look.size(group, 1)
         found = max(most * together, longest(look))
         shared = f" = {most} x {together} ranks that share sequences" if together > 1 else ""
         key = f"{ROLE}.max_tokens_per_microbatch_in_train"
         near = "" if found == most * together else f"At least the longest row, {found}."
-        return Sum({f"{ROLE}.use_dynamic_batching_in_train": True, key: found}, f"{key}: {found}{shared}.", near)
+        return CombinedKeys(
+            {f"{ROLE}.use_dynamic_batching_in_train": True, key: found}, f"{key}: {found}{shared}.", near
+        )
 
     return sum
 
 
-def _placement(look: Look) -> Sum:
+def _placement(look: SourceLookup) -> CombinedKeys:
     nodes, per_node = look.size("trainer.nnodes"), look.size("trainer.n_gpus_per_node")
     settings = {
         "num_nodes": nodes,
         "num_gpus_per_node": per_node,
         f"{ROLE}.device_mapping": devices(0, nodes * per_node),
     }
-    return Sum(settings, f"{nodes} x {per_node} GPUs train.")
+    return CombinedKeys(settings, f"{nodes} x {per_node} GPUs train.")
 
 
-def _columns(look: Look) -> Sum:
+def _columns(look: SourceLookup) -> CombinedKeys:
     """Conversations, or a prompt and a response; of each, the first of the columns that verl would look into."""
-    if look("data.multiturn.enable", look.is_given("data.multiturn.messages_key")):
+    if look("data.multiturn.enable", look.is_set("data.multiturn.messages_key")):
         name = look("data.multiturn.messages_key")
         settings = {f"{_DATA}.messages": name}
         settings |= {"validation.data_args.messages": name} if look("data.val_files") else {}
-        return Sum(settings, f"data_args.messages: {name}, of which every answer is learnt.")
+        return CombinedKeys(settings, f"data_args.messages: {name}, of which every answer is learnt.")
     inner = {kind: words.files(look(f"data.{kind}_dict_keys") or []) for kind in ("prompt", "response")}
     names = {
         kind: f"{look(f'data.{kind}_key')}" + (f".{keys[0]}" if keys and _is_nested(look, kind) else "")
         for kind, keys in inner.items()
     }
     settings = {f"{kind}_key": name for kind, name in names.items()}
-    return Sum(settings, f"prompt_key: {names['prompt']}, response_key: {names['response']}.")
+    return CombinedKeys(settings, f"prompt_key: {names['prompt']}, response_key: {names['response']}.")
 
 
-def _is_nested(look: Look, kind: str) -> bool:
+def _is_nested(look: SourceLookup, kind: str) -> bool:
     """verl's keys within a column count where the column is another one than the key itself."""
-    return look.is_given(f"data.{kind}_dict_keys") and look(f"data.{kind}_dict_keys") != [look(f"data.{kind}_key")]
+    return look.is_set(f"data.{kind}_dict_keys") and look(f"data.{kind}_dict_keys") != [look(f"data.{kind}_key")]
 
 
-def _has_lora(look: Look) -> str:
+def _has_lora(look: SourceLookup) -> str:
     return "" if look.number("model.lora_rank", 0) > 0 else "lora_rank is 0: no adapters"
 
 
-def _lora(look: Look) -> Sum:
+def _lora(look: SourceLookup) -> CombinedKeys:
     rank = look.number("model.lora_rank")
     if rank <= 0:
-        return Sum({}, "lora_rank is 0: no adapters")
+        return CombinedKeys({}, "lora_rank is 0: no adapters")
     settings = {
         f"{_MODEL}.lora_target": look("model.target_modules"),
         f"{_MODEL}.lora_rank": rank,
         f"{_MODEL}.lora_alpha": look("model.lora_alpha"),
     }
-    return Sum(settings, f"{_MODEL}: lora_target, lora_rank {rank} (docs/lora.md).")
+    return CombinedKeys(settings, f"{_MODEL}: lora_target, lora_rank {rank} (docs/lora.md).")
 
 
 def _limit(value: object) -> object:
@@ -139,20 +143,20 @@ def _not_never(value: Any) -> Any:
     return value
 
 
-def _is_cosine(look: Look) -> str:
+def _is_cosine(look: SourceLookup) -> str:
     names = (look(f"optim.{key}") for key in ("lr_scheduler_type", "warmup_style", "lr_decay_style", "lr_scheduler"))
     return "" if next(filter(None, names), None) == "cosine" else "only a cosine ends above 0"
 
 
-def _floor(look: Look) -> Sum:
+def _floor(look: SourceLookup) -> CombinedKeys:
     """Megatron's least learning rate, as a share of the peak."""
     rate, least = look.amount("optim.lr"), look.amount("optim.min_lr")
     if least == 0:
-        return Sum({}, "a schedule ends at 0")
+        return CombinedKeys({}, "a schedule ends at 0")
     if reason := _is_cosine(look):
         raise ChangesRun(f"{reason}: its end is lr_scheduler_kwargs.min_lr_ratio")
     key, ratio = f"{_ARGS}.lr_scheduler_kwargs.min_lr_ratio", least / rate
-    return Sum({key: ratio}, f"{key}: {ratio:g} = {least:g} / {rate:g}.")
+    return CombinedKeys({key: ratio}, f"{key}: {ratio:g} = {least:g} / {rate:g}.")
 
 
 def _every(value: Any) -> Any:
@@ -167,7 +171,7 @@ _CONDITIONS: Mapping[str, Condition] = {
     "cosine": _is_cosine,
     MEGATRON: lambda look: "" if _is_on_megatron(look) else "engine.strategy is not megatron",
 }
-_SUMS: Mapping[str, Callable[[Look], Sum]] = {
+_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "batches": _batches,
     "tokens": tokens(lambda look: look.size("data.max_length")),
     "placement": _placement,
@@ -293,4 +297,4 @@ _ROWS: tuple[Row, ...] = (
     needless("defaults**", "verl's defaults are known to the importer; fragments of one's own are not read"),
 )
 
-SFT = Table("verl", "sft", _ROWS, _SUMS, _CONDITIONS)
+SFT = Table("verl", "sft", _ROWS, _COMBINED_KEYS, _CONDITIONS)

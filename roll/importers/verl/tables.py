@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from roll.importers import rows as words
-from roll.importers.convert import Given
+from roll.importers.convert import SourceKeys
 from roll.importers.rows import Change, Row, Table, changes, lacks, needless, summed, to
-from roll.importers.verl.combined_keys import SUMS
+from roll.importers.verl.combined_keys import COMBINED_KEYS
 from roll.importers.verl.common import (
     CONDITIONS,
     CORRECTION_ROWS,
@@ -261,7 +261,7 @@ def is_verl(tree: Mapping[str, Any]) -> bool:
     return "actor_rollout_ref" in tree or (isinstance(model, Mapping) and "partial_pretrain" in model)
 
 
-def verl_table(given: Given, script: Path | None = None) -> Table:
+def verl_table(given: SourceKeys, script: Path | None = None) -> Table:
     """The table for what the keys train; tools are read from files beside the script."""
     keys = {_known_as(key) for key, _ in given.keys}
     program = " ".join(given.command.program) if given.command else ""
@@ -273,7 +273,7 @@ def verl_table(given: Given, script: Path | None = None) -> Table:
     return turns_table(VERL_RL, values, script) if plays(values) else VERL_RL
 
 
-def verl_keys(given: Given) -> list[tuple[str, Any]]:
+def verl_keys(given: SourceKeys) -> list[tuple[str, Any]]:
     """The keys with what the words of a launcher and the name of the configuration say beside them."""
     keys = list(given.keys)
     there = {_known_as(key) for key, _ in keys}
@@ -290,7 +290,7 @@ def verl_keys(given: Given) -> list[tuple[str, Any]]:
     return keys
 
 
-def verl_notes(given: Given) -> Iterator[str]:
+def verl_notes(given: SourceKeys) -> Iterator[str]:
     """What the words of a command say that no key has taken."""
     values = {_known_as(key): value for key, value in given.keys}
     there = values.keys()
@@ -308,5 +308,5 @@ def _known_as(key: str) -> str:
     return f"{ROLLOUT}.{key}" if key.startswith("engine_kwargs.") else key
 
 
-VERL_RL = Table("verl", "rlvr", ROWS, SUMS, CONDITIONS, _known_as, derived)
+VERL_RL = Table("verl", "rlvr", ROWS, COMBINED_KEYS, CONDITIONS, _known_as, derived)
 VERL_SFT = replace(SFT, canonical=lambda key: _OF_ENGINE.get(key, _known_as(key)), derived=lambda given: WHOLE_STEPS)

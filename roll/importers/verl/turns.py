@@ -7,7 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from roll.importers.episodes import environment, of_episodes, without_equal_groups
-from roll.importers.rows import Look, Near, Row, Sum, Table, changes, lacks, needless, summed, to
+from roll.importers.rows import (
+    ApproximateValue,
+    CombinedKeys,
+    Row,
+    SourceLookup,
+    Table,
+    changes,
+    lacks,
+    needless,
+    summed,
+    to,
+)
 from roll.importers.verl.common import OVERLONG, ROLLOUT, validates
 from roll.importers.verl.tools import Tools, tools_of
 
@@ -50,7 +61,7 @@ class _Episodes:
     def __init__(self, tools: Mapping[str, Tools]):
         self._tools = tools
 
-    def __call__(self, look: Look) -> Sum:
+    def __call__(self, look: SourceLookup) -> CombinedKeys:
         found = list(self._tools.values())
         searches, checks = any(each.searches for each in found), any(each.checks for each in found)
         env = self._question(look, searches, checks)
@@ -63,16 +74,16 @@ class _Episodes:
         if checks:
             nears.append("What checks an answer there tells right from wrong here: the right answer ends the episode.")
         nears += [_DRAWN, _SHOWN] if configs else [_DRAWN]
-        if not validates(look) and not look.is_given("data.val_batch_size"):
+        if not validates(look) and not look.is_set("data.val_batch_size"):
             nears.append("A validation asks val_batch_size questions in turn, where verl asks all rows.")
         validated = None if validates(look) else {"env_config.mode": "val"}
         settings = environment(env, validated, None if validated is None else self._validated(look))
         changed = {key: "; ".join(each.lost) for key, each in self._tools.items() if each.lost}
         changed |= self._unread(look)
         text = f"custom_envs: {env['env_type']}, at most {env['max_steps']} turns."
-        return Sum(settings, text, " ".join(nears), changes=changed)
+        return CombinedKeys(settings, text, " ".join(nears), changes=changed)
 
-    def _question(self, look: Look, searches: bool, checks: bool) -> dict[str, Any]:
+    def _question(self, look: SourceLookup, searches: bool, checks: bool) -> dict[str, Any]:
         turns = _turns(look)
         env: dict[str, Any] = {"env_type": "roll_qa" if searches else "roll_math", "max_steps": turns}
         env["agent_template"] = "{observation}"
@@ -84,10 +95,10 @@ class _Episodes:
             env["env_config.tries"] = min(turns, _TRIES if turns == _MOST_TURNS else turns)
         return env
 
-    def _validated(self, look: Look) -> int | None:
-        return look.number("data.val_batch_size") if look.is_given("data.val_batch_size") else None
+    def _validated(self, look: SourceLookup) -> int | None:
+        return look.number("data.val_batch_size") if look.is_set("data.val_batch_size") else None
 
-    def _unread(self, look: Look) -> dict[str, str]:
+    def _unread(self, look: SourceLookup) -> dict[str, str]:
         """What decides over rewards there, and is asked by no environment."""
         reason = "the environment judges; an environment of yours can call it: env_type: package.module:Class"
         found = {"custom_reward_function.path": reason} if look("custom_reward_function.path") else {}
@@ -96,27 +107,31 @@ class _Episodes:
         return found | ({f"{at}.enable": "no penalty for the length of an episode is here"} if at else {})
 
 
-def _lengths(look: Look) -> Sum:
+def _lengths(look: SourceLookup) -> CombinedKeys:
     """The answers and results of all turns share the length of a response there."""
     prompt, response = (look.size(f"data.max_{kind}_length") for kind in ("prompt", "response"))
     settings = {"prompt_length": prompt, "sequence_length": prompt + response}
-    return Sum(settings, f"sequence_length: {prompt} + {response} = {prompt + response}, of all turns together.")
+    return CombinedKeys(
+        settings, f"sequence_length: {prompt} + {response} = {prompt + response}, of all turns together."
+    )
 
 
-def _epochs(value: object) -> Near:
-    return Near(value, "as many questions as the epochs have rows, drawn by the seed; the last step is whole")
+def _epochs(value: object) -> ApproximateValue:
+    return ApproximateValue(
+        value, "as many questions as the epochs have rows, drawn by the seed; the last step is whole"
+    )
 
 
-def _turns(look: Look) -> int:
+def _turns(look: SourceLookup) -> int:
     """Answers of an episode. A user who may speak n times gets n + 1 answers."""
     keys = [f"{TURNS}.{name}" for name in ("max_assistant_turns", "max_turns")]
-    own = [look.number(key) for key in keys if look.is_given(key)]
-    if look.is_given(f"{TURNS}.max_user_turns"):
+    own = [look.number(key) for key in keys if look.is_set(key)]
+    if look.is_set(f"{TURNS}.max_user_turns"):
         own.append(look.number(f"{TURNS}.max_user_turns") + 1)
     return min((number for number in own if number > 0), default=_MOST_TURNS)
 
 
-def _is_gsm8k(look: Look) -> bool:
+def _is_gsm8k(look: SourceLookup) -> bool:
     files = look("data.train_files") or ""
     return "gsm8k" in str(files).lower() or any("gsm8k" in str(look(key) or "").lower() for key in TOOL_FILES)
 

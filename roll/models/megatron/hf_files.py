@@ -23,8 +23,8 @@ from transformers import (
 from roll.configs.sections.model import ModelArgs
 from roll.configs.tables.roles import Head
 from roll.errors import StrategyError
-from roll.models.mtp_heads import prediction_heads, shared_copies
-from roll.models.start_files import copy_start_files
+from roll.models.copied_files import copy_start_files
+from roll.models.mtp_heads import mtp_heads, shared_copies
 from roll.models.weight_files import INDEX, WHOLE, tensor_files
 
 _BYTES_PER_FILE = 1 << 30
@@ -114,7 +114,7 @@ def _with_heads(tensors: Iterable[tuple[str, torch.Tensor]], model: str) -> Iter
         yield name, tensor
         yield from ((copy, tensor) for copy, own in copies.items() if own == name)
     if not is_trained:
-        yield from prediction_heads(model, but=copies)
+        yield from mtp_heads(model, but=copies)
 
 
 def write_files(

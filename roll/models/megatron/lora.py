@@ -289,7 +289,7 @@ class MegatronAdapters:
             SavedAdapter(
                 self._args,
                 self._base.head,
-                self._words(),
+                self._target_names(),
                 full,
                 weights,
                 [name for name in beside if ".experts." not in name],
@@ -396,7 +396,7 @@ class MegatronAdapters:
                 )
             parameter.copy_(part)
 
-    def _words(self) -> list[str]:
+    def _target_names(self) -> list[str]:
         """Layers as a PEFT directory names them: by their last parts where that says the same, which of a mixture are a
         few words instead of thousands of names."""
         if self._args.frozen_prefixes or any("." in word for word in self._args.lora_target):

@@ -25,14 +25,14 @@ class ExpertChoice:
 
     def __init__(self, ranked_by: int):
         self._ranked_by = ranked_by
-        self._given: torch.Tensor | None = None
+        self._replayed: torch.Tensor | None = None
         self._again: deque[torch.Tensor | None] | None = None
         self.chosen = torch.empty(0)
 
     def give(self, routes: torch.Tensor | None, recomputes: bool) -> None:
         """The experts [tokens, topk] of the forward pass that follows, -1 where it chooses; None: it always does.
         `recomputes`: that pass may be computed again in a backward pass, when later ones have been given theirs."""
-        self._given = routes
+        self._replayed = routes
         if recomputes and self._again is None:
             self._again = deque()
         elif not recomputes:
@@ -41,11 +41,11 @@ class ExpertChoice:
     def _of_this_pass(self) -> torch.Tensor | None:
         """Megatron's checkpoints compute without gradient first, and then again with one, in the same order."""
         if self._again is None:
-            return self._given
+            return self._replayed
         if torch.is_grad_enabled():
-            return self._again.popleft() if self._again else self._given
-        self._again.append(self._given)
-        return self._given
+            return self._again.popleft() if self._again else self._replayed
+        self._again.append(self._replayed)
+        return self._replayed
 
     def get_replay_topk(
         self,
@@ -119,7 +119,7 @@ class BalancingRouter(TopKRouter):
         self._balance = self._balance + balance.detach()
         return MoEAuxLossAutoScaler.apply(probs, balance * coeff)  # type: ignore[return-value]
 
-    def told_balance(self) -> torch.Tensor | float:
+    def balance_metrics(self) -> torch.Tensor | float:
         """The sum over micro batches of this rank's part."""
         told, self._balance = self._balance, 0.0
         return told
@@ -131,7 +131,7 @@ def mean_balance(chunks: Iterable[nn.Module], device: torch.device) -> float:
     routers = [module for chunk in chunks for module in chunk.modules() if isinstance(module, BalancingRouter)]
     found = torch.zeros(2, dtype=torch.float64, device=device)
     for router in routers:
-        found += torch.tensor([float(router.told_balance()), 0.0], dtype=torch.float64, device=device)
+        found += torch.tensor([float(router.balance_metrics()), 0.0], dtype=torch.float64, device=device)
     dist.all_reduce(found, group=parallel_state.get_tensor_and_context_parallel_group())
     found[1] = len(routers)
     dist.all_reduce(found, group=parallel_state.get_pipeline_model_parallel_group())
@@ -160,7 +160,7 @@ class StageRoutes:
         for layer, router in self._routers.items():
             router.choice.give(None if routes is None else routes[:, layer], recomputes)
 
-    def told(self) -> dict[int, torch.Tensor]:
+    def reported(self) -> dict[int, torch.Tensor]:
         """Experts that the routers chose in the last forward pass, by the number of their layer among those with
         experts: [slots * rows, k]. Collective over the tensor-parallel ranks if they share positions."""
         chosen = {layer: router.choice.chosen for layer, router in self._routers.items()}

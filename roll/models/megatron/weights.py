@@ -162,7 +162,7 @@ class Exporter:
             plan.append((name, entry, found if entry.rule.is_split else found[:1]))
         return sorted(plan, key=lambda item: item[1].order)
 
-    def _own(self, name: str) -> torch.Tensor:
+    def _local(self, name: str) -> torch.Tensor:
         return self._value(name, self._mine[name])
 
     @torch.no_grad()
@@ -191,7 +191,7 @@ class Exporter:
         tensors, sends = [], []
         for part in parts:
             if part.owner == self._rank:
-                tensors.append(self._own(name).contiguous())
+                tensors.append(self._local(name).contiguous())
             else:
                 tensors.append(torch.empty(part.shape, dtype=part.dtype, device=self._device))
             sends.append(dist.broadcast(tensors[-1], part.owner, async_op=True))
@@ -203,7 +203,7 @@ class Exporter:
     def _collect(self, name: str, parts: Sequence[Part]) -> list[torch.Tensor]:
         """Sends this rank's parts to rank 0, which returns all of them. Other ranks return empty tensors."""
         if self._rank != self.RECEIVER:
-            mine = [self._own(name).contiguous() for p in parts if p.owner == self._rank]  # kept until they are sent
+            mine = [self._local(name).contiguous() for p in parts if p.owner == self._rank]  # kept until they are sent
             sends = [dist.isend(tensor, self.RECEIVER) for tensor in mine]
             for send in sends:
                 if send is not None:
@@ -212,7 +212,7 @@ class Exporter:
         tensors, receives = [], []
         for part in parts:
             if part.owner == self._rank:
-                tensors.append(self._own(name))
+                tensors.append(self._local(name))
                 continue
             tensors.append(torch.empty(part.shape, dtype=part.dtype, device=self._device))
             receives.append(dist.irecv(tensors[-1], part.owner))

@@ -345,7 +345,7 @@ class AgenticConfig(AlgorithmConfig):
     @property
     def cpu_roles(self) -> Mapping[str, WorkerConfig]:
         """Training and validation share the processes that play episodes."""
-        if not self.samples:
+        if not self.uses_engines:
             return {}
         manager = self.train_env_manager
         return {ROLE: manager.model_copy(update={"world_size": self.num_env_workers, "device_mapping": None})}
@@ -383,7 +383,7 @@ class AgenticConfig(AlgorithmConfig):
         """Episodes in flight per process."""
         manager = self.train_env_manager
         counts = (manager.num_envs, *(validated.manager.num_envs for validated in self.validated))
-        if self.runs_ahead:  # validation is played beside groups in flight
+        if self.is_async:  # validation is played beside groups in flight
             most = counts[0] + max(counts[1:], default=0)
         else:
             most = max(counts)

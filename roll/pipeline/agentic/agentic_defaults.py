@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from roll.configs.load.chosen import Chosen, Given, Machine
+from roll.configs.load.chosen_values import Chosen, KeysInYaml, Machine
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.run.start.rl_defaults import GROUP_SIZE, compares_in_groups
 
 _TAGS, _SIZE, _GROUPS = (f"train_env_manager.{key}" for key in ("tags", "group_size", "num_env_groups"))
 
 
-def env_defaults(config: AgenticConfig, given: Given, machine: Machine) -> Iterator[Chosen]:
+def env_defaults(config: AgenticConfig, given: KeysInYaml, machine: Machine) -> Iterator[Chosen]:
     tags = config.train_env_manager.tags
     main = config.val_env_manager
     if not tags and config.custom_envs:

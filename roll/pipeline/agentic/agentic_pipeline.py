@@ -33,8 +33,8 @@ from roll.pipeline.agentic.episode import (
     CRASHES,
     HANGS,
     TRAINING,
+    AbortedEpisode,
     Counts,
-    CutEpisode,
     EpisodeJob,
     episode_metrics,
     failed_row,
@@ -163,12 +163,12 @@ class AgenticPipeline(RLPipeline):
         config = self.config
         logger.info("starting Ray")
         self.clusters = RLClusters(config, self.plan, on_lost=self.interrupts.fail)
-        if config.samples:
+        if config.uses_engines:
             self._build_rollouts(self.clusters)
         else:
-            self.scheduler = self.mode.source(filters=self.keep() is not None)
+            self.scheduler = self.mode.source(filters=self.group_filter() is not None)
         self.clusters.wait_ready()
-        self.account.watch(self.clusters)
+        self.accounting.watch(self.clusters)
 
     def _build_rollouts(self, clusters: RLClusters) -> None:
         """What plays episodes, and what is played for validation."""
@@ -176,7 +176,7 @@ class AgenticPipeline(RLPipeline):
         self.job_pool = clusters.start_job_pool(
             ROLE, config.cpu_roles[ROLE], _WORKER, (clusters.config,), config.jobs_per_worker, _placed
         )
-        if config.explores:
+        if config.has_rollouts:
             self.scheduler = self._scheduler()
         if config.validated:
             self.validation = self._validation(config.validated)
@@ -203,14 +203,14 @@ class AgenticPipeline(RLPipeline):
                 num_steps=config.max_steps,
                 max_running=manager.num_env_groups,
             ),
-            self.keep(),
+            self.group_filter(),
             fetched,
             train.take_cut,
-            spans=self.account.spans,
+            spans=self.accounting.spans,
             metrics=self.running.actor_infer.metrics,
         )
 
-    def keep(self) -> Keep | None:
+    def group_filter(self) -> Keep | None:
         path = self.config.train_env_manager.group_filter_cls
         return load_filter(path) if path else None
 
@@ -236,7 +236,11 @@ class AgenticPipeline(RLPipeline):
         """Collects the groups of a step. With redundancy, stopped episodes may still be sampling; the engines are
         aborted unless other groups use them."""
         groups = super().collect(step)
-        if self.config.samples and self.config.train_env_manager.group_size_redundancy and not self.config.runs_ahead:
+        if (
+            self.config.uses_engines
+            and self.config.train_env_manager.group_size_redundancy
+            and not self.config.is_async
+        ):
             self.running.actor_infer.abort()
         return groups
 
@@ -251,7 +255,7 @@ class AgenticPipeline(RLPipeline):
         for name in (CRASHES, HANGS):  # told below, as sums
             metrics.pop(f"rollout/{name}_mean", None)
         metrics |= episode_metrics(groups.sampled, "env") | agentic_metrics(groups.sampled)
-        if not self.config.samples:
+        if not self.config.uses_engines:
             return metrics
         if RETRIED_REQUESTS in metrics:
             metrics[RETRIED_REQUESTS] += self.environments.counts[RETRIED_REQUESTS]
@@ -297,8 +301,8 @@ class AgenticPipeline(RLPipeline):
         return metrics
 
 
-def _placed(result: Sequence[Trajectory] | CutEpisode, handles: Sequence[object]) -> Played:
-    return result if isinstance(result, CutEpisode) else placed(result, handles)
+def _placed(result: Sequence[Trajectory] | AbortedEpisode, handles: Sequence[object]) -> Played:
+    return result if isinstance(result, AbortedEpisode) else placed(result, handles)
 
 
 async def play_in(pool: JobPool, limit_s: float, job: EpisodeJob) -> Played:

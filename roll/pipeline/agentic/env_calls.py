@@ -140,20 +140,20 @@ class _Ticket:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observation:
     """What an environment shows: its observation, and the conversation if it keeps one itself."""
 
     text: str
     conversation: Conversation | None = None
 
 
-def reset_env(env: Any, seed: int, is_native: bool) -> tuple[Seen, str]:
+def reset_env(env: Any, seed: int, is_native: bool) -> tuple[Observation, str]:
     """What is seen first, and the instruction of the user's class."""
     text = _text(env.reset(seed), "reset")
-    return Seen(text, read_conversation(env) if is_native else None), str(getattr(env, "instruction", ""))
+    return Observation(text, read_conversation(env) if is_native else None), str(getattr(env, "instruction", ""))
 
 
-def step_env(env: Any, answer: str, action: str | None, is_native: bool) -> tuple[EnvStep, Seen]:
+def step_env(env: Any, answer: str, action: str | None, is_native: bool) -> tuple[EnvStep, Observation]:
     """What the answer led to, and what is seen then. `action` is what action_pattern found in it, None if nothing; one
     with tools looks at the whole answer. The step says in any case whether there was a valid action."""
     if isinstance(env, ToolEnv):
@@ -162,7 +162,7 @@ def step_env(env: Any, answer: str, action: str | None, is_native: bool) -> tupl
         step = checked_step(env.step(action or ""))
     valid = step.metrics.get(VALID, 1.0) > 0 and (action is not None or isinstance(env, ToolEnv))
     step = step._replace(metrics={**step.metrics, VALID: float(valid)})
-    return step, Seen(step.observation, read_conversation(env) if is_native else None)
+    return step, Observation(step.observation, read_conversation(env) if is_native else None)
 
 
 def close_env(env: Any) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from roll.pipeline.agentic.episode import TRAINING, CutEpisode, EpisodeJob
+from roll.pipeline.agentic.episode import TRAINING, AbortedEpisode, EpisodeJob
 from roll.types.rollout import Generate, Task, Trajectory, TrajectoryGroup
 from roll.utils.background import start
 
-Played = Sequence[Trajectory] | CutEpisode | None
+Played = Sequence[Trajectory] | AbortedEpisode | None
 """The rows of an episode; of one that was stopped what is known of it, None if it had not begun."""
 Play = Callable[[EpisodeJob], Coroutine[Any, Any, Played]]
 Length = tuple[int, bool]
@@ -134,7 +134,7 @@ def lengths_of(episodes: Iterable[Played]) -> list[Length]:
     """Lengths of the episodes that had begun and did not fail."""
     lengths: list[Length] = []
     for played in episodes:
-        if isinstance(played, CutEpisode):
+        if isinstance(played, AbortedEpisode):
             lengths.append((played.num_tokens, False))
         elif played is not None and not played[0].failure:
             lengths.append((sum(row.facts.num_sampled for row in played), True))

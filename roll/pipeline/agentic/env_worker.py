@@ -16,8 +16,8 @@ from roll.envs.config import PROXY
 from roll.errors import describe
 from roll.models.tokenizer import tokenizer_of
 from roll.pipeline.agentic.agentic_config import AgenticConfig
-from roll.pipeline.agentic.episode import Counts, CutEpisode, EpisodeJob, EpisodePlayer, EpisodeRules
-from roll.pipeline.agentic.forms import ChatEncoder, make_form
+from roll.pipeline.agentic.episode import AbortedEpisode, Counts, EpisodeJob, EpisodePlayer, EpisodeRules
+from roll.pipeline.agentic.sample_forms import ChatEncoder, make_form
 from roll.pipeline.agentic.settings import episode_rules
 from roll.types.batch import SampledRows
 from roll.types.collate import sampled_rows, stored
@@ -88,9 +88,9 @@ class EnvWorker:
         encoder = ChatEncoder(tokenizer, template, config.parse_tool_call_parameter_to_dict)
         self._players = Players(config, encoder, engines.generate)
         self._engines = engines
-        self._num_retries_told = 0
+        self._num_retries_reported = 0
         self._tasks: dict[str, asyncio.Task[list[Trajectory]]] = {}
-        self._results: list[tuple[str, list[Trajectory] | CutEpisode]] = []
+        self._results: list[tuple[str, list[Trajectory] | AbortedEpisode]] = []
         self._failures: list[tuple[str, str]] = []
 
     @cached_property
@@ -113,19 +113,19 @@ class EnvWorker:
         failures, self._failures = self._failures, []
         self._something.clear()
         tired = self._players.num_abandoned_threads >= _MAX_ABANDONED_THREADS
-        num_retries = self._engines.num_retries - self._num_retries_told
-        self._num_retries_told += num_retries
+        num_retries = self._engines.num_retries - self._num_retries_reported
+        self._num_retries_reported += num_retries
         return FinishedJobs(tuple(results), tuple(failures), wants_rest=tired, counts={RETRIED_REQUESTS: num_retries})
 
     async def take_apart(self) -> tuple[FinishedJobs, SampledRows | None, TextTable | None]:
         """The same; of many tokens, only what is known of each episode comes first, then the rows, then their texts."""
         finished = await self.take()
-        rows = [row for _, episode in finished.results if not isinstance(episode, CutEpisode) for row in episode]
+        rows = [row for _, episode in finished.results if not isinstance(episode, AbortedEpisode) for row in episode]
         if sum(len(row.input_ids) for row in rows) <= DIRECT_TOKENS:
             return finished, None, None
         following = iter(stored(rows))
         results = tuple(
-            (job_id, episode if isinstance(episode, CutEpisode) else [next(following) for _ in episode])
+            (job_id, episode if isinstance(episode, AbortedEpisode) else [next(following) for _ in episode])
             for job_id, episode in finished.results
         )
         texts = TextTable.of([RowTexts(row.response_text, turns=row.turns) for row in rows])
@@ -143,7 +143,7 @@ class EnvWorker:
         """However it ended: a task that is cancelled before its first step runs no line of its own."""
         del self._tasks[job_id]
         if task.cancelled():
-            self._results.append((job_id, CutEpisode(counts.num_tokens)))
+            self._results.append((job_id, AbortedEpisode(counts.num_tokens)))
         elif (error := task.exception()) is not None:  # an engine that died, or a fault of ours
             logger.debug("episode %s", job_id, exc_info=error)
             self._failures.append((job_id, describe(error)))

@@ -20,8 +20,8 @@ from roll.envs.base import SUCCESS, VALID, ActionPattern
 from roll.envs.build import build_env
 from roll.envs.config import AGENT_NATIVE, EnvConfig
 from roll.errors import EnvError, StrategyError
-from roll.pipeline.agentic.env_calls import EnvCrash, EnvHang, EnvThread, Seen, close_env, reset_env, step_env
-from roll.pipeline.agentic.forms import ChatEncoder, Form, PlayedTurn, Prompt, Scene, state_key
+from roll.pipeline.agentic.env_calls import EnvCrash, EnvHang, EnvThread, Observation, close_env, reset_env, step_env
+from roll.pipeline.agentic.sample_forms import ChatEncoder, Form, PlayedTurn, Prompt, Scene, state_key
 from roll.types.rollout import (
     FIRST_IN_LINE,
     Generate,
@@ -147,7 +147,7 @@ class EpisodeRules:
 
 
 @dataclass(frozen=True)
-class CutEpisode:
+class AbortedEpisode:
     """What is known of an episode that was stopped: how many tokens the policy had sampled in the turns before."""
 
     num_tokens: int
@@ -232,7 +232,7 @@ class EpisodePlayer:
         attempt: int,
         thread: EnvThread,
         env: Any,
-        seen: Seen,
+        seen: Observation,
         instruction: str,
         counts: Counts,
         clock: asyncio.Timeout,

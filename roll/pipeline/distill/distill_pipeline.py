@@ -61,14 +61,14 @@ class DistillPipeline(RowPipeline):
     def load_rows(self) -> tuple[Rows, Rows | None]:
         config, learner = self.config, self.config.student
         self.tokenizer = policy_tokenizer("student", learner.model_args)
-        self.told = self._told()
+        self.distillation = self._read_distillation()
         reads = columns(config), self.tokenizer, config.sequence_length, config.global_template
         texts = conversation_texts(columns(config))
         choices = {at: row_choice(places(config), at, texts, self.tokenizer) for at in config.data_args}
         rows, *held_out = (load_conversations(args, at, *reads, choices[at]) for at, args in config.data_args.items())
         return rows, held_out[0] if held_out else None
 
-    def _told(self) -> Distillation:
+    def _read_distillation(self) -> Distillation:
         student, teacher = self.config.student.model_args, self.config.teacher.model_args
         check_teacher("teacher", teacher, student, self.tokenizer)
         size, top_k = shared_vocabulary(student, teacher), self.config.logits_topk
@@ -86,11 +86,11 @@ class DistillPipeline(RowPipeline):
     def build(self) -> None:
         super().build()
         head = None
-        if not self.told.top_k:
+        if not self.distillation.top_k:
             with self.running.placement.hold(self.teacher.weights):
-                head = self.teacher.teacher_head(self.told)
-        self.trainer.learn_from(self.told, head)
+                head = self.teacher.teacher_head(self.distillation)
+        self.trainer.set_teacher_head(self.distillation, head)
 
     def scores_of(self, rows: Rows, shared: RowSet) -> Mapping[str, ScoreSet]:
         with self.timer("score"), self.running.placement.hold(self.teacher.everything):
-            return {"lesson": self.teacher.lessons(shared, rows.response_lengths, self.told)}
+            return {"teacher_targets": self.teacher.teacher_targets(shared, rows.response_lengths, self.distillation)}

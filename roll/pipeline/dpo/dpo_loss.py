@@ -26,7 +26,7 @@ def name_of(args: ModelArgs) -> str:
     return f"{args.model_name_or_path} ({args.dtype}{''.join(changed)})"
 
 
-class KeptLogProbs:
+class CachedLogProbs:
     """Log-probs of rows, cached by row number. `model`: the model that computed them."""
 
     def __init__(self, rows: Rows, model: str):
@@ -38,7 +38,7 @@ class KeptLogProbs:
         """Those of these rows that are not there yet, each once."""
         return np.unique(places[~self._is_there[places]])
 
-    def keep(self, places: np.ndarray, found: Mapping[int, np.ndarray]) -> None:
+    def store(self, places: np.ndarray, found: Mapping[int, np.ndarray]) -> None:
         """`found`: the log-probs of each row, by where it stands in `places`."""
         values = np.concatenate([found[row] for row in range(len(places))])
         if not np.isfinite(values).all():

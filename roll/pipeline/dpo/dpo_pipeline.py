@@ -14,7 +14,7 @@ from roll.algorithms.preference import DPOLoss
 from roll.configs.plan.run_plan import RunPlan
 from roll.distributed.executor.step_rows import rows_of_scores
 from roll.pipeline.dpo.dpo_config import DPOConfig
-from roll.pipeline.dpo.dpo_loss import KeptLogProbs, dpo_loss, name_of
+from roll.pipeline.dpo.dpo_loss import CachedLogProbs, dpo_loss, name_of
 from roll.pipeline.rows.row_pipeline import PairPipeline
 from roll.run.saving.checkpoint import Checkpoint
 from roll.types.batch import PairRows, Rows
@@ -34,28 +34,28 @@ class DPOPipeline(PairPipeline):
 
     def prepare(self, checkpoint: Checkpoint | None) -> None:
         super().prepare(checkpoint)
-        self._kept = self._to_keep(self.source.rows)
-        self._kept_validation = None if self.validation is None else self._to_keep(self.validation)
+        self._cached = self._to_keep(self.source.rows)
+        self._cached_validation = None if self.validation is None else self._to_keep(self.validation)
         if checkpoint is not None and not self.config.reference_free:
-            self._kept.load(checkpoint.path)
+            self._cached.load(checkpoint.path)
 
-    def _to_keep(self, rows: Rows) -> KeptLogProbs:
+    def _to_keep(self, rows: Rows) -> CachedLogProbs:
         config = self.config
         model = config.actor_train if config.policy_is_reference or config.reference is None else config.reference
-        return KeptLogProbs(rows, name_of(model.model_args))
+        return CachedLogProbs(rows, name_of(model.model_args))
 
     def rows_at(self, places: np.ndarray) -> Rows:
         rows = super().rows_at(places)
         assert isinstance(rows, PairRows)
-        return replace(rows, ref_log_probs=self._reference(self.source.rows, places, self._kept))
+        return replace(rows, ref_log_probs=self._reference(self.source.rows, places, self._cached))
 
-    def _reference(self, rows: Rows, places: np.ndarray, kept: KeptLogProbs) -> np.ndarray | None:
+    def _reference(self, rows: Rows, places: np.ndarray, kept: CachedLogProbs) -> np.ndarray | None:
         if self.config.reference_free:
             return None
         missing = kept.missing(places)
         if len(missing):
             with self.timer("ref_log_probs"):
-                kept.keep(missing, self._reference_scores(rows.select(missing)))
+                kept.store(missing, self._reference_scores(rows.select(missing)))
         return kept.of(places)
 
     def _reference_scores(self, rows: Rows) -> dict[int, np.ndarray]:
@@ -71,7 +71,7 @@ class DPOPipeline(PairPipeline):
         with self.running.placement.hold(self.trainer.weights):
             scores = rows_of_scores(self.trainer.log_probs(self.to_score(pairs, self.trainer), temperature=1.0))
         log_probs = np.concatenate([scores[row] for row in range(len(pairs))]).astype(np.float64)
-        kept = self._kept_validation
+        kept = self._cached_validation
         reference = None if kept is None else self._reference(pairs, np.arange(len(pairs)), kept)
         gaps = log_probs if reference is None else log_probs - reference
         of_rows = (sum_rows(values, pairs.lengths) for values in (log_probs, gaps))
@@ -80,5 +80,5 @@ class DPOPipeline(PairPipeline):
     def save(self, directory: Path) -> dict[str, Any]:
         state = super().save(directory)
         if not self.config.reference_free:
-            self._kept.save(directory)
+            self._cached.save(directory)
         return state

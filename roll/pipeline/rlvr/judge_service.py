@@ -17,7 +17,7 @@ from roll.errors import WorkerError
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.rewards.base import Reward, RewardInput, RewardOutcome, Score, has_form
 from roll.rewards.config import RewardConfig
-from roll.rewards.judge.api import way_of
+from roll.rewards.judge.api import method_of
 from roll.rewards.judge.engine import EngineModel, JudgeText
 from roll.rewards.judge.judge import Judge
 from roll.rewards.table import build_reward
@@ -94,7 +94,7 @@ class EngineJudges:
 
 
 @dataclass(frozen=True, eq=False)
-class LateJudge:
+class AfterRolloutJudge:
     """The domains that one role's engines judge after the rollout, since they share devices with others."""
 
     engines: Engines
@@ -121,7 +121,7 @@ class LateJudge:
 
 
 def _judged(domain: str, config: RewardConfig, engines: Engines, text: JudgeText, seed: int) -> _Judged:
-    way = way_of(config)
+    way = method_of(config)
     model = EngineModel(f"judge-{domain}", engines.generate, text, config.generating_args, seed)
     is_greedy = config.generating_args.temperature == 0  # it would say the same again
     judge: Reward = Judge(way.prompt, way.read, model, 0 if is_greedy else config.judge_max_retries)

@@ -40,7 +40,7 @@ T = TypeVar("T")
 ScoreAll = Callable[[Sequence[Generation]], Awaitable[Sequence[T]]]
 
 
-class EarlyScores(Generic[T]):
+class StreamedScores(Generic[T]):
     """`answered` is told of answers while others of the group are sampled; `of` gives what `score` made of each, and
     has those scored together of which nobody told."""
 
@@ -102,7 +102,7 @@ class PromptRollouter:
     seed: int
     purpose: str = TRAINING  # its random streams hang on it
     decode_raw: Decode | None = None
-    late: frozenset[str] = frozenset()  # domains whose answers are scored after the rollout
+    after_rollout: frozenset[str] = frozenset()  # domains whose answers are scored after the rollout
     redundancy: int = 0
     is_compared: bool = False
     max_length: int | None = None  # of prompt and answer, where the engine allows less than their lengths add up to
@@ -142,8 +142,8 @@ class PromptRollouter:
 
     async def _sampled(self, task: Task, group_id: int, generate: Generate) -> TrajectoryGroup:
         request = self._request(task, group_id)
-        scores = EarlyScores(partial(self._scored, task))
-        is_early = task.domain not in self.late and self.rewards.scores_alone(task.domain)
+        scores = StreamedScores(partial(self._scored, task))
+        is_early = task.domain not in self.after_rollout and self.rewards.scores_alone(task.domain)
         try:
             if is_early and tells_each(generate):
                 answers = await generate(request, scores.answered)
@@ -196,7 +196,7 @@ class PromptRollouter:
         self, domain: str, generations: Sequence[Generation], inputs: Sequence[RewardInput]
     ) -> list[RewardOutcome]:
         """An answer that was cut short is not scored: it is a failed attempt."""
-        if domain in self.late:
+        if domain in self.after_rollout:
             return [RewardOutcome.failed(ABORTED) if _is_cut(g) else RewardOutcome.later() for g in generations]
         whole = [(g, sample) for g, sample in zip(generations, inputs, strict=True) if not _is_cut(g)]
         places = [*stored_among([g for g, _ in whole]).values()]

@@ -16,7 +16,7 @@ from roll.errors import describe
 from roll.pipeline.rlvr.rlvr_config import JUDGE, RLVRConfig
 from roll.rewards.chain import Part, parts_of
 from roll.rewards.config import ANSWER_TOKENS, BUILTINS, PATHS, RewardConfig
-from roll.rewards.judge.api import address_of, way_of, why_not_reached
+from roll.rewards.judge.api import address_of, method_of, why_not_reached
 from roll.rewards.judge.judge import ROLL_PROMPT
 from roll.rewards.table import (
     MISSING,
@@ -63,7 +63,7 @@ def judge_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
         )
     yield from _verdict_problems(at, worker)
     try:
-        way_of(worker)
+        method_of(worker)
     except (OSError, ValueError) as error:
         key = "judge_verdict_pattern" if _has_bad_pattern(worker) else "judge_prompt"
         yield Problem(f"{at}.{key}: {error}.", (f"{at}.{key}",))
@@ -179,7 +179,7 @@ def engine_judge_problems(config: RLVRConfig) -> Iterator[Problem]:
         yield _no_devices(JUDGE.name)
     for domain, role in config.judge_of.items():
         filters = config.rewards[domain].query_filter_config
-        if domain in config.late_domains and filters.type != "no_filter" and config.is_use_additional_prompts:
+        if domain in config.after_rollout_domains and filters.type != "no_filter" and config.is_use_additional_prompts:
             yield Problem(
                 "is_use_additional_prompts: other prompts are started during the rollout, but "
                 f"rewards.{domain}.query_filter_config can only be applied after it: {role} shares devices with other "
@@ -226,7 +226,7 @@ def _verdict_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
 
 def _has_bad_pattern(worker: RewardConfig) -> bool:
     try:
-        way_of(worker.model_copy(update={"judge_prompt": None}))
+        method_of(worker.model_copy(update={"judge_prompt": None}))
     except ValueError:
         return True
     return False

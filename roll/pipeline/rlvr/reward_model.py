@@ -32,7 +32,7 @@ TRUNCATED = "reward_model_truncated"
 
 
 @dataclass(frozen=True)
-class Way:
+class AnswerReading:
     """How the answers of one domain are read: `args` with its label and `retemplate` settled."""
 
     label: int
@@ -55,7 +55,7 @@ class AnswerReader:
 
     role: str
     tokenizer: PreTrainedTokenizerBase
-    ways: Mapping[str, Way]
+    ways: Mapping[str, AnswerReading]
     positions: int | None
 
     def read(self, task: Task, attempts: Sequence[Trajectory]) -> list[Shown | str]:
@@ -74,7 +74,7 @@ class AnswerReader:
         encoded = self.tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)
         return [self._cut(np.array(ids, np.int32), way) for ids in encoded["input_ids"]]
 
-    def _cut(self, ids: np.ndarray, way: Way) -> Shown | str:
+    def _cut(self, ids: np.ndarray, way: AnswerReading) -> Shown | str:
         was_cut = way.max_length is not None and len(ids) > way.max_length
         if way.max_length is not None and was_cut:
             ids = ids[-way.max_length :] if way.cuts_left else ids[: way.max_length]
@@ -150,7 +150,7 @@ def answer_readers(config: RLVRConfig, policy: PreTrainedTokenizerBase) -> dict[
     return readers
 
 
-def _way(key: str, given: Mapping[str, object], num_labels: int, reuses: bool) -> Way:
+def _way(key: str, given: Mapping[str, object], num_labels: int, reuses: bool) -> AnswerReading:
     args = RewardModelArgs.model_validate(given)
     label = 0 if args.label is None else args.label
     if label >= num_labels or (args.label is None and num_labels > 1):
@@ -159,7 +159,7 @@ def _way(key: str, given: Mapping[str, object], num_labels: int, reuses: bool) -
             f"one that is the reward, from 0 to {num_labels - 1}"
         )
     retemplate = not reuses if args.retemplate is None else args.retemplate
-    return Way(label, retemplate, args.max_length, args.truncation_side == "left")
+    return AnswerReading(label, retemplate, args.max_length, args.truncation_side == "left")
 
 
 def _templates(config: RLVRConfig) -> list[str]:

@@ -24,7 +24,7 @@ from roll.pipeline.rlvr.reward_checks import (
 from roll.pipeline.rlvr.rlvr_config import REWARD, RLVRConfig, eval_set_problems
 from roll.rewards.chain import parts_of
 from roll.rewards.config import BUILTINS, RewardConfig, RewardModelArgs
-from roll.run.operators.checks import missing_packages, operator_problems, own_function_problems
+from roll.run.operators.checks import missing_packages, operator_problems, user_function_problems
 from roll.run.start.data_files import data_args_problems, data_args_warnings, missing_data_files, unknown_templates
 from roll.utils.imports import split
 from roll.utils.text import show
@@ -55,7 +55,7 @@ def reward_model_warnings(config: RLVRConfig) -> list[str]:
 
 
 def _one_domain(config: RLVRConfig, at: str, worker: RewardConfig) -> Iterator[Problem]:
-    if not worker.has_own_model and config.reward is None:
+    if not worker.has_reward_model and config.reward is None:
         yield Problem(
             f"{at}.strategy_args is missing: it names what runs the reward model, such as `strategy_name: hf_infer`. "
             "Or add a section `reward`, whose model then scores all domains that have no strategy_args of their own.",
@@ -168,8 +168,8 @@ def missing_files(config: RLVRConfig) -> list[Problem]:
 
 def data_args_of(config: RLVRConfig) -> dict[str, DataArgs]:
     """The data_args that are read, by their YAML path."""
-    places = {LEARNT: config.actor_train.data_args} if config.explores else {}
-    validated = config.validated if config.samples else ()
+    places = {LEARNT: config.actor_train.data_args} if config.has_rollouts else {}
+    validated = config.validated if config.uses_engines else ()
     return places | {f"{one.at}.data_args": one.data_args for one in validated}
 
 
@@ -187,9 +187,9 @@ def code_problems(config: RLVRConfig) -> Iterator[Problem]:
     # imported here, as below: what is planned without them does not need them
     from roll.pipeline.rlvr.reward_checks import code_problems as reward_problems
 
-    if config.samples:
+    if config.uses_engines:
         yield from reward_problems(config)
-    yield from (Problem(text) for text in own_function_problems(data_args_of(config)))
+    yield from (Problem(text) for text in user_function_problems(data_args_of(config)))
 
 
 def local_rows(config: RLVRConfig) -> Iterator[str]:
@@ -199,7 +199,7 @@ def local_rows(config: RLVRConfig) -> Iterator[str]:
 
 def data_problems(config: RLVRConfig) -> Iterator[str]:
     """What all rows say, wherever they are, and judges that do not answer."""
-    yield from unreachable_judges(config) if config.samples else ()
+    yield from unreachable_judges(config) if config.uses_engines else ()
     yield from _row_problems(config, reach=True)
 
 
@@ -241,7 +241,7 @@ def _greedy_problems(config: RLVRConfig) -> Iterator[Problem]:
     """Checks an estimator with a greedy baseline: the greedy response must get a reward too."""
     if not config.estimator.needs_greedy:
         return
-    late = ", ".join(sorted(config.late_domains))
+    late = ", ".join(sorted(config.after_rollout_domains))
     for refused, keys, why in (
         (bool(late), ("rewards",), f"those of {late} are scored after the rollout, without it"),
         (

@@ -196,7 +196,9 @@ class RLVRConfig(AlgorithmConfig):
     @property
     def scorer_of(self) -> Mapping[str, str]:
         """The role whose model scores a domain's answers."""
-        return {d: f"rewards.{d}" if worker.has_own_model else REWARD.name for d, worker in self.model_rewards.items()}
+        return {
+            d: f"rewards.{d}" if worker.has_reward_model else REWARD.name for d, worker in self.model_rewards.items()
+        }
 
     @property
     def judge_of(self) -> Mapping[str, str]:
@@ -214,7 +216,7 @@ class RLVRConfig(AlgorithmConfig):
         return {name: worker for name, worker in self.sections.items() if name in used}
 
     @property
-    def late_domains(self) -> frozenset[str]:
+    def after_rollout_domains(self) -> frozenset[str]:
         """The domains whose answers are scored after the rollout: by reward models, and by judges that share devices
         with other roles."""
         devices = {name: set(worker.device_mapping or ()) for name, worker in self.model_roles.items()}
@@ -242,7 +244,7 @@ class RLVRConfig(AlgorithmConfig):
 
     @property
     def cpu_roles(self) -> Mapping[str, WorkerConfig]:
-        if not self.samples:
+        if not self.uses_engines:
             return {}
         return {f"rewards.{domain}": worker for domain, worker in self.pool_rewards.items()}
 
@@ -268,7 +270,7 @@ class RLVRConfig(AlgorithmConfig):
 def _reward_role(name: str, worker: RewardConfig) -> Role:
     if worker.is_model:
         shared = Role(name, "none", also_reads=REWARD_READS | SHARED_MODEL, why_not=MODEL_IS)
-        return reward_model_role(name) if worker.has_own_model else shared
+        return reward_model_role(name) if worker.has_reward_model else shared
     match worker.judge_model_type if worker.is_judge else None:
         case "inference":
             return Role(name, "generate", "lm", is_apart=True, also_reads=REWARD_READS | {"data_args.template"})

@@ -23,7 +23,7 @@ from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import Keep, StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.errors import ConfigError
-from roll.pipeline.rlvr.judge_service import EngineJudges, LateJudge
+from roll.pipeline.rlvr.judge_service import AfterRolloutJudge, EngineJudges
 from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter
 from roll.pipeline.rlvr.reward_checks import data_domains
 from roll.pipeline.rlvr.reward_model import AnswerReader, RewardModel, answer_readers
@@ -122,14 +122,14 @@ class RLVRPipeline(RLPipeline):
         config = self.config
         logger.info("starting Ray")
         self.clusters = RLClusters(config, self.plan, on_lost=self.interrupts.fail)
-        if config.samples:
+        if config.uses_engines:
             self._build_rollouts().wait_ready()
         else:
-            self.scheduler = self.mode.source(filters=self.keep() is not None)
-        if config.learns and config.save_logging_board_dir is not None:
+            self.scheduler = self.mode.source(filters=self.group_filter() is not None)
+        if config.has_training and config.save_logging_board_dir is not None:
             self.records.board = LoggingBoard(Path(config.save_logging_board_dir), self.tokenizer)
         self.clusters.wait_ready()
-        self.account.watch(self.clusters)
+        self.accounting.watch(self.clusters)
 
     def _build_rollouts(self) -> RewardPools:
         """What samples, rewards and validates."""
@@ -137,10 +137,10 @@ class RLVRPipeline(RLPipeline):
         pools = RewardPools(clusters, config.pool_rewards)
         judges = EngineJudges(config, clusters.engines, self.judge_texts)
         rewards = RewardsByDomain({domain: judges if domain in config.judge_of else pools for domain in config.rewards})
-        if config.late_domains:
+        if config.after_rollout_domains:
             self.late_rewards.use(self._late_scorers(judges), clusters.placement.hold)
         self.validation = self._validation(rewards)
-        if config.explores:
+        if config.has_rollouts:
             self.scheduler = self._scheduler(rewards)
         return pools
 
@@ -170,7 +170,7 @@ class RLVRPipeline(RLPipeline):
             sampling=sampling,
             group_size=self.plan.group_size,
             seed=config.seed,
-            late=config.late_domains,
+            after_rollout=config.after_rollout_domains,
             max_length=config.engine_length,
         )
 
@@ -190,10 +190,10 @@ class RLVRPipeline(RLPipeline):
                 max_replacements=plan.num_groups if config.is_use_additional_prompts else 0,
                 num_steps=config.max_steps,
             ),
-            self.keep(),
+            self.group_filter(),
             fetched,
             engines.cut.take,
-            spans=self.account.spans,
+            spans=self.accounting.spans,
             give_up=partial(engines.give_up, config.interrupt_timeout / 4 or _GIVE_UP_S),
             metrics=engines.metrics,
         )
@@ -203,11 +203,11 @@ class RLVRPipeline(RLPipeline):
         config, clusters = self.config, self.running
         models = {role: RewardModel(self.answer_readers[role], clusters.scorers[role]) for role in config.scorer_roles}
         scorers: dict[str, GroupScorer] = {domain: models[role] for domain, role in config.scorer_of.items()}
-        in_turn = {domain: role for domain, role in config.judge_of.items() if domain in config.late_domains}
-        late = {role: LateJudge(clusters.engines[role], judges, self.loop.run) for role in in_turn.values()}
+        in_turn = {domain: role for domain, role in config.judge_of.items() if domain in config.after_rollout_domains}
+        late = {role: AfterRolloutJudge(clusters.engines[role], judges, self.loop.run) for role in in_turn.values()}
         return scorers | {domain: late[role] for domain, role in in_turn.items()}
 
-    def keep(self) -> Keep | None:
+    def group_filter(self) -> Keep | None:
         filters = {domain: reward.query_filter_config for domain, reward in self.config.rewards.items()}
         if all(keys.type == "no_filter" for keys in filters.values()):
             return None

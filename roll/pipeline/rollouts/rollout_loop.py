@@ -62,7 +62,7 @@ def load_loop(path: str | None) -> Loop | None:
 
 
 @dataclass(frozen=True)
-class OwnRollouter:
+class UserRollouter:
     """A loop of the user's, and what it must keep to."""
 
     loop: Any

@@ -6,7 +6,7 @@ from typing import Any, cast
 from roll.configs.problems import Problem
 from roll.pipeline.rows.row_config import PairConfig, RowConfig
 from roll.pipeline.rows.row_sources import places
-from roll.run.operators.checks import missing_packages, operator_problems, own_function_problems
+from roll.run.operators.checks import missing_packages, operator_problems, user_function_problems
 from roll.run.operators.choice import dry_report
 from roll.run.operators.row import ReadTexts
 from roll.run.start.data_files import data_args_problems, has_files, missing_rows
@@ -58,7 +58,7 @@ def _columns(config: RowConfig) -> Any:
 
 def operator_code_problems(config: RowConfig) -> Iterator[str]:
     """Operators of the user's own that cannot be imported."""
-    yield from own_function_problems(config.data_args)
+    yield from user_function_problems(config.data_args)
 
 
 # What is wrong with the keys and the rows of runs that learn from pairs.

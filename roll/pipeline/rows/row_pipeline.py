@@ -24,7 +24,7 @@ from roll.run.display.view import Column, Curve, View
 from roll.run.loop import Run, of_known_length
 from roll.run.policy_tokenizer import policy_tokenizer
 from roll.run.saving.checkpoint import HF_MODEL, Checkpoint
-from roll.run.saving.optimizer_from import check_taken, take_over
+from roll.run.saving.optimizer_from import check_optimizer_from, load_optimizer_from
 from roll.run.saving.rehearsal import rehearse_saving
 from roll.run.saving.resume import RunState, check_resume, data_place, state_of_roles
 from roll.types.batch import PairRows, Rows, RowSet
@@ -76,7 +76,7 @@ class RowPipeline(Run):
         (self.train_plan,) = self.plan.trains.values()
         state = None
         if checkpoint is None:
-            check_taken(self.config, self.plan)
+            check_optimizer_from(self.config, self.plan)
         else:
             state, _ = check_resume(checkpoint, self.config, self.plan, RunState)
         self.source = RowSource(rows, self.config.seed, args.shuffle, f"{role}.data_args", size)
@@ -88,7 +88,7 @@ class RowPipeline(Run):
         logger.info("starting Ray")
         self.clusters = RunClusters(self.config, self.plan, on_lost=self.interrupts.fail)
         self.clusters.wait_ready()
-        self.account.watch(self.clusters)
+        self.accounting.watch(self.clusters)
 
     @property
     def running(self) -> RunClusters:
@@ -147,7 +147,7 @@ class RowPipeline(Run):
             self.trainer.load_checkpoint(directory / self.train_plan.role)
 
     def begin(self, steps_done: int) -> None:
-        take_over(self.config, self.running)
+        load_optimizer_from(self.config, self.running)
 
     def close(self) -> None:
         if self.clusters is not None:

@@ -55,5 +55,5 @@ def read_texts(columns: PairColumns) -> ReadTexts:
 def pair_texts(columns: PairColumns, row: Row, args: DataArgs, key: str) -> Texts:
     """Both answers, and what they answer."""
     pair = columns.read(row, args, key)
-    answers = shown(pair.chosen[pair.given :]), shown(pair.rejected[pair.given :])
-    return Texts(shown(pair.chosen[: pair.given]), answers)
+    answers = shown(pair.chosen[pair.num_context_messages :]), shown(pair.rejected[pair.num_context_messages :])
+    return Texts(shown(pair.chosen[: pair.num_context_messages]), answers)

@@ -12,9 +12,9 @@ from roll.rewards.code.cases import COLUMNS, TRUTH, Judge, problem_of, read_case
 from roll.rewards.code.languages import LANGUAGES, code_in, fences_of, find_python, missing
 from roll.rewards.code.local import LocalJudge
 from roll.rewards.code.remote import RemoteJudge
+from roll.utils.sandbox.backends import SandboxUnavailable, find_means
 from roll.utils.sandbox.job import Limits, checked_users
 from roll.utils.sandbox.process import SandboxError, run
-from roll.utils.sandbox.ways import SandboxUnavailable, find_means
 
 STARTING = Limits(cpu_s=60, wall_s=300)
 WAITING = 3  # a case may take as many times its CPU time, since it shares the machine

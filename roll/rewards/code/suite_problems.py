@@ -14,7 +14,7 @@ from roll.rewards.code.suites import (
     at_module_level,
     from_solution,
     is_main,
-    own_nodes,
+    local_nodes,
     parse,
     read_suite,
     walk,
@@ -77,7 +77,7 @@ def _why_no_test(tree: ast.Module, functions: dict[str, Function]) -> str:
 
 def _generator(tests: Sequence[Function]) -> str | None:
     for node in tests:
-        if any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in own_nodes(node)):
+        if any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in local_nodes(node)):
             return f"has a test that is a generator, {node.name}, which nothing runs: write it without yield"
     return None
 
@@ -194,7 +194,13 @@ def _out_of_reach(tree: ast.Module) -> str | None:
 
 
 def _no_answer(tree: ast.Module, suite: Suite, free: frozenset[str], function: str | None) -> str | None:
-    if (free - TOOLS) or (free & set(suite.own)) or from_solution(tree) or free & BY_TEXT or "solution" in suite.text:
+    if (
+        (free - TOOLS)
+        or (free & set(suite.local_names))
+        or from_solution(tree)
+        or free & BY_TEXT
+        or "solution" in suite.text
+    ):
         return None
     if function is not None and any(isinstance(n, Function) and n.name == "check" for n in tree.body):
         return None

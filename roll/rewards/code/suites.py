@@ -22,13 +22,13 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 @dataclass(frozen=True)
 class Suite:
     """A text of tests. `takes`: names that it uses or defines for all of it; `libraries`: those of packages that it did
-    not import; `own`: those of Python's and its library's that are the answer's here; `called`: functions of its own
-    that it calls; `asserts`: whether something outside of test functions tests."""
+    not import; `local_names`: those of Python's and its library's that are the answer's here; `called`: functions of
+    its own that it calls; `asserts`: whether something outside of test functions tests."""
 
     text: str
     takes: tuple[str, ...]
     libraries: tuple[str, ...]
-    own: tuple[str, ...]
+    local_names: tuple[str, ...]
     called: tuple[str, ...]
     asserts: bool
 
@@ -113,11 +113,11 @@ def at_module_level(node: ast.AST) -> Iterator[ast.AST]:
             yield from at_module_level(child)
 
 
-def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+def local_nodes(function: ast.AST) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(function):
         yield child
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            yield from own_nodes(child)
+            yield from local_nodes(child)
 
 
 def is_main(node: ast.AST) -> bool:

@@ -47,7 +47,7 @@ def letter_frequency(text: str, letter: str, N: int) -> bool:
     return text.count(letter) == N
 
 
-def words(text: str, N: int, quantifier: str) -> bool:
+def has_num_words(text: str, N: int, quantifier: str) -> bool:
     return holds(count_words(text), quantifier, N)
 
 
@@ -179,7 +179,7 @@ FUNCTIONS: Mapping[str, Callable[..., bool]] = {
     "verify_letter_frequency": letter_frequency,
     "validate_response_language": ifeval.response_language,
     "verify_paragraph_count": paragraph_count,
-    "validate_word_constraint": words,
+    "validate_word_constraint": has_num_words,
     "verify_sentence_constraint": sentences,
     "validate_paragraphs": paragraphs,
     "verify_postscript": postscript,

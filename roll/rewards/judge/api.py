@@ -151,7 +151,7 @@ def why_not_reached(address: Address) -> str | None:
 
 
 @dataclass(frozen=True)
-class Way:
+class JudgeMethod:
     """How a domain's answers are judged."""
 
     prompt: JudgePrompt
@@ -159,13 +159,13 @@ class Way:
     read: VerdictReader
 
 
-def way_of(config: RewardConfig) -> Way:
+def method_of(config: RewardConfig) -> JudgeMethod:
     """Raises ValueError, or OSError, for a prompt or a pattern that is none."""
     named = prompt_named(config.judge_prompt)
     form = config.judge_verdict or ("pattern" if config.judge_verdict_pattern is not None else named.verdict)
     low, high = config.judge_score_range
     read = VerdictReader(form, config.judge_verdict_pattern, config.judge_scores, (low, high))
-    return Way(JudgePrompt(named.text, low, high), form, read)
+    return JudgeMethod(JudgePrompt(named.text, low, high), form, read)
 
 
 def address_of(config: RewardConfig) -> Address:
@@ -175,7 +175,7 @@ def address_of(config: RewardConfig) -> Address:
 
 def api_judge(config: RewardConfig) -> Judge:
     """A judge behind an address, for one of the domain's processes, which share the requests among them."""
-    way = way_of(config)
+    way = method_of(config)
     max_requests = max(1, config.judge_max_requests // config.num_workers)
     model = ApiModel(address_of(config), config.generating_args, max_requests, config.judge_request_timeout_s)
     return Judge(way.prompt, way.read, model, config.judge_max_retries)
@@ -186,4 +186,4 @@ def for_workers(config: RewardConfig) -> RewardConfig:
     if config.judge_model_type is None:
         return config
     found = {"judge_prompt": prompt_named(config.judge_prompt).text, "judge_api_key": key_of(config.judge_api_key)}
-    return config.model_copy(update={**found, "judge_verdict": way_of(config).form})
+    return config.model_copy(update={**found, "judge_verdict": method_of(config).form})

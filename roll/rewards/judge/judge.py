@@ -16,9 +16,9 @@ from roll.configs.problems import did_you_mean
 from roll.datasets.rows import GROUND_TRUTH
 from roll.errors import RewardError
 from roll.rewards.base import RewardInput, RewardResult, requires
-from roll.rewards.judge.marks import guarded
+from roll.rewards.judge.prompt_marks import guarded
 from roll.utils.answers.final_answer import last_boxed
-from roll.utils.files import look_at
+from roll.utils.files import path_info
 from roll.utils.thinking import after_thinking
 
 VerdictForm = Literal["yes_no", "score", "json", "boxed", "pattern"]
@@ -266,7 +266,7 @@ def prompt_named(given: str | None) -> Named:
         return PROMPTS[given]
     if "{" in given or len(given.split()) > 1:
         return Named(given, "yes_no")
-    look = look_at(given)
+    look = path_info(given)
     if look.is_file:
         return Named(look.path.read_text(encoding="utf-8"), "yes_no")
     if _FILE.fullmatch(given):

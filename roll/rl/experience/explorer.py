@@ -50,9 +50,9 @@ class Explorer:
             if numbers := [entry.number for entry in buffer.entries() if entry.step == step]:
                 buffer.finish(step, numbers)
 
-    def hand_over(self, step: int, groups: StepGroups) -> None:
+    def write_step(self, step: int, groups: StepGroups) -> None:
         """All groups of a step: they are on the disk when it returns."""
-        kept = {group.group_id for group in groups.kept}
+        kept = {group.group_id for group in groups.groups}
         whole = with_tokens(groups.sampled)
         self.buffer.write([Experience(step, group, group.group_id in kept) for group in whole])
         self.buffer.finish(step, [group.group_id for group in whole])
@@ -67,7 +67,7 @@ class Explorer:
 
 
 @dataclass(frozen=True)
-class EarlyRollouter:
+class StreamingRollouter:
     """Hands over each group as soon as it is there, so that a trainer that does not wait for all (`on_timeout:
     partial`) sees it, and nothing that was sampled is lost with the explorer."""
 

@@ -20,7 +20,7 @@ from roll.configs.sections.experience import ExperienceConfig, ReuseConfig
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.errors import ConfigError, StorageError
 from roll.rl.experience.buffer import Buffer, Entry
-from roll.run.interrupts import StepGivenUp
+from roll.run.interrupts import StepAbandoned
 from roll.types.rollout import TrajectoryGroup
 
 # Groups that are trained on more than once: when they come back, and which go first.
@@ -164,11 +164,11 @@ class ExperienceReader:
             is_whole = self._buffer.is_finished(step)  # before the entries: what was written before it is seen
             now = self._clock()
             is_late = 0 < keys.read_timeout_s <= now - told
-            found = self._found(step, now)
+            found = self._ready(step, now)
             if is_whole or found.is_enough or (is_late and keys.on_timeout == "partial" and found.chosen):
                 return self._take(step, found)
             if self._is_stopped():
-                raise StepGivenUp
+                raise StepAbandoned
             if is_late:
                 self._be_late(step, len(found.chosen), now - began)
                 told = now
@@ -183,7 +183,7 @@ class ExperienceReader:
             )
         logger.warning("step %d waits for the explorer: %s after %.0f s", step + 1, there, seconds)
 
-    def _found(self, step: int, now: float) -> _Found:
+    def _ready(self, step: int, now: float) -> _ReadyGroups:
         """What there is for a step now."""
         there = [e for e in self._buffer.entries() if e.number not in self._uses and e.step <= step]
         stale = [entry for entry in there if self._is_stale(entry, step)]
@@ -193,16 +193,16 @@ class ExperienceReader:
         wanted = self._reading.num_groups
         is_late = any(entry.step < step for entry in fresh)
         if self._reuse is None:
-            return _Found(fresh[:wanted], dropped, stale, is_late and len(fresh) >= wanted)
+            return _ReadyGroups(fresh[:wanted], dropped, stale, is_late and len(fresh) >= wanted)
         again = [
             (use.entry, use.times)
             for use in self._uses.values()
             if use.times and self._may_come_back(use, step) and self._reuse.is_rested(use, now)
         ]
         ranked = self._reuse.in_order([*((entry, 0) for entry in fresh), *again], step)
-        return _Found(ranked[:wanted], dropped, stale, len(ranked) >= wanted)
+        return _ReadyGroups(ranked[:wanted], dropped, stale, len(ranked) >= wanted)
 
-    def _take(self, step: int, found: _Found) -> Taken:
+    def _take(self, step: int, found: _ReadyGroups) -> Taken:
         chosen = sorted(found.chosen)
         experiences = self._buffer.read([*chosen, *found.dropped])
         groups: list[TrajectoryGroup] = [experience.group for experience in experiences]
@@ -233,7 +233,7 @@ class ExperienceReader:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _ReadyGroups:
     """`is_enough`: nobody needs to wait for more."""
 
     chosen: list[Entry]
@@ -261,7 +261,7 @@ class ReadGroups:
         self._metrics = taken.metrics()
         return taken.groups
 
-    def judged_again(self, groups: StepGroups, completed: Sequence[TrajectoryGroup], step: int) -> StepGroups:
+    def rescore(self, groups: StepGroups, completed: Sequence[TrajectoryGroup], step: int) -> StepGroups:
         """Their rewards are there."""
         return groups
 

@@ -84,7 +84,7 @@ def task_of(fields: Mapping[str, Any]) -> Task:
     )
 
 
-_TOLD = "told"
+_REPORTED = "told"
 _NO_NUMBERS = {"inf": "Infinity", "-inf": "-Infinity"}
 
 
@@ -128,7 +128,7 @@ class ArchiveForm:
     def pack(self, experience: Experience) -> bytes:
         pieces, headers = encode([_recorded(experience)])
         told = json.dumps({"about": _about(experience), "headers": headers})
-        arrays: dict[str, Any] = {**joined(pieces), _TOLD: np.frombuffer(told.encode("ascii"), np.uint8)}
+        arrays: dict[str, Any] = {**joined(pieces), _REPORTED: np.frombuffer(told.encode("ascii"), np.uint8)}
         stream = io.BytesIO()
         np.savez(stream, **arrays)
         return stream.getvalue()
@@ -139,7 +139,7 @@ class ArchiveForm:
                 arrays = {name: archive[name] for name in archive.files}
         except BadZipFile as error:
             raise ValueError(str(error)) from error
-        told = json.loads(arrays.pop(_TOLD).tobytes())
+        told = json.loads(arrays.pop(_REPORTED).tobytes())
         return _experience(told["about"], arrays, told["headers"])
 
 

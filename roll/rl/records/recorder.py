@@ -17,7 +17,7 @@ import numpy as np
 from roll.configs.sections.rollout import Choice, RecorderConfig
 from roll.rl.records.token_records import RowKey, TokenLogProbs
 from roll.types.rollout import RowTexts, TrajectoryGroup, Turn
-from roll.utils.plain import NOT_RECORDED, plain_fields
+from roll.utils.json_values import NOT_RECORDED, plain_fields
 from roll.utils.text import middle_left_out, storable, visible
 
 # How rewards and lengths of a step are spread, and why attempts failed: what means do not tell.
@@ -147,7 +147,7 @@ class RolloutRecorder:
         self.directory = Path(directory)
         self.limits = limits or RecordLimits()
         self._working = True
-        self._told: set[tuple[str, str]] = set()
+        self._warned: set[tuple[str, str]] = set()
         self._sizes: dict[Path, int] | None = None  # of the files, the oldest first; looked at once
 
     def choose(self, groups: Sequence[TrajectoryGroup], step: int) -> list[TrajectoryGroup]:
@@ -196,8 +196,8 @@ class RolloutRecorder:
         return self._working
 
     def _tell_if_dropped(self, name: str, value: object) -> None:
-        if isinstance(value, str) and value.startswith(NOT_RECORDED) and (name, value) not in self._told:
-            self._told.add((name, value))
+        if isinstance(value, str) and value.startswith(NOT_RECORDED) and (name, value) not in self._warned:
+            self._warned.add((name, value))
             logger.warning("extra.%s of a sample rollout is left out of its record: %s", name, value.strip("()"))
 
     def _remove_oldest(self, written: Sequence[Path]) -> None:

@@ -70,7 +70,7 @@ class TokenRecords:
         self._every, self._tokenizer = every, Once(tokenizer)
         self._groups: list[TrajectoryGroup] = []
         self._numbers: list[int] = []  # of their rows among those of the step
-        self._found: dict[RowKey, TokenLogProbs] = {}
+        self._log_probs: dict[RowKey, TokenLogProbs] = {}
 
     def take(
         self,
@@ -80,7 +80,7 @@ class TokenRecords:
     ) -> None:
         """`groups`: what is trained on, of which `choose` gives those that are recorded. `step`: steps done with this
         one."""
-        self._groups, self._numbers, self._found = [], [], {}
+        self._groups, self._numbers, self._log_probs = [], [], {}
         if self._every <= 0 or step % self._every:
             return
         wanted = {group.group_id for group in choose(groups, step)}
@@ -109,13 +109,13 @@ class TokenRecords:
                 of_rows = _scored(clusters, num_ranks, groups, temperature)
             rows = [(group.group_id, row) for group in groups for row in group.trajectories]
             for (group_id, row), trainer in zip(rows, of_rows, strict=True):
-                self._found[group_id, row.index, row.turn] = self._told(row, trainer)
+                self._log_probs[group_id, row.index, row.turn] = self._log_probs_of(row, trainer)
 
     def of_rows(self) -> Mapping[RowKey, TokenLogProbs]:
         """What is known of the rows of the step."""
-        return self._found
+        return self._log_probs
 
-    def _told(self, row: Trajectory, trainer: np.ndarray) -> TokenLogProbs:
+    def _log_probs_of(self, row: Trajectory, trainer: np.ndarray) -> TokenLogProbs:
         places = np.flatnonzero(row.response_mask)[:_MOST_TOKENS]
         texts = self._tokenizer().batch_decode([[token] for token in row.input_ids[places].tolist()])
         return TokenLogProbs(
@@ -181,13 +181,13 @@ class LoggingBoard:
             self._directory.mkdir(parents=True, exist_ok=True)
             with path.open("w", encoding="utf-8") as stream:
                 for number, (group, row) in enumerate(rows):
-                    told = self._told(step, group, row, {name: of[number] for name, of in columns.items()})
+                    told = self._log_probs_of(step, group, row, {name: of[number] for name, of in columns.items()})
                     stream.write(json.dumps(told) + "\n")
         except OSError as error:
             self._working = False
             logger.warning("save_logging_board_dir: no longer written; the run continues: %s", error)
 
-    def _told(
+    def _log_probs_of(
         self, step: int, group: TrajectoryGroup, row: Trajectory, scores: Mapping[str, np.ndarray]
     ) -> dict[str, Any]:
         mask = row.response_mask

@@ -74,15 +74,15 @@ class Shaping(StepPart):
         sampled."""
         if not self._entries:
             return groups, {}
-        left = list(groups.kept)
+        left = list(groups.groups)
         for entry in self._entries:
             left = _checked(entry, left, _called(entry, left))
         ids = {group.group_id for group in left}
-        dropped = [group for group in groups.kept if group.group_id not in ids]
+        dropped = [group for group in groups.groups if group.group_id not in ids]
         rewards = [group.rewards for group in groups.sampled]
         known = np.concatenate(rewards)[~np.isnan(np.concatenate(rewards))] if rewards else np.zeros(0)
         metrics = {"rollout/sampled_reward_mean": float(known.mean())} if len(known) else {}
-        return replace(groups, kept=left, dropped=[*groups.dropped, *dropped]), metrics
+        return replace(groups, groups=left, dropped=[*groups.dropped, *dropped]), metrics
 
     def state(self) -> list[dict[str, Any]]:
         """JSON values, one for each operator that remembers something."""

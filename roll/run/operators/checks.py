@@ -44,7 +44,7 @@ def run_op(rows: Sequence[OperatorRow], args: DataJuicerArgs, context: Context) 
     if (missing := missing_package()) is not None:
         raise ConfigError(f"{context.key}: {missing}")
     texts = [_text(row, args.column, context.key) for row in rows]
-    left = _left(texts, args, context)
+    left = _undeclared(texts, args, context)
     verdicts: list[Verdict] = []
     for number, text in enumerate(texts):
         after = left.get(number)
@@ -59,7 +59,7 @@ def run_op(rows: Sequence[OperatorRow], args: DataJuicerArgs, context: Context) 
     return verdicts
 
 
-def _left(texts: Sequence[str], args: DataJuicerArgs, context: Context) -> dict[int, str]:
+def _undeclared(texts: Sequence[str], args: DataJuicerArgs, context: Context) -> dict[int, str]:
     """The texts that it leaves, by their numbers."""
     load: Any = resolve("data_juicer.ops:load_ops")
     nested: Any = resolve("data_juicer.core.data:NestedDataset")
@@ -84,7 +84,7 @@ def _text(row: OperatorRow, column: str | None, key: str) -> str:
 # Arguments of operators that would be ignored, and operators that would keep every row.
 
 
-def idle_arguments(args: Settings) -> Iterator[str]:
+def unused_arguments(args: Settings) -> Iterator[str]:
     """What is wrong, behind the path of the operator's `args`."""
     given = args.model_fields_set
     match args:
@@ -133,7 +133,7 @@ def operator_problems(data_args: Mapping[str, DataArgs], learnt: str, answers: b
             yield Problem(f"{place}.args.{problem.text}", (f"{at}.operators",))
         if checked.config is None:
             continue
-        for text in idle_arguments(checked.config) if not checked.problems else ():
+        for text in unused_arguments(checked.config) if not checked.problems else ():
             yield Problem(f"{place}.args{text}", (f"{at}.operators",))
         args = checked.config.model_dump()
         low, high = args.get("min"), args.get("max")
@@ -158,7 +158,7 @@ def missing_packages(data_args: Mapping[str, DataArgs]) -> Iterator[Problem]:
             yield Problem(f"{place}: {missing}.", (f"{at}.operators",), "machine")
 
 
-def own_function_problems(data_args: Mapping[str, DataArgs]) -> Iterator[str]:
+def user_function_problems(data_args: Mapping[str, DataArgs]) -> Iterator[str]:
     """Functions of the user's own that cannot be imported."""
     for _, place, entry in _entries(data_args):
         named = [(place, entry.name)] if operator_of(entry.name) is None else []

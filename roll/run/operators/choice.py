@@ -41,7 +41,7 @@ _TOKENIZER_ENDINGS = (".json", ".txt", ".model", ".tiktoken")
 _CHUNK_BYTES = 1 << 20
 
 
-class KeptChoices:
+class CachedChoices:
     """A folder with one file for each content. Files are written whole or not at all, so that processes may share it;
     one that cannot be read, or that something has changed, is as good as none."""
 
@@ -213,7 +213,7 @@ class _Choice:
         return self.read(row, self._args, self.key)
 
     def _chosen(self, rows: Sequence[OperatorRow], sources: Sequence[DataSource]) -> Chosen:
-        kept, name = KeptChoices(self._args.operators_cache), _name(self.places, self.key, sources)
+        kept, name = CachedChoices(self._args.operators_cache), _name(self.places, self.key, sources)
         chosen, how = kept.read(name), f"as kept in {self._args.operators_cache}"
         if chosen is None:
             chosen, how = run_chain(rows, self._args.operators, self.key, self._context), "run now"
@@ -263,7 +263,7 @@ def _result_lines(places: Places, key: str, read: Callable[[], ReadTexts]) -> It
         return
     sources = files[0] or []
     try:
-        chosen = KeptChoices(args.operators_cache).read(_name(places, key, sources))
+        chosen = CachedChoices(args.operators_cache).read(_name(places, key, sources))
         if chosen is None and not all(map(_is_quick, args.operators)):
             yield (
                 "a real run reports what each drops, before Ray starts: user code, models and tokens are used only "

@@ -135,7 +135,7 @@ class Chosen:
     """What a chain left: rows by their number among all, with the columns that it changed, and what each operator
     did."""
 
-    kept: tuple[int, ...]
+    rows: tuple[int, ...]
     changes: Mapping[int, Mapping[str, Any]]
     steps: tuple[Taken, ...]
 
@@ -143,7 +143,7 @@ class Chosen:
         """A table for people."""
         rows = [("operator", "rows", "taken", "why")]
         rows += [(step.name, str(step.rows), str(step.taken), step.why) for step in self.steps]
-        return [*table(rows), f"{len(self.kept)} of {self.steps[0].rows} rows remain"]
+        return [*table(rows), f"{len(self.rows)} of {self.steps[0].rows} rows remain"]
 
 
 def run_chain(
@@ -218,14 +218,14 @@ def _plain(columns: Mapping[str, Any], owner: str, row: OperatorRow) -> dict[str
 
 def apply(chosen: Chosen, rows: Sequence[OperatorRow]) -> Iterator[OperatorRow]:
     """The rows that were chosen, changed as they were."""
-    for number in chosen.kept:
+    for number in chosen.rows:
         yield rows[number].changed(chosen.changes[number]) if number in chosen.changes else rows[number]
 
 
 def as_json(chosen: Chosen) -> dict[str, Any]:
     """The choice as JSON values that `from_json` reads."""
     return {
-        "kept": list(chosen.kept),
+        "kept": list(chosen.rows),
         "changes": [[number, dict(columns)] for number, columns in chosen.changes.items()],
         "steps": [[step.name, step.rows, step.changed, list(map(list, step.reasons))] for step in chosen.steps],
     }

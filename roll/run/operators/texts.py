@@ -26,7 +26,7 @@ def normalised(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", folded).split())
 
 
-def words(text: str) -> list[str]:
+def normalized_words(text: str) -> list[str]:
     """Words of the normalised text: runs of letters and digits. Every other sign, and every Chinese, Japanese and
     Korean character, is a word of its own. Example: "What is 2+3?" == ["what", "is", "2", "+", "3", "?"]."""
     return _WORD.findall(normalised(text))
@@ -57,14 +57,14 @@ def deduplicate(rows: Sequence[OperatorRow], args: DeduplicateArgs, context: Con
     if args.similarity == 1:
         return verdicts
     left = [place for place, verdict in enumerate(verdicts) if verdict is None]
-    sets = [ngrams(words(rows[place].part(args.part)), args.ngram) for place in left]
-    for place, is_near in zip(left, near(sets, Fraction(str(args.similarity))), strict=True):
+    sets = [ngrams(normalized_words(rows[place].part(args.part)), args.ngram) for place in left]
+    for place, is_near in zip(left, near_duplicates(sets, Fraction(str(args.similarity))), strict=True):
         if is_near:
             verdicts[place] = NEAR
     return verdicts
 
 
-def near(sets: Sequence[frozenset[int]], similarity: Fraction) -> Iterator[bool]:
+def near_duplicates(sets: Sequence[frozenset[int]], similarity: Fraction) -> Iterator[bool]:
     """Marks near duplicates: for each set in turn, whether its Jaccard similarity (shared / all) to an earlier set that
     was kept is at least `similarity`. The result is exact: a pair that is not compared cannot reach it. An empty set is
     never a duplicate.
@@ -104,7 +104,7 @@ def contamination(rows: Sequence[OperatorRow], args: ContaminationArgs, context:
     having: dict[int, list[int]] = defaultdict(list)  # the evaluation's rows with an n-gram
     for name, prompts in context.evaluation().items():
         for prompt in prompts:
-            found = ngrams(words(prompt), args.ngram)
+            found = ngrams(normalized_words(prompt), args.ngram)
             for element in found:
                 having[element].append(len(sizes))
             sizes.append(len(found))
@@ -112,7 +112,7 @@ def contamination(rows: Sequence[OperatorRow], args: ContaminationArgs, context:
     share = Fraction(str(args.share))
 
     def verdict(row: OperatorRow) -> Verdict:
-        own = ngrams(words(row.part(args.part)), args.ngram)
+        own = ngrams(normalized_words(row.part(args.part)), args.ngram)
         shared = Counter(at for element in own for at in having.get(element, ()))
         hit = next((at for at, count in sorted(shared.items()) if count >= share * sizes[at]), None)
         return None if hit is None else f"shares {args.ngram} words with {names[hit]}"

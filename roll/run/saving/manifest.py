@@ -67,7 +67,7 @@ def write_manifest(directory: Path, step: int, order: int) -> None:
         digests=dict(zip(names, digests, strict=True)),
     )
     value = manifest.model_dump()
-    (directory / _MANIFEST).write_text(json.dumps({**value, _OWN_DIGEST: _own_digest(value)}, indent=1))
+    (directory / _MANIFEST).write_text(json.dumps({**value, _OWN_DIGEST: _manifest_digest(value)}, indent=1))
     flush_to_disk(directory / _MANIFEST)
     flush_to_disk(directory)
 
@@ -79,7 +79,7 @@ def read_manifest(directory: Path) -> Manifest:
         value = read_object(directory / _MANIFEST)
         own = value.pop(_OWN_DIGEST, None)
         manifest = Manifest.model_validate(value)
-        if manifest.digests and own != _own_digest(value):
+        if manifest.digests and own != _manifest_digest(value):
             raise ValueError(f"it does not agree with its {_OWN_DIGEST}")
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigError(
@@ -98,7 +98,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 def manifest_digest(directory: Path) -> str:
     """One text that no other checkpoint has: of all its files, and of when it was saved."""
-    return _own_digest(read_manifest(directory).model_dump())
+    return _manifest_digest(read_manifest(directory).model_dump())
 
 
 def check_digests(directory: Path, manifest: Manifest) -> None:
@@ -143,7 +143,7 @@ def flush_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def _own_digest(value: dict[str, Any]) -> str:
+def _manifest_digest(value: dict[str, Any]) -> str:
     return xxhash.xxh3_128_hexdigest(json.dumps(value, sort_keys=True).encode())
 
 

@@ -10,7 +10,7 @@ from roll.configs.problems import Problem
 from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies.choice import Choice
 from roll.models.hub import is_on_modelscope
-from roll.utils.files import is_hub_id, look_at
+from roll.utils.files import is_hub_id, path_info
 
 
 def read_model_config(args: ModelArgs) -> tuple[Mapping[str, Any] | None, str]:
@@ -23,7 +23,7 @@ def read_model_config(args: ModelArgs) -> tuple[Mapping[str, Any] | None, str]:
 
 def _read(name: str | None) -> tuple[Mapping[str, Any] | None, str]:
     file = (_cached(name) if name is not None and is_hub_id(name) else None) or Path(name or "", "config.json")
-    look = look_at(file)
+    look = path_info(file)
     if not look.is_file:
         return None, look.why if look.kind == "hidden" else f"no config.json of {name} on this machine"
     try:
@@ -57,12 +57,12 @@ def adapter_problems(choice: Choice) -> Iterator[Problem]:
     if not args.has_lora or place is None or is_hub_id(place):
         return
     key = f"{choice.role.name}.model_args.adapter_name_or_path"
-    if not (look := look_at(place)).is_directory:
+    if not (look := path_info(place)).is_directory:
         why = look.why if look.kind in ("hidden", "impossible") else f"there is no adapter directory {place}"
         yield Problem(f"{key}: {why}. Correct the path, or give a hub id (owner/name).", (key,), "place")
         return
-    lacking = [] if look_at(Path(place, CONFIG)).is_file else [CONFIG]
-    if not any(look_at(Path(place, name)).is_file for name in WEIGHTS):
+    lacking = [] if path_info(Path(place, CONFIG)).is_file else [CONFIG]
+    if not any(path_info(Path(place, name)).is_file for name in WEIGHTS):
         lacking.append(WEIGHTS[0])
     if lacking:
         yield Problem(

@@ -13,7 +13,7 @@ from roll.errors import ConfigError, StrategyError
 logger = logging.getLogger(__name__)
 
 
-def check_taken(config: RunConfig, plan: RunPlan) -> None:
+def check_optimizer_from(config: RunConfig, plan: RunPlan) -> None:
     """Raises ConfigError for states that these settings cannot begin with, before anything is started."""
     problems = []
     for role, worker in config.learning_roles.items():
@@ -33,11 +33,11 @@ def check_taken(config: RunConfig, plan: RunPlan) -> None:
         raise ConfigError(*problems)
 
 
-def take_over(config: RunConfig, clusters: RunClusters) -> None:
+def load_optimizer_from(config: RunConfig, clusters: RunClusters) -> None:
     """Loads them into the trainers."""
     for role, worker in config.learning_roles.items():
         if (place := worker.training_args.optimizer_from) is not None:
             trainer = clusters.trainers[role]
             logger.info("%s begins with the weights and the optimizer in %s", role, place)
             with clusters.placement.hold(trainer.everything):
-                trainer.take_over(Path(place).absolute())
+                trainer.load_optimizer_from(Path(place).absolute())

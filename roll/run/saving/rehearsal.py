@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 
+from roll.configs.memory.memory_points import gigabytes
 from roll.configs.memory.model_shape import model_shape
-from roll.configs.memory.moments import gigabytes
 from roll.configs.memory.parts import BYTES_OF
 from roll.configs.memory.trained import held_weights
 from roll.configs.problems import Problem
@@ -53,8 +53,8 @@ def room_problems(config: RunConfig) -> Iterator[Problem]:
 def rehearse_saving(config: RunConfig) -> None:
     """Writes what a saved model holds beside its weights, and removes it. Raises ConfigError for what cannot be
     written: by then no engine has started."""
+    from roll.models.copied_files import copy_start_files
     from roll.models.loading import model_config
-    from roll.models.start_files import copy_start_files
 
     place = config.checkpoint_dir.absolute()
     directory = place / f".step_000000.partial-{os.getpid()}"  # a name that the next run cleans, should this one die

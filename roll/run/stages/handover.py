@@ -21,18 +21,18 @@ STATE = "training_args.optimizer_from"
 
 
 @dataclass(frozen=True)
-class Kept:
+class SavedOptimizer:
     """The state of a role, in the last checkpoint of a stage."""
 
     stage: str
     role: str
 
 
-def kept_states(loaded: Loaded, models: Mapping[str, str], earlier: Mapping[str, Loaded]) -> dict[str, Kept]:
+def saved_states(loaded: Loaded, models: Mapping[str, str], earlier: Mapping[str, Loaded]) -> dict[str, SavedOptimizer]:
     """Optimizer states of earlier stages, by the roles that learn. `models`: the stage whose model each role starts
     from; `earlier`: stages by name. A critic gets the state of the critic beside the policy, if there was one. Raises
     ConfigError if a policy, or another model that is handed over, cannot continue."""
-    config, found, problems = loaded.config, dict[str, Kept](), list[str]()
+    config, found, problems = loaded.config, dict[str, SavedOptimizer](), list[str]()
     handed = [role for role in config.learning_roles if role in models and config.roles[role].head != "value"]
     if not handed:
         raise ConfigError("optimizer: kept, but nothing that learns here starts from the model of an earlier stage.")
@@ -46,7 +46,7 @@ def kept_states(loaded: Loaded, models: Mapping[str, str], earlier: Mapping[str,
         if not same and role in handed:
             problems.append(f"optimizer: kept, but {models[role]} trains nothing of the kind of {role}.")
         elif same:
-            found[role] = Kept(models[handed[0]], same[0])
+            found[role] = SavedOptimizer(models[handed[0]], same[0])
             saved = SavedFacts(_facts(before, same[0], others[same[0]]))
             if wrong := saved.disagreements(_facts(loaded, role, worker)):
                 problems.append(
@@ -69,7 +69,7 @@ _KEY_OF_HEAD = {"lm": "pretrain", "reward": "reward_pretrain"}
 
 
 @dataclass(frozen=True)
-class Giver:
+class StageModel:
     """A stage, as those after it see it. `key`: the key in whose place its model comes; None: it saves none that others
     could start from. `origin`: the model that it starts from, whose shape its own has."""
 
@@ -78,7 +78,7 @@ class Giver:
     origin: str
 
 
-def given_key(cls: type[RunConfig]) -> str | None:
+def model_key(cls: type[RunConfig]) -> str | None:
     """The `key` of a Giver, by the roles that learn in a kind of run. What it saves as hf_model is the policy where it
     has one."""
     heads = {role.head for role in cls.role_table.values() if role.learns}
@@ -92,14 +92,14 @@ def origin(config: RunConfig) -> str:
     return (worker.model_args.model_name_or_path if worker is not None else None) or ""
 
 
-def receivers(config: RunConfig, entry: Entry, earlier: Sequence[Giver]) -> dict[str, Giver]:
+def receivers(config: RunConfig, entry: Entry, earlier: Sequence[StageModel]) -> dict[str, StageModel]:
     """The roles of a stage that start from the model of an earlier one: the last that comes in the place of a key which
     names the role's model, unless the stage says otherwise. Raises ConfigError for `models` that cannot be."""
     last = {giver.key: giver for giver in earlier}
     wanted = entry.settings.models
     if problems := [text for role in wanted for text in _wrong(config, role, wanted[role], earlier)]:
         raise ConfigError(*problems)
-    found: dict[str, Giver] = {}
+    found: dict[str, StageModel] = {}
     for name in _with_models(config):
         named = wanted.get(name)
         giver = None
@@ -117,7 +117,9 @@ def _with_models(config: RunConfig) -> list[str]:
     return [name for name in config.sections if config.roles[name].head is not None]
 
 
-def _by_default(config: RunConfig, keys: Sequence[str], entry: Entry, last: Mapping[str | None, Giver]) -> Giver | None:
+def _by_default(
+    config: RunConfig, keys: Sequence[str], entry: Entry, last: Mapping[str | None, StageModel]
+) -> StageModel | None:
     for key in keys:
         if key in last and not entry.says((key,)):
             return last[key]
@@ -126,7 +128,7 @@ def _by_default(config: RunConfig, keys: Sequence[str], entry: Entry, last: Mapp
     return None
 
 
-def _wrong(config: RunConfig, role: str, named: str, earlier: Sequence[Giver]) -> Iterator[str]:
+def _wrong(config: RunConfig, role: str, named: str, earlier: Sequence[StageModel]) -> Iterator[str]:
     givers = {giver.name: giver for giver in earlier}
     if role not in (roles := _with_models(config)):
         yield (

@@ -13,13 +13,23 @@ from roll.errors import ConfigError
 from roll.run.kind import kind_of
 from roll.run.spec import PipelineSpec
 from roll.run.stages.entries import STAGES, Entry, give_places, leave_out, read_entries, stage_tree
-from roll.run.stages.handover import MODEL, STATE, Giver, Kept, given_key, kept_states, origin, receivers, with_models
+from roll.run.stages.handover import (
+    MODEL,
+    STATE,
+    SavedOptimizer,
+    StageModel,
+    model_key,
+    origin,
+    receivers,
+    saved_states,
+    with_models,
+)
 from roll.run.start.load import Loaded, check
 
 # What is wrong with stages, said once each and with its place.
 
 
-class Told:
+class StageProblems:
     """Findings of several stages. What all of them have is the YAML's own, and said without a place.
 
     Example: "stages[2] (rl): rollout_batch_size: ..."
@@ -27,7 +37,7 @@ class Told:
 
     def __init__(self, num_stages: int):
         self._num_stages = num_stages
-        self._found: dict[str, list[Entry]] = {}
+        self._stages: dict[str, list[Entry]] = {}
 
     @contextmanager
     def about(self, entry: Entry) -> Iterator[None]:
@@ -39,14 +49,14 @@ class Told:
 
     def add(self, entry: Entry, texts: Iterable[str]) -> None:
         for text in dict.fromkeys(texts):
-            self._found.setdefault(text, []).append(entry)
+            self._stages.setdefault(text, []).append(entry)
 
     @property
     def texts(self) -> list[str]:
-        return [self._placed(text, entries) for text, entries in self._found.items()]
+        return [self._placed(text, entries) for text, entries in self._stages.items()]
 
-    def raise_if_any(self) -> None:
-        if self._found:
+    def raise_all(self) -> None:
+        if self._stages:
             raise ConfigError(*self.texts)
 
     def _placed(self, text: str, entries: list[Entry]) -> str:
@@ -62,8 +72,8 @@ _UNKNOWN = "unknown/model"  # of a stage with problems of its own
 @dataclass(frozen=True)
 class Stage:
     """`loaded` has, in the place of models that earlier stages will leave, those that these begin with: they are of the
-    same shape. `shown` names them. `models`: the stage whose model it is, by role; `kept`: whose optimizer. `left_out`:
-    keys of the YAML that its kind of run does not know. `afresh`: nothing may be there yet."""
+    same shape. `shown` names them. `models`: the stage whose model it is, by role; `optimizers`: whose optimizer.
+    `left_out`: keys of the YAML that its kind of run does not know. `afresh`: nothing may be there yet."""
 
     entry: Entry
     spec: PipelineSpec
@@ -72,7 +82,7 @@ class Stage:
     loaded: Loaded
     shown: Loaded
     models: Mapping[str, str]
-    kept: Mapping[str, Kept]
+    optimizers: Mapping[str, SavedOptimizer]
     afresh: bool
 
     @property
@@ -86,12 +96,14 @@ class Stage:
     @property
     def stand_ins(self) -> frozenset[str]:
         """The keys of models and states that are not there yet: what is found about them says nothing."""
-        return frozenset((*(f"{role}.{MODEL}" for role in self.models), *(f"{role}.{STATE}" for role in self.kept)))
+        return frozenset(
+            (*(f"{role}.{MODEL}" for role in self.models), *(f"{role}.{STATE}" for role in self.optimizers))
+        )
 
     def over(self, checkpoints: Mapping[str, str]) -> Loaded:
         """What it runs with, given the last checkpoints of earlier stages by their names."""
         models = {role: f"{checkpoints[name]}/hf_model" for role, name in self.models.items()}
-        states = {role: f"{checkpoints[kept.stage]}/{kept.role}" for role, kept in self.kept.items()}
+        states = {role: f"{checkpoints[kept.stage]}/{kept.role}" for role, kept in self.optimizers.items()}
         settings = with_models(self.composed.settings, models, states, self.entry)
         return check(self.spec, replace(self.composed, settings=settings))
 
@@ -101,8 +113,8 @@ class Stage:
         for name in sorted(self.givers):
             if roles := [role for role in self.loaded.config.model_roles if self.models.get(role) == name]:
                 yield f"  {', '.join(roles)}: the model that {name} leaves"
-        for name in dict.fromkeys(kept.stage for kept in self.kept.values()):
-            yield f"  {', '.join(self.kept)}: the optimizer of {name} as well"
+        for name in dict.fromkeys(kept.stage for kept in self.optimizers.values()):
+            yield f"  {', '.join(self.optimizers)}: the optimizer of {name} as well"
         if self.left_out:
             yield f"  not of this kind of run, and left out: {', '.join(self.left_out)}"
 
@@ -111,24 +123,24 @@ def plan_stages(raw: RawTree, overrides: Sequence[str], script: str | None) -> l
     """The stages of a YAML. `script`: the kind of run of those that name none. Raises ConfigError with every problem of
     every stage, and its place."""
     entries = read_entries(raw.tree, overrides)
-    told = Told(len(entries))
+    told = StageProblems(len(entries))
     kinds: list[tuple[Entry, RawTree, PipelineSpec]] = []
     for entry in entries:
         with told.about(entry):
             tree = stage_tree(raw, entry)
             kinds.append((entry, tree, kind_of(tree.tree, script)))
-    told.raise_if_any()
+    told.raise_all()
     stages: list[Stage] = []
-    givers: list[Giver] = []
+    givers: list[StageModel] = []
     specs = [spec for _, _, spec in kinds]
     for entry, tree, spec in kinds:
-        giver = Giver(entry.name, given_key(spec.config_class()), _UNKNOWN)
+        giver = StageModel(entry.name, model_key(spec.config_class()), _UNKNOWN)
         with told.about(entry):
             stage = _stage(entry, tree, spec, specs, givers, {each.name: each.loaded for each in stages})
             stages.append(stage)
             giver = replace(giver, origin=origin(stage.loaded.config))
         givers.append(giver)
-    told.raise_if_any()
+    told.raise_all()
     return stages
 
 
@@ -137,7 +149,7 @@ def _stage(
     tree: RawTree,
     spec: PipelineSpec,
     specs: Sequence[PipelineSpec],
-    givers: Sequence[Giver],
+    givers: Sequence[StageModel],
     earlier: Mapping[str, Loaded],
 ) -> Stage:
     composed = resolve_tree(tree, spec.config_class())
@@ -154,7 +166,7 @@ def _stage(
     if problems := list(_saving_problems(loaded)):
         raise ConfigError(*map(str, problems))
     models = {role: giver.name for role, giver in roles.items()}
-    kept = kept_states(loaded, models, earlier) if entry.settings.optimizer == "kept" else {}
+    kept = saved_states(loaded, models, earlier) if entry.settings.optimizer == "kept" else {}
     stage = Stage(entry, spec, composed, tuple(left_out), loaded, loaded, models, kept, afresh)
     return replace(stage, shown=stage.over({name: f"of {name}" for name in stage.givers}))
 

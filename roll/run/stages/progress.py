@@ -21,7 +21,7 @@ _RECORD = "started_from.json"
 
 
 @dataclass(frozen=True)
-class Left:
+class Progress:
     """The newest checkpoint of a stage. `settings`: those that have changed since and would have counted."""
 
     path: Path
@@ -30,7 +30,7 @@ class Left:
     settings: tuple[str, ...] = ()
 
 
-def left_by(stage: Stage) -> Left | None:
+def progress_of(stage: Stage) -> Progress | None:
     """What there is of a stage; None if nothing. Raises ConfigError where it cannot be read."""
     config = stage.loaded.config
     path = CheckpointStore(config.checkpoint_dir).latest()
@@ -45,10 +45,10 @@ def left_by(stage: Stage) -> Left | None:
     changed = differences(state.config, config) if is_finished else []
     ignored = {"max_steps", *stage.stand_ins}
     counted = tuple(str(found) for found in changed if found.rule.effect != "free" and found.key not in ignored)
-    return Left(path, state.steps_done, is_finished, counted)
+    return Progress(path, state.steps_done, is_finished, counted)
 
 
-def progress_lines(left: Left | None) -> Iterator[str]:
+def progress_lines(left: Progress | None) -> Iterator[str]:
     """What is to be said of a stage of which there is something."""
     if left is None:
         return
@@ -58,7 +58,7 @@ def progress_lines(left: Left | None) -> Iterator[str]:
         yield f"  was finished under another setting, and stays as it is: {text}"
 
 
-def progress_problems(stages: Sequence[Stage], left: Sequence[Left | None]) -> Iterator[str]:
+def progress_problems(stages: Sequence[Stage], left: Sequence[Progress | None]) -> Iterator[str]:
     """What stands against going on from what is there."""
     place = Path(stages[0].loaded.config.output_dir).parent
     there = [stage for stage, found in zip(stages, left, strict=True) if found is not None]
@@ -86,7 +86,7 @@ def progress_problems(stages: Sequence[Stage], left: Sequence[Left | None]) -> I
             )
 
 
-def begin(stage: Stage, left: Mapping[str, Left]) -> None:
+def begin(stage: Stage, left: Mapping[str, Progress]) -> None:
     """Notes what a stage starts from, before its first checkpoint."""
     folder = Path(stage.loaded.config.output_dir)
     try:
@@ -96,7 +96,7 @@ def begin(stage: Stage, left: Mapping[str, Left]) -> None:
         raise ConfigError(f"output_dir: {folder} cannot be written: {error.strerror}.") from error
 
 
-def check_sound(stage: Stage, left: Left) -> None:
+def check_sound(stage: Stage, left: Progress) -> None:
     """Reads a model whole before another stage starts from it. Raises ConfigError if it is damaged."""
     if not stage.loaded.config.verify_checkpoint:
         return
@@ -108,7 +108,7 @@ def check_sound(stage: Stage, left: Left) -> None:
         raise ConfigError(*error.problems, hint) from error
 
 
-def _began_with(stage: Stage, left: Mapping[str, Left | None]) -> dict[str, str]:
+def _began_with(stage: Stage, left: Mapping[str, Progress | None]) -> dict[str, str]:
     """Digests of the models that a stage starts from, by the names of their stages."""
     return {name: manifest_digest(found.path) for name in sorted(stage.givers) if (found := left[name]) is not None}
 
@@ -131,9 +131,9 @@ def run_stages(stages: Sequence[Stage], before: Callable[[Stage, Loaded], None])
     """Runs what is not finished, and returns the exit code of the first run that does not end well, or 0. `before` each
     run raises ConfigError for what stands against it on this machine: of models that were not there, it is known only
     now."""
-    left: dict[str, Left] = {}
+    left: dict[str, Progress] = {}
     for stage in stages:
-        found = left_by(stage)
+        found = progress_of(stage)
         if found is None or not found.is_finished:
             for name in stage.givers:
                 check_sound(next(each for each in stages if each.name == name), left[name])
@@ -143,7 +143,7 @@ def run_stages(stages: Sequence[Stage], before: Callable[[Stage, Loaded], None])
                 begin(stage, left)
             if code := int(stage.spec.make_run(loaded.config, loaded.plan).run()):
                 return code
-            found = left_by(stage)
+            found = progress_of(stage)
             if found is None or not found.is_finished:
                 raise StorageError(
                     f"{stage.name} ended, and {stage.loaded.config.checkpoint_dir} does not have its last step"

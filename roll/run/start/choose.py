@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import cache
 
-from roll.configs.load.chosen import Chosen, Machine, with_chosen
+from roll.configs.load.chosen_values import Chosen, Machine, with_chosen
 from roll.configs.load.validate import Checked, validate
 from roll.configs.sections.run import RunConfig
 from roll.run.spec import PipelineSpec
@@ -35,7 +35,7 @@ def choose(spec: PipelineSpec, checked: Checked[RunConfig]) -> tuple[RunConfig |
     config, chosen = checked.config, list[Chosen]()
     if config is None:
         return None, ()
-    given, machine = checked.given, this_machine()
+    given, machine = checked.keys_in_yaml, this_machine()
     for hooks in spec.defaults:
         found = spec.choices(hooks, config, given, machine)
         sound = [choice for choice in found if choice.key not in checked.broken]

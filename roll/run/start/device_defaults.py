@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from roll.configs.load.chosen import Chosen, Given, Machine
+from roll.configs.load.chosen_values import Chosen, KeysInYaml, Machine
 from roll.configs.load.defaults import DEVICES_PER_NODE
 from roll.configs.load.loader import fragments_dir
 from roll.configs.load.yaml_file import read_yaml
@@ -23,7 +23,7 @@ ZERO2_PARAMETERS = 4e9  # weights of larger models are divided among the GPUs
 WEIGHTS_SHARE = 0.3  # of a GPU, that an engine's part of the weights may take
 
 
-def strategy_defaults(config: RunConfig, given: Given, machine: Machine) -> Iterator[Chosen]:
+def strategy_defaults(config: RunConfig, given: KeysInYaml, machine: Machine) -> Iterator[Chosen]:
     """The backend of every role that holds a model and names none."""
     for name, worker in config.model_roles.items():
         if worker.strategy_args is not None:
@@ -37,7 +37,7 @@ def strategy_defaults(config: RunConfig, given: Given, machine: Machine) -> Iter
                 yield _strategy(name, "hf_infer", "it scores with any model of transformers, whole on each device")
 
 
-def _engine(config: RunConfig, given: Given, name: str, worker: WorkerConfig, machine: Machine) -> Chosen:
+def _engine(config: RunConfig, given: KeysInYaml, name: str, worker: WorkerConfig, machine: Machine) -> Chosen:
     if not _on_gpus(config, given, machine):
         return _strategy(name, "hf_infer", "this machine has no GPU, and hf_infer starts at once and needs no package")
     engine = next((each for each in ENGINES if each in machine.packages), None)
@@ -67,7 +67,7 @@ def _tensor_size(config: RunConfig, worker: WorkerConfig, size: float | None, me
     return tensor
 
 
-def _trainer(config: RunConfig, given: Given, name: str, worker: WorkerConfig, machine: Machine) -> Chosen:
+def _trainer(config: RunConfig, given: KeysInYaml, name: str, worker: WorkerConfig, machine: Machine) -> Chosen:
     if "deepspeed" not in machine.packages:
         return _strategy(name, "fsdp2_train", "deepspeed is not installed here, and fsdp2_train needs torch alone")
     if worker.training_args.optim == "muon":
@@ -93,7 +93,7 @@ def _strategy(name: str, strategy: str, reason: str, config: dict[str, Any] | No
     return Chosen(f"{name}.strategy_args", value, reason, shown=f"{strategy}{f' ({told})' if told else ''}")
 
 
-def device_defaults(config: RunConfig, given: Given, machine: Machine) -> Iterator[Chosen]:
+def device_defaults(config: RunConfig, given: KeysInYaml, machine: Machine) -> Iterator[Chosen]:
     """The devices of every role that holds a model and names none: all of the run, which roles share in turns."""
     here = _gpus_of_a_node(config, given, machine)
     if here is not None and here != DEVICES_PER_NODE:
@@ -125,7 +125,7 @@ def unplaced(config: RunConfig) -> dict[str, WorkerConfig]:
     return {name: role for name, role in roles if role.device_mapping is None and role.world_size is None}
 
 
-def run_devices(config: RunConfig, given: Given, machine: Machine) -> tuple[list[int], str]:
+def run_devices(config: RunConfig, given: KeysInYaml, machine: Machine) -> tuple[list[int], str]:
     """All devices of the run with the reason; none where roles run on the CPU, or nothing says how many there are."""
     here = _gpus_of_a_node(config, given, machine)
     if here is not None and config.num_nodes == 1:
@@ -137,7 +137,7 @@ def run_devices(config: RunConfig, given: Given, machine: Machine) -> tuple[list
     return [], ""
 
 
-def _gpus_of_a_node(config: RunConfig, given: Given, machine: Machine) -> int | None:
+def _gpus_of_a_node(config: RunConfig, given: KeysInYaml, machine: Machine) -> int | None:
     """The GPUs of this machine, where the YAML does not say how many a node has and names none beyond them."""
     named, fits = _named_devices(config), max(_named_devices(config), default=-1) < machine.num_gpus
     if not machine.num_gpus or "num_gpus_per_node" in given or not fits:
@@ -150,7 +150,7 @@ def _named_devices(config: RunConfig) -> set[int]:
     return {device for role in config.model_roles.values() for device in role.device_mapping or ()}
 
 
-def _fitting(config: RunConfig, given: Given, name: str, worker: WorkerConfig, count: int) -> int:
+def _fitting(config: RunConfig, given: KeysInYaml, name: str, worker: WorkerConfig, count: int) -> int:
     """The most of so many devices that the role can share its work over. Where its samples split over none, those that
     its model can; 0 if there are none."""
     samples = None
@@ -171,7 +171,7 @@ def _fitting(config: RunConfig, given: Given, name: str, worker: WorkerConfig, c
     return able[0] if able else 0
 
 
-def asks_for_more(config: RunConfig, given: Given, machine: Machine) -> bool:
+def asks_for_more(config: RunConfig, given: KeysInYaml, machine: Machine) -> bool:
     """True if the YAML asks for GPUs that this machine lacks. Devices that it names on one without any are slots."""
     if not machine.num_gpus:
         return bool(run_devices(config, given, machine)[0])
@@ -180,7 +180,7 @@ def asks_for_more(config: RunConfig, given: Given, machine: Machine) -> bool:
     return max(asked, named) > machine.num_gpus
 
 
-def _on_gpus(config: RunConfig, given: Given, machine: Machine) -> bool:
+def _on_gpus(config: RunConfig, given: KeysInYaml, machine: Machine) -> bool:
     return machine.num_gpus > 0 or config.gpu_memory_gb is not None or asks_for_more(config, given, machine)
 
 

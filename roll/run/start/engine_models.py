@@ -82,7 +82,7 @@ def installed(strategy: str) -> Registry:
     """What the engine that is installed here knows; an empty one where none is."""
     spec = spec_of(strategy)
     root = None if spec.registry is None else _folder(spec.registry.package)
-    return NOTHING if spec.registry is None or root is None else spec.ask(spec.registry.read, Registry, root)
+    return NOTHING if spec.registry is None or root is None else spec.call_hook(spec.registry.read, Registry, root)
 
 
 def _folder(package: str) -> Path | None:

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roll.configs.checks.roles import run_problems, run_warnings
-from roll.configs.load.chosen import Chosen, Given
+from roll.configs.load.chosen_values import Chosen, KeysInYaml
 from roll.configs.load.defaults import with_epochs
 from roll.configs.load.inert_keys import known_keys
 from roll.configs.load.loader import Composed, load_tree
-from roll.configs.load.overruled import overruled
+from roll.configs.load.overruled_keys import overruled
 from roll.configs.load.validate import validate
 from roll.configs.plan.describe import describe
 from roll.configs.plan.run_plan import RunPlan
-from roll.configs.problems import Problem, nearest, together
+from roll.configs.problems import Problem, joined_problems, nearest
 from roll.configs.sections.data import DataArgs
 from roll.configs.sections.run import RunConfig
 from roll.errors import ConfigError
@@ -26,20 +26,20 @@ from roll.run.start.preflight import role_strategy_problems, role_strategy_warni
 
 @dataclass(frozen=True)
 class Loaded:
-    """A configuration without contradictions, of the pipeline's own class. `given`: the keys that its YAML says.
+    """A configuration without contradictions, of the pipeline's own class. `keys_in_yaml`: the keys that its YAML says.
     `chosen`: what roll chose for others, by the machine, the model and the sizes of the run."""
 
     config: RunConfig
     plan: RunPlan
     warnings: tuple[str, ...]
-    given: Given = frozenset()
+    keys_in_yaml: KeysInYaml = frozenset()
     chosen: tuple[Chosen, ...] = ()
 
 
 def plan_text(spec: PipelineSpec, loaded: Loaded) -> str:
     """The plan in words, with what the run learns by and what roll chose, as `roll plan` prints it."""
     config, plan = loaded.config, loaded.plan
-    learning = spec.algorithm_rows(config, plan, loaded.given)
+    learning = spec.algorithm_rows(config, plan, loaded.keys_in_yaml)
     return describe(config, plan, spec.batch_rows(config, plan), learning, loaded.chosen)
 
 
@@ -64,23 +64,23 @@ def check(spec: PipelineSpec, composed: Composed, beside: Beside | None = None) 
     problems = [*checked.problems, *checked.about_sound_keys(read.problems)]
     if config is not None:
         later = [*other_kind(spec, config), *run_problems(config), *role_strategy_problems(config)]
-        later += spec.findings(spec.problems, Problem, config)
+        later += spec.hook_findings(spec.problems, Problem, config)
         problems += checked.about_sound_keys(later)
     if problems and config is not None and beside is not None:
         told = {problem.keys[0] for problem in problems if problem.keys}
         found = checked.about_sound_keys(beside(config))
         problems += [each for each in found if not each.keys or each.keys[0] not in told]
     if problems:
-        raise ConfigError(*together(problem.text for problem in problems))
+        raise ConfigError(*joined_problems(problem.text for problem in problems))
     assert config is not None
     plan = spec.make_plan(config)
     warnings = [*read.warnings, *checked.warnings, *run_warnings(config, plan), *role_strategy_warnings(config)]
-    warnings += spec.findings(spec.warnings, str, config)
+    warnings += spec.hook_findings(spec.warnings, str, config)
     for key in composed.unused:
         match = nearest(key, known_keys(cls), cutoff=0.8)
         if match and match not in composed.settings:
             warnings.append(f"{key} comes from a fragment and nothing uses it. Did you mean {match}?")
-    return Loaded(config, plan, tuple(together(warnings)), checked.given, chosen)
+    return Loaded(config, plan, tuple(joined_problems(warnings)), checked.keys_in_yaml, chosen)
 
 
 def unread_keys(places: Mapping[str, DataArgs], keys: Sequence[str], instead: str) -> Iterator[str]:

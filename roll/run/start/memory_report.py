@@ -4,8 +4,8 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
+from roll.configs.memory.memory_points import memory_plan, memory_problems, memory_text, memory_warnings
 from roll.configs.memory.model_shape import model_shape
-from roll.configs.memory.moments import memory_plan, memory_problems, memory_text, memory_warnings
 from roll.configs.memory.parts import GB, RoleFacts, role_facts
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.problems import Problem

@@ -35,7 +35,7 @@ from roll.run.start.choose import this_machine
 from roll.run.start.device_defaults import unplaced
 from roll.run.start.engine_models import engine_model_problems, engine_model_warning
 from roll.run.tracking.build import missing_logins, missing_trackers, tracker_problems
-from roll.utils.files import is_hub_id, look_at
+from roll.utils.files import is_hub_id, path_info
 from roll.utils.imports import is_installed
 
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model", "vocab.json")
@@ -67,7 +67,7 @@ def role_strategy_warnings(config: RunConfig) -> list[str]:
     found: list[str] = []
     for choice in choices(config):
         spec = spec_of(choice.worker.strategy_name)
-        found += spec.findings(spec.warnings, str, choice)
+        found += spec.hook_findings(spec.warnings, str, choice)
         found += lora_warnings(choice) if choice.role.learns else ()
         runs_transformers = Feature.TRANSFORMERS_MODEL in spec.supports
         if not runs_transformers and choice.role.use != "generate":
@@ -88,7 +88,7 @@ def machine_report(config: RunConfig) -> MachineReport:
         problems += optimizer_machine_problems(choice)
         problems += fused_head_machine_problems(choice)
         problems += prefix_sharing_machine_problems(choice)
-        problems += spec.findings(spec.machine_problems, Problem, choice)
+        problems += spec.hook_findings(spec.machine_problems, Problem, choice)
         problems += adapter_problems(choice) if choice.role.learns else ()
         model, why_not = read_model_config(worker.model_args)
         sizes = parallel_sizes(worker)
@@ -101,8 +101,8 @@ def machine_report(config: RunConfig) -> MachineReport:
         if multimodal.sounds_like_one(worker.model_args.model_name_or_path) and _is_loaded_here(choice):
             what = "whether the model takes pictures or sound, as its name says, and could not be loaded"
             unchecked.append(f"{choice.role.name}: {what} ({why_not}).")
-        if spec.looks_at_model:
-            unchecked.append(f"{choice.role.name}: {spec.looks_at_model} ({why_not}).")
+        if spec.unchecked_without_model:
+            unchecked.append(f"{choice.role.name}: {spec.unchecked_without_model} ({why_not}).")
         if max(sizes.tensor, sizes.pipeline, sizes.expert, sizes.sequence) > 1:
             unchecked.append(f"{choice.role.name}: heads and layers against the parallel sizes ({why_not}).")
     trackers, settings = config.track_with, config.tracker_kwargs
@@ -177,7 +177,7 @@ def _model_problems(config: RunConfig) -> Iterator[Problem]:
             continue
         seen.add(name)
         key = _model_key(config, role, worker)
-        look, inside = look_at(name), look_at(Path(name, "config.json"))
+        look, inside = path_info(name), path_info(Path(name, "config.json"))
         if unclear := next((each.why for each in (look, inside) if each.kind in ("hidden", "impossible")), None):
             yield Problem(
                 f"{key}: {unclear}. Choose another directory, or give a hub id (owner/name).", (key,), "place"
@@ -217,10 +217,10 @@ def _tokenizer_problems(config: RunConfig) -> Iterator[Problem]:
         if name is None or is_hub_id(name):
             continue
         key = f"{role}.model_args.tokenizer_path"
-        if not (look := look_at(name)).is_directory:
+        if not (look := path_info(name)).is_directory:
             why = look.why if look.kind in ("hidden", "impossible") else f"there is no directory {name}"
             yield Problem(f"{key}: {why}. Correct the path, or give a hub id (owner/name).", (key,), "place")
-        elif not any(look_at(Path(name, file)).is_file for file in TOKENIZER_FILES):
+        elif not any(path_info(Path(name, file)).is_file for file in TOKENIZER_FILES):
             yield Problem(f"{key}: {name} holds no tokenizer: none of {', '.join(TOKENIZER_FILES)}.", (key,), "place")
 
 
@@ -234,7 +234,7 @@ def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any])
     worker, spec = choice.worker, spec_of(choice.worker.strategy_name)
     runs_transformers = Feature.TRANSFORMERS_MODEL in spec.supports
     if spec.model_problems:
-        yield from spec.findings(spec.model_problems, Problem, choice, model)
+        yield from spec.hook_findings(spec.model_problems, Problem, choice, model)
     else:
         yield from _head_problems(choice.role.name, worker, model)
     if runs_transformers:
@@ -348,7 +348,7 @@ def _directory_problems(config: RunConfig) -> Iterator[Problem]:
             continue
         # The first that is there, or that nobody may look at: what is below it is not there, or hidden as well.
         whole = Path(place).absolute()
-        look = next(look for path in (whole, *whole.parents) if (look := look_at(path)).kind != "absent")
+        look = next(look for path in (whole, *whole.parents) if (look := path_info(path)).kind != "absent")
         existing = look.path
         if existing in told:
             continue
@@ -367,7 +367,7 @@ def _directory_problems(config: RunConfig) -> Iterator[Problem]:
 
 def _source_problems(config: RunConfig) -> Iterator[Problem]:
     for key, place in config.sources.items():
-        look = look_at(place)
+        look = path_info(place)
         if not look.is_directory:
             unclear = look.kind in ("hidden", "impossible")
             yield Problem(
@@ -377,7 +377,7 @@ def _source_problems(config: RunConfig) -> Iterator[Problem]:
 
 def _resume_problems(config: RunConfig) -> Iterator[Problem]:
     place = config.resume_from_checkpoint
-    if isinstance(place, str) and not (look := look_at(place)).is_directory:
+    if isinstance(place, str) and not (look := path_info(place)).is_directory:
         unclear = look.kind in ("hidden", "impossible")
         what = look.why if unclear else f"there is no checkpoint directory {place}"
         yield Problem(

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from roll.configs.load.chosen import Chosen, Given, Machine, says_any
+from roll.configs.load.chosen_values import Chosen, KeysInYaml, Machine, says_any
 from roll.configs.memory.model_shape import model_shape
 from roll.configs.plan.batch_plan import role_train_plan
 from roll.configs.plan.derive import compares_within_groups
@@ -25,7 +25,7 @@ FULL_RATE, LORA_RATE, CRITIC_RATE = 1e-6, 1e-5, 1e-5
 _SAMPLING = "actor_infer.generating_args"
 
 
-def group_defaults(config: AlgorithmConfig, given: Given, machine: Machine) -> Iterator[Chosen]:
+def group_defaults(config: AlgorithmConfig, given: KeysInYaml, machine: Machine) -> Iterator[Chosen]:
     """The size of a group where advantages compare rewards within it, which one sample could not."""
     key = config.batch_keys[1]
     if key in given or not compares_in_groups(config):
@@ -43,7 +43,7 @@ def compares_in_groups(config: AlgorithmConfig) -> bool:
     return config.estimator.needs_groups or compares_within_groups(config)
 
 
-def rate_defaults(config: AlgorithmConfig, given: Given, machine: Machine) -> Iterator[Chosen]:
+def rate_defaults(config: AlgorithmConfig, given: KeysInYaml, machine: Machine) -> Iterator[Chosen]:
     for name, worker in config.learning_roles.items():
         key = f"{name}.training_args.learning_rate"
         if key in given:
@@ -56,7 +56,7 @@ def rate_defaults(config: AlgorithmConfig, given: Given, machine: Machine) -> It
             yield Chosen(key, FULL_RATE, "all weights are trained", rolls=5e-5)
 
 
-def length_defaults(config: AlgorithmConfig, given: Given, machine: Machine) -> Iterator[Chosen]:
+def length_defaults(config: AlgorithmConfig, given: KeysInYaml, machine: Machine) -> Iterator[Chosen]:
     """Lengths within the limits of model and engine."""
     if says_any(given, "response_length", "sequence_length"):
         return
@@ -91,7 +91,7 @@ def _limit(config: AlgorithmConfig) -> tuple[int | None, str]:
     return None, "as the model's limit is not known here" if model is None else "as the model names no limit"
 
 
-def batch_defaults(config: AlgorithmConfig, given: Given, machine: Machine) -> Iterator[Chosen]:
+def batch_defaults(config: AlgorithmConfig, given: KeysInYaml, machine: Machine) -> Iterator[Chosen]:
     """Prompts of a step that split over the ranks, and one update of them all."""
     unit = math.lcm(*(_unit(config, given, name) for name in config.learning_roles))
     groups, size, key = config.num_groups, config.group_size, "rollout_batch_size"
@@ -103,7 +103,7 @@ def batch_defaults(config: AlgorithmConfig, given: Given, machine: Machine) -> I
         yield from _update_defaults(config, given, name, groups * size)
 
 
-def _unit(config: AlgorithmConfig, given: Given, name: str) -> int:
+def _unit(config: AlgorithmConfig, given: KeysInYaml, name: str) -> int:
     """Samples of which an update of a role is a multiple, by what the YAML says."""
     args, plan = f"{name}.training_args", role_train_plan(config, name, config.learning_roles[name])
     micro = plan.micro_batch_size if f"{args}.per_device_train_batch_size" in given else 1
@@ -111,7 +111,7 @@ def _unit(config: AlgorithmConfig, given: Given, name: str) -> int:
     return plan.dp_size * micro * passes
 
 
-def _update_defaults(config: AlgorithmConfig, given: Given, name: str, samples: int) -> Iterator[Chosen]:
+def _update_defaults(config: AlgorithmConfig, given: KeysInYaml, name: str, samples: int) -> Iterator[Chosen]:
     args, plan = f"{name}.training_args", role_train_plan(config, name, config.learning_roles[name])
     micro_key, passes_key = f"{args}.per_device_train_batch_size", f"{args}.gradient_accumulation_steps"
     micro, ranks = plan.micro_batch_size, plan.dp_size
@@ -137,7 +137,7 @@ _SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)[bB](?![A-Za-z])")
 
 
 def rate_warnings(config: AlgorithmConfig) -> Iterator[str]:
-    if not config.learns:
+    if not config.has_training:
         return
     for role, worker in config.learning_roles.items():
         plan = role_train_plan(config, role, worker)

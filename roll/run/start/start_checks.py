@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from roll.configs.plan.batch_plan import rollout_bounds
-from roll.configs.problems import Problem, together
+from roll.configs.problems import Problem, joined_problems
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.run import RunConfig
 from roll.distributed.strategy.table import class_problems
@@ -18,7 +18,7 @@ from roll.run.spec import PipelineSpec
 from roll.run.start.load import Loaded
 from roll.run.start.memory_report import MemoryReport
 from roll.run.start.preflight import choices, machine_report
-from roll.utils.files import folder_hint, is_hub_id, look_at
+from roll.utils.files import folder_hint, is_hub_id, path_info
 from roll.utils.imports import import_all
 
 # A run that begins with its first step does not replace another one's results.
@@ -65,7 +65,7 @@ NONE: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
-class Asked:
+class StartOptions:
     """How a start is asked for. `is_plan`: it is planned only. `elsewhere`: the plan is for a machine that has other
     files and logins. `unset`: variables of the environment that the YAML names and this machine does not have.
     `lists_defaults`: every value that the YAML leaves to roll is listed."""
@@ -88,16 +88,16 @@ class Foreseen:
 def refusals(spec: PipelineSpec, loaded: Loaded, memory: MemoryReport, ignored: Collection[str] = NONE) -> list[str]:
     """Everything that stands against the run, all at once. Findings on `ignored` keys are left out."""
     found = [*start_problems(spec, loaded.config, is_plan=False), *memory.problems, *memory.machine_problems]
-    return _told(problem for problem in found if not {*problem.keys} & {*ignored})
+    return _problem_texts(problem for problem in found if not {*problem.keys} & {*ignored})
 
 
 def foreseen(
-    spec: PipelineSpec, loaded: Loaded, memory: MemoryReport, asked: Asked, ignored: Collection[str] = NONE
+    spec: PipelineSpec, loaded: Loaded, memory: MemoryReport, asked: StartOptions, ignored: Collection[str] = NONE
 ) -> Foreseen:
     """What a plan says of the same. Reads files of this machine, imports what the YAML names of the user's code, and
     asks nobody else."""
     config = loaded.config
-    said = spec.findings(spec.reports, (str, Problem), config)
+    said = spec.hook_findings(spec.reports, (str, Problem), config)
     found = [*start_problems(spec, config, is_plan=True), *memory.problems]
     found += [replace(problem, of="machine") for problem in memory.machine_problems]
     found += [each for each in said if isinstance(each, Problem)]
@@ -106,13 +106,13 @@ def foreseen(
     unchecked += [*machine_report(config).unchecked, *_of_other_machines(config)]
     lines = [each for each in said if isinstance(each, str)]
     lines += [f"Not checked here: {text}" for text in dict.fromkeys(unchecked)]
-    return Foreseen(_told(stops), [*lines, f"Not checked in a plan: {spec.unchecked}."])
+    return Foreseen(_problem_texts(stops), [*lines, f"Not checked in a plan: {spec.unchecked}."])
 
 
 def _checkpoint_problems(loaded: Loaded) -> list[Problem]:
     """What a start would find against the checkpoint that it goes on from. Digests are left to the start."""
     config, place = loaded.config, loaded.config.resume_from_checkpoint
-    if not place or (isinstance(place, str) and not look_at(place).is_directory):
+    if not place or (isinstance(place, str) and not path_info(place).is_directory):
         return []
     from roll.run.saving.checkpoint import CheckpointStore
     from roll.run.saving.resume import resume_problems  # brings what trainers save
@@ -125,7 +125,7 @@ def _checkpoint_problems(loaded: Loaded) -> list[Problem]:
     return [] if found is None else [Problem(text, keys) for text in resume_problems(found, config, loaded.plan)]
 
 
-def beside_mistakes(spec: PipelineSpec, asked: Asked, config: RunConfig) -> list[Problem]:
+def beside_mistakes(spec: PipelineSpec, asked: StartOptions, config: RunConfig) -> list[Problem]:
     """What else would stop a start, where the settings have mistakes: `config` is built from what is right of them."""
     stops, _ = sort_out(start_problems(spec, config, is_plan=True), config, asked)
     return stops
@@ -134,20 +134,20 @@ def beside_mistakes(spec: PipelineSpec, asked: Asked, config: RunConfig) -> list
 def start_problems(spec: PipelineSpec, config: RunConfig, is_plan: bool) -> list[Problem]:
     """All that is found without a plan of the run. A plan reads rows in files of this machine alone."""
     problems = [*machine_report(config).problems, *folder_problems(config)]
-    problems += spec.findings(spec.machine_problems, Problem, config)
+    problems += spec.hook_findings(spec.machine_problems, Problem, config)
     if not any("external_lib" in problem.keys for problem in problems):
         try:
             import_all(config.external_lib)
         except ImportError as error:
             problems.append(Problem(f"external_lib: {error}.", ("external_lib",)))
     problems += [problem for choice in choices(config) for problem in class_problems(choice)]
-    problems += _as_problems(spec.findings(spec.code_problems, (Problem, str), config))
+    problems += _as_problems(spec.hook_findings(spec.code_problems, (Problem, str), config))
     rows = spec.local_rows if is_plan else spec.data_problems
-    return problems + _as_problems(spec.findings(rows, (Problem, str), config))
+    return problems + _as_problems(spec.hook_findings(rows, (Problem, str), config))
 
 
 def sort_out(
-    problems: Iterable[Problem], config: RunConfig, asked: Asked, ignored: Collection[str] = NONE
+    problems: Iterable[Problem], config: RunConfig, asked: StartOptions, ignored: Collection[str] = NONE
 ) -> tuple[list[Problem], list[str]]:
     """What stops it, and what is not checked here: of a plan what only another machine has."""
     away = _keys_of(asked.unset, config)
@@ -171,8 +171,8 @@ def _as_problems(found: Iterable[Problem | str]) -> list[Problem]:
     return [each if isinstance(each, Problem) else Problem(each) for each in found]
 
 
-def _told(problems: Iterable[Problem]) -> list[str]:
-    return together(problem.text for problem in problems)
+def _problem_texts(problems: Iterable[Problem]) -> list[str]:
+    return joined_problems(problem.text for problem in problems)
 
 
 def _keys_of(names: Collection[str], config: RunConfig) -> dict[str, list[str]]:

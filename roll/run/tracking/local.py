@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from roll.run.bottleneck import bound_of
+from roll.run.bottleneck import bottleneck_of
 from roll.run.tracking.tracker import Metrics, NamedTracker, TrackedRun, TrackedSample
 from roll.utils.files import open_regular
 from roll.utils.network import LOOPBACK
@@ -117,7 +117,7 @@ def read_line(line: str) -> tuple[int, dict[str, float]]:
 def _line(step: int, metrics: Metrics, moment: str | None = None) -> str:
     head = {"step": step} if moment is None else {"step": step, "time": moment}
     row = {**head, **{name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}}
-    if (bound := bound_of(metrics)) is not None:
+    if (bound := bottleneck_of(metrics)) is not None:
         row["bound"] = bound.text
     return json.dumps(row) + "\n"
 

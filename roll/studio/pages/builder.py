@@ -37,7 +37,7 @@ class FormView:
         self._form: Form | None = None
         self._search = ui.input("search any key", on_change=self._find).classes("full-width")
         self._search.props("dense outlined clearable debounce=300")
-        self._found = ui.column().classes("full-width").style("gap: 4px")
+        self._results = ui.column().classes("full-width").style("gap: 4px")
         self._body = ui.column().classes("full-width").style("gap: 4px")
 
     def show(self, text: str, kind: str) -> None:
@@ -59,12 +59,12 @@ class FormView:
         self._find()
 
     def _find(self) -> None:
-        self._found.clear()
+        self._results.clear()
         words = self._search.value or ""
         if self._form is None or not words.strip():
             return
         tree = tree_of(self._text)
-        with self._found:
+        with self._results:
             found = self._form.search(words, tree)
             self._section(f"found: {len(found)}" if found else "no key has these words", found, tree)
 
@@ -137,7 +137,7 @@ class Builder:
         self._text = ""
         self._edits = 0
         self._planning: asyncio.Task[Plan] | None = None
-        ui.context.client.on_delete(self._left)
+        ui.context.client.on_delete(self._leave)
         kinds = [*PIPELINES]
         with ui.row().classes("items-center full-width").style("gap: 10px"):
             ui.label("New run").classes("text-h5 q-mr-sm")
@@ -238,7 +238,7 @@ class Builder:
                 self._show_plan(plan)
         return mine == self._edits and not self._state.is_deleted
 
-    def _left(self) -> None:
+    def _leave(self) -> None:
         if self._planning is not None:
             self._planning.cancel()
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 from nicegui import ui
 
+from roll.studio.disk_reads import Unanswered
 from roll.studio.live_run import State
-from roll.studio.waits import Unanswered
 
 REFRESH_S = 2.0
 STATE_COLORS: dict[State, str] = {

@@ -11,9 +11,9 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 from roll.errors import ConfigError
 from roll.report.command import render
 from roll.report.run_files import find_run, read_run
+from roll.studio.disk_reads import Unanswered, Waits
 from roll.studio.live_run import Mark, marks_of
 from roll.studio.run_list import RunList
-from roll.studio.waits import Unanswered, Waits
 
 _STEPS = 6
 _MOST = 8

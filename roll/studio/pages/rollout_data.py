@@ -8,9 +8,9 @@ from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from roll.report.command import render_rollout
+from roll.studio.disk_reads import Unanswered, Waits
 from roll.studio.pages.report import POLICY
 from roll.studio.rollout_index import SORTABLE, Query, RolloutIndexes
-from roll.studio.waits import Unanswered, Waits
 
 _MOST_ROWS = 500  # of one answer
 
@@ -58,7 +58,7 @@ def add(app: FastAPI, indexes: RolloutIndexes) -> None:
         return HTMLResponse(render_rollout(record), headers={"Content-Security-Policy": POLICY})
 
 
-def asked(values: dict[str, Any]) -> dict[str, str]:
+def query_values(values: dict[str, Any]) -> dict[str, str]:
     """Words of an address for what a person filled in. Example: {"domain": "math", "failed": False} -> {"domain":
     "math"}."""
     return {name: str(value).lower() if value is True else str(value) for name, value in values.items() if _is(value)}

@@ -10,10 +10,10 @@ from typing import Any
 from nicegui import ui
 from nicegui.events import GenericEventArguments
 
+from roll.studio.disk_reads import Unanswered, Waits
 from roll.studio.pages.frame import REFRESH_S, frame, later
-from roll.studio.pages.rollout_data import asked
+from roll.studio.pages.rollout_data import query_values
 from roll.studio.rollout_index import Query, RolloutIndex, RolloutIndexes
-from roll.studio.waits import Unanswered, Waits
 
 _PATIENCE_S = 30.0
 _ANY = "any"
@@ -86,7 +86,7 @@ class RolloutView:
                 "most_reward": self._number("to"),
                 "first_step": self._number("step from"),
                 "last_step": self._number("to"),
-                "failed": ui.checkbox("failed", on_change=self._ask),
+                "failed": ui.checkbox("failed", on_change=self._query_index),
             }
             ui.space()
             self._count = ui.label().classes("soft")
@@ -107,7 +107,7 @@ class RolloutView:
             field = self._fields[name]
             assert isinstance(field, ui.select)
             field.set_options([_ANY, *index.values(name)], value=field.value)
-        self._ask()
+        self._query_index()
 
     async def refresh(self) -> None:
         with suppress(Unanswered):
@@ -117,7 +117,7 @@ class RolloutView:
         if index is not None and (index is not self._index or index.version != self._version):
             self.show(index)
 
-    def _ask(self) -> None:
+    def _query_index(self) -> None:
         """Has the table fetch its rows anew."""
         if self._index is None:
             return
@@ -133,7 +133,7 @@ class RolloutView:
         return Query(**{**given, **steps, **chosen, "text": given["text"] or ""})
 
     def _fetch(self, query: Query) -> str:
-        return _FETCH.replace("QUERY", json.dumps(asked(asdict(query)))).replace("KEY", self._key)
+        return _FETCH.replace("QUERY", json.dumps(query_values(asdict(query)))).replace("KEY", self._key)
 
     def _choose(self, event: GenericEventArguments) -> None:
         number = int((event.args.get("data") or {}).get("id", 0))
@@ -154,13 +154,15 @@ class RolloutView:
         return ui.aggrid(options, theme="balham").style("height: 100%")
 
     def _input(self, label: str) -> ui.input:
-        field = ui.input(label, on_change=self._ask).props("dense outlined clearable debounce=300")
+        field = ui.input(label, on_change=self._query_index).props("dense outlined clearable debounce=300")
         return field.style("width: 240px")
 
     def _select(self, label: str) -> ui.select:
-        field = ui.select([_ANY], value=_ANY, label=label, on_change=self._ask).props("dense outlined options-dense")
+        field = ui.select([_ANY], value=_ANY, label=label, on_change=self._query_index).props(
+            "dense outlined options-dense"
+        )
         return field.style("width: 130px")
 
     def _number(self, label: str) -> ui.number:
-        field = ui.number(label, on_change=self._ask).props("dense outlined clearable debounce=300")
+        field = ui.number(label, on_change=self._query_index).props("dense outlined clearable debounce=300")
         return field.style("width: 110px")

@@ -17,11 +17,11 @@ from roll.report.figures import failures, flat, overview, phase_table, role_tabl
 from roll.report.run_files import LogLine, RunFiles, StepSpread
 from roll.run.display.curves import binned_phases, smoothed
 from roll.run.display.view import Rows, series
+from roll.studio.disk_reads import Unanswered, Waits
 from roll.studio.launch import Launched, stop
 from roll.studio.live_run import LiveRun, State, newest, process_of, state_of
 from roll.studio.pages.frame import REFRESH_S, STATE_COLORS, age, frame, later
 from roll.studio.run_list import RunList
-from roll.studio.waits import Unanswered, Waits
 from roll.utils.text import visible
 
 # Curves and times as options of ECharts. Its tips are drawn, not made of HTML: names may hold any text.
@@ -198,7 +198,7 @@ class RunView:
 
     async def refresh(self) -> None:
         try:
-            state, written, warnings, spreads = await self._waits.wait("look", self._look)
+            state, written, warnings, spreads = await self._waits.wait("look", self._read)
         except Unanswered as error:
             self._age.set_text(str(error))
             return
@@ -214,7 +214,7 @@ class RunView:
         if self._live.files is not self._shown:
             self._show(self._live.files, spreads)
 
-    def _look(self) -> tuple[State, float, Sequence[LogLine], Sequence[StepSpread]]:
+    def _read(self) -> tuple[State, float, Sequence[LogLine], Sequence[StepSpread]]:
         """What the files say by now: the state, when they were written, warnings, and how rewards are spread."""
         if self._live.update():
             self._spreads = self._live.spreads()

@@ -7,9 +7,9 @@ from typing import Any
 
 from nicegui import ui
 
+from roll.studio.disk_reads import Unanswered, Waits
 from roll.studio.pages.frame import REFRESH_S, STATE_COLORS, age, frame, number
 from roll.studio.run_list import Glance, RunList
-from roll.studio.waits import Unanswered, Waits
 from roll.utils.text import visible
 
 _COLUMNS = [

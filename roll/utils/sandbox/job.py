@@ -130,7 +130,9 @@ def own_python() -> tuple[str, tuple[str, ...]]:
 
 NOBODY = 65534  # the user's number inside a user namespace
 _MOST_TRIED = 1000
-KEPT = ("ROLL_RUNTIME_DIRECTORY",)  # the mark by which a run finds what is left of it; the job itself does not get it
+PASSED_VARIABLES = (
+    "ROLL_RUNTIME_DIRECTORY",
+)  # the mark by which a run finds what is left of it; the job itself does not get it
 
 
 Hold = Callable[[bytes], int]
@@ -146,7 +148,7 @@ class Launch:
     user: int | None
 
 
-class Means(Protocol):
+class SandboxBackend(Protocol):
     """A way into the sandbox. `name` says which, and whether it takes root's privileges to set the sandbox up."""
 
     @property

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import IO, Any, Literal
 
-from roll.utils.sandbox.job import KEPT, Holder, Job, Means
+from roll.utils.sandbox.job import PASSED_VARIABLES, Holder, Job, SandboxBackend
 
 CHUNK = 65536
 STDERR_BYTES = 8192  # the end of it, which says why
@@ -50,7 +50,7 @@ class Process:
     `stdin` and `stdout` are descriptors, of which it gets copies, or None for pipes.
     """
 
-    def __init__(self, job: Job, means: Means, stdin: int | None = None, stdout: int | None = None):
+    def __init__(self, job: Job, means: SandboxBackend, stdin: int | None = None, stdout: int | None = None):
         self._job, self._means, self._ends = job, means, (stdin, stdout)
         self._started: subprocess.Popen[bytes] | None = None
         self._status = -1
@@ -71,7 +71,7 @@ class Process:
                     stdout=stdout,
                     stderr=subprocess.PIPE,
                     bufsize=0,
-                    env={name: os.environ[name] for name in KEPT if name in os.environ},
+                    env={name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ},
                     cwd="/",
                     pass_fds=(theirs, *holder.fds),
                     start_new_session=True,
@@ -171,7 +171,7 @@ class Process:
         return int(said["exit-code"])
 
 
-def run(job: Job, means: Means, stdin: bytes = b"") -> Finished:
+def run(job: Job, means: SandboxBackend, stdin: bytes = b"") -> Finished:
     """Runs the job to its end, or to the end of its time; its stdin is a file. Raises SandboxError if
     the sandbox fails."""
     deadline = time.monotonic() + job.limits.wall_s

@@ -158,7 +158,7 @@ def child(body, report, started=lambda pid: None):
     return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
 
 
-def tell(fd, report):
+def report_to(fd, report):
     os.write(fd, json.dumps(report).encode() + b"\n")
 
 
@@ -188,12 +188,12 @@ def main():
 
     try:
         leave_namespaces(task)
-        code = child(first, report, lambda pid: tell(task["status"], {"child-pid": pid}))
+        code = child(first, report, lambda pid: report_to(task["status"], {"child-pid": pid}))
     except OSError as error:
         os.write(report, str(error).encode())
     os.close(report)
     said = os.read(reported, 4096)
-    tell(task["status"], {"error": said.decode(errors="replace")} if said else {"exit-code": code})
+    report_to(task["status"], {"error": said.decode(errors="replace")} if said else {"exit-code": code})
 
 
 main()

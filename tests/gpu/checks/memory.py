@@ -55,7 +55,7 @@ def _planned_bytes(kind: Kind, model_dir: Path, settings: dict[str, Any], num_ra
     worker = run.config().model_copy(update={"world_size": num_ranks})  # data parallel is what it leaves
     facts = RoleFacts(worker, shape, "train", num_ranks, shares_devices=True, train=run.plan(num_ranks))
     spec = spec_of(f"{kind}_train")
-    states = spec.ask(spec.memory["train"], RankMemory, facts).states
+    states = spec.call_hook(spec.memory["train"], RankMemory, facts).states
     frees_gradients = kind == "deepspeed" and run.stage < 3
     return sum(
         total(parts, sure_only=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from roll.configs.plan.layout import RolePlace, Seat
+from roll.configs.plan.layout import RolePlace, WorkerSlot
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import ModelArgs
 from roll.distributed.executor.blueprint import Blueprint
@@ -34,7 +34,7 @@ def worker_setup(
 ) -> tuple[RolePlace, WorkerSpec]:
     """One worker per device: those of a role with the fake strategies, or of `worker_class`. Of an engine
     `num_ranks` processes read weights, as it seems; `model` has its tokenizer."""
-    place = RolePlace(role, tuple(Seat(i, 0, i, (d,), (d,)) for i, d in enumerate(devices)))
+    place = RolePlace(role, tuple(WorkerSlot(i, 0, i, (d,), (d,)) for i, d in enumerate(devices)))
     is_engine = role == "actor_infer"
     per_rank: list[tuple[Any, ...]] = [arguments] * len(devices)
     if worker_class is None:

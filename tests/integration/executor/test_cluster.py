@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from ray.util.placement_group import placement_group_table
 
-from roll.configs.plan.layout import RolePlace, Seat
+from roll.configs.plan.layout import RolePlace, WorkerSlot
 from roll.distributed.executor.processes.cluster import Cluster
 from roll.distributed.executor.processes.resource_manager import ResourceManager
 from roll.errors import ResourceError, WorkerError
@@ -95,7 +95,7 @@ def test_bundles_that_were_released_are_gone_and_may_be_released_again(resources
 
 
 def test_cpu_workers_and_devices_get_seats(resources: ResourceManager) -> None:
-    cpu = resources.seats(RolePlace("rewards", (Seat(0), Seat(1, local_rank=1))))
+    cpu = resources.seats(RolePlace("rewards", (WorkerSlot(0), WorkerSlot(1, local_rank=1))))
     assert [(seat.rank, seat.local_rank, seat.devices) for seat in cpu] == [(0, 0, ()), (1, 1, ())]
-    pair = resources.seats(RolePlace("actor_infer", (Seat(0, 0, 0, (4, 5), (4, 5)),)))
+    pair = resources.seats(RolePlace("actor_infer", (WorkerSlot(0, 0, 0, (4, 5), (4, 5)),)))
     assert (pair[0].devices, pair[0].gpu_ids) == ((4, 5), ())

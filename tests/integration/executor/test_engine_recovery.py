@@ -20,7 +20,7 @@ from roll.distributed.executor.rollout.engines import (
     GenerateCluster,
     RecoverySettings,
 )
-from roll.distributed.executor.weights.send_plan import Route, SendPlan, Way
+from roll.distributed.executor.weights.send_plan import EngineRoute, Route, SendPlan
 from roll.distributed.executor.weights.sync import WeightSync
 from roll.distributed.strategy.base import State
 from roll.errors import WorkerError
@@ -68,7 +68,7 @@ def test_a_dead_engines_requests_go_to_the_other_and_it_comes_back_with_the_next
 ) -> None:
     rollout = pair_of_engines()
     engines = rollout.cluster
-    sync = WeightSync(trainer, engines, 1 << 20, SendPlan((Way(route, (0,)),) * 2))
+    sync = WeightSync(trainer, engines, 1 << 20, SendPlan((EngineRoute(route, (0,)),) * 2))
     sync.publish(1)
     assert rollout.heal() is False
 
@@ -104,7 +104,7 @@ def test_an_engine_that_died_unnoticed_is_found_before_a_weight_update(pair_of_e
     rollout = pair_of_engines()
     os.kill(rollout.cluster.call_all("process_id")[1], signal.SIGKILL)
     assert rollout.heal() is True
-    WeightSync(trainer, rollout.cluster, 1 << 20, SendPlan((Way("memory", (0,)),) * 2)).publish(3)
+    WeightSync(trainer, rollout.cluster, 1 << 20, SendPlan((EngineRoute("memory", (0,)),) * 2)).publish(3)
     assert [sums["version"] for sums in rollout.cluster.call_all("weight_sums")] == [3, 3]
 
 
@@ -120,14 +120,14 @@ def test_an_engine_that_dies_of_a_turn_on_shared_devices_is_replaced(
     for occupant in (trainer, rollout):
         placement.join(occupant)
     engines.workers.start("set_mood", {0: (mood,)}).result()
-    with placement.kept_free(Claim(trainer)):
+    with placement.reserved(Claim(trainer)):
         with placement.hold(Claim(trainer)):
             pass
         if mood == "die on leaving":
             assert rollout.heal() is True
         with placement.hold(Claim(trainer, WEIGHTS), Claim(rollout, WEIGHTS)):
             assert rollout.heal() is (mood == "die on return")
-            WeightSync(trainer, engines, 1 << 20, SendPlan((Way("memory", (0,)),) * 2)).publish(1)
+            WeightSync(trainer, engines, 1 << 20, SendPlan((EngineRoute("memory", (0,)),) * 2)).publish(1)
     with placement.hold(Claim(rollout)):
         assert [sums["version"] for sums in engines.call_all("weight_sums")] == [1, 1]
     assert rollout.metrics()["rollout/restarted_engines"] == 1
@@ -170,7 +170,7 @@ def test_an_engine_that_died_unnoticed_lets_nobody_wait(pair_of_engines: Pair, t
 
     assert asyncio.run(play("environments-0")) == 2
     rollout.abort()
-    assert recovery.under_way() == {1}
+    assert recovery.in_flight() == {1}
 
     placement = Placement((trainer, rollout))
     setups: dict[Occupant, Callable[[], Calls]] = {
@@ -216,7 +216,7 @@ def test_nothing_is_restarted_after_the_end(pair_of_engines: Pair) -> None:
     recovery.lost(1)
     rollout.cluster.kill()
     recovery.join()
-    assert recovery.under_way() == {0}
+    assert recovery.in_flight() == {0}
     with pytest.raises(WorkerError, match="rank 0"):
         recovery.finish()
 
@@ -225,13 +225,13 @@ def test_nothing_is_restarted_after_the_end(pair_of_engines: Pair) -> None:
 @pytest.mark.parametrize(
     ("ways", "mood"),
     [
-        ((Way("broadcast", (0,)), Way("broadcast", (0,))), "die"),
-        ((Way("memory", (0, 1)), Way("memory", (1, 0))), "die midway"),
+        ((EngineRoute("broadcast", (0,)), EngineRoute("broadcast", (0,))), "die"),
+        ((EngineRoute("memory", (0, 1)), EngineRoute("memory", (1, 0))), "die midway"),
     ],
     ids=["broadcast", "every rank to its own"],
 )
 def test_weights_are_sent_again_when_an_engine_dies_while_they_are_sent(
-    ways: tuple[Way, ...], mood: str, pair_of_engines: Pair, trainer: Cluster
+    ways: tuple[EngineRoute, ...], mood: str, pair_of_engines: Pair, trainer: Cluster
 ) -> None:
     rollout = pair_of_engines(num_ranks=len(ways[0].senders))
     sync = WeightSync(trainer, rollout.cluster, 64, SendPlan(ways))
@@ -280,7 +280,7 @@ def test_an_only_engine_that_stands_apart_is_replaced_and_its_requests_wait_for_
         late = asyncio.create_task(judge.generate(request("late", 5)))
         (answer,) = await asyncio.wait_for(late, 300)
         assert list(here(answer).token_ids) == [6, 7, 8]
-        assert recovery.under_way() == frozenset() and recovery.num_restarts == 1
+        assert recovery.in_flight() == frozenset() and recovery.num_restarts == 1
         asked.cancel()
 
         monkeypatch.setattr(engine_recovery, "_NEW_PROCESS_LIMIT_S", 1.0)  # nobody may start one

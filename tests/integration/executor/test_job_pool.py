@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from roll.configs.plan.layout import RolePlace, Seat
+from roll.configs.plan.layout import RolePlace, WorkerSlot
 from roll.distributed.executor.pools.job import FatalJobError, Job
 from roll.distributed.executor.pools.job_pool import JobPool
 from roll.distributed.executor.processes.resource_manager import ResourceManager
@@ -21,7 +21,7 @@ def make_pool(resources: ResourceManager) -> Iterator[MakePool]:
     pools: list[JobPool] = []
 
     def make(num_workers: int, jobs_per_worker: int = 8, on_gone: Callable[[str], None] | None = None) -> JobPool:
-        place = RolePlace("environments", tuple(Seat(i, local_rank=i) for i in range(num_workers)))
+        place = RolePlace("environments", tuple(WorkerSlot(i, local_rank=i) for i in range(num_workers)))
         pool = JobPool(
             "environments",
             resources,

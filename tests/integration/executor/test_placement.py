@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from roll.configs.plan.layout import RolePlace, Seat
+from roll.configs.plan.layout import RolePlace, WorkerSlot
 from roll.distributed.executor.placement import Claim, Occupant, Placement
 from roll.distributed.executor.pools.task_pool import TaskPool
 from roll.distributed.executor.processes.cluster import Calls, Cluster
@@ -65,7 +65,7 @@ def test_clusters_on_shared_devices_take_turns(
 def test_a_pool_on_a_device_takes_turns_with_a_cluster(
     trainer: Cluster, critic: Cluster, resources: ResourceManager
 ) -> None:
-    place = RolePlace("rewards.math", (Seat(0, 0, 0, (1,), (1,)),))
+    place = RolePlace("rewards.math", (WorkerSlot(0, 0, 0, (1,), (1,)),))
     pool = TaskPool("rewards.math", resources, place, "tests.fakes:MovingWorker")
     try:
         assert pool.devices == {1}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from roll.configs.plan.layout import RolePlace, Seat
+from roll.configs.plan.layout import RolePlace, WorkerSlot
 from roll.distributed.executor.pools.task_pool import TaskPool
 from roll.distributed.executor.processes.resource_manager import ResourceManager
 from roll.rewards.base import RewardInput
@@ -24,7 +24,7 @@ class Clusters:
         self.pools: list[TaskPool] = []
 
     def start_pool(self, role: str, settings: RewardConfig, worker_class: str, arguments: tuple[Any, ...]) -> TaskPool:
-        place = RolePlace(role, (Seat(0),))
+        place = RolePlace(role, (WorkerSlot(0),))
         pool = TaskPool(role, self.resources, place, worker_class, arguments, {"PYTHONPATH": str(USERS)})
         self.pools.append(pool)
         return pool

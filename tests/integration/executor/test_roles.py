@@ -12,7 +12,7 @@ import ray
 
 from roll.algorithms.credit import CreditSettings
 from roll.algorithms.loss import PolicyLoss, SupervisedLoss
-from roll.algorithms.masking import IdleRows
+from roll.algorithms.masking import ZeroGradientRows
 from roll.distributed.executor.blueprint import BatchLimits, WorkerInfo
 from roll.distributed.executor.jobs import RowCredit, TrainJob
 from roll.distributed.executor.processes.cluster import Cluster
@@ -124,7 +124,7 @@ def test_idle_rows_are_not_computed_and_count_all_the_same(roles: Roles, num_upd
     values[1] = 3.0  # of 8 response tokens
     job = replace(train_job(num_updates), credit=RowCredit(CreditSettings(), values))
     whole = roles.policy.train(shard(batch, 2, num_updates), job)
-    some = roles.policy.train(shard(batch, 2, num_updates), replace(job, idle=IdleRows()))
+    some = roles.policy.train(shard(batch, 2, num_updates), replace(job, zero_gradient_rows=ZeroGradientRows()))
     for name in ("tokens_per_update", "rows_per_update", "advantage_mean"):
         assert some[name] == whole[name]
     assert some["skipped_fraction"] == skipped / 10

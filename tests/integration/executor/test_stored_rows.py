@@ -21,7 +21,7 @@ from roll.distributed.executor.rollout.answers import DIRECT_TOKENS
 from roll.distributed.executor.rollout.engines import GenerateCluster
 from roll.distributed.executor.step_rows import StepRows, fetched, texts_at, texts_of
 from roll.errors import WorkerError
-from roll.pipeline.rlvr.reward_model import AnswerReader, RewardModel, Way
+from roll.pipeline.rlvr.reward_model import AnswerReader, AnswerReading, RewardModel
 from roll.types.batch import Rows, SampleBatch, SampleSet
 from roll.types.rollout import (
     Generation,
@@ -144,7 +144,7 @@ class FirstAndLast:
 def test_a_reward_model_reads_stored_answers_and_leaves_them_where_they_are(engine: Cluster) -> None:
     (answers,) = answer(engine, [request(1, LONG)])
     waiting = group(request(1, LONG), answers)
-    way = Way(label=0, retemplate=False, max_length=3, cuts_left=False)
+    way = AnswerReading(label=0, retemplate=False, max_length=3, cuts_left=False)
     reader = AnswerReader("rewards.math", cast(Any, None), {"math": way}, None)
     (scored,) = RewardModel(reader, cast(Any, FirstAndLast())).score([waiting])
     assert not any(row.is_here for row in scored.trajectories)

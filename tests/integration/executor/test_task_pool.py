@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from roll.configs.plan.layout import RolePlace, Seat
+from roll.configs.plan.layout import RolePlace, WorkerSlot
 from roll.distributed.executor.pools.task_pool import TaskPool
 from roll.distributed.executor.processes.resource_manager import ResourceManager
 from roll.errors import WorkerError
@@ -27,7 +27,7 @@ def make_pool(resources: ResourceManager) -> Iterator[MakePool]:
     pools: list[TaskPool] = []
 
     def make(num_workers: int, worker_class: str = "tests.toys:ToyWorker") -> TaskPool:
-        place = RolePlace("rewards.math", tuple(Seat(i, local_rank=i) for i in range(num_workers)))
+        place = RolePlace("rewards.math", tuple(WorkerSlot(i, local_rank=i) for i in range(num_workers)))
         pools.append(TaskPool("rewards.math", resources, place, worker_class))
         return pools[-1]
 

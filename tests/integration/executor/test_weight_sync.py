@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from roll.distributed.executor.processes.cluster import Cluster
-from roll.distributed.executor.weights.send_plan import SendPlan, Way
+from roll.distributed.executor.weights.send_plan import EngineRoute, SendPlan
 from roll.distributed.executor.weights.sync import WeightSync, plan_send
 from roll.errors import WorkerError
 from tests.helpers.processes import shared_segments
@@ -42,7 +42,7 @@ def test_what_training_does_not_change_goes_to_engines_once_and_to_new_ones_agai
     trainer: Cluster, engines: Cluster
 ) -> None:
     """Of 5 numbers of 2 bytes that are trained, 400 of 4 that are not, and one of 8 that says who sent them."""
-    sync = WeightSync(trainer, engines, 1 << 20, SendPlan((Way("memory", (0,)),) * 2))
+    sync = WeightSync(trainer, engines, 1 << 20, SendPlan((EngineRoute("memory", (0,)),) * 2))
     sent = []
     for version in range(1, 6):
         if version == 4:
@@ -55,7 +55,7 @@ def test_what_training_does_not_change_goes_to_engines_once_and_to_new_ones_agai
 
 
 def test_after_a_publish_that_failed_everything_is_sent(trainer: Cluster, engines: Cluster) -> None:
-    sync = WeightSync(trainer, engines, 1 << 20, SendPlan((Way("memory", (0,)),) * 2))
+    sync = WeightSync(trainer, engines, 1 << 20, SendPlan((EngineRoute("memory", (0,)),) * 2))
     sync.publish(1)
     engines.call_ranks("set_mood", [("",), ("refuse",)])
     with pytest.raises(WorkerError, match="no update today"):
@@ -70,7 +70,7 @@ def test_an_engine_that_refuses_ends_the_publish_and_leaves_nothing_behind(
     route: Literal["memory", "broadcast"], trainer: Cluster, engines: Cluster
 ) -> None:
     """Over broadcast, the sender does not wait for a receiver that takes no part."""
-    sync = WeightSync(trainer, engines, 1 << 20, SendPlan((Way(route, (0,)),) * 2))
+    sync = WeightSync(trainer, engines, 1 << 20, SendPlan((EngineRoute(route, (0,)),) * 2))
     engines.call_ranks("set_mood", [("",), ("refuse",)])
     with pytest.raises(
         WorkerError, match="^actor_infer rank 1 failed in receive_weights: StrategyError: no update today"
@@ -86,7 +86,7 @@ def test_an_engine_that_dies_does_not_leave_the_sender_hanging(trainer: Cluster,
     pair = start("actor_infer", devices=(3, 4))
     pair.call_all("setup")
     pair.call_ranks("set_mood", [("",), ("die",)])
-    sync = WeightSync(trainer, pair, 1 << 20, SendPlan((Way("broadcast", (0,)),) * 2))
+    sync = WeightSync(trainer, pair, 1 << 20, SendPlan((EngineRoute("broadcast", (0,)),) * 2))
     started = time.monotonic()
     with pytest.raises(WorkerError) as caught:
         sync.publish(1)

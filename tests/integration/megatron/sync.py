@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from roll.distributed.executor.weights.send_plan import Route, SendPlan, Way
+from roll.distributed.executor.weights.send_plan import EngineRoute, Route, SendPlan
 from roll.distributed.executor.weights.sender import WeightSender
 from tests.helpers.engine_socket import CHECK, NoEngine, OneEngine
 from tests.parity.megatron.ranks import Run, exported, one_update, trainer
@@ -24,7 +24,7 @@ def publish(address: str, run: Run, directory: Path, version: int) -> list[int]:
         engine = OneEngine(address) if strategy.exports_weights else NoEngine()
         for new_version, route in enumerate(ROUTES, version + 1):
             one_update(strategy, run)
-            plan = SendPlan((Way(route, (0,)),), directory=directory)
+            plan = SendPlan((EngineRoute(route, (0,)),), directory=directory)
             versions += sender.send(strategy.export_weights(BUCKET_BYTES), engine, plan, new_version) or []
             weights = exported(strategy)
             engine.start(CHECK, {0: (weights,)}).result()

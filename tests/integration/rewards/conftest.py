@@ -4,8 +4,8 @@ import pytest
 
 from roll.rewards.code.languages import find_python
 from roll.rewards.code.local import LocalJudge
+from roll.utils.sandbox.backends import SandboxUnavailable, find_means
 from roll.utils.sandbox.job import Limits
-from roll.utils.sandbox.ways import SandboxUnavailable, find_means
 
 LIMITS = Limits(cpu_s=20, wall_s=300, memory_mb=512, disk_mb=8, output_bytes=100_000, threads=32)
 

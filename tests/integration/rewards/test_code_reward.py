@@ -16,7 +16,7 @@ from roll.rewards.code import reward as module
 from roll.rewards.code.local import LocalJudge
 from roll.rewards.config import RewardConfig
 from roll.rewards.worker import RewardWorker
-from roll.utils.sandbox.ways import SandboxUnavailable
+from roll.utils.sandbox.backends import SandboxUnavailable
 from tests.helpers.rewards import preflight
 
 pytestmark = pytest.mark.usefixtures("judge")
@@ -57,8 +57,8 @@ def test_a_row_whose_cases_are_wrong_is_a_failure_with_its_column() -> None:
 def test_a_sandbox_that_fails_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = RewardWorker("code", RewardConfig(reward="code_sandbox"))
     monkeypatch.setattr("roll.utils.sandbox.job.DEVICES", ("/dev/no-such-device",))
-    monkeypatch.setattr("roll.utils.sandbox.ways.DEVICES", ("/dev/no-such-device",))
-    monkeypatch.setattr("roll.utils.sandbox.ways.DEVICES", ("/dev/no-such-device",))
+    monkeypatch.setattr("roll.utils.sandbox.backends.DEVICES", ("/dev/no-such-device",))
+    monkeypatch.setattr("roll.utils.sandbox.backends.DEVICES", ("/dev/no-such-device",))
     (found,) = worker.score([RewardInput("", ANSWER, payload=ROW)])
     assert found is not None and "SandboxError" in str(found.failure)
 

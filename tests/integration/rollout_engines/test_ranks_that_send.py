@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from roll.distributed.executor.weights.send_plan import SendPlan, Way
+from roll.distributed.executor.weights.send_plan import EngineRoute, SendPlan
 from roll.types.rollout import GenerationRequest, SamplingParams
 from tests.helpers.engine_socket import Engine
 from tests.helpers.engines import engine_processes, forward_log_probs, open_zmq_sockets, prompt
@@ -70,7 +70,7 @@ def test_every_rank_of_an_engine_reads_from_its_own_rank_of_the_trainer(
     segments of one sender mapped, all of them together those of all senders."""
     model = AutoModelForCausalLM.from_pretrained(tiny_tied_model_dir, dtype=torch.float64).eval()
     pool, read = rank_pool(2), []
-    plan = SendPlan((Way("memory", SENDERS[name]),))
+    plan = SendPlan((EngineRoute("memory", SENDERS[name]),))
 
     with started(name, tiny_tied_model_dir) as engine:
 
@@ -105,7 +105,7 @@ def test_an_engine_that_is_killed_in_the_middle_ends_the_update_and_its_successo
     name: str, rank_pool: Pools, tiny_tied_model_dir: Path, tmp_path: Path
 ) -> None:
     run, pool, seen = RUNS["zero3"](tiny_tied_model_dir), rank_pool(2), []
-    plan = SendPlan((Way("memory", SENDERS[name]),))
+    plan = SendPlan((EngineRoute("memory", SENDERS[name]),))
     with started(name, tiny_tied_model_dir) as engine:
 
         def kill_at_the_third_bucket(method: str) -> None:

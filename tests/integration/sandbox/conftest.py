@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from roll.utils.sandbox.job import Job, Limits, Means, View, view
+from roll.utils.sandbox.backends import Bubblewrap, candidates, problem
+from roll.utils.sandbox.job import Job, Limits, SandboxBackend, View, view
 from roll.utils.sandbox.process import Finished, run
-from roll.utils.sandbox.ways import Bubblewrap, candidates, problem
 
 PYTHON = os.path.realpath(sys.executable)
 LIBRARY = str(Path(os.__file__).parent)
@@ -29,7 +29,7 @@ def python_job(code: str, *arguments: str, limits: Limits = LIMITS) -> Job:
 
 
 @pytest.fixture(scope="session", params=["bubblewrap", "namespaces"])
-def means(request: pytest.FixtureRequest) -> Means:
+def means(request: pytest.FixtureRequest) -> SandboxBackend:
     """Each kind once; of two ways of a kind the first that works here, as `find_means` takes it."""
     why = []
     for candidate in candidates():
@@ -42,7 +42,7 @@ def means(request: pytest.FixtureRequest) -> Means:
 
 
 @pytest.fixture
-def run_python(means: Means) -> Run:
+def run_python(means: SandboxBackend) -> Run:
     """`run_python(code, *arguments, limits=..., stdin=...)`"""
 
     def run_it(code: str, *arguments: str, limits: Limits = LIMITS, stdin: bytes = b"") -> Finished:

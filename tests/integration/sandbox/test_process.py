@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from roll.distributed.executor.processes.cleaner import MARK
-from roll.utils.sandbox.job import KEPT, Means
+from roll.utils.sandbox.backends import Bubblewrap
+from roll.utils.sandbox.job import PASSED_VARIABLES, SandboxBackend
 from roll.utils.sandbox.process import Process, SandboxError, run
-from roll.utils.sandbox.ways import Bubblewrap
 from roll.utils.timing import TimeLimitReached, call_within
 from tests.integration.sandbox.conftest import LIMITS, Run, python_job
 
@@ -101,7 +101,7 @@ def test_memory_is_limited(run_python: Run) -> None:
     assert finished.stdout == b"no memory\n"
 
 
-def test_a_job_that_never_ran_is_no_result(means: Means) -> None:
+def test_a_job_that_never_ran_is_no_result(means: SandboxBackend) -> None:
     job = replace(python_job("print(1)"), command=("/usr/bin/no-such-program",))
     if isinstance(means, Bubblewrap):  # its helper starts, and says so
         assert run(job, means).code == 127
@@ -110,21 +110,21 @@ def test_a_job_that_never_ran_is_no_result(means: Means) -> None:
             run(job, means)
 
 
-def test_a_view_of_what_is_not_there_is_an_error_of_the_sandbox(means: Means) -> None:
+def test_a_view_of_what_is_not_there_is_an_error_of_the_sandbox(means: SandboxBackend) -> None:
     job = python_job("print(1)")
     absent = replace(job, view=replace(job.view, paths=(*job.view.paths, "/no/such/folder")))
     with pytest.raises(SandboxError, match="/no/such/folder"):
         run(absent, means)
 
 
-def test_an_alarm_in_the_middle_leaves_nothing(means: Means) -> None:
+def test_an_alarm_in_the_middle_leaves_nothing(means: SandboxBackend) -> None:
     token = uuid.uuid4().hex
     with pytest.raises(TimeLimitReached):
         call_within(2.0, lambda: run(python_job(FOREVER, token), means))
     assert processes_with(token) == []
 
 
-def test_the_end_of_the_block_ends_the_job(means: Means) -> None:
+def test_the_end_of_the_block_ends_the_job(means: SandboxBackend) -> None:
     token = uuid.uuid4().hex
     with Process(python_job(FOREVER, token), means) as process:
         assert process.stdout.read(2) == b"up"
@@ -132,12 +132,12 @@ def test_the_end_of_the_block_ends_the_job(means: Means) -> None:
     assert processes_with(token) == []
 
 
-def test_the_end_of_the_process_that_started_it_ends_the_job(means: Means) -> None:
+def test_the_end_of_the_process_that_started_it_ends_the_job(means: SandboxBackend) -> None:
     """Killed without a word, as a worker that hangs is."""
     token = uuid.uuid4().hex
     code = (
         "import sys\n"
-        "from roll.utils.sandbox.ways import candidates\n"
+        "from roll.utils.sandbox.backends import candidates\n"
         "from roll.utils.sandbox.process import Process\n"
         "from tests.integration.sandbox.conftest import python_job\n"
         f"means, = [m for m in candidates() if m.name == {means.name!r}]\n"
@@ -164,4 +164,4 @@ def test_no_descriptor_and_no_child_is_left(run_python: Run) -> None:
 
 
 def test_the_cleaner_s_mark_goes_with_the_sandbox() -> None:
-    assert (MARK,) == KEPT
+    assert (MARK,) == PASSED_VARIABLES

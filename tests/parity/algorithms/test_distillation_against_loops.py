@@ -1,6 +1,7 @@
 """Divergences of a student from a teacher, and the loss made of them, with their gradients, against loops over single
 positions and tokens in float64, written from the formulas of docs/distillation.md. Not covered: that the head gives the
-log-probs (tests/unit/models/test_lessons.py) and a strategy the gradient (tests/parity/strategies/test_lessons.py)."""
+log-probs (tests/unit/models/test_teacher_targets.py) and a strategy the gradient
+(tests/parity/strategies/test_teacher_targets.py)."""
 
 from __future__ import annotations
 

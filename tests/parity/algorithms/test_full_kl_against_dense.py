@@ -14,7 +14,7 @@ from roll.algorithms.distillation import Distillation, Divergence
 from roll.algorithms.loss import Aggregation, LossAggMode, PolicyLoss
 from roll.algorithms.objectives import PolicyGradient
 from roll.models.head_scores import PLAIN, Product
-from roll.models.teacher_targets import Lesson, Study, TeacherHead, divergence
+from roll.models.teacher_targets import StudentOutputs, TeacherHead, TeacherTargets, divergence
 from roll.types.batch import LossScale, TokenOutputs, TokenScores
 from roll.types.collate import pad
 from tests.unit.algorithms.rows import alone, random_samples
@@ -33,18 +33,18 @@ def test_loss_and_gradient_equal_torchs_dense_kl(mode: LossAggMode, coef: float)
     count = int(samples.response_mask.sum())
     theirs = torch.randn(count, WIDTH, generator=make, dtype=torch.float64).float()
     heads = [torch.randn(VOCAB, WIDTH, generator=make, dtype=torch.float64) for _ in range(2)]
-    scores = TokenScores(lesson=theirs.numpy())
+    scores = TokenScores(teacher_targets=theirs.numpy())
     credit = assign_credit(samples, scores, values, CreditSettings(), alone, np.array([1.0, 0.0, 2.0]))[0]
     kept = torch.from_numpy(np.repeat([True, False, True], [3, 4, 2]))
-    assert credit.lesson is not None and torch.from_numpy(credit.lesson).equal(theirs[kept])
+    assert credit.teacher_targets is not None and torch.from_numpy(credit.teacher_targets).equal(theirs[kept])
 
     hidden = torch.randn(int(kept.sum()), WIDTH, generator=make, dtype=torch.float64).requires_grad_()
     weight = heads[0].requires_grad_()
     told = Distillation(Divergence("reverse_kl", TEMPERATURE, TEMPERATURE), VOCAB)
     head = TeacherHead(heads[1].numpy(), None, PLAIN, torch.float64)
     batch = pad(credit, np.array([2, 0, 1]), round_to=4)
-    assert batch.lesson is not None
-    lesson = Lesson(Study.of(told, head, torch.device("cpu")), batch.lesson)
+    assert batch.teacher_targets is not None
+    lesson = TeacherTargets(StudentOutputs.of(told, head, torch.device("cpu")), batch.teacher_targets)
     found = divergence([Product(hidden, weight)], None, PLAIN, lesson, 2 * VOCAB, False)
     flat = torch.zeros(batch.response_mask.shape, dtype=torch.float64)
     outputs = TokenOutputs(log_probs=flat, divergence=flat.masked_scatter(batch.response_mask, found))

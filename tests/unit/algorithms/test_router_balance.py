@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from roll.algorithms.moe_aux_loss import BalancedLoss, layer_balance, tokens_seen, with_balance
+from roll.algorithms.moe_aux_loss import BalancedLoss, layer_balance, num_routed_tokens, with_balance
 from roll.models.routers import balances
 from roll.types.batch import LossScale, TokenOutputs
 from tests.parity.strategies.reference import BentLoss, rows
@@ -34,7 +34,7 @@ def test_even_routers_give_one_per_token_and_no_token_gives_nothing() -> None:
 def test_the_loss_beside_it_stays_and_weights_are_those_of_the_whole_update() -> None:
     """Two micro batches on this rank, and as many tokens again on another."""
     batches = rows(2)
-    own = sum(tokens_seen(batch.lengths) for batch in batches)
+    own = sum(num_routed_tokens(batch.lengths) for batch in batches)
     loss = with_balance(BentLoss(), 0.5, batches, lambda values: [2 * value for value in values])
     assert isinstance(loss, BalancedLoss) and loss.num_tokens == 2 * own and loss.needs == {"log_probs", "balance"}
     batch, scale = batches[0], LossScale(10, 2)
@@ -43,6 +43,6 @@ def test_the_loss_beside_it_stays_and_weights_are_those_of_the_whole_update() ->
     total, sums = loss(TokenOutputs(log_probs=log_probs, balance=balance), batch, scale)
     alone, _ = BentLoss()(TokenOutputs(log_probs=log_probs), batch, scale)
     assert total.item() == pytest.approx(alone.item() + 0.5 * 8 / (2 * own))
-    assert sums.means["moe_aux_loss"] == (torch.tensor(4.0), tokens_seen(batch.lengths))
+    assert sums.means["moe_aux_loss"] == (torch.tensor(4.0), num_routed_tokens(batch.lengths))
     plain = BentLoss()
     assert with_balance(plain, None, batches, list) is plain and with_balance(plain, 0.0, batches, list) is plain

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from roll.commands.table import main
-from roll.configs.load.chosen import Machine
+from roll.configs.load.chosen_values import Machine
 from roll.configs.problems import Problem
 from roll.run.saving.checkpoint import CheckpointStore
 from roll.run.saving.driver_state import write_state

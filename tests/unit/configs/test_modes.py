@@ -6,7 +6,7 @@ import pytest
 
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.describe import batch_rows, describe
-from roll.configs.sections.experience import in_its_place
+from roll.configs.sections.experience import mode_directory
 from tests.helpers.configs import config
 
 EVAL = {"validation.data_args.file_name": "test.jsonl"}
@@ -65,5 +65,5 @@ def test_a_process_beside_a_run_writes_to_a_folder_of_its_own_and_reads_the_chec
     ],
 )
 def test_a_folder_in_that_of_the_run_moves_with_it(given: dict[str, Any], there: str) -> None:
-    assert in_its_place({**given, "mode": "bench"})["logging_dir"] == there
-    assert in_its_place(given) == given
+    assert mode_directory({**given, "mode": "bench"})["logging_dir"] == there
+    assert mode_directory(given) == given

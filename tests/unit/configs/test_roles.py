@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from roll.configs.checks.rl import config_problems
-from roll.configs.checks.roles import idle_keys
+from roll.configs.checks.roles import unused_keys
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.tables.roles import ACTOR_TRAIN, CRITIC, REFERENCE, ROLES, Role
@@ -131,9 +131,9 @@ def test_a_row_of_a_pipelines_own_decides_like_the_others() -> None:
     given = WorkerConfig.model_validate(
         {"data_args": {"file_name": "a.jsonl"}, "training_args": {"learning_rate": 0.1}, "pg_variant": "tis"}
     )
-    assert idle_keys(given, teacher) == ["training_args", "data_args", "pg_variant"]
-    assert idle_keys(given, student) == ["pg_variant"]
-    assert idle_keys(given, ACTOR_TRAIN) == []
+    assert unused_keys(given, teacher) == ["training_args", "data_args", "pg_variant"]
+    assert unused_keys(given, student) == ["pg_variant"]
+    assert unused_keys(given, ACTOR_TRAIN) == []
     assert teacher.reads == REFERENCE.reads and student.learns and not teacher.learns
 
 

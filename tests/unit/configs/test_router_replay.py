@@ -60,4 +60,4 @@ def test_a_model_without_experts_is_refused(model: dict[str, Any], is_refused: b
 @pytest.mark.parametrize("mode", ["disable", "R2"])
 def test_the_pass_that_chooses_is_there_in_every_step(mode: str) -> None:
     old = build_plan(config({KEY: mode, "force_disable_old_logprobs_recompute": True})).old_log_probs
-    assert (old.source == "pass", old.tells_routes) == (mode == "R2", mode == "R2")
+    assert (old.source == "pass", old.reports_routes) == (mode == "R2", mode == "R2")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from roll.datasets.answers.ends import answer_ends, asks
+from roll.datasets.answers.end_tokens import answer_ends, asks
 from roll.datasets.answers.turns import Turns
 from roll.datasets.loader import Row
 from roll.datasets.templates import PromptTemplate

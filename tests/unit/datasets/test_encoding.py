@@ -14,7 +14,7 @@ from tokenizers import models, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from roll.configs.sections.data import DataArgs
-from roll.datasets.encoding import TaskSet, TokenBound, decoder, load_tasks
+from roll.datasets.encoding import TaskSet, TokenLowerBound, decoder, load_tasks
 from roll.datasets.rows import Domain
 from roll.errors import ConfigError
 
@@ -289,9 +289,9 @@ def test_the_bound_is_the_text_by_its_longest_token(tiny_tokenizer: "Tokenizer")
 def test_tokenizers_that_lose_text_have_no_bound(change: dict[str, Any]) -> None:
     spec = json.loads(LLAMA.backend_tokenizer.to_str()) | change
     other = tokenizers.Tokenizer.from_str(json.dumps(spec))
-    assert TokenBound(PreTrainedTokenizerFast(tokenizer_object=other)).least("a" * 10_000) == 0
+    assert TokenLowerBound(PreTrainedTokenizerFast(tokenizer_object=other)).least("a" * 10_000) == 0
 
 
 LLAMA = byte_fallback_tokenizer()
-LLAMA_BOUND = TokenBound(LLAMA)
-TINY_BOUND = functools.cache(TokenBound)
+LLAMA_BOUND = TokenLowerBound(LLAMA)
+TINY_BOUND = functools.cache(TokenLowerBound)

@@ -18,7 +18,7 @@ from roll.datasets.preferences import PairColumns, load_pairs
 from roll.datasets.rows import Domain
 from roll.datasets.sources import all_rows, data_sources
 from roll.envs.base import Conversation
-from roll.pipeline.agentic.forms import ChatEncoder
+from roll.pipeline.agentic.sample_forms import ChatEncoder
 from roll.run.operators.conversation_texts import conversation_texts
 from roll.run.operators.row import Texts
 from tests.unit.datasets.templates import CALLS

@@ -176,7 +176,7 @@ def test_every_known_error_has_a_line_here() -> None:
 def test_a_line_is_known_for_what_it_is_and_for_nothing_else(name: str, lines: list[str], tmp_path: Path) -> None:
     found = found_in(tmp_path, "12:00:01 I roll: step 3", *lines, "12:00:02 I roll: the run ends")
     assert names(found) == [name]
-    assert found[0].where and found[0].fix and found[0].seen
+    assert found[0].where and found[0].fix and found[0].observed
 
 
 def test_the_keys_that_fixes_name_exist() -> None:
@@ -210,7 +210,7 @@ def test_what_is_not_known_is_shown_as_it_is(tmp_path: Path) -> None:
     found = found_in(tmp_path, "fine", "roll.errors.RewardError: rewards.math: nobody foresaw https://me:secret@host/x")
     assert [finding.level for finding in found] == ["ok", "hint"]
     assert found[0].what == f"none of {len(KNOWN_ERRORS)} known errors is in 1 file"
-    assert "nobody foresaw https://***@host/x" in found[1].seen
+    assert "nobody foresaw https://***@host/x" in found[1].observed
     assert [finding.level for finding in found_in(tmp_path, "all is well")] == ["ok"]
 
 

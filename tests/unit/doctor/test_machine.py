@@ -147,7 +147,7 @@ def test_no_nvidia_smi_is_a_fact_and_no_fault(monkeypatch: pytest.MonkeyPatch, t
     ],
 )
 def test_gpus_are_held_against_torch(used: int, driver: str, build: TorchBuild, said: str) -> None:
-    found = list(gpus.told_of(gpus.parsed(H100.format(used=used, driver=driver)), build, None))
+    found = list(gpus.driver_facts(gpus.parsed(H100.format(used=used, driver=driver)), build, None))
     assert found[0] == Finding("ok", f"1 GPU: NVIDIA H100 80GB HBM3 of 80 GiB; driver {driver}")
     assert levels(found[1:]) == ["problem"] * bool(said)
     assert said in told(found)
@@ -157,7 +157,7 @@ def test_gpus_that_differ_or_are_hidden_are_told() -> None:
     text = (
         H100.format(used=1, driver="580.1") + "\n1, NVIDIA L4, 23034, 1, 580.1\n2, NVIDIA GB10, [N/A], [N/A], 580.1\n"
     )
-    found = list(gpus.told_of(gpus.parsed(text), None, "0"))
+    found = list(gpus.driver_facts(gpus.parsed(text), None, "0"))
     assert levels(found) == ["ok", "hint", "hint"]
     assert "GPUs differ" in told(found) and "CUDA_VISIBLE_DEVICES is '0'" in told(found)
 

@@ -14,7 +14,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from roll.commands.data_check_report import Given, kind_of
+from roll.commands.data_check_report import ReadOptions, kind_of
 from roll.configs.sections.data import DataArgs
 from roll.datasets.loader import DataFile
 from roll.errors import ConfigError
@@ -51,7 +51,7 @@ def prepared(name: str, source: Path, refused: str | None = None) -> list[dict[s
     rows = list(DataFile(target, "json", "x").rows())
     assert f"{target}: {len(rows)} rows" in done.stdout
     tags = sorted({str(row.values["tag"]) for row in rows if "tag" in row.values})
-    kind = kind_of("rlvr" if tags else "dpo", Given(DataArgs()), tags)
+    kind = kind_of("rlvr" if tags else "dpo", ReadOptions(DataArgs()), tags)
     for row in rows:
         with nullcontext() if refused is None else pytest.raises(ConfigError, match=refused):
             kind.read(row)

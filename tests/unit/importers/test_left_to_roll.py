@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from roll.configs.load.chosen import Machine
+from roll.configs.load.chosen_values import Machine
 from roll.configs.load.validate import validate
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported, read

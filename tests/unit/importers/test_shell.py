@@ -9,7 +9,7 @@ import pytest
 from roll.commands.table import main as roll
 from roll.errors import ConfigError
 from roll.importers.command import imported_from
-from roll.importers.convert import given_by
+from roll.importers.convert import source_keys
 from roll.importers.shell.arithmetic import whole_number
 from roll.importers.shell.script import find_command, is_open
 from roll.importers.verl.files import Composed
@@ -125,7 +125,7 @@ def test_a_damaged_script_is_read_or_refused_in_a_sentence() -> None:
         try:
             command = find_command("".join(text))
             if i % 5 == 0:
-                imported_from(given_by(Composed(), (), command), "verl")
+                imported_from(source_keys(Composed(), (), command), "verl")
         except ConfigError as error:
             refused += 1
             assert all("\n" not in problem for problem in error.problems)

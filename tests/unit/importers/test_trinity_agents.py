@@ -54,7 +54,7 @@ def imported(place: Path, *words: str) -> Imported:
 def test_a_frozen_lake_is_the_same_game_in_episodes(place: Path) -> None:
     args = (f"{TASKS}.workflow_args.max_steps=12", f"{TASKS}.workflow_args.is_slippery=true")
     found = imported(place, LAKE, STEPS, *args)
-    assert found.pipeline == "agentic" and found.is_as_meant, (found.changes, found.left_open)
+    assert found.pipeline == "agentic" and found.is_as_meant, (found.changes, found.unresolved)
     env, held_out = at(found, "custom_envs.Training"), at(found, "custom_envs.Validation")
     assert (env["env_type"], env["max_steps"]) == ("frozen_lake", 12)
     assert env["env_config"] == {"is_slippery": True, "maps": "training"}
@@ -67,7 +67,7 @@ def test_a_frozen_lake_is_the_same_game_in_episodes(place: Path) -> None:
 
 
 def test_a_game_without_rows_asks_for_its_steps(place: Path) -> None:
-    assert imported(place, LAKE).left_open == ("buffer.total_steps",)
+    assert imported(place, LAKE).unresolved == ("buffer.total_steps",)
 
 
 def test_an_agent_for_mathematics_asks_the_rows_with_its_tool(place: Path) -> None:
@@ -131,7 +131,7 @@ def test_episodes_of_an_import_pass_a_dry_run(
     words: tuple[str, ...], place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = imported(place, *words)
-    assert roll(["import", "run.yaml", *words, "--out", "my.yaml"]) == 0, (found.changes, found.left_open)
+    assert roll(["import", "run.yaml", *words, "--out", "my.yaml"]) == 0, (found.changes, found.unresolved)
     assert len(found.entries) == len({each.key for each in found.entries})
     code = main("agentic", ["--config_path", str(place), "--config_name", "my", "--dry_run", "--elsewhere"])
     shown = capsys.readouterr()

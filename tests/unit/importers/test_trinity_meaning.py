@@ -57,7 +57,7 @@ def test_a_run_that_is_not_to_go_on_does_not() -> None:
 def test_a_run_that_only_trains_asks_for_its_steps_and_has_all_gpus() -> None:
     words = ("mode=train", "trainer.total_steps=null", "explorer.rollout_model.engine_num=4")
     found = imported(*words)
-    assert found.left_open == ("buffer.total_steps",) and "num_train_epochs" not in found.tree
+    assert found.unresolved == ("buffer.total_steps",) and "num_train_epochs" not in found.tree
     assert at(found, "actor_train.device_mapping") == "list(range(0, 8))"
     assert entry(found, "buffer.total_epochs")[0] == "not to be had"
     assert imported(*words, "buffer.total_steps=7").tree["max_steps"] == 7
@@ -84,7 +84,7 @@ def test_what_is_not_given_of_the_lengths_is_what_the_whole_leaves(
 
 def test_lengths_that_nothing_says_are_asked_for() -> None:
     found = imported(*(f"model.max_{kind}=null" for kind in ("model_len", "prompt_tokens", "response_tokens")))
-    assert found.left_open == ("model.max_prompt_tokens", "model.max_response_tokens")
+    assert found.unresolved == ("model.max_prompt_tokens", "model.max_response_tokens")
     assert not {"prompt_length", "response_length"} & found.tree.keys()
 
 

@@ -201,7 +201,7 @@ def test_one_open_count_of_gpus_leaves_the_batch_as_it_is(tmp_path: Path) -> Non
     found = imported_from(read(script))
     assert (found.tree["rollout_batch_size"], found.tree["num_return_sequences_in_group"]) == (64, 16)
     assert at(found, "actor_train.training_args.per_device_train_batch_size") == 4
-    assert found.left_open == ("trainer.nnodes",) and not found.is_as_meant
+    assert found.unresolved == ("trainer.nnodes",) and not found.is_as_meant
 
 
 def test_another_engine_samples_the_same_answers() -> None:

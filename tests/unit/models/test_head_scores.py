@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from roll.configs.sections.model import FusedKernelOptions
 from roll.errors import StrategyError
 from roll.models import head_scores as head_kernels
-from roll.models.head_scores import PLAIN, Ask, Bend, HeadScores, Product, Teacher, head_scores
+from roll.models.head_scores import PLAIN, HeadRequest, HeadScores, LogitTransform, Product, Teacher, head_scores
 from roll.models.hf import LogProbHead, tile_size
 
 N, H, V, TEACHER_H = 9, 6, 13, 4
@@ -21,7 +21,7 @@ SINGLE: Any = partial(torch.testing.assert_close, rtol=1e-5, atol=3e-6, check_dt
 DOUBLE: Any = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-12)
 
 
-def head(bend: Bend = PLAIN, chunk: int = 100, size: int = H) -> LogProbHead:
+def head(bend: LogitTransform = PLAIN, chunk: int = 100, size: int = H) -> LogProbHead:
     """`chunk`: positions whose logits fit."""
     torch.manual_seed(0)
     return LogProbHead(torch.nn.Linear(size, V), bend, FusedKernelOptions(logits_per_chunk=chunk * V))
@@ -40,7 +40,7 @@ def dense(logits: torch.Tensor, targets: torch.Tensor, top_k: int = 0, other: to
     return HeadScores(log_probs, entropy, top.values if top else None, top.indices if top else None, forward, reverse)
 
 
-def bent(raw: torch.Tensor, bend: Bend) -> torch.Tensor:
+def bent(raw: torch.Tensor, bend: LogitTransform) -> torch.Tensor:
     logits = raw * bend.factor
     if bend.softcap is not None:
         logits = torch.tanh(logits / bend.softcap) * bend.softcap
@@ -69,7 +69,7 @@ class Case:
 
         self.hidden, self.weight, self.bias = draw(N, H), draw(V, H), draw(V)
         self.low, self.up = draw(N, 2), draw(V, 2)
-        self.teacher = Teacher(draw(N, TEACHER_H), draw(V, TEACHER_H), draw(V), Bend(temperature=1.3))
+        self.teacher = Teacher(draw(N, TEACHER_H), draw(V, TEACHER_H), draw(V), LogitTransform(temperature=1.3))
         self.targets = torch.arange(2 * N).view(N, 2) * 5 % V
         for tensor in self.leaves:
             tensor.requires_grad_()
@@ -78,29 +78,29 @@ class Case:
     def leaves(self) -> list[torch.Tensor]:
         return [self.hidden, self.weight, self.bias, self.low, self.up]
 
-    def fused(self, ask: Ask) -> HeadScores:
+    def fused(self, ask: HeadRequest) -> HeadScores:
         products = [Product(self.hidden, self.weight), Product(self.low, self.up)]
         return head_scores(products, self.bias, self.targets, ask, self.teacher)
 
-    def dense(self, ask: Ask) -> HeadScores:
+    def dense(self, ask: HeadRequest) -> HeadScores:
         their = self.teacher
         assert their.bias is not None
         raw = self.hidden.double() @ self.weight.double().T + self.bias.double()
         raw = raw + self.low.double() @ self.up.double().T
-        other = bent(their.hidden.double() @ their.weight.double().T + their.bias.double(), their.bend)
-        return dense(bent(raw, ask.bend), self.targets, ask.top_k, other)
+        other = bent(their.hidden.double() @ their.weight.double().T + their.bias.double(), their.transform)
+        return dense(bent(raw, ask.transform), self.targets, ask.top_k, other)
 
 
 @pytest.mark.parametrize("columns", [1, 4, 5, V], ids="columns={}".format)
-@pytest.mark.parametrize("bend", [Bend(), Bend(0.7, 2.0, 1.5)], ids=["plain", "bent"])
+@pytest.mark.parametrize("bend", [LogitTransform(), LogitTransform(0.7, 2.0, 1.5)], ids=["plain", "bent"])
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float64, DOUBLE), (torch.float32, SINGLE)], ids=["64", "32"])
 def test_everything_and_its_gradients_are_those_of_whole_logits_in_float64(
-    dtype: torch.dtype, close: Callable[..., None], bend: Bend, columns: int
+    dtype: torch.dtype, close: Callable[..., None], bend: LogitTransform, columns: int
 ) -> None:
     """Log-probs of two tokens per position, entropy, top 3, both divergences from a teacher; hidden states, weight,
     bias and a low-rank adapter learn from the sum of all."""
     case, exact = Case(dtype), Case(torch.float64)
-    ask = Ask(columns * N, bend, entropy=True, top_k=3)
+    ask = HeadRequest(columns * N, bend, entropy=True, top_k=3)
     found, wanted = case.fused(ask), exact.dense(ask)
     for name, value in wanted._asdict().items():
         close(getattr(found, name), value, msg=lambda text, name=name: f"{name}: {text}")
@@ -114,7 +114,7 @@ def test_everything_and_its_gradients_are_those_of_whole_logits_in_float64(
 @pytest.mark.parametrize("name", ["log_probs", "entropy", "top_log_probs", "forward_kl", "reverse_kl"])
 def test_each_number_alone_has_its_own_gradient(name: str) -> None:
     case, exact = Case(torch.float64), Case(torch.float64)
-    ask = Ask(4 * N, Bend(0.7), entropy=True, top_k=3)
+    ask = HeadRequest(4 * N, LogitTransform(0.7), entropy=True, top_k=3)
     for made, found in ((case, case.fused(ask)), (exact, exact.dense(ask))):
         (getattr(found, name) ** 2).sum().backward()
         assert made.hidden.grad is not None and made.hidden.grad.any()
@@ -128,7 +128,7 @@ def test_a_model_is_no_way_from_itself_and_far_logits_make_no_infinity() -> None
     hidden, weight = torch.randn(N, H, generator=make), torch.randn(V, H, generator=make)
     states = (hidden * 100).requires_grad_()
     teacher = Teacher(hidden * 100, weight, torch.full((V,), 200.0))
-    found = head_scores([Product(states, weight)], None, torch.zeros(N, dtype=torch.int64), Ask(4 * N), teacher)
+    found = head_scores([Product(states, weight)], None, torch.zeros(N, dtype=torch.int64), HeadRequest(4 * N), teacher)
     assert found.forward_kl is not None and found.reverse_kl is not None
     assert max(found.forward_kl.abs().max().item(), found.reverse_kl.abs().max().item()) < 2e-4
     (found.forward_kl + found.reverse_kl).sum().backward()
@@ -137,14 +137,14 @@ def test_a_model_is_no_way_from_itself_and_far_logits_make_no_infinity() -> None
 
 @pytest.mark.parametrize("frozen", ["head", "backbone"])
 def test_what_is_frozen_gets_no_gradient_and_the_rest_its_own(frozen: str) -> None:
-    made, hidden, targets = head(Bend(softcap=2.0), chunk=2), torch.randn(N, H), torch.arange(N) % V
+    made, hidden, targets = head(LogitTransform(softcap=2.0), chunk=2), torch.randn(N, H), torch.arange(N) % V
     exact = copy.deepcopy(made).double()
     states, exact_states = hidden.clone(), hidden.double().requires_grad_()
     states.requires_grad_(frozen != "backbone")
     made.lm_head.requires_grad_(frozen != "head")
     total(made(states, targets, 0.7, True)).backward()
     raw: torch.Tensor = exact.lm_head(exact_states)
-    total(dense(bent(raw, Bend(0.7, 2.0)), targets)).backward()
+    total(dense(bent(raw, LogitTransform(0.7, 2.0)), targets)).backward()
     if frozen == "backbone":
         assert states.grad is None
     else:
@@ -205,7 +205,7 @@ def test_the_heads_gradient_in_bf16_is_rounded_once_however_many_chunks() -> Non
 def test_bf16_scores_are_fp32_of_bf16_products() -> None:
     """Divergence and entropy within what rounded logits allow: 2**-9 of logits below 4."""
     case, exact = Case(torch.bfloat16), Case(torch.bfloat16)
-    ask = Ask(4 * N, entropy=True, top_k=3)
+    ask = HeadRequest(4 * N, entropy=True, top_k=3)
     found, wanted = case.fused(ask), exact.dense(ask)
     for name, value in wanted._asdict().items():
         mine = getattr(found, name)
@@ -249,12 +249,12 @@ def test_a_kernel_is_asked_for_plain_log_probs_alone(monkeypatch: pytest.MonkeyP
 
     def linear_cross_entropy(states: Any, weight: Any, targets: Any, **options: Any) -> torch.Tensor:
         calls.append(options)
-        logits = bent(states @ weight.T + options["bias"], Bend(softcap=options["softcap"]))
+        logits = bent(states @ weight.T + options["bias"], LogitTransform(softcap=options["softcap"]))
         return torch.nn.functional.cross_entropy(logits, targets, reduction=options["reduction"])
 
     package = SimpleNamespace(linear_cross_entropy=linear_cross_entropy)
     monkeypatch.setattr(head_kernels, "_package", lambda name, device: package)
-    made, hidden, targets = head(Bend(softcap=2.0)), torch.randn(4, H), torch.arange(4)
+    made, hidden, targets = head(LogitTransform(softcap=2.0)), torch.randn(4, H), torch.arange(4)
     plain = made(hidden, targets)
     made.kernel = "cut_cross_entropy"
     SINGLE(made(hidden, targets).log_probs, plain.log_probs)
@@ -269,7 +269,7 @@ def test_a_kernel_is_asked_for_plain_log_probs_alone(monkeypatch: pytest.MonkeyP
 def test_compiled_chunks_give_the_same_numbers() -> None:
     """By inductor and the machine's C++ compiler: tiles of two sizes, everything asked for, with gradients."""
     case, exact = Case(torch.float32), Case(torch.float64)
-    ask = Ask(4 * N, Bend(0.7, 2.0), entropy=True, top_k=3, compiled=True)
+    ask = HeadRequest(4 * N, LogitTransform(0.7, 2.0), entropy=True, top_k=3, compiled=True)
     found, wanted = case.fused(ask), exact.dense(ask)
     for name, value in wanted._asdict().items():
         SINGLE(getattr(found, name), value)
@@ -292,7 +292,7 @@ def test_compiled_chunks_give_the_same_numbers() -> None:
     ],
 )
 def test_tiles_are_as_wide_as_fits_and_a_multiple(elements: int, multiple: int, positions: int, columns: int) -> None:
-    assert Ask(elements, multiple=multiple).columns(positions) == columns
+    assert HeadRequest(elements, multiple=multiple).columns(positions) == columns
     assert columns * positions <= elements or columns == 1
 
 
@@ -316,7 +316,7 @@ def test_tiles_of_a_multiple_of_columns_say_the_same() -> None:
     states, weight = torch.randn(6, 5, requires_grad=True), torch.randn(50, 5, requires_grad=True)
     targets = torch.arange(6)
     results = []
-    for ask in (Ask(10**6), Ask(6 * 23, multiple=8)):
+    for ask in (HeadRequest(10**6), HeadRequest(6 * 23, multiple=8)):
         assert ask.columns(6) in (10**6 // 6, 16)
         log_probs = head_scores([Product(states, weight)], None, targets, ask).log_probs
         results.append([log_probs.detach(), *torch.autograd.grad(log_probs.sum(), (states, weight))])

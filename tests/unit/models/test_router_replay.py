@@ -40,14 +40,14 @@ def test_experts_that_are_given_are_those_that_compute(kind: str) -> None:
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, experts_implementation="eager")
     replay, ids = RouterReplay(model), torch.arange(3, 10)[None]
     free = model(input_ids=ids).logits
-    own = replay.told()
+    own = replay.reported()
     assert own.shape == (7, 2, 2)
     replay.give(own)
     assert torch.allclose(model(input_ids=ids).logits, free, atol=1e-6)
     other = (own + 3) % 8
     replay.give(other)
     given = model(input_ids=ids).logits
-    assert torch.equal(replay.told(), other)
+    assert torch.equal(replay.reported(), other)
     assert (given - free).abs().max() > 1e-6
     given.square().sum().backward()
     routers = [module for module in model.modules() if type(module).__name__.endswith("Router")]

@@ -11,9 +11,9 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from roll.configs.sections.model import ModelArgs
+from roll.models.copied_files import start_files
 from roll.models.loading import load_policy, write_hf_model
 from roll.models.megatron.hf_files import write_model
-from roll.models.start_files import start_files
 
 LLAMA_2 = '{"do_sample": false, "temperature": 0.9,\n "top_p": 0.6, "eos_token_id": [2, 7], "their_own": 1}'
 BESIDE = {

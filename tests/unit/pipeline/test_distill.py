@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from roll.distributed.executor.roles import _told_of
+from roll.distributed.executor.roles import _reports_of
 from roll.pipeline.distill.distill_config import DistillConfig, distill_problems, distill_rows, distill_warnings
 from roll.pipeline.distill.distill_pipeline import divergence
 from roll.pipeline.rows.row_config import row_plan
@@ -80,11 +80,11 @@ def test_keys_of_another_objective_are_warned_of() -> None:
 def test_lessons_follow_their_rows() -> None:
     rows = Rows.of([[1, 2, 3], [4, 5]], [[False, True, True], [False, True]])
     lesson = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
-    taught = TaughtRows(**vars(rows), lesson=lesson)
+    taught = TaughtRows(**vars(rows), teacher_targets=lesson)
     batch = pad(taught, np.array([1, 0]))
-    assert batch.lesson is not None and batch.lesson.tolist() == [[5, 6], [1, 2], [3, 4]]
+    assert batch.teacher_targets is not None and batch.teacher_targets.tolist() == [[5, 6], [1, 2], [3, 4]]
 
 
 def test_of_padding_rows_beyond_the_metadata_nothing_is_told() -> None:
     shard = Shard(np.array([2, 4, 0, 3]), None)
-    assert _told_of(np.array([5, 6, 7]), shard).tolist() == [7, 0, 5, 0]
+    assert _reports_of(np.array([5, 6, 7]), shard).tolist() == [7, 0, 5, 0]

@@ -12,7 +12,7 @@ from roll.configs.sections.model import ModelArgs
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.errors import StrategyError
 from roll.pipeline.dpo.dpo_config import DPOConfig, dpo_plan, dpo_problems, dpo_rows, dpo_warnings
-from roll.pipeline.dpo.dpo_loss import KeptLogProbs, name_of
+from roll.pipeline.dpo.dpo_loss import CachedLogProbs, name_of
 from roll.types.batch import Rows
 
 LORA = {"model_args": {"lora_target": "all-linear"}}
@@ -74,24 +74,24 @@ def test_ipo_takes_no_label_smoothing() -> None:
 
 def test_log_probs_are_asked_for_once_and_come_back_from_a_checkpoint(tmp_path: Path) -> None:
     rows = Rows.of([[1, 2], [3, 4, 5], [6, 7]], [[False, True], [False, True, True], [False, True]])
-    kept = KeptLogProbs(rows, "model")
+    kept = CachedLogProbs(rows, "model")
     places = np.array([2, 1, 1])
     assert kept.missing(places).tolist() == [1, 2]
-    kept.keep(np.array([1, 2]), {0: np.array([0, -1.5, -2.5], np.float32), 1: np.array([0, -4], np.float32)})
+    kept.store(np.array([1, 2]), {0: np.array([0, -1.5, -2.5], np.float32), 1: np.array([0, -4], np.float32)})
     assert kept.missing(np.array([0, 1, 2])).tolist() == [0]
     assert kept.of(places).tolist() == [0, -4, 0, -1.5, -2.5, 0, -1.5, -2.5]
 
     kept.save(tmp_path)
-    again, other = KeptLogProbs(rows, "model"), KeptLogProbs(rows, "another")
+    again, other = CachedLogProbs(rows, "model"), CachedLogProbs(rows, "another")
     again.load(tmp_path)
     other.load(tmp_path)
     assert again.of(places).tolist() == kept.of(places).tolist() and again.missing(places).tolist() == []
     assert other.missing(np.array([0, 1, 2])).tolist() == [0, 1, 2]
-    without = KeptLogProbs(rows, "model")
+    without = CachedLogProbs(rows, "model")
     without.load(tmp_path / "of_a_run_without_reference")
     assert without.missing(np.array([0, 1, 2])).tolist() == [0, 1, 2]
     with pytest.raises(StrategyError, match="not finite"):
-        kept.keep(np.array([0]), {0: np.array([0, np.nan], np.float32)})
+        kept.store(np.array([0]), {0: np.array([0, np.nan], np.float32)})
 
 
 def test_log_probs_that_are_kept_are_those_of_a_model_in_its_dtype_and_with_its_settings() -> None:

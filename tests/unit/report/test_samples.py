@@ -41,7 +41,7 @@ def test_steps_with_tokens_are_shown_rather_than_others(tmp_path: Path) -> None:
     assert (step.title, validated.title) == ("step 2", "validation after step 4")
     ((sample,),) = [group.samples for group in step.groups]
     assert (sample.mean_gap, sample.largest_gap) == (0.125, 0.25)
-    assert [(token.text, token.shade, token.told) for token in sample.tokens] == [
+    assert [(token.text, token.shade, token.title) for token in sample.tokens] == [
         ("a", "e3", "engine -0.5, trainer -0.75"),
         ("b", "", "engine -1, trainer -1"),
     ]

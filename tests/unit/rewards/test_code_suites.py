@@ -99,4 +99,4 @@ def test_a_name_of_the_function_makes_a_test_of_it(text: str) -> None:
 def test_names_of_python_are_the_answer_s_only_where_nothing_else_is(
     text: str, function: str | None, own: tuple[str, ...]
 ) -> None:
-    assert read_suite(text, function).own == own
+    assert read_suite(text, function).local_names == own

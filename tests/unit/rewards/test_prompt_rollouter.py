@@ -133,7 +133,7 @@ def test_answers_become_trajectories_with_their_rewards() -> None:
 
 def test_answers_that_are_scored_after_the_rollout_wait_and_those_cut_short_fail_at_once() -> None:
     scores, engine = Scores(), Engine("stop", "abort", "length")
-    group = run(replace(rollouter(scores, 3), late=frozenset({"math"})), engine)
+    group = run(replace(rollouter(scores, 3), after_rollout=frozenset({"math"})), engine)
     assert scores.calls == []
     assert [t.failure for t in group.trajectories] == [None, "generation was aborted", None]
     assert [t.finish_reason for t in group.trajectories] == ["stop", "failed", "length"]

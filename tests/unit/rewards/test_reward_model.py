@@ -19,13 +19,13 @@ from roll.distributed.executor.worker import ScoreWorker
 from roll.errors import ConfigError
 from roll.models.tiny import build_tokenizer
 from roll.models.tokenizer import load_tokenizer, same_tokens
-from roll.pipeline.rlvr.reward_model import AnswerReader, RewardModel, Way, answer_readers
+from roll.pipeline.rlvr.reward_model import AnswerReader, AnswerReading, RewardModel, answer_readers
 from roll.types.batch import Rows
 from roll.types.rollout import Generation, Task, Trajectory, TrajectoryGroup
 from tests.helpers.configs import config
 from tests.helpers.rollouts import attempt_here
 
-REUSE = Way(label=0, retemplate=False, max_length=None, cuts_left=True)
+REUSE = AnswerReading(label=0, retemplate=False, max_length=None, cuts_left=True)
 OTHER_TEMPLATE = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '<|endoftext|>' }}{% endfor %}"
 
 
@@ -68,7 +68,9 @@ def group(tokenizer: PreTrainedTokenizerFast, question: str, *answers: str, doma
     return TrajectoryGroup(task, 7, tuple(attempts))
 
 
-def reader(tokenizer: PreTrainedTokenizerFast, ways: dict[str, Way], positions: int | None = None) -> AnswerReader:
+def reader(
+    tokenizer: PreTrainedTokenizerFast, ways: dict[str, AnswerReading], positions: int | None = None
+) -> AnswerReader:
     return AnswerReader("rewards.chat", tokenizer, ways, positions)
 
 
@@ -176,7 +178,7 @@ def test_tokens_are_reused_where_they_are_the_models_own(make_tiny_model_dir: Ca
     assert found.ways == {"chat": REUSE} and found.positions == 2048
     assert readers(one, global_template="chatml")["rewards.chat"].ways["chat"].retemplate
     forced = readers(one, domain={"reward_args": {"retemplate": True, "max_length": 9, "truncation_side": "right"}})
-    assert forced["rewards.chat"].ways == {"chat": Way(0, True, 9, False)}
+    assert forced["rewards.chat"].ways == {"chat": AnswerReading(0, True, 9, False)}
     assert readers(three, domain={"reward_args": {"label": 2}})["rewards.chat"].ways["chat"].label == 2
 
 

@@ -41,4 +41,4 @@ def test_each_mode_does_its_part_and_no_other() -> None:
     assert {name for name, each in made.items() if each.hands_over} == {"explore"}
     for name, each in made.items():
         keys = config({"mode": name}) if name == "both" else each.config.model_copy(update={"mode": name})
-        assert each.takes_steps == keys.takes_steps and each.saves == keys.learns
+        assert each.takes_steps == keys.takes_steps and each.saves == keys.has_training

@@ -9,7 +9,7 @@ import pytest
 from roll.configs.checks.teachers import opd_problems, opd_warnings
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.describe import batch_rows
-from roll.distributed.executor.jobs import Piece
+from roll.distributed.executor.jobs import RowChunk
 from roll.distributed.executor.roles import _chosen
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.rl.settings import teacher_weights
@@ -107,9 +107,9 @@ def test_a_teacher_scores_the_rows_of_its_domains_alone() -> None:
     """Rows 4, 0, 3 and a padding row; rows 0 and 4 are wanted of five."""
     shard = Shard(np.array([4, 0, 3, 5]), None)
     wanted = np.array([True, False, False, False, True])
-    assert _chosen(shard, Piece(0, 0, 4), wanted).tolist() == [0, 1]
-    assert _chosen(shard, Piece(0, 1, 4), wanted).tolist() == [1]
-    assert _chosen(shard, Piece(0, 1, 4), None).tolist() == [1, 2, 3]
+    assert _chosen(shard, RowChunk(0, 0, 4), wanted).tolist() == [0, 1]
+    assert _chosen(shard, RowChunk(0, 1, 4), wanted).tolist() == [1]
+    assert _chosen(shard, RowChunk(0, 1, 4), None).tolist() == [1, 2, 3]
 
 
 def test_keys_of_teachers_without_effect_are_warned_of() -> None:

@@ -300,7 +300,7 @@ class Noting(StepPart):
 
 def test_parts_are_called_around_the_training_of_a_step(make: Callable[..., RLVRPipeline]) -> None:
     pipeline, log = make(), list[str]()
-    pipeline.parts = StepParts([Noting(log, {"lesson": None})])
+    pipeline.parts = StepParts([Noting(log, {"teacher_targets": None})])
     metrics = list(pipeline.step(0))
     assert log == [
         *("after_rollout", "before_gather 3", "scores"),
@@ -310,7 +310,7 @@ def test_parts_are_called_around_the_training_of_a_step(make: Callable[..., RLVR
     own = [name for name in metrics if "/" not in name or name in ("critic/value_loss", "sync/sent_bytes")]
     assert own == ["probe", "critic/value_loss", "shaped", "sync/sent_bytes", "ended"]
     clusters: Any = pipeline.clusters
-    assert "lesson" in clusters.actor_train.scores[0] and "lesson" not in clusters.critic.scores[0]
+    assert "teacher_targets" in clusters.actor_train.scores[0] and "teacher_targets" not in clusters.critic.scores[0]
 
 
 def test_a_step_that_trains_on_nothing_calls_what_is_around_it(make: Callable[..., RLVRPipeline]) -> None:
@@ -351,7 +351,7 @@ def test_a_step_that_is_handed_over_looks_at_its_rollouts_and_trains_nothing(
             "Noting.scores: 'old_logprobs' is no field of TokenScores. Its fields: ",
         ),
         ([{"values": None}], "Noting.scores: 'values' is there already"),
-        ([{"lesson": None}, {"lesson": None}], "Noting.scores: 'lesson' is there already"),
+        ([{"teacher_targets": None}, {"teacher_targets": None}], "Noting.scores: 'lesson' is there already"),
     ],
     ids=["unknown", "of the step", "twice"],
 )

@@ -25,7 +25,7 @@ from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.derive import old_log_probs
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.rl.settings import advantage_settings, credit_settings, policy_loss, sampling_params
-from roll.rl.user_code import own_code_problems
+from roll.rl.user_code import user_code_problems
 from tests.helpers.configs import config
 
 FILTER = {"enabled": True, "agg_type": "sequence", "ratio_low": 0.5, "ratio_high": 2.0, "diff_enabled": True}
@@ -111,12 +111,12 @@ def test_keys_of_an_estimator_reach_its_function_and_only_pass_at_k_takes_a_devi
     given = config({"adv_estimator": "raft", "raft_keep": "positive"})
     assert advantage_settings(given) == AdvantageSettings("raft", args={"raft_keep": "positive"})
     lead = config({"adv_estimator": "grpo_passk", "norm_std_type": "none"})
-    assert own_code_problems(lead) == [] and advantage_settings(lead).norms == (None, None)
+    assert user_code_problems(lead) == [] and advantage_settings(lead).norms == (None, None)
     for keys in (
         {"adv_estimator": "grpo_passk", "norm_mean_type": "batch"},
         {"adv_estimator": "opo", "norm_std_type": "group"},
     ):
-        (problem,) = own_code_problems(config(keys))
+        (problem,) = user_code_problems(config(keys))
         assert "says by itself what a reward is worth" in problem.text
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from roll.distributed.executor.usage import RoleUsage, Work, WorkerUsage
-from roll.run.accounting import MEMORY_FILE, TRACE_FILE, Account
-from roll.utils.meter import Look, Usage
+from roll.run.accounting import MEMORY_FILE, TRACE_FILE, Accounting
 from roll.utils.spans import Event, Interval, Mark
+from roll.utils.worker_usage import TraceOptions, Usage
 from tests.helpers.configs import config
 from tests.helpers.trace_format import problems_of
 
@@ -20,14 +20,14 @@ class Clusters:
     """Answers every question alike: a trainer on another machine, whose clock is 1000 s ahead, and an engine here."""
 
     def __init__(self) -> None:
-        self.asked: list[Look] = []
+        self.asked: list[TraceOptions] = []
         self.num_heard = 0
 
-    def ask_usage(self, look: Look) -> Callable[[], list[RoleUsage]]:
+    def ask_usage(self, look: TraceOptions) -> Callable[[], list[RoleUsage]]:
         self.asked.append(look)
         return lambda: self.answers(look)
 
-    def answers(self, look: Look) -> list[RoleUsage]:
+    def answers(self, look: TraceOptions) -> list[RoleUsage]:
         self.num_heard += 1
         now = float(10 * len(self.asked))
         trained: tuple[Event, ...] = (Interval("actor_train", "rank 0", "train", 1000 + now - 4, 1000 + now - 2),)
@@ -44,8 +44,8 @@ class Clusters:
         ]
 
 
-def account(directory: Path, **keys: Any) -> tuple[Account, Any]:
-    made, clusters = Account(config({"profiler_output_dir": str(directory), **keys})), Clusters()
+def account(directory: Path, **keys: Any) -> tuple[Accounting, Any]:
+    made, clusters = Accounting(config({"profiler_output_dir": str(directory), **keys})), Clusters()
     watched: Any = clusters
     made.watch(watched)
     return made, clusters
@@ -53,10 +53,10 @@ def account(directory: Path, **keys: Any) -> tuple[Account, Any]:
 
 def test_a_run_without_profiles_asks_for_sums_alone_and_writes_nothing(tmp_path: Path) -> None:
     made, clusters = account(tmp_path)
-    made.begin()
+    made.start()
     metrics = made.metrics(1)
     made.close()
-    assert clusters.asked == [Look()] * 2
+    assert clusters.asked == [TraceOptions()] * 2
     assert metrics["goodput/bubble_fraction"] == pytest.approx(0.7)
     assert metrics["goodput/useful_fraction"] == pytest.approx(0.8)
     assert list(tmp_path.iterdir()) == []
@@ -65,8 +65,8 @@ def test_a_run_without_profiles_asks_for_sums_alone_and_writes_nothing(tmp_path:
 @pytest.mark.parametrize("timeline", [False, True])
 def test_workers_answer_while_something_else_goes_on_but_for_a_timeline(timeline: bool, tmp_path: Path) -> None:
     made, clusters = account(tmp_path, profiler_timeline=timeline)
-    made.begin()
-    made.ask()
+    made.start()
+    made.request_usage()
     assert (len(clusters.asked), clusters.num_heard) == (2, 2 if timeline else 1)
     made.metrics(1)
     assert (len(clusters.asked), clusters.num_heard) == (2, 2)
@@ -77,14 +77,14 @@ def test_workers_answer_while_something_else_goes_on_but_for_a_timeline(timeline
 
 
 def test_a_run_that_has_no_workers_has_no_account(tmp_path: Path) -> None:
-    made = Account(config({"profiler_output_dir": str(tmp_path)}))
-    made.begin()
+    made = Accounting(config({"profiler_output_dir": str(tmp_path)}))
+    made.start()
     assert made.metrics(1) == {}
 
 
 def test_the_trace_has_the_events_of_all_on_one_clock(tmp_path: Path) -> None:
     made, _ = account(tmp_path / "sub", profiler_timeline=True)
-    made.begin()
+    made.start()
     made.phase("rollout", 12.0, 16.0)
     made.phase("rollout/reward", 14.0, 16.0)
     made.metrics(1)
@@ -105,10 +105,10 @@ def test_the_trace_has_the_events_of_all_on_one_clock(tmp_path: Path) -> None:
 
 def test_the_memory_of_workers_that_know_it_is_written_by_step(tmp_path: Path) -> None:
     made, clusters = account(tmp_path, profiler_memory=True)
-    made.begin()
+    made.start()
     made.metrics(1)
     made.metrics(2)
-    assert clusters.asked == [Look(snapshots=str(tmp_path))] * 3
+    assert clusters.asked == [TraceOptions(snapshots=str(tmp_path))] * 3
     rows = [json.loads(line) for line in (tmp_path / MEMORY_FILE).read_text().splitlines()]
     assert rows == [
         {"step": step, "role": "actor_train", "rank": 0, "host_bytes": 70, "device_bytes": None} for step in (1, 2)
@@ -120,7 +120,7 @@ def test_what_bounds_the_steps_is_told_when_it_is_news(tmp_path: Path, caplog: p
     made, _ = account(tmp_path)
     row = {"time/rollout_s": 6.0, "time/train_actor_s": 4.0, "goodput/bubble_fraction": 0.5}
     for step in range(1, 7):
-        made.look(step, row)
+        made.observe(step, row)
     assert [record.getMessage() for record in caplog.records] == [
         "step 3: trainer waits 60%of the time: use more rollout devices, or rollouts that run further ahead "
         "(docs/rollouts.md)"
@@ -129,5 +129,5 @@ def test_what_bounds_the_steps_is_told_when_it_is_news(tmp_path: Path, caplog: p
 
 def test_the_peak_of_the_devices_is_the_given_one(tmp_path: Path) -> None:
     made, _ = account(tmp_path, gpu_peak_tflops=1e-6)
-    made.begin()
+    made.start()
     assert not [name for name in made.metrics(1) if "mfu" in name], "the shape of org/model is not known"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from roll.run.bottleneck import Bound, BoundNotice, bound_of
+from roll.run.bottleneck import Bottleneck, BottleneckNotice, bottleneck_of
 
 
 def row(bubble: float = 0.5, busy: dict[str, float] | None = None, **phases: float) -> dict[str, float]:
@@ -89,18 +89,20 @@ def row(bubble: float = 0.5, busy: dict[str, float] | None = None, **phases: flo
 def test_the_largest_share_is_named_with_what_would_make_it_smaller(
     metrics: dict[str, float], cause: str, share: float, text: str
 ) -> None:
-    bound = bound_of(metrics)
+    bound = bottleneck_of(metrics)
     assert bound is not None
     assert (bound.cause, bound.share, bound.text) == (cause, pytest.approx(share), text)
 
 
 def test_a_row_without_times_or_without_workers_has_no_line() -> None:
-    assert bound_of({"val/reward_mean": 0.5}) is None
-    assert bound_of({"time/rollout_s": 1.0, "time/other_s": 1.0, "time/step_s": 2.0}) is None
+    assert bottleneck_of({"val/reward_mean": 0.5}) is None
+    assert bottleneck_of({"time/rollout_s": 1.0, "time/other_s": 1.0, "time/step_s": 2.0}) is None
 
 
 def test_a_cause_is_told_once_when_it_has_held_for_three_steps() -> None:
-    notice = BoundNotice()
+    notice = BottleneckNotice()
     causes = "abbbbabaaaabbaa"
-    told = [(step, line) for step, cause in enumerate(causes) if (line := notice.look(Bound(cause, 0.5, f"{cause}!")))]
+    told = [
+        (step, line) for step, cause in enumerate(causes) if (line := notice.check(Bottleneck(cause, 0.5, f"{cause}!")))
+    ]
     assert told == [(3, "b!"), (9, "a!")]

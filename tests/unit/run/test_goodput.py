@@ -7,7 +7,7 @@ from roll.configs.memory.passes import forward_flops, matrix_elements
 from roll.configs.tables.roles import Use
 from roll.distributed.executor.usage import RoleUsage, Work, WorkerUsage
 from roll.run.accounting import Sizes, UsefulTokens, goodput_metrics
-from roll.utils.meter import Usage
+from roll.utils.worker_usage import Usage
 
 NOTHING = Sizes({})
 
@@ -121,7 +121,7 @@ def test_what_was_sampled_ahead_is_useful_once_it_is_trained_on_and_never_more_t
 
 def test_tokens_of_groups_from_a_checkpoint_were_sampled_too() -> None:
     useful = UsefulTokens()
-    useful.brought(100)
+    useful.add_restored(100)
     useful.add([role("actor_train", "train", worker(0, (0,), {}), train=Work(rows=4, tokens=300, learnt=80))], NOTHING)
     assert useful.metrics() == {"goodput/useful_fraction": pytest.approx(0.8)}
 

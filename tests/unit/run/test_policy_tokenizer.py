@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from roll.configs.checks.rl import tokenizer_problems
-from roll.configs.checks.roles import idle_keys
+from roll.configs.checks.roles import unused_keys
 from roll.configs.load.aliases import apply_aliases
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import ModelArgs
@@ -71,7 +71,7 @@ def test_engines_read_it_there(apart: tuple[Path, Path]) -> None:
 
 def test_roles_that_read_no_text_have_no_use_for_a_tokenizer() -> None:
     section = WorkerConfig(model_args=ModelArgs(tokenizer_path="org/tokens"))
-    idle = [name for name, role in ROLES.items() if "model_args.tokenizer_path" in idle_keys(section, role)]
+    idle = [name for name, role in ROLES.items() if "model_args.tokenizer_path" in unused_keys(section, role)]
     assert idle == ["critic", "reference"]
 
 

@@ -16,7 +16,7 @@ from starlette.websockets import WebSocket
 
 from roll.errors import ConfigError
 from roll.studio.command import TOKEN_VARIABLE, run, token_of
-from roll.studio.launch import Place
+from roll.studio.launch import Address
 from roll.studio.server import Gate
 
 TOKEN = "a-token-of-some-length"
@@ -102,7 +102,7 @@ def test_pages_may_fetch_from_the_studio_alone() -> None:
 
 
 class Served(NamedTuple):
-    place: Place
+    place: Address
     environment: str | None
 
 
@@ -111,7 +111,7 @@ def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Served]:
     """What would be served, in a folder of its own."""
     found: list[Served] = []
 
-    def serve(folders: object, place: Place, listener: socket.socket) -> None:
+    def serve(folders: object, place: Address, listener: socket.socket) -> None:
         found.append(Served(place, os.environ.get(TOKEN_VARIABLE)))
         listener.close()
 
@@ -150,7 +150,7 @@ def test_a_token_of_ones_own_comes_from_a_file_or_the_environment(
 
 
 def test_an_address_carries_any_token_whole() -> None:
-    assert Place("::1", "a b&c=d/e+").url(8570) == "http://[::1]:8570/?token=a%20b%26c%3Dd%2Fe%2B"
+    assert Address("::1", "a b&c=d/e+").url(8570) == "http://[::1]:8570/?token=a%20b%26c%3Dd%2Fe%2B"
 
 
 @pytest.mark.parametrize("text, mode", [(TOKEN, 0o640), (TOKEN, 0o604), (TOKEN, 0o602), ("short", 0o600), ("", 0o600)])

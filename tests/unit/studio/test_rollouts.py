@@ -127,7 +127,9 @@ def test_rows_are_served_as_they_are_asked_for(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     write(run, 1, *(record(prompt_text=str(number), reward=number / 10) for number in range(9)))
     browser, address = served(run)
-    query = rollout_data.asked({"least_reward": 0.5, "text": "", "failed": False, "domain": "math", "first_step": None})
+    query = rollout_data.query_values(
+        {"least_reward": 0.5, "text": "", "failed": False, "domain": "math", "first_step": None}
+    )
     assert query == {"least_reward": "0.5", "domain": "math"}
     answer = browser.get(f"{address}/rollouts", params={**query, "start": 1, "end": 3, "order": "reward"}).json()
     assert [row["reward"] for row in answer["rows"]] == [0.7, 0.6] and answer["count"] == 4

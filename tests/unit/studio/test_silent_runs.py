@@ -15,11 +15,11 @@ from roll.errors import ConfigError
 from roll.report.command import run as report
 from roll.studio import live_run as appended
 from roll.studio import rollout_index
+from roll.studio.disk_reads import Unanswered, Waits
 from roll.studio.live_run import LiveRun
 from roll.studio.pages import rollout_data
 from roll.studio.rollout_index import Query, RolloutIndexes
 from roll.studio.run_list import RunList, key_of
-from roll.studio.waits import Unanswered, Waits
 from roll.utils.files import open_regular
 from tests.unit.studio.test_rollouts import record, write
 from tests.unit.studio.test_runs import add_step, make_run

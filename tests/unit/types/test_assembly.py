@@ -74,7 +74,7 @@ def test_a_shard_from_pieces_is_the_one_that_is_cut_from_the_batch(seed: int) ->
     with_padding = SampleBatch.concatenate([batch, padding_rows(batch, 3)])
     order = random.permutation(18)
     for rows in (order[:9], order[9:], np.array([0, 0, 14, 16]), np.array([17])):
-        used, own = table.take(rows, int(np.argmin(batch.lengths))).of_own_pieces()
+        used, own = table.take(rows, int(np.argmin(batch.lengths))).local_rows()
         assert_equal(assemble(own, [pieces[number] for number in used]), with_padding.select(rows))
 
 

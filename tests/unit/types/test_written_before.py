@@ -19,7 +19,7 @@ from roll.rl.experience.directory import DirectoryBuffer
 from roll.rl.experience.rows import FORMS, Experience
 from roll.rl.experience.sql import SqlBuffer, SqliteDatabase
 from roll.types.group_codec import RecordedGroup, read_groups, write_groups
-from roll.types.rollout import BegunRequest, Generation, Task, TrajectoryGroup
+from roll.types.rollout import Generation, PartialRequest, Task, TrajectoryGroup
 from tests.unit.rl.experience.made import experience, told
 
 BEFORE = Path(__file__).parent / "written_before"
@@ -49,10 +49,10 @@ class Source:
         self.position = state["position"]
 
 
-def begun() -> list[BegunRequest]:
+def begun() -> list[PartialRequest]:
     ids, versions = np.array([4, 5, 6], np.int32), np.array([2, 2, 3], np.int32)
     answers = {1: Generation(ids, (-ids / 3).astype(np.float32), versions, "moved")}
-    return [BegunRequest("train-3", np.array([1, 2], np.int32), answers)]
+    return [PartialRequest("train-3", np.array([1, 2], np.int32), answers)]
 
 
 def recorded(groups: Sequence[TrajectoryGroup]) -> list[RecordedGroup]:

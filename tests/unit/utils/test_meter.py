@@ -1,7 +1,7 @@
 import pytest
 
-from roll.utils.meter import IDLE, Meter
 from roll.utils.spans import Interval, Level
+from roll.utils.worker_usage import IDLE, Meter
 from tests.helpers.clock import Clock
 
 

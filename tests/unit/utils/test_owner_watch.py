@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.utils.background import when_gone
+from roll.utils.background import on_exit
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def many_files() -> Iterator[None]:
 def test_an_end_is_noticed_by_a_process_with_many_open_files_and_its_descriptor_is_closed(many_files: None) -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     told = threading.Event()
-    when_gone(process.pid, told.set)
+    on_exit(process.pid, told.set)
     (descriptor,) = descriptors_of(process.pid)
     assert descriptor > 1024
     assert not told.is_set()
@@ -47,7 +47,7 @@ def test_what_is_gone_already_is_told_at_once() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait(60)
     told: list[str] = []
-    when_gone(process.pid, lambda: told.append("gone"))
+    on_exit(process.pid, lambda: told.append("gone"))
     assert told == ["gone"]
 
 

@@ -14,11 +14,11 @@ from roll.envs.tools.python_code import PythonCodeTool
 from roll.errors import EnvError
 from roll.rewards.code.languages import find_python
 from roll.rewards.code.reward import CodeSandbox
+from roll.utils.sandbox import backends as bubblewrap
+from roll.utils.sandbox import backends as namespaces
 from roll.utils.sandbox import job as launch
-from roll.utils.sandbox import ways as bubblewrap
-from roll.utils.sandbox import ways as namespaces
+from roll.utils.sandbox.backends import Bubblewrap, Namespaces
 from roll.utils.sandbox.job import USERS, Job, Limits, checked_users, job_user, own_python, view
-from roll.utils.sandbox.ways import Bubblewrap, Namespaces
 
 WRONG = ("20000", 20000, [], [1], [1, 2, 3], ["1", "2"], [1.0, 2.0], [True, 5], [0, 5], [-5, 5], [9, 8], [1, 2**31])
 

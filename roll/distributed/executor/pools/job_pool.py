@@ -16,7 +16,7 @@ from roll.configs.plan.layout import RolePlace
 from roll.distributed.executor.pools.job import FatalJobError, FinishedJobs, Job
 from roll.distributed.executor.processes.cluster import actor_options, death_of, fetch
 from roll.distributed.executor.processes.host import AsyncHost
-from roll.distributed.executor.processes.resource_manager import ResourceManager, TakenSeat
+from roll.distributed.executor.processes.resource_manager import AssignedSlot, ResourceManager
 from roll.distributed.executor.processes.worker_process import Failure, worker_error
 from roll.errors import RollError, WorkerError, describe
 from roll.utils.background import BackgroundTasks
@@ -40,7 +40,7 @@ class _Waiting:
 @dataclass
 class _Worker:
     name: str
-    seat: TakenSeat
+    slot: AssignedSlot
     handle: Any
     ready: ray.ObjectRef | None  # None once it was seen to be ready
     jobs: dict[str, _Waiting] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class JobPool:
     def wait_ready(self) -> None:
         """Returns when every worker is constructed. Raises WorkerError if one cannot be."""
         for worker in self._workers:
-            if worker.ready is not None and isinstance(failure := fetch(worker.ready, worker.seat.rank), Failure):
+            if worker.ready is not None and isinstance(failure := fetch(worker.ready, worker.slot.rank), Failure):
                 raise worker_error(self.role, "start", [failure])
             worker.ready = None
         logger.info("%s: processes are up (%d)", self.role, len(self._workers))
@@ -180,7 +180,7 @@ class JobPool:
         except RayActorError:
             return  # `take` says so, too
         except Exception as failure:  # they could not even be sent
-            error = WorkerError(f"{self.role} rank {worker.seat.rank} failed in submit: {describe(failure)}")
+            error = WorkerError(f"{self.role} rank {worker.slot.rank} failed in submit: {describe(failure)}")
         else:
             if not isinstance(reply, Failure):
                 return
@@ -208,9 +208,9 @@ class JobPool:
                 self._settle(worker, reply, handles)
         except RayActorError as error:
             if not self._is_closed:
-                self._lost(worker, worker_error(self.role, "run", [death_of(error, worker.seat.rank)]))
+                self._lost(worker, worker_error(self.role, "run", [death_of(error, worker.slot.rank)]))
         except Exception as error:  # it cannot be constructed, or does not work at all
-            logger.debug("%s rank %d", self.role, worker.seat.rank, exc_info=True)
+            logger.debug("%s rank %d", self.role, worker.slot.rank, exc_info=True)
             cause = error if isinstance(error, RollError) else WorkerError(f"{self.role}: {describe(error)}")
             for waiting in list(worker.jobs.values()):
                 self._close(worker, waiting, cause)
@@ -221,7 +221,7 @@ class JobPool:
                 self._close(worker, waiting, self._placed(result, handles))
         for job_id, text in finished.failures:
             if (waiting := worker.jobs.get(job_id)) is not None:
-                self._close(worker, waiting, WorkerError(f"{self.role} rank {worker.seat.rank}: {text}"))
+                self._close(worker, waiting, WorkerError(f"{self.role} rank {worker.slot.rank}: {text}"))
         self.counts.update(finished.counts)
         worker.wants_rest = worker.wants_rest or finished.wants_rest
         if worker.wants_rest and not worker.jobs:
@@ -276,7 +276,7 @@ class JobPool:
             return  # `take` says so, too
         except TimeoutError:
             if worker.jobs.get(waiting.job.job_id) is waiting:
-                self._lost(worker, WorkerError(f"{self.role} rank {worker.seat.rank} did not reply for {limit:g} s"))
+                self._lost(worker, WorkerError(f"{self.role} rank {worker.slot.rank} did not reply for {limit:g} s"))
             return
         if worker.jobs.get(waiting.job.job_id) is waiting:
             self._look_later(worker, waiting)
@@ -301,17 +301,17 @@ class JobPool:
         self._dispatch()
 
     def _replace(self, worker: _Worker) -> None:
-        logger.warning("%s rank %d is replaced by a new worker", self.role, worker.seat.rank)
+        logger.warning("%s rank %d is replaced by a new worker", self.role, worker.slot.rank)
         if worker.exchange is not None and worker.exchange is not asyncio.current_task():
             worker.exchange.cancel()
         ray.kill(worker.handle, no_restart=True)
         if self._on_gone is not None:
             self._on_gone(worker.name)
-        fresh = self._start(worker.seat)
+        fresh = self._start(worker.slot)
         self._workers[self._workers.index(worker)] = fresh
         self.num_restarts += 1
 
-    def _start(self, seat: TakenSeat) -> _Worker:
+    def _start(self, seat: AssignedSlot) -> _Worker:
         name = f"{self.role}-{self._num_started}"
         self._num_started += 1
         options = actor_options(self.role, self._resources, seat, self._system_envs)

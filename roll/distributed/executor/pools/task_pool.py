@@ -19,8 +19,8 @@ from roll.distributed.executor.processes.cleaner import kill_marked
 from roll.distributed.executor.processes.cluster import Calls, actor_options, death_of
 from roll.distributed.executor.processes.host import PoolHost
 from roll.distributed.executor.processes.resource_manager import (
+    AssignedSlot,
     ResourceManager,
-    TakenSeat,
     devices_of,
     rank_environment,
 )
@@ -29,8 +29,8 @@ from roll.distributed.executor.usage import WorkerUsage
 from roll.distributed.strategy.base import State
 from roll.errors import WorkerError, describe
 from roll.utils.background import BackgroundTasks
-from roll.utils.meter import IDLE, Look, Meter
 from roll.utils.script_code import script_code
+from roll.utils.worker_usage import IDLE, Meter, TraceOptions
 
 logger = logging.getLogger(__name__)
 
@@ -45,20 +45,20 @@ class _Replies:
     def __init__(self, count: int):
         self._loop = asyncio.get_running_loop()
         self.all: asyncio.Future[list[Any]] = self._loop.create_future()
-        self._found: list[Any] = [None] * count
+        self._values: list[Any] = [None] * count
         self._num_open = count
         if not count:
             self.all.set_result([])
 
     def settle(self, place: int, reply: Any) -> None:
-        self._found[place] = reply
+        self._values[place] = reply
         self._num_open -= 1
         if not self._num_open:  # the caller goes on a turn later: the worker's next batch is on its way first
             self._loop.call_soon(self._end)
 
     def _end(self) -> None:
         if not self.all.done():  # else its caller gave up
-            self.all.set_result(self._found)
+            self.all.set_result(self._values)
 
 
 @dataclass
@@ -73,7 +73,7 @@ class _Call:
 
 @dataclass
 class _Worker:
-    seat: TakenSeat
+    slot: AssignedSlot
     handle: Any
     ready: ray.ObjectRef | None  # None once it was seen to be ready
     mark: str  # in the environment of what it starts
@@ -116,11 +116,11 @@ class TaskPool:
 
     @property
     def devices(self) -> frozenset[int]:
-        return devices_of(worker.seat for worker in self._workers)
+        return devices_of(worker.slot for worker in self._workers)
 
     @property
     def ready(self) -> Calls:
-        return Calls(self.role, "start", {w.seat.rank: w.ready for w in self._workers if w.ready is not None})
+        return Calls(self.role, "start", {w.slot.rank: w.ready for w in self._workers if w.ready is not None})
 
     @property
     def parts(self) -> tuple[frozenset[int]]:
@@ -161,13 +161,13 @@ class TaskPool:
     def _call_all(self, method: str, *arguments: Any) -> Calls:
         """Calls a method of every worker while no other call is open. Fails if a worker has died since its last
         call."""
-        refs = {worker.seat.rank: worker.handle.call.remote(method, *arguments) for worker in self._workers}
+        refs = {worker.slot.rank: worker.handle.call.remote(method, *arguments) for worker in self._workers}
         return Calls(self.role, method, refs)
 
-    def usage(self, look: Look) -> list[WorkerUsage]:
+    def usage(self, look: TraceOptions) -> list[WorkerUsage]:
         """Usage of each worker, as the driver sees it: busy from when it gets a batch until it replies."""
         workers = self._workers
-        return [WorkerUsage(w.seat.rank, tuple(w.seat.devices), w.meter.take(look.trace)) for w in workers]
+        return [WorkerUsage(w.slot.rank, tuple(w.slot.devices), w.meter.take(look.trace)) for w in workers]
 
     def kill(self) -> None:
         """Ends all worker processes at once."""
@@ -205,7 +205,7 @@ class TaskPool:
             self._blame(open_calls, TimeoutError(f"{self.role}: {open_calls[0].method} took longer than {limit:g} s"))
             self._replace(worker)
         except RayActorError as error:
-            cause = worker_error(self.role, open_calls[0].method, [death_of(error, worker.seat.rank)])
+            cause = worker_error(self.role, open_calls[0].method, [death_of(error, worker.slot.rank)])
             self._blame(open_calls, cause)
             self._replace(worker)
         except WorkerError as error:  # it cannot be constructed
@@ -254,14 +254,14 @@ class TaskPool:
             self._queue.appendleft(call)
 
     def _replace(self, worker: _Worker) -> None:
-        logger.warning("%s rank %d is replaced by a new worker", self.role, worker.seat.rank)
+        logger.warning("%s rank %d is replaced by a new worker", self.role, worker.slot.rank)
         ray.kill(worker.handle, no_restart=True)
         asyncio.get_running_loop().run_in_executor(None, kill_marked, _MARK, worker.mark)
-        fresh = self._start(worker.seat)
+        fresh = self._start(worker.slot)
         worker.handle, worker.ready, worker.mark = fresh.handle, fresh.ready, fresh.mark
         self.num_restarts += 1
 
-    def _start(self, seat: TakenSeat) -> _Worker:
+    def _start(self, seat: AssignedSlot) -> _Worker:
         options = actor_options(self.role, self._resources, seat, self._system_envs)
         mark = uuid.uuid4().hex
         environment = rank_environment([seat], seat, is_distributed=False) | {_MARK: mark}

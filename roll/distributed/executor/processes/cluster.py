@@ -19,8 +19,8 @@ from roll.distributed.executor.processes.host import AsyncHost, Host
 from roll.distributed.executor.processes.resource_manager import (
     RUN_ID,
     RUN_MARK,
+    AssignedSlot,
     ResourceManager,
-    TakenSeat,
     devices_of,
     import_environment,
     rank_environment,
@@ -29,8 +29,8 @@ from roll.distributed.executor.processes.resource_manager import (
 from roll.distributed.executor.processes.worker_process import Failure, worker_error
 from roll.errors import WorkerError
 from roll.utils.imports import code_folder, own_folders
-from roll.utils.meter import Look
 from roll.utils.script_code import script_code
+from roll.utils.worker_usage import TraceOptions
 
 if TYPE_CHECKING:
     from roll.distributed.strategy.base import State
@@ -149,7 +149,7 @@ def death_of(error: RayActorError, rank: int) -> Failure:
 
 
 def actor_options(
-    role: str, resources: ResourceManager, seat: TakenSeat, system_envs: Mapping[str, str]
+    role: str, resources: ResourceManager, seat: AssignedSlot, system_envs: Mapping[str, str]
 ) -> dict[str, Any]:
     """Ray's options for one worker: it asks for nothing, its devices are set by its environment."""
     environment = {**seat.host.variables, **role_environment(role, system_envs, seat)}
@@ -181,7 +181,7 @@ class WorkerHandles:
 class Cluster:
     """N workers of one role. Starts them on construction without waiting; `wait_ready` waits."""
 
-    def __init__(self, role: str, resources: ResourceManager, seats: Sequence[TakenSeat], spec: WorkerSpec):
+    def __init__(self, role: str, resources: ResourceManager, seats: Sequence[AssignedSlot], spec: WorkerSpec):
         self.role = role
         self.seats = tuple(seats)
         self.spec = spec
@@ -236,7 +236,7 @@ class Cluster:
             values.append(refs[1:])
         return Calls(self.role, method, summaries, self.workers.timeout_s), values
 
-    def ask_usage(self, look: Look) -> dict[int, ray.ObjectRef]:
+    def ask_usage(self, look: TraceOptions) -> dict[int, ray.ObjectRef]:
         """References of each rank's `usage`. A worker on an event loop measures its own."""
         if self.spec.is_async:
             return {rank: handle.call.remote("usage", look) for rank, handle in enumerate(self.workers.handles)}
@@ -284,7 +284,7 @@ class SuspensionWatch:
 
     def __init__(self, limit_s: float, own: Mapping[int, str]):
         """`own`: pids of further processes that nothing goes on without, with their names."""
-        self._limit_s, self._own = limit_s, own
+        self._limit_s, self._own_pids = limit_s, own
         self._interval_s = min(_LONGEST_INTERVAL_S, limit_s / _LOOKS_PER_LIMIT)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="suspension watch", daemon=True)
@@ -296,7 +296,7 @@ class SuspensionWatch:
     def _watch(self) -> None:
         seen: dict[int, float] = {}
         while not self._closed.wait(self._interval_s):
-            suspended = suspended_processes(RUN_ID, self._own)
+            suspended = suspended_processes(RUN_ID, self._own_pids)
             seen = {pid: seen.get(pid, -self._interval_s) + self._interval_s for pid in suspended}
             for pid in [pid for pid, seconds in seen.items() if seconds >= self._limit_s]:
                 logger.warning(

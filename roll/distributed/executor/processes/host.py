@@ -25,9 +25,9 @@ from roll.distributed.executor.processes.resource_manager import IMPORT_FOLDERS,
 from roll.distributed.executor.processes.worker_process import Failure, MemoryWatch
 from roll.utils.background import lost_failure
 from roll.utils.imports import add_folder, import_external, resolve
-from roll.utils.meter import IDLE, Look, Meter, Usage
 from roll.utils.network import free_port
 from roll.utils.script_code import set_script_code
+from roll.utils.worker_usage import IDLE, Meter, TraceOptions, Usage
 
 _TOGETHER_S = 0.01
 _NO_CODE: Mapping[str, object] = MappingProxyType({})
@@ -86,7 +86,7 @@ class Host:
         except BaseException as error:
             return Failure.of(error, self._rank)
 
-    def usage(self, look: Look) -> Usage:
+    def usage(self, look: TraceOptions) -> Usage:
         """Its time by method since the last time."""
         return self._memory.add_to(self._meter.take(look.trace), look)
 
@@ -175,7 +175,7 @@ class AsyncHost(Host):
             return failure
         task = asyncio.current_task()
         assert task is not None
-        task.get_loop().set_exception_handler(self._look)
+        task.get_loop().set_exception_handler(self._handle_exception)
         self._open_calls.add(task)
         try:
             reply = getattr(self._worker, method)(*arguments)
@@ -185,7 +185,7 @@ class AsyncHost(Host):
         finally:
             self._open_calls.discard(task)
 
-    def _look(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _handle_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = lost_failure(context)
         if error is None or "task" not in context:  # an engine's own callbacks are its own affair
             loop.default_exception_handler(context)

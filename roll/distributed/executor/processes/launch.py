@@ -31,7 +31,7 @@ from ray.exceptions import AuthenticationError
 
 from roll.distributed.executor.processes import cleaner
 from roll.errors import ResourceError, WorkerError
-from roll.utils.background import when_gone
+from roll.utils.background import on_exit
 from roll.utils.network import LOOPBACK, address_of, check_reachable, unreachable
 
 # The cleaner of one run, seen from its driver: replaced when somebody kills it, and waited for at the end.
@@ -49,7 +49,7 @@ class CleanerProcess:
     def __init__(self, directory: str, logs: Path | None = None):
         self._arguments = (directory, *([] if logs is None else [str(logs.absolute())]))
         self._is_ending = False
-        self._told = b""  # to the cleaner, so far
+        self._sent = b""  # to the cleaner, so far
         self._replacements_left = _MAX_REPLACEMENTS
         self._lock = threading.Lock()
         self._process = self._start()
@@ -58,12 +58,12 @@ class CleanerProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def say_if_dead(self, texts: Mapping[int, str]) -> None:
+    def report_dead(self, texts: Mapping[int, str]) -> None:
         """The texts that it says of processes that die before the driver, unless `nothing_to_say` comes first."""
-        self._tell("".join(f"{pid} {text}\n" for pid, text in texts.items()))
+        self._send("".join(f"{pid} {text}\n" for pid, text in texts.items()))
 
     def nothing_to_say(self) -> None:
-        self._tell("\n")
+        self._send("\n")
 
     def end(self) -> None:
         """Returns when everything of the run is gone."""
@@ -77,11 +77,11 @@ class CleanerProcess:
         if self._process.wait() != 0:
             cleaner.clean(*self._arguments)
 
-    def _tell(self, lines: str) -> None:
+    def _send(self, lines: str) -> None:
         with self._lock:
             if self._is_ending:
                 return
-            self._told += lines.encode()
+            self._sent += lines.encode()
             self._write(self._process, lines.encode())
 
     def _write(self, process: subprocess.Popen[bytes], lines: bytes) -> None:
@@ -92,8 +92,8 @@ class CleanerProcess:
     def _start(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-S", "-E", cleaner.__file__, *self._arguments]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-        self._write(process, self._told)
-        when_gone(process.pid, self._replace)
+        self._write(process, self._sent)
+        on_exit(process.pid, self._replace)
         return process
 
     def _replace(self) -> None:
@@ -118,7 +118,7 @@ _TOKEN_BYTES = 32
 
 
 @contextmanager
-def own_doors(directory: Path, address: str) -> Iterator[None]:
+def cluster_access(directory: Path, address: str) -> Iterator[None]:
     """Inside, `ray.init(_node_ip_address=address)` starts a cluster whose processes ask for a token, which they find in
     `directory`. At a loopback address they listen there alone; at any other on all interfaces, as Ray cannot do
     otherwise."""
@@ -181,7 +181,7 @@ def when_one_dies(processes: Mapping[int, str], logs: Path, then: Callable[[str]
     """Calls `then` from a thread, with a text that says what died and why, once for each. `logs`: where Ray writes what
     its processes say."""
     for pid, name in processes.items():
-        when_gone(pid, partial(_say, name, pid, logs, then))
+        on_exit(pid, partial(_say, name, pid, logs, then))
 
 
 def died(name: str, pid: int) -> str:
@@ -190,10 +190,10 @@ def died(name: str, pid: int) -> str:
 
 
 def _say(name: str, pid: int, logs: Path, then: Callable[[str], None]) -> None:
-    then(_told(name, pid, _ending(pid), logs))
+    then(_death_text(name, pid, _ending(pid), logs))
 
 
-def _told(name: str, pid: int, ending: os.waitid_result | None, logs: Path) -> str:
+def _death_text(name: str, pid: int, ending: os.waitid_result | None, logs: Path) -> str:
     """A raylet ends in order when one of its agents dies: then that agent is what died."""
     was_killed = ending is not None and ending.si_code != os.CLD_EXITED
     if not was_killed and (agent := _failed_agent(logs)):
@@ -318,7 +318,7 @@ class RayRuntime:
         self._cleaner = CleanerProcess(str(self.directory), logs)
         os.environ[cleaner.MARK] = str(self.directory)
         try:
-            with own_doors(self.directory, address), _own_sigterm_handler():
+            with cluster_access(self.directory, address), _own_sigterm_handler():
                 ray.init(
                     address="local",
                     include_dashboard=False,
@@ -337,7 +337,7 @@ class RayRuntime:
             del os.environ[cleaner.MARK]  # Ray's processes have inherited it; what else we start is not theirs
         self.vital = vital_processes(str(self.directory))
         when_one_dies(self.vital, self.directory / cleaner.RAY / "session_latest" / "logs", self._lost)
-        self._cleaner.say_if_dead({pid: died(name, pid) for pid, name in self.vital.items()})
+        self._cleaner.report_dead({pid: died(name, pid) for pid, name in self.vital.items()})
         atexit.register(self._ends)  # Ray's own end of the cluster comes after it
 
     def _lost(self, what: str) -> None:

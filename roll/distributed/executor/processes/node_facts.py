@@ -38,16 +38,16 @@ def node_facts(packages: Sequence[str], file: Path | None) -> list[NodeFacts]:
     runtime = RayRuntime()
     try:
         nodes = [node for node in ray.nodes() if node["Alive"]]
-        return [_ask(node, packages, file) for node in sorted(nodes, key=lambda node: node["NodeManagerAddress"])]
+        return [_query(node, packages, file) for node in sorted(nodes, key=lambda node: node["NodeManagerAddress"])]
     finally:
         runtime.shutdown()
 
 
-def _ask(node: dict[str, Any], packages: Sequence[str], file: Path | None) -> NodeFacts:
+def _query(node: dict[str, Any], packages: Sequence[str], file: Path | None) -> NodeFacts:
     """Twice, since the first call waits for a process to start: the clock is that of the second."""
     address = node["NodeManagerAddress"]
     place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-    task = ray.remote(_look).options(num_cpus=0, scheduling_strategy=place)
+    task = ray.remote(_read_facts).options(num_cpus=0, scheduling_strategy=place)
     try:
         ray.get(task.remote(packages, file), timeout=_TIMEOUT_S)
         before = time.time()
@@ -58,7 +58,7 @@ def _ask(node: dict[str, Any], packages: Sequence[str], file: Path | None) -> No
     return NodeFacts(address, versions, now - (before + after) / 2, (after - before) / 2, sees)
 
 
-def _look(packages: Sequence[str], file: Path | None) -> tuple[tuple[str, ...], float, bool]:
+def _read_facts(packages: Sequence[str], file: Path | None) -> tuple[tuple[str, ...], float, bool]:
     return (platform.python_version(), *map(_version, packages)), time.time(), file is not None and file.exists()
 
 

@@ -15,7 +15,7 @@ from ray.exceptions import RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from roll.configs.plan.layout import RolePlace, Seat
+from roll.configs.plan.layout import RolePlace, WorkerSlot
 from roll.errors import ResourceError
 from roll.utils.allocator import clear_expandable
 from roll.utils.network import LOOPBACK, address_of, interface_of
@@ -71,7 +71,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class TakenSeat(Seat):
+class AssignedSlot(WorkerSlot):
     """A seat of the plan on a node that is there."""
 
     host: Node = field(kw_only=True)
@@ -81,7 +81,7 @@ class TakenSeat(Seat):
         return tuple(self.host.gpu_ids[i] for i in self.local_ids) if self.host.gpu_ids else ()
 
 
-def devices_of(seats: Iterable[Seat]) -> frozenset[int]:
+def devices_of(seats: Iterable[WorkerSlot]) -> frozenset[int]:
     return frozenset(device for seat in seats for device in seat.devices)
 
 
@@ -115,11 +115,11 @@ class ResourceManager:
             for i, network in enumerate(networks)
         ]
 
-    def seats(self, place: RolePlace) -> list[TakenSeat]:
+    def seats(self, place: RolePlace) -> list[AssignedSlot]:
         """Seats of the workers of a role."""
-        return [TakenSeat(**vars(seat), host=self.nodes[seat.node]) for seat in place.workers]
+        return [AssignedSlot(**vars(seat), host=self.nodes[seat.node]) for seat in place.workers]
 
-    def scheduling(self, seat: Seat) -> PlacementGroupSchedulingStrategy:
+    def scheduling(self, seat: WorkerSlot) -> PlacementGroupSchedulingStrategy:
         return PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=seat.node)
 
     def release(self) -> None:
@@ -220,7 +220,7 @@ def begin_environment(variables: MutableMapping[str, str], own: Mapping[str, str
     return clear_expandable(variables) if SHARES_GPUS in variables else []
 
 
-def role_environment(role: str, system_envs: Mapping[str, str], seat: TakenSeat) -> dict[str, str]:
+def role_environment(role: str, system_envs: Mapping[str, str], seat: AssignedSlot) -> dict[str, str]:
     """What a process of a role starts with; `system_envs` win. ROLL_ROLE tells a process list who is who.
 
     One thread per process without a GPU: several ranks share the cores, and spinning threads make each other 4-10 times
@@ -249,7 +249,7 @@ def import_environment(folders: Sequence[str], code: str | None, system_envs: Ma
     return names
 
 
-def rank_environment(seats: Sequence[TakenSeat], seat: TakenSeat, is_distributed: bool) -> dict[str, str]:
+def rank_environment(seats: Sequence[AssignedSlot], seat: AssignedSlot, is_distributed: bool) -> dict[str, str]:
     """What one worker adds before torch is imported: its devices, and where torch.distributed meets (but for
     MASTER_PORT)."""
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(seat.gpu_ids)}

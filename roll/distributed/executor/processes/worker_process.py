@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from roll.errors import WorkerError, describe
-from roll.utils.meter import Look, Usage
+from roll.utils.worker_usage import TraceOptions, Usage
 
 _KB = 1024
 _LOOK_EVERY_S = 30.0
@@ -28,7 +28,7 @@ class MemoryWatch:
         self._family: list[str] = []
         self._looked = -math.inf
 
-    def add_to(self, usage: Usage, look: Look) -> Usage:
+    def add_to(self, usage: Usage, look: TraceOptions) -> Usage:
         """The usage with the memory. Where `look` asks for snapshots, the allocator's history is recorded from now on,
         and what it holds is written to `<name>.pickle`, in place of the one before. A process without a context on a
         GPU makes none: neither the driver, nor one whose engine has processes of its own."""

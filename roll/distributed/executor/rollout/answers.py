@@ -16,11 +16,11 @@ from roll.types.collate import sampled_rows
 from roll.types.group_codec import TextTable
 from roll.types.rollout import (
     Answered,
-    BegunRequest,
     Generation,
     GenerationRequest,
     LocalAnswer,
     LocalRow,
+    PartialRequest,
     RowFacts,
     RowTexts,
     StoredRow,
@@ -53,9 +53,9 @@ class Continuation:
         """What is cut short from now on may go on in another run."""
         self._is_given_up = True
 
-    def begun(self) -> BegunRequest:
+    def begun(self) -> PartialRequest:
         """What there is of it."""
-        return BegunRequest(
+        return PartialRequest(
             self.request.request_id, self.request.prompt_ids, self._prefixes | self._cut | self._answers
         )
 
@@ -175,7 +175,7 @@ Finished = tuple[GenerationRequest, Mapping[int, Generation] | str]
 
 
 @dataclass(frozen=True)
-class Gone:
+class EngineUnavailable:
     """Why an engine serves nobody at present: it `died`, or took the place of one that did and is not ready yet."""
 
     cause: str
@@ -201,12 +201,12 @@ class FinishedRequests:
     log_probs: np.ndarray
     policy_versions: np.ndarray
     routes: tuple[np.ndarray | None, ...]  # of each answer, where they are told
-    gone: Gone | None = None
+    gone: EngineUnavailable | None = None
     stored: tuple[RowFacts, ...] | None = None
 
     @staticmethod
     def pack(
-        results: Sequence[Finished], gone: Gone | None = None, stored: tuple[RowFacts, ...] | None = None
+        results: Sequence[Finished], gone: EngineUnavailable | None = None, stored: tuple[RowFacts, ...] | None = None
     ) -> FinishedRequests:
         whole = [result for _, result in results if not isinstance(result, str)]
         answers = [answer for result in whole for answer in result.values()]
@@ -266,7 +266,7 @@ def is_large(results: Sequence[Finished]) -> bool:
 
 
 def store(
-    results: Sequence[Finished], decoders: tuple[Decode, Decode], gone: Gone | None = None
+    results: Sequence[Finished], decoders: tuple[Decode, Decode], gone: EngineUnavailable | None = None
 ) -> tuple[FinishedRequests, SampledRows, TextTable]:
     """What is known of the answers, the rows that are made of them, and what they say."""
     decode, decode_raw = decoders

@@ -122,14 +122,14 @@ def _remember(places: OrderedDict[Key, int], key: Key, rank: int) -> None:
 
 
 @dataclass
-class Asked:
+class PendingRequest:
     """A request whole, or what is missing of one. `rank`: of the engine that has it, or has room for it."""
 
     request: GenerationRequest
     to: Continuation
     rank: int | None = None
     is_cut: bool = False  # nobody needs more of it
-    parts: Sequence[Asked] = ()  # of one request that several engines go on with: this one and the others
+    parts: Sequence[PendingRequest] = ()  # of one request that several engines go on with: this one and the others
     num_open: int = field(init=False)  # answers that the engine owes
     done: asyncio.Future[None] = field(init=False)
 
@@ -159,7 +159,7 @@ class Replica:
 
     rank: int
     outbox: list[GenerationRequest] = field(default_factory=list)
-    waiting: dict[str, Asked] = field(default_factory=dict)
+    waiting: dict[str, PendingRequest] = field(default_factory=dict)
     exchange: asyncio.Task[None] | None = None
     failure: RollError | None = None
     is_given_up: bool = False  # nobody brings it back
@@ -170,7 +170,7 @@ class Replica:
 class _Waiting:
     order: int
     arrival: int
-    asked: Asked = field(compare=False)
+    request: PendingRequest = field(compare=False)
     called: asyncio.Future[int | None] = field(compare=False)
 
 
@@ -185,7 +185,7 @@ class EngineChoice:
         self._line: list[_Waiting] = []  # a heap
         self._num_arrived = 0
 
-    async def choose(self, asked: Asked) -> Replica | None:
+    async def choose(self, asked: PendingRequest) -> Replica | None:
         """The engine, of whose load it is part from here on. None if it was cut before there was one. Raises the
         failure where none is left."""
         rank = None if self._has_line() else self._reserve(asked)
@@ -202,13 +202,13 @@ class EngineChoice:
         self.give_back(asked)
         return None
 
-    def give_back(self, asked: Asked) -> None:
+    def give_back(self, asked: PendingRequest) -> None:
         """Its place at an engine, if it has one and is not asked after all."""
         rank, asked.rank = asked.rank, None
         if rank is not None and self.replicas[rank].failure is None:
-            self.owes_less(rank, asked.num_open)
+            self.has_less_load(rank, asked.num_open)
 
-    def owes_less(self, rank: int, num_answers: int) -> None:
+    def has_less_load(self, rank: int, num_answers: int) -> None:
         self.router.add(rank, -num_answers)
         self._call()
 
@@ -225,9 +225,9 @@ class EngineChoice:
     def leave(self, replica: Replica) -> None:
         """It is gone."""
         self.router.leave(replica.rank)
-        self.look_again()
+        self.retry_choice()
 
-    def look_again(self) -> None:
+    def retry_choice(self) -> None:
         """What those in line wait for may never come, or be there."""
         waiting, self._line = sorted(self._line), []
         for each in waiting:
@@ -241,14 +241,14 @@ class EngineChoice:
             assert failure is not None
             raise failure
 
-    def _reserve(self, asked: Asked) -> int | None:
+    def _reserve(self, asked: PendingRequest) -> int | None:
         asked.rank = self.router.choose(asked.request)
         if asked.rank is not None:
             self.router.add(asked.rank, asked.num_open)
         return asked.rank
 
-    async def _wait(self, asked: Asked) -> int | None:
-        """The rank that has room for it; None after `look_again`."""
+    async def _wait(self, asked: PendingRequest) -> int | None:
+        """The rank that has room for it; None after `retry_choice`."""
         self._raise_if_none_comes()
         called: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._num_arrived += 1
@@ -266,5 +266,5 @@ class EngineChoice:
 
     def _call(self) -> None:
         """Those first in line, as long as an engine has room."""
-        while self._has_line() and (rank := self._reserve(self._line[0].asked)) is not None:
+        while self._has_line() and (rank := self._reserve(self._line[0].request)) is not None:
             heappop(self._line).called.set_result(rank)

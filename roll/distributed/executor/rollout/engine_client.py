@@ -16,9 +16,9 @@ from roll.distributed.executor.pools.job import packed
 from roll.distributed.executor.processes.cluster import WorkerHandles, death_of
 from roll.distributed.executor.processes.worker_process import Failure, worker_error
 from roll.distributed.executor.rollout.answers import Continuation, FinishedRequests
-from roll.distributed.executor.rollout.engine_choice import Asked, EngineChoice, Replica
+from roll.distributed.executor.rollout.engine_choice import EngineChoice, PendingRequest, Replica
 from roll.errors import RollError, StrategyError, WorkerError, describe
-from roll.types.rollout import Answered, BegunRequest, Generation, GenerationRequest
+from roll.types.rollout import Answered, Generation, GenerationRequest, PartialRequest
 from roll.utils.background import BackgroundTasks, start
 
 # How long the answers of cancelled requests were when their engine cut them short.
@@ -27,7 +27,7 @@ CutAnswer = tuple[int, bool]
 """Tokens of an answer that nobody waits for any more, and whether it had come to its end."""
 
 
-class CutAnswers:
+class CutLengths:
     """Belongs to one event loop. An engine hands over what it has of a request that is aborted. Lengths are kept until
     `take`, where somebody takes them (`are_taken`)."""
 
@@ -101,7 +101,7 @@ class EngineClient:
         self.workers = workers
         self.name = name
         self.num_retries = 0
-        self.cut = CutAnswers(self.takes_cut)  # of requests that were cancelled
+        self.cut = CutLengths(self.takes_cut)  # of requests that were cancelled
         self._engines = EngineChoice(len(workers.handles), room, self.waits)
         self._router, self._replicas = self._engines.router, self._engines.replicas
         self._tasks = BackgroundTasks()
@@ -129,7 +129,7 @@ class EngineClient:
         while (answers := whole.answers()) is None:
             if self._is_over:
                 await asyncio.get_running_loop().create_future()  # until it is cancelled
-            parts = [Asked(part, whole) for part in whole.missing()]
+            parts = [PendingRequest(part, whole) for part in whole.missing()]
             if len(parts) == 1:
                 ended = [await self._ask_somewhere(parts[0])]
             else:
@@ -146,7 +146,7 @@ class EngineClient:
             logger.warning("request %s is sent to another engine: %s", whole.request.request_id, errors[0])
         return answers
 
-    async def give_up(self, limit_s: float) -> list[BegunRequest]:
+    async def give_up(self, limit_s: float) -> list[PartialRequest]:
         """Ends what is under way, for good: nothing is asked any more, and who waits for an answer that is cut short
         waits on. Returns what there is of it, as far as the engines hand it over in time."""
         self._is_over = True
@@ -162,7 +162,7 @@ class EngineClient:
             await asyncio.wait(owed, timeout=limit_s)
         return [whole.begun() for whole in self._open]
 
-    async def _ask_somewhere(self, asked: Asked) -> WorkerError | None:
+    async def _ask_somewhere(self, asked: PendingRequest) -> WorkerError | None:
         """Returns when the engine owes nothing of it any more; the error if it died."""
         if (replica := await self._engines.choose(asked)) is None:
             return None
@@ -170,7 +170,7 @@ class EngineClient:
             self._engines.give_back(asked)
             return None
         try:
-            await self._ask(replica, asked)
+            await self._request(replica, asked)
         except WorkerError as error:
             return error
         return None
@@ -179,7 +179,7 @@ class EngineClient:
         """The answers that each usable engine owes this client, by rank."""
         return self._router.loads
 
-    async def _ask(self, replica: Replica, asked: Asked) -> None:
+    async def _request(self, replica: Replica, asked: PendingRequest) -> None:
         request = asked.request
         if request.request_id in replica.waiting:
             self._engines.give_back(asked)
@@ -218,7 +218,7 @@ class EngineClient:
         for request in requests:
             self.cut.comes(replica.rank, request.request_id, None)
             if (asked := replica.waiting.pop(request.request_id, None)) is not None:
-                self._engines.owes_less(replica.rank, asked.num_open)
+                self._engines.has_less_load(replica.rank, asked.num_open)
                 asked.fails(error)
 
     async def _exchange(self, replica: Replica) -> None:
@@ -271,9 +271,9 @@ class EngineClient:
                 if asked.to.has_enough:
                     for part in asked.parts:
                         self._cut(part)
-            self._engines.owes_less(replica.rank, num_ended)
+            self._engines.has_less_load(replica.rank, num_ended)
 
-    def _forget(self, replica: Replica, asked: Asked) -> None:
+    def _forget(self, replica: Replica, asked: PendingRequest) -> None:
         request = asked.request
         if replica.waiting.pop(request.request_id, None) is None or replica.failure is not None:
             return
@@ -282,16 +282,16 @@ class EngineClient:
         else:
             self.cut.owes(replica.rank, request.request_id, asked.num_open)
             self._call(replica, "abort", [request.request_id])
-        self._engines.owes_less(replica.rank, asked.num_open)
+        self._engines.has_less_load(replica.rank, asked.num_open)
 
-    def _cut(self, asked: Asked) -> None:
+    def _cut(self, asked: PendingRequest) -> None:
         """Ends a request early, with the tokens it has so far, since there are enough responses without it."""
         if asked.is_cut:
             return
         asked.is_cut = True
         replica = None if asked.rank is None else self._replicas[asked.rank]
         if replica is None or asked.request.request_id not in replica.waiting:
-            self._engines.look_again()
+            self._engines.retry_choice()
         elif asked.request in replica.outbox:
             self._forget(replica, asked)
             asked.ends()
@@ -329,7 +329,7 @@ class EngineClient:
         elif replica.failure is None:
             self._engines.come(replica)
         else:
-            self._engines.look_again()
+            self._engines.retry_choice()
 
     def _lost(self, rank: int, error: RollError) -> None:
         """What else is to be done when this engine is gone."""
@@ -340,9 +340,9 @@ class EngineClient:
         while True:
             await asyncio.sleep(_RETURN_POLL_S)
             assert replica.failure is not None
-            if (lost := self._lost_for_good(replica.rank, replica.failure)) is not None:
+            if (lost := self._unrecoverable(replica.rank, replica.failure)) is not None:
                 replica.failure, replica.is_given_up = lost, True
-                self._engines.look_again()
+                self._engines.retry_choice()
                 return
             try:
                 reply = await self._call(replica, "wait_serving")
@@ -353,7 +353,7 @@ class EngineClient:
                 self._engines.come(replica)
                 return
 
-    def _lost_for_good(self, rank: int, error: RollError) -> RollError | None:
+    def _unrecoverable(self, rank: int, error: RollError) -> RollError | None:
         """Why nobody will bring the engine back that failed with `error`; None where somebody may, as far as is known
         here."""
         return None

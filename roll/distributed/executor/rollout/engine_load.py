@@ -15,7 +15,7 @@ from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.processes.worker_process import MemoryWatch
 from roll.distributed.strategy.base import State
 from roll.types.rollout import FIRST_IN_LINE, Generation, GenerationRequest
-from roll.utils.meter import IDLE, Look, Meter, Usage
+from roll.utils.worker_usage import IDLE, Meter, TraceOptions, Usage
 
 SAMPLING, HELD, AWAY = "sampling", "held", "away"
 
@@ -64,21 +64,21 @@ class EngineMeter:
 
     def hold(self) -> None:
         self._is_held = True
-        self._look()
+        self._sample()
 
     def go_on(self) -> None:
         self._is_held = False
-        self._look()
+        self._sample()
 
     def leave(self, states: frozenset[State]) -> None:
         self._away |= states
-        self._look()
+        self._sample()
 
     def come_back(self, states: frozenset[State]) -> None:
         self._away -= states
-        self._look()
+        self._sample()
 
-    def take(self, look: Look) -> Usage:
+    def take(self, look: TraceOptions) -> Usage:
         for name, value in self._counts.items():
             self._meter.count(name, value)
         self._counts.clear()
@@ -88,9 +88,9 @@ class EngineMeter:
         if num_answers:
             self._num_open += num_answers
             self._meter.spans.level(self._role, f"rank {self._rank}: answers under way", self._num_open)
-            self._look()
+            self._sample()
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         self._meter.go(AWAY if self._away else HELD if self._is_held else SAMPLING if self._num_open else IDLE)
 
 
@@ -107,7 +107,7 @@ def recomputed(num_given: int, versions: np.ndarray) -> int:
 # How many answers an engine works on at once; further ones wait in line.
 
 
-class Place(NamedTuple):
+class QueueEntry(NamedTuple):
     """A position in the queue: by order, then by arrival."""
 
     order: int
@@ -115,7 +115,7 @@ class Place(NamedTuple):
 
 
 class _Turn(NamedTuple):
-    place: Place
+    place: QueueEntry
     name: str
     most: int
     granted: asyncio.Future[int]
@@ -142,13 +142,13 @@ class AnswerSlots:
     def num_waiting(self) -> int:
         return len(self._line)
 
-    def place(self, order: int = 0) -> Place:
+    def place(self, order: int = 0) -> QueueEntry:
         """A new position behind all of this order and of smaller ones. A request that takes its slots one after the
         other keeps it."""
         self._num_arrived += 1
-        return Place(order, self._num_arrived)
+        return QueueEntry(order, self._num_arrived)
 
-    async def take(self, name: str, most: int, place: Place) -> int:
+    async def take(self, name: str, most: int, place: QueueEntry) -> int:
         """How many slots there are for this request, from 1 to `most`; 0 if `leave` came first."""
         if self._count is None:
             return most

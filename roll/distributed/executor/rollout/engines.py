@@ -67,7 +67,7 @@ class EngineRecovery:
             self._restarts[rank] = self._pool.submit(self._restart, rank)
             return True
 
-    def under_way(self) -> frozenset[int]:
+    def in_flight(self) -> frozenset[int]:
         """Ranks that serve nobody at present."""
         with self._lock:
             return frozenset(self._restarts)
@@ -81,7 +81,7 @@ class EngineRecovery:
     def replaces(self, failure: Failure) -> bool:
         """True if an engine failed a call because it is dead, and somebody brings it back."""
         self.notice()
-        return failure.rank in self.under_way()
+        return failure.rank in self.in_flight()
 
     def failure(self, rank: int) -> BaseException | None:
         """Why this engine could not be brought back; None where it was, or may be yet."""
@@ -91,10 +91,10 @@ class EngineRecovery:
 
     def serving(self) -> list[int]:
         """Ranks that are not being restarted."""
-        gone = self.under_way()
+        gone = self.in_flight()
         return [rank for rank in range(len(self._cluster)) if rank not in gone]
 
-    def tell(self, method: str, *arguments: Any) -> None:
+    def notify(self, method: str, *arguments: Any) -> None:
         """Calls `method`, which may be called twice, on every engine that serves. One that dies of it, or had died
         unnoticed, is restarted instead."""
         while True:
@@ -141,7 +141,7 @@ class EngineRecovery:
         calls: dict[ray.ObjectRef, int] = {}
         while not self._is_closing.is_set():
             for rank in set(self.serving()) - set(calls.values()):
-                calls[self._cluster.workers.handles[rank].call.remote("wait_death")] = rank
+                calls[self._cluster.workers.handles[rank].call.remote("wait_until_dead")] = rank
             ended, _ = ray.wait(list(calls), timeout=_POLL_S) if calls else ([], None)
             for call in ended:
                 del calls[call]
@@ -293,7 +293,7 @@ class GenerateCluster(EngineClient):
 
     def abort(self, request_ids: Sequence[str] | None = None) -> None:
         """These requests (None: all) end early, with what was sampled."""
-        self._tell("abort", request_ids)
+        self._notify("abort", request_ids)
 
     def probe(self, request: GenerationRequest) -> Calls:
         """Asks every engine that serves for one answer, beside the requests of all clients. Does not wait."""
@@ -307,7 +307,7 @@ class GenerateCluster(EngineClient):
     @property
     def waits_for_weights(self) -> bool:
         """True if some engine died, and serves again after the next weight update only."""
-        return self.recovery is not None and bool(self.recovery.under_way())
+        return self.recovery is not None and bool(self.recovery.in_flight())
 
     def metrics(self) -> dict[str, float]:
         """What replicas cost the run so far; nothing for an engine that cannot be replaced."""
@@ -329,11 +329,11 @@ class GenerateCluster(EngineClient):
         calls.forgives = recovery.replaces
         return calls
 
-    def _tell(self, method: str, *arguments: object) -> None:
+    def _notify(self, method: str, *arguments: object) -> None:
         if self.recovery is None:
             self.cluster.call_all(method, *arguments)
         else:
-            self.recovery.tell(method, *arguments)
+            self.recovery.notify(method, *arguments)
 
     def _lost(self, rank: int, error: RollError) -> None:
         super()._lost(rank, error)
@@ -352,7 +352,7 @@ class ApartCluster(GenerateCluster):
     takes_cut = False
     waits = True
 
-    def _lost_for_good(self, rank: int, error: RollError) -> RollError | None:
+    def _unrecoverable(self, rank: int, error: RollError) -> RollError | None:
         if self.recovery is None:
             return error
         failure = self.recovery.failure(rank)

@@ -14,9 +14,9 @@ from roll.datasets.encoding import Decode, decoder
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.rollout.answers import (
     NOTHING,
+    EngineUnavailable,
     Finished,
     FinishedRequests,
-    Gone,
     is_large,
     joined,
     names_of,
@@ -34,7 +34,7 @@ from roll.types.batch import SampledRows
 from roll.types.group_codec import TextTable
 from roll.types.rollout import Answered, Generation, GenerationRequest
 from roll.utils.background import BackgroundTasks, contained, start
-from roll.utils.meter import Look, Usage
+from roll.utils.worker_usage import TraceOptions, Usage
 
 # Whether an engine lives: it is asked now and then, and whoever waits for one that died is told.
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 _LONGEST_WATCH_INTERVAL_S = 30.0
 
 
-class EngineLife:
+class EngineMonitor:
     """Belongs to the event loop of the engine's process. `on_death` is called when the engine has died."""
 
     def __init__(self, strategy: GenerateStrategy, role: str, patience_s: float, on_death: Callable[[], None]):
@@ -56,7 +56,7 @@ class EngineLife:
         """Its cause, once it has died."""
         return self._death
 
-    async def wait_death(self) -> None:
+    async def wait_until_dead(self) -> None:
         await self._is_dead.wait()
 
     async def check(self) -> None:
@@ -115,7 +115,7 @@ _EARLY_FRACTION, _LONGEST_EARLY_S = 0.1, 0.25
 
 
 @dataclass
-class Early:
+class EarlyResult:
     """What a request that goes on has ready."""
 
     request: GenerationRequest
@@ -129,13 +129,13 @@ class Mailbox:
     """What is ready for one client."""
 
     finished: list[Finished] = field(default_factory=list)
-    early: dict[str, Early] = field(default_factory=dict)  # by request
+    early: dict[str, EarlyResult] = field(default_factory=dict)  # by request
     alarm: asyncio.TimerHandle | None = None  # for what came early
     something: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)  # what still runs
     has_refused: bool = False  # requests, since the last take
 
-    def answered(self, early: Early, number: int, generation: Generation) -> None:
+    def answered(self, early: EarlyResult, number: int, generation: Generation) -> None:
         early.answers[number] = generation
         self.early[early.request.request_id] = early
         if self.alarm is None:
@@ -143,7 +143,7 @@ class Mailbox:
             linger_s = min(_LONGEST_EARLY_S, _EARLY_FRACTION * (loop.time() - early.started))
             self.alarm = loop.call_later(linger_s, self.something.set)
 
-    def ended(self, early: Early, result: Mapping[int, Generation] | str) -> None:
+    def ended(self, early: EarlyResult, result: Mapping[int, Generation] | str) -> None:
         """Stores the end of a request, without the responses that were already taken."""
         self.early.pop(early.request.request_id, None)
         if not isinstance(result, str):
@@ -175,7 +175,7 @@ class Mailbox:
         return results
 
 
-_NOT_READY = Gone("it replaced a process that died, and is not ready yet", died=False)
+_NOT_READY = EngineUnavailable("it replaced a process that died, and is not ready yet", died=False)
 
 
 @dataclass
@@ -207,7 +207,7 @@ class GenerateWorker:
     def __init__(self, blueprint: Blueprint, max_answers: int | None = None, waits_for_weights: bool = False):
         self.strategy: GenerateStrategy = build_strategy(blueprint)
         patience_s = 60.0 * blueprint.settings.backend_timeout
-        self._life = EngineLife(self.strategy, blueprint.role, patience_s, self._wake_clients)
+        self._life = EngineMonitor(self.strategy, blueprint.role, patience_s, self._wake_clients)
         self._settings = blueprint.settings
         self._slots = AnswerSlots(max_answers)
         self._meter = EngineMeter(blueprint)
@@ -262,10 +262,10 @@ class GenerateWorker:
             return FinishedRequests.pack(results, gone), None, None
         return await asyncio.to_thread(lambda: store(results, self._decoders, gone))  # loads them, the first time
 
-    async def _finished(self, mailbox: Mailbox) -> tuple[list[Finished], Gone | None]:
+    async def _finished(self, mailbox: Mailbox) -> tuple[list[Finished], EngineUnavailable | None]:
         results = await mailbox.wait()
         refusal = _NOT_READY if mailbox.has_refused else None
-        gone = refusal if self._life.death is None else Gone(self._life.death)
+        gone = refusal if self._life.death is None else EngineUnavailable(self._life.death)
         mailbox.has_refused = False
         if self._life.death is None:
             mailbox.something.clear()
@@ -286,9 +286,9 @@ class GenerateWorker:
         """Raises EngineDied if the engine can serve no more requests."""
         await self._life.check()
 
-    async def wait_death(self) -> None:
+    async def wait_until_dead(self) -> None:
         """Returns when the engine can serve no more requests."""
-        await self._life.wait_death()
+        await self._life.wait_until_dead()
 
     async def wait_serving(self) -> None:
         """Returns when the engine may be asked. Raises EngineDied if it cannot."""
@@ -308,7 +308,7 @@ class GenerateWorker:
             mailbox.something.set()
 
     async def _serve(self, request: GenerationRequest, mailbox: Mailbox) -> None:
-        early = Early(request, asyncio.get_running_loop().time())
+        early = EarlyResult(request, asyncio.get_running_loop().time())
         answered = partial(mailbox.answered, early) if request.tells_each else _nobody
         try:
             result: Mapping[int, Generation] | str = await self._answer(request, answered)
@@ -402,7 +402,7 @@ class GenerateWorker:
         self._slots.leave(flight.request.request_id for flight in flights)
         await self._life.while_alive(self.strategy.abort([part for flight in flights for part in flight.parts]))
 
-    def usage(self, look: Look) -> Usage:
+    def usage(self, look: TraceOptions) -> Usage:
         """Time and tokens used since the last call."""
         return self._meter.take(look)
 

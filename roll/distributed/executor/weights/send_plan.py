@@ -14,7 +14,7 @@ Reader = tuple[int, int]  # (receiver, one of its ranks)
 
 
 @dataclass(frozen=True)
-class Way:
+class EngineRoute:
     """How one engine is reached: `senders[r]` is the trainer's rank that fills the buffers which rank r reads."""
 
     route: Route
@@ -35,7 +35,7 @@ class SendPlan:
     shared memory and CUDA IPC may be others. `address`: where the lead can be reached, for broadcast. `directory`:
     seen by all, for files."""
 
-    ways: tuple[Way, ...]
+    ways: tuple[EngineRoute, ...]
     lead: int = 0
     backend: Literal["gloo", "nccl"] = "gloo"
     address: str = LOOPBACK

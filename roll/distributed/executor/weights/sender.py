@@ -56,7 +56,7 @@ class Peers(Protocol):
         ...
 
 
-class Lane(ABC):
+class RouteSender(ABC):
     """One route to some readers. Two buffers take turns, so that one is written while the other is read."""
 
     def __init__(self, readers: Sequence[Reader]):
@@ -83,7 +83,7 @@ class Lane(ABC):
         return
 
 
-class MemoryLane(Lane):
+class MemoryRouteSender(RouteSender):
     """Shared memory of the host. The name goes away as soon as all have it open. A sender that is killed before leaves
     it to the run's cleaner; on a Ray cluster that the run has only joined there is none, and the name stays."""
 
@@ -116,7 +116,7 @@ class MemoryLane(Lane):
         self._segments = [None, None]
 
 
-class CudaIpcLane(Lane):
+class CudaIpcRouteSender(RouteSender):
     """The memory of a GPU that sender and readers share."""
 
     def __init__(self, readers: Sequence[Reader], device: torch.device):
@@ -139,7 +139,7 @@ class CudaIpcLane(Lane):
         self.rest()
 
 
-class BroadcastLane(Lane):
+class BroadcastRouteSender(RouteSender):
     """A collective of its own: gloo on the CPU, NCCL between GPUs. The readers are its ranks from 1 on, in order."""
 
     def __init__(self, readers: Sequence[Reader], plan: SendPlan, device: torch.device, peers: Peers):
@@ -182,7 +182,7 @@ class BroadcastLane(Lane):
         self._group.close()
 
 
-class FileLane(Lane):
+class FileRouteSender(RouteSender):
     """Files in a directory that all receivers see."""
 
     def __init__(self, readers: Sequence[Reader], directory: Path):
@@ -202,18 +202,18 @@ class FileLane(Lane):
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
-def make_lanes(peers: Peers, plan: SendPlan, rank: int, device: torch.device) -> Iterator[Lane]:
+def make_lanes(peers: Peers, plan: SendPlan, rank: int, device: torch.device) -> Iterator[RouteSender]:
     """What this rank of the trainer sends by."""
     if readers := plan.readers("memory", rank):
-        yield MemoryLane(readers)
+        yield MemoryRouteSender(readers)
     if readers := plan.readers("cuda_ipc", rank):
-        yield CudaIpcLane(readers, device)
+        yield CudaIpcRouteSender(readers, device)
     if readers := plan.readers("file", rank):
         if plan.directory is None:
             raise StrategyError("the file route needs a directory that trainer and engines see")
-        yield FileLane(readers, plan.directory)
+        yield FileRouteSender(readers, plan.directory)
     if readers := plan.readers("broadcast", rank):
-        yield BroadcastLane(readers, plan, device, peers)
+        yield BroadcastRouteSender(readers, plan, device, peers)
 
 
 def _at_least(buffer: torch.Tensor, num_bytes: int, device: torch.device) -> torch.Tensor:
@@ -264,7 +264,7 @@ class WeightSender:
         self._rank = rank
         self._device = device
         self._plan: SendPlan | None = None
-        self._lanes: list[Lane] = []
+        self._lanes: list[RouteSender] = []
         self._meetings: dict[tuple[int, ...], Meeting] = {}
         self.sent_bytes = 0  # of the weights in the last update, whatever their receivers are
 
@@ -341,7 +341,7 @@ class WeightSender:
             lane.rest()
         return versions
 
-    def _open(self, peers: Peers, plan: SendPlan) -> list[Lane]:
+    def _open(self, peers: Peers, plan: SendPlan) -> list[RouteSender]:
         if plan != self._plan:
             self.close()
             self._lanes = list(make_lanes(peers, plan, self._rank, self._device))
@@ -430,6 +430,6 @@ def _sources(plan: SendPlan, filled: Mapping[Reader, BucketPlace]) -> dict[int, 
     return sources
 
 
-def _after(lanes: Sequence[Lane], turn: int) -> None:
+def _after(lanes: Sequence[RouteSender], turn: int) -> None:
     for lane in lanes:
         lane.after(turn)

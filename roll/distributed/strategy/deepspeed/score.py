@@ -9,7 +9,7 @@ from torch import nn
 
 from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, State
-from roll.distributed.strategy.data_parallel import RankGroups, RowShare
+from roll.distributed.strategy.data_parallel import RankGroups, RowSplit
 from roll.distributed.strategy.deepspeed.rank import DeepSpeedRank, scoring_config
 from roll.distributed.strategy.model_score import ModelScoreStrategy
 from roll.models.sequence_ranks import SequenceRanks
@@ -21,7 +21,7 @@ class DeepSpeedScoreStrategy(ModelScoreStrategy):
     single device can score."""
 
     def __init__(self, role: WorkerConfig, context: RankContext):
-        share = RowShare.of(role, context)
+        share = RowSplit.of(role, context)
         self.dp_rank, self.dp_size = share.rank, share.size
         self.role, self.context = role, context
         self.rank = DeepSpeedRank(role, context, scoring_config(role))

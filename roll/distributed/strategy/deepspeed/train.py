@@ -22,7 +22,7 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
 from roll.distributed.strategy.data_parallel import (
     RankGroups,
-    RowShare,
+    RowSplit,
     all_reduce,
     draw_apart,
     random_state,
@@ -55,7 +55,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
 
     def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan):
         self.role, self.context, self.plan = role, context, plan
-        share = RowShare.of(role, context)
+        share = RowSplit.of(role, context)
         self.dp_rank, self.dp_size = share.rank, share.size
         self.rank = DeepSpeedRank(role, context, training_config(role, plan))
         self._engine: DeepSpeedEngine | None = None
@@ -262,7 +262,7 @@ def load(engine: DeepSpeedEngine, directory: Path, rank: int, trained_only: bool
     """Restores what `save` wrote, under the learning rate, decay, betas, epsilon and clip that the engine was built
     with. Collective."""
     engine.checkpoint_engine = SafeCheckpointEngine()
-    with _own_settings(engine):
+    with _deepspeed_settings(engine):
         path, _ = engine.load_checkpoint(str(directory), tag=_TAG, load_module_strict=not trained_only)
     if path is None:
         raise StrategyError(f"{directory / _TAG} holds no complete checkpoint of deepspeed_train")
@@ -270,7 +270,7 @@ def load(engine: DeepSpeedEngine, directory: Path, rank: int, trained_only: bool
 
 
 @contextmanager
-def _own_settings(engine: DeepSpeedEngine) -> Iterator[None]:
+def _deepspeed_settings(engine: DeepSpeedEngine) -> Iterator[None]:
     """What is loaded inside brings its optimizer's settings along; afterwards those of the engine hold again, the
     schedule at the place that was loaded."""
     optimizer: Any = engine.basic_optimizer

@@ -22,9 +22,9 @@ from roll.distributed.strategy.base import RankContext
 from roll.distributed.strategy.fsdp2.sharding import (
     RankMesh,
     divide,
+    local_part,
     make_one,
     norms_of_heads,
-    own_part,
     reshard,
     shard,
 )
@@ -122,7 +122,7 @@ def _fill(module: nn.Module, source: nn.Module | None) -> None:
         else:
             whole = weights.pop(name).detach().to(device, parameter.dtype).contiguous()
         dist.broadcast(whole, SOURCE)
-        parameter.to_local().data.copy_(own_part(whole, parameter))
+        parameter.to_local().data.copy_(local_part(whole, parameter))
     buffers: dict[str, Any] = dict(source.named_buffers()) if source is not None else {}
     for name, buffer in module.named_buffers():
         if source is not None:
@@ -203,7 +203,7 @@ class Fsdp2Rank:
         return dict(self.module.named_parameters())
 
     @contextmanager
-    def weights_at_work(self) -> Iterator[None]:
+    def unsharded_weights(self) -> Iterator[None]:
         """Inside, the shards are on the device; afterwards where `param_offload` wants them."""
         if self.settings.param_offload:
             self._bring_back()

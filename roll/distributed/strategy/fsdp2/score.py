@@ -10,7 +10,7 @@ from torch import nn
 
 from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, State
-from roll.distributed.strategy.data_parallel import RankGroups, RowShare, evened_out
+from roll.distributed.strategy.data_parallel import RankGroups, RowSplit, evened_out
 from roll.distributed.strategy.fsdp2.rank import Fsdp2Rank
 from roll.distributed.strategy.fsdp2.sharding import whole_weight
 from roll.distributed.strategy.model_score import ModelScoreStrategy
@@ -24,7 +24,7 @@ class Fsdp2ScoreStrategy(ModelScoreStrategy):
 
     def __init__(self, role: WorkerConfig, context: RankContext):
         self.role, self.context = role, context
-        share = RowShare.of(role, context)
+        share = RowSplit.of(role, context)
         self.dp_rank, self.dp_size = share.rank, share.size
         self.rank = Fsdp2Rank(role, context)
 
@@ -33,7 +33,7 @@ class Fsdp2ScoreStrategy(ModelScoreStrategy):
         self._groups = RankGroups.made(self.role, self.context)
         self._model = self.rank.load_model(DTYPES[self.role.model_args.dtype])
         self._model.module.requires_grad_(False).eval()
-        with self.rank.weights_at_work():
+        with self.rank.unsharded_weights():
             pass  # they wait where they belong
         self._prepare()
 
@@ -45,7 +45,7 @@ class Fsdp2ScoreStrategy(ModelScoreStrategy):
         return evened_out(micro_batches, self.context)
 
     def _ready_to_score(self) -> AbstractContextManager[None]:
-        return self.rank.weights_at_work()
+        return self.rank.unsharded_weights()
 
     def _on_host(self, layer: nn.Module) -> dict[str, torch.Tensor]:
         self.rank.shards()  # none of them gathered

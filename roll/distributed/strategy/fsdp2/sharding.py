@@ -58,7 +58,7 @@ def groups(model: LoadedModel, policy: WrapPolicy) -> list[nn.Module]:
     """The modules that are gathered on their own, outer ones before inner ones: the model's blocks, or those of the
     classes that are named; with them the embedding and the head, unless they are one; and whatever else is large."""
     names = policy.transformer_layer_cls_to_wrap or tuple(model.pretrained._no_split_modules or ())
-    reachable = list(_own_modules(model.module))
+    reachable = list(_direct_modules(model.module))
     if policy.transformer_layer_cls_to_wrap:
         there = {type(module).__name__ for module in reachable}
         if missing := [name for name in names if name not in there]:
@@ -77,7 +77,7 @@ def groups(model: LoadedModel, policy: WrapPolicy) -> list[nn.Module]:
     return [module for module in reachable if id(module) in chosen and _owns(module, holders)]
 
 
-def _own_modules(root: nn.Module) -> Iterator[nn.Module]:
+def _direct_modules(root: nn.Module) -> Iterator[nn.Module]:
     """Modules that are called, in the order of their names. The heads read the weights of their layer themselves."""
     for name, module in root.named_modules():
         outer = (root.get_submodule(name.rpartition(".")[0]) if "." in name else root) if name else None
@@ -89,7 +89,7 @@ def _own_modules(root: nn.Module) -> Iterator[nn.Module]:
 def _large(root: nn.Module, chosen: set[int], least: int) -> set[int]:
     """Modules with so many parameters, those of chosen and large ones inside not counted."""
     found: set[int] = set()
-    reachable = {id(module) for module in _own_modules(root)}
+    reachable = {id(module) for module in _direct_modules(root)}
 
     def rest(module: nn.Module) -> int:
         num = sum(parameter.numel() for parameter in module.parameters(recurse=False))
@@ -179,7 +179,7 @@ def tensor_placement(shard: DTensor) -> Shard | None:
     return placement if isinstance(placement, Shard) else None
 
 
-def own_part(whole: torch.Tensor, shard: DTensor) -> torch.Tensor:
+def local_part(whole: torch.Tensor, shard: DTensor) -> torch.Tensor:
     """What of the whole weight is this rank's: first divided over tensor-parallel ranks, then, along the first
     dimension, over those that shard it. (`distribute_tensor` divides in the order of the mesh, the other one.)"""
     mesh = shard.device_mesh

@@ -22,7 +22,7 @@ from roll.configs.sections.training import TrainingArgs
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
 from roll.distributed.strategy.data_parallel import (
     RankGroups,
-    RowShare,
+    RowSplit,
     all_reduce,
     draw_apart,
     evened_out,
@@ -137,7 +137,7 @@ def save(directory: Path, rank: Fsdp2Rank, updater: Updater, fixed: dict[str, ob
         state_dict_saver.save(state, storage_writer=OneByOne(target))
         if isinstance(optimizer, OfShards):
             own = {name: optimizer.saved(shard) for name, shard in updater.trained.items()}
-            torch.save(own, _own_moments(directory, context.rank))
+            torch.save(own, _local_moments(directory, context.rank))
     torch.save(random_state(), random_state_file(directory, context.rank))
     if context.rank == 0:
         SavedFacts(fixed, _layout(rank)).write(directory)
@@ -167,14 +167,14 @@ def load(directory: Path, rank: Fsdp2Rank, updater: Updater) -> None:
         for name, values in found.items():
             updater.optimizer.state[updater.trained[name]] = values
         if isinstance(optimizer := updater.optimizer, OfShards):
-            own = torch.load(_own_moments(directory, rank.context.rank), weights_only=True, map_location="cpu")
+            own = torch.load(_local_moments(directory, rank.context.rank), weights_only=True, map_location="cpu")
             optimizer.restore({updater.trained[name]: values for name, values in own.items()})
     go_on_after(updater.schedule, int(state[_UPDATES]))
     if SavedFacts.read(directory).layout == _layout(rank):
         set_random_state(torch.load(random_state_file(directory, rank.context.rank), weights_only=True))
 
 
-def _own_moments(directory: Path, rank: int) -> Path:
+def _local_moments(directory: Path, rank: int) -> Path:
     """Moments of 8 bits, whose blocks no other number of ranks could read."""
     return directory / f"moments_{rank}.pt"
 
@@ -201,7 +201,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
 
     def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan):
         self.role, self.context, self.plan = role, context, plan
-        share = RowShare.of(role, context)
+        share = RowSplit.of(role, context)
         self.dp_rank, self.dp_size = share.rank, share.size
         self.rank = Fsdp2Rank(role, context)
         self._updater: Updater | None = None
@@ -212,7 +212,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
         self._model = self.rank.load_model(torch.float32, adapts=True)
         self._check_balance()
         self._updater = Updater(self.rank, self.role.training_args, self.plan)
-        with self.rank.weights_at_work():
+        with self.rank.unsharded_weights():
             pass  # they wait where they belong
         self._prepare()
         draw_apart(self.context.seed, self.context.rank // self.rank.settings.tensor_parallel_size)
@@ -230,7 +230,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
         module, sums, ranks = self.model.module, MetricSums(), self.rank.mesh.data.size()
         loss = with_balance(loss, self.role.model_args.moe_aux_loss_coef, micro_batches, self.all_reduce_sum)
         assert isinstance(module, FSDPModule)
-        with self.rank.weights_at_work():
+        with self.rank.unsharded_weights():
             for i, micro_batch in enumerate(micro_batches):
                 # Shards of gradients add up on each rank; replicas exchange them once.
                 module.set_requires_all_reduce(i == len(micro_batches) - 1)
@@ -250,7 +250,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
         return evened_out(micro_batches, self.context)
 
     def _ready_to_score(self) -> AbstractContextManager[None]:
-        return self.rank.weights_at_work()
+        return self.rank.unsharded_weights()
 
     @property
     def exports_weights(self) -> bool:
@@ -262,7 +262,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
         """Exports weights in model_args.dtype. Every rank gathers every weight that is sent, one at a time."""
         is_wanted = self.exports_weights or self.context.rank in to
         dtype = DTYPES[self.role.model_args.dtype]
-        with self.rank.weights_at_work():
+        with self.rank.unsharded_weights():
             shards, exports = self.rank.shards(), self._exports(whole, merged)
             shapes = (
                 (name, torch.empty(shards[e.weight].shape, dtype=dtype, device="meta")) for name, e in exports.items()
@@ -290,13 +290,13 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
         return all_reduce(values, self.context, group=self._groups.data)
 
     def save_checkpoint(self, directory: Path) -> None:
-        with self.rank.weights_at_work():
+        with self.rank.unsharded_weights():
             save(directory, self.rank, self.updater, self._facts)
 
     def load_checkpoint(self, directory: Path) -> None:
         if wrong := SavedFacts.read(directory).disagreements(self._facts):
             raise StrategyError(f"{directory} was saved with {', '.join(wrong)}. Resume with the same, or start over.")
-        with self.rank.weights_at_work():
+        with self.rank.unsharded_weights():
             load(directory, self.rank, self.updater)
             self.rank.forget_frozen()
 
@@ -311,7 +311,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
         """config.json, safetensors and the start's other files."""
         weights, trained = self.weights_on_host(), {}
         if self.model.adapters is not None:
-            with self.rank.weights_at_work():
+            with self.rank.unsharded_weights():
                 for name, shard in self.updater.trained.items():
                     trained[self.model.hf_names[name]] = whole_weight(shard, shard.dtype).to("cpu", copy=True)
         if self.exports_weights:

@@ -197,7 +197,7 @@ class Decoder:
     def routes(self) -> np.ndarray | None:
         """The experts of all tokens of the last pass, one after the other, int16 [tokens, layers, k]; None: nobody
         asked for them."""
-        return None if self._replay is None else self._replay.told().cpu().numpy()
+        return None if self._replay is None else self._replay.reported().cpu().numpy()
 
     def tensor(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(self.device)

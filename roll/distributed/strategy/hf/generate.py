@@ -155,7 +155,7 @@ class HfGenerateStrategy(GenerateStrategy):
             StopStrings.of(tokenizer),
             max_model_len=self._max_model_len(model),
             max_num_seqs=self._settings.max_num_seqs,
-            tells_routes=self._context.tells_routes,
+            tells_routes=self._context.reports_routes,
         )
 
     def _max_model_len(self, model: PreTrainedModel) -> int:

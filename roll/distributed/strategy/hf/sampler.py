@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from roll.distributed.strategy.engine_strategy import check_request
 from roll.distributed.strategy.hf.decoder import BatchCache, Decoder, Part, assemble
-from roll.distributed.strategy.hf.sampling import IDLE_SLOT, Knobs, SampleTable, UniformStreams, draw_tokens
+from roll.distributed.strategy.hf.sampling import IDLE_SLOT, SampleTable, SamplingParams, UniformStreams, draw_tokens
 from roll.distributed.strategy.stop_strings import StopStrings
 from roll.errors import StrategyError
 from roll.types.rollout import FinishReason, Generation, GenerationRequest
@@ -81,7 +81,7 @@ class BatchSampler:
         self._next_ids = torch.zeros(0, 1, dtype=torch.int64)
         self._positions = torch.zeros(0, 1, dtype=torch.int64)
         self._mask: torch.Tensor | None = None  # additive, [B, 1, 1, columns]; None: every row sees every column
-        self._knobs = Knobs()
+        self._knobs = SamplingParams()
 
     @property
     def has_work(self) -> bool:
@@ -251,8 +251,8 @@ class BatchSampler:
         uniforms = self._decoder.tensor(table.uniforms[self._slots, table.position[self._slots]])
         tokens, log_probs = draw_tokens(logits, uniforms, self._knobs_now())
         self._next_ids = tokens[:, None]
-        if self._knobs.seen is not None:
-            self._knobs.seen.scatter_(1, self._next_ids, True)
+        if self._knobs.present_tokens is not None:
+            self._knobs.present_tokens.scatter_(1, self._next_ids, True)
 
         rows = np.flatnonzero(self._slots != IDLE_SLOT)
         slots, drawn = self._slots[rows], tokens.cpu().numpy()[rows]
@@ -296,7 +296,7 @@ class BatchSampler:
 
     def _clear(self) -> None:
         """No row is left."""
-        self._cache, self._mask, self._knobs = None, None, Knobs()
+        self._cache, self._mask, self._knobs = None, None, SamplingParams()
         self._slots = self._starts = np.zeros(0, np.int64)
 
     def _rebuild(self, parts: Sequence[Part], slots: np.ndarray, lengths: np.ndarray) -> None:
@@ -310,7 +310,7 @@ class BatchSampler:
         self._mask = self._decoder.decode_mask(self._starts, longest + remaining)
         self._knobs = self._knobs_of(slots)
 
-    def _knobs_of(self, slots: np.ndarray) -> Knobs:
+    def _knobs_of(self, slots: np.ndarray) -> SamplingParams:
         table = self._table
 
         def tensor(values: np.ndarray, off: float) -> torch.Tensor | None:
@@ -318,15 +318,15 @@ class BatchSampler:
             return None if (chosen == off).all() else self._decoder.tensor(chosen)
 
         penalty = tensor(table.repetition_penalty, 1.0)
-        return Knobs(
+        return SamplingParams(
             temperature=tensor(table.temperature, 1.0),
             top_k=tensor(table.top_k, 0),
             top_p=tensor(table.top_p, 1.0),
             repetition_penalty=penalty,
-            seen=None if penalty is None else self._seen(slots),
+            present_tokens=None if penalty is None else self._present_tokens(slots),
         )
 
-    def _knobs_now(self) -> Knobs:
+    def _knobs_now(self) -> SamplingParams:
         """The knobs of this step: rows below min_new_tokens must not stop."""
         table = self._table
         early = table.position[self._slots] < table.min_new_tokens[self._slots]
@@ -335,7 +335,7 @@ class BatchSampler:
         banned = self._stop_masks[table.stop_class[self._slots]] & early[:, None]
         return replace(self._knobs, banned=self._decoder.tensor(banned))
 
-    def _seen(self, slots: np.ndarray) -> torch.Tensor:
+    def _present_tokens(self, slots: np.ndarray) -> torch.Tensor:
         """bool [B, V]: tokens of prompt and answer so far, of the rows with a repetition penalty."""
         seen = np.zeros((len(slots), self._vocab_size), bool)
         for row, slot in enumerate(slots):

@@ -39,22 +39,24 @@ class UniformStreams:
 
 
 @dataclass(frozen=True)
-class Knobs:
+class SamplingParams:
     """Sampling parameters of B rows, one tensor each; None where a knob is off in every row (and costs nothing).
 
-    `seen` [B, V] marks the tokens of prompt and answer so far (for the repetition penalty), `banned` [B, V] those
-    that must not come yet (the end of sequence before min_new_tokens).
+    `present_tokens` [B, V] marks the tokens of prompt and answer so far (for the repetition penalty), `banned` [B, V]
+    those that must not come yet (the end of sequence before min_new_tokens).
     """
 
     temperature: torch.Tensor | None = None  # float32 [B]; 0 is greedy
     top_k: torch.Tensor | None = None  # int64 [B]; 0 is off
     top_p: torch.Tensor | None = None  # float32 [B]; 1 is off
     repetition_penalty: torch.Tensor | None = None  # float32 [B]
-    seen: torch.Tensor | None = None  # bool [B, V]
+    present_tokens: torch.Tensor | None = None  # bool [B, V]
     banned: torch.Tensor | None = None  # bool [B, V]
 
 
-def draw_tokens(logits: torch.Tensor, uniforms: torch.Tensor, knobs: Knobs) -> tuple[torch.Tensor, torch.Tensor]:
+def draw_tokens(
+    logits: torch.Tensor, uniforms: torch.Tensor, knobs: SamplingParams
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Draws one token per row: logits [B, V], uniforms float64 [B] -> token ids int64 [B], log-probs float32 [B].
 
     The log-probs are always of the full distribution at the sampling temperature (at temperature 1 where it is 0,
@@ -85,18 +87,18 @@ def _cumulative(logits: torch.Tensor) -> torch.Tensor:
     return logits.exp().cumsum(-1, dtype=torch.float64)
 
 
-def _penalise(shifted: torch.Tensor, scaled: torch.Tensor, knobs: Knobs) -> torch.Tensor:
+def _penalise(shifted: torch.Tensor, scaled: torch.Tensor, knobs: SamplingParams) -> torch.Tensor:
     """Logits after repetition penalty (CTRL, arXiv:1909.05858; it commutes with the temperature) and bans."""
-    if knobs.repetition_penalty is not None and knobs.seen is not None:
+    if knobs.repetition_penalty is not None and knobs.present_tokens is not None:
         penalty = knobs.repetition_penalty[:, None]
         changed = torch.where(scaled > 0, scaled / penalty, scaled * penalty)
-        shifted = torch.where(knobs.seen, changed - (scaled - shifted), shifted)
+        shifted = torch.where(knobs.present_tokens, changed - (scaled - shifted), shifted)
     if knobs.banned is not None:
         shifted = shifted.masked_fill(knobs.banned, -torch.inf)
     return shifted
 
 
-def _truncate(logits: torch.Tensor, knobs: Knobs) -> torch.Tensor:
+def _truncate(logits: torch.Tensor, knobs: SamplingParams) -> torch.Tensor:
     """-inf for all but the likeliest tokens (ties in id order)."""
     if knobs.top_k is None and knobs.top_p is None:
         return logits

@@ -79,7 +79,7 @@ def _of_row(shape: tuple[int, ...], index: int, start: int, stop: int) -> Iterat
         yield Block(begin + block.start, (index, *block.offset), (1, *block.size))
 
 
-def share_of(part: Any, models: Mapping[str, Any]) -> list[ShardedTensor]:
+def shard_of(part: Any, models: Mapping[str, Any]) -> list[ShardedTensor]:
     """Views of what this rank holds of the state of `part`, one of Megatron's chained optimizers: a writer copies
     nothing, and a reader fills the state itself. `models`: the sharded state of each chunk, which says where a
     parameter lies in its whole tensor."""
@@ -217,7 +217,7 @@ def _sharded_state(
         models = {key: _trained(models[key], chunk) | adapters.sharded_state(chunk) for key, chunk in _named(chunks)}
     state = {**models, "updates_done": updater.updates_done, "schedule_began": updater.schedule_began}
     if _is_shared(updater.optimizer):
-        return state | {"share": [share_of(part, models) for part in _parts(updater.optimizer)]}
+        return state | {"share": [shard_of(part, models) for part in _parts(updater.optimizer)]}
     of_optimizer = updater.optimizer.sharded_state_dict(
         models if len(models) > 1 else models["model"], is_loading=is_loading, metadata=metadata
     )

@@ -13,20 +13,20 @@ from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region
 from roll.algorithms.distillation import Distillation
 from roll.distributed.strategy.megatron.inputs import ModelInput
 from roll.distributed.strategy.megatron.vocab_parallel import (
-    VocabShare,
+    VocabShard,
     divergence_of_shares,
     token_scores,
-    told_by_shares,
+    vocab_parallel_targets,
 )
 from roll.models.megatron.model import TokenModel
-from roll.models.teacher_targets import Lesson
+from roll.models.teacher_targets import TeacherTargets
 from roll.types.batch import MicroBatch
 
 # The loss of the head that predicts the token after the next one, in an update of a policy.
 
 
 @dataclass(frozen=True)
-class Further:
+class MtpInputs:
     """What the head takes of a micro batch, and which of its slots count: those whose token after the next one is one
     that is trained."""
 
@@ -35,7 +35,7 @@ class Further:
     targets: torch.Tensor
 
     @classmethod
-    def of(cls, given: ModelInput) -> Further:
+    def of(cls, given: ModelInput) -> MtpInputs:
         """Index arithmetic, as for the slots themselves: rows are not mixed, and no rank asks another."""
         batch, sources = given.batch, given.sources
         width = batch.input_ids.shape[1]
@@ -48,7 +48,7 @@ class Further:
 
 
 @dataclass(frozen=True)
-class FurtherLoss:
+class MtpLoss:
     """`factor` x the mean cross-entropy over the `num_tokens` of an update, all ranks and micro batches together."""
 
     factor: float
@@ -60,7 +60,7 @@ class FurtherLoss:
         factor: float,
         micro_batches: Sequence[MicroBatch],
         all_reduce_sum: Callable[[Sequence[float]], list[float]],
-    ) -> FurtherLoss:
+    ) -> MtpLoss:
         """The loss for the micro batches of all ranks. No position predicts the first two tokens of a row."""
         counted = sum(int(batch.response_mask[:, 2:].sum()) for batch in micro_batches)
         return cls(factor, max(1, int(all_reduce_sum([counted])[0])))
@@ -71,7 +71,7 @@ class FurtherLoss:
 
 
 @dataclass(frozen=True)
-class Ask:
+class HeadRequest:
     """What the last stage is to compute at the given slots: log-probs at a temperature, behind them the entropy and the
     divergence from a teacher where they are wanted; or values, or what it tells as a teacher."""
 
@@ -82,49 +82,49 @@ class Ask:
     values: bool
     vocab_size: int
     logits_per_chunk: int
-    lesson: Lesson | None = None
-    told: Distillation | None = None
-    further: Further | None = None
+    teacher_targets: TeacherTargets | None = None
+    distillation: Distillation | None = None
+    mtp: MtpInputs | None = None
 
     @property
     def num_outputs(self) -> int:
-        if self.told is not None:
-            return 2 * self.told.top_k
-        return 1 + self.entropy + (self.lesson is not None)
+        if self.distillation is not None:
+            return 2 * self.distillation.top_k
+        return 1 + self.entropy + (self.teacher_targets is not None)
 
 
 def answer(
-    model: TokenModel, hidden: torch.Tensor, further: torch.Tensor | None, ask: Ask
+    model: TokenModel, hidden: torch.Tensor, further: torch.Tensor | None, ask: HeadRequest
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Hidden states [s, b, h] to [num_outputs, n]; with those of the head for further tokens, also the sum of its
     cross-entropies, over this rank's positions. Collective over the tensor-parallel ranks."""
     found = _outputs(model, hidden, ask)
-    if further is None or ask.further is None:
+    if further is None or ask.mtp is None:
         return found
-    return found, _cross_entropy(model, further, ask, ask.further)
+    return found, _cross_entropy(model, further, ask, ask.mtp)
 
 
-def _outputs(model: TokenModel, hidden: torch.Tensor, ask: Ask) -> torch.Tensor:
+def _outputs(model: TokenModel, hidden: torch.Tensor, ask: HeadRequest) -> torch.Tensor:
     chosen = _chosen(model, hidden, ask.slots, ask.values)
     if ask.values:
         return model.output_layer(chosen)[None]
     share = _share(ask, ask.temperature)
 
     def scores(head: torch.Tensor) -> torch.Tensor:
-        if ask.told is not None:
-            return told_by_shares(chosen, head, ask.told, share)
+        if ask.distillation is not None:
+            return vocab_parallel_targets(chosen, head, ask.distillation, share)
         log_probs, entropy = token_scores(chosen, head, ask.targets, share)
         found = [log_probs, entropy] if ask.entropy else [log_probs]
-        if ask.lesson is not None:
-            found.append(divergence_of_shares(chosen, head, ask.lesson, share))
+        if ask.teacher_targets is not None:
+            found.append(divergence_of_shares(chosen, head, ask.teacher_targets, share))
         return torch.stack(found)
 
     return model.with_head(scores)
 
 
-def _cross_entropy(model: TokenModel, hidden: torch.Tensor, ask: Ask, further: Further) -> torch.Tensor:
-    assert model.prediction_head is not None
-    chosen, shared = _chosen(model, hidden, further.slots), model.prediction_head.shared
+def _cross_entropy(model: TokenModel, hidden: torch.Tensor, ask: HeadRequest, further: MtpInputs) -> torch.Tensor:
+    assert model.mtp_head is not None
+    chosen, shared = _chosen(model, hidden, further.slots), model.mtp_head.shared
     share = _share(ask, 1.0)
     return model.with_head(lambda head: -token_scores(chosen, shared(head), further.targets, share)[0].sum())
 
@@ -137,6 +137,6 @@ def _chosen(model: TokenModel, hidden: torch.Tensor, slots: torch.Tensor, values
     return hidden.reshape(-1, hidden.shape[-1]).index_select(0, slots)
 
 
-def _share(ask: Ask, temperature: float) -> VocabShare:
+def _share(ask: HeadRequest, temperature: float) -> VocabShard:
     tensor_group: Any = parallel_state.get_tensor_model_parallel_group()
-    return VocabShare(tensor_group, ask.vocab_size, temperature, ask.logits_per_chunk)
+    return VocabShard(tensor_group, ask.vocab_size, temperature, ask.logits_per_chunk)

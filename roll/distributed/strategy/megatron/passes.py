@@ -18,10 +18,10 @@ from roll.algorithms.loss import Loss
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import LOGITS_PER_CHUNK_OF_SHARES
 from roll.distributed.strategy.megatron.inputs import ModelInput, SlotLayout, prepare
-from roll.distributed.strategy.megatron.last_stage import Ask, Further, FurtherLoss
+from roll.distributed.strategy.megatron.last_stage import HeadRequest, MtpInputs, MtpLoss
 from roll.distributed.strategy.model_score import empty_micro_batch
 from roll.models.megatron.router import StageRoutes
-from roll.models.teacher_targets import Study, among_response_tokens, lesson_of
+from roll.models.teacher_targets import StudentOutputs, among_response_tokens, targets_of
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
 
@@ -64,10 +64,10 @@ class Passes:
         self._balances = config.moe_router_load_balancing_type == "aux_loss"
         chunk = role.model_args.fused_kernel_options.logits_per_chunk
         self._logits_per_chunk = chunk or LOGITS_PER_CHUNK_OF_SHARES
-        self.study: Study | None = None  # of one that learns from a teacher
+        self.student_outputs: StudentOutputs | None = None  # of one that learns from a teacher
         self._replays = role.router_replay
         self._stages_routes = {id(chunk): StageRoutes(chunk) for chunk in chunks} if self._replays.is_on else {}
-        self._told: list[tuple[StageRoutes, ModelInput, dict[int, torch.Tensor]]] = []
+        self._reported_routes: list[tuple[StageRoutes, ModelInput, dict[int, torch.Tensor]]] = []
 
     def train(
         self,
@@ -75,12 +75,12 @@ class Passes:
         loss: Loss,
         scale: LossScale,
         temperature: float,
-        further: FurtherLoss | None = None,
+        further: MtpLoss | None = None,
     ) -> MetricSums:
-        """Leaves the summed gradients of all micro batches of all ranks where the optimizer takes them. `further`: that
+        """Leaves the summed gradients of all micro batches of all ranks where the optimizer takes them. `mtp`: that
         of the head for further tokens, where it is trained."""
         ask = partial(
-            self._ask,
+            self._head_request,
             temperature=temperature,
             entropy="entropy" in loss.needs,
             values="values" in loss.needs,
@@ -115,7 +115,7 @@ class Passes:
         self, batches: Sequence[MicroBatch], temperature: float, entropy: bool = False, values: bool = False
     ) -> list[TokenOutputs]:
         """Outputs of every micro batch on the CPU, on every rank."""
-        ask = partial(self._ask, temperature=temperature, entropy=entropy, values=values)
+        ask = partial(self._head_request, temperature=temperature, entropy=entropy, values=values)
         outputs = self._scored(batches, ask)
         if values:
             return [TokenOutputs(values=output[0]) for output in outputs]
@@ -126,14 +126,14 @@ class Passes:
         ]
 
     @torch.no_grad()
-    def lessons(self, batches: Sequence[MicroBatch], told: Distillation) -> list[torch.Tensor]:
+    def teacher_targets(self, batches: Sequence[MicroBatch], told: Distillation) -> list[torch.Tensor]:
         """What it tells as a teacher of the response tokens of every micro batch, on the CPU, on every rank."""
         temperature = told.divergence.teacher_temperature
-        ask = partial(self._ask, temperature=temperature, entropy=False, values=False, told=told)
+        ask = partial(self._head_request, temperature=temperature, entropy=False, values=False, told=told)
         found = zip(batches, self._scored(batches, ask), strict=True)
         return [output[:, batch.response_mask].T.contiguous() for batch, output in found]
 
-    def _scored(self, batches: Sequence[MicroBatch], ask: Callable[[ModelInput], Ask]) -> list[torch.Tensor]:
+    def _scored(self, batches: Sequence[MicroBatch], ask: Callable[[ModelInput], HeadRequest]) -> list[torch.Tensor]:
         """The outputs [num_outputs, B, T] of every micro batch on the CPU, on every rank."""
         placed: list[torch.Tensor] = []
 
@@ -150,7 +150,7 @@ class Passes:
     def _routes(self, batches: Sequence[MicroBatch]) -> list[torch.Tensor | None]:
         """The experts of every micro batch in the run before, int16 [B, T, layers, k] on the CPU, on every rank: of
         each of its layers from the stage that has it, of each position from the rank that has that."""
-        told, self._told = self._told, []
+        told, self._reported_routes = self._reported_routes, []
         whole: dict[int, torch.Tensor] = {}
         for stage, given, chosen in told:
             shape = (given.batch.input_ids.numel(), stage.layers, stage.top_k)
@@ -173,7 +173,7 @@ class Passes:
     def _run(
         self,
         inputs: Sequence[ModelInput],
-        ask: Callable[[ModelInput], Ask],
+        ask: Callable[[ModelInput], HeadRequest],
         conclude: Callable[..., Any],
         forward_only: bool,
     ) -> None:
@@ -187,10 +187,10 @@ class Passes:
             if stage is not None:
                 stage.give(given.routes(), recomputes=not forward_only)
             asked = ask(given)
-            following = None if asked.further is None else asked.further.following
+            following = None if asked.mtp is None else asked.mtp.following
             output = model(given.input_ids, given.packed, asked, padding, following)
             if stage is not None and forward_only and self._replays.tells:
-                self._told.append((stage, given, stage.told()))
+                self._reported_routes.append((stage, given, stage.reported()))
             return output, partial(conclude, given)
 
         sources = [iter(inputs) for _ in self._chunks]
@@ -206,7 +206,7 @@ class Passes:
             collect_non_loss_data=forward_only,
         )
 
-    def _ask(
+    def _head_request(
         self,
         given: ModelInput,
         temperature: float,
@@ -214,14 +214,14 @@ class Passes:
         values: bool,
         told: Distillation | None = None,
         further: bool = False,
-    ) -> Ask:
-        lesson = lesson_of(self.study, given.batch.lesson)
+    ) -> HeadRequest:
+        lesson = targets_of(self.student_outputs, given.batch.teacher_targets)
         if lesson is not None:
             lesson = lesson.at(among_response_tokens(given.batch.response_mask, given.places))
         chunk = self._logits_per_chunk
-        return Ask(
+        return HeadRequest(
             given.slots, given.targets, temperature, entropy, values, self._vocab_size, chunk, lesson, told,
-            Further.of(given) if further else None,
+            MtpInputs.of(given) if further else None,
         )  # fmt: skip
 
     def _inputs(self, batches: Sequence[MicroBatch]) -> list[ModelInput]:
@@ -271,11 +271,11 @@ class Passes:
             flat = SumOverContext.apply(flat)
         return flat.view(len(output), *batch.input_ids.shape)
 
-    def _outputs(self, given: ModelInput, output: torch.Tensor, ask: Ask) -> TokenOutputs:
+    def _outputs(self, given: ModelInput, output: torch.Tensor, ask: HeadRequest) -> TokenOutputs:
         placed = self._placed(given, output)
         if ask.values:
             return TokenOutputs(values=placed[0])
-        divergence = None if ask.lesson is None else placed[-1]
+        divergence = None if ask.teacher_targets is None else placed[-1]
         return TokenOutputs(log_probs=placed[0], entropy=placed[1] if ask.entropy else None, divergence=divergence)
 
     def _broadcast(self, shapes: Sequence[tuple[int, ...]], placed: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -10,7 +10,7 @@ import torch
 
 from roll.algorithms.distillation import Distillation
 from roll.algorithms.loss import Loss
-from roll.algorithms.moe_aux_loss import tokens_of_update, tokens_seen
+from roll.algorithms.moe_aux_loss import num_routed_tokens, tokens_of_update
 from roll.configs.plan.run_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
@@ -19,12 +19,12 @@ from roll.distributed.strategy.megatron.rank import MegatronRank
 from roll.distributed.strategy.saved_facts import required_facts
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets, with_partners
 from roll.errors import StrategyError
-from roll.models.teacher_targets import Study, TeacherHead
+from roll.models.teacher_targets import StudentOutputs, TeacherHead
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
 
 if TYPE_CHECKING:
-    from roll.distributed.strategy.megatron.last_stage import FurtherLoss
+    from roll.distributed.strategy.megatron.last_stage import MtpLoss
     from roll.distributed.strategy.megatron.optimizer import Updater
     from roll.distributed.strategy.megatron.passes import Passes
     from roll.distributed.strategy.megatron.rank import Model
@@ -81,30 +81,30 @@ class MegatronTrainStrategy(TrainStrategy):
         coef = self.role.model_args.moe_aux_loss_coef
         if coef:
             self.model.config.moe_aux_loss_coeff = coef / tokens_of_update(micro_batches, self.all_reduce_sum)
-        sums = self._passes.train(micro_batches, loss, scale, temperature, self._further_loss(micro_batches))
+        sums = self._passes.train(micro_batches, loss, scale, temperature, self._mtp_loss(micro_batches))
         if coef:
-            self._tell_balance(micro_batches, sums)
+            self._report_balance(micro_batches, sums)
         if self.plan.optimizer_waits:
             self._offload.to_device(frozenset({State.OPTIMIZER}))
         return sums, self._updater.step(self.context.role)
 
-    def _further_loss(self, micro_batches: Sequence[MicroBatch]) -> FurtherLoss | None:
+    def _mtp_loss(self, micro_batches: Sequence[MicroBatch]) -> MtpLoss | None:
         """Collective where a head for further tokens is trained."""
-        from roll.distributed.strategy.megatron.last_stage import FurtherLoss
+        from roll.distributed.strategy.megatron.last_stage import MtpLoss
 
         if self.model.head_plan is None:
             return None
-        return FurtherLoss.of(self.role.mtp_loss_scaling_factor, micro_batches, self.all_reduce_sum)
+        return MtpLoss.of(self.role.mtp_loss_scaling_factor, micro_batches, self.all_reduce_sum)
 
-    def _tell_balance(self, micro_batches: Sequence[MicroBatch], sums: MetricSums) -> None:
+    def _report_balance(self, micro_batches: Sequence[MicroBatch], sums: MetricSums) -> None:
         from roll.models.megatron.router import mean_balance
 
-        tokens = sum(tokens_seen(batch.lengths) for batch in micro_batches)
+        tokens = sum(num_routed_tokens(batch.lengths) for batch in micro_batches)
         sums.add("moe_aux_loss", mean_balance(self.model.chunks, self.context.device), float(tokens))
 
-    def learn_from(self, told: Distillation, head: TeacherHead | None) -> None:
+    def set_teacher_head(self, told: Distillation, head: TeacherHead | None) -> None:
         self.rank.check_head(values=False)
-        self._passes.study = Study.of(told, head, self.context.device)
+        self._passes.student_outputs = StudentOutputs.of(told, head, self.context.device)
 
     def log_probs(
         self, micro_batches: Sequence[MicroBatch], temperature: float, entropy: bool = False

@@ -18,11 +18,11 @@ from roll.algorithms.distillation import Distillation
 from roll.configs.sections.model import LOGITS_PER_CHUNK_OF_SHARES
 from roll.errors import StrategyError
 from roll.models.head_scores import PLAIN, Product
-from roll.models.teacher_targets import Lesson, divergence, told_likeliest
+from roll.models.teacher_targets import TeacherTargets, divergence, pack_top_k_targets
 
 
 @dataclass(frozen=True)
-class VocabShare:
+class VocabShard:
     """This rank's part of the vocabulary. Rows of the head beyond `vocab_size` are padding and never take part."""
 
     group: dist.ProcessGroup
@@ -32,7 +32,7 @@ class VocabShare:
 
 
 def token_scores(
-    hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, share: VocabShare
+    hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, share: VocabShard
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-prob of each target and entropy of the distribution it was drawn from. hidden [N, H], weight [V / ranks, H],
     targets [N] or [N, m] (all tokens, the same on every rank) -> fp32, log-probs of the targets' shape, entropy [N].
@@ -45,7 +45,7 @@ def token_scores(
 
 @torch.no_grad()
 def likeliest(
-    hidden: torch.Tensor, weight: torch.Tensor, count: int, share: VocabShare
+    hidden: torch.Tensor, weight: torch.Tensor, count: int, share: VocabShard
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probs and ids of the likeliest tokens, [N, count] each, largest first and the same on every rank."""
     first = share.group.rank() * len(weight)
@@ -72,7 +72,7 @@ def likeliest(
     return values - (largest + total.log())[:, None], ids
 
 
-def _of_all(own: torch.Tensor, share: VocabShare) -> torch.Tensor:
+def _of_all(own: torch.Tensor, share: VocabShard) -> torch.Tensor:
     parts = [torch.empty_like(own) for _ in range(share.group.size())]
     dist.all_gather(parts, own, group=share.group)
     return torch.cat(parts, 1)
@@ -81,7 +81,7 @@ def _of_all(own: torch.Tensor, share: VocabShare) -> torch.Tensor:
 class _TokenScores(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, share: VocabShare
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, share: VocabShard
     ) -> tuple[torch.Tensor, torch.Tensor]:
         count, ids = len(targets), targets if targets.dim() == 2 else targets[:, None]
         largest = hidden.new_full((count,), torch.finfo(torch.float32).min, dtype=torch.float32)
@@ -113,7 +113,7 @@ class _TokenScores(torch.autograd.Function):
         of_log_probs, of_entropy = gradients
         pull = of_log_probs.reshape(ids.shape)
         of_tokens = pull.sum(1)
-        share: VocabShare = ctx.share
+        share: VocabShard = ctx.share
         hidden_gradient = torch.zeros_like(hidden)
         trains_head = ctx.needs_input_grad[1]
         weight_gradient = torch.zeros_like(weight, dtype=torch.float32) if trains_head else None
@@ -133,7 +133,7 @@ class _TokenScores(torch.autograd.Function):
 
 
 def _chunks(
-    hidden: torch.Tensor, weight: torch.Tensor, ids: torch.Tensor, share: VocabShare
+    hidden: torch.Tensor, weight: torch.Tensor, ids: torch.Tensor, share: VocabShard
 ) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor, torch.Tensor]]:
     """(positions, their fp32 logits over this rank's real columns, the columns here of their ids [N, m], whether each
     is here at all)."""
@@ -153,16 +153,20 @@ def _chunks(
 # Lessons of teachers where the vocabulary is divided among ranks.
 
 
-def told_by_shares(hidden: torch.Tensor, weight: torch.Tensor, told: Distillation, share: VocabShare) -> torch.Tensor:
-    """The likeliest tokens [2 k, N], as `told_likeliest` has them; `share` is at the teacher's temperature."""
+def vocab_parallel_targets(
+    hidden: torch.Tensor, weight: torch.Tensor, told: Distillation, share: VocabShard
+) -> torch.Tensor:
+    """The likeliest tokens [2 k, N], as `pack_top_k_targets` has them; `share` is at the teacher's temperature."""
     share = replace(share, vocab_size=told.vocab_size)
-    return told_likeliest(*likeliest(hidden, weight, told.top_k, share)).T
+    return pack_top_k_targets(*likeliest(hidden, weight, told.top_k, share)).T
 
 
-def divergence_of_shares(hidden: torch.Tensor, weight: torch.Tensor, lesson: Lesson, share: VocabShare) -> torch.Tensor:
+def divergence_of_shares(
+    hidden: torch.Tensor, weight: torch.Tensor, lesson: TeacherTargets, share: VocabShard
+) -> torch.Tensor:
     """How far a student is from its teacher [N], the same on every rank. The gradient of `hidden` is this rank's share,
     as that of `token_scores`."""
-    told = lesson.study.told
+    told = lesson.student_outputs.distillation
     if told.top_k:
         log_q, ids = lesson.likeliest()
         share = replace(share, vocab_size=told.vocab_size, temperature=told.divergence.temperature)

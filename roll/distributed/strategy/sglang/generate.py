@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ToldRoutes:
+class ReportedRoutes:
     """How they come: of every token of prompt and answer but the last, and of every layer, also of those that have no
     experts, `top_k` numbers of four bytes, in base64. `mixtures`: the layers that have experts."""
 
@@ -53,7 +53,7 @@ class ToldRoutes:
     mixtures: tuple[int, ...]
 
     @classmethod
-    def of(cls, args: ModelArgs) -> ToldRoutes:
+    def of(cls, args: ModelArgs) -> ReportedRoutes:
         """The routes' shape for the role's model, which is built without weights."""
         from roll.models.loading import load_model
         from roll.models.routers import mixture_layers
@@ -96,7 +96,7 @@ def to_sglang(sampling: SamplingParams, index: int) -> dict[str, Any]:
     }
 
 
-def to_generation(answer: Any, was_aborted: bool, told: ToldRoutes | None = None) -> Generation:
+def to_generation(answer: Any, was_aborted: bool, told: ReportedRoutes | None = None) -> Generation:
     """StrategyError if SGLang ended the request for a reason of its own. `told`: experts come with it."""
     meta = answer["meta_info"]
     ended = meta["finish_reason"] or {}
@@ -145,7 +145,7 @@ class SglangStrategy(EngineStrategy):
         self._takes_parts = True
         self._limit_key = "context_length"  # what to raise for longer requests
         self._numbers = itertools.count()
-        self._told: ToldRoutes | None = None
+        self._reported_routes: ReportedRoutes | None = None
 
     def setup(self) -> None:
         """Sets what the launcher has not set of `worker_environment`: SGLang's own processes inherit it."""
@@ -161,8 +161,8 @@ class SglangStrategy(EngineStrategy):
             from roll.distributed.strategy.sglang.engine import EngineProcesses
 
             self._max_tokens = self._context_length(arguments.get("context_length"))
-            if self._context.tells_routes:
-                self._told = ToldRoutes.of(self._role.model_args)
+            if self._context.reports_routes:
+                self._reported_routes = ReportedRoutes.of(self._role.model_args)
                 arguments["enable_return_routed_experts"] = True
             arguments["context_length"] = self._max_tokens + SPARE_POSITIONS
             self._engine = EngineProcesses(arguments)
@@ -249,7 +249,7 @@ class SglangStrategy(EngineStrategy):
             return_logprob=True,
             rid=name,
             extra_key=self._cache_key,
-            return_routed_experts=self._told is not None,
+            return_routed_experts=self._reported_routes is not None,
         )
         try:
             async with self._failures():
@@ -258,7 +258,7 @@ class SglangStrategy(EngineStrategy):
             if not flight.is_aborted:
                 raise
             return nothing()
-        return to_generation(answers[-1], was_aborted=flight.is_aborted, told=self._told)
+        return to_generation(answers[-1], was_aborted=flight.is_aborted, told=self._reported_routes)
 
     async def _while_alive(self, work: Coroutine[Any, Any, T]) -> T:
         return await self._running().while_alive(work)

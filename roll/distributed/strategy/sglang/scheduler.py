@@ -33,7 +33,7 @@ from roll.distributed.weights.bucket import GroupSpec, decode_source
 from roll.distributed.weights.transport import WeightReceiver
 from roll.errors import StrategyError
 from roll.platforms.stores import bind_stores
-from roll.utils.background import when_gone
+from roll.utils.background import on_exit
 from roll.utils.imports import import_external
 
 OWNER_VARIABLE = "ROLL_ENGINE_OWNER_PID"
@@ -228,7 +228,7 @@ def run_detokenizer(*arguments: Any, **options: Any) -> None:
 
 
 def _prepare_process() -> None:
-    when_gone(int(os.environ[OWNER_VARIABLE]), lambda: os._exit(1))
+    on_exit(int(os.environ[OWNER_VARIABLE]), lambda: os._exit(1))
     bind_stores()
     import_external()
     send_signal = psutil.Process.send_signal

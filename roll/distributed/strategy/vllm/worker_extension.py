@@ -21,7 +21,7 @@ from roll.distributed.strategy.vllm.args import ADAPTER_ID, OWNER_VARIABLE
 from roll.distributed.weights.bucket import GroupSpec, decode_source
 from roll.distributed.weights.transport import WeightReceiver
 from roll.platforms.stores import bind_stores
-from roll.utils.background import when_gone
+from roll.utils.background import on_exit
 from roll.utils.imports import import_external
 
 if TYPE_CHECKING:
@@ -288,7 +288,7 @@ def end_with(owner_pid: int) -> None:
             os.kill(engine_pid, signal.SIGKILL)
         os._exit(1)
 
-    when_gone(owner_pid, end)
+    on_exit(owner_pid, end)
 
 
 # vLLM imports this module in its worker processes before they load the model, and gives no earlier hook.

@@ -15,7 +15,6 @@ from typing import Any
 from roll.errors import EnvError, describe
 from roll.pipeline.agentic.env_calls import EnvCrash
 from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules, failed_row
-from roll.pipeline.agentic.forms import state_key
 from roll.pipeline.agentic.proxy.endpoint.reward import checked_metrics, checked_reward
 from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
 from roll.pipeline.agentic.proxy.endpoint.session import Session
@@ -25,6 +24,7 @@ from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT
 from roll.pipeline.agentic.proxy.transcript.rows import transcript_rows
 from roll.pipeline.agentic.proxy.transcript.transcript import Transcript
 from roll.pipeline.agentic.proxy.transcript.tree import Answer
+from roll.pipeline.agentic.sample_forms import state_key
 from roll.types.rollout import Trajectory, Turn
 from roll.utils.background import start
 from roll.utils.imports import resolve
@@ -107,7 +107,7 @@ class ProgramPlayer:
         self._rules, self._endpoint = rules, endpoint
         self._tasks = Tasks(config.tasks)
         self._programs = Programs(config.agent, config.agent_command, logs)
-        self._told: set[str] = set()  # causes of breaks
+        self._reported_causes: set[str] = set()  # causes of breaks
         self.num_abandoned_threads = 0  # those of environments; a program is killed
 
     async def play(self, job: EpisodeJob, counts: Counts | None = None) -> list[Trajectory]:
@@ -194,11 +194,11 @@ class ProgramPlayer:
         if not found or session.reward is None:
             raise EnvError("no response reached the program")
         for one in transcript.breaks:
-            if one.cause not in self._told:
-                self._told.add(one.cause)
+            if one.cause not in self._reported_causes:
+                self._reported_causes.add(one.cause)
                 logger.info("%s: %s. Each such request starts a new training row.", job.name, one.text())
         rows = [
-            replace(row, reward=session.reward, index=job.index, state_key=state_key(_asked(answer)))
+            replace(row, reward=session.reward, index=job.index, state_key=state_key(_answer_text(answer)))
             for row, answer in found
         ]
         assert rows[-1].turn_rewards is not None
@@ -213,7 +213,7 @@ class ProgramPlayer:
         return rows
 
 
-def _asked(answer: Answer) -> str:
+def _answer_text(answer: Answer) -> str:
     return answer.history[-2].content if len(answer.history) > 1 else ""
 
 

@@ -16,7 +16,7 @@ import types
 import typing
 
 from names import common_names
-from wire import Channel, Gone, plain, value_of
+from wire import Channel, PeerClosed, plain, value_of
 
 MUTABLE = (list, dict, set, bytearray)
 
@@ -28,12 +28,12 @@ class AnswerSide:
         self._numbers = {}
         self._named = {}
         self._loop = None
-        self._given = common_names()
+        self._common_names = common_names()
         self._module = types.ModuleType("solution")
 
     def load(self):
         loader = importlib.machinery.SourceFileLoader("solution", "/box/solution.py")
-        builtins.__dict__.update(self._given)  # not its own names: an answer that defines nothing has nothing
+        builtins.__dict__.update(self._common_names)  # not its own names: an answer that defines nothing has nothing
         self._module.__spec__ = importlib.util.spec_from_loader("solution", loader)
         sys.modules["solution"] = self._module
         loader.exec_module(self._module)
@@ -45,7 +45,7 @@ class AnswerSide:
     def reply(self, request):
         try:
             message = ["ok", *getattr(self, f"do_{request[0]}")(*request[1:])]
-        except Gone:
+        except PeerClosed:
             raise
         except BaseException as error:
             message = [*failure(error), *self._of_error(error)]
@@ -70,7 +70,7 @@ class AnswerSide:
         found = {
             name: value
             for name, value in vars(self._module).items()
-            if not (name.startswith("__") and name.endswith("__")) and self._given.get(name, self) is not value
+            if not (name.startswith("__") and name.endswith("__")) and self._common_names.get(name, self) is not value
         }
         return [[name, exception_bases(value)] for name, value in found.items()]
 
@@ -237,7 +237,7 @@ def main():
     channel.send(["ok"])
     try:
         side.serve()
-    except Gone:
+    except PeerClosed:
         return
 
 

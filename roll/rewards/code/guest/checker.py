@@ -12,7 +12,7 @@ import unittest
 from files import Fault, File, SolutionModule, is_dunder
 from remote import Peer
 from stand_ins import BUILT_IN, Remote
-from wire import Channel, Gone
+from wire import Channel, PeerClosed
 
 
 class Answer:
@@ -56,7 +56,7 @@ class Tests:
         except BaseException as error:
             if self._peer.is_gone:
                 self._say("file", file.index, False, "the answer's process ended")
-                raise Gone from None
+                raise PeerClosed from None
             if isinstance(error, Fault) or file.is_own_import(error):
                 self._say("fault", file.index, file.text_of(error))
             else:
@@ -74,7 +74,7 @@ class Tests:
                 break
         close()
         if self._peer.is_gone:
-            raise Gone
+            raise PeerClosed
 
     def _outcome(self, file, unit):
         why = ""
@@ -115,7 +115,7 @@ def main():
         task = json.load(file)
     files = [File(index, function=task["function"], **file) for index, file in enumerate(task["files"])]
     if channel.receive() != ["ready"]:
-        raise Gone
+        raise PeerClosed
     say("ready")  # what ends before this is nobody's doing
     os.dup2(1, 2)
     sys.setrecursionlimit(20_000)
@@ -128,7 +128,7 @@ def main():
         if loaded != ["ok"]:
             say("broken", reason(loaded))
             return
-    except Gone:
+    except PeerClosed:
         say("gone")
         return
     say("loaded")
@@ -137,7 +137,7 @@ def main():
         tests = Tests(Peer(channel), say)
         for file in files[start:]:
             tests.run(file, skip if file.index == start else 0)
-    except Gone:
+    except PeerClosed:
         say("again")
 
 

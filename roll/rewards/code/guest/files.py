@@ -48,14 +48,14 @@ class File:
 
     def __init__(self, index, text, takes, libraries, own, called, asserts, function):
         self.index, self.text, self.name = index, text, f"case_{index}"
-        self.asserts, self.function, self.called, self.own = asserts, function, set(called), set(own)
+        self.asserts, self.function, self.called, self.local_names = asserts, function, set(called), set(own)
         self.takes = {name for name in takes if not is_dunder(name) and self.is_answers(name)}
         self.libraries = {name: LIBRARIES[name] for name in libraries}
         nodes = ast.walk(ast.parse(text))
         self._imports = {node.lineno for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)}
 
     def is_tool(self, name):
-        return name in TOOLS and name not in self.own
+        return name in TOOLS and name not in self.local_names
 
     def is_answers(self, name):
         return not self.is_tool(name)
@@ -76,7 +76,7 @@ class File:
     def _builtins(self, built_in):
         """Python's own, but for names that are the answer's: one that it does not define is not there."""
         every = {**vars(builtins), **dict(built_in)}
-        return {name: value for name, value in every.items() if name not in self.own}
+        return {name: value for name, value in every.items() if name not in self.local_names}
 
     def _library(self, name):
         try:

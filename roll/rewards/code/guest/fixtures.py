@@ -34,7 +34,7 @@ def wanted(function):
 class Fixtures:
     def __init__(self, values):
         self._known = {value.name: (value, None) for value in values if isinstance(value, pytest.fixture)}
-        self._kept = {}
+        self._values = {}
         self._ends = contextlib.ExitStack()
 
     def close(self):
@@ -44,9 +44,9 @@ class Fixtures:
 
     def once(self, key, start, end):
         """Calls `start` before the first test that comes by, and `end` after the last of the file."""
-        if key not in self._kept:
+        if key not in self._values:
             start()
-            self._kept[key] = None
+            self._values[key] = None
             self._ends.callback(end)
 
     def of_class(self, cls):
@@ -92,8 +92,8 @@ class Fixtures:
         fixture, owner = needed[name]
         lasts = fixture.scope not in ("function", None)
         key = (name, id(fixture), repr(params.get(name)), owner if fixture.scope == "class" else None)
-        if lasts and key in self._kept:
-            return self._kept[key]
+        if lasts and key in self._values:
+            return self._values[key]
         stack = self._ends if lasts else stack
         function = fixture.function if owner is None else fixture.function.__get__(instance)
         arguments = {}
@@ -108,5 +108,5 @@ class Fixtures:
             made_now = next(generator)
             stack.callback(lambda: next(generator, None))
         if lasts:
-            self._kept[key] = made_now
+            self._values[key] = made_now
         return made_now

@@ -42,7 +42,7 @@ class approx:
     """Equal to a number, or to numbers in a list, tuple, mapping or array, that is near."""
 
     def __init__(self, expected, rel=None, abs=None, nan_ok=False):
-        self._expected, self._given, self._nan_ok = expected, (rel, abs), nan_ok
+        self._expected, self._tolerances, self._nan_ok = expected, (rel, abs), nan_ok
 
     def __eq__(self, other):
         return self._same(_listed(other), _listed(self._expected))
@@ -61,7 +61,7 @@ class approx:
         return isinstance(got, numbers.Number) and self._near(got, expected)
 
     def _near(self, got, expected):
-        rel, absolute = self._given
+        rel, absolute = self._tolerances
         if got == expected or (self._nan_ok and got != got and expected != expected):
             return True
         rel = rel if rel is not None else (0.0 if absolute is not None else 1e-6)

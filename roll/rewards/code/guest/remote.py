@@ -8,7 +8,7 @@ from typing import Any
 
 from raised import Raised
 from stand_ins import Remote
-from wire import Gone, plain, plain_name, value_of
+from wire import PeerClosed, plain, plain_name, value_of
 
 MOST_CLASSES, MOST_FIELDS = 200, 255  # of named tuples: making one takes time
 
@@ -132,12 +132,12 @@ class Peer:
         return self._named[key]._make(self._value(item) for item in items)
 
     def _read(self, read):
-        """What `read` makes of a reply. Raises Gone if it is none."""
+        """What `read` makes of a reply. Raises PeerClosed if it is none."""
         try:
             return read()
         except FOUL as error:
             self.is_gone = True
-            raise Gone from error
+            raise PeerClosed from error
 
     def _answer(self, *request) -> list:
         """The values of the reply. On the way there the other side may call functions that it was given."""
@@ -151,10 +151,10 @@ class Peer:
                 if kind == "raise":
                     raise self._read(lambda values=values: self._error(request, *values))
                 if kind != "callback":
-                    raise Gone
+                    raise PeerClosed
                 function, arguments = self._read(lambda values=values: self._called(*values))
                 self._channel.send(self._called_back(function, arguments))
-        except Gone:
+        except PeerClosed:
             self.is_gone = True
             raise
 

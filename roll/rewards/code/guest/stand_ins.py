@@ -4,9 +4,9 @@ A comparison or a sum of such an object and plain data is refused: asking the an
 expected value, or let it decide. Between two objects of the answer it is asked.
 """
 
-from wire import Kept
+from wire import HeldObject
 
-ASKED = (
+FORWARDED = (
     *(
         "len",
         "iter",
@@ -33,7 +33,7 @@ OPERATORS = (
 )
 
 
-class Remote(Kept):
+class Remote(HeldObject):
     """One object over there; there is one stand-in for each."""
 
     __slots__ = ("_number", "_peer")
@@ -78,7 +78,7 @@ class Remote(Kept):
         return self._peer.ask("get", self._number, "__doc__")
 
 
-def _asked(name):
+def _forwarded(name):
     return lambda self, *arguments: self._peer.operate(self._number, name, arguments)
 
 
@@ -100,7 +100,7 @@ def _operator(name):
     return operate
 
 
-for _make, _names in ((_asked, ASKED), (_operator, OPERATORS)):
+for _make, _names in ((_forwarded, FORWARDED), (_operator, OPERATORS)):
     for _name in _names:
         setattr(Remote, f"__{_name}__", _make(f"__{_name}__"))
 for _name, _otherwise in EQUALITY.items():

@@ -33,13 +33,13 @@ READ_TEXT = {
 }
 
 
-class Kept:
+class HeldObject:
     """What stands for an object of the other side."""
 
     __slots__ = ()
 
 
-class Gone(BaseException):
+class PeerClosed(BaseException):
     """The other side has ended."""
 
 
@@ -57,16 +57,16 @@ class Channel:
             self._writer.write(json.dumps(message).encode() + b"\n")
             self._writer.flush()
         except OSError as error:
-            raise Gone from error
+            raise PeerClosed from error
 
     def receive(self):
         line = self._reader.readline(LONGEST_LINE)
         if not line.endswith(b"\n"):
-            raise Gone
+            raise PeerClosed
         try:
             return json.loads(line, parse_int=whole)
         except (ValueError, RecursionError, MemoryError) as error:
-            raise Gone from error
+            raise PeerClosed from error
 
 
 def whole(text):
@@ -78,7 +78,7 @@ def whole(text):
 
 def plain(value, keep):
     """The value as JSON; what is no plain data, and a named tuple, as `keep(value)` has it."""
-    if issubclass(type(value), Kept):
+    if issubclass(type(value), HeldObject):
         return keep(value)
     if value is None or isinstance(value, bool):
         return value

@@ -11,7 +11,7 @@ import yaml
 from roll.commands import init as command
 from roll.commands.init import Columns, columns_of
 from roll.commands.table import main
-from roll.configs.load.chosen import Machine
+from roll.configs.load.chosen_values import Machine
 from roll.run.start import choose, preflight
 
 MODEL = "org/model-0.5B"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from roll.configs.load.loader import load_tree
-from roll.configs.load.overruled import FSDP2_KEYS, Overruled, overruled
+from roll.configs.load.overruled_keys import FSDP2_KEYS, Overruled, overruled
 from roll.configs.tables.roles import Role
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 

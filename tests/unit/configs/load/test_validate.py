@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from roll.configs.base import Settings
-from roll.configs.problems import together
+from roll.configs.problems import joined_problems
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from tests.helpers.configs import checked, config, problems, tree
 
@@ -257,7 +257,11 @@ def test_validation_leaves_the_given_tree_alone() -> None:
 
 def test_what_holds_for_several_entries_is_told_once() -> None:
     texts = ["custom_envs.A.max_steps: no.", "seed: no.", "custom_envs.B.max_steps: no.", "rewards.A.max_steps: no."]
-    assert together([*texts, *texts]) == ["custom_envs.{A, B}.max_steps: no.", "seed: no.", "rewards.A.max_steps: no."]
+    assert joined_problems([*texts, *texts]) == [
+        "custom_envs.{A, B}.max_steps: no.",
+        "seed: no.",
+        "rewards.A.max_steps: no.",
+    ]
 
 
 def test_a_missing_section_of_a_role_is_not_blamed_on_its_model() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.configs.memory.moments import MemoryPlan, Moment, memory_plan
+from roll.configs.memory.memory_points import MemoryPlan, MemoryPoint, memory_plan
 from roll.configs.memory.parts import GB, Phase, total
 from roll.run.spec import PIPELINES
 from roll.run.start.load import load
@@ -50,7 +50,7 @@ def states(plan: MemoryPlan, role: str = "actor_train") -> dict[str, float]:
     return {part.name: part.num_bytes / GB for parts in plan.roles[role].states.values() for part in parts}
 
 
-def moment(plan: MemoryPlan, name: str, where: int = 0) -> Moment:
+def moment(plan: MemoryPlan, name: str, where: int = 0) -> MemoryPoint:
     moments = list({**plan.by_gpu, **plan.by_node}.values())[where]
     return next(each for each in moments if each.name == name)
 

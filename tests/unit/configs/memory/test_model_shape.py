@@ -189,6 +189,6 @@ def test_a_head_for_further_tokens_is_beside_the_model(family: str) -> None:
     shape, why = model_shape(json.loads(tiny_config(family, num_nextn_predict_layers=1).to_json_string()))
     without, _ = model_shape(json.loads(tiny_config(family, num_nextn_predict_layers=0).to_json_string()))
     assert shape is not None and without is not None, why
-    assert shape.weights == without.weights and not without.further
+    assert shape.weights == without.weights and not without.mtp
     last = sum(weight.num_elements for weight in shape.weights if weight.layer == 1)
-    assert sum(weight.num_elements for weight in shape.further) == last + 3 * 32 + 2 * 32 * 32
+    assert sum(weight.num_elements for weight in shape.mtp) == last + 3 * 32 + 2 * 32 * 32

@@ -1,12 +1,12 @@
 """What `roll plan --defaults` lists."""
 
-from roll.configs.load.chosen import Chosen, given_keys
+from roll.configs.load.chosen_values import Chosen, keys_in_yaml
 from roll.configs.plan.describe_defaults import default_lines
 from tests.helpers.configs import config, tree
 
 
 def listed(changes: dict[str, object] | None = None, chosen: tuple[Chosen, ...] = ()) -> dict[str, str]:
-    lines = default_lines(config(changes), given_keys(tree(changes)), chosen)[1:]
+    lines = default_lines(config(changes), keys_in_yaml(tree(changes)), chosen)[1:]
     return {words[0]: " ".join(words[1:]) for words in map(str.split, lines)}
 
 

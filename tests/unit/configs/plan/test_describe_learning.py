@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from roll.configs.load.chosen import given_keys
+from roll.configs.load.chosen_values import keys_in_yaml
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.describe_learning import algorithm_rows
 from tests.helpers.configs import config, tree
@@ -14,7 +14,7 @@ LEFT_OUT: dict[str, Any] = {"adv_estimator": ..., "prompt_length": ..., "rollout
 
 def rows(changes: dict[str, Any] | None = None) -> dict[str, str]:
     made = config(changes)
-    return {row[0]: row[1] for row in algorithm_rows(made, build_plan(made), given_keys(tree(changes)))}
+    return {row[0]: row[1] for row in algorithm_rows(made, build_plan(made), keys_in_yaml(tree(changes)))}
 
 
 def test_a_plan_names_what_the_run_learns_by_one_line_each() -> None:
@@ -46,7 +46,7 @@ def test_what_the_yaml_says_is_not_marked_even_where_it_says_the_default() -> No
 
 
 def test_null_leaves_a_key_out() -> None:
-    assert given_keys({"a": None, "b": {"c": None, "d": 0}}) == {"b", "b.d"}
+    assert keys_in_yaml({"a": None, "b": {"c": None, "d": 0}}) == {"b", "b.d"}
 
 
 @pytest.mark.parametrize(

@@ -265,10 +265,10 @@ def test_every_key_that_is_passed_on_exists_in_megatron() -> None:
             "and one has 3."),
         ({"tensor_model_parallel_size": 4}, ModelFacts(8, 4, 6, latent_width=90), "must divide the widths of the "
             "model's latents (q_lora_rank; kv_lora_rank + qk_rope_head_dim). Nearest that works: 2."),
-        ({"apply_rope_fusion": True}, ModelFacts(8, 4, 6, own_layers="latent attention"),
+        ({"apply_rope_fusion": True}, ModelFacts(8, 4, 6, local_layers="latent attention"),
             "strategy_config: apply_rope_fusion with latent attention, which has Megatron's own layers alone here. "
             "Remove it."),
-        ({"transformer_impl": "transformer_engine"}, ModelFacts(8, 4, 6, own_layers="a norm behind attention"),
+        ({"transformer_impl": "transformer_engine"}, ModelFacts(8, 4, 6, local_layers="a norm behind attention"),
             "transformer_impl with a norm behind attention"),
         ({"tensor_model_parallel_size": 2}, ModelFacts(8, 4, 6, 8, has_expert_biases=True),
             "expert_tensor_parallel_size: 2, but this model's experts have biases"),
@@ -314,16 +314,16 @@ def test_stages_share_the_layers(settings: dict[str, Any], own: tuple[int, ...] 
         ),
         (
             {"kv_lora_rank": 12, "qk_rope_head_dim": 8, "q_lora_rank": 30},
-            ModelFacts(4, 4, 2, 0, 16, latent_width=10, own_layers="latent attention"),
+            ModelFacts(4, 4, 2, 0, 16, latent_width=10, local_layers="latent attention"),
         ),
         (
             {"kv_lora_rank": 12, "qk_rope_head_dim": 8, "q_lora_rank": None},
-            ModelFacts(4, 4, 2, 0, 16, latent_width=20, own_layers="latent attention"),
+            ModelFacts(4, 4, 2, 0, 16, latent_width=20, local_layers="latent attention"),
         ),
-        ({"model_type": "glm4"}, ModelFacts(4, 4, 2, 0, 16, own_layers="a norm behind attention")),
+        ({"model_type": "glm4"}, ModelFacts(4, 4, 2, 0, 16, local_layers="a norm behind attention")),
         (
             {"model_type": "gpt_oss", "num_local_experts": 8},
-            ModelFacts(4, 4, 2, 8, 0, 16, own_layers="sinks in attention", has_expert_biases=True),
+            ModelFacts(4, 4, 2, 8, 0, 16, local_layers="sinks in attention", has_expert_biases=True),
         ),
     ],
 )

@@ -249,8 +249,8 @@ class Play:
                 self._is_before_the_first_turn = False
                 groups = await self.core.collect(step)
             await self.settle()
-            self._take([group.group_id for group in groups.kept], step)
-            with self.placement.kept_free(Claim(self.train)):
+            self._take([group.group_id for group in groups.groups], step)
+            with self.placement.reserved(Claim(self.train)):
                 for scorer in self.scorers:
                     await self.turn(scorer, 2.0)
                 await self.turn(self.train, 5.0)

@@ -12,7 +12,7 @@ from roll.distributed.executor.worker import TrainWorker
 from roll.types.batch import Rows
 from roll.types.metrics import MetricSums
 from tests.integration.executor.parts import make_samples
-from tests.unit.distributed.executor.test_idle_updates import OneNumber
+from tests.unit.distributed.executor.test_zero_gradient_updates import OneNumber
 
 LENGTHS = (4, 8, 7, 5)  # one token of each is the prompt
 SHOWN = Rows.of([[1] * 3, [1] * 5, [1] * 4, [1] * 9], [[False] + [True] * n for n in (2, 4, 3, 8)])

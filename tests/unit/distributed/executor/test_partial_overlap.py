@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from roll.configs.plan.batch_plan import RolloutBounds
 from roll.distributed.scheduler.event_loop import run_virtually
-from roll.utils.meter import Look
+from roll.utils.worker_usage import TraceOptions
 from tests.unit.distributed.executor.overlap import Play, Shape, length_of
 
 STEPS = 4
@@ -98,7 +98,7 @@ def test_while_the_trainer_works_the_engines_beside_it_sample_also_what_the_othe
     partly = played(shape_of(0, 1))
     assert partly.infer.told["hand_over"] == partly.infer.told["load_states"] / 2 == STEPS
     assert partly.infer.told["offload_states"] == 0 and partly.sampled_in_turns > 0
-    assert sum(engine.worker.usage(Look()).counts.get("moved_answers", 0) for engine in partly.engines) > 0
+    assert sum(engine.worker.usage(TraceOptions()).counts.get("moved_answers", 0) for engine in partly.engines) > 0
     answers = [answer for answers in partly.answers.values() for answer in answers]
     assert any(len(set(answer.policy_versions.tolist())) > 1 for answer in answers)
 

@@ -75,7 +75,7 @@ def test_who_works_in_the_background_comes_back_when_another_hold_ends() -> None
 
 def test_a_turn_of_several_holds_moves_nothing_twice_and_loads_weights_alone_for_the_publish() -> None:
     roles = Roles(reference_on={0}, train_on={0, 1})
-    with roles.placement.kept_free(Claim(roles.train)):
+    with roles.placement.reserved(Claim(roles.train)):
         with roles.hold(Claim(roles.reference)) as moves:
             assert moves == ["-infer all", "+reference all"]
         with roles.hold(Claim(roles.train)) as moves:
@@ -88,7 +88,7 @@ def test_a_turn_of_several_holds_moves_nothing_twice_and_loads_weights_alone_for
 
 def test_only_devices_that_are_kept_free_wait_for_the_end_of_the_turn() -> None:
     roles = Roles(reference_on={0}, train_on={2})
-    with roles.placement.kept_free(Claim(roles.train)):
+    with roles.placement.reserved(Claim(roles.train)):
         with roles.hold(Claim(roles.reference)):
             roles.take()
         assert roles.take() == ["-reference all", "+infer all"]
@@ -106,7 +106,7 @@ def test_within_a_hold_nobody_comes_back() -> None:
 
 def test_after_a_failure_nothing_is_moved() -> None:
     roles = Roles(reference_on={0}, train_on={0, 1})
-    with pytest.raises(RuntimeError), roles.placement.kept_free(Claim(roles.train)), roles.hold(Claim(roles.train)):
+    with pytest.raises(RuntimeError), roles.placement.reserved(Claim(roles.train)), roles.hold(Claim(roles.train)):
         roles.take()
         raise RuntimeError
     assert roles.take() == []

@@ -7,14 +7,14 @@ from roll.configs.plan.run_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.distributed.executor.jobs import (
-    Piece,
+    RowChunk,
     ScorePiece,
     ScoreSet,
     join_scores,
     micro_batches,
     spread,
     tree_micro_batches,
-    without_idle,
+    without_zero_gradient_rows,
 )
 from roll.types.forest import forest_of
 from roll.types.packing import neighbours_by_rank
@@ -25,19 +25,19 @@ def lengths_of(*lengths: int) -> np.ndarray:
 
 
 def test_as_many_shards_as_workers_are_one_each():
-    assert spread([lengths_of(9, 9), lengths_of(1)], 2) == [[Piece(0, 0, 2)], [Piece(1, 0, 1)]]
+    assert spread([lengths_of(9, 9), lengths_of(1)], 2) == [[RowChunk(0, 0, 2)], [RowChunk(1, 0, 1)]]
 
 
 def test_rows_are_spread_by_tokens():
     assert spread([lengths_of(2, 2, 2, 2), lengths_of(4, 4)], 2 + 2) == [
-        [Piece(0, 0, 2)],
-        [Piece(0, 2, 4)],
-        [Piece(1, 0, 1)],
-        [Piece(1, 1, 2)],
+        [RowChunk(0, 0, 2)],
+        [RowChunk(0, 2, 4)],
+        [RowChunk(1, 0, 1)],
+        [RowChunk(1, 1, 2)],
     ]
     assert spread([lengths_of(5), lengths_of(5), lengths_of(10)], 2) == [
-        [Piece(0, 0, 1), Piece(1, 0, 1)],
-        [Piece(2, 0, 1)],
+        [RowChunk(0, 0, 1), RowChunk(1, 0, 1)],
+        [RowChunk(2, 0, 1)],
     ]
 
 
@@ -108,9 +108,9 @@ def test_ranks_that_need_fewer_micro_batches_make_as_many_as_the_others(limits: 
 
 def test_idle_rows_are_left_out_but_for_the_shortest_that_are_needed():
     idle, lengths = np.array([False, True, True, False, True, True]), lengths_of(5, 4, 2, 9, 3, 1)
-    assert without_idle(np.array([4, 0, 2, 3]), idle, lengths, 1).tolist() == [0, 3]
-    assert without_idle(np.array([4, 0, 2, 3]), idle, lengths, 3).tolist() == [0, 2, 3]
-    assert without_idle(np.array([4, 1, 2]), idle, lengths, 1).tolist() == [2]
+    assert without_zero_gradient_rows(np.array([4, 0, 2, 3]), idle, lengths, 1).tolist() == [0, 3]
+    assert without_zero_gradient_rows(np.array([4, 0, 2, 3]), idle, lengths, 3).tolist() == [0, 2, 3]
+    assert without_zero_gradient_rows(np.array([4, 1, 2]), idle, lengths, 1).tolist() == [2]
 
 
 def test_scores_are_joined_by_row_id():

@@ -11,8 +11,8 @@ from roll.distributed.executor import usage
 from roll.distributed.executor.clusters import RunClusters
 from roll.distributed.executor.pools.task_pool import TaskPool
 from roll.distributed.executor.processes.worker_process import Failure
-from roll.distributed.executor.usage import Question, Work, WorkerUsage
-from roll.utils.meter import Look, Usage
+from roll.distributed.executor.usage import UsageRequest, Work, WorkerUsage
+from roll.utils.worker_usage import TraceOptions, Usage
 
 READY = {"train 0": Usage(1.0, {"train": 1.0}, {}), "train 1": Failure(1, "gone", died=True)}
 
@@ -21,10 +21,10 @@ class Workers:
     """Of a role; their replies are named `<role> <rank>`."""
 
     def __init__(self, role: str, count: int):
-        self.role, self.asked = role, list[Look]()
+        self.role, self.asked = role, list[TraceOptions]()
         self.seats = [SimpleNamespace(devices=(rank,)) for rank in range(count)]
 
-    def ask_usage(self, look: Look) -> dict[int, str]:
+    def ask_usage(self, look: TraceOptions) -> dict[int, str]:
         self.asked.append(look)
         return {rank: f"{self.role} {rank}" for rank in range(len(self.seats))}
 
@@ -49,8 +49,8 @@ def test_all_are_asked_at_once_and_who_is_gone_or_hangs_is_left_out(
     trace: bool, asked_for: list[int], waits: list[tuple[list[str], int]]
 ) -> None:
     clusters: Any = [Workers("train", 2), Workers("infer", 2)]
-    question = Question(clusters, Look(trace))
-    assert [cluster.asked for cluster in clusters] == [[Look(trace)]] * 2 and not waits
+    question = UsageRequest(clusters, TraceOptions(trace))
+    assert [cluster.asked for cluster in clusters] == [[TraceOptions(trace)]] * 2 and not waits
     answers = question.answers()
     assert [count for _, count in waits] == asked_for
     assert {role: [(worker.rank, worker.devices) for worker in found] for role, found in answers.items()} == {
@@ -72,7 +72,7 @@ def test_what_roles_were_given_is_that_of_the_moment_of_the_question(waits: list
     made: Any = RunClusters.__new__(RunClusters)
     made._clusters, made._pools, made.scorers, made.trainers = [Workers("train", 1)], [pool], {}, {"train": trainer}
     made._config = SimpleNamespace(roles={"train": Role("train", "train", "lm")})
-    answers = made.ask_usage(Look())
+    answers = made.ask_usage(TraceOptions())
     assert not waits
     trainer.take_work()
     trained, rewards = answers()

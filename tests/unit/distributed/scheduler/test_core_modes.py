@@ -69,7 +69,7 @@ class Training:
 
     @property
     def kept(self) -> list[list[int]]:
-        return [[group.group_id for group in step.kept] for step in self.steps]
+        return [[group.group_id for group in step.groups] for step in self.steps]
 
     @property
     def dropped(self) -> list[list[int]]:
@@ -97,7 +97,7 @@ def test_a_batch_is_whole_and_nothing_outlives_its_step(
     for step in found.steps:
         num_replaced = len(step.sampled) - bounds.num_groups
         assert 0 <= num_replaced <= replacements and num_replaced <= len(step.dropped)
-        assert step.left is None or (step.left.running, step.left.finished) == (0, 0)
+        assert step.backlog is None or (step.backlog.running, step.backlog.finished) == (0, 0)
 
 
 @settings(max_examples=100)
@@ -112,7 +112,7 @@ def test_groups_in_advance_of_a_filter_change_no_batch(
     assert (one.kept, one.dropped) == (two.kept, two.dropped)
     for step, started in zip(one.steps, one.started, strict=True):
         assert started == sorted(started) and len(started) <= num_groups + additional + replacements
-        assert additional == 0 or (step.left is not None and step.left.cancelled <= step.left.deferred)
+        assert additional == 0 or (step.backlog is not None and step.backlog.cancelled <= step.backlog.deferred)
 
 
 def test_groups_in_advance_of_a_filter_save_the_second_wait() -> None:
@@ -135,7 +135,7 @@ def test_over_rollout_takes_those_that_end_first_and_drops_the_others_for_good(n
     for i, (started, kept, step) in enumerate(zip(found.started, found.kept, found.steps, strict=True)):
         assert started == list(range(i * (n + ahead), (i + 1) * (n + ahead)))
         assert kept == sorted(sorted(started, key=seconds)[:n])
-        assert step.left is not None and (step.left.cancelled, step.left.deferred) == (ahead, 0)
+        assert step.backlog is not None and (step.backlog.cancelled, step.backlog.deferred) == (ahead, 0)
     assert len(found.cancelled) == 5 * ahead
 
 
@@ -151,8 +151,8 @@ def test_deferring_trains_every_number_in_the_end(
     deferred = 0
     for started, step in zip(found.started, found.steps, strict=True):
         if deferred >= n:  # one round of these alone, but for what the filter drops among them
-            assert len(started) <= n + replacements and step.left is not None and step.left.cancelled == 0
-        deferred = step.left.deferred if step.left is not None else 0
+            assert len(started) <= n + replacements and step.backlog is not None and step.backlog.cancelled == 0
+        deferred = step.backlog.deferred if step.backlog is not None else 0
     assert deferred == 0
 
 

@@ -65,7 +65,7 @@ class Training:
             groups = await self.core.collect(step)
             self.steps_done += 1
             self.used += [group.group_id for group in groups.sampled]
-            self.ages += [step - group.version for group in groups.kept if isinstance(group, Played)]
+            self.ages += [step - group.version for group in groups.groups if isinstance(group, Played)]
             self.look()
             await asyncio.sleep(1.0)
             if (step + 1) % self.bounds.sync_interval == 0:
@@ -161,7 +161,7 @@ def test_of_groups_that_start_again_no_more_run_at_once_than_may() -> None:
         core.restore(state_of(*((number, 0, False) for number in range(6))), 0)
         core.published(0)
         look()
-        return [group.group_id for step in (0, 1) for group in (await core.collect(step)).kept]
+        return [group.group_id for step in (0, 1) for group in (await core.collect(step)).groups]
 
     assert sorted(run_virtually(resumed())) == list(range(6))
     assert most == 2 and training.played[:6] == list(range(6))

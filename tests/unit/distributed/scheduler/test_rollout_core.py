@@ -60,7 +60,7 @@ class Training:
     async def train(self, core: RolloutCore, first: int, last: int) -> None:
         for step in range(first, last):
             groups = await core.collect(step)
-            self.kept.append([g.group_id for g in groups.kept])
+            self.kept.append([g.group_id for g in groups.groups])
             self.dropped.append([g.group_id for g in groups.dropped])
             self.ages += [step - self.started[number] for number in self.kept[-1]]
             self.num_taken += self.bounds.num_groups

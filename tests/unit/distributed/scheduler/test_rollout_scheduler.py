@@ -106,7 +106,7 @@ def make(
 def test_groups_come_in_order_with_tasks_in_data_order(loop: EventLoopThread):
     scheduler = make(loop, DelayedRollouter(), num_groups=5)
     for step in range(3):
-        groups = scheduler.collect(step).kept
+        groups = scheduler.collect(step).groups
         assert (
             [g.group_id for g in groups] == [int(g.task.task_id) for g in groups] == list(range(step * 5, step * 5 + 5))
         )
@@ -129,7 +129,7 @@ def test_state_points_at_the_groups_that_no_step_took(loop: EventLoopThread, tmp
     tokens = sum(row.facts.num_sampled for group in load_groups(tmp_path / "rollouts") for row in group.trajectories)
     assert resumed.restore(tmp_path, state["groups"], 1) == tokens
     assert later.position == 11 and dict(resumed.save(tmp_path / "again")["groups"]["active"]) == active
-    found = resumed.collect(1).kept
+    found = resumed.collect(1).groups
     assert [str(g.group_id) for g in found] == [g.task.task_id for g in found] and {g.group_id for g in found} <= set(
         active
     )
@@ -138,7 +138,7 @@ def test_state_points_at_the_groups_that_no_step_took(loop: EventLoopThread, tmp
 def test_a_checkpoint_without_numbers_goes_on_where_its_steps_ended(loop: EventLoopThread, tmp_path: Path):
     resumed = make(loop, DelayedRollouter(), CountingSource(8), num_groups=4)
     resumed.restore(tmp_path, None, 2)
-    assert [(g.group_id, g.task.task_id) for g in resumed.collect(2).kept] == [(i, str(i)) for i in range(8, 12)]
+    assert [(g.group_id, g.task.task_id) for g in resumed.collect(2).groups] == [(i, str(i)) for i in range(8, 12)]
     resumed.published(3)
     numbers = {"place": 12, "next": 12, "active": [], "dropped": [], "deferred": [], "replaced": []}
     assert resumed.save(tmp_path) == {"data": {"position": 12}, "groups": numbers}
@@ -166,8 +166,8 @@ def test_dropped_groups_are_replaced_by_the_next_tasks(loop: EventLoopThread, tm
         loop, DelayedRollouter(), keep=lambda g: int(g.task.task_id) % 2 == 0, num_groups=4, max_replacements=4
     )
     groups = scheduler.collect(0)
-    assert [g.task.task_id for g in groups.kept] == ["0", "2", "4", "6"]
-    assert [g.group_id for g in groups.kept] == [0, 2, 4, 6]
+    assert [g.task.task_id for g in groups.groups] == ["0", "2", "4", "6"]
+    assert [g.group_id for g in groups.groups] == [0, 2, 4, 6]
     assert [g.task.task_id for g in groups.dropped] == ["1", "3", "5"]
     scheduler.published(1)
     assert scheduler.save(tmp_path)["groups"]["next"] == 7
@@ -176,7 +176,7 @@ def test_dropped_groups_are_replaced_by_the_next_tasks(loop: EventLoopThread, tm
 def test_when_the_filter_keeps_nothing_all_groups_are_dropped_ones(loop: EventLoopThread):
     scheduler = make(loop, DelayedRollouter(), keep=lambda g: False, num_groups=3, max_replacements=2)
     groups = scheduler.collect(0)
-    assert (len(groups.kept), len(groups.dropped), len(groups.sampled)) == (0, 5, 5)
+    assert (len(groups.groups), len(groups.dropped), len(groups.sampled)) == (0, 5, 5)
 
 
 def test_failures_of_dropped_groups_count_as_well(loop: EventLoopThread):
@@ -192,7 +192,7 @@ def test_every_stage_of_a_groups_life_is_marked_in_its_order(loop: EventLoopThre
     scheduler = RolloutScheduler(
         loop, rollouter, one_token, CountingSource(), settings, lambda group: group.group_id != 1, spans=spans
     )
-    kept = [group.group_id for group in scheduler.collect(0).kept]
+    kept = [group.group_id for group in scheduler.collect(0).groups]
     assert kept == [0, 2]
     scheduler.trained()
     scheduler.published(1)

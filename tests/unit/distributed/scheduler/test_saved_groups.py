@@ -100,7 +100,7 @@ def stopped(loop: EventLoopThread, directory: Path, source: Source | None = None
     """The state after a step, once the others that do not hang are finished: 0 and 2 are trained on, 1 hangs."""
     running = scheduler(loop, Rollouter((1,), **settings), source or Source())
     taken = running.collect(0)
-    assert [group.group_id for group in taken.kept] == [0, 2]
+    assert [group.group_id for group in taken.groups] == [0, 2]
     running.published(1)
     loop.run(all_but(running, 1))
     state = json.loads(json.dumps(running.save(directory)))
@@ -132,7 +132,7 @@ def test_finished_groups_come_back_with_their_tokens_and_are_not_played_again(
     again, rollouter = resumed(loop, tmp_path, state)
     assert rollouter.played == []  # nothing runs before the engines have the weights
     again.published(1)
-    found = again.collect(1).kept
+    found = again.collect(1).groups
     assert [group.group_id for group in found] == [3, 4] and rollouter.played == [1]
     assert [group.task.task_id for group in found] == ["task 3", "task 4"]
     (row,) = found[0].trajectories
@@ -160,7 +160,7 @@ def test_a_checkpoint_without_the_files_plays_all_its_groups_again(loop: EventLo
     old = {name: state["groups"][name] for name in ("place", "next", "active")}
     again, rollouter = resumed(loop, tmp_path / "elsewhere", {**state, "groups": old})
     again.published(1)
-    assert [group.group_id for group in again.collect(1).kept] == [3, 4]
+    assert [group.group_id for group in again.collect(1).groups] == [3, 4]
     assert rollouter.played == [1, 3, 4, 5, 6, 7]
 
 
@@ -171,7 +171,7 @@ def test_a_group_of_another_task_is_played_again(
     again, rollouter = resumed(loop, tmp_path, state, Source(prefix="other"))
     assert "group 3 was of task task 3 is sampled again" in caplog.text
     again.published(1)
-    assert [group.task.task_id for group in again.collect(1).kept] == ["other 3", "other 4"]
+    assert [group.task.task_id for group in again.collect(1).groups] == ["other 3", "other 4"]
     assert 3 in rollouter.played
 
 
@@ -179,7 +179,7 @@ def test_pictures_are_those_of_the_task(loop: EventLoopThread, tmp_path: Path) -
     state = stopped(loop, tmp_path, Source(media=(PICTURE,)))
     again, _ = resumed(loop, tmp_path, state, Source(media=(PICTURE,)))
     again.published(1)
-    assert [t.media for g in again.collect(1).kept for t in g.trajectories] == [(PICTURE,)] * 2
+    assert [t.media for g in again.collect(1).groups for t in g.trajectories] == [(PICTURE,)] * 2
 
 
 def test_what_the_filter_dropped_stays_dropped(loop: EventLoopThread, tmp_path: Path) -> None:
@@ -196,4 +196,4 @@ def test_what_the_filter_dropped_stays_dropped(loop: EventLoopThread, tmp_path: 
     again, rollouter = resumed(loop, tmp_path, state)
     again.published(1)
     groups = again.collect(1)
-    assert ([g.group_id for g in groups.dropped], groups.kept, rollouter.played) == ([3, 4], [], [1])
+    assert ([g.group_id for g in groups.dropped], groups.groups, rollouter.played) == ([3, 4], [], [1])

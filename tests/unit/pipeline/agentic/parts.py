@@ -13,7 +13,7 @@ import numpy as np
 from roll.envs.base import Env, EnvStep
 from roll.envs.config import EnvConfig
 from roll.pipeline.agentic.episode import EpisodeJob, EpisodePlayer, EpisodeRules
-from roll.pipeline.agentic.forms import ChatEncoder, make_form
+from roll.pipeline.agentic.sample_forms import ChatEncoder, make_form
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams
 from tests.toys import Mute
 

@@ -12,8 +12,8 @@ from roll.distributed.executor.pools.job import FinishedJobs, Job
 from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.agentic.env_worker import EnvWorker
-from roll.pipeline.agentic.episode import CutEpisode
-from roll.pipeline.agentic.forms import ChatEncoder
+from roll.pipeline.agentic.episode import AbortedEpisode
+from roll.pipeline.agentic.sample_forms import ChatEncoder
 from roll.types.batch import SampledRows
 from roll.types.collate import placed, split_rows
 from roll.types.group_codec import TextTable
@@ -67,7 +67,7 @@ def test_no_result_is_lost_between_takes(tiny_tied_model_dir: Path, tiny_tokeniz
 
     results, num_takes = asyncio.run(play())
     assert num_takes > 1
-    assert results.pop(job(index=7).name) == CutEpisode(0)
+    assert results.pop(job(index=7).name) == AbortedEpisode(0)
     assert all(rows[0].reward == 1.5 for rows in results.values())
 
 

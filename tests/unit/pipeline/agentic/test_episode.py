@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from roll.errors import EnvError
 from roll.pipeline.agentic.env_calls import EnvThread
 from roll.pipeline.agentic.episode import Counts
-from roll.pipeline.agentic.forms import ChatEncoder, check_same, make_form
+from roll.pipeline.agentic.sample_forms import ChatEncoder, check_same, make_form
 from roll.types.rollout import Trajectory
 from tests.unit.pipeline.agentic.parts import GO, Crowded, Misbehaving, Script, env_config, job, player
 

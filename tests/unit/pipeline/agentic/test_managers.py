@@ -17,7 +17,7 @@ from roll.envs.base import Conversation, EnvStep
 from roll.envs.config import EnvConfig
 from roll.envs.native import REMINDER
 from roll.errors import EnvError
-from roll.pipeline.agentic.forms import ChatEncoder
+from roll.pipeline.agentic.sample_forms import ChatEncoder
 from roll.types.collate import row_meta
 from roll.types.rollout import Task, Trajectory, TrajectoryGroup
 from tests.unit.pipeline.agentic.parts import GO, Corridor, Script, env_config, job, player

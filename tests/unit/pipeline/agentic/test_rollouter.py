@@ -11,7 +11,7 @@ from roll.distributed.executor.pools.job import FatalJobError, Job
 from roll.pipeline.agentic.agentic_config import TRAIN_SEEDS, VAL_SEEDS
 from roll.pipeline.agentic.agentic_pipeline import adjusted_rows, play_in
 from roll.pipeline.agentic.env_rollouter import EnvRollouter, EnvTaskSource, Played
-from roll.pipeline.agentic.episode import CutEpisode, EpisodeJob, episode_metrics, failed_row
+from roll.pipeline.agentic.episode import AbortedEpisode, EpisodeJob, episode_metrics, failed_row
 from roll.types.collate import row_meta
 from roll.types.rollout import Answered, Generation, GenerationRequest, Trajectory, TrajectoryGroup
 
@@ -51,7 +51,7 @@ class Stage:
             return [row(job.index)]
         self.stopped[job.index] = asyncio.Event()
         await self.stopped[job.index].wait()
-        return None if job.index in self.unborn else CutEpisode(10 + job.index)
+        return None if job.index in self.unborn else AbortedEpisode(10 + job.index)
 
     def stop(self, job: EpisodeJob) -> None:
         if job.index in self.stopped:

@@ -19,7 +19,7 @@ from roll.envs.tools.base import Tool, ToolError, first_call
 from roll.envs.tools.calculator import CalculatorTool
 from roll.envs.tools.search import SearchTool
 from roll.errors import EnvError
-from roll.pipeline.agentic.forms import ChatEncoder
+from roll.pipeline.agentic.sample_forms import ChatEncoder
 from tests.unit.pipeline.agentic.parts import GO, Script, env_config, job, player
 from tests.unit.pipeline.agentic.test_episode import sampled
 from tests.unit.pipeline.agentic.test_questions import CORPUS

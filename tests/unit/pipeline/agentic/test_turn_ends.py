@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from roll.pipeline.agentic.forms import ChatEncoder
+from roll.pipeline.agentic.sample_forms import ChatEncoder
 from tests.helpers.chat_traits import TRAITS, Trait, tokenizer_of
 
 ENDING = [(name, end) for name, trait in TRAITS.items() for end in (trait.ends or (trait.eos,))]

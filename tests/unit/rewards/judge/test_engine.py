@@ -15,7 +15,7 @@ from roll.datasets.templates import PromptTemplate
 from roll.distributed.executor.placement import Claim
 from roll.errors import StrategyError, WorkerError
 from roll.pipeline.rlvr import judge_service as service
-from roll.pipeline.rlvr.judge_service import EngineJudges, LateJudge
+from roll.pipeline.rlvr.judge_service import AfterRolloutJudge, EngineJudges
 from roll.rewards.base import RewardInput, RewardOutcome
 from roll.rewards.judge.engine import JudgeText
 from roll.types.rollout import Generation, GenerationRequest, Place, RowTexts, Task, Trajectory, TrajectoryGroup
@@ -176,7 +176,7 @@ def test_after_the_rollout_attempts_get_their_rewards_and_those_that_failed_stay
             for i, (text, failure) in enumerate([("7", None), ("8", "generation was aborted"), ("3", None)])
         ),
     )
-    (done,) = LateJudge(engine, judges, asyncio.run).score([group])
+    (done,) = AfterRolloutJudge(engine, judges, asyncio.run).score([group])
     assert [trajectory.failure for trajectory in done.trajectories] == [None, "generation was aborted", None]
     assert (done.trajectories[0].reward, done.trajectories[2].reward) == (0.7, 0.3)
     assert "reward_time_s" in done.trajectories[0].metrics and done.group_id == 5

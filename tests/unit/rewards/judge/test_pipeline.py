@@ -12,7 +12,7 @@ import pytest
 
 from roll.configs.plan.batch_plan import build_plan
 from roll.distributed.executor.placement import Claim, Placement
-from roll.distributed.executor.rollout.engine_client import CutAnswers
+from roll.distributed.executor.rollout.engine_client import CutLengths
 from roll.pipeline.rlvr import rlvr_pipeline
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
 from roll.types.rollout import Generation, GenerationRequest
@@ -25,7 +25,7 @@ class Engines:
     def __init__(self, role: str, answer: np.ndarray):
         self.role, self.parts, self.recovery = role, (), None
         self.answer, self.num_requests = answer, 0
-        self.cut = CutAnswers(are_taken=False)
+        self.cut = CutLengths(are_taken=False)
 
     @property
     def everything(self) -> Claim:
@@ -84,7 +84,7 @@ def test_a_judge_on_its_own_devices_is_asked_at_once_and_one_that_shares_them_af
             completed = pipeline.late_rewards.complete(groups.sampled)
             groups = pipeline.scheduler.judged_again(groups, completed, 0)
         assert engines["reward_model"].num_requests == 256
-        rewards = {(g.task.domain, t.reward, t.failure) for g in groups.kept for t in g.trajectories}
+        rewards = {(g.task.domain, t.reward, t.failure) for g in groups.groups for t in g.trajectories}
         assert rewards == {("math", 1.0, None), ("code", 0.25, None)}
     finally:
         pipeline.loop.close()

@@ -241,9 +241,9 @@ def test_a_judge_that_may_talk_until_no_prompt_fits_is_refused(make_tiny_model_d
 
 def test_a_judge_is_asked_after_the_rollout_where_it_shares_devices_and_beside_it_elsewhere() -> None:
     sharing = asked_after_the_rollout({})
-    assert problems(sharing) == [] and config(sharing).late_domains == {"math"}
+    assert problems(sharing) == [] and config(sharing).after_rollout_domains == {"math"}
     beside = asked_after_the_rollout({"is_use_additional_prompts": True, "rewards.math.device_mapping": [3]})
-    assert problems(beside) == [] and config(beside).late_domains == frozenset()
+    assert problems(beside) == [] and config(beside).after_rollout_domains == frozenset()
 
 
 def test_a_shared_judge_that_nobody_asks_is_warned_about_and_not_started() -> None:

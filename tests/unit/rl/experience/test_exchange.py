@@ -31,7 +31,7 @@ def test_a_buffer_is_where_its_keys_say(keys: dict[str, object], kind: type, pla
             buffer.finish(0, [0])
         else:
             reader = make_reader(made, buffer, lambda: True)
-            assert [group.group_id for group in reader.take(0).groups.kept] == [0]
+            assert [group.group_id for group in reader.take(0).groups.groups] == [0]
         buffer.close()
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.rl.experience.directory import DirectoryBuffer
-from roll.rl.experience.explorer import EarlyRollouter, Explorer, Progress
+from roll.rl.experience.explorer import Explorer, Progress, StreamingRollouter
 from roll.rl.experience.rows import FORMS
 from roll.types.rollout import Generate, Generation, GenerationRequest, Task, TrajectoryGroup
 from tests.unit.rl.experience.made import experience, told
@@ -21,7 +21,7 @@ def explorer_at(directory: Path, is_in_order: bool = True) -> Explorer:
 
 def test_a_step_is_handed_over_with_what_the_filter_dropped(tmp_path: Path) -> None:
     groups = [experience(number).group for number in range(3)]
-    explorer_at(tmp_path).hand_over(0, StepGroups([groups[0], groups[2]], [groups[1]]))
+    explorer_at(tmp_path).write_step(0, StepGroups([groups[0], groups[2]], [groups[1]]))
     entries = explorer_at(tmp_path).buffer.entries()
     assert [(entry.step, entry.number, entry.is_kept) for entry in entries] == [
         (0, 0, True),
@@ -33,8 +33,8 @@ def test_a_step_is_handed_over_with_what_the_filter_dropped(tmp_path: Path) -> N
 
 def test_an_explorer_that_starts_again_samples_what_no_step_took(tmp_path: Path) -> None:
     assert Progress.of(explorer_at(tmp_path).buffer) == Progress(0, 0, ())
-    explorer_at(tmp_path).hand_over(0, StepGroups([experience(0).group, experience(3).group], []))
-    explorer_at(tmp_path).hand_over(1, StepGroups([experience(1).group, experience(5).group], []))
+    explorer_at(tmp_path).write_step(0, StepGroups([experience(0).group, experience(3).group], []))
+    explorer_at(tmp_path).write_step(1, StepGroups([experience(1).group, experience(5).group], []))
     progress = Progress.of(explorer_at(tmp_path).buffer)
     assert progress == Progress(2, 6, (2, 4))
     assert progress.groups() == {"place": 0, "next": 6, "active": [[2, 2], [4, 2]]}
@@ -50,10 +50,10 @@ def test_a_group_whose_step_is_known_is_there_as_soon_as_it_is_sampled(tmp_path:
 
     explorer = explorer_at(tmp_path)
     task = Task("row 5", "math", np.array([1], np.int32))
-    group = asyncio.run(EarlyRollouter(Loop(), explorer).run_group(task, 5, 2, generate))
+    group = asyncio.run(StreamingRollouter(Loop(), explorer).run_group(task, 5, 2, generate))
     assert [(entry.step, entry.number) for entry in explorer.buffer.entries()] == [(2, 5)]
     assert told(explorer.buffer.read(explorer.buffer.entries())[0]) == told(experience(5, step=2))
-    explorer.hand_over(2, StepGroups([group], []))
+    explorer.write_step(2, StepGroups([group], []))
     assert len(explorer.buffer.entries()) == 1
 
 

@@ -20,7 +20,7 @@ from roll.rl.experience.explorer import Explorer, Progress
 from roll.rl.experience.reader import ExperienceReader, Reading
 from roll.rl.experience.rows import FORMS
 from roll.rl.experience.sql import Execute, SqlBuffer, SqliteDatabase
-from roll.run.interrupts import StepGivenUp
+from roll.run.interrupts import StepAbandoned
 from tests.unit.rl.experience.made import experience
 
 NUM_STEPS, NUM_GROUPS, AHEAD = 4, 2, 2
@@ -134,10 +134,10 @@ class Both:
         self.death.left = dies_after
         try:
             taken = self.reader.take(step)
-            self.trained.append([group.group_id for group in taken.groups.kept])
+            self.trained.append([group.group_id for group in taken.groups.groups])
             assert taken.stale == taken.missing == 0
             self.newest_version = max(self.newest_version, step + 1)
-        except StepGivenUp:
+        except StepAbandoned:
             pass
         except Killed:
             self.start_trainer()

@@ -25,9 +25,9 @@ def test_a_run_goes_on_with_the_groups_after_its_checkpoint(tmp_path: Path) -> N
     first = read_groups(tmp_path)
     assert first.restore(tmp_path, None, 0) == 0
     groups = first.collect(0)
-    assert [group.group_id for group in groups.kept] == [0, 1]
+    assert [group.group_id for group in groups.groups] == [0, 1]
     assert first.metrics()["rollout/missing_groups"] == 0.0
-    assert first.judged_again(groups, groups.kept, 0) is groups
+    assert first.rescore(groups, groups.groups, 0) is groups
     state = first.save(tmp_path)
     assert state["data"] == {}
     first.saved(1)
@@ -36,4 +36,4 @@ def test_a_run_goes_on_with_the_groups_after_its_checkpoint(tmp_path: Path) -> N
     again = read_groups(tmp_path)
     again.restore(tmp_path, state["experience"], 1)
     found: list[StepGroups] = [again.collect(step) for step in (1, 2)]
-    assert [[group.group_id for group in groups.kept] for groups in found] == [[2, 3], [4, 5]]
+    assert [[group.group_id for group in groups.groups] for groups in found] == [[2, 3], [4, 5]]

@@ -15,7 +15,7 @@ from roll.rl.experience.buffer import Buffer
 from roll.rl.experience.reader import ExperienceReader, Reading, Reuse, Taken
 from roll.rl.experience.rows import FORMS
 from roll.rl.experience.sql import SqlBuffer, SqliteDatabase
-from roll.run.interrupts import StepGivenUp
+from roll.run.interrupts import StepAbandoned
 from tests.unit.rl.experience.made import experience
 
 
@@ -52,7 +52,7 @@ def world(tmp_path: Path) -> World:
 
 
 def numbers(taken: Taken) -> list[int]:
-    return [group.group_id for group in taken.groups.kept]
+    return [group.group_id for group in taken.groups.groups]
 
 
 def test_a_step_waits_for_all_groups_of_its_number(world: World) -> None:
@@ -130,7 +130,7 @@ def test_fail_ends_the_run_and_wait_goes_on(world: World) -> None:
 
 def test_a_signal_ends_the_waiting(world: World) -> None:
     world.later = {2: lambda: setattr(world, "is_stopped", True)}
-    with pytest.raises(StepGivenUp):
+    with pytest.raises(StepAbandoned):
         world.reader().take(0)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from roll.rl.publishing import WeightFolder
-from roll.run.interrupts import StepGivenUp
+from roll.run.interrupts import StepAbandoned
 from tests.helpers.configs import config
 
 
@@ -42,7 +42,7 @@ def test_weights_that_were_not_finished_are_none(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         trainer.write(1, fails)
     assert weights(tmp_path).newest(0) is None
-    with pytest.raises(StepGivenUp):
+    with pytest.raises(StepAbandoned):
         weights(tmp_path).wait(1, lambda: True)
 
 

@@ -66,12 +66,12 @@ def updates_of(rows: RowSet, num_updates: int) -> list[list[int]]:
 
 
 def drawn(given: Mix, steps: range) -> list[list[list[int]]]:
-    found = [given.join(JOB, step) for step in steps]
+    found = [given.add_expert_rows(JOB, step) for step in steps]
     return [updates_of(mixed.rows, 2) for mixed in found if mixed is not None]
 
 
 def test_every_update_has_its_part_of_each_source_in_the_order_of_the_data() -> None:
-    mixed = mix().join(JOB, 0)
+    mixed = mix().add_expert_rows(JOB, 0)
     assert mixed is not None and len(mixed.rows.lengths) == 32
     first, second = updates_of(mixed.rows, 2)
     assert [number for number in first if number >= 200] == list(range(200, 207))
@@ -87,14 +87,14 @@ def test_every_update_has_its_part_of_each_source_in_the_order_of_the_data() -> 
 
 @pytest.mark.parametrize("num_ranks", [1, 4])
 def test_rows_do_not_depend_on_ranks(num_ranks: int) -> None:
-    mixed = mix(num_ranks).join(JOB, 0)
+    mixed = mix(num_ranks).add_expert_rows(JOB, 0)
     assert mixed is not None and len(mixed.rows.shards) == num_ranks
     assert drawn(mix(num_ranks), range(5)) == drawn(mix(2), range(5))
 
 
 def test_ranks_that_rows_do_not_fill_get_copies_with_nothing_to_learn() -> None:
     given, plan = made(rows={"a": {"share": 0.05, "data_args": {"file_name": "x.jsonl"}}})
-    mixed = Mix(given, plan, {"a": RowSource(numbered(100, 20), 1, True, "a")}).join(JOB, 0)
+    mixed = Mix(given, plan, {"a": RowSource(numbered(100, 20), 1, True, "a")}).add_expert_rows(JOB, 0)
     assert mixed is not None  # 3 rows of an update on 2 ranks
     assert [len(update) for update in updates_of(mixed.rows, 2)] == [3, 3]
     assert [len(shard.rows) for shard in mixed.rows.shards] == [4, 4]
@@ -122,10 +122,10 @@ def test_a_source_that_the_checkpoint_does_not_know_begins(tmp_path: Path) -> No
 
 def test_where_rows_have_no_weight_none_are_drawn() -> None:
     given = mix(weight=0.5, decay_steps=2)
-    assert [given.join(JOB, step) is None for step in range(4)] == [False, False, True, True]
+    assert [given.add_expert_rows(JOB, step) is None for step in range(4)] == [False, False, True, True]
     assert given.state()["b"]["drawn"] == 2 * 2 * 7
     plain, plan = config({}), build_plan(config({}))
-    assert Mix(plain, plan, {}).join(JOB, 0) is None
+    assert Mix(plain, plan, {}).add_expert_rows(JOB, 0) is None
 
 
 def test_rows_are_read_as_fine_tuning_reads_them(tiny_model_dir: Path, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def probe() -> EngineProbe:
     made = EngineProbe(SamplingParams(200, temperature=0.7, min_new_tokens=50), seed=100, alarm=GapAlarm(0.05))
     row = Trajectory.from_generation(PROMPT, generation(-1.0), 0.0, index=0, response_text="")
     long = Trajectory.from_generation(np.arange(9, dtype=np.int32), generation(-1.0), 0.0, index=1, response_text="")
-    made.take_prompt([TrajectoryGroup(Task("a", "d", PROMPT), 0, (long, row))])
+    made.set_probe_prompt([TrajectoryGroup(Task("a", "d", PROMPT), 0, (long, row))])
     return made
 
 
@@ -109,35 +109,35 @@ def test_the_difference_is_told_of_the_tokens_that_engines_sampled_under_the_wei
         3: generation(-9.0, -9.0, version=2),
     }
     asking, engines, clusters = probe(), Engines(replies), Clusters(-1.0)
-    asking.ask(engines, {}, version=3)  # type: ignore[arg-type]
+    asking.send(engines, {}, version=3)  # type: ignore[arg-type]
     (request,) = engines.asked
     np.testing.assert_array_equal(request.prompt_ids, PROMPT)
     assert (request.order, request.num_samples) == (FIRST_IN_LINE, 1)
     assert request.sampling == SamplingParams(16, temperature=0.7, seed=103)
     with caplog.at_level(logging.WARNING):
-        assert asking.compare(clusters, 2, 0.7, version=3) == {PROBE_GAP: 0.375}  # type: ignore[arg-type]
+        assert asking.result(clusters, 2, 0.7, version=3) == {PROBE_GAP: 0.375}  # type: ignore[arg-type]
     assert f"{PROBE_GAP} is 0.375, above log_prob_diff_warning" in caplog.text
     (samples,) = clusters.scored
     assert [len(rank) for rank in samples.shards] == [1, 1]  # type: ignore[arg-type]
-    assert asking.compare(clusters, 2, 0.7, version=3) == {}  # type: ignore[arg-type]
+    assert asking.result(clusters, 2, 0.7, version=3) == {}  # type: ignore[arg-type]
 
 
 def test_answers_of_other_weights_and_none_at_all_tell_nothing() -> None:
     for replies, version in (({0: generation(-1.0, -1.0)}, 4), ({}, 3), ({0: generation(-1.0, -1.0, version=2)}, 3)):
         asking, clusters = probe(), Clusters(-1.0)
-        asking.ask(Engines(replies), {}, version=3)  # type: ignore[arg-type]
-        assert asking.compare(clusters, 1, 0.7, version) == {}  # type: ignore[arg-type]
+        asking.send(Engines(replies), {}, version=3)  # type: ignore[arg-type]
+        assert asking.result(clusters, 1, 0.7, version) == {}  # type: ignore[arg-type]
 
 
 def test_engines_are_asked_now_and_then_while_steps_cannot_tell() -> None:
     asking, engines = probe(), Engines({})
     told = [GAP] * 3 + [""] * 21 + [GAP] + [""] * 2
     for version, name in enumerate(told):
-        asking.ask(engines, {name: 0.0}, version)  # type: ignore[arg-type]
+        asking.send(engines, {name: 0.0}, version)  # type: ignore[arg-type]
     assert [int(request.request_id.split("-")[1]) for request in engines.asked] == [3, 13, 23, 25]
 
 
 def test_nothing_is_asked_before_there_was_a_prompt() -> None:
     engines = Engines({})
-    EngineProbe(SamplingParams(5), 0, GapAlarm(1.0)).ask(engines, {}, 1)  # type: ignore[arg-type]
+    EngineProbe(SamplingParams(5), 0, GapAlarm(1.0)).send(engines, {}, 1)  # type: ignore[arg-type]
     assert not engines.asked

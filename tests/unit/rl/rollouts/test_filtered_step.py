@@ -19,7 +19,7 @@ from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.errors import AlgorithmError
 from roll.pipeline.agentic.agentic_pipeline import AgenticPipeline
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
-from roll.rl.metrics import FewGroupsAlarm, filter_metrics, kept_share, of_kept, updates_of
+from roll.rl.metrics import FewGroupsAlarm, filter_metrics, kept_fraction, scaled_to_kept, updates_of
 from roll.rl.parts import StepParts
 from roll.rl.pipeline import RLPipeline
 from roll.rl.shaping.chain import Shaping
@@ -50,12 +50,14 @@ def test_an_update_has_as_many_groups_as_without_the_filter() -> None:
 
 def test_metrics_are_of_all_that_was_sampled_and_name_what_was_kept() -> None:
     groups = StepGroups([group(0, 1.0, 0.0)], [group(1, 0.0, 0.0), group(2, 0.0, 0.0), group(3, 1.0, 1.0, failed=1)])
-    metrics = filter_metrics(groups, groups.kept)
+    metrics = filter_metrics(groups, groups.groups)
     assert metrics["rollout/reward_mean"] == pytest.approx(2 / 7)
     assert metrics["rollout/group_equal_rewards_fraction"] == pytest.approx(2 / 3)
     assert (metrics["rollout/kept_groups"], metrics["rollout/dropped_groups"]) == (1, 3)
     assert metrics["rollout/kept_groups_fraction"] == metrics["rollout/trained_rows_fraction"] == 0.25
-    seen = of_kept({"reward_mean": 0.5, "reward_clip_fraction": 0.1, "trained_rows_fraction": 0.5}, kept_share(groups))
+    seen = scaled_to_kept(
+        {"reward_mean": 0.5, "reward_clip_fraction": 0.1, "trained_rows_fraction": 0.5}, kept_fraction(groups)
+    )
     assert seen == {"kept_reward_mean": 0.5, "reward_clip_fraction": 0.1, "trained_rows_fraction": 0.125}
 
 
@@ -85,7 +87,7 @@ def test_a_filter_that_drops_long_answers_shows() -> None:
         return TrajectoryGroup(Task(str(group_id), "math", PROMPT), group_id, tuple(rows))
 
     groups = StepGroups([long(0, 2), long(1, 2)], [long(2, 4), long(3, 6)])
-    assert filter_metrics(groups, groups.kept)["rollout/filter_length_bias"] == 2 / 3.5
+    assert filter_metrics(groups, groups.groups)["rollout/filter_length_bias"] == 2 / 3.5
     none = StepGroups([], groups.dropped)
     assert "rollout/filter_length_bias" not in filter_metrics(none, [])
 
@@ -94,7 +96,7 @@ def test_a_step_that_keeps_nothing_is_said_always_and_few_groups_once(caplog: py
     alarm, one = FewGroupsAlarm(), group(0, 1.0, 0.0)
     with caplog.at_level(logging.WARNING):
         for kept in (0, 0, 1, 1, 8, 1):
-            alarm.look(StepGroups([one] * kept, [one] * (8 - kept)), 8, step=2, on_empty="skip_step")
+            alarm.check(StepGroups([one] * kept, [one] * (8 - kept)), 8, step=2, on_empty="skip_step")
     said = [record.getMessage().split(",")[0] for record in caplog.records]
     nothing, few = "step 3: the filter dropped all 8 groups", "step 3: the filter kept 1 groups where 8 are planned."
     assert [text[: len(nothing)] for text in said[:2]] == [nothing] * 2

@@ -96,17 +96,17 @@ def test_filters_look_again_at_groups_whose_rewards_came_late() -> None:
         SchedulerSettings(RolloutBounds(4)), lambda g: bool(g.rewards.mean() > 0 or math.isnan(g.rewards.mean()))
     )
     groups = StepGroups([group("chat", 1, math.nan), group("math", 2, 1.0), group("chat", 3, math.nan)], [])
-    groups = StepGroups(groups.kept, [group("math", 0, 0.0)])
-    completed = [group("chat", 1, 0.0), groups.kept[1], group("chat", 3, 1.0), groups.dropped[0]]
-    found = looks.judged_again(groups, completed, step=0)
-    assert [[g.group_id for g in some] for some in (found.kept, found.dropped)] == [[2, 3], [0, 1]]
+    groups = StepGroups(groups.groups, [group("math", 0, 0.0)])
+    completed = [group("chat", 1, 0.0), groups.groups[1], group("chat", 3, 1.0), groups.dropped[0]]
+    found = looks.rescore(groups, completed, step=0)
+    assert [[g.group_id for g in some] for some in (found.groups, found.dropped)] == [[2, 3], [0, 1]]
 
 
 def test_too_many_failures_after_the_rollout_stop_the_run() -> None:
     broken = group("chat", 1, 1.0, 1.0)
     broken = TrajectoryGroup(broken.task, 1, (broken.trajectories[0].failed("gave nan"), broken.trajectories[1]))
-    assert scheduler(SchedulerSettings(RolloutBounds(1), max_failed_fraction=0.5)).judged_again(
+    assert scheduler(SchedulerSettings(RolloutBounds(1), max_failed_fraction=0.5)).rescore(
         StepGroups([broken], []), [broken], 3
     )
     with pytest.raises(RewardError, match=r"step 3: 1 of 2 attempts failed.*\n  1 x gave nan"):
-        scheduler(SchedulerSettings(RolloutBounds(1))).judged_again(StepGroups([broken], []), [broken], step=3)
+        scheduler(SchedulerSettings(RolloutBounds(1))).rescore(StepGroups([broken], []), [broken], step=3)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from roll.errors import ConfigError, TaskError
-from roll.pipeline.rollouts.rollout_loop import OwnRollouter, load_loop, loop_problems
+from roll.pipeline.rollouts.rollout_loop import UserRollouter, load_loop, loop_problems
 from roll.types.rollout import Task, Trajectory, TrajectoryGroup
 from tests.helpers.configs import config
 from tests.helpers.pages import snippets
@@ -139,7 +139,7 @@ class Misbehaving:
     ],
 )
 def test_what_a_loop_does_wrong_is_told_with_its_name(how: str, group_size: int, said: str | None) -> None:
-    rollouter, task = OwnRollouter(Misbehaving(how), group_size), Task("row-0", "math", np.array([1], np.int32))
+    rollouter, task = UserRollouter(Misbehaving(how), group_size), Task("row-0", "math", np.array([1], np.int32))
     if said is None:
         assert asyncio.run(rollouter.run_group(task, 4, 0, None)).group_id == 4  # type: ignore[arg-type]
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roll.distributed.scheduler.rollout_core import GroupsLeft, StepGroups
+from roll.distributed.scheduler.rollout_core import GroupBacklog, StepGroups
 from roll.rl.metrics import rollout_metrics
 from roll.types.rollout import FinishReason, Generation, Task, Trajectory, TrajectoryGroup
 
@@ -67,7 +67,7 @@ def test_an_attempt_of_several_rows_counts_once() -> None:
 def test_what_a_step_left_is_counted_and_what_was_cut_makes_the_trained_answers_shorter() -> None:
     """Of 2, 4, 6 and 12 tokens, and one that was cut at 8, the step trains on the first two."""
     taken, thrown_away = [group("sums", row(2, 1.0, 0), row(4, 0.5, 1))], group("sums", row(6, 1.0, 0))
-    left = GroupsLeft(
+    left = GroupBacklog(
         running=1, finished=2, cancelled=3, deferred=4, results=(thrown_away,), cut=((8, False), (12, True))
     )
     metrics = rollout_metrics(StepGroups(taken, [], left), taken, step=5)

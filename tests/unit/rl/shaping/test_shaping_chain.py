@@ -75,8 +75,8 @@ def test_without_operators_a_step_is_the_same_object() -> None:
 def test_each_sees_what_the_ones_before_left_and_order_stays() -> None:
     shaping = ("reward_shaping", {"op": "multiply", "weight": 2.0})
     made, metrics = experience(shaping, ("std_filter", {}), (f"{OWN}:last_first", {})).apply(step())
-    assert [one.group_id for one in made.kept] == [2, 6]  # a group of one reward says nothing and stays
-    assert made.kept[0].rewards.tolist() == [2.0, 0.0]
+    assert [one.group_id for one in made.groups] == [2, 6]  # a group of one reward says nothing and stays
+    assert made.groups[0].rewards.tolist() == [2.0, 0.0]
     assert [(one.group_id, one.rewards.tolist()) for one in made.dropped] == [(1, [0.0, 0.0]), (5, [1.0, 1.0])]
     assert metrics == {"rollout/sampled_reward_mean": 3 / 7}  # seven attempts did not fail
 
@@ -140,7 +140,7 @@ def test_moments_of_another_stat_are_not_gone_on_with(caplog: pytest.LogCaptureF
     with caplog.at_level(logging.WARNING):
         second.load(first.state())
     assert "starts anew: the checkpoint has no moments of reward" in caplog.text
-    made, expected = (shaping.apply(step())[0].kept for shaping in (second, fresh))
+    made, expected = (shaping.apply(step())[0].groups for shaping in (second, fresh))
     assert str([each.rewards.tolist() for each in made]) == str([each.rewards.tolist() for each in expected])
 
 
@@ -178,6 +178,6 @@ def test_the_page_shows_operators_that_work(tmp_path: Path) -> None:
     write_files(snippets("data.md", "python"), tmp_path)
     with importable(tmp_path):
         made = Shaping([ExperienceOperatorConfig.model_validate(entry) for entry in entries])
-        kept = [one for one in step().kept if one.group_id == 2]
-        (one,) = made.apply(StepGroups(kept, []))[0].kept
+        kept = [one for one in step().groups if one.group_id == 2]
+        (one,) = made.apply(StepGroups(kept, []))[0].groups
         assert one.rewards[0] > one.rewards[1] and len(made.state()) == 2

@@ -16,7 +16,7 @@ def test_it_warns_when_the_difference_rises_above_the_threshold_and_not_again_be
     with caplog.at_level(logging.WARNING):
         for difference in (0.01, 0.05, 0.06, 0.2, 0.04, 0.3):
             caplog.clear()
-            alarm.look(difference)
+            alarm.check(difference)
             warned.append(len(caplog.records))
     assert warned == [0, 0, 1, 0, 0, 1]
     assert "log_prob_diff_mean is 0.3, above log_prob_diff_warning: 0.05" in caplog.text
@@ -29,7 +29,7 @@ def test_where_old_keys_and_values_are_kept_the_warning_says_that_they_are_the_c
     keeps_kv: bool, cause: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        GapAlarm(0.05, keeps_kv).look(0.07)
+        GapAlarm(0.05, keeps_kv).check(0.07)
     assert cause in caplog.text and caplog.text.count("older weights") == keeps_kv
 
 
@@ -38,7 +38,7 @@ ZERO = {"rollout/reward_max": 0.0, "rollout/reward_min": 0.0, "actor/grad_norm":
 
 
 def looked_at(alarm: CollapseAlarm, steps: list[dict[str, float]]) -> list[float]:
-    return [alarm.look(step, metrics)[NO_SIGNAL] for step, metrics in enumerate(steps, 1)]
+    return [alarm.check(step, metrics)[NO_SIGNAL] for step, metrics in enumerate(steps, 1)]
 
 
 def test_rewards_of_zero_say_nothing_where_an_expert_teaches_and_a_gradient_of_zero_does() -> None:
@@ -96,13 +96,13 @@ def test_answers_that_are_too_short_are_said_once_with_what_would_help(caplog: p
     alarm, other = LengthAlarm(drops_unfinished=True), LengthAlarm(drops_unfinished=False)
     short = {"rollout/length_bias": 0.72, "rollout/filter_length_bias": 0.95}
     for alike in (other, alarm, alarm):
-        alike.look(short)
+        alike.check(short)
     (said,) = caplog.messages
     assert said.startswith("rollout/length_bias is 0.72") and "unfinished_groups: carry" in said
     caplog.clear()
     for _ in range(2):
-        alarm.look({"rollout/length_bias": 0.72, "rollout/filter_length_bias": 0.5})
+        alarm.check({"rollout/length_bias": 0.72, "rollout/filter_length_bias": 0.5})
     (said,) = caplog.messages
     assert said.startswith("rollout/filter_length_bias is 0.50") and "query_filter_config" in said
-    LengthAlarm(drops_unfinished=True).look({"rollout/length_bias": 0.9})
+    LengthAlarm(drops_unfinished=True).check({"rollout/length_bias": 0.9})
     assert len(caplog.messages) == 1

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from roll.configs.sections.operators import DeduplicateArgs
-from roll.run.operators.texts import NEAR, SAME, deduplicate, near, ngrams, normalised, words
+from roll.run.operators.texts import NEAR, SAME, deduplicate, near_duplicates, ngrams, normalised, normalized_words
 from tests.unit.run.operators.rows import context, rows
 
 
@@ -42,9 +42,9 @@ def test_where_a_prompt_ends_is_a_difference() -> None:
 
 
 def test_words_are_runs_of_letters_and_single_signs() -> None:
-    assert words("What is 2+30?") == ["what", "is", "2", "+", "30", "?"]
-    assert words("第一 ab") == ["第", "一", "ab"]
-    assert words("a_第 a\U00020000b") == ["a", "_", "第", "a", "\U00020000", "b"]
+    assert normalized_words("What is 2+30?") == ["what", "is", "2", "+", "30", "?"]
+    assert normalized_words("第一 ab") == ["第", "一", "ab"]
+    assert normalized_words("a_第 a\U00020000b") == ["a", "_", "第", "a", "\U00020000", "b"]
     assert len(ngrams(["a", "b", "c", "d"], 3)) == 2
     assert ngrams(["a", "b"], 3) == ngrams(["a", "b"], 2) and not ngrams([], 3)
 
@@ -68,4 +68,4 @@ def test_what_is_near_is_what_comparing_all_with_all_finds(similarity: str) -> N
         expected.append(reaches)
         kept += [] if reaches else [each]
     assert 0 < sum(expected) < 300
-    assert list(near(sets, bound)) == expected
+    assert list(near_duplicates(sets, bound)) == expected

@@ -50,7 +50,7 @@ def run(some: Sequence[OperatorRow], *operators: Any) -> Chosen:
 def test_each_sees_what_the_ones_before_left() -> None:
     some = rows("ab", "AB", "c", "def")
     chosen = run(some, f"{OWN}:shout", "deduplicate", {"name": "length", "args": {"max": 2}})
-    assert chosen.kept == (0,) and chosen.changes == {0: {"prompt": "AB"}}
+    assert chosen.rows == (0,) and chosen.changes == {0: {"prompt": "AB"}}
     assert [(step.rows, step.taken, step.why) for step in chosen.steps] == [
         (4, 1, "1 short, 3 changed"),
         (3, 1, "1 the same as an earlier row"),
@@ -96,7 +96,7 @@ def test_an_operator_of_ones_own_that_fails_is_named(name: str, args: dict[str, 
 
 @pytest.mark.parametrize("verdict", [True, None])
 def test_true_and_none_stay(verdict: object) -> None:
-    assert run(rows("a", "b"), {"name": f"{OWN}:own", "args": {"say": verdict}}).kept == (0, 1)
+    assert run(rows("a", "b"), {"name": f"{OWN}:own", "args": {"say": verdict}}).rows == (0, 1)
 
 
 def test_a_name_alone_is_an_operator_without_arguments() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from roll.configs.sections.data import DataArgs
-from roll.run.operators.checks import operator_problems, own_function_problems
+from roll.run.operators.checks import operator_problems, user_function_problems
 from tests.helpers.configs import problems
 
 TRAIN, VAL = "actor_train.data_args", "validation.data_args"
@@ -88,6 +88,6 @@ def test_a_run_is_refused_with_them() -> None:
 
 def test_functions_that_are_not_there_are_named() -> None:
     args = DataArgs.model_validate({"operators": ["json:dumps", "json:nothing", entry("quality", scorer="nowhere:f")]})
-    first, second = own_function_problems({"x": args})
+    first, second = user_function_problems({"x": args})
     assert first.startswith("x.operators[1]: json:nothing: json has no nothing")
     assert second.startswith("x.operators[2].args.scorer: nowhere:f: importing nowhere failed")

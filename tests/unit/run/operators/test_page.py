@@ -7,7 +7,7 @@ import yaml
 from roll.configs.sections.data import DataArgs
 from roll.configs.sections.operators import QualityArgs
 from roll.run.operators.bounds import quality
-from roll.run.operators.checks import operator_problems, own_function_problems
+from roll.run.operators.checks import operator_problems, user_function_problems
 from roll.run.operators.row import Context, run_chain
 from tests.helpers.pages import DOCS, importable, snippets, write_files
 from tests.unit.run.operators.rows import context, rows
@@ -21,10 +21,10 @@ def test_the_yaml_has_no_problems_and_the_functions_choose_and_score(tmp_path: P
     assert list(operator_problems(places, "actor_train.data_args")) == []
     write_files(snippets("data.md", "python"), tmp_path)
     with importable(tmp_path):
-        assert list(own_function_problems(places)) == []
+        assert list(user_function_problems(places)) == []
         own = [entry for entry in args.operators if entry.name == "my_operators:no_links"]
         some = rows("see https://a.b", "2+2")
         chosen = run_chain(some, own, "x", lambda at, op: Context(at, op, context().count_tokens, dict))
-        assert chosen.kept == (1,) and chosen.steps[0].why == "1 has links"
+        assert chosen.rows == (1,) and chosen.steps[0].why == "1 has links"
         scores = quality(some, QualityArgs(scorer="my_operators:length_score"), context())
         assert scores == [{"quality": 1 / 15}, {"quality": 1 / 3}]

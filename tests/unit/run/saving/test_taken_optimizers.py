@@ -9,7 +9,7 @@ from roll.configs.plan.batch_plan import build_plan
 from roll.configs.strategies.table import STRATEGIES
 from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.errors import ConfigError
-from roll.run.saving.optimizer_from import check_taken
+from roll.run.saving.optimizer_from import check_optimizer_from
 from tests.helpers.configs import config, problems
 
 KEY = "actor_train.training_args.optimizer_from"
@@ -33,15 +33,15 @@ def test_a_folder_without_a_state_and_a_state_of_another_form_are_refused(tmp_pa
     made = config({KEY: str(tmp_path)})
     plan = build_plan(made)
     with pytest.raises(ConfigError, match=f"{KEY}: .* holds no state of a role that learns: .* Name a role's folder"):
-        check_taken(made, plan)
+        check_optimizer_from(made, plan)
     facts = required_facts(made.actor_train, 2)
     SavedFacts(facts).write(tmp_path)
-    check_taken(made, plan)
+    check_optimizer_from(made, plan)
     SavedFacts(facts | {"dtype": "fp32"}).write(tmp_path)
     with pytest.raises(ConfigError, match=f"{KEY}: {tmp_path} was saved with dtype 'fp32' .now '.*'., to which"):
-        check_taken(made, plan)
+        check_optimizer_from(made, plan)
 
 
 def test_a_run_that_takes_nothing_over_is_asked_nothing() -> None:
     made = config({})
-    check_taken(made, build_plan(made))
+    check_optimizer_from(made, build_plan(made))

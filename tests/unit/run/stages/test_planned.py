@@ -190,7 +190,7 @@ def test_a_kept_optimizer_is_that_of_the_stage_whose_model_it_is(plan: Planner) 
     critic = {**LEARNER, "device_mapping": [0, 1], "training_args": {"per_device_train_batch_size": 16}}
     shared = {"critic": critic, "adv_estimator": "gae"}
     _, _, long = plan(WARM_UP, SHORT, {**LONG, "optimizer": "kept"}, shared=shared)
-    assert {role: (kept.stage, kept.role) for role, kept in long.kept.items()} == {
+    assert {role: (kept.stage, kept.role) for role, kept in long.optimizers.items()} == {
         "actor_train": ("short", "actor_train"),
         "critic": ("short", "critic"),
     }
@@ -202,7 +202,7 @@ def test_a_kept_optimizer_is_that_of_the_stage_whose_model_it_is(plan: Planner) 
 def test_the_optimizer_of_another_kind_of_run_is_kept_under_its_roles_name(plan: Planner) -> None:
     two = {**WARM_UP, "sft_train": {**WARM_UP["sft_train"], "device_mapping": [0, 1]}}
     _, short = plan(two, {**SHORT, "optimizer": "kept"})
-    assert (short.kept["actor_train"].stage, short.kept["actor_train"].role) == ("warm-up", "sft_train")
+    assert (short.optimizers["actor_train"].stage, short.optimizers["actor_train"].role) == ("warm-up", "sft_train")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from roll.configs.load.chosen import Chosen, Machine, with_chosen
+from roll.configs.load.chosen_values import Chosen, Machine, with_chosen
 from roll.errors import ConfigError
 from roll.run.kind import kind_of
 from roll.run.start import choose
@@ -81,7 +81,7 @@ def test_backends_are_what_is_installed(plan: Plan, packages: set[str], engine: 
     loaded = plan(RLVR, Machine(8, 80e9, frozenset(packages)))
     roles = loaded.config.model_roles
     assert (roles["actor_infer"].strategy_name, roles["actor_train"].strategy_name) == (engine, trainer)
-    assert "installed" in chosen(loaded)["actor_infer.strategy_args"].told
+    assert "installed" in chosen(loaded)["actor_infer.strategy_args"].described
 
 
 def test_large_weights_are_divided_by_trainer_and_engine(plan: Plan) -> None:
@@ -132,7 +132,7 @@ def test_prompts_and_updates_split_over_any_number_of_gpus(plan: Plan, gpus: int
 def test_a_batch_that_the_yaml_gives_takes_as_many_gpus_as_share_it_evenly(plan: Plan) -> None:
     loaded = plan(RLVR, Machine(6, 80e9, ALL), "rollout_batch_size=32")
     assert loaded.config.value("actor_train.device_mapping") == (0, 1, 2, 3)
-    assert "less 2 over which it does not split evenly" in chosen(loaded)["actor_train.device_mapping"].told
+    assert "less 2 over which it does not split evenly" in chosen(loaded)["actor_train.device_mapping"].described
 
 
 def test_a_micro_batch_of_the_yaml_is_kept_and_accumulation_follows(plan: Plan) -> None:
@@ -168,7 +168,7 @@ def test_a_number_of_gpus_in_the_yaml_counts_for_machines_that_are_not_here(plan
 def test_engines_of_gpus_that_are_elsewhere_are_those_of_gpus(plan: Plan, here: int, asked: int) -> None:
     loaded = plan(RLVR, Machine(here, 80e9 if here else None), f"num_gpus_per_node={asked}")
     assert loaded.config.model_roles["actor_infer"].strategy_name == "vllm"
-    assert "another machine" in chosen(loaded)["actor_infer.strategy_args"].told
+    assert "another machine" in chosen(loaded)["actor_infer.strategy_args"].described
     slots = ("actor_train.device_mapping=[0]", "actor_infer.device_mapping=[1]", "rollout_batch_size=64")
     on_slots = plan(RLVR, Machine(), "num_gpus_per_node=2", *slots).config
     assert on_slots.model_roles["actor_infer"].strategy_name == "hf_infer", "devices of a machine without GPUs"

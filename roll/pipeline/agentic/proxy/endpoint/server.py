@@ -12,12 +12,12 @@ from typing import Any
 import uvicorn
 
 from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules
-from roll.pipeline.agentic.forms import ChatEncoder
 from roll.pipeline.agentic.proxy.endpoint.app import MODEL, make_app
 from roll.pipeline.agentic.proxy.endpoint.session import Session, session_key
 from roll.pipeline.agentic.proxy.transcript.parse import Parser
 from roll.pipeline.agentic.proxy.transcript.render import Renderer
 from roll.pipeline.agentic.proxy.transcript.transcript import Transcript
+from roll.pipeline.agentic.sample_forms import ChatEncoder
 from roll.types.rollout import Generate
 from roll.utils.background import BackgroundTasks
 

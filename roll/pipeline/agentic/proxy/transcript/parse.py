@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from roll.pipeline.agentic.forms import ChatEncoder
 from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, Call, ChatMessage, Tool
+from roll.pipeline.agentic.sample_forms import ChatEncoder
 
 _OPENING = "<|im_start|>assistant\n"  # what the templates below begin an answer with; any other mark would do
 _THINKING = {"open": "<think>", "close": "</think>", "content": "text"}

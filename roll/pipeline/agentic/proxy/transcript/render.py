@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from roll.errors import EnvError, describe
-from roll.pipeline.agentic.forms import ChatEncoder
 from roll.pipeline.agentic.proxy.transcript.message import ChatMessage, Tool
+from roll.pipeline.agentic.sample_forms import ChatEncoder
 
 
 class RenderRefused(EnvError):

@@ -23,12 +23,12 @@ _MOST_BREAKS = 50  # that a session keeps for its reader
 @dataclass(frozen=True, repr=False)
 class Prepared:
     """A request as tokens. `num_before`: sampled answers on its path; `repeat`: how often the same prompt was asked
-    before. `base` is the node behind which `given` stands."""
+    before. `base` is the node behind which `inherited` stands."""
 
     call: ChatCall
     request: int
     base: Node
-    given: np.ndarray
+    inherited: np.ndarray
     prompt_ids: np.ndarray
     num_before: int
     repeat: int
@@ -43,7 +43,7 @@ class Transcript:
     counts: Counter[str] = field(default_factory=Counter)
     breaks: list[Break] = field(default_factory=list)
     _by_key: dict[bytes, list[Node]] = field(default_factory=dict)
-    _asked: Counter[bytes] = field(default_factory=Counter)
+    _num_requests: Counter[bytes] = field(default_factory=Counter)
 
     def prepare(self, call: ChatCall) -> Prepared:
         """The prompt: what is known of the conversation stays as it was sampled, and only what follows is tokenised.
@@ -57,7 +57,7 @@ class Transcript:
         for answer in base.answers():
             answer.delivered = True  # the program has shown it
         asked = prompt.tobytes()
-        repeat, self._asked[asked] = self._asked[asked], self._asked[asked] + 1
+        repeat, self._num_requests[asked] = self._num_requests[asked], self._num_requests[asked] + 1
         return Prepared(call, self.counts["requests"], base, given, prompt, len(path), repeat)
 
     def commit(self, prepared: Prepared, generation: Generation, message: ChatMessage) -> Answer:
@@ -66,7 +66,7 @@ class Transcript:
         answer = Answer(
             message, (*call.messages, message), call.root, prepared.request, generation, prepared.num_before
         )
-        node = add_answer(insert(prepared.base, prepared.given), answer)
+        node = add_answer(insert(prepared.base, prepared.inherited), answer)
         before = call.chain[-1] if call.messages else call.root
         (key,) = chained(before, [message])
         self._by_key.setdefault(key, []).append(node)

@@ -15,14 +15,14 @@ import torch
 
 from roll.distributed.executor.processes import cleaner
 from roll.distributed.executor.processes.launch import CleanerProcess
-from roll.distributed.executor.weights.sender import MemoryLane
+from roll.distributed.executor.weights.sender import MemoryRouteSender
 from roll.distributed.weights.bucket import MemoryBucket, index_bucket
 
 
-def written_in_a_run(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[MemoryLane, Path]:
+def written_in_a_run(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[MemoryRouteSender, Path]:
     """A bucket in shared memory that nobody has read yet."""
     monkeypatch.setenv(cleaner.MARK, str(directory))
-    lane, bucket = MemoryLane([(0, 0)]), [("a", torch.ones(4))]
+    lane, bucket = MemoryRouteSender([(0, 0)]), [("a", torch.ones(4))]
     source = lane.write(bucket, index_bucket(bucket), 0)[0, 0]
     monkeypatch.delenv(cleaner.MARK)
     assert isinstance(source, MemoryBucket)
@@ -137,7 +137,7 @@ def test_the_cleaner_says_what_died_before_a_driver_that_could_not(
     running = CleanerProcess(str(tmp_path / "run"))
     mortal = subprocess.Popen(["sleep", "600"])
     try:
-        running.say_if_dead({mortal.pid: "It died.", os.getpid(): "This one lives."})
+        running.report_dead({mortal.pid: "It died.", os.getpid(): "This one lives."})
         killed = running.pid
         os.kill(killed, signal.SIGKILL)
         wait_until(lambda: running.pid != killed)
@@ -155,7 +155,7 @@ def test_the_cleaner_says_what_died_before_a_driver_that_could_not(
 def test_of_several_deaths_the_cleaner_says_the_first(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     running = CleanerProcess(str(tmp_path / "run"))
     with subprocess.Popen(["sleep", "600"]) as first, subprocess.Popen(["sleep", "600"]) as second:
-        running.say_if_dead({second.pid: "It followed.", first.pid: "It died."})
+        running.report_dead({second.pid: "It followed.", first.pid: "It died."})
         wait_until(lambda: watched_by(running.pid) == 2)
         for num_left, mortal in ((1, first), (0, second)):
             mortal.kill()

@@ -4,8 +4,8 @@ from roll.distributed.executor.processes.resource_manager import (
     RUN_ID,
     RUN_MARK,
     SHARES_GPUS,
+    AssignedSlot,
     Node,
-    TakenSeat,
     begin_environment,
     import_environment,
     in_order,
@@ -19,9 +19,9 @@ SECOND = Node(1, "10.0.0.2", ("0", "1", "2", "3"))
 LAPTOP = Node(0, "127.0.0.1", (), num_cores=8)
 
 
-def on(node: Node, *local_ids: int, rank: int = 0, local_rank: int = 0) -> TakenSeat:
+def on(node: Node, *local_ids: int, rank: int = 0, local_rank: int = 0) -> AssignedSlot:
     devices = tuple(4 * node.index + i for i in local_ids)
-    return TakenSeat(rank, node.index, local_rank, devices, local_ids, host=node)
+    return AssignedSlot(rank, node.index, local_rank, devices, local_ids, host=node)
 
 
 NCCL = {"NCCL_CUMEM_ENABLE": "1", "NCCL_NVLS_ENABLE": "2"}
@@ -38,7 +38,7 @@ NCCL = {"NCCL_CUMEM_ENABLE": "1", "NCCL_NVLS_ENABLE": "2"}
     ],
     ids=["trainer", "engine-tp2", "fewer-cores-than-gpus", "reward-beside-gpus", "laptop"],
 )
-def test_threads_and_nccl_settings_of_each_kind_of_role(role: str, seat: TakenSeat, expected: dict[str, str]):
+def test_threads_and_nccl_settings_of_each_kind_of_role(role: str, seat: AssignedSlot, expected: dict[str, str]):
     """All roles with GPUs agree about NCCL; a worker has its share of the cores where it has GPUs, one thread else."""
     common = {"ROLL_ROLE": role, RUN_MARK: RUN_ID, "TOKENIZERS_PARALLELISM": "false"}
     assert role_environment(role, {}, seat) == common | expected

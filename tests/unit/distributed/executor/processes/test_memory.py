@@ -8,7 +8,7 @@ import pytest
 
 from roll.distributed.executor.processes import worker_process as memory
 from roll.distributed.executor.processes.worker_process import MemoryWatch
-from roll.utils.meter import Look, Usage
+from roll.utils.worker_usage import TraceOptions, Usage
 from tests.helpers.clock import Clock
 
 NOTHING = Usage(0.0, {}, {})
@@ -32,7 +32,7 @@ def test_the_peak_of_a_process_and_of_what_it_started_is_at_least_what_they_have
 
 
 def test_a_process_without_a_context_on_a_gpu_has_no_peak_there(tmp_path: Path) -> None:
-    usage = WATCH.add_to(NOTHING, Look(snapshots=str(tmp_path)))
+    usage = WATCH.add_to(NOTHING, TraceOptions(snapshots=str(tmp_path)))
     assert (usage.device_bytes, usage.device_name) == (None, "")
     assert usage.host_bytes > 0 or sys.platform != "linux"
     assert list(tmp_path.iterdir()) == []
@@ -53,8 +53,8 @@ def test_a_process_on_a_gpu_tells_its_peak_since_the_last_time_and_writes_snapsh
         get_device_name=lambda: "NVIDIA H100 80GB HBM3",
     )
     monkeypatch.setattr(memory, "_torch_with_gpu", lambda: SimpleNamespace(cuda=cuda))
-    usage = WATCH.add_to(NOTHING, Look())
+    usage = WATCH.add_to(NOTHING, TraceOptions())
     assert (usage.device_bytes, usage.device_name, told) == (123, "NVIDIA H100 80GB HBM3", ["reset"])
     told.clear()
-    WATCH.add_to(NOTHING, Look(snapshots=str(tmp_path)))
+    WATCH.add_to(NOTHING, TraceOptions(snapshots=str(tmp_path)))
     assert told == [("dump", str(tmp_path / "actor_train-0.pickle")), "record", "reset"]

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from roll.distributed.executor.rollout.answers import Continuation
-from roll.distributed.executor.rollout.engine_choice import Asked, EngineChoice
+from roll.distributed.executor.rollout.engine_choice import EngineChoice, PendingRequest
 from roll.errors import WorkerError
 from roll.types.rollout import GenerationRequest, SamplingParams
 
 
-def asked(number: int, num_samples: int = 1) -> Asked:
+def asked(number: int, num_samples: int = 1) -> PendingRequest:
     request = GenerationRequest(
         str(number), np.array([number], np.int32), SamplingParams(3), num_samples=num_samples, order=number
     )
-    return Asked(request, Continuation(request))
+    return PendingRequest(request, Continuation(request))
 
 
 async def settled() -> None:
@@ -36,12 +36,12 @@ class Players:
         self.got: dict[str, int | None] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
-    async def begin(self, *requests: Asked) -> None:
+    async def begin(self, *requests: PendingRequest) -> None:
         for one in requests:
             self.tasks[one.request.request_id] = asyncio.create_task(self._play(one))
         await settled()
 
-    async def _play(self, one: Asked) -> None:
+    async def _play(self, one: PendingRequest) -> None:
         replica = await self.engines.choose(one)
         self.got[one.request.request_id] = None if replica is None else replica.rank
 
@@ -61,12 +61,12 @@ def test_while_an_engine_is_away_the_others_get_no_more_than_they_have_room_for_
         engines.close(engines.replicas[0])
         await players.begin(asked(5), asked(6), asked(9), asked(8), asked(7))
         assert players.take() == {"5": 1, "6": 1}
-        engines.owes_less(1, 1)
+        engines.has_less_load(1, 1)
         await settled()
         assert players.take() == {"7": 1}  # before 8 and 9, which asked earlier
         await players.begin(asked(4))
         assert players.take() == {}
-        engines.owes_less(1, 1)
+        engines.has_less_load(1, 1)
         await settled()
         assert players.take() == {"4": 1}
         engines.replicas[0].is_away = False
@@ -88,7 +88,7 @@ def test_who_gives_up_in_line_or_just_after_it_was_called_leaves_no_load() -> No
         assert players.take() == {"1": 1}
         players.tasks["2"].cancel()
         await settled()
-        engines.owes_less(1, 1)
+        engines.has_less_load(1, 1)
         players.tasks["3"].cancel()  # called in this very tick
         await settled()
         assert players.take() == {"4": 1} and engines.router.load(1) == 1
@@ -104,7 +104,7 @@ def test_what_is_cut_in_line_is_asked_of_nobody() -> None:
         first, second = asked(1), asked(2)
         await players.begin(first, second)
         second.is_cut = True
-        engines.look_again()
+        engines.retry_choice()
         await settled()
         assert players.take() == {"1": 1, "2": None} and engines.router.load(1) == 1
 
@@ -140,7 +140,7 @@ def test_a_request_whose_engine_goes_in_the_tick_in_which_it_was_called_gets_ano
         engines.close(first)
         await players.begin(asked(1), asked(2))
         assert players.take() == {"1": 1}
-        engines.owes_less(1, 1)  # calls 2
+        engines.has_less_load(1, 1)  # calls 2
         first.is_away = False
         engines.come(first)
         if dies:

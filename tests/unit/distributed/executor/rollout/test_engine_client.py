@@ -91,7 +91,7 @@ class Patient(EngineClient):
     def _lost(self, rank: int, error: RollError) -> None:
         self.lost.append(rank)
 
-    def _lost_for_good(self, rank: int, error: RollError) -> RollError | None:
+    def _unrecoverable(self, rank: int, error: RollError) -> RollError | None:
         return WorkerError(f"rank {rank} is lost") if rank in self.gone else None
 
 

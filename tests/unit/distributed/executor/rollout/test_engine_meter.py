@@ -8,8 +8,8 @@ from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.rollout.engine_load import EngineMeter, recomputed
 from roll.distributed.strategy.base import State
 from roll.types.rollout import FIRST_IN_LINE, Generation, GenerationRequest, SamplingParams
-from roll.utils.meter import Look
 from roll.utils.spans import Interval, Level, Mark
+from roll.utils.worker_usage import TraceOptions
 from tests.helpers.clock import Clock
 
 
@@ -47,7 +47,7 @@ def test_an_engine_is_away_before_it_is_held_before_it_samples_and_the_rest_is_i
     clock.now += 8  # still, the other answer
     meter.cut(1)
     clock.now += 9  # idle
-    usage = meter.take(Look())
+    usage = meter.take(TraceOptions())
     assert usage.seconds == {"idle": 10.0, "sampling": 17.0, "held": 9.0, "away": 9.0}
     assert usage.wall_s == 45.0
     assert usage.fraction("sampling") + usage.fraction("held", "away") + usage.fraction("idle") == pytest.approx(1)
@@ -60,7 +60,7 @@ def test_tokens_are_those_of_answers_that_ended_and_validation_counts_apart() ->
     meter.answered(request(4, 2, order=7), answer([3]))
     meter.begin(request(5, order=FIRST_IN_LINE))
     meter.answered(request(5, order=FIRST_IN_LINE), answer([3, 3]))
-    counts = meter.take(Look()).counts
+    counts = meter.take(TraceOptions()).counts
     assert (counts["sampled_tokens"], counts["other_tokens"], counts["prompt_tokens"]) == (4, 2, 9)
     prompts = 4 * 5 / 2 + 5 * 6 / 2
     answers = (3 * 4 + 3 * 4 / 2) + (1 * 4 + 1) + (2 * 5 + 2 * 3 / 2)
@@ -75,18 +75,18 @@ def test_what_new_weights_find_under_way_is_computed_anew_unless_the_engine_keep
         meter, _ = made(keeps_kv)
         meter.begin(request(4))
         meter.answered(request(4), answer([1, 1, 1, 2, 2]))
-        assert meter.take(Look()).counts.get("recomputed_tokens", 0) == count
+        assert meter.take(TraceOptions()).counts.get("recomputed_tokens", 0) == count
 
 
 def test_events_tell_states_answers_under_way_and_where_each_group_was_begun() -> None:
     meter, clock = made()
-    meter.take(Look(trace=True))
+    meter.take(TraceOptions(trace=True))
     meter.begin(request(4, 2, order=12))
     meter.begin(request(4, order=FIRST_IN_LINE))
     clock.now += 2
     for each in (request(4, 2, order=12), request(4, 2, order=12), request(4, order=FIRST_IN_LINE)):
         meter.answered(each, answer([0]))
-    events = meter.take(Look(trace=True)).events
+    events = meter.take(TraceOptions(trace=True)).events
     assert [e for e in events if isinstance(e, Mark)] == [Mark(12, "begun", 100.0)]
     assert [e for e in events if isinstance(e, Interval)] == [
         Interval("actor_infer", "rank 1", "sampling", 100.0, 102.0)

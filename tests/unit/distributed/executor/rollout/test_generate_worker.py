@@ -17,7 +17,7 @@ from roll.distributed.strategy.base import ALL_STATES, State
 from roll.distributed.weights.bucket import BucketSource, FileBucket, GroupSpec
 from roll.errors import EngineDied, StrategyError
 from roll.types.rollout import Answered, Generation, GenerationRequest, SamplingParams
-from roll.utils.meter import Look, Usage
+from roll.utils.worker_usage import TraceOptions, Usage
 from tests.fakes import FakeGenerateStrategy
 from tests.helpers.rollouts import here
 
@@ -321,16 +321,16 @@ def test_an_engine_says_how_long_it_was_held_and_how_many_tokens_it_sampled() ->
 
     async def play() -> tuple[Usage, Usage, Usage]:
         worker, strategy = await worker_of_lengths(max_answers=4)
-        first = worker.usage(Look())
+        first = worker.usage(TraceOptions())
         worker.submit([GenerationRequest("r", np.array([7, 1], np.int32), SamplingParams(3), 2, order=5)])
         await settle()
         await worker.receive_weights(NO_BYTES, is_first=True, version=None)
-        held = worker.usage(Look())
+        held = worker.usage(TraceOptions())
         await worker.receive_weights(NO_BYTES, is_first=False, version=1)
         for event in strategy.ends.values():
             event.set()
         await worker.take()
-        return first, held, worker.usage(Look())
+        return first, held, worker.usage(TraceOptions())
 
     first, held, last = asyncio.run(play())
     assert held.seconds["sampling"] > 0 and held.counts == {"prompt_tokens": 2.0, "pairs": 3.0}
@@ -361,8 +361,8 @@ def test_a_request_that_is_cut_leaves_the_engine_idle() -> None:
         await settle()
         await worker.abort(["r"])
         await worker.take()
-        worker.usage(Look())
-        return worker.usage(Look())
+        worker.usage(TraceOptions())
+        return worker.usage(TraceOptions())
 
     assert asyncio.run(play()).fraction("idle") == 1.0
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from roll.distributed.executor.processes.resource_manager import Node, TakenSeat
-from roll.distributed.executor.weights.send_plan import SendPlan, Way
-from roll.distributed.executor.weights.sender import FileLane
-from roll.distributed.executor.weights.sync import choose_way, plan_send
+from roll.distributed.executor.processes.resource_manager import AssignedSlot, Node
+from roll.distributed.executor.weights.send_plan import EngineRoute, SendPlan
+from roll.distributed.executor.weights.sender import FileRouteSender
+from roll.distributed.executor.weights.sync import choose_route, plan_send
 from roll.distributed.weights.bucket import FileBucket, index_bucket
 from roll.errors import ConfigError
 
@@ -16,11 +16,11 @@ LAPTOP = Node(0, "127.0.0.1", ())
 GPUS, OTHER_GPUS = Node(0, "10.0.0.1", ("0", "1", "2", "3")), Node(1, "10.0.0.2", ("0", "1", "2", "3"))
 
 
-def on(node: Node, *gpu_ids: str, rank: int = 0) -> TakenSeat:
-    return TakenSeat(rank, node.index, local_ids=tuple(map(node.gpu_ids.index, gpu_ids)), host=node)
+def on(node: Node, *gpu_ids: str, rank: int = 0) -> AssignedSlot:
+    return AssignedSlot(rank, node.index, local_ids=tuple(map(node.gpu_ids.index, gpu_ids)), host=node)
 
 
-def trainers(node: Node, *gpu_ids: str) -> list[TakenSeat]:
+def trainers(node: Node, *gpu_ids: str) -> list[AssignedSlot]:
     return [on(node, gpu, rank=rank) for rank, gpu in enumerate(gpu_ids)]
 
 
@@ -107,7 +107,7 @@ def ways(plan: SendPlan) -> str:
     ],
 )
 def test_the_route_and_the_senders_follow_from_the_placement(
-    ranks: list[TakenSeat], engines: list[TakenSeat], expected: str, backend: str, senders: tuple[int, ...]
+    ranks: list[AssignedSlot], engines: list[AssignedSlot], expected: str, backend: str, senders: tuple[int, ...]
 ):
     ranks = [replace(seat, rank=rank) for rank, seat in enumerate(ranks)]
     plan = plan_send(ranks, 0, engines, [max(1, len(seat.gpu_ids)) for seat in engines], "auto", None)
@@ -121,15 +121,15 @@ def test_every_rank_that_sends_knows_its_readers():
 
 
 def test_memory_on_gpus_means_ipc_where_they_are_shared_and_shared_memory_elsewhere():
-    assert choose_way(FOUR, 0, on(GPUS, "0"), 1, "memory") == Way("cuda_ipc", (0,))
-    assert choose_way(FOUR, 0, on(GPUS, "2", "1"), 2, "memory") == Way("cuda_ipc", (2, 1))
-    assert choose_way(TWO, 0, on(GPUS, "2"), 1, "memory") == Way("memory", (0,))
-    assert choose_way(BOTH_NODES[:6], 0, on(OTHER_GPUS, "3"), 1, "memory") == Way("memory", (4,))
+    assert choose_route(FOUR, 0, on(GPUS, "0"), 1, "memory") == EngineRoute("cuda_ipc", (0,))
+    assert choose_route(FOUR, 0, on(GPUS, "2", "1"), 2, "memory") == EngineRoute("cuda_ipc", (2, 1))
+    assert choose_route(TWO, 0, on(GPUS, "2"), 1, "memory") == EngineRoute("memory", (0,))
+    assert choose_route(BOTH_NODES[:6], 0, on(OTHER_GPUS, "3"), 1, "memory") == EngineRoute("memory", (4,))
 
 
 def test_memory_on_a_host_without_a_rank_of_the_trainer_is_refused():
     with pytest.raises(ConfigError, match="weight_sync_route: memory needs .*10.0.0.1.*10.0.0.2"):
-        choose_way(FOUR, 0, on(OTHER_GPUS, "0"), 1, "memory")
+        choose_route(FOUR, 0, on(OTHER_GPUS, "0"), 1, "memory")
 
 
 def test_a_broadcast_that_is_asked_for_takes_nccl_between_distinct_gpus_only():
@@ -146,7 +146,7 @@ def test_a_laptop_broadcasts_over_gloo_on_loopback():
 
 
 def test_files_of_weights_lie_where_only_their_user_looks(tmp_path: Path) -> None:
-    lane, bucket = FileLane([(0, 0)], tmp_path / "weight_sync"), [("a", torch.ones(4))]
+    lane, bucket = FileRouteSender([(0, 0)], tmp_path / "weight_sync"), [("a", torch.ones(4))]
     source = lane.write(bucket, index_bucket(bucket), 0)[0, 0]
     assert isinstance(source, FileBucket)
     for directory in (source.path.parent, tmp_path / "weight_sync"):

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from roll.distributed.executor.weights.send_plan import SendPlan, Way
+from roll.distributed.executor.weights.send_plan import EngineRoute, SendPlan
 from roll.distributed.executor.weights.sender import WeightSender
 from roll.distributed.weights.bucket import WeightBucket
 from roll.distributed.weights.transport import WeightReceiver
@@ -20,8 +20,8 @@ from tests.helpers.processes import RankPool, shared_segments
 
 CPU = torch.device("cpu")
 NUM_RANKS, NUM_BUCKETS = 3, 4
-EACH_ITS_OWN = SendPlan((Way("memory", (0, 1)),))
-NOT_BY_THE_LEAD = SendPlan((Way("memory", (2, 1)), Way("memory", (1,)), Way("memory", (2, 2))))
+EACH_ITS_OWN = SendPlan((EngineRoute("memory", (0, 1)),))
+NOT_BY_THE_LEAD = SendPlan((EngineRoute("memory", (2, 1)), EngineRoute("memory", (1,)), EngineRoute("memory", (2, 2))))
 
 
 @dataclass

@@ -103,9 +103,9 @@ class WritingModel(StepModel):
             yield
 
     @asynccontextmanager
-    async def kept_free(self, *roles: str) -> AsyncIterator[None]:
+    async def reserved(self, *roles: str) -> AsyncIterator[None]:
         self.entered.append(("kept free", *roles))
-        async with super().kept_free(*roles):
+        async with super().reserved(*roles):
             yield
 
 

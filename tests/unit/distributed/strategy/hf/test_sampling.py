@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from roll.distributed.strategy.hf.sampling import Knobs, UniformStreams, draw_tokens
+from roll.distributed.strategy.hf.sampling import SamplingParams, UniformStreams, draw_tokens
 
 LOGITS = torch.tensor([2.0, 0.5, -1.0, 1.9, 0.0, -0.3, 1.0])
 NUM_DRAWS = 20_000
@@ -29,7 +29,7 @@ def exact_probabilities(
     return probabilities / probabilities.sum()
 
 
-def draw_many(knobs: Knobs, num_draws: int = NUM_DRAWS) -> tuple[np.ndarray, torch.Tensor]:
+def draw_many(knobs: SamplingParams, num_draws: int = NUM_DRAWS) -> tuple[np.ndarray, torch.Tensor]:
     uniforms = torch.from_numpy(np.random.default_rng(7).random(num_draws))
     tokens, log_probs = draw_tokens(LOGITS.expand(num_draws, -1), uniforms, knobs)
     return np.bincount(tokens.numpy(), minlength=len(LOGITS)), log_probs
@@ -51,13 +51,13 @@ def rows(value: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_tokens_follow_the_softmax_at_the_temperature(temperature: float) -> None:
-    counts, _ = draw_many(Knobs(temperature=rows(temperature)))
+    counts, _ = draw_many(SamplingParams(temperature=rows(temperature)))
     assert_same_distribution(counts, exact_probabilities(temperature))
 
 
 @pytest.mark.parametrize("top_k, top_p", [(3, 1.0), (0, 0.7), (4, 0.8), (2, 0.2)])
 def test_top_k_and_top_p_keep_the_likeliest_tokens_in_their_proportions(top_k: int, top_p: float) -> None:
-    knobs = Knobs(temperature=rows(1.3), top_k=rows(top_k, torch.int64), top_p=rows(top_p))
+    knobs = SamplingParams(temperature=rows(1.3), top_k=rows(top_k, torch.int64), top_p=rows(top_p))
     counts, log_probs = draw_many(knobs)
     if (top_k, top_p) == (2, 0.2):
         assert counts[0] == NUM_DRAWS  # the likeliest token alone reaches p, and always stays
@@ -70,7 +70,7 @@ def test_top_k_and_top_p_keep_the_likeliest_tokens_in_their_proportions(top_k: i
 def test_repetition_penalty_changes_what_is_drawn_but_not_what_is_reported() -> None:
     seen = torch.zeros(NUM_DRAWS, len(LOGITS), dtype=torch.bool)
     seen[:, [0, 2]] = True  # one logit above zero, one below
-    counts, log_probs = draw_many(Knobs(repetition_penalty=rows(1.5), seen=seen))
+    counts, log_probs = draw_many(SamplingParams(repetition_penalty=rows(1.5), present_tokens=seen))
     assert_same_distribution(counts, exact_probabilities(1.0, penalty=1.5, seen=(0, 2)))
     full = torch.log_softmax(LOGITS.double(), -1)
     assert torch.isclose(log_probs[:, None].double(), full[None], atol=1e-6).any(-1).all()
@@ -79,14 +79,14 @@ def test_repetition_penalty_changes_what_is_drawn_but_not_what_is_reported() -> 
 def test_banned_tokens_are_never_drawn() -> None:
     banned = torch.zeros(NUM_DRAWS, len(LOGITS), dtype=torch.bool)
     banned[:, [0, 3]] = True
-    counts, _ = draw_many(Knobs(banned=banned))
+    counts, _ = draw_many(SamplingParams(banned=banned))
     expected = exact_probabilities(1.0)
     expected[[0, 3]] = 0
     assert_same_distribution(counts, expected / expected.sum())
 
 
 def test_temperature_zero_is_greedy_and_reports_log_probs_at_temperature_one() -> None:
-    knobs = Knobs(temperature=torch.tensor([0.0, 0.0, 1.0]))
+    knobs = SamplingParams(temperature=torch.tensor([0.0, 0.0, 1.0]))
     tokens, log_probs = draw_tokens(
         LOGITS.expand(3, -1), torch.tensor([0.999, 0.001, 0.999], dtype=torch.float64), knobs
     )
@@ -96,7 +96,7 @@ def test_temperature_zero_is_greedy_and_reports_log_probs_at_temperature_one() -
 
 def test_every_row_has_parameters_of_its_own() -> None:
     uniforms = torch.full((4,), 0.97, dtype=torch.float64)
-    knobs = Knobs(
+    knobs = SamplingParams(
         temperature=torch.tensor([1.0, 0.0, 1.0, 4.0]),
         top_k=torch.tensor([0, 0, 1, 0]),
         top_p=torch.tensor([1.0, 1.0, 1.0, 0.01]),
@@ -105,14 +105,14 @@ def test_every_row_has_parameters_of_its_own() -> None:
     cumulative = np.cumsum(np.exp(LOGITS.double().numpy()))
     plain = int(np.searchsorted(cumulative, 0.97 * cumulative[-1], side="right"))
     assert together.tolist() == [plain, 0, 0, 0]
-    alone, _ = draw_tokens(LOGITS[None], uniforms[:1], Knobs())
+    alone, _ = draw_tokens(LOGITS[None], uniforms[:1], SamplingParams())
     assert alone.tolist() == [plain]
 
 
 def test_a_ban_of_the_only_likely_token_leaves_the_others() -> None:
     logits = torch.tensor([[200.0, 0.0, 0.0, 0.0]])  # exp(-200) is 0 in float32
     banned = torch.tensor([[True, False, False, False]])
-    tokens, log_probs = draw_tokens(logits, torch.tensor([0.5], dtype=torch.float64), Knobs(banned=banned))
+    tokens, log_probs = draw_tokens(logits, torch.tensor([0.5], dtype=torch.float64), SamplingParams(banned=banned))
     assert tokens.tolist() == [2]
     assert log_probs.tolist() == [-200.0]
 
@@ -121,7 +121,7 @@ def test_tokens_of_probability_zero_are_not_drawn_at_the_ends_of_the_unit_interv
     logits = torch.tensor([-torch.inf, 1.0, 0.0, -torch.inf]).expand(2, -1)
     largest = UniformStreams().draw(1, 0, 1) * 0 + (1 - 1e-12)
     uniforms = torch.from_numpy(np.array([0.0, largest[0]]))
-    tokens, _ = draw_tokens(logits, uniforms, Knobs())
+    tokens, _ = draw_tokens(logits, uniforms, SamplingParams())
     assert tokens.tolist() == [1, 2]
 
 

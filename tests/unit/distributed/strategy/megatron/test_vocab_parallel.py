@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from roll.distributed.strategy.megatron import vocab_parallel
-from roll.distributed.strategy.megatron.vocab_parallel import VocabShare, token_scores
+from roll.distributed.strategy.megatron.vocab_parallel import VocabShard, token_scores
 
 COUNT, HIDDEN, VOCAB = 7, 6, 13
 
@@ -102,7 +102,7 @@ def test_scores_and_gradients_equal_those_of_the_whole_vocabulary(
     def work(rank: int) -> tuple[torch.Tensor, ...]:
         mine = weight.chunk(ranks)[rank].clone().requires_grad_()
         states = hidden.clone().requires_grad_()
-        share = VocabShare(group.member(rank), VOCAB, temperature, logits_per_chunk)  # type: ignore[arg-type]
+        share = VocabShard(group.member(rank), VOCAB, temperature, logits_per_chunk)  # type: ignore[arg-type]
         log_probs, entropy = token_scores(states, mine, targets, share)
         (2 * log_probs.sum() - entropy.square().sum()).backward()
         assert states.grad is not None and mine.grad is not None
@@ -122,7 +122,7 @@ def test_scores_and_gradients_equal_those_of_the_whole_vocabulary(
 def test_no_positions_give_no_scores_and_a_gradient_of_zero() -> None:
     hidden, weight, _ = inputs(VOCAB)
     weight.requires_grad_()
-    share = VocabShare(ThreadGroup(1).member(0), VOCAB)  # type: ignore[arg-type]
+    share = VocabShard(ThreadGroup(1).member(0), VOCAB)  # type: ignore[arg-type]
     log_probs, entropy = token_scores(hidden[:0], weight, torch.empty(0, dtype=torch.int64), share)
     (log_probs.sum() + entropy.sum()).backward()
     assert len(log_probs) == len(entropy) == 0
@@ -140,7 +140,7 @@ def test_logits_of_one_chunk_at_most_exist(monkeypatch: pytest.MonkeyPatch) -> N
             yield span, logits, local, inside
 
     monkeypatch.setattr(vocab_parallel, "_chunks", watched)
-    share = VocabShare(ThreadGroup(1).member(0), VOCAB, logits_per_chunk=3 * VOCAB)  # type: ignore[arg-type]
+    share = VocabShard(ThreadGroup(1).member(0), VOCAB, logits_per_chunk=3 * VOCAB)  # type: ignore[arg-type]
     token_scores(hidden, weight, targets, share)
     assert sizes == [3 * VOCAB, 3 * VOCAB, VOCAB]
 
@@ -153,7 +153,7 @@ def test_several_targets_of_a_position_have_the_log_probs_and_gradients_of_the_w
 
     def work(rank: int) -> tuple[torch.Tensor, ...]:
         mine, states = weight.chunk(4)[rank].clone().requires_grad_(), hidden.clone().requires_grad_()
-        share = VocabShare(group.member(rank), VOCAB, 0.7, 20)  # type: ignore[arg-type]
+        share = VocabShard(group.member(rank), VOCAB, 0.7, 20)  # type: ignore[arg-type]
         log_probs, _ = token_scores(states, mine, targets, share)
         (log_probs * weights).sum().backward()
         assert states.grad is not None and mine.grad is not None
@@ -190,7 +190,7 @@ def test_the_likeliest_tokens_are_those_of_the_whole_vocabulary(
     monkeypatch.setattr(vocab_parallel.dist, "all_gather", all_gather)
 
     def work(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-        share = VocabShare(group.member(rank), VOCAB, 0.7, logits_per_chunk)  # type: ignore[arg-type]
+        share = VocabShard(group.member(rank), VOCAB, 0.7, logits_per_chunk)  # type: ignore[arg-type]
         return vocab_parallel.likeliest(hidden, weight.chunk(ranks)[rank], k, share)
 
     want = torch.log_softmax(hidden @ weight[:VOCAB].T / 0.7, -1).topk(k)

@@ -7,12 +7,12 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from roll.distributed.strategy.sglang.generate import ToldRoutes, to_generation
+from roll.distributed.strategy.sglang.generate import ReportedRoutes, to_generation
 from roll.errors import StrategyError
 from roll.models.routers import mixture_layers
 from tests.unit.models.test_router_replay import MODELS, SHAPE
 
-TOLD = ToldRoutes(num_layers=3, top_k=2, mixtures=(0, 2))
+TOLD = ReportedRoutes(num_layers=3, top_k=2, mixtures=(0, 2))
 
 
 def meta(numbers: np.ndarray) -> dict[str, str]:

@@ -14,9 +14,9 @@ import numpy as np
 from roll.envs.config import EnvConfig
 from roll.models.tiny import build_tokenizer
 from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules
-from roll.pipeline.agentic.forms import ChatEncoder
 from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
 from roll.pipeline.agentic.proxy.endpoint.session import Session
+from roll.pipeline.agentic.sample_forms import ChatEncoder
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams, Trajectory
 from tests.unit.pipeline.agentic.parts import rules
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from roll.pipeline.agentic.episode import Counts
-from roll.pipeline.agentic.forms import ChatEncoder
 from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
 from roll.pipeline.agentic.proxy.player import ProgramPlayer
+from roll.pipeline.agentic.sample_forms import ChatEncoder
 from roll.types.rollout import Trajectory
 from tests.unit.pipeline.agentic.proxy.parts import JOB, Engine, proxy_rules
 

@@ -8,7 +8,7 @@ import torch
 
 from roll.algorithms.credit import CreditSettings
 from roll.algorithms.loss import Aggregation, Loss, LossAggMode, PolicyLoss
-from roll.algorithms.masking import IdleRows
+from roll.algorithms.masking import ZeroGradientRows
 from roll.algorithms.objectives import PolicyGradient
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.distributed.executor.jobs import RowCredit, TrainJob, TrainRequest, micro_batches
@@ -41,7 +41,9 @@ class OneNumber(FakeTrainStrategy):
         return sums, {"grad_norm": abs(float(weight.grad))}
 
 
-def trained(values: Sequence[float], mode: LossAggMode, num_updates: int, idle: IdleRows | None) -> dict[str, float]:
+def trained(
+    values: Sequence[float], mode: LossAggMode, num_updates: int, idle: ZeroGradientRows | None
+) -> dict[str, float]:
     worker, samples, limits = object.__new__(TrainWorker), make_samples(LENGTHS), BatchLimits(2)
     worker.strategy = OneNumber()
     credit = RowCredit(CreditSettings(), np.array(values))
@@ -60,7 +62,7 @@ def test_an_idle_row_that_an_update_needs_counts_once_and_not_as_skipped(
     values: tuple[float, ...], num_updates: int, skipped: int, mode: LossAggMode
 ) -> None:
     whole = trained(values, mode, num_updates, None)
-    some = trained(values, mode, num_updates, IdleRows(counts_tokens=mode == "token-mean"))
+    some = trained(values, mode, num_updates, ZeroGradientRows(counts_tokens=mode == "token-mean"))
     assert some["pg_loss"] == pytest.approx(whole["pg_loss"], rel=1e-6)
     assert some["grad_norm"] == pytest.approx(whole["grad_norm"], rel=1e-6)
     assert some["skipped_fraction"] == skipped / 4

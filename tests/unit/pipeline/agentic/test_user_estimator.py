@@ -11,7 +11,7 @@ import pytest
 from roll.algorithms.episodes import episode_advantages, turn_advantages
 from roll.errors import AlgorithmError
 from roll.pipeline.agentic.settings import episode_settings
-from roll.rl.user_code import own_code_problems
+from roll.rl.user_code import user_code_problems
 from tests.helpers.pages import importable
 from tests.parity.algorithms.test_episodes_against_loops import random_episodes, rows_of
 from tests.unit.pipeline.agentic.test_config import config, problems
@@ -43,7 +43,7 @@ def own_module(tmp_path: Path) -> Iterator[None]:
 
 def test_episodes_are_the_attempts_of_an_estimator_without_turns() -> None:
     made = config(adv_estimator="own_agentic:halved", adv_args={"share": 0.25})
-    assert own_code_problems(made) == []
+    assert user_code_problems(made) == []
     episodes = random_episodes(2)
     values, _ = episode_advantages(rows_of(episodes, by_step=True), episode_settings(made))
     expected = []
@@ -58,7 +58,7 @@ def test_turns_come_with_their_discounted_returns_and_their_episodes_value() -> 
     made = config(
         adv_estimator="own_agentic:discounted", step_reward_gamma=0.5, reward_normalization={"method": "mean"}
     )
-    assert own_code_problems(made) == []
+    assert user_code_problems(made) == []
     settings = episode_settings(made)
     assert settings.is_per_turn
     episodes = random_episodes(4)
@@ -79,9 +79,9 @@ def test_what_it_says_of_itself_is_held_against_the_run() -> None:
     alone = {"train_env_manager.group_size": 1, "train_env_manager.num_env_groups": 32, "rollout_batch_size": 32}
     (text,) = problems({"adv_estimator": "own_agentic:halved", **alone})
     assert text.startswith("adv_estimator: own_agentic:halved compares a reward with the others of its group")
-    (found,) = own_code_problems(config(adv_estimator="own_agentic:halved", reward_normalization={"method": "mean"}))
+    (found,) = user_code_problems(config(adv_estimator="own_agentic:halved", reward_normalization={"method": "mean"}))
     assert "says by itself what a reward is worth" in found.text
-    (found,) = own_code_problems(config(adv_estimator="own_agentic:per_episode"))
+    (found,) = user_code_problems(config(adv_estimator="own_agentic:per_episode"))
     assert "returned an array of shape (1,) and float64 for 48 turns" in found.text
 
 

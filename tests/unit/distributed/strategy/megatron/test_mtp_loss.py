@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from roll.distributed.strategy.megatron.inputs import SlotLayout, prepare
-from roll.distributed.strategy.megatron.last_stage import Further, FurtherLoss
+from roll.distributed.strategy.megatron.last_stage import MtpInputs, MtpLoss
 from roll.types.batch import MicroBatch
 
 
@@ -16,8 +16,8 @@ def batch() -> MicroBatch:
     return MicroBatch(ids, torch.tensor([5, 3, 1]), mask, torch.ones(3), torch.zeros(3, 5))
 
 
-def further(layout: SlotLayout) -> Further:
-    return Further.of(prepare(batch(), layout, layout.extent(batch())))
+def further(layout: SlotLayout) -> MtpInputs:
+    return MtpInputs.of(prepare(batch(), layout, layout.extent(batch())))
 
 
 def test_padded_rows_have_the_next_tokens_beside_their_own() -> None:
@@ -43,14 +43,14 @@ def test_ranks_that_share_rows_have_each_target_once(packs: bool) -> None:
 
 def test_a_mean_counts_tokens_that_some_position_predicts_on_all_ranks() -> None:
     """The second token of a row has none; another rank has as many again."""
-    loss = FurtherLoss.of(0.5, [batch()], lambda values: [2 * value for value in values])
+    loss = MtpLoss.of(0.5, [batch()], lambda values: [2 * value for value in values])
     assert loss.num_tokens == 2 * 4
     assert loss(torch.tensor(16.0)) == 1.0
-    assert FurtherLoss.of(0.5, [], lambda values: [0.0]).num_tokens == 1
+    assert MtpLoss.of(0.5, [], lambda values: [0.0]).num_tokens == 1
 
 
 def test_nothing_follows_the_last_token_of_the_last_row() -> None:
     both = batch()
     only = MicroBatch(both.input_ids[:1], both.lengths[:1], both.response_mask[:1], torch.ones(1), torch.zeros(1, 5))
-    found = Further.of(prepare(only, SlotLayout(), SlotLayout().extent(only)))
+    found = MtpInputs.of(prepare(only, SlotLayout(), SlotLayout().extent(only)))
     assert (found.slots.tolist(), found.targets.tolist()) == ([0, 1, 2], [13, 14, 15])

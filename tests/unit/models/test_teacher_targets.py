@@ -12,19 +12,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from roll.algorithms.distillation import Distillation, Divergence
 from roll.configs.sections.teachers import KdObjective
 from roll.errors import StrategyError
-from roll.models.head_scores import Bend, Product, wide
+from roll.models.head_scores import LogitTransform, Product, wide
 from roll.models.teacher_targets import (
-    Lesson,
-    Study,
+    StudentOutputs,
     TeacherHead,
+    TeacherTargets,
     among_response_tokens,
     divergence,
-    lesson_of,
-    told_likeliest,
+    pack_top_k_targets,
+    targets_of,
 )
 
 N, H, THEIR_H, VOCAB, ROWS = 7, 6, 4, 13, 16
-BEND, THEIR_BEND = Bend(softcap=5.0, factor=1.5), Bend(factor=0.8)
+BEND, THEIR_BEND = LogitTransform(softcap=5.0, factor=1.5), LogitTransform(factor=0.8)
 
 
 class Case:
@@ -53,13 +53,13 @@ class Case:
         theirs = (self.states @ self.matrix.T + self.offset) * 0.8 / kind.teacher_temperature
         return torch.log_softmax(logits[:, :VOCAB], -1), torch.log_softmax(theirs, -1)
 
-    def lesson(self, told: Distillation) -> Lesson:
+    def lesson(self, told: Distillation) -> TeacherTargets:
         if told.top_k:
             top = self.log_probs(told.divergence)[1].topk(told.top_k)
-            return Lesson(Study(told), told_likeliest(top.values, top.indices))
+            return TeacherTargets(StudentOutputs(told), pack_top_k_targets(top.values, top.indices))
         parts = self.matrix.to(wide(self.matrix.dtype)).numpy(), self.offset.to(wide(self.offset.dtype)).numpy()
         head = TeacherHead(*parts, THEIR_BEND, self.matrix.dtype)
-        return Lesson(Study.of(told, head, torch.device("cpu")), self.states)
+        return TeacherTargets(StudentOutputs.of(told, head, torch.device("cpu")), self.states)
 
     def found(self, told: Distillation, elements: int) -> torch.Tensor:
         products = [Product(self.hidden, self.weight), Product(self.low, self.up)]
@@ -127,32 +127,32 @@ def test_whole_logits_never_exist(top_k: int) -> None:
     make = torch.Generator().manual_seed(0)
     hidden, weight = torch.randn(400, 8, generator=make).requires_grad_(), torch.randn(300, 8, generator=make)
     given = Distillation(Divergence("js_divergence"), 300, top_k)
-    head = TeacherHead(weight.numpy(), None, Bend(), torch.float32)
+    head = TeacherHead(weight.numpy(), None, LogitTransform(), torch.float32)
     values = torch.randn(400, 8, generator=make)
     if top_k:
         top = torch.log_softmax(values @ weight.T, -1).topk(top_k)
-        values, head = told_likeliest(top.values, top.indices), None
-    lesson = Lesson(Study.of(given, head, torch.device("cpu")), values)
+        values, head = pack_top_k_targets(top.values, top.indices), None
+    lesson = TeacherTargets(StudentOutputs.of(given, head, torch.device("cpu")), values)
     with Largest() as seen:
         products = [Product(hidden, weight.requires_grad_())]
-        divergence(products, None, Bend(), lesson, 3000, False).sum().backward()
+        divergence(products, None, LogitTransform(), lesson, 3000, False).sum().backward()
     assert 2400 <= seen.size <= 3600
 
 
 def test_ids_of_large_vocabularies_come_back_exactly_and_tokens_are_found_by_their_place() -> None:
     ids = torch.tensor([[2**24 - 1, 0, 151_935]])
-    values = told_likeliest(torch.zeros(1, 3), ids)
-    assert Lesson(Study(told("forward_kl", 3)), values).likeliest()[1].tolist() == ids.tolist()
+    values = pack_top_k_targets(torch.zeros(1, 3), ids)
+    assert TeacherTargets(StudentOutputs(told("forward_kl", 3)), values).likeliest()[1].tolist() == ids.tolist()
     mask = torch.tensor([[False, True, False], [True, False, True]])
     assert among_response_tokens(mask, torch.tensor([1, 3, 5])).tolist() == [0, 1, 2]
-    assert lesson_of(None, None) is None
+    assert targets_of(None, None) is None
     with pytest.raises(StrategyError, match="before learn_from"):
-        lesson_of(None, values)
+        targets_of(None, values)
 
 
 def test_a_head_travels_in_full_precision_and_computes_in_its_own() -> None:
     weight = torch.randn(5, 3).to(torch.bfloat16)
-    head = TeacherHead(weight.float().numpy(), np.zeros(5, np.float32), Bend(), torch.bfloat16)
-    study = Study.of(told("forward_kl"), head, torch.device("cpu"))
-    assert study.weight is not None and study.weight.equal(weight) and study.bend.temperature == 0.6
+    head = TeacherHead(weight.float().numpy(), np.zeros(5, np.float32), LogitTransform(), torch.bfloat16)
+    study = StudentOutputs.of(told("forward_kl"), head, torch.device("cpu"))
+    assert study.weight is not None and study.weight.equal(weight) and study.transform.temperature == 0.6
     assert functional.linear(torch.ones(1, 3, dtype=torch.bfloat16), study.weight, study.bias).dtype == torch.bfloat16

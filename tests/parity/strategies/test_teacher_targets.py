@@ -20,7 +20,7 @@ from roll.distributed.executor.blueprint import BatchLimits
 from tests.contract.test_train_strategies import DEEPSPEED, FSDP2, MEGATRON, ZERO3
 from tests.contract.train_strategy import Case
 from tests.helpers.processes import RankPool
-from tests.parity.strategies import lessons
+from tests.parity.strategies import teacher_targets as lessons
 from tests.parity.strategies.test_pairs import assert_same
 from tests.parity.strategies.test_scoring import SCORERS, SHARED, Scorer
 

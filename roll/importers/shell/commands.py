@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from roll.importers.shell.arithmetic import whole_number
 from roll.importers.shell.conditions import all_of, any_of, negated, verdict
-from roll.importers.shell.ends import DEEPEST, Damaged
+from roll.importers.shell.quoted_parts import DEEPEST, Damaged
 from roll.importers.shell.state import State
 from roll.importers.shell.syntax_tree import (
     Arithmetic,
@@ -117,7 +117,7 @@ class _Ends(Exception):
 @dataclass
 class Walk:
     state: State = field(default_factory=State)
-    found: list[list[str]] = field(default_factory=list)
+    commands: list[list[str]] = field(default_factory=list)
     depth: int = 0
 
     def __post_init__(self) -> None:
@@ -220,11 +220,11 @@ class Walk:
         return None
 
     def _for(self, node: For) -> Verdict:
-        words = self.state.entries("@") if node.words is None else self._words(node.words)
+        words = self.state.entries("@") if node.values is None else self._expanded(node.values)
         if not node.name or not words or any("$" in word for word in words) or self._variables.undecided:
             if node.name:
                 self.state.leave_open(node.name)
-            if node.words is None or words or not node.name:
+            if node.values is None or words or not node.name:
                 self._branch(node.body)
             return DONE
         for word in words:
@@ -269,9 +269,9 @@ class Walk:
         if words[0] in _DECLARING:
             self._variables.declare(words)
             return DONE
-        return self._program(self._words(words))
+        return self._program(self._expanded(words))
 
-    def _words(self, words: Sequence[str]) -> list[str]:
+    def _expanded(self, words: Sequence[str]) -> list[str]:
         self.state.spend(0, len(words))
         return [made for word in words for made in words_of(word, self.state)]
 
@@ -296,9 +296,9 @@ class Walk:
                     self.state.leave_open(each)
         elif name in ("set", "shift", "unset"):
             self._of_shell(name, words[1:])
-        elif len(self.found) < _MOST_COMMANDS:
+        elif len(self.commands) < _MOST_COMMANDS:
             text = _script_in(words)
-            self.found.append(words)
+            self.commands.append(words)
             if text is not None:
                 self._text(text)
         return DONE

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from roll.distributed.executor.weights.send_plan import SendPlan, Way
-from roll.distributed.executor.weights.sender import BroadcastLane
+from roll.distributed.executor.weights.send_plan import EngineRoute, SendPlan
+from roll.distributed.executor.weights.sender import BroadcastRouteSender
 from roll.distributed.weights.broadcast_group import BroadcastGroup
 from roll.distributed.weights.bucket import GroupSpec
 from roll.distributed.weights.transport import WeightReceiver
@@ -19,7 +19,7 @@ from roll.errors import StrategyError
 
 CPU = torch.device("cpu")
 READERS = [(0, 0), (1, 0)]
-PLAN = SendPlan((Way("broadcast", (0,)),) * 2)
+PLAN = SendPlan((EngineRoute("broadcast", (0,)),) * 2)
 LONGEST_S = 60  # far below the time limit of a group
 
 
@@ -62,14 +62,14 @@ def test_an_engine_does_not_wait_for_one_that_died_before_it_joined() -> None:
     """It would hear nothing of the next group until the time limit of this one."""
     engines = Engines(is_first_dead=True)
     with pytest.raises(StrategyError, match="engine 0 is dead"):
-        BroadcastLane(READERS, PLAN, CPU, engines)
+        BroadcastRouteSender(READERS, PLAN, CPU, engines)
     alive = engines.joins.calls[1]
     wait([alive], timeout=LONGEST_S)
     with pytest.raises(StrategyError, match="its sender has closed it, or has ended"):
         alive.result(timeout=0)
 
     engines.is_first_dead = False
-    lane = BroadcastLane(READERS, PLAN, CPU, engines)
+    lane = BroadcastRouteSender(READERS, PLAN, CPU, engines)
     assert [call.done() for call in engines.joins.calls.values()] == [True, True]
     lane.close()
     for receiver in engines.receivers:

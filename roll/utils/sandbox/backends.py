@@ -23,7 +23,7 @@ from roll.utils.sandbox.job import (
     Job,
     Launch,
     Limits,
-    Means,
+    SandboxBackend,
     job_user,
     view,
 )
@@ -157,7 +157,7 @@ class SandboxUnavailable(Exception):
 
 
 @cache
-def find_means(*shown: str, users: tuple[int, int] = USERS) -> Means:
+def find_means(*shown: str, users: tuple[int, int] = USERS) -> SandboxBackend:
     """Bubblewrap if it is there, the kernel's namespaces otherwise; `shown` are paths that jobs have to see, `users` as
     in `Limits`.
 
@@ -179,7 +179,7 @@ def find_means(*shown: str, users: tuple[int, int] = USERS) -> Means:
     )
 
 
-def candidates() -> Iterator[Means]:
+def candidates() -> Iterator[SandboxBackend]:
     executable = shutil.which("bwrap")
     if executable is not None and all(map(os.path.exists, HELPERS)):
         yield from (Bubblewrap(executable, privileged) for privileged in _ways())
@@ -190,7 +190,7 @@ def _ways() -> tuple[bool, ...]:
     return (True, False) if os.geteuid() == 0 else (False,)
 
 
-def problem(means: Means, *shown: str, users: tuple[int, int] = USERS) -> str | None:
+def problem(means: SandboxBackend, *shown: str, users: tuple[int, int] = USERS) -> str | None:
     """Why nothing can be run this way; None if it can."""
     try:
         finished = run(Job(PROBE.command, view(*shown), replace(PROBE.limits, users=users)), means)

@@ -39,7 +39,7 @@ class Chosen:
         return f"{self.shown or short(self.value)}{other}"
 
     @property
-    def told(self) -> str:
+    def described(self) -> str:
         """The same with the reason."""
         return f"{self.text} ({self.reason})"
 
@@ -60,11 +60,11 @@ def with_chosen(tree: Mapping[str, Any], chosen: Iterable[Chosen]) -> dict[str, 
 
 # Which keys a YAML says itself, so that what is left to roll can be told from it.
 
-Given = frozenset[str]
+KeysInYaml = frozenset[str]
 """Dotted paths of the keys that a tree has, those of sections included."""
 
 
-def given_keys(tree: Mapping[str, Any]) -> Given:
+def keys_in_yaml(tree: Mapping[str, Any]) -> KeysInYaml:
     """The keys of a raw tree, before anything is filled in. `key: null` says nothing.
 
     Example: {"seed": 1, "critic": {"name": "c"}} gives seed, critic and critic.name.

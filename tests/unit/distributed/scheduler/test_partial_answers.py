@@ -15,11 +15,11 @@ from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.types.group_codec import BEGUN, load_groups
 from roll.types.rollout import (
-    BegunRequest,
     FinishReason,
     Generate,
     Generation,
     GenerationRequest,
+    PartialRequest,
     SamplingParams,
     StoredRow,
     Task,
@@ -51,9 +51,9 @@ class Engine:
             await asyncio.Event().wait()
         return [request.begun.get(index, generation([7, index], "stop")) for index in request.samples]
 
-    async def give_up(self) -> list[BegunRequest]:
+    async def give_up(self) -> list[PartialRequest]:
         return [
-            BegunRequest(self.asked[number].request_id, self.asked[number].prompt_ids, answers)
+            PartialRequest(self.asked[number].request_id, self.asked[number].prompt_ids, answers)
             for number, answers in self.hang.items()
         ]
 
@@ -143,7 +143,7 @@ def resumed(
     scheduler = make(loop, engine, source, Rollouter(**settings), bounds)
     num_tokens = scheduler.restore(directory, state["groups"], step)
     scheduler.published(step)
-    return engine, num_tokens, {group.group_id: group for group in scheduler.collect(step).kept}
+    return engine, num_tokens, {group.group_id: group for group in scheduler.collect(step).groups}
 
 
 def begun_of(request: GenerationRequest) -> dict[int, tuple[list[int], str]]:

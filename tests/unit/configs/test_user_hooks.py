@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.configs.problems import ask, findings
+from roll.configs.problems import call_hook, hook_findings
 from roll.errors import ConfigError
 from tests.helpers.pages import importable
 
@@ -27,8 +27,8 @@ def hooks(tmp_path: Path):
 
 
 def test_an_answer_and_findings_come_through() -> None:
-    assert ask("strategy s", "my_hooks:number", int, "7") == 7
-    assert findings("strategy s", "my_hooks:letters", str, "ab") == ["A", "B"]
+    assert call_hook("strategy s", "my_hooks:number", int, "7") == 7
+    assert hook_findings("strategy s", "my_hooks:letters", str, "ab") == ["A", "B"]
 
 
 @pytest.mark.parametrize(
@@ -47,14 +47,14 @@ def test_an_answer_and_findings_come_through() -> None:
 )
 def test_what_it_raises_or_gives_instead_is_told_with_its_path(path: str, argument: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        ask("s", path, int, argument)
+        call_hook("s", path, int, argument)
 
 
 def test_an_exception_while_findings_are_yielded_is_told_as_well() -> None:
     with pytest.raises(ConfigError, match=r"my_hooks:letters raised AttributeError: .* \(my_hooks.py, line 8\)"):
-        findings("s", "my_hooks:letters", str, ["a", 2])
+        hook_findings("s", "my_hooks:letters", str, ["a", 2])
 
 
 def test_a_fault_of_this_package_keeps_its_traceback() -> None:
     with pytest.raises(AttributeError):
-        ask("s", "roll.configs.problems:nearest", str, None, [])
+        call_hook("s", "roll.configs.problems:nearest", str, None, [])

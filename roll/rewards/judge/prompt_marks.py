@@ -21,7 +21,7 @@ Piece = tuple[str, str | None]
 
 def guarded(pieces: Sequence[Piece]) -> str:
     """The prompt. `pieces` without a value behind them end it."""
-    values = [_seen(value) for _, value in pieces if value is not None]
+    values = [_normalized(value) for _, value in pieces if value is not None]
     texts = [text for text, _ in pieces]
     for name in _enclosing_tags(pieces):
         longer = _longer_tag(name, values)
@@ -32,7 +32,7 @@ def guarded(pieces: Sequence[Piece]) -> str:
     return "".join(text + (value or "") for text, (_, value) in zip(texts, pieces, strict=True))
 
 
-def _seen(text: str) -> str:
+def _normalized(text: str) -> str:
     """The visible text: without signs that take no room, such as a zero-width space, and with wide letters as plain
     ones."""
     shown = (sign for sign in text if unicodedata.category(sign) != "Cf")

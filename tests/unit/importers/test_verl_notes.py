@@ -3,7 +3,7 @@
 import pytest
 
 from roll.importers.command import imported_from
-from roll.importers.convert import Imported, given_by, read
+from roll.importers.convert import Imported, read, source_keys
 from roll.importers.shell.script import find_command
 from roll.importers.verl.files import Composed
 from tests.unit.importers.test_import import entry
@@ -93,7 +93,7 @@ def test_keys_that_change_no_meaning_stay_known(word: str) -> None:
 def by(program: str, *words: str) -> list[str]:
     """Changes of a script with this program, that its keys do not have by themselves."""
     found = find_command(f"{program} {' '.join([*GRPO, *DATA, *words])}")
-    given = given_by(Composed(), [*GRPO, *DATA, *words], found)
+    given = source_keys(Composed(), [*GRPO, *DATA, *words], found)
     return list(imported_from(given, "verl").changes)
 
 

@@ -14,7 +14,7 @@ import yaml
 from roll.configs.load.yaml_file import read_yaml
 from roll.errors import ConfigError
 from roll.importers.command import imported_from, report, yaml_text
-from roll.importers.convert import Given, Imported, leaves, read
+from roll.importers.convert import Imported, SourceKeys, leaves, read
 
 FOLDER = Path(__file__).parents[2] / "importers"
 SOURCES = sorted(FOLDER.glob("*trinity*.yaml"))
@@ -53,9 +53,9 @@ def others(key: str, value: Any) -> Iterator[Any]:
             yield f"{value}_other"
 
 
-def of(given: Given, changed: str = "", value: Any = None) -> Imported:
+def of(given: SourceKeys, changed: str = "", value: Any = None) -> Imported:
     keys = tuple((key, value if key == changed else own) for key, own in given.keys)
-    return imported_from(Given(given.tree, keys), "trinity")
+    return imported_from(SourceKeys(given.tree, keys), "trinity")
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
@@ -96,7 +96,7 @@ def damaged(draw: random.Random, tree: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def told_of(given: Given, number: int) -> None:
+def told_of(given: SourceKeys, number: int) -> None:
     found = imported_from(given, "trinity")
     assert report(found, "damaged.yaml", "my.yaml") and yaml_text(found, "damaged.yaml"), number
 
@@ -107,7 +107,7 @@ def test_a_damaged_yaml_is_imported_or_refused_in_a_sentence(num: int) -> None:
     draw, trees = random.Random(36), [read_yaml(path) for path in SOURCES]
     for number in range(num):
         tree = damaged(draw, copy.deepcopy(dict(draw.choice(trees))))
-        given = Given(tree, tuple((str(key), value) for key, value in leaves(tree)))
+        given = SourceKeys(tree, tuple((str(key), value) for key, value in leaves(tree)))
         try:
             told_of(given, number)
         except ConfigError as error:

@@ -78,7 +78,7 @@ def _section(at: str, section: Mapping[str, Any], warnings: list[str]) -> Mappin
     if isinstance(name, str):
         section = _devices(at, name, config if isinstance(config, Mapping) else {}, section, warnings)
     if isinstance(name, str) and spec_of(name).settings == _FSDP2 and isinstance(config, Mapping):
-        kept = _without_idle(f"{at}.strategy_args.strategy_config", config, warnings)
+        kept = _without_unused(f"{at}.strategy_args.strategy_config", config, warnings)
         if kept != config:
             section = {**section, "strategy_args": {**dict(strategy or {}), "strategy_config": kept}}
     model = section.get("model_args")
@@ -116,7 +116,7 @@ def _devices(
     return {**section, "num_gpus_per_worker": wanted}
 
 
-def _without_idle(at: str, config: Mapping[str, Any], warnings: list[str]) -> dict[str, Any]:
+def _without_unused(at: str, config: Mapping[str, Any], warnings: list[str]) -> dict[str, Any]:
     kept: dict[str, Any] = dict(config)
     for path, why in FSDP2_KEYS.items():
         outer, _, key = path.rpartition(".")

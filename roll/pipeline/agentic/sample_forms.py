@@ -12,7 +12,7 @@ import numpy as np
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerFast
 
-from roll.datasets.answers.ends import Ends
+from roll.datasets.answers.end_tokens import Ends
 from roll.datasets.encoding import decoder, special_tokens
 from roll.datasets.messages import clean_messages
 from roll.datasets.templates import PromptTemplate

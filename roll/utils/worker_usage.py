@@ -12,7 +12,7 @@ IDLE = "idle"
 
 
 @dataclass(frozen=True)
-class Look:
+class TraceOptions:
     """What to see of a worker beside its sums: `trace`: events, from now on; `snapshots`: the directory for pictures of
     its GPU's memory, if any."""
 

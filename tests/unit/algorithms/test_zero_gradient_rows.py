@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from roll.algorithms.loss import Aggregation, LossAggMode, PolicyLoss
-from roll.algorithms.masking import IdleRows
+from roll.algorithms.masking import ZeroGradientRows
 from roll.algorithms.objectives import BoundedWeight, ClippedRatio, Objective, PolicyGradient, TaperedWeight
 from roll.types.batch import LossScale, TokenOutputs, TrainBatch
 from roll.types.collate import pad, padding_rows
@@ -32,15 +32,15 @@ def batch(seed: int = 0) -> TrainBatch:
 
 def test_rows_without_advantage_weight_or_response_are_idle() -> None:
     made = batch()
-    assert IdleRows().find(made).tolist() == [False, True, False, False, True, True, True]
+    assert ZeroGradientRows().find(made).tolist() == [False, True, False, False, True, True, True]
     one = made.advantages.copy()
     one[np.flatnonzero(np.repeat(np.arange(7), made.samples.lengths) == 4)[-1]] = 1e-30
-    assert not IdleRows().find(replace(made, advantages=one))[4]
+    assert not ZeroGradientRows().find(replace(made, advantages=one))[4]
 
 
 def test_an_advantage_outside_the_response_moves_nothing() -> None:
     made = batch()
-    assert IdleRows().find(replace(made, advantages=made.advantages + ~made.samples.response_mask))[1]
+    assert ZeroGradientRows().find(replace(made, advantages=made.advantages + ~made.samples.response_mask))[1]
 
 
 MODES: list[LossAggMode] = ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
@@ -53,7 +53,7 @@ def test_the_loss_its_gradient_and_its_metric_are_the_same_without_them(
     mode: LossAggMode, objective: Objective, importance_sampling: str
 ) -> None:
     made = batch()
-    idle_rows = IdleRows(counts_tokens=mode == "token-mean")
+    idle_rows = ZeroGradientRows(counts_tokens=mode == "token-mean")
     idle = idle_rows.find(made)
     policy_loss = PolicyLoss(objective, importance_sampling, Aggregation(mode, 9))  # type: ignore[arg-type]
     lengths = made.samples.response_lengths
@@ -71,7 +71,7 @@ def test_the_loss_its_gradient_and_its_metric_are_the_same_without_them(
 
     loss, metrics, gradient = run(np.arange(7))
     less_loss, less_metrics, less_gradient = run(np.flatnonzero(~idle))
-    less_metrics.merge([idle_rows.told(made.samples, idle, epochs=1)])
+    less_metrics.merge([idle_rows.metrics(made.samples, idle, epochs=1)])
     assert (gradient == less_gradient).all() and gradient.abs().sum() > 0
     assert less_loss == pytest.approx(float(loss), rel=1e-6)
     assert less_metrics.result()["pg_loss"] == pytest.approx(metrics.result()["pg_loss"], rel=1e-6)
@@ -80,6 +80,9 @@ def test_the_loss_its_gradient_and_its_metric_are_the_same_without_them(
 
 def test_in_every_epoch_they_count_anew() -> None:
     made = batch()
-    rows, tokens = (IdleRows(counts).told(made.samples, IdleRows().find(made), epochs=3) for counts in (False, True))
+    rows, tokens = (
+        ZeroGradientRows(counts).metrics(made.samples, ZeroGradientRows().find(made), epochs=3)
+        for counts in (False, True)
+    )
     assert rows.means["pg_loss"] == (0, 3 * 3)
     assert tokens.means["pg_loss"] == (0, 3 * (8 + 6 + 1))

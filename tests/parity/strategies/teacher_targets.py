@@ -16,7 +16,7 @@ from roll.distributed.executor.blueprint import BatchLimits
 from roll.distributed.executor.jobs import micro_batches
 from roll.distributed.strategy.base import ScoreStrategy
 from roll.models.head_scores import PLAIN
-from roll.models.teacher_targets import TeacherHead, told_likeliest
+from roll.models.teacher_targets import TeacherHead, pack_top_k_targets
 from roll.types.batch import LossScale, Rows, SampleBatch, TaughtRows, TrainBatch
 from roll.types.collate import pad
 from roll.types.columns import token_indices
@@ -70,7 +70,7 @@ def lesson_by_hugging_face(teacher_dir: Path, given: Distillation) -> tuple[np.n
         if given.top_k:
             logits = model(input_ids=ids).logits[0, :-1, :VOCAB] / given.divergence.teacher_temperature
             top = torch.log_softmax(logits, -1).topk(given.top_k)
-            parts.append(told_likeliest(top.values, top.indices)[mask])
+            parts.append(pack_top_k_targets(top.values, top.indices)[mask])
         else:
             parts.append(model.base_model(input_ids=ids).last_hidden_state[0, :-1][mask])
     head = TeacherHead(model.lm_head.weight[:VOCAB].numpy(), None, PLAIN, torch.float32)
@@ -99,7 +99,7 @@ def selected(batch: TrainBatch, lesson: np.ndarray, rows: np.ndarray) -> TrainBa
     """These rows with what the reference told of them."""
     samples, tokens = batch.samples, token_indices(batch.samples.lengths, rows)
     own = lesson[token_indices(samples.response_lengths, rows)]
-    return TrainBatch(samples.select(rows), batch.advantages[tokens], lesson=own)
+    return TrainBatch(samples.select(rows), batch.advantages[tokens], teacher_targets=own)
 
 
 def lessons(
@@ -112,7 +112,7 @@ def lessons(
     own = list(range(strategy.dp_rank, len(rows), strategy.dp_size))
     batches = [pad(rows, np.array(pair)) for pair in (own[:3], own[3:])]
     head = None if given.top_k else strategy.teacher_head(given)
-    values = [found.numpy() for found in strategy.lessons(batches, given)]
+    values = [found.numpy() for found in strategy.teacher_targets(batches, given)]
     strategy.shutdown()
     ends = np.cumsum(rows.response_lengths[own])[:-1]
     return own, np.split(np.concatenate(values), ends), head
@@ -131,14 +131,16 @@ def update(
     divergence."""
     rows = taught()
     with built(case, model_dir, max_norm=0.0, **LINEAR) as strategy:
-        strategy.learn_from(given, head)
+        strategy.set_teacher_head(given, head)
         before = exported(strategy)
         own = neighbours_by_rank(rows.lengths, 1, strategy.dp_size)[strategy.dp_rank]
         if isinstance(loss, PolicyLoss):
             mine: TrainBatch | TaughtRows = selected(sampled(), lesson, own)
             shown, temperature = "kl_loss", given.divergence.temperature
         else:
-            mine = TaughtRows(**vars(rows.select(own)), lesson=lesson[token_indices(rows.response_lengths, own)])
+            mine = TaughtRows(
+                **vars(rows.select(own)), teacher_targets=lesson[token_indices(rows.response_lengths, own)]
+            )
             shown, temperature = "loss", 1.0
         groups = micro_batches(rows.lengths[own], np.arange(len(mine)), limits)
         batches = [pad(mine, group) for group in groups]

@@ -19,7 +19,7 @@ _NEEDS: Mapping[Phase, tuple[str, ...]] = {  # states on shared devices; on its 
 
 
 @dataclass(frozen=True)
-class Moment:
+class MemoryPoint:
     """What is there while `roles` do something. `ways`: what makes it smaller, for each of them."""
 
     where: str
@@ -49,8 +49,8 @@ class MemoryPlan:
 
     roles: Mapping[str, RankMemory]
     asleep: Mapping[str, float]  # what a role leaves on a GPU while others work there
-    by_gpu: Mapping[str, tuple[Moment, ...]]
-    by_node: Mapping[str, tuple[Moment, ...]]
+    by_gpu: Mapping[str, tuple[MemoryPoint, ...]]
+    by_node: Mapping[str, tuple[MemoryPoint, ...]]
     missing: tuple[str, ...] = ()
 
 
@@ -71,7 +71,7 @@ def memory_plan(layout: Layout, facts: Mapping[str, RoleFacts], missing: Sequenc
         if its.use not in spec.memory:
             left_out.append(f"{role}: the memory formulas do not know {its.worker.strategy_name}")
         elif layout[role].device_ids:
-            placed.append(_Placed(role, layout[role], its, spec.ask(spec.memory[its.use], RankMemory, its)))
+            placed.append(_Placed(role, layout[role], its, spec.call_hook(spec.memory[its.use], RankMemory, its)))
     return MemoryPlan(
         roles={each.role: each.memory for each in placed},
         asleep={each.role: total(each.memory.stays) for each in placed if each.facts.shares_devices},
@@ -81,7 +81,7 @@ def memory_plan(layout: Layout, facts: Mapping[str, RoleFacts], missing: Sequenc
     )
 
 
-def largest(moments: Iterable[Moment]) -> Moment:
+def largest(moments: Iterable[MemoryPoint]) -> MemoryPoint:
     return max(moments, key=lambda moment: moment.total)
 
 
@@ -98,7 +98,7 @@ def _groups(placed: Sequence[_Placed]) -> dict[str, list[_Placed]]:
     }
 
 
-def _gpu_moments(where: str, there: Sequence[_Placed]) -> Iterator[Moment]:
+def _gpu_moments(where: str, there: Sequence[_Placed]) -> Iterator[MemoryPoint]:
     publishing = [each for each in there if _does(each, "publish")]
     for phase in _PHASES:
         working = [[each] for each in there if _does(each, phase)]
@@ -109,7 +109,7 @@ def _gpu_moments(where: str, there: Sequence[_Placed]) -> Iterator[Moment]:
                 parts.append(Part("states of waiting roles", waiting, True))
             ways = {each.role: each.memory.ways[phase] for each in group if phase in each.memory.ways}
             name = "weight publish" if phase == "publish" else phase
-            yield Moment(where, name, tuple(each.role for each in group), tuple(parts), ways)
+            yield MemoryPoint(where, name, tuple(each.role for each in group), tuple(parts), ways)
 
 
 def _does(each: _Placed, phase: Phase) -> bool:
@@ -126,7 +126,7 @@ def _held(each: _Placed, phase: Phase) -> Iterator[Part]:
     yield from each.memory.stays
 
 
-def _by_node(placed: Sequence[_Placed]) -> dict[str, tuple[Moment, ...]]:
+def _by_node(placed: Sequence[_Placed]) -> dict[str, tuple[MemoryPoint, ...]]:
     """Nodes on which the same happens are told of together."""
     counts: dict[tuple[int, ...], list[int]] = {}
     for node in sorted({worker.node for each in placed for worker in each.place.workers}):
@@ -139,7 +139,7 @@ def _by_node(placed: Sequence[_Placed]) -> dict[str, tuple[Moment, ...]]:
     }
 
 
-def _host_moments(where: str, there: Sequence[tuple[_Placed, int]]) -> Iterator[Moment]:
+def _host_moments(where: str, there: Sequence[tuple[_Placed, int]]) -> Iterator[MemoryPoint]:
     """Moments of the host's memory: while roles start, and after all have had their turns. Roles on shared GPUs start
     one after the other, engines last, and each leaves for the next. `there`: roles, and how many workers they have on
     this node."""
@@ -150,13 +150,13 @@ def _host_moments(where: str, there: Sequence[tuple[_Placed, int]]) -> Iterator[
     staying: list[Part] = []
     for group in [alone, *([pair] for pair in sorted(turns, key=lambda pair: pair[0].facts.use == "generate"))]:
         if loading := [part for each, count in group for part in _times(each, each.memory.loading, count)]:
-            yield Moment(where, "start", tuple(each.role for each, _ in group), (*staying, *loading, running), {})
+            yield MemoryPoint(where, "start", tuple(each.role for each, _ in group), (*staying, *loading, running), {})
         for each, count in group:
             kept = each.memory.copies if each.facts.shares_devices else ()
             staying += _times(each, (*each.memory.host, *kept), count)
     buckets = 2 * max((each.facts.bucket_bytes for each, _ in there), default=0)
     shared = (Part("buckets of a weight publish", buckets, True),) if buckets else ()
-    yield Moment(where, "all roles running", (), (*staying, *shared, running), {})
+    yield MemoryPoint(where, "all roles running", (), (*staying, *shared, running), {})
 
 
 def _times(each: _Placed, parts: Iterable[Part], number: int) -> list[Part]:
@@ -190,7 +190,7 @@ def memory_text(plan: MemoryPlan, gpu_bytes: float | None, host_bytes: float | N
     return "\n".join(lines)
 
 
-def _section(where: str, moments: tuple[Moment, ...], room: float | None) -> Iterator[str]:
+def _section(where: str, moments: tuple[MemoryPoint, ...], room: float | None) -> Iterator[str]:
     top = largest(moments)
     of = f" of {gigabytes(room)}" if room else ""
     yield f"the peak on {where}: {top.name}, {_about(top)} GB{of}: {_parts(top.parts)}"
@@ -199,7 +199,7 @@ def _section(where: str, moments: tuple[Moment, ...], room: float | None) -> Ite
     yield from (f"  {line}" for line in table(rows))
 
 
-def _about(moment: Moment) -> str:
+def _about(moment: MemoryPoint) -> str:
     return f"{'~' if moment.total > moment.least else ''}{gigabytes(moment.total)}"
 
 
@@ -267,7 +267,7 @@ def memory_warnings(plan: MemoryPlan, gpu_bytes: float | None, host_bytes: float
             )
 
 
-def _too_large(moment: Moment, room: float, source: str, key: str) -> Problem:
+def _too_large(moment: MemoryPoint, room: float, source: str, key: str) -> Problem:
     more = moment.total - moment.least
     beside = f", and about {gigabytes(more)} GB beside that" if more >= 0.05 * GB else ""
     sure = [part for part in moment.parts if not part.is_estimate]
@@ -278,6 +278,6 @@ def _too_large(moment: Moment, room: float, source: str, key: str) -> Problem:
     )
 
 
-def _smaller(moment: Moment) -> str:
+def _smaller(moment: MemoryPoint) -> str:
     ways = "; ".join(f"{role}: {way}" for role, way in moment.ways.items())
     return f" Ways to reduce it: {ways}." if ways else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from roll.datasets.answers.asked import Asked, AskedTurns
 from roll.datasets.answers.parts import (
     REASONING,
     Message,
@@ -17,6 +16,7 @@ from roll.datasets.answers.parts import (
     shape_of,
     wordings,
 )
+from roll.datasets.answers.prompted import PromptedAnswer, PromptedTurns
 from roll.datasets.loader import Row
 from roll.datasets.templates import PromptTemplate, RenderError
 from roll.datasets.tool_calls import Tool
@@ -45,7 +45,7 @@ class WrittenParts:
     """Finds for conversations of each shape, once, the words in which a template writes their parts. `key`: the
     template's, in the YAML."""
 
-    def __init__(self, turns: AskedTurns, key: str):
+    def __init__(self, turns: PromptedTurns, key: str):
         self._turns, self._key = turns, key
         self._wordings: dict[Any, Wording] = {}
 
@@ -55,7 +55,7 @@ class WrittenParts:
         Raises ConfigError where there is none."""
         shape = shape_of(messages), tuple(learnt), bool(tools)
         if shape not in self._wordings:
-            self._wordings[shape] = self._found(messages, learnt, row, tools)
+            self._wordings[shape] = self._wording(messages, learnt, row, tools)
         return self._wordings[shape]
 
     def check_answer(self, message: Message, number: int, answer: str, row: Row) -> None:
@@ -69,7 +69,7 @@ class WrittenParts:
                     f"{_OTHERWISE}or leave it out of the row"
                 )
 
-    def _found(self, messages: Sequence[Message], learnt: Sequence[int], row: Row, tools: Sequence[Tool]) -> Wording:
+    def _wording(self, messages: Sequence[Message], learnt: Sequence[int], row: Row, tools: Sequence[Tool]) -> Wording:
         problems: list[ConfigError] = []
         for wording in wordings(messages):
             try:
@@ -113,7 +113,7 @@ class WrittenParts:
         learnt: Sequence[int],
         row: Row,
         tools: Sequence[Tool],
-    ) -> dict[int, Asked]:
+    ) -> dict[int, PromptedAnswer]:
         """Turns to learn, by the number of the response's message."""
         said = wording.of(messages)
         return {place + 1: self._turns.turn(said, place, row, tools, wording.composes) for place in learnt}
@@ -132,4 +132,4 @@ def _problem(part: Part, parts: Sequence[Part], text: str) -> str:
             f"the template leaves out call {part.call} of message {part.message}. {_OTHERWISE}or write one message per "
             "call"
         )
-    return f"the template leaves out {part.told}. {_OTHERWISE}or move it into the content, or leave it out of the row"
+    return f"the template leaves out {part.label}. {_OTHERWISE}or move it into the content, or leave it out of the row"

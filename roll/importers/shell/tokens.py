@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NoReturn
 
-from roll.importers.shell.ends import Damaged, end_of, end_of_brackets
+from roll.importers.shell.quoted_parts import Damaged, end_of, end_of_brackets
 
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=")
 _FILE = re.compile(r"\d+[<>]|&>|[<>]")
@@ -24,7 +24,7 @@ class WordReader:
     pending: list[tuple[str, bool]] = field(default_factory=list)
     """Ends of the here-documents that begin behind this line, and whether tabs before them count."""
 
-    def words(self) -> list[str]:
+    def tokens(self) -> list[str]:
         """Words up to the end of the command. Within [[ ]], operators are words too."""
         found: list[str] = []
         while True:
@@ -47,9 +47,9 @@ class WordReader:
         start = self.at
         while self.at < len(self.text) and self.text[self.at] not in " \t\r\n;|&()<>":
             here = self.at
-            self.at = self.found(here, partial(end_of, self.text, here))
+            self.at = self.substitution(here, partial(end_of, self.text, here))
             if self.text[self.at : self.at + 1] == "(" and _ARRAY.fullmatch(self.text, start, self.at):
-                self.at = self.found(here, lambda: end_of_brackets(self.text, self.at))
+                self.at = self.substitution(here, lambda: end_of_brackets(self.text, self.at))
         return self.text[start : self.at]
 
     def _redirection(self) -> None:
@@ -57,7 +57,7 @@ class WordReader:
         match = _REDIRECTION.match(self.text, self.at)
         self.at = match.end() if match else self.at + 1
         if self.text[self.at : self.at + 1] == "(":  # a command in the place of a file
-            self.at = self.found(self.at, lambda: end_of_brackets(self.text, self.at))
+            self.at = self.substitution(self.at, lambda: end_of_brackets(self.text, self.at))
             return
         word = self.word()
         sign = match[1] if match else ""
@@ -88,7 +88,7 @@ class WordReader:
             self.at = len(self.text) if match is None else min(match.end() + 1, len(self.text))
         self.pending = []
 
-    def found(self, start: int, end: Callable[[], int]) -> int:
+    def substitution(self, start: int, end: Callable[[], int]) -> int:
         """End position that `end` finds. Raises Damaged with the line."""
         try:
             return end()

@@ -13,7 +13,7 @@ import torch
 from roll.algorithms.advantage import AdvantageSettings, estimator, group_advantages
 from roll.algorithms.credit import CreditSettings, assign_credit
 from roll.algorithms.objectives import PolicyTokens
-from roll.algorithms.user_objective import TAKEN, OwnObjective
+from roll.algorithms.user_objective import TAKEN, UserObjective
 from roll.errors import AlgorithmError
 from roll.types.batch import TokenScores
 from roll.types.metrics import MetricSums
@@ -271,7 +271,7 @@ def tokens(log_ratio: float) -> PolicyTokens:
 
 
 def test_a_loss_that_fails_in_a_step_names_the_token() -> None:
-    objective = OwnObjective("own_losses:FarAway", {})
+    objective = UserObjective("own_losses:FarAway", {})
     assert problems({"pg_variant": "own_losses:FarAway"}) == []
     with pytest.raises(AlgorithmError) as caught:
         objective(tokens(6.0), MetricSums())
@@ -283,13 +283,13 @@ def test_a_loss_that_fails_in_a_step_names_the_token() -> None:
 
 
 def test_what_a_loss_says_outside_the_mask_does_not_count() -> None:
-    losses = OwnObjective("own_losses:FarAway", {})(tokens(1.0), MetricSums())
+    losses = UserObjective("own_losses:FarAway", {})(tokens(1.0), MetricSums())
     assert losses[0].tolist() == pytest.approx([-(5**0.5), -4.0, 0.0])
 
 
 def test_the_metrics_of_a_loss_are_numbers_without_a_gradient() -> None:
     metrics = MetricSums()
-    OwnObjective("own_losses:Reports", {"name": "gap"})(tokens(1.0), metrics)
+    UserObjective("own_losses:Reports", {"name": "gap"})(tokens(1.0), metrics)
     total, count = metrics.means["gap"]
     assert isinstance(total, torch.Tensor) and not total.requires_grad
     assert (float(total), count) == (-3.0, 11.0)

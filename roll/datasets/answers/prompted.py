@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from roll.datasets.answers.ends import Ends
+from roll.datasets.answers.end_tokens import Ends
 from roll.datasets.answers.parts import REASONING, Message, reasoning_of, thinks
 from roll.datasets.loader import Row
 from roll.datasets.templates import PromptTemplate
@@ -20,7 +20,7 @@ _ANSWER, _NEXT = "zqanswerx", "zqnextx"
 
 
 @dataclass(frozen=True)
-class Asked:
+class PromptedAnswer:
     """A prompt, the answer's text behind it, and that text's tokens."""
 
     prompt: str
@@ -28,7 +28,7 @@ class Asked:
     ids: list[int]
 
 
-class AskedTurns:
+class PromptedTurns:
     """Turns of conversations through a template."""
 
     def __init__(self, template: PromptTemplate):
@@ -42,7 +42,7 @@ class AskedTurns:
 
     def turn(
         self, messages: Sequence[Message], place: int, row: Row, tools: Sequence[Tool], composes: bool = False
-    ) -> Asked:
+    ) -> PromptedAnswer:
         """The message at `place` as the answer to those before it, with the mark of the next role where that ends an
         answer. `composes`: reasoning that the template leaves out may be written behind a prompt that opens it. Raises
         ConfigError where the template fails, and where it does not write the answer behind its prompt."""
@@ -58,7 +58,7 @@ class AskedTurns:
         if not self.ends.is_ended(ids) and (end := self._end_of_calls(messages, place, row, tools, answer)):
             answer += end
             ids = self.ids(answer)
-        return Asked(prompt, answer, ids)
+        return PromptedAnswer(prompt, answer, ids)
 
     def _end_of_calls(
         self, messages: Sequence[Message], place: int, row: Row, tools: Sequence[Tool], answer: str
