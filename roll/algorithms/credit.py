@@ -222,10 +222,10 @@ def _with_weights(samples: SampleBatch, row_weights: np.ndarray | None) -> Sampl
         return samples
     if len(row_weights) != len(samples):
         raise ValueError(f"{len(row_weights)} row weights for {len(samples)} rows")
-    kept = np.repeat(row_weights > 0, samples.lengths)
+    has_weight = np.repeat(row_weights > 0, samples.lengths)
     return replace(
         samples,
-        response_mask=samples.response_mask & kept,
+        response_mask=samples.response_mask & has_weight,
         loss_weights=(samples.loss_weights * row_weights).astype(np.float32),
     )
 

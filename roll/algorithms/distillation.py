@@ -78,9 +78,9 @@ class Divergence:
 
     def _is_head(self, log_q: torch.Tensor) -> torch.Tensor:
         """The likeliest outcomes, up to the one with which they hold `adaptive_alpha`."""
-        found = log_q.exp().sort(dim=-1, descending=True, stable=True)
-        before = found.values.cumsum(-1) - found.values
-        return torch.zeros_like(log_q, dtype=torch.bool).scatter(-1, found.indices, before < self.adaptive_alpha)
+        ordered = log_q.exp().sort(dim=-1, descending=True, stable=True)
+        before = ordered.values.cumsum(-1) - ordered.values
+        return torch.zeros_like(log_q, dtype=torch.bool).scatter(-1, ordered.indices, before < self.adaptive_alpha)
 
 
 def kl(log_a: torch.Tensor, log_b: torch.Tensor) -> torch.Tensor:
@@ -101,8 +101,8 @@ def mixture(log_a: torch.Tensor, log_b: torch.Tensor, share: float) -> torch.Ten
 def with_rest(log_probs: torch.Tensor) -> torch.Tensor:
     """The log-probs of some outcomes, and of all others together. What is left is told to the dtype's precision: less
     counts as that much."""
-    left = (1 - log_probs.exp().sum(-1, keepdim=True)).clamp(min=torch.finfo(log_probs.dtype).eps)
-    return torch.cat((log_probs, left.log()), -1)
+    rest = (1 - log_probs.exp().sum(-1, keepdim=True)).clamp(min=torch.finfo(log_probs.dtype).eps)
+    return torch.cat((log_probs, rest.log()), -1)
 
 
 TOKEN_MEAN = Aggregation("token-mean")

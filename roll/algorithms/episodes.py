@@ -75,17 +75,17 @@ def turn_advantages(meta: RowMeta, settings: EpisodeSettings) -> tuple[np.ndarra
         raise ValueError(f"adv_estimator {settings.advantages.estimator} needs the rewards of every turn")
     rows = np.repeat(np.arange(len(meta)), meta.num_turns)
     known = ~np.isnan(meta.rewards)[rows]
-    rewards, kept = meta.turn_rewards[known], rows[known]
-    episodes = meta.trajectory_ids[kept]
+    rewards, known_rows = meta.turn_rewards[known], rows[known]
+    episodes = meta.trajectory_ids[known_rows]
     episode_values, metrics = episode_advantages(meta, settings)
     turns = Turns(
         rewards=rewards,
         returns=discounted_returns(rewards, episodes, settings.turn_gamma),
         episodes=episodes,
-        groups=meta.group_ids[kept],
-        states=meta.state_keys[kept],
-        domains=meta.domains[kept] if settings.by_domain else np.full(len(kept), ""),
-        episode_values=episode_values[kept],
+        groups=meta.group_ids[known_rows],
+        states=meta.state_keys[known_rows],
+        domains=meta.domains[known_rows] if settings.by_domain else np.full(len(known_rows), ""),
+        episode_values=episode_values[known_rows],
         settings=settings,
     )
     values = np.zeros(len(rows))

@@ -120,8 +120,12 @@ class PolicyLoss:
         num_tokens, num_counted = mask.sum(), self.aggregation.count(mask)
         divisor = self.aggregation.denominator(scale)
         log_probs = inside(outputs.log_probs, mask, "PolicyLoss", "log_probs")
-        own = log_probs.detach()
-        old = own if batch.old_log_probs is None else inside(batch.old_log_probs, mask, "PolicyLoss", "old_log_probs")
+        detached = log_probs.detach()
+        old = (
+            detached
+            if batch.old_log_probs is None
+            else inside(batch.old_log_probs, mask, "PolicyLoss", "old_log_probs")
+        )
 
         advantages = inside(batch.advantages, mask, "PolicyLoss", "advantages")
         log_ratio = self._log_ratio(log_probs - old, mask, metrics)
@@ -194,9 +198,9 @@ class PolicyLoss:
             log_ratio = row_sums(log_ratio).expand_as(log_ratio)
         elif self.importance_sampling == "segment":
             log_ratio = spread(log_ratio, mask, "segment")
-        seen = torch.where(mask, ratio_of(log_ratio.detach()), 0.0)
-        metrics.add("ratio_mean", seen.sum(), num_tokens)
-        metrics.maximum("ratio_max", seen.amax())
+        ratio = torch.where(mask, ratio_of(log_ratio.detach()), 0.0)
+        metrics.add("ratio_mean", ratio.sum(), num_tokens)
+        metrics.maximum("ratio_max", ratio.amax())
         return log_ratio
 
 

@@ -71,8 +71,8 @@ class ClippedRatio:
     def _out_of_range(self, tokens: PolicyTokens) -> tuple[torch.Tensor, torch.Tensor]:
         """Tokens whose clip is active: below the range with A < 0, and above it with A > 0. [B, T] each."""
         lowest, highest = self._range
-        seen = ratio_of(tokens.log_ratio.detach())
-        return (tokens.advantages < 0) & (seen < lowest), (tokens.advantages > 0) & (seen > highest)
+        ratio = ratio_of(tokens.log_ratio.detach())
+        return (tokens.advantages < 0) & (ratio < lowest), (tokens.advantages > 0) & (ratio > highest)
 
     @property
     def _range(self) -> tuple[float, float]:
@@ -180,8 +180,8 @@ class ClippedGeometricMean:
     def __call__(self, tokens: PolicyTokens, metrics: MetricSums) -> torch.Tensor:
         log_ratio = torch.where(tokens.mask, tokens.log_ratio, 0.0)  # a shared ratio stands outside the mask, too
         positive, negative = tokens.advantages > 0, tokens.advantages < 0
-        seen = log_ratio.detach()
-        count_clipped(metrics, negative & (seen < -self.low), positive & (seen > self.high), tokens.mask)
+        detached = log_ratio.detach()
+        count_clipped(metrics, negative & (detached < -self.low), positive & (detached > self.high), tokens.mask)
         bounded = torch.where(positive, log_ratio.clamp(max=self.high), log_ratio)
         bounded = torch.where(negative, log_ratio.clamp(min=-self.low), bounded)
         return -ratio_of(row_means(bounded, tokens.mask)) * tokens.advantages
@@ -299,7 +299,7 @@ class CovarianceChoice:
         near = [(log_probs[at] - log_prob[u]) * (advantages[at] - advantage[u]) for u, at in enumerate(tokens)]
         shares = [max(int(self.ratio * count), 1) for count in counts]
 
-        mine = [self._candidates(batch, row_of, *own) for own in zip(tokens, near, shares, strict=True)]
+        mine = [self._candidates(batch, row_of, *each) for each in zip(tokens, near, shares, strict=True)]
         everyone = _gathered([table for _, table in mine], all_reduce_sum, rank, num_ranks)
         for (at, _), (table, first), share in zip(mine, everyone, shares, strict=True):
             places = self._places(np.lexsort(table.T), share) - first
@@ -472,8 +472,8 @@ class ClippedLogRatio:
 
     def __call__(self, tokens: PolicyTokens, metrics: MetricSums) -> torch.Tensor:
         bound = math.log(1 + self.epsilon)
-        seen = tokens.log_ratio.detach()
-        count_clipped(metrics, tokens.mask & (seen < -bound), tokens.mask & (seen > bound), tokens.mask)
+        detached = tokens.log_ratio.detach()
+        count_clipped(metrics, tokens.mask & (detached < -bound), tokens.mask & (detached > bound), tokens.mask)
         return -tokens.advantages * tokens.log_ratio.clamp(-bound, bound)
 
 

@@ -109,22 +109,22 @@ def correct_mismatch(
             metrics.add("is_weight_clip_fraction", ((factor > weight.upper_bound) & mask).sum(), num_tokens)
             factor = factor.clamp(max=weight.upper_bound)
 
-    kept = mask
+    keep_mask = mask
     for rule in correction.filters:
-        kept = kept & _within(log_ratio.detach(), train_log_probs.detach(), rollout_log_probs, mask, rule)
+        keep_mask = keep_mask & _within(log_ratio.detach(), train_log_probs.detach(), rollout_log_probs, mask, rule)
     if correction.filters:
-        metrics.add("mismatch_kept_fraction", kept.sum(), num_tokens)
-    return factor * kept
+        metrics.add("mismatch_kept_fraction", keep_mask.sum(), num_tokens)
+    return factor * keep_mask
 
 
 def _within(
     log_ratio: torch.Tensor, train: torch.Tensor, rollout: torch.Tensor, mask: torch.Tensor, rule: MismatchFilter
 ) -> torch.Tensor:
-    kept = torch.ones_like(mask)
+    keep_mask = torch.ones_like(mask)
     if rule.ratio_enabled:
         ratio = ratio_of(spread(log_ratio, mask, rule.agg_type))
-        kept &= (ratio >= rule.ratio_low) & (ratio <= rule.ratio_high)
+        keep_mask &= (ratio >= rule.ratio_low) & (ratio <= rule.ratio_high)
     if rule.diff_enabled:
         difference = spread((train.exp() - rollout.exp()) * mask, mask, rule.agg_type)
-        kept &= (difference >= rule.diff_low) & (difference <= rule.diff_high)
-    return kept
+        keep_mask &= (difference >= rule.diff_low) & (difference <= rule.diff_high)
+    return keep_mask

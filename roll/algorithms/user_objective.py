@@ -34,17 +34,17 @@ TAKEN = frozenset({
 def build_objective(path: str, args: Mapping[str, Any]) -> Objective:
     """An object of the class. The fields of a dataclass and of a pydantic model are checked: what is wrong with them
     raises pydantic's ValidationError; what the class itself raises comes through."""
-    found = cast(Any, resolve(path))
-    if _has_fields(found):
+    objective = cast(Any, resolve(path))
+    if _has_fields(objective):
         try:
-            return TypeAdapter(found).validate_python(dict(args))
+            return TypeAdapter(objective).validate_python(dict(args))
         except PydanticSchemaGenerationError:  # a field of a type that pydantic does not know
             pass
-    return found(**args)
+    return objective(**args)
 
 
-def _has_fields(found: object) -> bool:
-    return is_dataclass(found) or (isinstance(found, type) and issubclass(found, BaseModel))
+def _has_fields(objective: object) -> bool:
+    return is_dataclass(objective) or (isinstance(objective, type) and issubclass(objective, BaseModel))
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class UserObjective:
 
     def __call__(self, tokens: PolicyTokens, metrics: MetricSums) -> torch.Tensor:
         name, mask = f"pg_variant: {self.path}", tokens.mask
-        told = MetricSums()
-        losses = call_user(name, self._objective, tokens, told)
-        metrics.merge([_checked(name, told)])
+        reported = MetricSums()
+        losses = call_user(name, self._objective, tokens, reported)
+        metrics.merge([_checked(name, reported)])
         if not isinstance(losses, torch.Tensor) or losses.shape != mask.shape:
             got = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, torch.Tensor) else _one_line(losses)
             raise AlgorithmError(
@@ -86,17 +86,17 @@ class UserObjective:
         return torch.where(mask, losses, 0.0)
 
 
-def _checked(owner: str, told: MetricSums) -> MetricSums:
+def _checked(owner: str, reported: MetricSums) -> MetricSums:
     """The metrics without their gradients. Raises AlgorithmError for a name that is taken, and for more than one
     number."""
-    if taken := sorted(TAKEN & {*told.means, *told.maxima}):
+    if taken := sorted(TAKEN & {*reported.means, *reported.maxima}):
         raise AlgorithmError(f"{owner} reports {taken[0]}, which is a metric of every run. Give it another name.")
-    if both := sorted(told.means.keys() & told.maxima):
+    if both := sorted(reported.means.keys() & reported.maxima):
         raise AlgorithmError(f"{owner} reports {both[0]} both as a mean and as a maximum. Give one another name.")
     means = {
-        key: (_number(owner, key, total), _number(owner, key, count)) for key, (total, count) in told.means.items()
+        key: (_number(owner, key, total), _number(owner, key, count)) for key, (total, count) in reported.means.items()
     }
-    return MetricSums(means, {key: _number(owner, key, value) for key, value in told.maxima.items()})
+    return MetricSums(means, {key: _number(owner, key, value) for key, value in reported.maxima.items()})
 
 
 def _number(owner: str, key: str, value: object) -> Number:

@@ -133,10 +133,10 @@ def evaluate(
 
     Example: roll.eval("my_run.yaml", checkpoint=True)["val/reward_mean"]
     """
-    given = {"mode": "bench", "resume_from_checkpoint": False if checkpoint is None else checkpoint}
-    if twice := [key for key in given if key in keys]:
+    bench_keys = {"mode": "bench", "resume_from_checkpoint": False if checkpoint is None else checkpoint}
+    if twice := [key for key in bench_keys if key in keys]:
         raise ConfigError(f"{' and '.join(twice)}: roll.eval sets it. Leave it out; checkpoint names the weights.")
-    kind, both = _kind(config, env, keys), {**keys, **given}
+    kind, both = _kind(config, env, keys), {**keys, **bench_keys}
     run = TrainingRun(compose(Arguments(kind, config, model, None, data, reward, env, keys=both)))
     for _ in run:
         pass

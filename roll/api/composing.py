@@ -62,8 +62,8 @@ class Composed:
 
     def check(self, is_plan: bool = False) -> Loaded:
         """Raises ConfigError with all mistakes, and what else would stop a start."""
-        asked = StartOptions(is_plan=is_plan, unset=self.unset)
-        beside = partial(beside_mistakes, self.spec, asked)
+        options = StartOptions(is_plan=is_plan, unset=self.unset)
+        beside = partial(beside_mistakes, self.spec, options)
         return check(self.spec, resolve_tree(self.raw, self.spec.config_class()), beside)
 
     @contextmanager
@@ -146,26 +146,26 @@ def _script_name() -> str:
     return path.absolute().parent.name if path.stem == "__main__" else path.stem
 
 
-def _of_arguments(given: Arguments, kind: Any) -> dict[str, Any]:
+def _of_arguments(arguments: Arguments, kind: Any) -> dict[str, Any]:
     """Keys, by dotted name. `kind`: of the run, if that is known already."""
     learner = LEARNERS.get(str(kind), "actor_train")
     for name, wanted in (("reward", "rlvr"), ("env", "agentic")):
-        if getattr(given, name) is not None and kind in {*LEARNERS, "agentic"} - {wanted}:
+        if getattr(arguments, name) is not None and kind in {*LEARNERS, "agentic"} - {wanted}:
             raise ConfigError(f"{name}: a run of the kind {kind} takes none. It is for the kind {wanted}.")
     keys: dict[str, Any] = {}
-    if given.model is not None:
-        keys["pretrain"] = _model("model", given.model)
-    if given.teacher is not None:
-        keys["teacher_pretrain"] = _model("teacher", given.teacher)
-    if given.data is not None:
-        keys[f"{learner}.data_args.file_name"] = file_names("data", given.data)
-    if given.eval_data is not None:
-        keys["validation.data_args.file_name"] = file_names("eval_data", given.eval_data)
-    if given.reward is not None:
-        keys["rewards"] = reward_keys(given.reward)
-    if given.env is not None:
-        keys |= _env_keys(given.env)
-    for domain, settings in _mapping(given.keys.get("rewards")).items():
+    if arguments.model is not None:
+        keys["pretrain"] = _model("model", arguments.model)
+    if arguments.teacher is not None:
+        keys["teacher_pretrain"] = _model("teacher", arguments.teacher)
+    if arguments.data is not None:
+        keys[f"{learner}.data_args.file_name"] = file_names("data", arguments.data)
+    if arguments.eval_data is not None:
+        keys["validation.data_args.file_name"] = file_names("eval_data", arguments.eval_data)
+    if arguments.reward is not None:
+        keys["rewards"] = reward_keys(arguments.reward)
+    if arguments.env is not None:
+        keys |= _env_keys(arguments.env)
+    for domain, settings in _mapping(arguments.keys.get("rewards")).items():
         if callable(reward := _mapping(settings).get("reward")):
             check_reward(f"rewards.{domain}.reward", reward, _mapping(settings).get("reward_args"))
     return keys

@@ -57,13 +57,13 @@ def plan_of(arguments: Arguments) -> Plan:
     try:
         composed = compose(arguments, is_plan=True)
         with composed.code_at_hand():
-            asked, spec = StartOptions(is_plan=True, unset=composed.unset), composed.spec
+            options, spec = StartOptions(is_plan=True, unset=composed.unset), composed.spec
             loaded = composed.check(is_plan=True)
             config, plan = loaded.config, loaded.plan
             memory = memory_report(config, plan)
-            found = foreseen(spec, loaded, memory, asked)
+            findings = foreseen(spec, loaded, memory, options)
             text = plan_text(spec, loaded)
             warnings = (*loaded.warnings, *multimodal_notes(config), *memory.warnings)
     except ConfigError as error:
         return Plan(problems=error.problems)
-    return Plan(text, memory.text, tuple(found.stops), warnings, tuple(found.lines), config, plan)
+    return Plan(text, memory.text, tuple(findings.stops), warnings, tuple(findings.lines), config, plan)

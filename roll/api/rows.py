@@ -62,8 +62,8 @@ def _why_not(key: str, number: int, row: Mapping[Any, Any]) -> str:
 def _plain(value: Any) -> Any:
     """Arrays and numbers of numpy, dates, paths."""
     for method in ("tolist", "isoformat", "__fspath__"):
-        if callable(found := getattr(value, method, None)):
-            return found()
+        if callable(convert := getattr(value, method, None)):
+            return convert()
     raise TypeError
 
 

@@ -79,8 +79,8 @@ def _rows(path: Path, kind: str, step: int) -> Iterator[dict[str, Any]]:
 
 def rollouts_in(output: Path, config: RunConfig) -> Rollouts:
     """Those of a run that goes on."""
-    told = config.rollout_dump_dir if isinstance(config, AlgorithmConfig) else None
-    return Rollouts({}, Path(told or output / "rollouts"))
+    dump_dir = config.rollout_dump_dir if isinstance(config, AlgorithmConfig) else None
+    return Rollouts({}, Path(dump_dir or output / "rollouts"))
 
 
 @dataclass(frozen=True)
@@ -115,10 +115,10 @@ class SavedRun:
     @property
     def model(self) -> Path:
         """The trained model of the newest checkpoint, as transformers loads it. Raises ConfigError where none is."""
-        found = [path / HF_MODEL for path in self.checkpoints if (path / HF_MODEL).is_dir()]
-        if not found:
+        models = [path / HF_MODEL for path in self.checkpoints if (path / HF_MODEL).is_dir()]
+        if not models:
             raise ConfigError(f"{self.path} has no checkpoint with a model. Set save_steps, or call run.save().")
-        return found[-1]
+        return models[-1]
 
 
 def open_run(
@@ -148,5 +148,5 @@ def _checkpoints(files: RunFiles, place: Path) -> Path:
     another one."""
     usual = (place if (place / "checkpoints").is_dir() else files.output) / "checkpoints"
     section = files.config.get("checkpoint_config")
-    told = section.get("output_dir") if isinstance(section, Mapping) else None
-    return Path(str(told)) if told and not usual.is_dir() else usual
+    output_dir = section.get("output_dir") if isinstance(section, Mapping) else None
+    return Path(str(output_dir)) if output_dir and not usual.is_dir() else usual

@@ -98,11 +98,11 @@ class ChatModel:
                 return ""
             keys = self.wishes.keys()
             keys["max_new_tokens"] = min(room, self.wishes.max_new_tokens)
-            given = torch.tensor([ids], device=self.model.device)
+            input_ids = torch.tensor([ids], device=self.model.device)
             with torch.inference_mode():
                 cast(Any, self.model).generate(
-                    given,
-                    attention_mask=torch.ones_like(given),
+                    input_ids,
+                    attention_mask=torch.ones_like(input_ids),
                     streamer=shown,
                     pad_token_id=self.tokenizer.pad_token_id or self.tokenizer.eos_token_id,
                     **keys,

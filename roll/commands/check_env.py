@@ -38,18 +38,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--max_steps", type=int, default=MAX_STEPS, help="end an episode after so many steps, as an env manager does"
     )
-    given = parser.parse_args(arguments)
-    add_folder(given.config_path.absolute())
+    options = parser.parse_args(arguments)
+    add_folder(options.config_path.absolute())
     try:
-        constructor, keys = env_class(given.env), dict[str, Any]()
-        apply_overrides(keys, given.settings)
+        constructor, keys = env_class(options.env), dict[str, Any]()
+        apply_overrides(keys, options.settings)
         constructor(**keys)
     except Exception as error:
-        sys.stderr.write(f"{given.env}: {visible(describe(error))}\n")
+        sys.stderr.write(f"{options.env}: {visible(describe(error))}\n")
         return 2
     started = time.perf_counter()
-    problems, facts = check(lambda: constructor(**keys), given.episodes, given.max_steps)
-    say(f"{given.env}: {facts} ({time.perf_counter() - started:.1f} s)")
+    problems, facts = check(lambda: constructor(**keys), options.episodes, options.max_steps)
+    say(f"{options.env}: {facts} ({time.perf_counter() - started:.1f} s)")
     for problem in problems:
         say(f"  - {problem}")
     say(f"{len(problems)} problem{'s' if len(problems) > 1 else ''}." if problems else "The contract holds.")

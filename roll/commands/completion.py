@@ -86,7 +86,7 @@ def words_of(name: str) -> list[str]:
     options = re.findall(r"^ +(?:-\w(?: \S+)?, )?(--\w[\w-]*)", text, re.MULTILINE)
     usage = text.partition("\n\n")[0]
     choices = re.findall(r"(?<!\S)\{([\w,-]+)\}", re.sub(r"--\w[\w-]* \{[^}]*\}", "", usage))
-    chosen = [word for found in choices for word in found.split(",")]
+    chosen = [word for listed in choices for word in listed.split(",")]
     return list(dict.fromkeys([*options, *chosen, *_CHOICES.get(name, ())]))
 
 
@@ -102,11 +102,11 @@ def _help(name: str) -> str:
 
 def keys() -> list[str]:
     """Dotted keys of every kind of run, each with `=` at its end."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for kind in PIPELINES:
         schema = schema_of(pipeline_of(kind).config_class())
-        found |= dict.fromkeys(_keys_below(schema, schema["$defs"], ""))
-    return list(found)
+        names |= dict.fromkeys(_keys_below(schema, schema["$defs"], ""))
+    return list(names)
 
 
 def _keys_below(node: Mapping[str, Any], sections: Mapping[str, Any], at: str) -> Iterator[str]:

@@ -24,47 +24,47 @@ logger = logging.getLogger("roll.commands.convert")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    given = _parse(arguments)
+    options = _parse(arguments)
     from roll.models.megatron.hf_files import CHECKPOINT_FOLDER
 
     logging.basicConfig(format="%(message)s")
     logger.setLevel(logging.INFO)
     if not sys.warnoptions:
         warnings.simplefilter("ignore")  # Megatron's, about packages that it does without
-    if given.direction == "to_hf" and not (given.checkpoint / CHECKPOINT_FOLDER).is_dir():
-        logger.error("%s holds no checkpoint of megatron_train: %s/ is missing", given.checkpoint, CHECKPOINT_FOLDER)
+    if options.direction == "to_hf" and not (options.checkpoint / CHECKPOINT_FOLDER).is_dir():
+        logger.error("%s holds no checkpoint of megatron_train: %s/ is missing", options.checkpoint, CHECKPOINT_FOLDER)
         return 1
     try:
-        _convert(given)
+        _convert(options)
     except RollError as error:
         logger.error("%s", error)
         return 1
     except OSError as error:  # transformers: no such model; or files that cannot be read or written
-        logger.error("--model %s, --out %s: %s", given.model, given.out, error)
+        logger.error("--model %s, --out %s: %s", options.model, options.out, error)
         return 1
-    logger.info("written to %s", given.out)
+    logger.info("written to %s", options.out)
     return 0
 
 
-def _convert(given: argparse.Namespace) -> None:
+def _convert(options: argparse.Namespace) -> None:
     import torch
 
     from roll.models.loading import model_config
     from roll.platforms.cpu_stand_ins import megatron as megatron_cpu
 
-    args = ModelArgs(model_name_or_path=given.model)
-    hf = model_config(args, num_labels=1) if given.head != "lm" else model_config(args)
+    args = ModelArgs(model_name_or_path=options.model)
+    hf = model_config(args, num_labels=1) if options.head != "lm" else model_config(args)
     megatron_cpu.install()
     from roll.models.megatron.converter import Converter, one_rank
 
     with one_rank():
-        dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[given.dtype]
-        checkpoint = given.checkpoint if given.direction == "to_hf" else None
-        converter = Converter(given.model, hf, given.head, dtype, checkpoint)
-        if given.direction == "to_hf":
-            converter.to_hf(given.checkpoint, given.out)
+        dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[options.dtype]
+        checkpoint = options.checkpoint if options.direction == "to_hf" else None
+        converter = Converter(options.model, hf, options.head, dtype, checkpoint)
+        if options.direction == "to_hf":
+            converter.to_hf(options.checkpoint, options.out)
         else:
-            converter.to_megatron(given.out)
+            converter.to_megatron(options.out)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

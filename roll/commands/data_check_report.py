@@ -69,18 +69,18 @@ class Kind:
     columns: Callable[[Row], Sequence[str | None]]
 
 
-def likely(rows: Sequence[Row], given: ReadOptions) -> str:
+def likely(rows: Sequence[Row], inputs: ReadOptions) -> str:
     """The kind of run that a file with these rows is for."""
     first = rows[0]
-    pair, talk = _named(DPOConfig, _PAIR, given), _named(SFTConfig, _CONVERSATION, given)
+    pair, talk = _named(DPOConfig, _PAIR, inputs), _named(SFTConfig, _CONVERSATION, inputs)
     if all(first.value(str(pair[key])) is not None for key in ("chosen_key", "rejected_key")):
         return "dpo"
-    columns = [given.args.messages] if given.args.messages else CONVERSATIONS
+    columns = [inputs.args.messages] if inputs.args.messages else CONVERSATIONS
     if any(_is_answered(first.value(column)) for column in columns):
         return "sft"
     if first.value(str(talk["response_key"])) is not None:
         return "sft"
-    if first.value(given.args.ground_truth) is not None:
+    if first.value(inputs.args.ground_truth) is not None:
         return "rlvr"
     responses = {response for _, response in USUAL_COLUMNS} - {"answer", "solution"}  # which may be what is compared
     return "sft" if any(first.value(column) is not None for column in responses) else "rlvr"
@@ -94,10 +94,10 @@ def _is_answered(value: object) -> bool:
         return False
 
 
-def kind_of(pipeline: str, given: ReadOptions, tags: Sequence[str]) -> Kind:
+def kind_of(pipeline: str, inputs: ReadOptions, tags: Sequence[str]) -> Kind:
     """`tags`: those of the rows. Raises ConfigError for a word that this kind does not read."""
-    args = given.args
-    check_columns(pipeline, given)
+    args = inputs.args
+    check_columns(pipeline, inputs)
     if pipeline == "rlvr":
         domains = (Domain("rows", tuple(tags), required=()),)
         reader = RowReader(args, KEY, domains)
@@ -114,7 +114,7 @@ def kind_of(pipeline: str, given: ReadOptions, tags: Sequence[str]) -> Kind:
             pipeline, "prompts for RLVR", lambda row: Texts(reader.read(row).question), prompts, prompt, reader.columns
         )
     if pipeline == "sft":
-        columns = Columns(**_renamed(_named(SFTConfig, _CONVERSATION, given)))
+        columns = Columns(**_renamed(_named(SFTConfig, _CONVERSATION, inputs)))
         read_texts = conversation_texts(columns)
 
         def conversations(tokenizer: PreTrainedTokenizerBase, choose: Choose) -> Lengths:
@@ -133,7 +133,7 @@ def kind_of(pipeline: str, given: ReadOptions, tags: Sequence[str]) -> Kind:
             conversation,
             lambda row: columns.reads(row, args),
         )
-    pair = PairColumns(**_renamed(_named(DPOConfig, _PAIR, given)))
+    pair = PairColumns(**_renamed(_named(DPOConfig, _PAIR, inputs)))
 
     def pairs(tokenizer: PreTrainedTokenizerBase, choose: Choose) -> Lengths:
         rows = load_pairs(args, KEY, pair, tokenizer, LARGEST, choose=choose)
@@ -168,19 +168,21 @@ def _pieces_of_row(
         yield answer if mask[first] else "given", str(tokenizer.decode(ids[first:end].tolist()))
 
 
-def _named(config: type[SFTConfig] | type[DPOConfig], keys: Sequence[str], given: ReadOptions) -> dict[str, str | None]:
+def _named(
+    config: type[SFTConfig] | type[DPOConfig], keys: Sequence[str], inputs: ReadOptions
+) -> dict[str, str | None]:
     """The columns by their keys, those that are not given as the run's settings have them."""
-    return {key: given.columns.get(key, config.model_fields[key].get_default()) for key in keys}
+    return {key: inputs.columns.get(key, config.model_fields[key].get_default()) for key in keys}
 
 
 def _renamed(columns: Mapping[str, str | None]) -> dict[str, Any]:
     return {key.removesuffix("_key"): column for key, column in columns.items()}
 
 
-def check_columns(pipeline: str, given: ReadOptions) -> None:
+def check_columns(pipeline: str, inputs: ReadOptions) -> None:
     """Raises ConfigError for columns that are named and that this kind of run does not read."""
     known = {"sft": _CONVERSATION, "dpo": _PAIR}.get(pipeline, ())
-    if unread := [key for key in given.columns if key not in known]:
+    if unread := [key for key in inputs.columns if key not in known]:
         has = ", ".join(known) or "keys of data_args alone: prompt, messages, tools, ground_truth, tag, id"
         raise ConfigError(f"{', '.join(unread)}: not read from rows for {pipeline}. They have {has}.")
 
@@ -203,15 +205,15 @@ class _Readable:
 
 def report(options: argparse.Namespace) -> Iterator[str]:
     """Line by line. Raises ConfigError at its end with what is wrong with the rows."""
-    given = _read_options(options.words)
-    rows = _rows(given.args)
-    yield from _file_lines(rows, given.args)
-    pipeline = options.pipeline or likely(rows, given)
-    tags = sorted({str(tag) for row in rows if (tag := row.values.get(given.args.tag)) is not None})
-    kind = kind_of(pipeline, given, tags)
+    inputs = _read_options(options.words)
+    rows = _rows(inputs.args)
+    yield from _file_lines(rows, inputs.args)
+    pipeline = options.pipeline or likely(rows, inputs)
+    tags = sorted({str(tag) for row in rows if (tag := row.values.get(inputs.args.tag)) is not None})
+    kind = kind_of(pipeline, inputs, tags)
     yield f"Read as {kind.what}{'' if options.pipeline else ', by the columns of the first row; --for says otherwise'}"
     readable, problems = _read(rows, kind)
-    yield from (f"  {line}" for line in _about(readable, given.args, kind, tags))
+    yield from (f"  {line}" for line in _about(readable, inputs.args, kind, tags))
     yield from (f"  {line}" for line in _unread_lines(rows, kind))
     yield from _length_lines(readable)
     yield from _duplicate_lines(readable, options.similarity)
@@ -220,8 +222,8 @@ def report(options: argparse.Namespace) -> Iterator[str]:
         yield from _shown_lines(readable[0], kind, tokenizer)
     if tokenizer is not None and readable:
         yield from _token_lines(readable, kind, tokenizer, str(options.tokenizer), options.max_tokens)
-    if given.names_truths and not any(row.value(given.args.ground_truth) is not None for row in rows):
-        problems.append(f"ground_truth={given.args.ground_truth}: no row has it")
+    if inputs.names_truths and not any(row.value(inputs.args.ground_truth) is not None for row in rows):
+        problems.append(f"ground_truth={inputs.args.ground_truth}: no row has it")
     if problems:
         raise ConfigError(*problems)
     yield f"Every one of {len(rows)} rows can be read."
@@ -309,10 +311,10 @@ def _about(readable: Sequence[_Readable], args: DataArgs, kind: Kind, tags: Sequ
     """What a run of this kind makes of columns beside the texts."""
     if kind.pipeline != "rlvr":
         return
-    truths = sum(found.row.value(args.ground_truth) not in (None, "") for found in readable)
+    truths = sum(entry.row.value(args.ground_truth) not in (None, "") for entry in readable)
     yield f"{args.ground_truth} (most rewards compare with it): {truths} of {len(readable)} rows"
     if tags:
-        counts = Counter(str(found.row.values.get(args.tag)) for found in readable)
+        counts = Counter(str(entry.row.values.get(args.tag)) for entry in readable)
         yield f"{args.tag}: " + ", ".join(f"{tag} {count}" for tag, count in counts.most_common())
     else:
         yield f"no column {args.tag}: all rows belong to the run's only domain"
@@ -321,11 +323,11 @@ def _about(readable: Sequence[_Readable], args: DataArgs, kind: Kind, tags: Sequ
 def _length_lines(readable: Sequence[_Readable]) -> Iterator[str]:
     if not readable:
         return
-    parts: dict[str, list[int]] = {"prompt": [len(found.texts.prompt) for found in readable]}
-    most = max(len(found.texts.responses) for found in readable)
+    parts: dict[str, list[int]] = {"prompt": [len(entry.texts.prompt) for entry in readable]}
+    most = max(len(entry.texts.responses) for entry in readable)
     names = ("chosen", "rejected") if most == 2 else ("answer",)
     for place in range(most):
-        parts[names[place]] = [len(found.texts.responses[place]) for found in readable]
+        parts[names[place]] = [len(entry.texts.responses[place]) for entry in readable]
     yield "Lengths in characters"
     yield from (f"  {line}" for line in table(_statistics(parts)))
 
@@ -340,15 +342,15 @@ def _statistics(parts: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 def _duplicate_lines(readable: Sequence[_Readable], similarity: float | None) -> Iterator[str]:
     yield "Duplicates"
     for name, texts in (
-        ("prompts", [found.texts.prompt for found in readable]),
-        ("whole rows", ["\n".join([found.texts.prompt, *found.texts.responses]) for found in readable]),
+        ("prompts", [entry.texts.prompt for entry in readable]),
+        ("whole rows", ["\n".join([entry.texts.prompt, *entry.texts.responses]) for entry in readable]),
     ):
-        if name == "whole rows" and not any(found.texts.responses for found in readable):
+        if name == "whole rows" and not any(entry.texts.responses for entry in readable):
             continue
         seen: dict[str, None] = {}
         again: list[str] = []
-        for found, text in zip(readable, map(normalised, texts), strict=True):
-            again += [found.row.short_place] if text in seen else []
+        for entry, text in zip(readable, map(normalised, texts), strict=True):
+            again += [entry.row.short_place] if text in seen else []
             seen[text] = None
         places = f": {', '.join(again[:MOST_PLACES])}{' ...' if len(again) > MOST_PLACES else ''}" if again else ""
         yield f"  {name} that an earlier row has too: {len(again)}{places}"
@@ -375,16 +377,16 @@ def _unread_lines(rows: Sequence[Row], kind: Kind) -> Iterator[str]:
 _NOTHING: tuple[object, ...] = (None, "", [], {})
 
 
-def _shown_lines(found: _Readable, kind: Kind, tokenizer: PreTrainedTokenizerBase | None) -> Iterator[str]:
+def _shown_lines(entry: _Readable, kind: Kind, tokenizer: PreTrainedTokenizerBase | None) -> Iterator[str]:
     """One row: with a tokenizer through the template, each piece with what it is; else its texts."""
     if tokenizer is None:
-        yield f"The row {found.row.short_place} as text; with --tokenizer as the model sees it"
-        answers = ("chosen", "rejected") if len(found.texts.responses) == 2 else ("answer",)
-        pieces = [("prompt", found.texts.prompt), *zip(answers, found.texts.responses, strict=False)]
+        yield f"The row {entry.row.short_place} as text; with --tokenizer as the model sees it"
+        answers = ("chosen", "rejected") if len(entry.texts.responses) == 2 else ("answer",)
+        pieces = [("prompt", entry.texts.prompt), *zip(answers, entry.texts.responses, strict=False)]
     else:
-        yield f"The row {found.row.short_place} as the model sees it"
+        yield f"The row {entry.row.short_place} as the model sees it"
         try:
-            pieces = kind.shown(tokenizer, found.row)
+            pieces = kind.shown(tokenizer, entry.row)
         except ConfigError as error:
             pieces = [("nothing", str(error))]
     for what, text in pieces:
@@ -396,7 +398,7 @@ def _token_lines(
     readable: Sequence[_Readable], kind: Kind, tokenizer: PreTrainedTokenizerBase, name: str, most: int | None
 ) -> Iterator[str]:
     """Lines about lengths in tokens, through the template, as a run would see them."""
-    lengths = kind.lengths(tokenizer, lambda sources: (found.row for found in readable))
+    lengths = kind.lengths(tokenizer, lambda sources: (entry.row for entry in readable))
     yield f"Lengths in tokens of {name}, through the template"
     yield from (f"  {line}" for line in table(_statistics(lengths)))
     if len(lengths.get("row", ())) > len(readable):  # several rows of one conversation
@@ -405,5 +407,5 @@ def _token_lines(
             "template changes earlier turns: docs/templates.md"
         )
     if most is not None:
-        for what, found in lengths.items():
-            yield f"  {what}: {int((found > most).sum())} of {len(found)} have more than {most} tokens"
+        for what, counts in lengths.items():
+            yield f"  {what}: {int((counts > most).sum())} of {len(counts)} have more than {most} tokens"

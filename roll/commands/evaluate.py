@@ -26,8 +26,8 @@ def run(argv: Sequence[str]) -> list[str]:
         raise ConfigError(f"{', '.join(twice)}: roll eval sets {' and '.join(taken)} itself. Leave it out.")
     if options.checkpoint == "":
         raise ConfigError("--checkpoint is empty: name a directory step_000050, or true for the newest of the run.")
-    given = ["mode=bench", *([f"resume_from_checkpoint={options.checkpoint}"] if options.checkpoint else [])]
-    code = start_yaml(options.config, [*overrides, *given], options.dry_run, options.elsewhere, options.pipeline)
+    bench_keys = ["mode=bench", *([f"resume_from_checkpoint={options.checkpoint}"] if options.checkpoint else [])]
+    code = start_yaml(options.config, [*overrides, *bench_keys], options.dry_run, options.elsewhere, options.pipeline)
     if code != EXIT_OK:
         raise SystemExit(code)
     return []

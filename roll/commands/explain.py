@@ -49,22 +49,22 @@ def worked_rows(preset: LossPreset) -> WorkedRows:
     """Two answers as one update, by the code that a run calls."""
     loss, micro = _loss(preset), pad(_pair_rows(), np.arange(len(P)))
     log_probs = torch.zeros(micro.input_ids.shape)
-    for row, own in enumerate(P):
-        log_probs[row, : len(own)] = torch.tensor(own).log()
+    for row, probs in enumerate(P):
+        log_probs[row, : len(probs)] = torch.tensor(probs).log()
     log_probs.requires_grad_()
     scale = LossScale(int(micro.response_mask.sum()), len(P))
     total, _ = loss(TokenOutputs(log_probs=log_probs), micro, scale)
     (gradient,) = torch.autograd.grad(total, log_probs)
-    by_row = tuple(tuple(gradient[row, : len(own)].tolist()) for row, own in enumerate(P))
+    by_row = tuple(tuple(gradient[row, : len(probs)].tolist()) for row, probs in enumerate(P))
     return WorkedRows(by_row, float(total.detach()))
 
 
 def worked_lines(preset: LossPreset) -> Iterator[tuple[str, ...]]:
     """A table of them, and then the loss by itself."""
-    found, is_pair = worked_rows(preset), preset.pipeline == "dpo"
+    example, is_pair = worked_rows(preset), preset.pipeline == "dpo"
     yield ("answer", "p of its tokens", *(["p_ref of them"] if is_pair else []), "d loss / d log p of its tokens")
     for i, name in enumerate(("better", "worse") if is_pair else ("1", "2")):
-        yield (name, numbers(P[i]), *([numbers(P_REF[i])] if is_pair else []), numbers(found.gradients[i]))
+        yield (name, numbers(P[i]), *([numbers(P_REF[i])] if is_pair else []), numbers(example.gradients[i]))
 
 
 def numbers(values: Sequence[float]) -> str:
@@ -81,11 +81,11 @@ def _loss(preset: LossPreset) -> Loss:
 
 def _pair_rows() -> PairRows:
     def flat(by_row: Sequence[Sequence[float]]) -> np.ndarray:
-        return np.log(np.concatenate([np.array(own) for own in by_row])).astype(np.float32)
+        return np.log(np.concatenate([np.array(probs) for probs in by_row])).astype(np.float32)
 
     tokens = sum(map(len, P))
     return PairRows(
-        lengths=np.array([len(own) for own in P], np.int32),
+        lengths=np.array([len(probs) for probs in P], np.int32),
         input_ids=np.zeros(tokens, np.int32),
         response_mask=np.ones(tokens, bool),
         loss_weights=np.ones(len(P), np.float32),
@@ -148,8 +148,8 @@ def worked(name: str) -> Worked:
     loss, micro = policy_loss(config, build_plan(config)), pad(batch, np.arange(len(samples)))
     assert micro.old_log_probs is not None
     ratios = torch.zeros(micro.input_ids.shape)
-    for row, own in enumerate(RATIOS):
-        ratios[row, : len(own)] = torch.tensor(own).log()
+    for row, raw_values in enumerate(RATIOS):
+        ratios[row, : len(raw_values)] = torch.tensor(raw_values).log()
     log_probs = (ratios + micro.old_log_probs).requires_grad_()
     outputs = TokenOutputs(log_probs=log_probs, entropy=torch.zeros(micro.input_ids.shape))
     scale = LossScale(samples.num_tokens, len(samples), LossScale(len(EXPERT), 1))
@@ -159,15 +159,15 @@ def worked(name: str) -> Worked:
         (gradient,) = torch.autograd.grad(total, log_probs)
         return Worked(_rows(micro.advantages), _rows(gradient), float(total.detach()))
     mixed = mixed_loss(config, loss, config.mix.weight_at(1))
-    own = torch.tensor([EXPERT]).log().requires_grad_()
+    raw_values = torch.tensor([EXPERT]).log().requires_grad_()
     row = pad(Rows.of([[0] * len(EXPERT)], [[True] * len(EXPERT)]), np.zeros(1, np.int64))
-    total = mixed(outputs, micro, scale)[0] + mixed(TokenOutputs(log_probs=own), row, scale)[0]
-    gradient, of_expert = torch.autograd.grad(total, (log_probs, own))
+    total = mixed(outputs, micro, scale)[0] + mixed(TokenOutputs(log_probs=raw_values), row, scale)[0]
+    gradient, of_expert = torch.autograd.grad(total, (log_probs, raw_values))
     return Worked(_rows(micro.advantages), _rows(gradient), float(total.detach()), tuple(of_expert[0].tolist()))
 
 
 def _rows(values: torch.Tensor) -> tuple[tuple[float, ...], ...]:
-    return tuple(tuple(values[row, : len(own)].tolist()) for row, own in enumerate(RATIOS))
+    return tuple(tuple(values[row, : len(ratios)].tolist()) for row, ratios in enumerate(RATIOS))
 
 
 def _config(name: str) -> RLVRConfig:
@@ -192,7 +192,7 @@ def _config(name: str) -> RLVRConfig:
 
 
 def _samples() -> SampleBatch:
-    lengths = [len(own) for own in RATIOS]
+    lengths = [len(ratios) for ratios in RATIOS]
     rows, tokens = len(lengths), sum(lengths)
     return SampleBatch(
         lengths=np.array(lengths, np.int32),
@@ -223,7 +223,7 @@ def _explained(preset: Preset) -> Iterator[str]:
         yield from (f"  {line}" for line in table(worked_lines(preset)))
         yield f"  loss of the update: {worked_rows(preset).loss:.4f}"
         return
-    found = worked(preset.name)
+    example = worked(preset.name)
     row = estimator_of(preset.settings["adv_estimator"])
     more = f", a critic says {VALUE:g} of every state" if row.needs_critic else ""
     more += f", the greedy answer has reward {GREEDY:g}" if row.needs_greedy else ""
@@ -233,13 +233,13 @@ def _explained(preset: Preset) -> Iterator[str]:
     rows = [("answer", "reward", "r of its tokens", "A", "d loss / d log p of its tokens")]
     for i, (reward, ratios) in enumerate(zip(REWARDS, RATIOS, strict=True)):
         rows.append(
-            (str(i + 1), f"{reward:g}", numbers(ratios), numbers(found.advantages[i]), numbers(found.gradients[i]))
+            (str(i + 1), f"{reward:g}", numbers(ratios), numbers(example.advantages[i]), numbers(example.gradients[i]))
         )
     yield from (f"  {line}" for line in table(rows))
-    if found.expert:
-        told = f"d loss / d log p of its tokens {numbers(found.expert)}"
-        yield f"  plus a row of an expert's, p_new  {numbers(EXPERT)}: {told}"
-    yield f"  loss of the update: {found.loss:.4f}"
+    if example.expert:
+        expert_text = f"d loss / d log p of its tokens {numbers(example.expert)}"
+        yield f"  plus a row of an expert's, p_new  {numbers(EXPERT)}: {expert_text}"
+    yield f"  loss of the update: {example.loss:.4f}"
 
 
 def _yaml(value: object) -> str:

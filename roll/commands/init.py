@@ -61,11 +61,11 @@ def columns_of(data: str, prompt: str = "", truth: str = "") -> Columns:
     first = next(rows, None)
     if first is None:
         raise ConfigError(f"--data: {data} holds no row.")
-    told = (row.get("tag") for row in chain([first], rows))
-    tags, names = tuple(dict.fromkeys(str(tag) for tag in told if tag is not None)), tuple(map(str, first))
-    for given, option in ((prompt, "--prompt"), (truth, "--ground_truth")):
-        if given and _value(first, given) is None:
-            raise ConfigError(f"{option}: {data} has no column {given}. It has {', '.join(map(str, first))}.")
+    row_tags = (row.get("tag") for row in chain([first], rows))
+    tags, names = tuple(dict.fromkeys(str(tag) for tag in row_tags if tag is not None)), tuple(map(str, first))
+    for column, option in ((prompt, "--prompt"), (truth, "--ground_truth")):
+        if column and _value(first, column) is None:
+            raise ConfigError(f"{option}: {data} has no column {column}. It has {', '.join(map(str, first))}.")
     truth = truth or next((name for name in TRUTHS if _value(first, name) is not None), "")
     if not prompt:
         messages = next((name for name in MESSAGES if isinstance(first.get(name), list)), "")
@@ -236,10 +236,10 @@ def _wishes(options: argparse.Namespace) -> InitOptions:
         if missing:
             raise ConfigError(f"There is no terminal to ask at: give {' and '.join(missing)}. See roll init --help.")
 
-    def answer(given: str | None, question: str, default: str, read: Callable[[str], T]) -> T:
+    def answer(value: str | None, question: str, default: str, read: Callable[[str], T]) -> T:
         """What an option says, or else the person, as often as it cannot be."""
-        if given is not None or not asks:
-            return read(default if given is None else given)
+        if value is not None or not asks:
+            return read(default if value is None else value)
         while True:
             try:
                 return read(_input(f"{question} [{default}]: " if default else f"{question}: ").strip() or default)

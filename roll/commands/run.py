@@ -65,8 +65,8 @@ def plan_command(argv: Sequence[str]) -> int:
         "--defaults", action="store_true", help="also list the default of every key that the YAML does not set"
     )
     arguments, overrides = parser.parse_known_args(argv)
-    asked = replace(_start_options(arguments), is_plan=True, lists_defaults=arguments.defaults)
-    return _ending(None, partial(yaml_at, arguments.config), overrides, asked)
+    options = replace(_start_options(arguments), is_plan=True, lists_defaults=arguments.defaults)
+    return _ending(None, partial(yaml_at, arguments.config), overrides, options)
 
 
 def start_yaml(
@@ -77,26 +77,28 @@ def start_yaml(
 
 
 def _ending(
-    pipeline: str | None, find: Callable[[], tuple[Path, str]], overrides: Sequence[str], asked: StartOptions
+    pipeline: str | None, find: Callable[[], tuple[Path, str]], overrides: Sequence[str], options: StartOptions
 ) -> int:
     """The exit code of what is started, with what is wrong told."""
 
     def start() -> int:
         directory, name = find()
-        raw, given = compose_tree(directory, name, overrides), asked
-        if asked.is_plan:
+        raw, start_options = compose_tree(directory, name, overrides), options
+        if options.is_plan:
             raw, unset = without_unset(raw)
-            given = replace(asked, unset=unset)
+            start_options = replace(options, unset=unset)
         if STAGES in raw.tree:
-            return _start_stages(plan_stages(raw, overrides, pipeline), given)
+            return _start_stages(plan_stages(raw, overrides, pipeline), start_options)
         spec = pipeline_of(pipeline) if pipeline else kind_of(raw.tree)
-        beside = partial(beside_mistakes, spec, given)
-        return _start(spec, check(spec, resolve_tree(raw, spec.config_class()), beside), given)
+        beside = partial(beside_mistakes, spec, start_options)
+        return _start(spec, check(spec, resolve_tree(raw, spec.config_class()), beside), start_options)
 
     return _with_report(start)
 
 
-def _supervise(find: Callable[[], tuple[Path, str]], given: str, overrides: Sequence[str], max_restarts: int) -> int:
+def _supervise(
+    find: Callable[[], tuple[Path, str]], config_path: str, overrides: Sequence[str], max_restarts: int
+) -> int:
     """The run as a child process; here only where it writes is looked up."""
     from roll.run.supervisor import Supervisor, watched  # numpy, as all that reads checkpoints
 
@@ -106,7 +108,7 @@ def _supervise(find: Callable[[], tuple[Path, str]], given: str, overrides: Sequ
     else:
         spec = kind_of(raw.tree)
         runs = [check(spec, resolve_tree(raw, spec.config_class())).config]
-    return Supervisor(watched((sys.executable, "-m", "roll", "run", given, *overrides), runs), max_restarts).run()
+    return Supervisor(watched((sys.executable, "-m", "roll", "run", config_path, *overrides), runs), max_restarts).run()
 
 
 def _with_report(act: Callable[[], int]) -> int:
@@ -124,16 +126,16 @@ def _with_report(act: Callable[[], int]) -> int:
         return EXIT_INTERRUPTED
 
 
-def _start(spec: PipelineSpec, loaded: Loaded, asked: StartOptions) -> int:
-    memory = _show(spec, loaded, loaded, asked)
-    if asked.is_plan:
-        found = foreseen(spec, loaded, memory, asked)
-        return _verdict(found.stops, found.lines)
+def _start(spec: PipelineSpec, loaded: Loaded, options: StartOptions) -> int:
+    memory = _show(spec, loaded, loaded, options)
+    if options.is_plan:
+        findings = foreseen(spec, loaded, memory, options)
+        return _verdict(findings.stops, findings.lines)
     _refuse(spec, loaded, memory)
     return int(spec.make_run(loaded.config, loaded.plan).run())
 
 
-def _start_stages(stages: Sequence[Stage], asked: StartOptions) -> int:
+def _start_stages(stages: Sequence[Stage], options: StartOptions) -> int:
     """All plans and problems first, then what is not finished."""
     from roll.run.stages.progress import (
         progress_lines,
@@ -142,22 +144,22 @@ def _start_stages(stages: Sequence[Stage], asked: StartOptions) -> int:
         run_stages,  # numpy, as all that reads checkpoints
     )
 
-    left = [progress_of(stage) for stage in stages]
+    states = [progress_of(stage) for stage in stages]
     against, lines = StageProblems(len(stages)), list[str]()
-    for stage, found in zip(stages, left, strict=True):
-        _say("\n".join([*stage.lines(len(stages)), *progress_lines(found)]))
-        memory = _show(stage.spec, stage.loaded, stage.shown, asked)
+    for stage, state in zip(stages, states, strict=True):
+        _say("\n".join([*stage.lines(len(stages)), *progress_lines(state)]))
+        memory = _show(stage.spec, stage.loaded, stage.shown, options)
         with against.about(stage.entry):
-            if asked.is_plan:
-                seen = foreseen(stage.spec, stage.loaded, memory, asked, stage.stand_ins)
-                against.add(stage.entry, seen.stops)
-                lines += seen.lines
-            elif found is None or not found.is_finished:
+            if options.is_plan:
+                findings = foreseen(stage.spec, stage.loaded, memory, options, stage.stand_ins)
+                against.add(stage.entry, findings.stops)
+                lines += findings.lines
+            elif state is None or not state.is_finished:
                 against.add(stage.entry, refusals(stage.spec, stage.loaded, memory, stage.stand_ins))
             else:
                 against.add(stage.entry, (problem.text for problem in memory.problems))
-    stops = [*against.texts, *progress_problems(stages, left)]
-    if asked.is_plan:
+    stops = [*against.texts, *progress_problems(stages, states)]
+    if options.is_plan:
         return _verdict(stops, dict.fromkeys(lines))
     if stops:
         raise ConfigError(*stops)
@@ -172,13 +174,13 @@ def _before(stage: Stage, loaded: Loaded) -> None:
     _refuse(stage.spec, loaded, memory_report(loaded.config, loaded.plan))
 
 
-def _show(spec: PipelineSpec, loaded: Loaded, shown: Loaded, asked: StartOptions) -> MemoryReport:
+def _show(spec: PipelineSpec, loaded: Loaded, shown: Loaded, options: StartOptions) -> MemoryReport:
     """Prints a plan, its memory, and warnings."""
     _say(plan_text(spec, shown))
-    if asked.lists_defaults:
+    if options.lists_defaults:
         _say("\n".join(default_lines(shown.config, shown.keys_in_yaml, shown.chosen)))
     memory = memory_report(loaded.config, loaded.plan)
-    if memory.text and (asked.is_plan or memory.knows_gpus):
+    if memory.text and (options.is_plan or memory.knows_gpus):
         _say(memory.text)
     for warning in (*loaded.warnings, *multimodal_notes(loaded.config), *memory.warnings):
         _say(f"Warning: {warning}")

@@ -56,21 +56,25 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """0 done, 1 it failed, 2 the words or what they name cannot work, 130 Ctrl-C."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        if words[:1] in (["--version"], ["version"]):
+        if arguments[:1] in (["--version"], ["version"]):
             say(f"roll {VERSION}")
             return OK
-        if not words or words[0] not in SUBCOMMANDS:
-            is_asked = bool(words) and words[0] in ("-h", "--help", "help")
+        if not arguments or arguments[0] not in SUBCOMMANDS:
+            is_asked = bool(arguments) and arguments[0] in ("-h", "--help", "help")
             if not is_asked:
-                wrong = f"roll has no command {words[0]}.{did_you_mean(words[0], SUBCOMMANDS)}\n" if words else ""
+                wrong = (
+                    f"roll has no command {arguments[0]}.{did_you_mean(arguments[0], SUBCOMMANDS)}\n"
+                    if arguments
+                    else ""
+                )
                 print(f"{visible(wrong)}{_usage()}", file=sys.stderr, flush=True)
                 return BAD_USE
             say(_usage())
             return OK
-        run = cast("Callable[[Sequence[str]], Iterable[str] | int]", resolve(SUBCOMMANDS[words[0]].function))
-        done = run([_spelled(word) for word in words[1:]])
+        run = cast("Callable[[Sequence[str]], Iterable[str] | int]", resolve(SUBCOMMANDS[arguments[0]].function))
+        done = run([_spelled(word) for word in arguments[1:]])
         if isinstance(done, int):
             return done
         for line in done:
@@ -79,10 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # who read has seen enough
         return FAILED
     except ConfigError as error:
-        _complain(f"roll {words[0]} cannot do this:", error.problems)
+        _complain(f"roll {arguments[0]} cannot do this:", error.problems)
         return BAD_USE
     except RollError as error:
-        _complain(f"roll {words[0]} failed:", [str(error)])
+        _complain(f"roll {arguments[0]} failed:", [str(error)])
         return FAILED
     except KeyboardInterrupt:
         _complain("Interrupted.", [])

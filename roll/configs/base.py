@@ -35,17 +35,17 @@ class Settings(BaseModel):
 
     def value(self, key: str) -> Any:
         """What stands under a key of this section. Example: actor_train.name of a run."""
-        own, _, inner = key.partition(".")
-        found = getattr(self, own)
-        return found.value(inner) if inner else found
+        outer, _, inner = key.partition(".")
+        value = getattr(self, outer)
+        return value.value(inner) if inner else value
 
     def is_changed(self, key: str) -> bool:
         """True if a key of this section has another value than its default."""
-        own, _, inner = key.partition(".")
-        found = getattr(self, own)
+        outer, _, inner = key.partition(".")
+        value = getattr(self, outer)
         if inner:
-            return isinstance(found, Settings) and found.is_changed(inner)
-        return found != type(self).model_fields[own].get_default(call_default_factory=True)
+            return isinstance(value, Settings) and value.is_changed(inner)
+        return value != type(self).model_fields[outer].get_default(call_default_factory=True)
 
     @classmethod
     def _takes_null(cls, key: str) -> bool:
@@ -79,7 +79,7 @@ def nested_class(annotation: Any) -> type[Settings] | None:
     if isinstance(annotation, type) and issubclass(annotation, Settings):
         return annotation
     if get_origin(annotation) in (Union, types.UnionType, dict, tuple, list):
-        return next((found for arg in get_args(annotation) if (found := nested_class(arg))), None)
+        return next((inner for arg in get_args(annotation) if (inner := nested_class(arg))), None)
     return None
 
 

@@ -113,8 +113,8 @@ def named(owner: str, path: str) -> Any:
         raise ConfigError(f"{owner}: {error}") from error
 
 
-def _list(found: object) -> list[Any] | None:
-    return list(found) if isinstance(found, Iterable) and not isinstance(found, str) else None
+def _list(result: object) -> list[Any] | None:
+    return list(result) if isinstance(result, Iterable) and not isinstance(result, str) else None
 
 
 def _call(owner: str, path: str, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -174,8 +174,8 @@ def _inherited(cls: type[Settings]) -> frozenset[str]:
     """Names of the keys that it has from the class above it, with what they mean there."""
     base = cls.__mro__[1]
     assert issubclass(base, Settings)
-    own = cls.model_fields
-    same = (name for name, info in base.model_fields.items() if own[name].description == info.description)
+    model_fields = cls.model_fields
+    same = (name for name, info in base.model_fields.items() if model_fields[name].description == info.description)
     return frozenset((*same, *inert_keys(base)))
 
 
@@ -318,9 +318,9 @@ def _complete(section: dict[str, Any], cls: type[Settings]) -> None:
 
 
 def _opened(value: Mapping[str, Any]) -> dict[str, Any]:
-    told = {key: value[key] for key in ("description", "default") if key in value}
-    form = {key: inner for key, inner in value.items() if key not in (*told, "title")}
-    return {**told, "anyOf": [*(_entries_opened(each) for each in form.get("anyOf", [form])), *_ANYTHING]}
+    described = {key: value[key] for key in ("description", "default") if key in value}
+    form = {key: inner for key, inner in value.items() if key not in (*described, "title")}
+    return {**described, "anyOf": [*(_entries_opened(each) for each in form.get("anyOf", [form])), *_ANYTHING]}
 
 
 def _entries_opened(form: Mapping[str, Any]) -> dict[str, Any]:

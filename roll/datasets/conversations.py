@@ -74,17 +74,19 @@ class Columns:
             messages = up_to_answer(whole, row, column)
             unanswered = len(whole) - len(messages)
         else:
-            asked = prompt_in(row, self.prompt, self.query, self._hint(row))
+            prompt = prompt_in(row, self.prompt, self.query, self._hint(row))
             answer = ends_with_answer(self._answer(row), row, self.response)
-            messages = [*asked, *answer]
+            messages = [*prompt, *answer]
         messages = with_system(messages, row, self.system, args.system_prompt)
         tools = () if self.tools is None else tools_in(row, self.tools)
-        given = len(messages) - len(answer) if answer else 0
-        self._check_says_something(messages, given, row)
-        return Conversation(messages, tools, given, unanswered)
+        num_context = len(messages) - len(answer) if answer else 0
+        self._check_says_something(messages, num_context, row)
+        return Conversation(messages, tools, num_context, unanswered)
 
-    def _check_says_something(self, messages: list[Message], given: int, row: Row) -> None:
-        answers = [place for place, message in enumerate(messages) if message["role"] == "assistant" and place >= given]
+    def _check_says_something(self, messages: list[Message], num_context: int, row: Row) -> None:
+        answers = [
+            place for place, message in enumerate(messages) if message["role"] == "assistant" and place >= num_context
+        ]
         answers = [place for place in answers if messages[place].get("weight") != 0]
         for place in answers if self.train_on == "all" else answers[-1:]:
             message = messages[place]
@@ -231,13 +233,13 @@ def prompt_in(row: Row, column: str, query: str | None, hint: str = "") -> list[
     list of messages, whose last one has the query behind it. Raises ConfigError where there are none."""
     value = told_in_text(plain(row.value(column)))
     if isinstance(value, list):
-        asked = messages_in(value, row, column, "prompt_key")
+        messages = messages_in(value, row, column, "prompt_key")
     else:
-        asked = [{"role": "user", "content": text_in(row, column, "prompt_key", hint)}]
+        messages = [{"role": "user", "content": text_in(row, column, "prompt_key", hint)}]
     if query is not None and row.value(query):
         more = text_in(row, query, "query_key")
-        asked[-1] = {**asked[-1], "content": f"{asked[-1]['content']}\n{more}"}
-    return asked
+        messages[-1] = {**messages[-1], "content": f"{messages[-1]['content']}\n{more}"}
+    return messages
 
 
 def with_system(messages: list[Message], row: Row, column: str | None, text: str | None = None) -> list[Message]:

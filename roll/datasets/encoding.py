@@ -81,11 +81,11 @@ def _loses_nothing(spec: Mapping[str, Any], counts_bytes: bool) -> bool:
     else:
         spells_all = bool(model.get("byte_fallback")) and all(f"<0x{byte:02X}>" in vocabulary for byte in range(256))
     normal = all(_grows(step) for step in _steps(spec.get("normalizer"), "normalizers"))
-    kept = all(
+    all_kept = all(
         step["type"] in _KEEPING or (step["type"] == "Split" and step["behavior"] != "Removed")
         for step in _steps(spec.get("pre_tokenizer"), _PARTS)
     )
-    return spells_all and normal and kept
+    return spells_all and normal and all_kept
 
 
 def _grows(step: Mapping[str, Any]) -> bool:
@@ -250,7 +250,7 @@ class _Encoder:
 
     def _token_ids(self, rendered: Sequence[tuple[Example, str]]) -> list[list[int]]:
         """Two calls at most: with and without special tokens around the text."""
-        found: list[list[int]] = [[] for _ in rendered]
+        token_ids: list[list[int]] = [[] for _ in rendered]
         for adds in (False, True):
             places = [i for i, (example, _) in enumerate(rendered) if self._adds(example) is adds]
             if places:
@@ -262,8 +262,8 @@ class _Encoder:
                     verbose=False,
                 )
                 for place, ids in zip(places, encoded["input_ids"], strict=True):
-                    found[place] = ids
-        return found
+                    token_ids[place] = ids
+        return token_ids
 
     def _adds(self, example: Example) -> bool:
         return self._templates.of(example).adds_special_tokens
@@ -331,10 +331,10 @@ class _Encoder:
     def _task_id(self, row: Row) -> str:
         """The id column, or file name and place; an id that occurred before gets its file and place appended."""
         place = row.short_place
-        own = row.value(self._args.id)
-        candidates = [place] if own is None else [str(own), f"{own}@{place}"]
-        if own is not None and str(own) in self._ids:
-            self._repeated_ids.append(f"{str(own)[:50]!r} ({row.where})")
+        row_id = row.value(self._args.id)
+        candidates = [place] if row_id is None else [str(row_id), f"{row_id}@{place}"]
+        if row_id is not None and str(row_id) in self._ids:
+            self._repeated_ids.append(f"{str(row_id)[:50]!r} ({row.where})")
         name = next(
             (c for c in (*candidates, f"{candidates[-1]}@{row.file}") if c not in self._ids),
             f"{row.where}#{len(self._ids)}",

@@ -51,7 +51,7 @@ def parse(text: str, start: int = 0) -> Parsed:
         return Parsed(None, len(text), _too_deep())
     if text.count("[", start, end) + text.count("{", start, end) > MAX_DEPTH and _depth(value) > MAX_DEPTH:
         return Parsed(None, end, _too_deep())
-    if "\\u" in text[start:end] and not all(_is_sound(found) for found in _texts(value)):
+    if "\\u" in text[start:end] and not all(_is_sound(part) for part in _texts(value)):
         faults.append(
             r"holds half of a surrogate pair (\ud800 to \udfff), which is not valid text; remove it or complete it"
         )

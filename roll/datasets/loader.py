@@ -57,8 +57,8 @@ def _entry(values: Mapping[str, Any], path: str) -> Any:
     names = path.split(".")
     for place in range(len(names) - 1, 0, -1):
         inner = values.get(".".join(names[:place]))
-        if isinstance(inner, Mapping) and (found := _entry(inner, ".".join(names[place:]))) is not None:
-            return found
+        if isinstance(inner, Mapping) and (entry := _entry(inner, ".".join(names[place:]))) is not None:
+            return entry
     return None
 
 

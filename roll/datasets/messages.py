@@ -66,16 +66,20 @@ def conversation_column(row: Row, but: str) -> str | None:
 
 def are_messages(value: object) -> bool:
     """True of what looks like messages, clean or not: a list of mappings with roles and contents."""
-    found = plain(value)
-    return isinstance(found, list) and bool(found) and (all(map(_is_message, found)) or _exchange(found) is not None)
+    plain_value = plain(value)
+    return (
+        isinstance(plain_value, list)
+        and bool(plain_value)
+        and (all(map(_is_message, plain_value)) or _exchange(plain_value) is not None)
+    )
 
 
 def told_in_text(value: object) -> object:
     """The messages that a text holds, any other value as it is: as JSON, as columns of CSV files have to, or as a
     dialogue of hh-rlhf's form that ends where the assistant is asked."""
-    told = transcript(value) if isinstance(value, str) else None
-    if told and len(told) > 1 and told[-1] == {"role": "assistant", "content": ""}:
-        return told[:-1]
+    turns = transcript(value) if isinstance(value, str) else None
+    if turns and len(turns) > 1 and turns[-1] == {"role": "assistant", "content": ""}:
+        return turns[:-1]
     if not isinstance(value, str) or not value.lstrip().startswith("[") or not value.rstrip().endswith("]"):
         return value
     try:
@@ -106,16 +110,16 @@ def clean_messages(value: object, parses: bool = True) -> list[Message]:
 
     Raises ValueError that names the message: no text, parts that show pictures, a role or a call that is none.
     """
-    found = plain(value)
-    if isinstance(found, Mapping) and _is_columns(found):
-        found = [dict(zip(found, each, strict=True)) for each in zip(*found.values(), strict=True)]
-        value = found
-    if isinstance(found, list) and (keys := _exchange(found)) is not None:
-        found = value = _both_sides(found, *keys)
-    if not isinstance(found, list) or not found:
+    entries = plain(value)
+    if isinstance(entries, Mapping) and _is_columns(entries):
+        entries = [dict(zip(entries, each, strict=True)) for each in zip(*entries.values(), strict=True)]
+        value = entries
+    if isinstance(entries, list) and (keys := _exchange(entries)) is not None:
+        entries = value = _both_sides(entries, *keys)
+    if not isinstance(entries, list) or not entries:
         raise _Shapeless(_SHAPE)
-    given = value if isinstance(value, list) else found
-    return [_clean(message, given[place], place + 1, parses) for place, message in enumerate(found)]
+    originals = value if isinstance(value, list) else entries
+    return [_clean(message, originals[place], place + 1, parses) for place, message in enumerate(entries)]
 
 
 def _exchange(turns: list[Any]) -> tuple[str, str] | None:
@@ -127,12 +131,12 @@ def _exchange(turns: list[Any]) -> tuple[str, str] | None:
     return next((keys for keys in _EXCHANGES if all(set(keys) <= set(turn) for turn in turns)), None)
 
 
-def _both_sides(turns: list[Any], asked: str, answered: str) -> list[Message]:
+def _both_sides(turns: list[Any], user_key: str, answered: str) -> list[Message]:
     messages: list[Message] = []
     for number, turn in enumerate(turns):
         if not number and isinstance(turn.get("system"), str) and turn["system"]:
             messages.append({"role": "system", "content": turn["system"]})
-        messages += [{"role": "user", "content": turn[asked]}, {"role": "assistant", "content": turn[answered]}]
+        messages += [{"role": "user", "content": turn[user_key]}, {"role": "assistant", "content": turn[answered]}]
     return messages
 
 
@@ -147,8 +151,8 @@ def _is_columns(value: Mapping[str, Any]) -> bool:
     return is_lists and bool(names) and len({len(each) for each in value.values()}) == 1
 
 
-def _clean(value: Any, given: Any, place: int, parses: bool) -> Message:
-    """`given`: the message as it stood there, with its nulls."""
+def _clean(value: Any, original: Any, place: int, parses: bool) -> Message:
+    """`original`: the message as it stood there, with its nulls."""
     if not isinstance(value, Mapping):
         raise _Shapeless(_SHAPE)
     message = {key: inner for key, inner in value.items() if inner is not None}
@@ -162,7 +166,7 @@ def _clean(value: Any, given: Any, place: int, parses: bool) -> Message:
     at = f"message {place} ({message['role']})"
     try:
         message = _with_calls(message, names, parses)
-        if "content" not in message and "tool_calls" not in message and not {"content", "value"} & set(given):
+        if "content" not in message and "tool_calls" not in message and not {"content", "value"} & set(original):
             raise _Shapeless(_SHAPE)
         return _with_text(message, at)
     except _Shapeless:

@@ -79,11 +79,15 @@ class TaskMixer:
         by_domain: dict[str, list[Task]] = {}
         for task in tasks:
             by_domain.setdefault(task.domain, []).append(task)
-        sizes = {name: whole(len(own), block, key) if drop_last else len(own) for name, own in by_domain.items()}
+        sizes = {
+            name: whole(len(of_domain), block, key) if drop_last else len(of_domain)
+            for name, of_domain in by_domain.items()
+        }
         if drop_last and len(by_domain) > 1:
             raise ConfigError(f"{key}.drop_last: the rows are of {len(by_domain)} domains, but it works with one only.")
         self._pools = {
-            name: _Pool(name, tuple(own), seed, shuffle, sizes[name]) for name, own in sorted(by_domain.items())
+            name: _Pool(name, tuple(of_domain), seed, shuffle, sizes[name])
+            for name, of_domain in sorted(by_domain.items())
         }
         self._shares = _exact_shares({name: len(pool.tasks) for name, pool in self._pools.items()}, shares, key)
         self._key = key
@@ -182,10 +186,10 @@ def apportion(
     counts = {name: math.floor(quota) for name, quota in quotas.items()}
     # the largest remainder first; a tie goes to the earlier name
     order = sorted(quotas, key=lambda name: counts[name] - quotas[name])
-    left = count - sum(counts.values())
-    for i in range(left):
+    remaining = count - sum(counts.values())
+    for i in range(remaining):
         counts[order[i % len(order)]] += 1
-    for _ in range(-left):  # several small shares in debt ask for nothing, the others then for more than there is
+    for _ in range(-remaining):  # several small shares in debt ask for nothing, the others then for more than there is
         counts[max(counts, key=lambda name: counts[name])] -= 1
     return counts, {name: share * count + carry[name] - counts[name] for name, share in shares.items()}
 

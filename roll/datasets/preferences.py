@@ -86,8 +86,10 @@ class PairColumns:
         """An answer alone, as a text or as messages, is that to the row's prompt."""
         value = told_in_text(plain(row.value(column)))
         if isinstance(value, str):
-            asked = row.value(self.prompt)
-            is_whole = asked is None or (isinstance(asked, str) and bool(transcript(asked)) and value.startswith(asked))
+            prompt = row.value(self.prompt)
+            is_whole = prompt is None or (
+                isinstance(prompt, str) and bool(transcript(prompt)) and value.startswith(prompt)
+            )
             answer = (transcript(value) if is_whole else None) or [{"role": "assistant", "content": value}]
         elif isinstance(value, Mapping | list):
             answer = messages_in([value] if isinstance(value, Mapping) else value, row, column, key)
@@ -121,7 +123,7 @@ def load_pairs(
         raise ConfigError(*problems)
     at = "global_template" if template is not None else f"{key}.template"
     turns = Turns(PromptTemplate.load(template or args.template, tokenizer, at), "all", _REMEDY)
-    kept: list[tuple[Sequence[Encoded], float]] = []
+    used: list[tuple[Sequence[Encoded], float]] = []
     num_pairs = num_ties = num_long = longest = 0
     for row in choose(sources):
         num_pairs += 1
@@ -137,18 +139,18 @@ def load_pairs(
         if both and both[0] == both[1]:  # as messages they may differ, in what the template does not show
             num_ties += 1
         elif both and all(any(mask) for _, mask in both):
-            kept.append((both, pair.margin))
+            used.append((both, pair.margin))
     if args.truncation == "error" and num_long:
         raise ConfigError(
             f"{key}: {num_long} of {num_pairs} pairs have a row longer than sequence_length = {max_tokens} tokens; the "
             f"longest has {longest}. Raise sequence_length, or set {key}.truncation: left, right, middle or drop"
         )
     counts = f"{num_long} too long, {num_ties} with the same answer twice"
-    if not kept:
+    if not used:
         names = ", ".join(args.file_name)
         raise ConfigError(f"{key}.file_name: no pairs to learn from in {names} ({num_pairs} rows, {counts})")
-    logger.info("%s: %d pairs, %s, %d used", key, num_pairs, counts, len(kept))
-    return _pair_rows(kept)
+    logger.info("%s: %d pairs, %s, %d used", key, num_pairs, counts, len(used))
+    return _pair_rows(used)
 
 
 def _cut(both: Sequence[Encoded], max_tokens: int, how: Truncation) -> Sequence[Encoded]:

@@ -19,14 +19,14 @@ _CHUNK_BYTES = 1 << 20
 
 def protocol_of(name: str) -> str | None:
     """Example: "s3" of s3://bucket/rows.jsonl; None of a path, and of file:// before one."""
-    found = _URL.match(name)
-    return None if found is None or found[1] in _LOCAL else found[1]
+    match = _URL.match(name)
+    return None if match is None or match[1] in _LOCAL else match[1]
 
 
 def local_path(name: str) -> str:
     """A path without file:// before it."""
-    found = _URL.match(name)
-    return name if found is None or found[1] not in _LOCAL else name[found.end() :]
+    match = _URL.match(name)
+    return name if match is None or match[1] not in _LOCAL else name[match.end() :]
 
 
 def missing_package(protocol: str) -> str | None:
@@ -51,20 +51,20 @@ def expand(url: str) -> list[str]:
         if protocol_of(url) in _WITHOUT_LISTING:
             return [url]
         if glob.has_magic(path) and not files.exists(path):
-            found = [str(each) for each in files.glob(path)]
-            found = [each for each in found if files.isfile(each)]
+            urls = [str(each) for each in files.glob(path)]
+            urls = [each for each in urls if files.isfile(each)]
         elif files.isdir(path):
-            found = [str(each["name"]) for each in files.ls(path, detail=True) if each["type"] == "file"]
+            urls = [str(each["name"]) for each in files.ls(path, detail=True) if each["type"] == "file"]
         elif files.exists(path):
             return [url]
         else:
-            found = []
-        found = sorted(str(files.unstrip_protocol(each)) for each in found)
+            urls = []
+        urls = sorted(str(files.unstrip_protocol(each)) for each in urls)
     except Exception as error:  # of whatever package reads that protocol
         raise ConfigError(f"{mask(url)} cannot be reached: {mask(_why(error))}") from error
-    if not found:
+    if not urls:
         raise ConfigError(f"there is no file {mask(url)}")
-    return found
+    return urls
 
 
 @functools.cache

@@ -38,9 +38,9 @@ def load_hub_set(name: str, subset: str | None, split: str) -> Sequence[Mapping[
     try:
         return _undecoded(load(name, subset, split=split))
     except Exception as error:  # the package's own, requests', httpx's, fsspec's, pyarrow's
-        asked = ", ".join([f"split {split}", *([f"subset {subset}"] if subset else [])])
+        selection = ", ".join([f"split {split}", *([f"subset {subset}"] if subset else [])])
         raise ConfigError(
-            f"{name} ({asked}) cannot be loaded as a data set of the Hugging Face hub: {describe(error)}. If it is "
+            f"{name} ({selection}) cannot be loaded as a data set of the Hugging Face hub: {describe(error)}. If it is "
             f"meant to be one, and the hub cannot be reached from here, fetch it elsewhere (hf download {name} "
             "--repo-type dataset --local-dir ...) and name its files or its folder"
         ) from error
@@ -164,43 +164,43 @@ class _Entry:
             yield from self._remote(protocol, reach)
             return
         name = local_path(self._name)
-        look = path_info(name)
-        if look.is_directory and (self._args.split or self._args.subset):
-            yield self._hub_set(str(look.path), reach)
-        elif look.is_directory:
-            yield from self._folder(look)
-        elif look.is_file:
-            yield DataFile(look.path, self._format(str(look.path)), self._key)
-        elif look.kind in ("hidden", "impossible", "device"):
-            raise ConfigError(NotHere(f"{self._key}: {look.why}"))
+        status = path_info(name)
+        if status.is_directory and (self._args.split or self._args.subset):
+            yield self._hub_set(str(status.path), reach)
+        elif status.is_directory:
+            yield from self._folder(status)
+        elif status.is_file:
+            yield DataFile(status.path, self._format(str(status.path)), self._key)
+        elif status.kind in ("hidden", "impossible", "device"):
+            raise ConfigError(NotHere(f"{self._key}: {status.why}"))
         elif glob.has_magic(name):
-            yield from self._matches(look.path)
+            yield from self._matches(status.path)
         elif names_data_set(name):
             yield self._hub_set(name, reach)
         else:
-            tried = "" if look.path.is_absolute() else f" (relative to {Path.cwd()})"
-            raise ConfigError(NotHere(f"{self._key}: there is no file {look.path}{tried}"))
+            tried = "" if status.path.is_absolute() else f" (relative to {Path.cwd()})"
+            raise ConfigError(NotHere(f"{self._key}: there is no file {status.path}{tried}"))
 
-    def _folder(self, look: PathInfo) -> Iterator[DataSource]:
+    def _folder(self, status: PathInfo) -> Iterator[DataSource]:
         try:
-            found = sorted(file for file in look.path.iterdir() if _is_data(file.name) and file.is_file())
+            data_files = sorted(file for file in status.path.iterdir() if _is_data(file.name) and file.is_file())
         except OSError as error:
-            raise ConfigError(NotHere(f"{self._key}: cannot look into {look.path}: {error.strerror}")) from error
-        if not found:
+            raise ConfigError(NotHere(f"{self._key}: cannot look into {status.path}: {error.strerror}")) from error
+        if not data_files:
             raise ConfigError(
                 NotHere(
-                    f"{self._key}: the folder {look.path} holds no {_KNOWN} files. Name others by a pattern, such as "
-                    f"{look.path}/**/*.jsonl"
+                    f"{self._key}: the folder {status.path} holds no {_KNOWN} files. Name others by a pattern, such as "
+                    f"{status.path}/**/*.jsonl"
                 )
             )
-        for file in found:
+        for file in data_files:
             yield DataFile(file, self._format(str(file)), self._key)
 
     def _matches(self, pattern: Path) -> Iterator[DataSource]:
-        found = [file for each in sorted(glob.glob(str(pattern), recursive=True)) if (file := Path(each)).is_file()]
-        if not found:
+        matches = [file for each in sorted(glob.glob(str(pattern), recursive=True)) if (file := Path(each)).is_file()]
+        if not matches:
             raise ConfigError(NotHere(f"{self._key}: no file matches {pattern}"))
-        for file in found:
+        for file in matches:
             yield DataFile(file, self._format(str(file)), self._key)
 
     def _remote(self, protocol: str, reach: bool) -> Iterator[DataSource]:
@@ -213,14 +213,14 @@ class _Entry:
         if missing is not None:
             raise ConfigError(f"{self._key}: {mask(self._name)} cannot be read: {missing}")
         try:
-            found = expand(self._name)
+            urls = expand(self._name)
         except ConfigError as error:
             raise ConfigError(f"{self._key}: {error}") from error
-        whole = found == [self._name]
-        found = found if whole or glob.has_magic(self._name) else [url for url in found if _is_data(_file_of(url))]
-        if not found:
+        whole = urls == [self._name]
+        urls = urls if whole or glob.has_magic(self._name) else [url for url in urls if _is_data(_file_of(url))]
+        if not urls:
             raise ConfigError(f"{self._key}: the folder {mask(self._name)} holds no {_KNOWN} files")
-        for url in found:
+        for url in urls:
             yield RemoteFile(url, self._format(url), self._key)
 
     def _hub_set(self, name: str, reach: bool) -> HubSet:

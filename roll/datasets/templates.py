@@ -74,13 +74,13 @@ class Form:
         return bool(self.suffix) or (self.source or "").startswith(_ONE_PROMPT)
 
     def adapted(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        found = [
+        adapted = [
             {**message, "content": f"{self.user_prefix}{message['content']}"} if message["role"] == "user" else message
             for message in messages
         ]
-        if self.system is not None and found[0]["role"] != "system":
-            found.insert(0, {"role": "system", "content": self.system})
-        return found
+        if self.system is not None and adapted[0]["role"] != "system":
+            adapted.insert(0, {"role": "system", "content": self.system})
+        return adapted
 
 
 FORMS: Mapping[str, Form] = {
@@ -126,10 +126,10 @@ def template_problem(name: str, key: str) -> str | None:
     wrong = template_name_problem(name, key)
     if wrong is not None or name in FORMS or name == PLAIN:
         return wrong
-    look = path_info(name)
-    path = look.path
-    if not look.is_file:
-        return f"{key}: {f'there is no Jinja file {name}' if look.kind == 'absent' else look.why}"
+    status = path_info(name)
+    path = status.path
+    if not status.is_file:
+        return f"{key}: {f'there is no Jinja file {name}' if status.kind == 'absent' else status.why}"
     from jinja2 import TemplateSyntaxError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 

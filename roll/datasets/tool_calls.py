@@ -127,11 +127,11 @@ def _clean_call(call: Mapping[str, Any], parses: bool) -> Call:
 def _function(inner: Mapping[str, Any], parses: bool) -> Call:
     if not isinstance(inner.get("name"), str) or not inner["name"]:
         raise ValueError(f"a tool call has no name, it has {', '.join(map(str, inner)) or 'nothing'}")
-    own = next((key for key in ("arguments", "parameters") if key in inner), "arguments")
-    arguments = inner.get(own)
+    arguments_key = next((key for key in ("arguments", "parameters") if key in inner), "arguments")
+    arguments = inner.get(arguments_key)
     if parses or not isinstance(arguments, str):
         arguments = _arguments(arguments)
-    return {**{key: inner[key] for key in inner if key != own}, "arguments": arguments}
+    return {**{key: inner[key] for key in inner if key != arguments_key}, "arguments": arguments}
 
 
 def _arguments(value: Any) -> Mapping[str, Any]:

@@ -27,15 +27,15 @@ def run(argv: Sequence[str]) -> int:
     """Shows findings as they come. The exit code: 0 none is a problem, 1 some are. Raises ConfigError for words that
     are no call."""
     options = _parser().parse_intermixed_args(argv)
-    found: list[Finding] = []
+    reported: list[Finding] = []
     for section in [_machine(), *_sections(options)]:
         say(section.title)
         for finding in findings(section):
-            found.append(finding)
+            reported.append(finding)
             for line in lines(finding):
                 say(line)
-    say(summary(found))
-    return PROBLEMS if any(finding.level == "problem" for finding in found) else OK
+    say(summary(reported))
+    return PROBLEMS if any(finding.level == "problem" for finding in reported) else OK
 
 
 def _machine() -> Section:

@@ -433,42 +433,42 @@ class Occurrence:
     count: int = 0
 
 
-def log_files(given: str) -> list[Path]:
+def log_files(path: str) -> list[Path]:
     """The file, or the logs of a run's directory. Raises ConfigError if there is none."""
-    look = path_info(given)
-    if look.is_file:
-        return [look.path]
-    if not look.is_directory:
-        raise ConfigError(f"--log: {look.why}. Name a log file, or the output_dir or logging_dir of a run.")
-    found = [
+    status = path_info(path)
+    if status.is_file:
+        return [status.path]
+    if not status.is_directory:
+        raise ConfigError(f"--log: {status.why}. Name a log file, or the output_dir or logging_dir of a run.")
+    files = [
         file
         for folder in _FOLDERS
-        if (look.path / folder).is_dir()
-        for file in sorted((look.path / folder).iterdir())
+        if (status.path / folder).is_dir()
+        for file in sorted((status.path / folder).iterdir())
         if file.suffix in _ENDINGS and file.is_file()
     ]
-    if not found:
-        raise ConfigError(f"--log: {look.path} has no logs, nor have its folders logs and workers. Name a log file.")
-    return found
+    if not files:
+        raise ConfigError(f"--log: {status.path} has no logs, nor have its folders logs and workers. Name a log file.")
+    return files
 
 
 def log_findings(files: Sequence[Path]) -> Iterator[Finding]:
     """What is known of their errors, causes before what follows from them; the last errors if nothing is known."""
-    seen: dict[str, Occurrence] = {}
+    hits: dict[str, Occurrence] = {}
     last: list[str] = []
     for file in files:
-        last += _read(file, seen)
-    for found in sorted(seen.values(), key=lambda each: each.row.follows):
-        row, times = found.row, f", {found.count} times" if found.count > 1 else ""
-        what = f"{row.name} ({found.place}{times}). {row.cause}"
-        yield Finding("hint" if row.follows else "problem", what, row.where, row.fix, found.line)
-    if not seen:
+        last += _read(file, hits)
+    for hit in sorted(hits.values(), key=lambda each: each.row.follows):
+        row, times = hit.row, f", {hit.count} times" if hit.count > 1 else ""
+        what = f"{row.name} ({hit.place}{times}). {row.cause}"
+        yield Finding("hint" if row.follows else "problem", what, row.where, row.fix, hit.line)
+    if not hits:
         count = f"{len(files)} file{'s' if len(files) > 1 else ''}"
         yield Finding("ok", f"none of {len(KNOWN_ERRORS)} known errors is in {count}")
         yield from (Finding("hint", "an error that is not known", observed=line) for line in last[-_LAST:])
 
 
-def _read(file: Path, seen: dict[str, Occurrence]) -> list[str]:
+def _read(file: Path, hits: dict[str, Occurrence]) -> list[str]:
     """Adds to `observed`; returns the lines that look like errors, the last ones."""
     lines = _text(file).splitlines()
     errors: list[str] = []
@@ -480,8 +480,8 @@ def _read(file: Path, seen: dict[str, Occurrence]) -> list[str]:
         around = "\n".join(lines[max(number - _BEFORE, 0) : number + _AFTER + 1])
         row = next((row for row, pattern, near in _ROWS if pattern.search(line) and near.search(around)), None)
         if row is not None:
-            found = seen.setdefault(row.name, Occurrence(row, f"{file.name}:{number + 1}", _shown(line)))
-            found.count += 1
+            hit = hits.setdefault(row.name, Occurrence(row, f"{file.name}:{number + 1}", _shown(line)))
+            hit.count += 1
     return errors[-_LAST:]
 
 

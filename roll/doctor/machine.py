@@ -60,9 +60,9 @@ class Section:
 
 def findings(section: Section) -> Iterator[Finding]:
     """All that its looks find. One that fails is a finding, too, and the others go on."""
-    for name, look in section.looks.items():
+    for name, check in section.looks.items():
         try:
-            yield from look()
+            yield from check()
         except Exception as error:
             what = f"{name}: this check failed with {describe(error)}{line_of(error, __file__)}"
             yield Finding("problem", what, fix="The other checks were made; please report this failure")
@@ -77,9 +77,9 @@ def lines(finding: Finding) -> Iterator[str]:
         yield f"  {'':<{_WIDTH}}{at}"
 
 
-def summary(found: Sequence[Finding]) -> str:
+def summary(findings: Sequence[Finding]) -> str:
     """Example: "12 ok, 1 hint, 2 problems"."""
-    counts = Counter(finding.level for finding in found)
+    counts = Counter(finding.level for finding in findings)
     return ", ".join(f"{counts[level]} {level if counts[level] == 1 else many}" for level, many in _PLURAL.items())
 
 
@@ -97,12 +97,12 @@ _RAISE_FILES = "ulimit -n 65536 before the run; in a container --ulimit nofile=6
 
 def python_findings(version: tuple[int, int, int] | None = None) -> Iterator[Finding]:
     major, minor, micro = version or sys.version_info[:3]
-    told = f"Python {major}.{minor}.{micro}"
+    text = f"Python {major}.{minor}.{micro}"
     if (major, minor) > _NEWEST_PYTHON:
         newest = ".".join(map(str, _NEWEST_PYTHON))
-        yield Finding("hint", f"{told}: the locks are made for 3.11 to {newest}", fix=f"Use Python {newest}")
+        yield Finding("hint", f"{text}: the locks are made for 3.11 to {newest}", fix=f"Use Python {newest}")
     else:
-        yield Finding("ok", f"{told}, {sys.executable}")
+        yield Finding("ok", f"{text}, {sys.executable}")
 
 
 def host_findings() -> Iterator[Finding]:
@@ -114,35 +114,35 @@ def host_findings() -> Iterator[Finding]:
 
 def memory_findings(total: int, free: int, limit: int, cores: int) -> Iterator[Finding]:
     """`limit`: what a container may take of it."""
-    told = f"{cores} cores, {total / GIB:.0f} GiB of memory, {free / GIB:.0f} GiB free"
+    text = f"{cores} cores, {total / GIB:.0f} GiB of memory, {free / GIB:.0f} GiB free"
     if limit < total:
-        told += f", a container of {limit / GIB:.0f} GiB"
+        text += f", a container of {limit / GIB:.0f} GiB"
     if free < 2 * GIB:
-        yield Finding("hint", f"{told}: little is free", fix="End the processes that use it, or expect the OOM killer")
+        yield Finding("hint", f"{text}: little is free", fix="End the processes that use it, or expect the OOM killer")
     else:
-        yield Finding("ok", told)
+        yield Finding("ok", text)
 
 
 def shm_findings(place: Path = _SHM) -> Iterator[Finding]:
     if not place.is_dir():
         yield Finding("problem", f"there is no {place}: Ray's objects and weights travel through it", str(place))
         return
-    found = os.statvfs(place)
-    yield from shm_size(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+    volume = os.statvfs(place)
+    yield from shm_size(volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize)
 
 
 def shm_size(total: int, free: int) -> Iterator[Finding]:
-    told = f"/dev/shm: {free / GIB:.1f} of {total / GIB:.1f} GiB free"
+    text = f"/dev/shm: {free / GIB:.1f} of {total / GIB:.1f} GiB free"
     larger = "In a container pass --shm-size=16g (Kubernetes: an emptyDir with medium: Memory)"
     larger += "; else `mount -o remount,size=16G /dev/shm`"
     fix = f"Remove files of ended runs in /dev/shm. {larger}" if total >= _GOOD_SHM else larger
     if free < _LEAST_SHM:
-        what = f"{told}: Ray's objects and the buckets of weights do not fit"
+        what = f"{text}: Ray's objects and the buckets of weights do not fit"
         yield Finding("problem", what, "/dev/shm", fix)
     elif free < _GOOD_SHM:
-        yield Finding("hint", f"{told}: enough for small models", "/dev/shm", fix)
+        yield Finding("hint", f"{text}: enough for small models", "/dev/shm", fix)
     else:
-        yield Finding("ok", told)
+        yield Finding("ok", text)
 
 
 def limit_findings() -> Iterator[Finding]:

@@ -41,31 +41,31 @@ def package_findings() -> Iterator[Finding]:
         yield from lock_findings([compared(lock.stem, pins(lock), here) for lock in locks])
         return
     try:
-        asked = requires(DISTRIBUTION) or []
+        requirements = requires(DISTRIBUTION) or []
     except PackageNotFoundError:
         yield Finding("hint", f"no lock and no distribution {DISTRIBUTION} to hold versions against")
         return
-    yield from metadata_findings(map(Requirement, asked), here)
+    yield from metadata_findings(map(Requirement, requirements), here)
 
 
 def installed() -> dict[str, str]:
     """Version by name, as PEP 503 spells it, without what builds add to it (+cpu)."""
     return {
-        canonicalize_name(name): str(found.version).partition("+")[0]
-        for found in distributions()
-        if (name := found.metadata["Name"])
+        canonicalize_name(name): str(package.version).partition("+")[0]
+        for package in distributions()
+        if (name := package.metadata["Name"])
     }
 
 
 def pins(lock: Path) -> dict[str, str]:
     """Version by name of what a lock has for this Python and this machine."""
-    found: dict[str, str] = {}
+    pinned: dict[str, str] = {}
     for line in lock.read_text(encoding="utf-8").splitlines():
         pin, _, condition = (part.strip() for part in line.partition(" ;"))
         name, is_pin, wanted = pin.partition("==")
         if is_pin and not line.startswith("#") and (not condition or Marker(condition).evaluate()):
-            found[canonicalize_name(name)] = wanted
-    return found
+            pinned[canonicalize_name(name)] = wanted
+    return pinned
 
 
 def compared(lock: str, wanted: Mapping[str, str], here: Mapping[str, str]) -> Against:
@@ -96,17 +96,17 @@ def lock_findings(all_locks: Sequence[Against]) -> Iterator[Finding]:
         yield Finding("hint", f"{len(named)} of {count} packages are not installed: {_some(named)}", file, install)
 
 
-def metadata_findings(asked: Iterable[Requirement], here: Mapping[str, str]) -> Iterator[Finding]:
+def metadata_findings(requirements: Iterable[Requirement], here: Mapping[str, str]) -> Iterator[Finding]:
     """What is missing or out of range: a problem of what every run needs, a hint of what an extra asks for."""
     wrong = 0
-    for requirement in asked:
+    for requirement in requirements:
         marker, name = requirement.marker, canonicalize_name(requirement.name)
         is_core = marker is None or marker.evaluate({"extra": ""})
-        found = here.get(name)
-        if (found is None and not is_core) or (found is not None and found in requirement.specifier):
+        current = here.get(name)
+        if (current is None and not is_core) or (current is not None and current in requirement.specifier):
             continue
         wrong += 1
-        what = f"{name} is not installed" if found is None else f"{name} is {found}"
+        what = f"{name} is not installed" if current is None else f"{name} is {current}"
         fix = f"pip install '{name}{requirement.specifier}'"
         yield Finding("problem" if is_core else "hint", f"{what}, and {requirement.specifier} is needed", fix=fix)
     if not wrong:
@@ -131,8 +131,8 @@ def torch_build() -> TorchBuild | None:
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return None
-    told = _CUDA.search((Path(spec.origin).parent / "version.py").read_text(encoding="utf-8"))
-    return TorchBuild(version("torch"), told[1] if told else "")
+    match = _CUDA.search((Path(spec.origin).parent / "version.py").read_text(encoding="utf-8"))
+    return TorchBuild(version("torch"), match[1] if match else "")
 
 
 def torch_findings() -> Iterator[Finding]:
@@ -194,10 +194,10 @@ def room_findings(num_gpus_per_node: int, visible: str | None) -> Iterator[Findi
         return
     done = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     there = sum(1 for line in done.stdout.splitlines() if line.startswith("GPU "))
-    seen = there if visible is None else len([name for name in visible.split(",") if name.strip()])
-    if 0 < seen < num_gpus_per_node:
-        fix = f"Set it to {seen}, and use ids below it in every device_mapping"
-        what = f"a node of {num_gpus_per_node} devices, and this machine has {seen} GPU{'s' if seen > 1 else ''}"
+    count = there if visible is None else len([name for name in visible.split(",") if name.strip()])
+    if 0 < count < num_gpus_per_node:
+        fix = f"Set it to {count}, and use ids below it in every device_mapping"
+        what = f"a node of {num_gpus_per_node} devices, and this machine has {count} GPU{'s' if count > 1 else ''}"
         yield Finding("problem", what, "num_gpus_per_node", f"{fix}, or start on a larger machine")
 
 
@@ -251,7 +251,7 @@ def _torch_on(gpus: list[Gpu], build: TorchBuild) -> Iterator[Finding]:
 
 
 def nccl_findings(build: TorchBuild | None) -> Iterator[Finding]:
-    names = {found.metadata["Name"]: found.version for found in distributions()}
+    names = {package.metadata["Name"]: package.version for package in distributions()}
     nccl = [f"{name} {version}" for name, version in names.items() if name.startswith("nvidia-nccl")]
     if nccl:
         yield Finding("ok", f"NCCL: {', '.join(nccl)}")

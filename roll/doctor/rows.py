@@ -29,7 +29,7 @@ def row_findings(config: RLVRConfig) -> Iterator[Finding]:
     domains."""
     role, worker = next(iter(config.learning_roles.items()), ("actor_infer", config.actor_infer))
     tokenizer = policy_tokenizer(role, worker.model_args)
-    told: set[str] = set()
+    reported: set[str] = set()
     for key, args in data_args_of(config).items():
         tasks = load_tasks(
             args.model_copy(update={"truncation": "left"}) if args.truncation == "error" else args,
@@ -43,8 +43,8 @@ def row_findings(config: RLVRConfig) -> Iterator[Finding]:
         ).tasks
         yield from _prompts(key, args, tasks, config.prompt_length)
         for task in tasks:
-            if task.domain not in told:
-                told.add(task.domain)
+            if task.domain not in reported:
+                reported.add(task.domain)
                 yield from reward_findings(config, task)
 
 
@@ -57,12 +57,12 @@ def _prompts(key: str, args: DataArgs, tasks: Sequence[Task], most: int) -> Iter
         yield Finding("hint", f"{key}: all of the first {NUM_ROWS} rows are left out", key)
         return
     lengths = [len(task.prompt_ids) for task in tasks]
-    told = f"{key}: the first {len(tasks)} prompts have {min(lengths)} to {max(lengths)} tokens of prompt_length {most}"
+    text = f"{key}: the first {len(tasks)} prompts have {min(lengths)} to {max(lengths)} tokens of prompt_length {most}"
     if max(lengths) >= most and args.truncation != "drop":
         fix = "Raise it, or set truncation (left, right, middle, drop)"
-        yield Finding("hint", f"{told}: some may be cut", "prompt_length", fix)
+        yield Finding("hint", f"{text}: some may be cut", "prompt_length", fix)
     else:
-        yield Finding("ok", told)
+        yield Finding("ok", text)
     yield Finding(
         "ok", f"its first prompt, after the template {args.template}", observed=show(tasks[0].prompt_text, _MOST_SHOWN)
     )

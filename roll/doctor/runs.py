@@ -45,12 +45,12 @@ _LARGEST_HEADER = 100_000_000  # as the format has it
 
 def model_findings(config: RunConfig, ignored: Collection[str] = ()) -> Iterator[Finding]:
     """Each model once. That a directory is there, with config.json, is checked before a start."""
-    told: set[str] = set()
+    reported: set[str] = set()
     for role, worker in config.model_roles.items():
         name = worker.model_args.model_name_or_path
-        if name is None or name in told or ignored:
+        if name is None or name in reported or ignored:
             continue
-        told.add(name)
+        reported.add(name)
         key = f"{role}.model_args.model_name_or_path"
         if not is_hub_id(name):
             if path_info(name).is_directory:
@@ -204,14 +204,14 @@ def disk_findings(one: float, num_kept: int, free: float, place: Path) -> Iterat
         yield Finding("ok", f"{place}: {gigabytes(free)} GB free; the size of a checkpoint is not known")
         return
     needed = one * (num_kept + 1)
-    told = f"{place}: {gigabytes(free)} GB free; a checkpoint takes about {gigabytes(one)} GB, {num_kept} are kept"
+    text = f"{place}: {gigabytes(free)} GB free; a checkpoint takes about {gigabytes(one)} GB, {num_kept} are kept"
     if free < one:
-        yield Finding("problem", f"{told}: no checkpoint fits", "checkpoint_config.output_dir", "Choose a larger disk")
+        yield Finding("problem", f"{text}: no checkpoint fits", "checkpoint_config.output_dir", "Choose a larger disk")
     elif free < needed:
         fix = f"Keep {max(int(free / one) - 1, 1)} or fewer, save less often (save_steps), or choose another disk"
-        yield Finding("problem", f"{told}: {gigabytes(needed)} GB are needed", "max_ckpt_to_keep", fix)
+        yield Finding("problem", f"{text}: {gigabytes(needed)} GB are needed", "max_ckpt_to_keep", fix)
     else:
-        yield Finding("ok", told)
+        yield Finding("ok", text)
 
 
 def _network(run: Run) -> Iterator[Finding]:
@@ -222,11 +222,11 @@ def _network(run: Run) -> Iterator[Finding]:
             yield Finding("ok", f"network_interface: {config.network_interface} has the address {at}")
         except ResourceError as error:
             yield Finding("problem", str(error))
-    given = config.tracker_kwargs.get("prometheus", config.tracker_kwargs)
+    settings = config.tracker_kwargs.get("prometheus", config.tracker_kwargs)
     if "prometheus" in config.track_with:
         from roll.run.tracking.local import DEFAULT_PORT
 
-        yield from port_findings(str(given.get("host") or "127.0.0.1"), given.get("port", DEFAULT_PORT))
+        yield from port_findings(str(settings.get("host") or "127.0.0.1"), settings.get("port", DEFAULT_PORT))
 
 
 def port_findings(host: str, port: object) -> Iterator[Finding]:

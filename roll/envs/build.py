@@ -52,10 +52,10 @@ def _problems(at: str, config: ToolConfig) -> list[Problem]:
 
 def _tool_class(tool_id: str) -> Any:
     """Raises ImportError, or EnvError if what it names is no tool."""
-    found = resolve(tool_id, TOOLS)
-    if not (isinstance(found, type) and issubclass(found, Tool)):
+    tool_class = resolve(tool_id, TOOLS)
+    if not (isinstance(tool_class, type) and issubclass(tool_class, Tool)):
         raise EnvError(f"{tool_id} is not a tool: it must be a subclass of roll.envs.tools.base.Tool")
-    return found
+    return tool_class
 
 
 def env_class(env_type: str) -> Any:
@@ -63,11 +63,11 @@ def env_class(env_type: str) -> Any:
     methods of an environment."""
     if (name := gem_id(env_type)) is not None:
         return lambda **kwargs: GemEnv(name, kwargs)
-    found = resolve(env_type, ENVIRONMENTS)
-    missing = [name for name in ("reset", "step") if not callable(getattr(found, name, None))]
-    if not callable(found) or missing:
+    cls = resolve(env_type, ENVIRONMENTS)
+    missing = [name for name in ("reset", "step") if not callable(getattr(cls, name, None))]
+    if not callable(cls) or missing:
         raise EnvError(f"{env_type} is not an environment: it has no {' and no '.join(missing) or 'constructor'}")
-    return found
+    return cls
 
 
 def keeps_conversation(constructor: Any) -> bool:

@@ -34,15 +34,15 @@ def fields_of(template: str) -> list[str]:
 
     Example: "Turn {turn_idx}: {observation}" -> ["turn_idx", "observation"].
     """
-    found: list[str] = []
+    names: list[str] = []
     for _, name, spec, conversion in Formatter().parse(template):
         if name is None:
             continue
         if spec or conversion or not name.isidentifier():
             field = name + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "")
             raise ValueError(f"{{{field}}} is not a plain field; write {{{{ and }}}} for literal braces")
-        found.append(name)
-    return found
+        names.append(name)
+    return names
 
 
 def fill(template: str, values: Mapping[str, object]) -> str:
@@ -189,14 +189,14 @@ class EnvConfig(Settings):
 
 def lifted(env: Mapping[str, Any]) -> dict[str, Any]:
     """Keys of the env manager that stand in env_config, where ROLL wants them; what stands outside wins."""
-    name, env_type, own = env.get("env_manager_cls"), env.get("env_type"), env.get("env_config") or {}
-    if not isinstance(own, Mapping):
+    name, env_type, env_config = env.get("env_manager_cls"), env.get("env_type"), env.get("env_config") or {}
+    if not isinstance(env_config, Mapping):
         return dict(env)
     is_native = ROLL_MANAGERS.get(name, name) == AGENT_NATIVE if isinstance(name, str) else False
     keys = [key for key in LIFTED if not (is_native and key == "action_pattern")]  # the environment finds its actions
-    inside = {key: own[key] for key in (*keys, "max_steps") if key in own}  # max_steps is for both
-    rest = {key: value for key, value in own.items() if key not in keys}
-    pattern = default_pattern(env_type, own) if isinstance(env_type, str) and not is_native else None
+    inside = {key: env_config[key] for key in (*keys, "max_steps") if key in env_config}  # max_steps is for both
+    rest = {key: value for key, value in env_config.items() if key not in keys}
+    pattern = default_pattern(env_type, env_config) if isinstance(env_type, str) and not is_native else None
     if ROLL_MANAGERS.get(str(name), name) == PROXY:
         env = {"env_type": PROGRAM, **env}
     inside = ({} if pattern is None else {"action_pattern": pattern}) | inside

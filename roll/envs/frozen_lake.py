@@ -119,14 +119,14 @@ def distances(grid: tuple[str, ...]) -> dict[tuple[int, int], int]:
     """Moves to the goal from every cell that can reach it."""
     size = len(grid)
     goal = (size - 1, size - 1)
-    found = {goal: 0}
+    steps = {goal: 0}
     queue = deque([goal])
     while queue:
         row, column = queue.popleft()
         for down, right in MOVES.values():
             cell = (row + down, column + right)
             inside = 0 <= cell[0] < size and 0 <= cell[1] < size
-            if inside and cell not in found and grid[cell[0]][cell[1]] != "O":
-                found[cell] = found[row, column] + 1
+            if inside and cell not in steps and grid[cell[0]][cell[1]] != "O":
+                steps[cell] = steps[row, column] + 1
                 queue.append(cell)
-    return found
+    return steps

@@ -14,11 +14,11 @@ from roll.utils.imports import is_installed, resolve
 
 def numbers(info: Mapping[str, Any]) -> dict[str, float]:
     """Entries of an info mapping that are single finite numbers."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for name, value in info.items():
         if isinstance(value, bool | int | float) and math.isfinite(value):
-            found[str(name)] = float(value)
-    return found
+            values[str(name)] = float(value)
+    return values
 
 
 class GymnasiumEnv(Env):

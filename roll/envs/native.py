@@ -49,9 +49,9 @@ class NativeEnv(Env):
 
     def step(self, action: str) -> EnvStep:
         """`action` is the whole answer."""
-        found = self._pattern.find(action)
-        step = self._env.step(found or "")
-        valid = found is not None and step.metrics.get(VALID, 1.0) > 0
+        chosen = self._pattern.find(action)
+        step = self._env.step(chosen or "")
+        valid = chosen is not None and step.metrics.get(VALID, 1.0) > 0
         self._messages.append({"role": "assistant", "content": action})
         self._show(step.observation if valid else f"{REMINDER}\n{step.observation}")
         return step._replace(metrics={**step.metrics, VALID: float(valid)})

@@ -32,10 +32,10 @@ Mode = Literal["train", "val"]
 @functools.lru_cache(maxsize=16)
 def load_rows(name: str, split: str = "train", subset: str | None = None) -> Sequence[Mapping[str, Any]]:
     """The rows of a file, or of a data set of the Hugging Face hub; read once per process. Raises EnvError."""
-    look = path_info(name)
-    if look.is_file:
+    status = path_info(name)
+    if status.is_file:
         return _rows_of_file(name)
-    if not is_data_set_id(name) or look.path.suffix.lower() in ENDINGS:
+    if not is_data_set_id(name) or status.path.suffix.lower() in ENDINGS:
         raise EnvError(
             f"{name} does not exist: name a {', '.join(ENDINGS)} file, or a data set of the Hugging Face hub"
         )

@@ -42,8 +42,8 @@ class Sokoban(Env):
         self._symbols = {**SYMBOLS, **{int(code): symbol for code, symbol in (grid_lookup or {}).items()}}
         longest = max_steps or 1000
         self.reward_range = (STEP * longest - num_boxes, SOLVED + ON_TARGET * num_boxes)
-        words = grid_vocab or {self._symbols[code]: name for name, code in CODES.items()}
-        legend = ", ".join(f"{symbol} is {name}" for symbol, name in words.items())
+        vocabulary = grid_vocab or {self._symbols[code]: name for name, code in CODES.items()}
+        legend = ", ".join(f"{symbol} is {name}" for symbol, name in vocabulary.items())
         self.instruction = f"Push every box onto a target. {legend}. Actions: {', '.join(MOVES)}."
 
     def reset(self, seed: int) -> str:

@@ -148,38 +148,40 @@ def run(argv: Sequence[str]) -> int:
     return OK if imported.is_as_meant or options.lossy else ANOTHER_RUN
 
 
-def imported_from(given: SourceKeys, system: str | None = None, source: Path | None = None) -> Imported:
+def imported_from(original: SourceKeys, system: str | None = None, source: Path | None = None) -> Imported:
     """The import of what was read. `system` None: what the keys say."""
-    kind = system or system_of(given)
-    notes = [*_notes(given), *given.notes]
+    kind = system or system_of(original)
+    notes = [*_notes(original), *original.notes]
     if kind == "verl":
-        return convert(verl_keys(given), verl_table(given, source), [*notes, *verl_notes(given)])
+        return convert(verl_keys(original), verl_table(original, source), [*notes, *verl_notes(original)])
     if kind == "trinity":
-        return import_trinity(with_trainer_config(given, source), notes)
-    return convert_roll(given, source)
+        return import_trinity(with_trainer_config(original, source), notes)
+    return convert_roll(original, source)
 
 
-def system_of(given: SourceKeys) -> str:
+def system_of(original: SourceKeys) -> str:
     """Whose keys they are. Raises ConfigError where nothing tells."""
     for name, is_it in (("verl", is_verl), ("trinity", is_trinity), ("roll", is_roll)):
-        if is_it(given.tree):
+        if is_it(original.tree):
             return name
-    if given.command is not None:
+    if original.command is not None:
         return "verl"
     raise ConfigError(f"the keys do not tell which system this configuration is for: give --from {', '.join(SYSTEMS)}.")
 
 
-def _notes(given: SourceKeys) -> list[str]:
-    found = given.command
-    taken = [f"~{key} removes one of their defaults: check whether a setting here replaces it." for key in given.taken]
-    taken += [f"{word} chooses one of their files; the importer knows its defaults." for word in given.groups]
-    if found is None:
+def _notes(original: SourceKeys) -> list[str]:
+    command = original.command
+    taken = [
+        f"~{key} removes one of their defaults: check whether a setting here replaces it." for key in original.taken
+    ]
+    taken += [f"{word} chooses one of their files; the importer knows its defaults." for word in original.groups]
+    if command is None:
         return taken
-    words = [word for word in (*found.flags, *found.others) if word]
+    words = [word for word in (*command.flags, *command.others) if word]
     return [
-        f"The command: {' '.join(found.program)}",
+        f"The command: {' '.join(command.program)}",
         *([f"Arguments without a key, which are ignored: {' '.join(words)}"] if words else []),
-        *found.notes,
+        *command.notes,
         *taken,
     ]
 

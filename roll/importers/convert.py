@@ -80,15 +80,15 @@ class Imported:
 
 def convert(keys: Iterable[tuple[str, Any]], table: Table, notes: Iterable[str] = ()) -> Imported:
     """The import of the given keys by a table."""
-    given = [(key, table.canonical(key), value) for key, value in keys]
+    key_values = [(key, table.canonical(key), value) for key, value in keys]
     first: dict[str, tuple[str, Any]] = {}
-    for key, known_as, value in given:
+    for key, known_as, value in key_values:
         held = first.get(known_as)
         is_empty = held is not None and held[1] is None and value is not None
         if held is None or is_empty or _rank(table, key, known_as) < _rank(table, held[0], known_as):
             first[known_as] = (key, value)
     return _Conversion(table, {known_as: value for known_as, (_, value) in first.items()}).run(
-        given, {known_as: key for known_as, (key, _) in first.items()}, tuple(notes)
+        key_values, {known_as: key for known_as, (key, _) in first.items()}, tuple(notes)
     )
 
 
@@ -102,8 +102,8 @@ class _Conversion:
     def __init__(self, table: Table, values: Mapping[str, Any]):
         self._table = table
         self._values = values
-        own = {row.key: row.default for row in table.rows if row.default is not NOTHING}
-        self._defaults = own | dict(table.derived(values))
+        row_defaults = {row.key: row.default for row in table.rows if row.default is not NOTHING}
+        self._defaults = row_defaults | dict(table.derived(values))
         self._source = SourceLookup(values, self._defaults)
         self._tree: Tree = {}
         self._writer: dict[str, str] = {}
@@ -111,7 +111,7 @@ class _Conversion:
         self._unresolved: set[str] = set()
         self._noted_sums: set[str] = set()  # sums of which the entry of a key says how they differ
 
-    def run(self, given: list[tuple[str, str, Any]], names: Mapping[str, str], notes: tuple[str, ...]) -> Imported:
+    def run(self, key_values: list[tuple[str, str, Any]], names: Mapping[str, str], notes: tuple[str, ...]) -> Imported:
         by_key: dict[str, Entry] = {}
         order = {row.key: i for i, row in enumerate(self._table.rows)}
         known = sorted(self._values.items(), key=lambda item: order.get(item[0], len(order)))
@@ -123,7 +123,7 @@ class _Conversion:
                 self._sum(row.sum)
         entries = [
             by_key[known_as] if names[known_as] == key else self._again(key, value, names[known_as], known_as)
-            for key, known_as, value in given
+            for key, known_as, value in key_values
         ]
         notes = (*notes, *self._unnoted(names))
         opened = tuple(sorted(names.get(key, key) for key in self._source.unresolved | self._unresolved))
@@ -168,7 +168,7 @@ class _Conversion:
         if value is None or value == "":
             return Entry(key, value, "asks for nothing", "empty: not given")
         try:
-            found = row.via(value)
+            converted = row.via(value)
         except NotHere as reason:
             return Entry(key, value, self._lost(reason), str(reason))
         except AsksNothing as reason:
@@ -180,16 +180,20 @@ class _Conversion:
                 text = f"the script does not set it: set {' and '.join(row.targets)} in the YAML"
             return Entry(key, value, "not to be had", text)
         note, outcome = row.note, row.outcome
-        if isinstance(found, ApproximateValue):
-            note, outcome, found = found.note, "approximated", found.value
+        if isinstance(converted, ApproximateValue):
+            note, outcome, converted = converted.note, "approximated", converted.value
         if is_open(value):
-            note, outcome, found = "the script does not set it: set it in the YAML", "approximated", unbraced(found)
-        told = []
-        for target, part in _parts(row, found, known_as):
+            note, outcome, converted = (
+                "the script does not set it: set it in the YAML",
+                "approximated",
+                unbraced(converted),
+            )
+        texts = []
+        for target, part in _parts(row, converted, known_as):
             writer = self._put(target, part, key)
             shown = MASK if is_secret_key(key) else show(part)
-            told.append(f"{target}: {shown}" if writer == key else f"{target} is set by {writer}")
-        return Entry(key, value, outcome, "; ".join([*told, *([note] if note else [])]))
+            texts.append(f"{target}: {shown}" if writer == key else f"{target} is set by {writer}")
+        return Entry(key, value, outcome, "; ".join([*texts, *([note] if note else [])]))
 
     def _summed(self, row: Row, key: str, known_as: str, value: Any) -> Entry:
         made = self._sum(row.sum)
@@ -232,12 +236,12 @@ class _Conversion:
             if _is_among(default, row.idle):
                 continue
             try:
-                found = row.via(default)
+                converted = row.via(default)
             except NotHere:  # by another key, which has been told
                 continue
-            near = f": {found.note}" if isinstance(found, ApproximateValue) else ""
-            found = found.value if isinstance(found, ApproximateValue) else found
-            for target, part in _parts(row, found, row.key):
+            near = f": {converted.note}" if isinstance(converted, ApproximateValue) else ""
+            converted = converted.value if isinstance(converted, ApproximateValue) else converted
+            for target, part in _parts(row, converted, row.key):
                 if self._put(target, part, row.key) == row.key:
                     yield target, f"{row.key} is {show(default)} there{near}"
 
@@ -268,9 +272,9 @@ class _Conversion:
         return self._writer.get(target, writer)
 
 
-def _parts(row: Row, found: Any, known_as: str) -> list[tuple[str, Any]]:
+def _parts(row: Row, converted: Any, known_as: str) -> list[tuple[str, Any]]:
     """Targets with their values; `*` in a target is the last part of the key."""
-    values = found.values if isinstance(found, Each) else [found] * len(row.targets)
+    values = converted.values if isinstance(converted, Each) else [converted] * len(row.targets)
     targets = [target.replace("*", known_as.rpartition(".")[2]) for target in row.targets]
     return list(zip(targets, values, strict=True))
 
@@ -306,14 +310,14 @@ class SourceKeys:
 def read(path: Path | None, overrides: Sequence[str] = ()) -> SourceKeys:
     """The keys of a YAML, or of the command in a shell script, and of overrides. Raises ConfigError for what cannot be
     read."""
-    command, found = None, Composed()
+    command, composed = None, Composed()
     if path is not None and path.suffix in YAML_ENDINGS:
         tree = read_yaml(path)
-        found = of_file(path, tree) or Composed(tree)
+        composed = of_file(path, tree) or Composed(tree)
     elif path is not None:
         command = command_of(path)
-        found = of_command(command, path)
-    return source_keys(found, overrides, command)
+        composed = of_command(command, path)
+    return source_keys(composed, overrides, command)
 
 
 def source_keys(found: Composed, overrides: Sequence[str] = (), command: Command | None = None) -> SourceKeys:

@@ -39,10 +39,10 @@ def of_episodes(
 ) -> Table:
     """The table with `rows` and `sums` in the place of its own of those names. Every other key keeps its meaning;
     what it writes about rows goes to the environment, where it asks any (`asks_rows`), else nowhere."""
-    own = {row.key: row for row in rows}
-    kept = [_moved(row, asks_rows) for row in table.rows if row.key not in own]
+    new_rows = {row.key: row for row in rows}
+    others = [_moved(row, asks_rows) for row in table.rows if row.key not in new_rows]
     moved = {name: _moved_sum(made, asks_rows) for name, made in table.sums.items()}
-    return replace(table, pipeline="agentic", rows=(*own.values(), *kept), sums={**moved, **sums})
+    return replace(table, pipeline="agentic", rows=(*new_rows.values(), *others), sums={**moved, **sums})
 
 
 def place(target: str, asks_rows: bool) -> str | None:
@@ -67,13 +67,13 @@ def _moved(row: Row, asks_rows: bool) -> Row:
         return replace(row, targets=(), default=NOTHING, outcome="not to be had", note=_ELSEWHERE)
     if list(row.targets) == places:
         return row
-    of_files = any(str(found).endswith(".dataset_name") for found in places)
+    of_files = any(str(written_at).endswith(".dataset_name") for written_at in places)
     via = (lambda value: _one_file(row.via(value))) if of_files else row.via
     return replace(row, targets=tuple(map(str, places)), via=via)
 
 
-def _one_file(found: Any) -> Any:
-    value = found.value if isinstance(found, ApproximateValue) else found
+def _one_file(converted: Any) -> Any:
+    value = converted.value if isinstance(converted, ApproximateValue) else converted
     if isinstance(value, list) and len(value) != 1:
         raise ChangesRun(f"an environment asks the rows of one file, and these are {len(value)}: join them")
     return value[0] if isinstance(value, list) else value
@@ -82,20 +82,20 @@ def _one_file(found: Any) -> Any:
 def _moved_sum(made: Callable[[SourceLookup], CombinedKeys], asks_rows: bool) -> Callable[[SourceLookup], CombinedKeys]:
     """The same arithmetic, whose samples are episodes: groups of them are played at once."""
 
-    def moved(look: SourceLookup) -> CombinedKeys:
-        found = made(look)
+    def moved(source: SourceLookup) -> CombinedKeys:
+        result = made(source)
         settings: dict[str, Any] = {}
-        for target, value in found.settings.items():
+        for target, value in result.settings.items():
             if (there := place(target, asks_rows)) is not None:
                 settings[there] = _one_file(value) if there.endswith(".dataset_name") else value
         settings = _in_groups(settings)
-        text = found.text.replace(_GENERATION, f"{_VALIDATED}.generating_args")
+        text = result.text.replace(_GENERATION, f"{_VALIDATED}.generating_args")
         if "response_length" in settings:
             settings["sequence_length"] = settings["prompt_length"] + settings.pop("response_length")
             text += f" sequence_length: {settings['sequence_length']}, the whole conversation."
-        if not settings and found.settings:
+        if not settings and result.settings:
             raise NotHere(_ELSEWHERE)
-        return replace(found, settings=settings, text=text)
+        return replace(result, settings=settings, text=text)
 
     return moved
 
@@ -126,7 +126,7 @@ def environment(
     return settings
 
 
-def without_equal_groups(look: SourceLookup) -> CombinedKeys:
+def without_equal_groups(source: SourceLookup) -> CombinedKeys:
     """Dynamic sampling: groups whose episodes all earn the same are replaced."""
     settings = {f"{_MANAGER}.group_filter_cls": _FILTER, "is_use_additional_prompts": True}
     text = "group_filter_cls: DropEqualRewards: groups with equal rewards are dropped, others take their place."

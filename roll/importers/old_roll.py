@@ -31,14 +31,14 @@ def is_roll(tree: Mapping[str, Any]) -> bool:
     return any(key in tree for key in _SIGNS)
 
 
-def convert_roll(given: SourceKeys, source: Path | None) -> Imported:
+def convert_roll(original: SourceKeys, source: Path | None) -> Imported:
     """The YAML without the keys that would be refused, with the names of here, and with ROLL's defaults where those of
     here are others."""
     if source is None:
         raise ConfigError("a YAML of ROLL is imported from its file.")
-    pipeline = _pipeline(given.tree)
+    pipeline = _pipeline(original.tree)
     cls = PIPELINES[pipeline].config_class()
-    tree = copy.deepcopy(dict(given.tree))
+    tree = copy.deepcopy(dict(original.tree))
     variables = {name.split(".")[0] for name in references(tree)}
     entries = (*_steps(pipeline, tree), *_entries(cls, tree, variables))
     notes = ["Fragments of its defaults list are looked for beside the YAML, then among those of roll."]

@@ -133,8 +133,8 @@ def _is_left_open(value: Any) -> bool:
 class SourceLookup:
     """The value of a key of the other system: as given, or its default there."""
 
-    def __init__(self, given: Mapping[str, Any], defaults: Mapping[str, Any]):
-        self._values = given
+    def __init__(self, values: Mapping[str, Any], defaults: Mapping[str, Any]):
+        self._values = values
         self._defaults = defaults
         self.unresolved: set[str] = set()
         """Keys that `number_or_open` found open."""
@@ -204,7 +204,7 @@ class Table:
     sums: Mapping[str, Callable[[SourceLookup], CombinedKeys]]
     conditions: Mapping[str, Condition]
     canonical: Callable[[str], str] = same
-    derived: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda given: {}
+    derived: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda values: {}
 
     @cached_property
     def _exact(self) -> dict[str, Row]:

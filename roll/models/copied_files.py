@@ -56,8 +56,8 @@ def start_files(args: ModelArgs) -> Iterator[tuple[Path, Path]]:
     local = local_model(args)
     for name, patterns in ((local.model_name_or_path, _MODEL_FILES), (local.tokenizer_name, _TOKENIZER_FILES)):
         folder = _folder(str(name))
-        found = {file for pattern in patterns for file in folder.glob(pattern) if file.is_file()}
-        yield from ((folder, file) for file in sorted(found))
+        files = {file for pattern in patterns for file in folder.glob(pattern) if file.is_file()}
+        yield from ((folder, file) for file in sorted(files))
 
 
 @cache

@@ -236,8 +236,8 @@ def head_scores(
     Example, with logits (2, 1, 0): targets [0] gives log-prob -.408, entropy .832, top_k=2 ids (0, 1).
     """
     flat = [tensor for product in products for tensor in product]
-    found = _HeadScores.apply(ask, targets, teacher, bias, *flat)  # type: ignore[misc]
-    return HeadScores(*found)
+    outputs = _HeadScores.apply(ask, targets, teacher, bias, *flat)  # type: ignore[misc]
+    return HeadScores(*outputs)
 
 
 class _HeadScores(torch.autograd.Function):
@@ -340,8 +340,8 @@ class _Gradients:
 
     def rounded(self) -> Iterator[torch.Tensor | None]:
         yield self._bias
-        for tensor, found in zip(self._flat, self._gradients, strict=True):
-            yield None if found is None else found.to(tensor.dtype)
+        for tensor, gradient in zip(self._flat, self._gradients, strict=True):
+            yield None if gradient is None else gradient.to(tensor.dtype)
 
 
 def _spans(weight: torch.Tensor, columns: int) -> Iterator[slice]:

@@ -38,15 +38,15 @@ from roll.models.teacher_targets import TeacherTargets, among_response_tokens, c
 _DEFAULTS = FusedKernelOptions()
 
 
-def tile_size(given: int | None, kind: str) -> tuple[int, int]:
+def tile_size(configured: int | None, kind: str) -> tuple[int, int]:
     """(logits at a time, what a tile's columns are a multiple of) on a device of this kind.
 
     A tile in a CPU's cache is the fastest there. On a GPU 2^23 would be 254 tiles of 599 columns for 14,000 positions
     and 152k tokens, of launches mostly, and of products that cannot load 16 bytes at once.
     """
     if kind == "cpu":
-        return given or LOGITS_PER_CHUNK, 1
-    return given or LOGITS_PER_CHUNK_ON_GPUS, WIDE
+        return configured or LOGITS_PER_CHUNK, 1
+    return configured or LOGITS_PER_CHUNK_ON_GPUS, WIDE
 
 
 class LogProbHead(nn.Module):
@@ -72,7 +72,7 @@ class LogProbHead(nn.Module):
         entropy: bool = False,
         top_k: int = 0,
         teacher: Teacher | None = None,
-        lesson: TeacherTargets | None = None,
+        teacher_targets: TeacherTargets | None = None,
         vocab_size: int | None = None,
     ) -> HeadScores:
         """Scores of hidden [N, H]: log-probs of the targets (tokens [N] or [N, m]), and whatever else is requested.
@@ -91,10 +91,12 @@ class LogProbHead(nn.Module):
         log_probs = None
         if teacher is None and self.kernel != "torch":
             log_probs = kernel_log_probs(self.kernel, products, bias, targets, ask)
-        found = head_scores(products, bias, targets, ask, teacher) if log_probs is None else HeadScores(log_probs)
-        if lesson is None:
-            return found
-        return found._replace(divergence=divergence(products, bias, self.transform, lesson, elements, self.compiled))
+        scores = head_scores(products, bias, targets, ask, teacher) if log_probs is None else HeadScores(log_probs)
+        if teacher_targets is None:
+            return scores
+        return scores._replace(
+            divergence=divergence(products, bias, self.transform, teacher_targets, elements, self.compiled)
+        )
 
 
 class ValueHead(nn.Module):
@@ -130,34 +132,34 @@ class TokenLogProbModel(nn.Module):
         entropy: bool = False,
         layout: RowLayout | None = None,
         balanced: bool = False,
-        lesson: TeacherTargets | None = None,
-        told: Distillation | None = None,
+        teacher_targets: TeacherTargets | None = None,
+        distillation: Distillation | None = None,
     ) -> tuple[torch.Tensor | None, ...]:
         """Log-probs (and entropy) of input_ids where response_mask is True and 0 elsewhere. [B, T] -> fp32 [B, T].
 
-        A row's first token is preceded by nothing: its log-prob is 0 whatever the mask says. With a `lesson` the
+        A row's first token is preceded by nothing: its log-prob is 0 whatever the mask says. With `teacher_targets` the
         divergence from the teacher comes third, and if `balanced`, what the routers of a mixture say last
-        (`router_balance.py`). A teacher (`told`) gives its lesson alone, of response tokens.
+        (`router_balance.py`). A teacher (`distillation`) gives its lesson alone, of response tokens.
         """
         layout = layout or Padded(input_ids)
-        seen = _seen_before(self.backbone, response_mask, layout, balanced)
-        places, positions = seen.places, seen.positions
+        encoded = _seen_before(self.backbone, response_mask, layout, balanced)
+        places, positions = encoded.places, encoded.positions
         targets = input_ids[:, 1:].reshape(-1)[positions]
-        if told is not None:
-            told_values = self._teacher_targets(rows_at(seen.hidden, places), targets, told)
+        if distillation is not None:
+            told_values = self._teacher_targets(rows_at(encoded.hidden, places), targets, distillation)
             return (_of_all_ranks(told_values, positions, response_mask, layout),)
         more: dict[str, Any] = {}
-        if lesson is not None:
-            more["teacher_targets"] = lesson.at(among_response_tokens(response_mask[:, 1:], positions))
+        if teacher_targets is not None:
+            more["teacher_targets"] = teacher_targets.at(among_response_tokens(response_mask[:, 1:], positions))
         answers = None
-        if layout.shares_tokens and lesson is None:  # a teacher says something of its own of every row
+        if layout.shares_tokens and teacher_targets is None:  # a teacher says something of its own of every row
             places, targets, answers = asked_once(places, targets)
-        found = self.head(rows_at(seen.hidden, places), targets, temperature, entropy, **more)
+        outputs = self.head(rows_at(encoded.hidden, places), targets, temperature, entropy, **more)
         scores: list[torch.Tensor | None] = []
-        for values in (found.log_probs, found.entropy, *(() if lesson is None else (found.divergence,))):
+        for values in (outputs.log_probs, outputs.entropy, *(() if teacher_targets is None else (outputs.divergence,))):
             of_rows = values if values is None or answers is None else values.index_select(0, answers)
             scores.append(None if of_rows is None else _at_positions(of_rows, positions, input_ids, layout))
-        return (*scores, seen.balance) if balanced else tuple(scores)
+        return (*scores, encoded.balance) if balanced else tuple(scores)
 
     def _teacher_targets(self, hidden: torch.Tensor, targets: torch.Tensor, told: Distillation) -> torch.Tensor:
         if not told.top_k:
@@ -185,9 +187,9 @@ class TokenValueModel(nn.Module):
         """values[t] is read from the hidden state of t - 1, before token t is known. [B, T] -> fp32 [B, T]. `layout`
         and `balanced` as in the policy."""
         layout = layout or Padded(input_ids)
-        seen = _seen_before(self.backbone, response_mask, layout, balanced)
-        values = _at_positions(self.head(rows_at(seen.hidden, seen.places)), seen.positions, input_ids, layout)
-        return (values, seen.balance) if balanced else values
+        encoded = _seen_before(self.backbone, response_mask, layout, balanced)
+        values = _at_positions(self.head(rows_at(encoded.hidden, encoded.places)), encoded.positions, input_ids, layout)
+        return (values, encoded.balance) if balanced else values
 
 
 class SequenceModel(nn.Module):
@@ -220,9 +222,9 @@ class SequenceModel(nn.Module):
         score: Any = self.pretrained.score
         if layout.ranks is None:
             return score(rows_at(hidden, places)).float()
-        own = layout.has(places)
-        numbers = score(rows_at(hidden, places[own])).float()
-        return layout.ranks.whole(numbers.new_zeros(len(rows), numbers.shape[1]).index_copy(0, rows[own], numbers))
+        is_here = layout.has(places)
+        numbers = score(rows_at(hidden, places[is_here])).float()
+        return layout.ranks.whole(numbers.new_zeros(len(rows), numbers.shape[1]).index_copy(0, rows[is_here], numbers))
 
 
 class _Inputs(NamedTuple):
@@ -246,8 +248,8 @@ def _seen_before(backbone: Any, response_mask: torch.Tensor, layout: RowLayout, 
     width = max(response_mask.shape[1] - 1, 1)
     places = layout.places(positions // width, positions % width)
     if layout.ranks is not None:
-        own = layout.has(places)
-        places, positions = places[own], positions[own]
+        is_here = layout.has(places)
+        places, positions = places[is_here], positions[is_here]
     return _Inputs(output.last_hidden_state.flatten(0, 1), places, positions, balance)
 
 

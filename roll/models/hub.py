@@ -22,8 +22,8 @@ def local_model(args: ModelArgs) -> ModelArgs:
     """The same with directories for model and tokenizer that are named by ids of ModelScope: they are brought into the
     cache of this machine unless they are there. Raises ConfigError where that fails."""
     names = {"model_name_or_path": args.model_name_or_path, "tokenizer_path": args.tokenizer_path}
-    found = {key: _directory(name) for key, name in names.items() if name is not None and _is_there(args, name)}
-    return args.model_copy(update=found) if found else args
+    directories = {key: _directory(name) for key, name in names.items() if name is not None and _is_there(args, name)}
+    return args.model_copy(update=directories) if directories else args
 
 
 def _is_there(args: ModelArgs, name: str | None) -> bool:

@@ -114,8 +114,8 @@ def _lm_head(pretrained: PreTrainedModel) -> nn.Module:
 
 def _check_head(pretrained: PreTrainedModel) -> None:
     """StrategyError where more than one linear layer stands between the backbone and the logits."""
-    seen = {id(p) for part in (_backbone(pretrained), _lm_head(pretrained)) for p in part.parameters()}
-    if others := [name for name, parameter in pretrained.named_parameters() if id(parameter) not in seen]:
+    used = {id(p) for part in (_backbone(pretrained), _lm_head(pretrained)) for p in part.parameters()}
+    if others := [name for name, parameter in pretrained.named_parameters() if id(parameter) not in used]:
         raise StrategyError(
             f"{pretrained.name_or_path}: {type(pretrained).__name__} has a head of several layers, and log-probs are "
             f"computed from one linear layer. Beside it stand {', '.join(others[:3])}"
@@ -272,19 +272,19 @@ def write_hf_model(
     of its start (`start_files`). The weights of adapters, `trained` by the names of `pretrained`, go into a folder
     `adapter` beside them that peft loads."""
     form = load_model(args, head, empty=True).pretrained
-    kept = dict(_kept_buffers(model.pretrained))
-    beside = [(plain_name(name), buffer) for name, buffer in kept.items() if ".original_module." not in name]
+    buffers = dict(_kept_buffers(model.pretrained))
+    beside = [(plain_name(name), buffer) for name, buffer in buffers.items() if ".original_module." not in name]
     weights = weights | dict(model.in_checkpoint_form(beside))
     if head == "lm":
         start = str(args.model_name_or_path)
-        shared = {copy: weights[own].clone() for copy, own in shared_copies(start).items()}
+        shared = {copy: weights[original].clone() for copy, original in shared_copies(start).items()}
         weights |= dict(mtp_heads(start, but=shared)) | shared
     if form.can_generate():
         form.generation_config = GenerationConfig()  # one that can be written; the start's file takes its place
     form.save_pretrained(directory, state_dict=weights)
     copy_start_files(args, directory)
     if model.adapters is not None:
-        model.adapters.save(directory / ADAPTER_FOLDER, str(args.model_name_or_path), {**kept, **trained})
+        model.adapters.save(directory / ADAPTER_FOLDER, str(args.model_name_or_path), {**buffers, **trained})
 
 
 def _kept_buffers(pretrained: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:

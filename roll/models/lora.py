@@ -108,18 +108,18 @@ class Adapters:
     def exports(self, pretrained_names: Mapping[str, str]) -> tuple[Exported, ...]:
         """The weights of the model without adapters, by the names of its parameters: own name -> name in
         `pretrained`."""
-        own = {name: own_name for own_name, name in pretrained_names.items()}
-        found = []
-        for name, own_name in own.items():
+        names = {name: own_name for own_name, name in pretrained_names.items()}
+        exported = []
+        for name, own_name in names.items():
             if ".lora_" in name or ".original_module." in name:
                 continue
             adapter = None
             if name.endswith(".base_layer.weight"):
                 layer = name.removesuffix(".base_layer.weight")
-                a, b = (own[f"{layer}.lora_{part}.{_ADAPTER}.weight"] for part in "AB")
+                a, b = (names[f"{layer}.lora_{part}.{_ADAPTER}.weight"] for part in "AB")
                 adapter = (a, b, float(self._peft.get_submodule(f"base_model.model.{layer}").scaling[_ADAPTER]))
-            found.append(Exported(plain_name(name), own_name, adapter))
-        return tuple(found)
+            exported.append(Exported(plain_name(name), own_name, adapter))
+        return tuple(exported)
 
     def save(self, directory: Path, base: str, trained: Mapping[str, torch.Tensor]) -> None:
         """A directory that peft loads. `trained`: whole tensors by the names in `pretrained`."""
@@ -181,13 +181,13 @@ def _beside_experts(config: Any, targets: Sequence[str], beside: Sequence[str] |
 def _fused_experts(config: Any) -> Any:
     """`config` with adapters on the matrices of Qwen2-MoE's experts, as peft itself would write those of Qwen3-MoE: of
     this one family it does not, and would find no layers of these names."""
-    own = {name for name in config.target_modules if name in _OF_EXPERTS or _EXPERTS in name}
-    words = {name.rpartition(".")[2] for name in own}
-    fused = {name: parts for name, parts in FUSED_EXPERTS.items() if words.issuperset(parts)}
+    expert_names = {name for name in config.target_modules if name in _OF_EXPERTS or _EXPERTS in name}
+    endings = {name.rpartition(".")[2] for name in expert_names}
+    fused = {name: parts for name, parts in FUSED_EXPERTS.items() if endings.issuperset(parts)}
     doubled = {f".*\\.{name}": len(parts) for name, parts in fused.items() if len(parts) > 1}
     return replace(
         config,
-        target_modules=[name for name in config.target_modules if name not in own],
+        target_modules=[name for name in config.target_modules if name not in expert_names],
         target_parameters=[*(config.target_parameters or ()), *(f"mlp.experts.{name}" for name in fused)],
         rank_pattern={pattern: number * config.r for pattern, number in doubled.items()},
         alpha_pattern={pattern: number * config.lora_alpha for pattern, number in doubled.items()},
@@ -250,21 +250,21 @@ def _names_as_given() -> Iterator[None]:
     called as the matrices of experts once were for the experts."""
     from peft.utils import transformers_weight_conversion as conversion
 
-    own = conversion.convert_peft_config_for_transformers
+    original = conversion.convert_peft_config_for_transformers
     conversion.convert_peft_config_for_transformers = lambda *args, **kwargs: None
     try:
         yield
     finally:
-        conversion.convert_peft_config_for_transformers = own
+        conversion.convert_peft_config_for_transformers = original
 
 
 def _check_places(peft_model: Any, wanted: set[str]) -> None:
     """StrategyError if adapters are elsewhere than on these layers."""
     adapted = (name for name, module in peft_model.named_modules() if hasattr(module, "lora_A"))
-    found = {name.removeprefix(_PREFIX) for name in adapted}
-    if odd := sorted(found ^ wanted):
+    layers = {name.removeprefix(_PREFIX) for name in adapted}
+    if odd := sorted(layers ^ wanted):
         raise StrategyError(
-            f"model_args.lora_target: peft put adapters on {len(found)} layers where {len(wanted)} are named; they "
+            f"model_args.lora_target: peft put adapters on {len(layers)} layers where {len(wanted)} are named; they "
             f"differ in {', '.join(odd[:3])}. Name other layers."
         )
 
@@ -294,7 +294,7 @@ def _targets(pretrained: PreTrainedModel, args: ModelArgs) -> list[str]:
 def targets(linear: Sequence[str], args: ModelArgs, heads: Sequence[str] = (), tied: Sequence[str] = ()) -> list[str]:
     """The linear layers (full names) that lora_target matches, without those of freeze_module_prefix. `heads` are not
     part of all-linear. `tied` heads share the embedding's weight and are refused."""
-    found: dict[str, None] = {}
+    layers: dict[str, None] = {}
     for word in args.lora_target:
         if word in REFUSED_WORDS:
             raise StrategyError(f"model_args.lora_target: {word}: {REFUSED_WORDS[word]}")
@@ -304,13 +304,13 @@ def targets(linear: Sequence[str], args: ModelArgs, heads: Sequence[str] = (), t
         if not named:
             there = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
             raise StrategyError(f"model_args.lora_target: no linear layer of the model is named {word}. It has {there}")
-        found |= dict.fromkeys(named)
-    left = [name for name in found if not f"{name}.weight".startswith(args.frozen_prefixes)]
-    if not left:
+        layers |= dict.fromkeys(named)
+    trained = [name for name in layers if not f"{name}.weight".startswith(args.frozen_prefixes)]
+    if not trained:
         raise StrategyError(
             f"model_args.freeze_module_prefix: {args.freeze_module_prefix} leaves no layer that lora_target names"
         )
-    return left
+    return trained
 
 
 def _trained_in_full(pretrained: PreTrainedModel, args: ModelArgs) -> list[str]:
@@ -322,15 +322,15 @@ def _trained_in_full(pretrained: PreTrainedModel, args: ModelArgs) -> list[str]:
 
 def trained_in_full(modules: Sequence[str], tied: Sequence[str], args: ModelArgs) -> list[str]:
     """The modules (full names) that additional_target matches. `tied`: embedding and head, if they are one weight."""
-    found = []
+    layers = []
     for word in args.additional_target:
         named = [name for name in _named(modules, word) if not f"{name}.weight".startswith(args.frozen_prefixes)]
         if not named:
             raise StrategyError(f"model_args.additional_target: no module of the model is named {word}")
         if set(named) & set(tied):
             raise StrategyError(f"model_args.additional_target: {word}: {_ONE_WEIGHT}; two would come of it")
-        found += named
-    return found
+        layers += named
+    return layers
 
 
 def _named(modules: Sequence[str], word: str) -> list[str]:
@@ -351,9 +351,13 @@ def _load(peft_model: Any, args: ModelArgs, head: Head) -> dict[str, torch.Tenso
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
     names = get_peft_model_state_dict(peft_model, state_dict=peft_model.state_dict(), save_embedding_layers=False)
-    own = f"{_SCORE}." if head != "lm" else None
-    weights = read_adapter([name.removeprefix(_PREFIX) for name in names], args, own)
-    heads = {name.removeprefix(own): weights.pop(name) for name in list(weights) if own and name.startswith(own)}
+    score_prefix = f"{_SCORE}." if head != "lm" else None
+    weights = read_adapter([name.removeprefix(_PREFIX) for name in names], args, score_prefix)
+    heads = {
+        name.removeprefix(score_prefix): weights.pop(name)
+        for name in list(weights)
+        if score_prefix and name.startswith(score_prefix)
+    }
     try:
         set_peft_model_state_dict(peft_model, {f"{_PREFIX}{name}": tensor for name, tensor in weights.items()})
     except RuntimeError as error:

@@ -42,9 +42,11 @@ def shared_copies(model: str) -> dict[str, str]:
     """Names of `shared_tensors` under which the files of `model` repeat a tensor of its own, with that one's name:
     where the model is trained, they are the trained one's."""
     text, files = AutoConfig.from_pretrained(model, trust_remote_code=False).get_text_config(), tensor_files(model)
-    found = shared_tensors(getattr(text, "num_hidden_layers", 0), bool(getattr(text, "tie_word_embeddings", False)))
-    there = {name: own for name, own in found.items() if name in files and own in files}
-    return {name: own for name, own in there.items() if torch.equal(_read(files, name), _read(files, own))}
+    pairs = shared_tensors(getattr(text, "num_hidden_layers", 0), bool(getattr(text, "tie_word_embeddings", False)))
+    there = {name: original for name, original in pairs.items() if name in files and original in files}
+    return {
+        name: original for name, original in there.items() if torch.equal(_read(files, name), _read(files, original))
+    }
 
 
 def _read(files: Mapping[str, str], name: str) -> torch.Tensor:

@@ -55,7 +55,7 @@ class RouterReplay:
 def mixture_layers(model: PreTrainedModel) -> tuple[int, ...]:
     """The numbers of the layers whose routers a `RouterReplay` would know, in its order."""
     names = [name for name, module in model.named_modules() if _is_router(module)]
-    return tuple(int(found.group(1)) for name in names if (found := _LAYER.search(name)) is not None)
+    return tuple(int(match.group(1)) for name in names if (match := _LAYER.search(name)) is not None)
 
 
 def _is_router(module: nn.Module) -> bool:
@@ -75,32 +75,32 @@ class _Routed:
     def _forward(self, forward: Any, *args: Any, **kwargs: Any) -> Any:
         choice = _Choice(self._router.num_experts, self._router.top_k, self.replayed)
         with choice:
-            found = forward(*args, **kwargs)
+            output = forward(*args, **kwargs)
         if choice.chosen is None:
             raise StrategyError(f"router_replay: {type(self._router).__name__} does not choose by topk")
         self.chosen = choice.chosen
-        return found
+        return output
 
 
 class _Choice(TorchFunctionMode):
     """Answers the call of topk that chooses experts, [n, E] -> [n, k], with those that are given."""
 
-    def __init__(self, num_experts: int, top_k: int, given: torch.Tensor | None):
+    def __init__(self, num_experts: int, top_k: int, routes: torch.Tensor | None):
         super().__init__()
-        self._width, self._replayed = (num_experts, top_k), given
+        self._width, self._replayed = (num_experts, top_k), routes
         self.chosen: torch.Tensor | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         if func not in (torch.topk, torch.Tensor.topk):
-            return found
+            return result
         scores: torch.Tensor = args[0]
-        if scores.dim() != 2 or (scores.shape[1], found.indices.shape[1]) != self._width:
-            return found
-        self.chosen = found.indices
+        if scores.dim() != 2 or (scores.shape[1], result.indices.shape[1]) != self._width:
+            return result
+        self.chosen = result.indices
         if self._replayed is None:
-            return found
-        self.chosen = torch.where(self._replayed != UNKNOWN, self._replayed, found.indices)
+            return result
+        self.chosen = torch.where(self._replayed != UNKNOWN, self._replayed, result.indices)
         return torch.return_types.topk((scores.gather(1, self.chosen), self.chosen))
 
 
@@ -112,14 +112,14 @@ def balances(
 ) -> torch.Tensor:
     """`layer_balance` of every layer [layers]. `router_logits` are [n, E] each, of the tokens of this rank; those that
     `counted` names alone count, int64 [m], as often as it names them."""
-    found = []
+    values = []
     for logits in router_logits:
         probabilities = logits.softmax(-1, dtype=torch.float32)
         chosen = probabilities.detach().topk(top_k, dim=-1).indices[counted]
         choices = chosen.flatten().bincount(minlength=logits.shape[-1]).float()
-        found.append(layer_balance(choices if ranks is None else ranks.whole(choices), probabilities[counted]))
-    own = torch.stack(found)
-    return own if ranks is None else ranks.whole(own)
+        values.append(layer_balance(choices if ranks is None else ranks.whole(choices), probabilities[counted]))
+    stacked = torch.stack(values)
+    return stacked if ranks is None else ranks.whole(stacked)
 
 
 def check_routers(model: PreTrainedModel) -> None:

@@ -43,12 +43,14 @@ class StudentOutputs:
     transform: LogitTransform = PLAIN
 
     @classmethod
-    def of(cls, told: Distillation, head: TeacherHead | None, device: torch.device) -> StudentOutputs:
+    def of(cls, distillation: Distillation, head: TeacherHead | None, device: torch.device) -> StudentOutputs:
         if head is None:
-            return cls(told)
+            return cls(distillation)
         bias = None if head.bias is None else torch.tensor(head.bias, dtype=head.dtype, device=device)
         weight = torch.tensor(head.weight, dtype=head.dtype, device=device)
-        return cls(told, weight, bias, replace(head.transform, temperature=told.divergence.teacher_temperature))
+        return cls(
+            distillation, weight, bias, replace(head.transform, temperature=distillation.divergence.teacher_temperature)
+        )
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,11 @@ class TeacherTargets:
 
     def divergences(self, logits: torch.Tensor, span: slice) -> torch.Tensor:
         """Divergence at the tokens of `span`, from a student's logits over the whole vocabulary."""
-        study = self.student_outputs
-        assert study.weight is not None
-        states = self.values[span].to(study.weight.dtype)
-        theirs = study.transform.logits(functional.linear(states, study.weight, study.bias))
-        compare = study.distillation.divergence
+        teacher = self.student_outputs
+        assert teacher.weight is not None
+        states = self.values[span].to(teacher.weight.dtype)
+        theirs = teacher.transform.logits(functional.linear(states, teacher.weight, teacher.bias))
+        compare = teacher.distillation.divergence
         return compare.of_all(torch.log_softmax(logits, -1), torch.log_softmax(theirs.to(logits.dtype), -1))
 
 
@@ -101,22 +103,22 @@ def divergence(
     products: Sequence[Product],
     bias: torch.Tensor | None,
     bend: LogitTransform,
-    lesson: TeacherTargets,
+    teacher_targets: TeacherTargets,
     elements: int,
     compiled: bool,
 ) -> torch.Tensor:
     """How far a student is from its teacher at each of the lesson's tokens, fp32 [n]; it learns, and the teacher does
     not. Its logits are the sum of the products, and the bias; at most `elements` of them exist at a time."""
-    told = lesson.student_outputs.distillation
-    bend = replace(bend, temperature=told.divergence.temperature)
-    products, bias = common(products, bias, told.vocab_size)
-    if told.top_k:
-        log_q, ids = lesson.likeliest()
+    distillation = teacher_targets.student_outputs.distillation
+    bend = replace(bend, temperature=distillation.divergence.temperature)
+    products, bias = common(products, bias, distillation.vocab_size)
+    if distillation.top_k:
+        log_q, ids = teacher_targets.likeliest()
         log_p = head_scores(products, bias, ids, HeadRequest(elements, bend, compiled=compiled)).log_probs
-        return told.divergence.of_likeliest(log_p, log_q.to(log_p.dtype))
+        return distillation.divergence.of_likeliest(log_p, log_q.to(log_p.dtype))
     flat = [tensor for product in products for tensor in product]
-    found: torch.Tensor = _OverVocabulary.apply(lesson, bend, elements, bias, *flat)  # type: ignore[assignment]
-    return found
+    values: torch.Tensor = _OverVocabulary.apply(teacher_targets, bend, elements, bias, *flat)  # type: ignore[assignment]
+    return values
 
 
 def common(
@@ -135,23 +137,23 @@ class _OverVocabulary(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[override]
         ctx: Any,
-        lesson: TeacherTargets,
+        teacher_targets: TeacherTargets,
         bend: LogitTransform,
         elements: int,
         bias: torch.Tensor | None,
         *flat: torch.Tensor,
     ) -> torch.Tensor:
-        found = flat[0].new_empty(len(flat[0]), dtype=wide(flat[0].dtype))
+        values = flat[0].new_empty(len(flat[0]), dtype=wide(flat[0].dtype))
         for span in _spans(flat, elements):
-            found[span] = lesson.divergences(bend.logits(_raw(flat, bias, span)), span)
-        ctx.teacher_targets, ctx.transform, ctx.elements = lesson, bend, elements
+            values[span] = teacher_targets.divergences(bend.logits(_raw(flat, bias, span)), span)
+        ctx.teacher_targets, ctx.transform, ctx.elements = teacher_targets, bend, elements
         ctx.save_for_backward(bias, *flat)
-        return found
+        return values
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         bias, *flat = ctx.saved_tensors
-        lesson: TeacherTargets = ctx.teacher_targets
+        teacher_targets: TeacherTargets = ctx.teacher_targets
         grown = [
             torch.zeros_like(tensor, dtype=wide(tensor.dtype)) if wanted and tensor is not None else None
             for tensor, wanted in zip((bias, *flat), ctx.needs_input_grad[3:], strict=True)
@@ -160,8 +162,8 @@ class _OverVocabulary(torch.autograd.Function):
         for span in _spans(flat, ctx.elements):
             with torch.enable_grad():
                 raw = _raw(flat, bias, span).detach().requires_grad_()
-                found = lesson.divergences(ctx.transform.logits(raw), span)
-                (slope,) = torch.autograd.grad(found, raw, gradient[span])
+                values = teacher_targets.divergences(ctx.transform.logits(raw), span)
+                (slope,) = torch.autograd.grad(values, raw, gradient[span])
             if of_bias is not None:
                 of_bias += slope.sum(0)
             for i in range(0, len(flat), 2):
@@ -170,8 +172,8 @@ class _OverVocabulary(torch.autograd.Function):
                     of_states[span] = slope @ flat[i + 1]
                 if of_weight is not None:
                     of_weight += slope.T @ flat[i][span]
-        given = zip(grown, (bias, *flat), strict=True)
-        return None, None, None, *(None if part is None else part.to(tensor.dtype) for part, tensor in given)
+        pairs = zip(grown, (bias, *flat), strict=True)
+        return None, None, None, *(None if part is None else part.to(tensor.dtype) for part, tensor in pairs)
 
 
 def _raw(flat: Sequence[torch.Tensor], bias: torch.Tensor | None, span: slice) -> torch.Tensor:

@@ -66,14 +66,14 @@ def _load(name: str, key: str) -> PreTrainedTokenizerBase:
 
 def _file(name: str, file: str) -> Path | None:
     """Local path of a model's file, downloaded from the hub if needed; None if the model has none."""
-    found = cached_file(
+    path = cached_file(
         name,
         file,
         _raise_exceptions_for_gated_repo=False,
         _raise_exceptions_for_missing_entries=False,
         _raise_exceptions_for_connection_errors=False,
     )
-    return Path(found) if found else None
+    return Path(path) if path else None
 
 
 def _name_special_tokens(tokenizer: PreTrainedTokenizerFast, name: str) -> None:

@@ -74,12 +74,12 @@ def render(runs: Sequence[RunFiles], num_steps: int) -> Page:
                 "phases": phase_table(run.rows),
                 "roles": role_table(run.rows),
                 "phase_chart": phase_chart(run.rows),
-                "spreads": _spread_charts(found),
-                "failures": failures(found),
+                "spreads": _spread_charts(run_spreads),
+                "failures": failures(run_spreads),
                 "warnings": run.warnings()[-_MOST_WARNINGS:],
                 "config": flat(run.config),
             }
-            for label, color, run, found in zip(labels, COLORS, runs, spreads, strict=False)
+            for label, color, run, run_spreads in zip(labels, COLORS, runs, spreads, strict=False)
         ],
         "first": curves.charts(first),
         "drift": curves.charts(drift),
@@ -137,8 +137,8 @@ class _Curves:
     def _chart(self, name: str) -> Chart | None:
         """None where no step has a number for it."""
         if name not in self._drawn:
-            found = zip(self._labels, COLORS, self._runs, strict=False)
-            lines = [Line(label, color, series(run.rows, name)) for label, color, run in found]
+            curves = zip(self._labels, COLORS, self._runs, strict=False)
+            lines = [Line(label, color, series(run.rows, name)) for label, color, run in curves]
             lines = [line for line in lines if line.points]
             if not lines:
                 return None
@@ -154,11 +154,11 @@ def _spread_charts(spreads: Sequence[StepSpread]) -> list[Chart]:
         "response lengths": lambda spread: spread.response_lengths,
     }
     for what, field in of.items():
-        found = [(each.step, spread) for each in spreads if each.kind == "train" and (spread := field(each))]
-        if found:
-            (first, at_first), (last, at_last) = found[0], found[-1]
+        drawn = [(each.step, spread) for each in spreads if each.kind == "train" and (spread := field(each))]
+        if drawn:
+            (first, at_first), (last, at_last) = drawn[0], drawn[-1]
             charts += [
-                Chart(what, spread_chart(found)),
+                Chart(what, spread_chart(drawn)),
                 Chart(f"{what} in step {first}", histogram(at_first)),
                 Chart(f"{what} in step {last}", histogram(at_last)),
             ]
@@ -200,15 +200,15 @@ differ in, and so are earlier starts in the same folder (metrics.1.jsonl). docs/
 def run(argv: Sequence[str]) -> list[str]:
     """Raises ConfigError for words that are no call, and for a directory without a run."""
     options = _parser().parse_args(argv)
-    runs = [run for given in options.runs for run in runs_at(Path(given))]
+    runs = [run for path in options.runs for run in runs_at(Path(path))]
     if len(runs) > MOST_RUNS:
         raise ConfigError(f"{len(runs)} runs: at most {MOST_RUNS} can be told apart in one report.")
     out = Path(options.out)
     if out.is_dir():
         raise ConfigError(f"--out {out} is a directory: name a file in it.")
-    found = [read_run(directory) for directory in runs]
-    found += [start for run in found for start in earlier_starts(run)][: MOST_RUNS - len(found)]
-    page = render(found, options.steps)
+    run_files = [read_run(directory) for directory in runs]
+    run_files += [start for run in run_files for start in earlier_starts(run)][: MOST_RUNS - len(run_files)]
+    page = render(run_files, options.steps)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(page.html, encoding="utf-8")

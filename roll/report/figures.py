@@ -94,15 +94,15 @@ def role_table(rows: Rows) -> list[tuple[str, str]]:
 
 def failures(spreads: Sequence[StepSpread]) -> list[Failure]:
     """The most frequent causes first."""
-    found: dict[tuple[str, str], Failure] = {}
+    by_cause: dict[tuple[str, str], Failure] = {}
     for spread in spreads:
         for each in spread.failures:
             cause = each.cause
-            before = found.get((cause, spread.kind), Failure(cause, spread.kind, 0, spread.step, spread.step))
+            before = by_cause.get((cause, spread.kind), Failure(cause, spread.kind, 0, spread.step, spread.step))
             steps = (before.first_step, before.last_step, spread.step)
             count = before.count + each.count
-            found[cause, spread.kind] = Failure(cause, spread.kind, count, min(steps), max(steps))
-    return sorted(found.values(), key=lambda failure: -failure.count)[:_MOST_CAUSES]
+            by_cause[cause, spread.kind] = Failure(cause, spread.kind, count, min(steps), max(steps))
+    return sorted(by_cause.values(), key=lambda failure: -failure.count)[:_MOST_CAUSES]
 
 
 # The configuration of a run as lines, and where two differ.
@@ -126,7 +126,7 @@ def _flat(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
     """The keys that some of the configurations have otherwise, with the value in each."""
-    trees = [flat(config) for config in configs]
-    keys = dict.fromkeys(key for tree in trees for key in tree)
-    rows = [(key, [tree.get(key, ABSENT) for tree in trees]) for key in keys]
+    flat_configs = [flat(config) for config in configs]
+    keys = dict.fromkeys(key for tree in flat_configs for key in tree)
+    rows = [(key, [tree.get(key, ABSENT) for tree in flat_configs]) for key in keys]
     return [(key, values) for key, values in rows if len(set(values)) > 1]

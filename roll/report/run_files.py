@@ -121,14 +121,14 @@ class RunFiles:
 
     def spreads(self) -> list[StepSpread]:
         """Spreads of the steps in the metrics. A restarted run may find files of later steps."""
-        found = [spread for path in self.spread_files() if (spread := read_spread(path)) is not None]
-        return [spread for spread in found if spread.step in self.steps]
+        spreads = [spread for path in self.spread_files() if (spread := read_spread(path)) is not None]
+        return [spread for spread in spreads if spread.step in self.steps]
 
     def records(self) -> list[tuple[str, int, Path]]:
         """Kind, step and file of sample rollouts: of the training ("train"), or of a validation ("val", "val.NAME")."""
         matches = ((path, _RECORDS.fullmatch(path.name)) for path in sorted(self.rollouts.glob("step_*.jsonl")))
-        found = [(match[2] or "train", int(match[1]), path) for path, match in matches if match]
-        return [record for record in found if record[1] in self.steps]
+        records = [(match[2] or "train", int(match[1]), path) for path, match in matches if match]
+        return [record for record in records if record[1] in self.steps]
 
     def record_files(self, kind: str) -> dict[int, Path]:
         """Those of one kind, by step."""
@@ -140,10 +140,10 @@ class RunFiles:
         file = next((file for file in self._restart_files() if file.is_file()), None)
         if file is None or not self.starts:
             return []
-        found = [row for line in _tail(file) if (row := _read(Restart, line)) is not None]
+        restarts = [row for line in _tail(file) if (row := _read(Restart, line)) is not None]
         last = self.starts[-1]
         until = last.ended if last.exit_code == 0 and last.ended else "~"  # later than any time
-        return [row for row in found if self.starts[0].started <= row.time <= until]
+        return [row for row in restarts if self.starts[0].started <= row.time <= until]
 
     def _restart_files(self) -> list[Path]:
         place = self.output.absolute()
@@ -180,14 +180,14 @@ def earlier_starts(run: RunFiles) -> list[RunFiles]:
     as metrics.1.jsonl and so on."""
     stem, suffix = run.metrics.stem, run.metrics.suffix
     numbers = (path.name[len(stem) + 1 : -len(suffix)] for path in run.metrics.parent.glob(f"{stem}.*{suffix}"))
-    found: list[RunFiles] = []
+    starts: list[RunFiles] = []
     for number in sorted((int(text) for text in numbers if text.isdecimal()), reverse=True):
         path = run.metrics.with_name(f"{stem}.{number}{suffix}")
         rows = [(step, finite(row)) for step, row in read_metrics(path)]
-        found.append(
+        starts.append(
             replace(run, name=f"{run.name}, start {number}", metrics=path, rollouts=path, rows=rows, starts=())
         )
-    return found
+    return starts
 
 
 def find_run(directory: Path) -> RunFiles:
@@ -227,10 +227,10 @@ def is_logs(place: Path) -> bool:
 
 def _rollouts(output: Path, config: Mapping[str, Any]) -> Path:
     """Folder of the rollouts: below the output_dir (which may have been moved), unless the run had another one."""
-    usual, told = output / "rollouts", config.get("rollout_dump_dir")
-    if told is None:
+    usual, dump_dir = output / "rollouts", config.get("rollout_dump_dir")
+    if dump_dir is None:
         return usual
-    place = Path(str(told))
+    place = Path(str(dump_dir))
     is_usual = place == Path(str(config.get("output_dir"))) / "rollouts"
     first, second = (usual, place) if is_usual else (place, usual)
     return first if first.is_dir() else second
@@ -238,8 +238,8 @@ def _rollouts(output: Path, config: Mapping[str, Any]) -> Path:
 
 def _metrics(logs: Path, config: Mapping[str, Any]) -> Path:
     kwargs = config.get("tracker_kwargs")
-    own = kwargs.get("jsonl") if isinstance(kwargs, Mapping) else None
-    elsewhere = own.get("log_dir") if isinstance(own, Mapping) else None
+    jsonl = kwargs.get("jsonl") if isinstance(kwargs, Mapping) else None
+    elsewhere = jsonl.get("log_dir") if isinstance(jsonl, Mapping) else None
     places = [logs, *([Path(str(elsewhere))] if elsewhere else [])]
     return next((place / METRICS_FILE for place in places if (place / METRICS_FILE).is_file()), logs / METRICS_FILE)
 

@@ -64,10 +64,10 @@ class SampleReader:
         files = run.record_files("train")
         with_tokens = {step: path for step, path in files.items() if _has_tokens(path)}
         files = with_tokens or files
-        found = [(f"step {step}", files[step]) for step in reversed(spread(list(files), num_steps))]
+        titled = [(f"step {step}", files[step]) for step in reversed(spread(list(files), num_steps))]
         if num_steps and (validated := run.record_files("val")):
-            found.append((f"validation after step {max(validated)}", validated[max(validated)]))
-        return [StepSamples(title, self.groups(list(_records(path)))) for title, path in found]
+            titled.append((f"validation after step {max(validated)}", validated[max(validated)]))
+        return [StepSamples(title, self.groups(list(_records(path)))) for title, path in titled]
 
     def groups(self, records: Sequence[Recorded]) -> list[Group]:
         groups = []

@@ -83,18 +83,20 @@ def total(returned: Iterable[tuple[Link, object]]) -> RewardResult:
     score = 0.0
     metrics: dict[str, float] = {}
     extra: dict[str, object] = {}
-    for link, found in returned:
-        result = found if isinstance(found, RewardResult) else RewardResult(cast(float, found))
-        own = finite(result.score)
-        if own is None:
+    for link, returned_value in returned:
+        result = (
+            returned_value if isinstance(returned_value, RewardResult) else RewardResult(cast(float, returned_value))
+        )
+        link_score = finite(result.score)
+        if link_score is None:
             raise ValueError(f"the part {link.name} returned {result.score!r}, not a finite number")
         prefix = "" if link.is_main else f"{link.name}_"
         metrics |= {f"{prefix}{name}": value for name, value in result.metrics.items()}
         extra |= {f"{prefix}{name}": value for name, value in result.extra.items()}
-        metrics[f"reward_{link.name}"] = link.weight * own
+        metrics[f"reward_{link.name}"] = link.weight * link_score
         if link.is_main:
-            metrics.setdefault("success", float(own >= SOLVED))
-        score += link.weight * own
+            metrics.setdefault("success", float(link_score >= SOLVED))
+        score += link.weight * link_score
     return RewardResult(score, metrics, extra)
 
 
@@ -138,16 +140,16 @@ def parts_of(config: RewardConfig, key: str = "") -> tuple[Part, ...]:
     stands in the YAML."""
     if config.is_model:
         return ()
-    found: list[Part] = []
+    parts: list[Part] = []
     if config.reward is not None:
         args = {**_type_args(config.reward, config), **_settings(config.reward, config), **config.reward_args}
-        found.append(Part(key, short_name(config.reward), config.reward, args, is_main=True))
+        parts.append(Part(key, short_name(config.reward), config.reward, args, is_main=True))
     for index, part in enumerate(config.reward_manager_config):
         name = part.name or short_name(part.reward)
-        found.append(Part(f"{key}.reward_manager_config.{index}", name, part.reward, part.reward_args, part.weight))
+        parts.append(Part(f"{key}.reward_manager_config.{index}", name, part.reward, part.reward_args, part.weight))
     if config.response_length_penalty_coef:
-        found.append(Part(key, SHORT, SHORT, {}, config.response_length_penalty_coef))
-    return tuple(found)
+        parts.append(Part(key, SHORT, SHORT, {}, config.response_length_penalty_coef))
+    return tuple(parts)
 
 
 def short_name(reward: str) -> str:

@@ -136,10 +136,12 @@ class MultipleChoice:
 
     def _truths(self, truth: Any) -> list[str]:
         """Any of a list is right."""
-        found = [str(one).strip() for one in (truth if isinstance(truth, list | tuple) else [truth]) if one is not None]
-        if not found or not all(found):
+        truths = [
+            str(one).strip() for one in (truth if isinstance(truth, list | tuple) else [truth]) if one is not None
+        ]
+        if not truths or not all(truths):
             raise ValueError("the row has no ground_truth")
-        return found
+        return truths
 
     def _options(self, column: Any) -> dict[str, str]:
         """Letters to texts."""
@@ -155,9 +157,9 @@ class MultipleChoice:
         return re.sub(rf"^\s*\(?{letter}[.):]\s*", "", text)
 
     def _equal(self, answer: str, truth: str, options: Mapping[str, str], denials: Denials) -> bool:
-        wanted, given = self._choices(truth, options), self._choices(answer, options, denials)
-        if wanted and given:
-            return wanted == given
+        wanted, chosen = self._choices(truth, options), self._choices(answer, options, denials)
+        if wanted and chosen:
+            return wanted == chosen
         text = self._text_of(truth)
         return bool(text) and same_text(text, plain(answer))
 

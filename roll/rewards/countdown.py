@@ -73,10 +73,10 @@ def _task(truth: object, row: Mapping[str, Any]) -> tuple[int, Counter[int]]:
     if target is None:
         where = "its ground truth" if isinstance(truth, Mapping) else "the row"
         raise ValueError(f"{where} has no whole number as `target`: a countdown has a target and numbers")
-    found = [_whole(number) for number in numbers] if isinstance(numbers, Sequence) and numbers else [None]
-    if isinstance(numbers, str) or None in found:
+    whole_numbers = [_whole(number) for number in numbers] if isinstance(numbers, Sequence) and numbers else [None]
+    if isinstance(numbers, str) or None in whole_numbers:
         raise ValueError(f"`{name}` must be a list of whole numbers, and is {numbers!r:.100}")
-    return target, Counter(number for number in found if number is not None)
+    return target, Counter(number for number in whole_numbers if number is not None)
 
 
 def _whole(value: object) -> int | None:

@@ -69,27 +69,27 @@ class Detection:
         if truth is None or None in truth:
             raise ValueError(f"ground_truth {sample.ground_truth!r:.200} is not a list of boxes with labels")
         reference = [box for box in truth if box is not None]
-        found = boxes_in(listed(sample.answer))
-        if found is None or len(found) > MAX_BOXES:
+        boxes = boxes_in(listed(sample.answer))
+        if boxes is None or len(boxes) > MAX_BOXES:
             return RewardResult(0.0, {"format": 0.0, "success": 0.0, "iou": 0.0, "f_score": 0.0})
-        iou, f_score = self._accuracy(reference, found)
+        iou, f_score = self._accuracy(reference, boxes)
         accuracy = self._iou_weight * iou + (1 - self._iou_weight) * f_score
-        is_format = any(box is not None for box in found) or found == truth
+        is_format = any(box is not None for box in boxes) or boxes == truth
         score = (accuracy + self._format_weight * is_format) / (1 + self._format_weight)
         metrics = {"format": float(is_format), "success": float(f_score == 1), "iou": iou, "f_score": f_score}
-        return RewardResult(score, metrics, {"num_boxes": len(found)})
+        return RewardResult(score, metrics, {"num_boxes": len(boxes)})
 
-    def _accuracy(self, reference: Sequence[Box], found: Sequence[Box | None]) -> tuple[float, float]:
+    def _accuracy(self, reference: Sequence[Box], boxes: Sequence[Box | None]) -> tuple[float, float]:
         """Mean over the thresholds."""
         if not reference:
-            return (0.0, 0.0) if found else (1.0, 1.0)
-        overlaps = matches(reference, [box for box in found if box is not None])
+            return (0.0, 0.0) if boxes else (1.0, 1.0)
+        overlaps = matches(reference, [box for box in boxes if box is not None])
         ious: list[float] = []
         f_scores: list[float] = []
         for threshold in self._thresholds:
-            kept = [overlap for overlap in overlaps if overlap >= threshold]
-            ious.append(math.fsum(kept) / len(reference))
-            f_scores.append(2 * len(kept) / (len(reference) + len(found)))
+            matched = [overlap for overlap in overlaps if overlap >= threshold]
+            ious.append(math.fsum(matched) / len(reference))
+            f_scores.append(2 * len(matched) / (len(reference) + len(boxes)))
         return math.fsum(ious) / len(ious), math.fsum(f_scores) / len(f_scores)
 
 
@@ -102,13 +102,13 @@ def intersection_over_union(one: Box, other: Box) -> float:
     return shared / union if union > 0 else 0.0
 
 
-def matches(reference: Sequence[Box], found: Sequence[Box]) -> list[float]:
+def matches(reference: Sequence[Box], boxes: Sequence[Box]) -> list[float]:
     """The overlaps of matched boxes, best first. The matches at a threshold are those that reach it: one that is below
     it takes no box from one that is above."""
     pairs = [
         (intersection_over_union(one, other), i, j)
         for i, one in enumerate(reference)
-        for j, other in enumerate(found)
+        for j, other in enumerate(boxes)
         if one.label == other.label
     ]
     taken: set[tuple[str, int]] = set()

@@ -31,8 +31,8 @@ def reads_ground_truth(config: RewardConfig) -> bool:
 
 def row_checks(config: RewardConfig) -> tuple[RowCheck, ...]:
     """What its parts ask of every row (`checks_rows`). Imports them, and builds nothing."""
-    found = (getattr(resolve(part.reward, PATHS), ROW_CHECK, None) for part in parts_of(config))
-    return tuple(check for check in found if check is not None)
+    checks = (getattr(resolve(part.reward, PATHS), ROW_CHECK, None) for part in parts_of(config))
+    return tuple(check for check in checks if check is not None)
 
 
 def _declared(part: Part) -> tuple[Columns, ...] | None:
@@ -41,8 +41,8 @@ def _declared(part: Part) -> tuple[Columns, ...] | None:
 
 
 def _names_ground_truth(part: Part) -> bool:
-    found = resolve(part.reward, PATHS)
-    function = inspect.unwrap(found.__call__ if inspect.isclass(found) else found) if callable(found) else None
+    reward = resolve(part.reward, PATHS)
+    function = inspect.unwrap(reward.__call__ if inspect.isclass(reward) else reward) if callable(reward) else None
     return inspect.isfunction(function) and GROUND_TRUTH in function.__code__.co_names
 
 
@@ -63,13 +63,13 @@ def _judge_link(part: Part, judge: Reward) -> Link:
 
 
 def _link(part: Part) -> Link:
-    found, args = resolve(part.reward, PATHS), part.args
-    together = takes_batch(found)
-    if inspect.isclass(found):
-        found, args = found(**args), {}
-    if not callable(found):
-        raise TypeError(f"{part.reward} gives a {type(found).__name__}, which cannot be called")
-    reward = cast(Reward, partial(found, **args) if args else found)
+    target, args = resolve(part.reward, PATHS), part.args
+    together = takes_batch(target)
+    if inspect.isclass(target):
+        target, args = target(**args), {}
+    if not callable(target):
+        raise TypeError(f"{part.reward} gives a {type(target).__name__}, which cannot be called")
+    reward = cast(Reward, partial(target, **args) if args else target)
     return Link(part.name, reward, part.weight, part.is_main, is_async(reward), together)
 
 
@@ -85,10 +85,10 @@ def takes_batch(reward: object) -> bool:
 def sharing_of(config: RewardConfig) -> Literal["none", "loop", "batch"]:
     """What the answers of a group share while they are judged: an event loop where some part is async, otherwise a
     batch where some part takes one. Builds nothing."""
-    found = [resolve(part.reward, PATHS) for part in parts_of(config)]
-    if any(_is_async_once_built(reward) for reward in found):
+    rewards = [resolve(part.reward, PATHS) for part in parts_of(config)]
+    if any(_is_async_once_built(reward) for reward in rewards):
         return "loop"
-    return "batch" if any(takes_batch(reward) for reward in found) else "none"
+    return "batch" if any(takes_batch(reward) for reward in rewards) else "none"
 
 
 def _is_async_once_built(reward: object) -> bool:

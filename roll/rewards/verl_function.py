@@ -38,21 +38,21 @@ class VerlFunction:
         self._takes = _parameters(self._score)
 
     def __call__(self, sample: RewardInput) -> RewardResult:
-        given = {
+        arguments = {
             "data_source": sample.payload.get(self._key, sample.domain),
             "solution_str": sample.response_text,
             "ground_truth": sample.ground_truth,
             "extra_info": sample.payload.get("extra_info"),
         }
-        named = {key: value for key, value in given.items() if self._takes is None or key in self._takes}
-        found = self._score(**named, **self._kwargs)
-        if not isinstance(found, Mapping):
-            return RewardResult(_number(found))
-        if "score" not in found:
-            raise TypeError(f"the function gave a mapping without score: {sorted(map(str, found))}")
-        others = {str(key): value for key, value in found.items() if key != "score"}
-        told = {key: float(value) for key, value in others.items() if isinstance(value, numbers.Real)}
-        return RewardResult(_number(found["score"]), told, {k: v for k, v in others.items() if k not in told})
+        named = {key: value for key, value in arguments.items() if self._takes is None or key in self._takes}
+        result = self._score(**named, **self._kwargs)
+        if not isinstance(result, Mapping):
+            return RewardResult(_number(result))
+        if "score" not in result:
+            raise TypeError(f"the function gave a mapping without score: {sorted(map(str, result))}")
+        others = {str(key): value for key, value in result.items() if key != "score"}
+        metrics = {key: float(value) for key, value in others.items() if isinstance(value, numbers.Real)}
+        return RewardResult(_number(result["score"]), metrics, {k: v for k, v in others.items() if k not in metrics})
 
 
 def _number(value: Any) -> float:

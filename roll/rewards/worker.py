@@ -57,26 +57,30 @@ class Attempts:
         """Outcomes of `count` responses. `score_once` gets the places to score. Failures that may be temporary are
         scored again."""
         most = self._config.reward_retries
-        found = await self._scored(range(count), score_once)
+        outcomes = await self._scored(range(count), score_once)
         for retry in range(most):
-            again = [place for place, outcome in enumerate(found) if outcome.may_pass]
+            again = [place for place, outcome in enumerate(outcomes) if outcome.may_pass]
             if not again:
                 break
             await asyncio.sleep(min(_LONGEST_PAUSE_S, _PAUSE_S * 2**retry))
             for place, outcome in zip(again, await self._scored(again, score_once, retry + 1), strict=True):
-                found[place] = outcome
-        return found
+                outcomes[place] = outcome
+        return outcomes
 
     async def _scored(self, places: Sequence[int], score_once: ScoreOnce, retries: int = 0) -> list[RewardOutcome]:
         keys, limit = self._config, self.limit_s
-        own = ({RETRIES: float(retries)} if keys.reward_retries else {}) | (
+        shared_metrics = ({RETRIES: float(retries)} if keys.reward_retries else {}) | (
             {LIMIT: limit} if keys.dynamic_timeout.enable else {}
         )
         outcomes = await score_once(places)
         for outcome in outcomes:
             if outcome.failure is None:
                 self._num_scored, self._total_s = self._num_scored + 1, self._total_s + outcome.seconds
-        return [replace(outcome, metrics={**outcome.metrics, **own}) for outcome in outcomes] if own else outcomes
+        return (
+            [replace(outcome, metrics={**outcome.metrics, **shared_metrics}) for outcome in outcomes]
+            if shared_metrics
+            else outcomes
+        )
 
 
 def may_pass(error: BaseException) -> bool:
@@ -89,11 +93,11 @@ def may_pass(error: BaseException) -> bool:
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     seen: set[int] = set()
-    found: BaseException | None = error
-    while found is not None and id(found) not in seen:
-        seen.add(id(found))
-        yield found
-        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
 
 
 def _status(error: BaseException) -> int | None:
@@ -167,19 +171,21 @@ class RewardWorker:
 
     def _score_batch(self, inputs: Sequence[RewardInput]) -> list[RewardOutcome | None]:
         outcomes = [self._format_outcome(sample) for sample in inputs]
-        left = [index for index, outcome in enumerate(outcomes) if outcome is None]
-        if not left:
+        unjudged = [index for index, outcome in enumerate(outcomes) if outcome is None]
+        if not unjudged:
             return outcomes
         started = time.monotonic()
         try:
-            scores = call_within(self._timeout_s * len(left), lambda: self._judge_all([inputs[i] for i in left]))
+            scores = call_within(
+                self._timeout_s * len(unjudged), lambda: self._judge_all([inputs[i] for i in unjudged])
+            )
         except BaseException as error:
-            if len(left) == 1:
+            if len(unjudged) == 1:
                 is_late = isinstance(error, TimeLimitReached)
-                outcomes[left[0]] = self._timed_out(started) if is_late else failed(error, started)
+                outcomes[unjudged[0]] = self._timed_out(started) if is_late else failed(error, started)
             return outcomes
-        seconds = (time.monotonic() - started) / len(left)
-        for index, score in zip(left, scores, strict=True):
+        seconds = (time.monotonic() - started) / len(unjudged)
+        for index, score in zip(unjudged, scores, strict=True):
             try:
                 outcomes[index] = outcome_of(score, seconds)
             except Exception as error:  # of the user's objects, when they are looked at
@@ -192,8 +198,8 @@ class RewardWorker:
     def _score_together(self, inputs: Sequence[RewardInput]) -> list[RewardOutcome | None]:
         """One event loop lives as long as the worker: the user's connections belong to it."""
         judged = [self._format_outcome(sample) for sample in inputs]
-        left = [index for index, outcome in enumerate(judged) if outcome is None]
-        self._alone, self._was_blocked = len(left) == 1, False
+        unjudged = [index for index, outcome in enumerate(judged) if outcome is None]
+        self._alone, self._was_blocked = len(unjudged) == 1, False
         stopped_by: BaseException | None = None
         started = time.monotonic()
 
@@ -201,7 +207,7 @@ class RewardWorker:
             async def score(index: int) -> None:
                 judged[index] = await self._await_one(inputs[index])
 
-            await asyncio.gather(*(score(index) for index in left))
+            await asyncio.gather(*(score(index) for index in unjudged))
 
         outcomes = judged
         if self._loop is None:

@@ -144,8 +144,8 @@ class CollapseAlarm(StepPart):
         return {NO_SIGNAL: float(self.without_signal)}
 
     def _look_for_no_numbers(self, step: int, metrics: Mapping[str, float]) -> None:
-        found = frozenset(name for name, value in metrics.items() if not math.isfinite(value))
-        if new := found - self._reported:
+        not_finite = frozenset(name for name, value in metrics.items() if not math.isfinite(value))
+        if new := not_finite - self._reported:
             logger.warning(
                 "collapse: not finite at step %d: %s. Check the rewards and actor/ratio_max, "
                 "train_infer/log_prob_diff_max and critic/value_loss of the steps before: a lower learning_rate, a "
@@ -153,7 +153,7 @@ class CollapseAlarm(StepPart):
                 step,
                 ", ".join(f"{name} = {metrics[name]}" for name in sorted(new)),
             )
-        self._reported = found
+        self._reported = not_finite
 
 
 def _causes(metrics: Mapping[str, float]) -> str:

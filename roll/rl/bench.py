@@ -26,13 +26,13 @@ def checkpoint_to_measure(store: CheckpointStore, resume_from_checkpoint: bool |
     removed from it. Raises ConfigError where there is no such checkpoint."""
     if not resume_from_checkpoint:
         return None
-    found = store.resolve(resume_from_checkpoint, cleans=False)
-    if found is None:
+    checkpoint = store.resolve(resume_from_checkpoint, cleans=False)
+    if checkpoint is None:
         raise ConfigError(
             f"resume_from_checkpoint: there is no checkpoint in {store.directory} to measure. Name one, or set it to "
             "false for the model of actor_infer."
         )
-    return found
+    return checkpoint
 
 
 def of_checkpoint(config: C, checkpoint: Checkpoint) -> C:

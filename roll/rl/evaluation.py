@@ -140,10 +140,10 @@ class Validation:
 
     def metrics(self, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
         """Those of each set under its name."""
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         answered = self.by_set(groups)
         for one in self._sets:
-            found |= validation_metrics(answered[one.name], one.name, one.pass_at)
+            metrics |= validation_metrics(answered[one.name], one.name, one.pass_at)
         if "" in answered:
-            return found
-        return found | mean_of_sets({name: found[f"val/{name}/reward_mean"] for name in answered})
+            return metrics
+        return metrics | mean_of_sets({name: metrics[f"val/{name}/reward_mean"] for name in answered})

@@ -22,7 +22,7 @@ def rollout_metrics(taken: StepGroups, trained: Sequence[TrajectoryGroup], step:
     """Metrics under `rollout/` of all sampled groups; `trained` are those that the step learns from. Rewards and
     response lengths are over attempts that did not fail, however many rows an attempt has; `staleness` counts the steps
     between the version that sampled a token and the one this step trains."""
-    groups, left = taken.sampled, taken.backlog or GroupBacklog()
+    groups, groups_left = taken.sampled, taken.backlog or GroupBacklog()
     rows = [t for group in groups for t in group.trajectories]
     lengths = np.concatenate([group.response_lengths[~np.isnan(group.rewards)] for group in groups])
     num_tokens = np.array([t.facts.num_tokens for t in rows])
@@ -37,7 +37,7 @@ def rollout_metrics(taken: StepGroups, trained: Sequence[TrajectoryGroup], step:
     if len(lengths):
         metrics["rollout/response_length_mean"] = float(lengths.mean())
         metrics["rollout/response_length_max"] = float(lengths.max())
-    if (bias := length_bias([*groups, *left.results], trained, left.cut)) is not None:
+    if (bias := length_bias([*groups, *groups_left.results], trained, groups_left.cut)) is not None:
         metrics["rollout/length_bias"] = bias
     if sampled:
         mean = np.average([facts.mean_version for facts in sampled], weights=[facts.num_sampled for facts in sampled])
@@ -49,7 +49,7 @@ def rollout_metrics(taken: StepGroups, trained: Sequence[TrajectoryGroup], step:
     metrics |= reward_means("rollout/reward_mean", groups, groups)
     if taken.backlog is not None:
         counts = ("running", "finished", "cancelled", "deferred")
-        metrics |= {f"rollout/{name}_groups": float(getattr(left, name)) for name in counts}
+        metrics |= {f"rollout/{name}_groups": float(getattr(groups_left, name)) for name in counts}
     return metrics | _means_of_user_metrics(groups)
 
 
@@ -58,9 +58,9 @@ def reward_means(name: str, groups: Sequence[TrajectoryGroup], sampled: Sequence
     rewards: dict[str, list[np.ndarray]] = defaultdict(list)
     for group in groups:
         rewards[group.task.domain].append(group.rewards[~np.isnan(group.rewards)])
-    joined = {domain: np.concatenate(found) for domain, found in sorted(rewards.items())}
+    joined = {domain: np.concatenate(values) for domain, values in sorted(rewards.items())}
     several = len({group.task.domain for group in sampled}) > 1
-    return {f"{name}/{domain}": float(found.mean()) for domain, found in joined.items() if several and len(found)}
+    return {f"{name}/{domain}": float(values.mean()) for domain, values in joined.items() if several and len(values)}
 
 
 def _means_of_user_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:

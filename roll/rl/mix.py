@@ -95,9 +95,9 @@ class Mix(StepPart):
         padding = rows.select(np.full(num_updates * missing, np.argmin(rows.lengths)))
         padding = replace(padding, response_mask=np.zeros(padding.num_tokens, bool))
         everything = Rows.concatenate([rows, padding])
-        own = np.arange(len(rows)).reshape(num_updates, -1)
+        policy_rows = np.arange(len(rows)).reshape(num_updates, -1)
         more = len(rows) + np.arange(len(padding)).reshape(num_updates, -1)
-        order = np.concatenate([own, more], axis=1).ravel()
+        order = np.concatenate([policy_rows, more], axis=1).ravel()
         return RowSet(
             everything.lengths,
             share(everything, rows_by_rank(everything.lengths, order, num_updates, self._num_ranks)),

@@ -33,8 +33,8 @@ def mix_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     shares = [f"mix.rows.{name}.share" for name in mix.drawn]
     total = sum(rows.share for rows in mix.drawn.values())
     if total >= 1:
-        told = " + ".join(f"{rows.share:g}" for rows in mix.drawn.values())
-        text = f"mix.rows: shares of {told} = {total:g} leave no room for the policy's samples. Lower them."
+        shares_text = " + ".join(f"{rows.share:g}" for rows in mix.drawn.values())
+        text = f"mix.rows: shares of {shares_text} = {total:g} leave no room for the policy's samples. Lower them."
         yield Problem(text, tuple(shares))
     elif mix.drawn:
         samples = role_train_plan(config, "actor_train", config.actor_train).samples_per_update
@@ -55,9 +55,9 @@ def mix_warnings(config: AlgorithmConfig) -> Iterator[str]:
     """Keys without effect."""
     mix = config.mix
     if not mix.rows:
-        given = [f"mix.{key}" for key in type(mix).model_fields if mix.is_changed(key)]
-        if given and not config.algorithm:
-            yield f"{' and '.join(given)} {'does' if len(given) == 1 else 'do'} nothing: mix.rows names no rows."
+        set_keys = [f"mix.{key}" for key in type(mix).model_fields if mix.is_changed(key)]
+        if set_keys and not config.algorithm:
+            yield f"{' and '.join(set_keys)} {'does' if len(set_keys) == 1 else 'do'} nothing: mix.rows names no rows."
         return
     for name in mix.rows.keys() - mix.drawn.keys():
         why = "its share is 0" if not mix.rows[name].share else "mix.weight is 0"

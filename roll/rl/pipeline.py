@@ -124,7 +124,7 @@ class RLPipeline(Run):
         self.tasks: TaskSource | None = None  # of a process that samples what is trained on
         self.rollout_loop: Callable[[Rollouter], Rollouter] | None = None  # the user's own
         self.credit = self.make_credit()
-        self.records = StepRecords(config, plan, lambda *told: self.trackers.samples(*told))
+        self.records = StepRecords(config, plan, lambda *samples: self.trackers.samples(*samples))
         self.few_groups_alarm = FewGroupsAlarm()
         self.validation: Validation | None = None
         self.changed_keys: frozenset[str] = frozenset()  # settings that are not the checkpoint's

@@ -88,14 +88,14 @@ class WeightFolder:
     def wait(self, at_least: int, is_stopped: Callable[[], bool]) -> tuple[int, Path]:
         """The same, once there is one. Raises StepGivenUp when the run is to end meanwhile."""
         said = time.monotonic()
-        while (found := self.newest(at_least)) is None:
+        while (version := self.newest(at_least)) is None:
             if is_stopped():
                 raise StepAbandoned
             if time.monotonic() - said > _SAY_S:
                 said = time.monotonic()
                 logger.info("waiting for weights of version %d from the trainer (mode: train)", at_least)
             time.sleep(_POLL_S)
-        return found
+        return version
 
 
 class FolderPublisher(Publisher):
@@ -132,8 +132,8 @@ class FolderReader(Publisher):
         newer = self._folder.newest(max(needed, self.engine_version + lasts))
         if newer is None and lasts:
             return 0
-        found, model = newer or self._folder.wait(max(needed, self.engine_version), self._is_stopped)
+        newest_version, model = newer or self._folder.wait(max(needed, self.engine_version), self._is_stopped)
         with clusters.placement.hold(clusters.actor_infer.weights):
-            sent_bytes = clusters.read_weights(model, found)
-        self.engine_version = found
+            sent_bytes = clusters.read_weights(model, newest_version)
+        self.engine_version = newest_version
         return sent_bytes

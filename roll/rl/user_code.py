@@ -42,8 +42,8 @@ def _estimator_problems(config: AlgorithmConfig) -> Iterator[Problem]:
                 ESTIMATOR_KEYS,
             )
         return
-    given = "turns" if row.per_turn else "attempts"
-    wrong = list(_argument_problems("adv_args", "adv_estimator", row.name, args, given))
+    first_argument = "turns" if row.per_turn else "attempts"
+    wrong = list(_argument_problems("adv_args", "adv_estimator", row.name, args, first_argument))
     yield from wrong
     if not wrong:
         yield from _trial(ESTIMATOR_KEYS, _try_estimator, config)
@@ -68,7 +68,7 @@ def _loss_problems(config: AlgorithmConfig) -> Iterator[Problem]:
 
 
 def _argument_problems(
-    key: str, owner: str, name: str, given: Mapping[str, Any], first: str | None = None
+    key: str, owner: str, name: str, arguments: Mapping[str, Any], first: str | None = None
 ) -> Iterator[Problem]:
     """`first`: what the function is called with before its keyword arguments."""
     try:
@@ -83,12 +83,12 @@ def _argument_problems(
         del parameters[0]
     names = [parameter.name for parameter in parameters if parameter.kind in BY_NAME]
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
-    for argument in given:
+    for argument in arguments:
         if argument not in names and not takes_any:
             known = f"It has {', '.join(names) or 'none'}.{did_you_mean(str(argument), names)}"
             yield Problem(f"{key}.{argument}: {name} has no such argument. {known}", (owner, key))
     for parameter in parameters:
-        if parameter.name in names and parameter.default is parameter.empty and parameter.name not in given:
+        if parameter.name in names and parameter.default is parameter.empty and parameter.name not in arguments:
             yield Problem(f"{key}.{parameter.name} is missing: {name}{signature} needs it.", (owner, key))
 
 

@@ -117,10 +117,10 @@ def _throughput(role: RoleUsage) -> dict[str, float]:
 
 
 def _memory(role: RoleUsage) -> dict[str, float]:
-    found = {"host": max(worker.usage.host_bytes for worker in role.workers)}
+    peaks = {"host": max(worker.usage.host_bytes for worker in role.workers)}
     if on_device := [w.usage.device_bytes for w in role.workers if w.usage.device_bytes is not None]:
-        found["device"] = max(on_device)
-    return {f"memory/{role.role}_{where}_bytes": float(peak) for where, peak in found.items() if peak}
+        peaks["device"] = max(on_device)
+    return {f"memory/{role.role}_{where}_bytes": float(peak) for where, peak in peaks.items() if peak}
 
 
 def _mfu(usages: Sequence[RoleUsage], sizes: Sizes, wall_s: float, num_devices: int) -> dict[str, float]:

@@ -17,10 +17,10 @@ from roll.utils.text import show
 def kind_of(tree: Mapping[str, Any], script: str | None = None) -> PipelineSpec:
     """The kind that the key `pipeline` of a raw tree names, or else its script's, or that of its `algorithm`, or the
     one of this package that knows most of its keys. Raises ConfigError where nothing tells."""
-    given = tree.get("pipeline")
-    if given is not None and not isinstance(given, str):
-        raise ConfigError(f"pipeline: {show(given)} must be the name of a kind of run: {', '.join(PIPELINES)}.")
-    named = given or script or kind_of_algorithm(tree.get("algorithm"))
+    written = tree.get("pipeline")
+    if written is not None and not isinstance(written, str):
+        raise ConfigError(f"pipeline: {show(written)} must be the name of a kind of run: {', '.join(PIPELINES)}.")
+    named = written or script or kind_of_algorithm(tree.get("algorithm"))
     return pipeline_of(named) if named and named != "rl" else _whose_keys(tree)
 
 

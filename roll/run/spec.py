@@ -51,9 +51,13 @@ class PipelineSpec:
         """What all functions of one field find."""
         return [found for hook in hooks for found in hook_findings(self._owner, hook, kind, config)]
 
-    def choices(self, hooks: tuple[str, ...], config: RunConfig, given: KeysInYaml, machine: Machine) -> list[Chosen]:
+    def choices(
+        self, hooks: tuple[str, ...], config: RunConfig, user_keys: KeysInYaml, machine: Machine
+    ) -> list[Chosen]:
         """What one round of `defaults` chooses."""
-        return [found for hook in hooks for found in hook_findings(self._owner, hook, Chosen, config, given, machine)]
+        return [
+            choice for hook in hooks for choice in hook_findings(self._owner, hook, Chosen, config, user_keys, machine)
+        ]
 
     def config_class(self) -> type[RunConfig]:
         """The class of its settings. Raises ConfigError for one whose rows and keys do not fit together."""
@@ -71,9 +75,9 @@ class PipelineSpec:
         """What the printed plan has under "Batch"."""
         return hook_findings(self._owner, self.batch, tuple, config, plan)
 
-    def algorithm_rows(self, config: RunConfig, plan: RunPlan, given: KeysInYaml) -> list[tuple[str, ...]]:
+    def algorithm_rows(self, config: RunConfig, plan: RunPlan, user_keys: KeysInYaml) -> list[tuple[str, ...]]:
         """What the printed plan has under "Algorithm"."""
-        return hook_findings(self._owner, self.algorithm, tuple, config, plan, given)
+        return hook_findings(self._owner, self.algorithm, tuple, config, plan, user_keys)
 
     def make_run(self, config: RunConfig, plan: RunPlan) -> Any:
         return named(self._owner, self.run_class)(config, plan)
@@ -229,9 +233,9 @@ def pipeline_of(name: str) -> PipelineSpec:
     if name in PIPELINES:
         return PIPELINES[name]
     try:
-        found = resolve(name, dict.fromkeys(PIPELINES, ""))
+        spec = resolve(name, dict.fromkeys(PIPELINES, ""))
     except ImportError as error:
         raise ConfigError(f"pipeline: {error}") from error
-    if not isinstance(found, PipelineSpec):
-        raise ConfigError(f"pipeline: {name} is a {type(found).__name__}, not a PipelineSpec.")
-    return found
+    if not isinstance(spec, PipelineSpec):
+        raise ConfigError(f"pipeline: {name} is a {type(spec).__name__}, not a PipelineSpec.")
+    return spec

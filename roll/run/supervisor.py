@@ -125,13 +125,13 @@ class Supervisor:
 
     def _newest(self) -> tuple[tuple[Path, int], ...]:
         """The newest whole checkpoint of each folder that has one, with its place in the order of writing."""
-        found = (CheckpointStore(folder).latest() for folder in self.watched.checkpoints)
-        return tuple((path, read_manifest(path).order) for path in found if path is not None)
+        newest = (CheckpointStore(folder).latest() for folder in self.watched.checkpoints)
+        return tuple((path, read_manifest(path).order) for path in newest if path is not None)
 
     def _start(self, resumes: bool) -> tuple[int, list[str]]:
         """Exit code and last lines. `resumes`: from what this run has saved, wherever its YAML makes it begin."""
         more = ("resume_from_checkpoint=true",) if resumes else ()
-        seen = {log: _size(log) for log in self.watched.logs}
+        sizes = {log: _size(log) for log in self.watched.logs}
         on_terminal = sys.stderr.isatty()
         self._child = subprocess.Popen(
             [*self.watched.command, *more],
@@ -151,7 +151,7 @@ class Supervisor:
         code = self._child.wait(threading.TIMEOUT_MAX)  # polls: a call that blocks hides a signal just before it
         if reader is not None:
             reader.join(timeout=5)  # a process that it left behind may hold the pipe
-        lines = _end_of(seen) if on_terminal else [*last]
+        lines = _end_of(sizes) if on_terminal else [*last]
         return (128 - code if code < 0 else code), [visible(mask(line, self.watched.secrets)) for line in lines]
 
     def _note(
@@ -185,8 +185,8 @@ class Supervisor:
 
     def _sleep(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        while not self._num_interrupts and (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, 0.5))
+        while not self._num_interrupts and (remaining := until - time.monotonic()) > 0:
+            time.sleep(min(remaining, 0.5))
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -223,14 +223,14 @@ def _size(log: Path) -> int:
     return log.stat().st_size if log.exists() else 0
 
 
-def _end_of(seen: Mapping[Path, int]) -> list[str]:
+def _end_of(sizes: Mapping[Path, int]) -> list[str]:
     """The last lines that were added since logs had so many bytes: of the newest that grew."""
-    grown = [log for log, size in seen.items() if _size(log) > size]
+    grown = [log for log, size in sizes.items() if _size(log) > size]
     if not grown:
         return []
     log = max(grown, key=lambda each: each.stat().st_mtime_ns)
     with log.open("rb") as file:
-        file.seek(max(seen[log], log.stat().st_size - _LAST_BYTES))
+        file.seek(max(sizes[log], log.stat().st_size - _LAST_BYTES))
         return file.read().decode(errors="replace").splitlines()[-_LAST_LINES:]
 
 

@@ -161,8 +161,8 @@ def describe_report(report: Report) -> Iterator[str]:
     useful = f"{report.useful_fraction:.1%} of the sampled ones"
     yield _line("trained tokens", f"{rate:.4g} per s, {rate / report.num_devices:.4g} per device; {useful}")
     bias = report.length_bias
-    told = "" if bias is None else f" (a run reports {bias:.3f})"
-    yield _line("length bias", f"{report.length_ratio:.3f}{told}")
+    reported = "" if bias is None else f" (a run reports {bias:.3f})"
+    yield _line("length bias", f"{report.length_ratio:.3f}{reported}")
     if report.num_preemptions:
         yield _line("preemptions", str(report.num_preemptions))
 
@@ -171,11 +171,11 @@ def describe_gain(report: Report, synchronous: Report) -> str:
     return _line("gain", f"{synchronous.step_s / report.step_s:.2f} x of {synchronous.step_s:.4g} s, synchronous")
 
 
-def table(found: Sequence[Candidate], best: Sequence[Candidate]) -> Iterator[str]:
+def table(results: Sequence[Candidate], best: Sequence[Candidate]) -> Iterator[str]:
     """All that was tried, the frontier marked."""
-    first = min((f.report.step_s for f in found if not f.setup.bounds.ahead), default=None)
+    first = min((f.report.step_s for f in results if not f.setup.bounds.ahead), default=None)
     yield f"{'devices':>14}{'r':>6}{'S':>4}{'s/step':>10}{'x':>7}{'staleness':>12}{'engines':>10}{'trainer':>9}"
-    for one in found:
+    for one in results:
         report = one.report
         gain = f"{first / report.step_s:.2f}" if first else ""
         ages = f"{report.staleness_mean:.2f}/{report.staleness_max}"
@@ -222,8 +222,8 @@ def _play(options: argparse.Namespace, overrides: Sequence[str]) -> None:
 
 
 def _search(options: argparse.Namespace, overrides: Sequence[str]) -> None:
-    found = list(search(setup_of(options, overrides), options.ratios, options.train_shares, options.steps))
-    _say(*table(found, frontier(found)))
+    results = list(search(setup_of(options, overrides), options.ratios, options.train_shares, options.steps))
+    _say(*table(results, frontier(results)))
 
 
 def _calibrate(options: argparse.Namespace, overrides: Sequence[str]) -> None:

@@ -100,10 +100,10 @@ def line_through(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
 
     Example: (1, 3), (2, 5) -> (1, 2)
     """
-    given, seen = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    if np.ptp(given) < 0.2 * given.mean():
-        return 0.0, float(seen.sum() / given.sum())
-    intercept, slope = _not_negative(np.stack([np.ones_like(given), given], 1), seen)
+    xs, ys = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    if np.ptp(xs) < 0.2 * xs.mean():
+        return 0.0, float(ys.sum() / xs.sum())
+    intercept, slope = _not_negative(np.stack([np.ones_like(xs), xs], 1), ys)
     return intercept, max(slope, 1e-12)
 
 

@@ -83,9 +83,9 @@ class EngineQueue:
             await done
         except asyncio.CancelledError:
             if done.cancelled() or not done.done():  # else the engine is rid of them
-                left = self._open_of(flight)
-                self.engine.abort(left)
-                self._slots.give_back(len(left))
+                unanswered = self._open_of(flight)
+                self.engine.abort(unanswered)
+                self._slots.give_back(len(unanswered))
             raise
         finally:
             del self._flights[flight]
@@ -141,7 +141,7 @@ class Fleet:
 
     @property
     def engines(self) -> list[EngineModel]:
-        return [seat.engine for seat in self._seats]
+        return [replica.engine for replica in self._seats]
 
     @property
     def seconds(self) -> EngineSeconds:
@@ -153,10 +153,10 @@ class Fleet:
             await asyncio.sleep(self._costs.answer_s)
         whole = Continuation(flight.request)
         while flight.open:
-            asked = PendingRequest(flight.request, whole)
-            asked.num_open = len(flight.open)
+            call = PendingRequest(flight.request, whole)
+            call.num_open = len(flight.open)
             try:
-                replica = await self._choice.choose(asked)
+                replica = await self._choice.choose(call)
                 assert replica is not None
                 await self._seats[replica.rank].answer(flight)
             except EngineLost:
@@ -168,7 +168,7 @@ class Fleet:
                     self.cut += [(round(answer.done), answer.is_whole) for answer in flight.answers if answer.stay]
                 raise
             finally:
-                self._choice.give_back(asked)
+                self._choice.give_back(call)
         return flight.answers
 
     def leave(self, count: int) -> None:

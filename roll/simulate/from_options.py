@@ -47,8 +47,8 @@ def read_recorded(directory: Path, delays: Delays = NO_DELAYS, seed: int = 0) ->
     groups: list[GroupWork] = []
     for path in dumps or records:
         try:
-            found = _of_dumps(path) if dumps else _of_records(path)
-            groups += [group for group in found if group.lengths.size]
+            recorded = _of_dumps(path) if dumps else _of_records(path)
+            groups += [group for group in recorded if group.lengths.size]
         except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile) as error:
             raise ConfigError(f"{KEY}: {path} cannot be read: {error}.") from error
     if not groups:
@@ -97,8 +97,8 @@ def _of_records(path: Path) -> Iterator[GroupWork]:
 
 def _group(prompt: int, turns: Sequence[Sequence[int]], rewards: Sequence[float], observation: int) -> GroupWork:
     lengths = np.zeros((len(turns), max(map(len, turns), default=0)), np.int64)
-    for row, given in enumerate(turns):
-        lengths[row, : len(given)] = given
+    for row, turn_lengths in enumerate(turns):
+        lengths[row, : len(turn_lengths)] = turn_lengths
     return GroupWork(prompt, lengths, np.zeros(lengths.shape), np.array(rewards, np.float64), observation)
 
 
@@ -209,8 +209,8 @@ def _filter_of(config: AlgorithmConfig) -> Keep | None:
 
 def _devices(options: argparse.Namespace, base: Devices) -> Devices:
     """The engines sample on all devices, or on those that do not train."""
-    given = (options.devices, options.devices_per_engine, options.train_devices, options.shared)
-    if all(value is None for value in given):
+    devices = (options.devices, options.devices_per_engine, options.train_devices, options.shared)
+    if all(value is None for value in devices):
         return base
     is_shared = options.shared
     if is_shared is None:

@@ -59,7 +59,7 @@ async def _costs(engine: _Engine, plan: BatchPlan, running: list[int]) -> dict[s
             seconds.setdefault(("prefill", tokens), []).append(await engine.seconds(1, tokens, 1))
         if not round_:  # warms up
             seconds.clear()
-    median = {what: statistics.median(found) for what, found in seconds.items()}
+    median = {what: statistics.median(durations) for what, durations in seconds.items()}
     steps = [(median[n, long] - median[n, short]) / (long - short) for n in running]
     rising = np.maximum.accumulate(np.maximum(steps, 1e-7)).tolist()
     few = prompt // 4 or 1

@@ -93,20 +93,20 @@ def _curve_problems(points: tuple[tuple[float, float], ...]) -> Iterator[str]:
 
 def read_costs(path: Path | str) -> Costs:
     """Reads a calibration file. Raises ConfigError that names the file and the key if it is not one."""
-    look = path_info(path)
-    if not look.is_file:
+    status = path_info(path)
+    if not status.is_file:
         raise ConfigError(f"--calibration {path}: there is no such file. `calibrate --out {path}` writes one.")
     try:
-        given = json.loads(look.path.read_text("utf-8"))
-        return _from_json(given)
+        content = json.loads(status.path.read_text("utf-8"))
+        return _from_json(content)
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"--calibration {path}: {error}.") from error
 
 
-def _from_json(given: Any) -> Costs:
-    if not isinstance(given, dict) or not isinstance(given.get("costs"), dict):
+def _from_json(content: Any) -> Costs:
+    if not isinstance(content, dict) or not isinstance(content.get("costs"), dict):
         raise ValueError("it has no object under `costs`")
-    costs, known = given["costs"], [cost.name for cost in fields(Costs)]
+    costs, known = content["costs"], [cost.name for cost in fields(Costs)]
     for name, value in costs.items():
         if name not in known:
             raise ValueError(f"costs.{name} is none of {', '.join(known)}")

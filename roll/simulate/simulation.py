@@ -84,8 +84,8 @@ class Report:
 
     @property
     def length_bias(self) -> float | None:
-        found = [step.bias for step in self.steps if step.bias is not None]
-        return statistics.fmean(found) if found else None
+        biases = [step.bias for step in self.steps if step.bias is not None]
+        return statistics.fmean(biases) if biases else None
 
     @property
     def length_ratio(self) -> float:
@@ -197,7 +197,7 @@ class _Tally:
                     num_tokens += count
         for group in groups.dropped:
             del rollouter.sampled[group.group_id]
-        left = groups.backlog or GroupBacklog()
+        groups_left = groups.backlog or GroupBacklog()
         cut = () if self.setup.bounds.is_in_order else cut
         if self.setup.bounds.unfinished != "carry":  # the others are gone, or start again
             rollouter.sampled.clear()
@@ -212,7 +212,7 @@ class _Tally:
                 num_answers=sum(len(group.trajectories) for group in groups.groups),
                 num_tokens=round(num_tokens),
                 num_dropped=len(groups.dropped),
-                bias=length_bias([*groups.sampled, *left.results], groups.groups, cut),
+                bias=length_bias([*groups.sampled, *groups_left.results], groups.groups, cut),
             )
         )
 
@@ -298,10 +298,10 @@ def search(base: Setup, ratios: Sequence[float], train_shares: Sequence[float], 
         yield Candidate(setup, ratio, simulate(setup, num_steps))
 
 
-def frontier(found: Sequence[Candidate]) -> list[Candidate]:
+def frontier(results: Sequence[Candidate]) -> list[Candidate]:
     """Those that no other beats in throughput at the same or less mean staleness, freshest first."""
     best: list[Candidate] = []
-    for one in sorted(found, key=lambda f: (f.report.staleness_mean, f.report.step_s)):
+    for one in sorted(results, key=lambda f: (f.report.staleness_mean, f.report.step_s)):
         if not best or one.report.step_s < best[-1].report.step_s:
             best.append(one)
     return best

@@ -66,8 +66,8 @@ class LogNormal:
     def group(self, number: int, size: int) -> GroupWork:
         random = np.random.default_rng([self.seed, number])
         common = self.common * random.standard_normal()
-        own = self.own * random.standard_normal((size, self.turns))
-        lengths = np.clip(self.median * np.exp(common + own), 1, self.cap).astype(np.int64)
+        individual = self.own * random.standard_normal((size, self.turns))
+        lengths = np.clip(self.median * np.exp(common + individual), 1, self.cap).astype(np.int64)
         chance = random.beta(*self.solved)
         rewards = (random.random(size) < chance).astype(np.float64)
         delays = self.delays.draw(random, lengths.shape)
@@ -84,9 +84,9 @@ class Recorded:
 
     def group(self, number: int, size: int) -> GroupWork:
         random = np.random.default_rng([self.seed, number])
-        found = self.groups[int(random.integers(len(self.groups)))]
-        num_found = len(found.lengths)
+        recorded = self.groups[int(random.integers(len(self.groups)))]
+        num_found = len(recorded.lengths)
         rows = random.permutation(num_found)[:size] if size <= num_found else random.integers(num_found, size=size)
-        lengths = found.lengths[rows]
+        lengths = recorded.lengths[rows]
         delays = self.delays.draw(random, lengths.shape)
-        return replace(found, lengths=lengths, delays_s=delays, rewards=found.rewards[rows])
+        return replace(recorded, lengths=lengths, delays_s=delays, rewards=recorded.rewards[rows])

@@ -82,8 +82,8 @@ def _listener(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=128)
     except (OSError, OverflowError) as error:
-        told = f"{host}, port {port}: nothing can listen there ({error}). --port 0 takes a free one."
-        raise ConfigError(told) from None
+        message = f"{host}, port {port}: nothing can listen there ({error}). --port 0 takes a free one."
+        raise ConfigError(message) from None
 
 
 def _parser() -> argparse.ArgumentParser:

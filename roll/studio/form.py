@@ -60,16 +60,16 @@ class Form:
         """Those that a YAML sets, in its order."""
         return [field for path in _leaves(tree, self, ()) if (field := self.field(path)) is not None]
 
-    def search(self, words: str, tree: Mapping[str, Any], most: int = 30) -> list[Field]:
+    def search(self, query: str, tree: Mapping[str, Any], most: int = 30) -> list[Field]:
         """Those with all of the words in their key or help, the ones with the words in the key first; also entries of
         the mappings that a YAML has."""
-        asked = words.casefold().split()
-        found = []
+        terms = query.casefold().split()
+        matches = []
         for field in self._fields((), self._schema, tree):
             name, text = field.key.casefold(), f"{field.key} {field.help}".casefold()
-            if asked and all(word in text for word in asked):
-                found.append((not all(word in name for word in asked), len(field.path), len(found), field))
-        return [field for *_, field in sorted(found, key=lambda each: each[:3])[:most]]
+            if terms and all(word in text for word in terms):
+                matches.append((not all(word in name for word in terms), len(field.path), len(matches), field))
+        return [field for *_, field in sorted(matches, key=lambda each: each[:3])[:most]]
 
     def field(self, path: Path) -> Field | None:
         """None for a section, and for a key that nobody knows."""

@@ -66,9 +66,9 @@ def launch(folder: Path, name: str, text: str) -> Launched:
         file = directory / f"{name}.yaml"
         file.write_text(text, encoding="utf-8")
         with (directory / "console.log").open("wb") as log:
-            words = (sys.executable, "-m", "roll", "run", str(file))
+            command = (sys.executable, "-m", "roll", "run", str(file))
             process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
     except OSError as error:
         raise ConfigError(f"{directory}: the run cannot be started: {error.strerror}") from None
@@ -118,10 +118,10 @@ async def plan_of(text: str, name: str, elsewhere: bool = False) -> Plan:
     with tempfile.TemporaryDirectory(prefix="roll-studio-") as folder:
         file = Path(folder) / f"{name}.yaml"
         file.write_text(text, encoding="utf-8")
-        words = (sys.executable, "-m", "roll", "plan", str(file), *(("--elsewhere",) if elsewhere else ()))
+        command = (sys.executable, "-m", "roll", "plan", str(file), *(("--elsewhere",) if elsewhere else ()))
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
-            *words, stdout=pipe, stderr=pipe, stdin=asyncio.subprocess.DEVNULL
+            *command, stdout=pipe, stderr=pipe, stdin=asyncio.subprocess.DEVNULL
         )
         try:
             said, complained = await asyncio.wait_for(process.communicate(), _MOST_S)

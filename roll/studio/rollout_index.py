@@ -47,7 +47,7 @@ class Query:
     text: str = ""
 
     def where(self) -> tuple[str, list[Any]]:
-        asked: list[tuple[str, Any]] = [
+        filters: list[tuple[str, Any]] = [
             ("domain = ?", self.domain or None),
             ("kind = ?", self.kind or None),
             ("finish = ?", self.finish or None),
@@ -57,9 +57,9 @@ class Query:
             ("step <= ?", self.last_step),
             ("instr(text, ?) > 0", self.text.casefold() or None),
         ]
-        kept = [(words, value) for words, value in asked if value is not None]
-        words = [words for words, _ in kept] + (["reward IS NULL"] if self.failed else [])
-        return (f" WHERE {' AND '.join(words)}" if words else ""), [value for _, value in kept]
+        used = [(clauses, value) for clauses, value in filters if value is not None]
+        clauses = [clauses for clauses, _ in used] + (["reward IS NULL"] if self.failed else [])
+        return (f" WHERE {' AND '.join(clauses)}" if clauses else ""), [value for _, value in used]
 
 
 @dataclass(frozen=True)
@@ -85,18 +85,20 @@ class RolloutIndex:
 
     def update(self, run: RunFiles) -> None:
         """Reads the files that are new or were written again, and forgets those that are gone."""
-        found: dict[Path, tuple[int, Mark]] = {}
+        current: dict[Path, tuple[int, Mark]] = {}
         kinds: dict[Path, str] = {}
         for kind, step, path in run.records():
             if (mark := mark_of(path)) is not None:
-                found[path], kinds[path] = (step, mark), kind
-        old = [path for path, known in self._files.items() if found.get(path) != known]
-        new = {path: list(_rows(path, kinds[path])) for path, known in found.items() if self._files.get(path) != known}
+                current[path], kinds[path] = (step, mark), kind
+        old = [path for path, known in self._files.items() if current.get(path) != known]
+        new = {
+            path: list(_rows(path, kinds[path])) for path, known in current.items() if self._files.get(path) != known
+        }
         with self._lock, self._base:
             self._base.executemany("DELETE FROM rollouts WHERE file = ?", [(str(path),) for path in old])
             for rows in new.values():
                 self._base.executemany(_INSERT, rows)
-        self._files = found
+        self._files = current
         self.version += bool(old or new)
 
     def rows(self, query: Query, start: int, end: int, order: str = "step", descending: bool = True) -> Rows:
@@ -105,9 +107,9 @@ class RolloutIndex:
             raise ValueError(f"{order} is no column to sort by")
         where, values = query.where()
         way = "DESC" if descending else "ASC"
-        asked = f"SELECT {', '.join(_SHOWN)} FROM rollouts{where} ORDER BY {order} {way}, id LIMIT ? OFFSET ?"
+        statement = f"SELECT {', '.join(_SHOWN)} FROM rollouts{where} ORDER BY {order} {way}, id LIMIT ? OFFSET ?"
         with self._lock:
-            rows = self._base.execute(asked, [*values, max(0, end - start), start]).fetchall()
+            rows = self._base.execute(statement, [*values, max(0, end - start), start]).fetchall()
         return Rows([dict(zip(_SHOWN, row, strict=True)) for row in rows], self.count(query))
 
     def count(self, query: Query) -> int:
@@ -125,13 +127,13 @@ class RolloutIndex:
     def record(self, number: int) -> Recorded | None:
         """The whole of a row; None where it is gone."""
         with self._lock:
-            found = self._base.execute("SELECT file, start, size FROM rollouts WHERE id = ?", (number,)).fetchone()
-        if found is None:
+            location = self._base.execute("SELECT file, start, size FROM rollouts WHERE id = ?", (number,)).fetchone()
+        if location is None:
             return None
         try:
-            with open_regular(Path(found[0])) as file:
-                file.seek(found[1])
-                return parse(file.read(found[2]).decode("utf-8"), 1)
+            with open_regular(Path(location[0])) as file:
+                file.seek(location[1])
+                return parse(file.read(location[2]).decode("utf-8"), 1)
         except (OSError, ValueError):  # written again meanwhile
             return None
 
@@ -177,8 +179,8 @@ class RolloutIndexes:
     """Rollout indexes by the key of the run; those of recently viewed runs are cached. Threads may call it at once. If
     the files of a run do not respond, only callers for that run wait, and get Unanswered."""
 
-    def __init__(self, found: RunList):
-        self._indexes, self._waits = found, Waits()
+    def __init__(self, run_list: RunList):
+        self._indexes, self._waits = run_list, Waits()
         self._lock = threading.Lock()  # of what is known, never held while a file is read
         self._known: dict[str, tuple[LiveRun, RolloutIndex]] = {}
 

@@ -68,8 +68,8 @@ class RunList:
 
     def directory(self, key: str) -> Path | None:
         """Directory of a run in the list; None for any other text."""
-        found = {glance.key: glance.directory for glance in self.glances()}
-        return found.get(key)
+        directories = {glance.key: glance.directory for glance in self.glances()}
+        return directories.get(key)
 
     def _walk(self) -> None:
         known: dict[str, Glance] = {}
@@ -93,11 +93,11 @@ class RunList:
 
     def _walk_through(self, folder: Path) -> list[Path]:
         """Walks through a folder. No two walks through it overlap."""
-        found = self._walking[folder] = []
+        directories = self._walking[folder] = []
         for directory in run_directories(folder):
-            found.append(directory)
-        self._walked[folder] = found
-        return found
+            directories.append(directory)
+        self._walked[folder] = directories
+        return directories
 
     def _glance(self, key: str, directory: Path) -> Glance | None:
         """None for a run that was removed meanwhile. One whose run.json cannot be read is listed as broken."""

@@ -58,8 +58,8 @@ class Gate:
         if origin is not None and urlsplit(origin).netloc != host:
             return PlainTextResponse("A page of another place asks.", 403)
         query = parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
-        given = next((value for name, value in query if name == "token"), None)
-        if given is not None and hmac.compare_digest(given.encode(), self._token.encode()):
+        token = next((value for name, value in query if name == "token"), None)
+        if token is not None and hmac.compare_digest(token.encode(), self._token.encode()):
             return self._admitted(scope, [(name, value) for name, value in query if name != "token"])
         held = _cookies(headers.getlist("cookie")).get(self._cookie, "")
         if hmac.compare_digest(held.encode(), self._session.encode()):
@@ -74,13 +74,13 @@ class Gate:
 
 
 def _cookies(headers: list[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for header in headers:
         try:
-            found |= {name: morsel.value for name, morsel in SimpleCookie(header).items()}
+            values |= {name: morsel.value for name, morsel in SimpleCookie(header).items()}
         except CookieError:
             continue
-    return found
+    return values
 
 
 def _with_headers(send: Send) -> Send:
@@ -110,14 +110,14 @@ def serve(folders: Sequence[Path], place: Address, listener: socket.socket) -> N
 def application(folders: Sequence[Path]) -> FastAPI:
     """Pages and data, open to whoever asks."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-    found = RunList(folders)
+    run_list = RunList(folders)
     launches: dict[str, Launched] = {}
-    runs.add(found)
-    run.add(found, launches)
+    runs.add(run_list)
+    run.add(run_list, launches)
     builder.add(folders[0], launches)
-    indexes = RolloutIndexes(found)
+    indexes = RolloutIndexes(run_list)
     rollouts.add(indexes)
     rollout_data.add(app, indexes)
-    report.add(app, found)
+    report.add(app, run_list)
     ui.run_with(app, title="roll studio", favicon="🎲", tailwind=False, show_welcome_message=False)
     return app

@@ -63,8 +63,8 @@ def set_key(text: str, path: KeyPath, value: Any) -> str:
     tree_of(text)
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     changed = _changed(text, root, path, value)
-    told = get(tree_of(changed), path)
-    if told != value:  # an anchor, a merge, a flow over several lines
+    read_back = get(tree_of(changed), path)
+    if read_back != value:  # an anchor, a merge, a flow over several lines
         raise ConfigError(f"{'.'.join(path)} cannot be changed by the form here: change it in the text.")
     return changed
 
@@ -76,10 +76,10 @@ def _changed(text: str, root: Node | None, path: KeyPath, value: Any) -> str:
             return text if value is None else _appended(text, path, value)
         if not isinstance(node, MappingNode):
             raise ConfigError(f"{'.'.join(path[:depth])} has a value and no keys below it: change it in the text.")
-        found = next(((key, inner) for key, inner in node.value if key.value == name), None)
-        if found is None:
+        pair = next(((key, inner) for key, inner in node.value if key.value == name), None)
+        if pair is None:
             return text if value is None else _inserted(text, node, indent, path[depth:], value)
-        key, inner = found
+        key, inner = pair
         if depth == len(path) - 1:
             return _replaced(text, key, inner, value)
         indent = key.start_mark.column + 2 if not isinstance(inner, MappingNode) else _column(inner)
@@ -170,13 +170,13 @@ class Draft:
 
 def examples() -> list[Draft]:
     """Drafts from the examples, by kind and name; none if the package is installed without its checkout."""
-    found = []
+    drafts = []
     for path in sorted(_EXAMPLES.glob("*/*.yaml")):
         text = path.read_text(encoding="utf-8")
         if path.parent.name != "config":
-            found.append(Draft(f"{path.parent.name}/{path.stem}", kind_of_text(text) or "stages", text))
+            drafts.append(Draft(f"{path.parent.name}/{path.stem}", kind_of_text(text) or "stages", text))
     order = [*PIPELINES, "stages"]
-    return sorted(found, key=lambda draft: (order.index(draft.kind), "tiny" not in draft.name, draft.name))
+    return sorted(drafts, key=lambda draft: (order.index(draft.kind), "tiny" not in draft.name, draft.name))
 
 
 def kind_of_text(text: str) -> str | None:
@@ -195,6 +195,6 @@ def imported(name: str, content: bytes) -> tuple[str, str]:
         ending = Path(name).suffix
         file = Path(folder) / f"given{ending if ending in YAML_ENDINGS else '.sh'}"
         file.write_bytes(content)
-        found = imported_from(read(file), source=file)
+        result = imported_from(read(file), source=file)
     shown = Path(name).name
-    return yaml_text(found, shown), report(found, shown, "imported.yaml")
+    return yaml_text(result, shown), report(result, shown, "imported.yaml")

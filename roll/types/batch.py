@@ -231,8 +231,8 @@ class MicroBatch:
                 raise ValueError(f"MicroBatch.{name} is {value.dtype}, not {kinds.get(name, 'floating point')}")
 
     def _tensors(self) -> dict[str, torch.Tensor]:
-        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "media"}
-        return {name: value for name, value in given.items() if value is not None}
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "media"}
+        return {name: value for name, value in values.items() if value is not None}
 
     def __len__(self) -> int:
         return self.input_ids.shape[0]

@@ -37,10 +37,10 @@ def collate_groups(groups: Sequence[TrajectoryGroup]) -> SampleBatch:
 
 def with_columns(rows: SampledRows, failed: np.ndarray, columns: Mapping[str, Any]) -> SampleBatch:
     """The rows with what else is known of each; of those that failed nothing is trained on."""
-    given = {field.name: getattr(rows, field.name) for field in fields(rows)}
+    row_columns = {field.name: getattr(rows, field.name) for field in fields(rows)}
     # A failed attempt keeps its row, so that groups and ranks keep their sizes, but has no token to train on.
-    given["response_mask"] = rows.response_mask & ~np.repeat(failed, rows.lengths)
-    return SampleBatch(**given, **columns)
+    row_columns["response_mask"] = rows.response_mask & ~np.repeat(failed, rows.lengths)
+    return SampleBatch(**row_columns, **columns)
 
 
 def sampled_rows(contents: Sequence[LocalRow]) -> SampledRows:
@@ -146,11 +146,11 @@ def row_meta(groups: Sequence[TrajectoryGroup]) -> RowMeta:
 
 
 def _greedy_rewards(groups: Sequence[TrajectoryGroup]) -> np.ndarray | None:
-    given = [group.greedy_reward for group in groups]
-    known = [reward for reward in given if reward is not None]
+    rewards = [group.greedy_reward for group in groups]
+    known = [reward for reward in rewards if reward is not None]
     if not known:
         return None
-    if len(known) < len(given):
+    if len(known) < len(rewards):
         raise ValueError("some groups have a greedy answer and some have not")
     return np.repeat(np.array(known, np.float64), [len(group.trajectories) for group in groups])
 
@@ -158,10 +158,10 @@ def _greedy_rewards(groups: Sequence[TrajectoryGroup]) -> np.ndarray | None:
 def _difficulty(groups: Sequence[TrajectoryGroup]) -> np.ndarray | None:
     """Difficulty of each row, from the data's column `difficulty`: NaN if it holds no number, None without the
     column."""
-    given = [group.task.payload.get("difficulty") for group in groups]
-    if all(value is None for value in given):
+    difficulties = [group.task.payload.get("difficulty") for group in groups]
+    if all(value is None for value in difficulties):
         return None
-    numbers = [float(v) if isinstance(v, int | float) and not isinstance(v, bool) else np.nan for v in given]
+    numbers = [float(v) if isinstance(v, int | float) and not isinstance(v, bool) else np.nan for v in difficulties]
     return np.repeat(numbers, [len(group.trajectories) for group in groups])
 
 
@@ -171,13 +171,13 @@ def _turns(trajectories: Sequence[Trajectory]) -> dict[str, np.ndarray]:
     num_turns = [0 if t.failure is not None else t.facts.num_turns for t in trajectories]
     rewards: list[np.ndarray] = []
     for row, (trajectory, count) in enumerate(zip(trajectories, num_turns, strict=True)):
-        given = trajectory.turn_rewards
-        if trajectory.failure is not None or given is None:
-            given = np.zeros(count)
-            given[-1:] = np.nan_to_num(trajectory.reward)
-        if len(given) != count:
-            raise ValueError(f"row {row} has {count} turns and {len(given)} turn rewards")
-        rewards.append(given.astype(np.float64))
+        turn_rewards = trajectory.turn_rewards
+        if trajectory.failure is not None or turn_rewards is None:
+            turn_rewards = np.zeros(count)
+            turn_rewards[-1:] = np.nan_to_num(trajectory.reward)
+        if len(turn_rewards) != count:
+            raise ValueError(f"row {row} has {count} turns and {len(turn_rewards)} turn rewards")
+        rewards.append(turn_rewards.astype(np.float64))
     return {
         "num_turns": np.array(num_turns, np.int64),
         "turn_rewards": np.concatenate(rewards),
@@ -211,13 +211,13 @@ def pad(batch: Rows | TrainBatch, rows: np.ndarray, round_to: int = 1) -> MicroB
         out[inside] = values[tokens]
         return torch.from_numpy(out)
 
-    given: dict[str, np.ndarray | None] = {}
+    arrays: dict[str, np.ndarray | None] = {}
     if isinstance(source, SampledRows):
-        given["rollout_log_probs"] = source.rollout_log_probs
+        arrays["rollout_log_probs"] = source.rollout_log_probs
     if isinstance(source, PairRows):
-        given["ref_log_probs"] = source.ref_log_probs
+        arrays["ref_log_probs"] = source.ref_log_probs
     if isinstance(batch, TrainBatch):
-        given |= {name: getattr(batch, name) for name in columns(TrainBatch)}
+        arrays |= {name: getattr(batch, name) for name in columns(TrainBatch)}
     return MicroBatch(
         input_ids=padded(source.input_ids, np.int64),
         lengths=torch.from_numpy(lengths.astype(np.int64)),
@@ -229,7 +229,7 @@ def pad(batch: Rows | TrainBatch, rows: np.ndarray, round_to: int = 1) -> MicroB
         if isinstance(batch, TaughtRows | TrainBatch)
         else None,
         routes=_routes(batch, tokens, inside),
-        **{name: padded(values, values.dtype.type) for name, values in given.items() if values is not None},
+        **{name: padded(values, values.dtype.type) for name, values in arrays.items() if values is not None},
     )
 
 
@@ -308,8 +308,8 @@ def assemble(table: RowTable, pieces: Sequence[SampledRows]) -> SampleBatch:
     chosen = np.split(table.places[order], ends[:-1])
     parts = _alike([piece.select(rows) for piece, rows in zip(pieces, chosen, strict=True)])
     rows = SampledRows.concatenate(parts).select(np.argsort(order))
-    own = {field.name for field in fields(RowTable)} - {"pieces", "places", "failed"}
-    return with_columns(rows, table.failed, {name: getattr(table, name) for name in own})
+    names = {field.name for field in fields(RowTable)} - {"pieces", "places", "failed"}
+    return with_columns(rows, table.failed, {name: getattr(table, name) for name in names})
 
 
 def _alike(parts: Sequence[SampledRows]) -> list[SampledRows]:

@@ -46,7 +46,7 @@ def columns(owner: type) -> Mapping[str, Column]:
     """The columns of a dataclass by name, inherited ones included."""
     hints = get_type_hints(owner, include_extras=True)
     marks = {name: [mark for mark in _marks(hint) if isinstance(mark, Column)] for name, hint in hints.items()}
-    return MappingProxyType({name: found[0] for name, found in marks.items() if found})
+    return MappingProxyType({name: column_marks[0] for name, column_marks in marks.items() if column_marks})
 
 
 @cache

@@ -59,8 +59,8 @@ class Forest:
 
     def costs(self) -> np.ndarray:
         """Cost of every node [K], in tokens of a short row: its matrices, its attention, its calls."""
-        own = np.diff(self.start)
-        return own + pair_work(own**2 / 2 + own * self.depth[self.start[:-1]]) + _NODE
+        lengths = np.diff(self.start)
+        return lengths + pair_work(lengths**2 / 2 + lengths * self.depth[self.start[:-1]]) + _NODE
 
 
 def forest_of(keys: Sequence[np.ndarray], by_cost: bool = False, least_saved: int = LEAST_SAVED) -> Forest:

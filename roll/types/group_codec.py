@@ -71,7 +71,9 @@ def encode(groups: Sequence[RecordedGroup]) -> tuple[Pieces, list[Header]]:
     runs = [_runs(row.policy_versions) for _, row in rows]
     pieces |= {"version_values": [values for values, _ in runs], "version_lengths": [lengths for _, lengths in runs]}
     for name in _SOMETIMES:
-        pieces[name] = [_as(found, np.float32) for _, row in rows if (found := getattr(row, name)) is not None]
+        pieces[name] = [
+            _as(optional_values, np.float32) for _, row in rows if (optional_values := getattr(row, name)) is not None
+        ]
     texts = [np.frombuffer(row.response_text.encode("utf-8", "surrogatepass"), np.uint8) for _, row in rows]
     pieces["routes"] = [_as(row.routes, np.int16).reshape(-1) for _, row in rows if row.routes is not None]
     headers = [_header(group, row, len(text)) for (group, row), text in zip(rows, texts, strict=True)]
@@ -107,7 +109,7 @@ def decode(arrays: Mapping[str, np.ndarray], headers: Sequence[Header]) -> list[
             )
         )
         first.setdefault(header["group"], header)
-    return [_of_header(first[group], tuple(found)) for group, found in rows.items()]
+    return [_of_header(first[group], tuple(attempts)) for group, attempts in rows.items()]
 
 
 def _of_header(header: Header, rows: tuple[Trajectory, ...]) -> RecordedGroup:
@@ -117,20 +119,20 @@ def _of_header(header: Header, rows: tuple[Trajectory, ...]) -> RecordedGroup:
 
 def save_groups(directory: Path, groups: Sequence[RecordedGroup], name: str = FINISHED) -> None:
     """Two files of that name, in a directory that is made."""
-    arrays, told = files_of(directory, name)
+    arrays, header_file = files_of(directory, name)
     pieces, headers = encode(groups)
     directory.mkdir(parents=True, exist_ok=True)
     _save(arrays, pieces)
-    with told.open("w", encoding="ascii") as stream:
+    with header_file.open("w", encoding="ascii") as stream:
         stream.writelines(json.dumps(header) + "\n" for header in headers)
 
 
 def load_groups(directory: Path, name: str = FINISHED) -> list[RecordedGroup]:
     """What is saved there; nothing if there are no such files."""
-    arrays, told = files_of(directory, name)
-    if not told.exists():
+    arrays, header_file = files_of(directory, name)
+    if not header_file.exists():
         return []
-    with told.open(encoding="ascii") as stream:
+    with header_file.open(encoding="ascii") as stream:
         headers = [json.loads(line) for line in stream]
     return decode(load_file(arrays), headers)
 
@@ -148,7 +150,7 @@ def _header(group: RecordedGroup, row: Trajectory, num_bytes: int) -> Header:
         "greedy_reward": group.greedy_reward,
         "text": num_bytes,
         "routes": None if row.routes is None else row.routes.shape,
-        **{name: None if (found := getattr(row, name)) is None else len(found) for name in _SOMETIMES},
+        **{name: None if (values := getattr(row, name)) is None else len(values) for name in _SOMETIMES},
         **{name: _plain_number(getattr(row, name)) for name in _BASE_FIELDS},
         "metrics": {name: float(value) for name, value in row.metrics.items()},
         "extra": plain_fields(row.extra),
@@ -221,10 +223,10 @@ def write_groups(path: Path, groups: Sequence[RecordedGroup]) -> None:
     pieces, headers = encode(groups)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.unfinished")
-    told = np.frombuffer(json.dumps(headers).encode("ascii"), np.uint8)
+    encoded = np.frombuffer(json.dumps(headers).encode("ascii"), np.uint8)
     numbers = np.array([group.group_id for group in groups], np.int64)
     with unfinished.open("wb") as stream:
-        np.savez(stream, **joined(pieces), **{_GROUPS: numbers, _HEADERS: told})
+        np.savez(stream, **joined(pieces), **{_GROUPS: numbers, _HEADERS: encoded})
     os.replace(unfinished, path)
 
 

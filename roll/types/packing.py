@@ -98,13 +98,13 @@ def _units(
     lengths: np.ndarray, own_lengths: np.ndarray, groups: np.ndarray, rows: np.ndarray
 ) -> list[tuple[float, np.ndarray]]:
     """Cost and rows of each group, the dearest first; the rows in the order of their lengths, as turns follow."""
-    found = []
+    weighted = []
     for group in np.unique(groups[rows]):
         unit = rows[groups[rows] == group]
         # Turns of an episode follow each other by length: a cut falls between turns. Stable: the same on all ranks.
         unit = unit[np.argsort(lengths[unit], kind="stable")]
-        found.append((_tree_work(lengths[unit], own_lengths[unit]), unit))
-    return sorted(found, key=lambda unit: -unit[0])
+        weighted.append((_tree_work(lengths[unit], own_lengths[unit]), unit))
+    return sorted(weighted, key=lambda unit: -unit[0])
 
 
 def _tree_work(lengths: np.ndarray, own_lengths: np.ndarray) -> float:

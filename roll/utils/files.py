@@ -105,14 +105,16 @@ def _says_full(error: BaseException | None) -> bool:
 
 
 def _is_full(directory: Path) -> bool:
-    found = os.statvfs(_existing(directory))
-    return found.f_bavail * found.f_frsize < _FREE_BYTES or (found.f_files > 0 and found.f_favail == 0)
+    volume = os.statvfs(_existing(directory))
+    return volume.f_bavail * volume.f_frsize < _FREE_BYTES or (volume.f_files > 0 and volume.f_favail == 0)
 
 
 def _free(directory: Path) -> str:
-    found = os.statvfs(_existing(directory))
-    inodes = ", no inodes" if found.f_files > 0 and found.f_favail == 0 else ""
-    return f"{found.f_bavail * found.f_frsize / 1e6:.1f} MB of {found.f_blocks * found.f_frsize / 1e6:.0f} MB{inodes}"
+    volume = os.statvfs(_existing(directory))
+    inodes = ", no inodes" if volume.f_files > 0 and volume.f_favail == 0 else ""
+    return (
+        f"{volume.f_bavail * volume.f_frsize / 1e6:.1f} MB of {volume.f_blocks * volume.f_frsize / 1e6:.0f} MB{inodes}"
+    )
 
 
 def _existing(directory: Path) -> Path:

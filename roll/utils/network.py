@@ -17,45 +17,45 @@ LOOPBACK = "127.0.0.1"
 
 def address_of(interface: str) -> str:
     """The address of an interface, of IPv4 if it has one. ResourceError if there is no such interface."""
-    found = _addresses()
-    if not found.get(interface):
+    by_interface = _addresses()
+    if not by_interface.get(interface):
         raise ResourceError(
             f"network_interface: {interface}: {socket.gethostname()} has no such interface with an address. It has "
-            f"{_text(found)}."
+            f"{_text(by_interface)}."
         )
-    return found[interface][0]
+    return by_interface[interface][0]
 
 
 def interface_of(address: str) -> str:
     """The interface with this address. ResourceError if this machine has none."""
-    wanted, found = ip_address(address), _addresses()
-    for interface, addresses in found.items():
-        if any(_serves(given, wanted) for given in addresses):
+    wanted, by_interface = ip_address(address), _addresses()
+    for interface, addresses in by_interface.items():
+        if any(_serves(listed, wanted) for listed in addresses):
             return interface
     raise ResourceError(
         f"{socket.gethostname()} is known to Ray by the address {address}, which none of its interfaces has: it has "
-        f"{_text(found)}. Start Ray there with --node-ip-address, or set network_interface."
+        f"{_text(by_interface)}. Start Ray there with --node-ip-address, or set network_interface."
     )
 
 
-def _serves(given: str, wanted: object) -> bool:
+def _serves(text: str, wanted: object) -> bool:
     """All of 127.0.0.0/8 is the loopback interface's, which lists one."""
-    listed = ip_address(given)
+    listed = ip_address(text)
     return listed == wanted or (listed.is_loopback and listed.version == 4 and str(wanted).startswith("127."))
 
 
 def _addresses() -> dict[str, list[str]]:
     """Addresses by interface, IPv4 first; without IPv6 addresses that need a scope."""
-    found: dict[str, list[str]] = {}
+    by_interface: dict[str, list[str]] = {}
     for interface, entries in psutil.net_if_addrs().items():
         texts = [(entry.family, entry.address) for entry in entries]
-        found[interface] = [text for family, text in texts if family == socket.AF_INET]
-        found[interface] += [text for family, text in texts if family == socket.AF_INET6 and "%" not in text]
-    return found
+        by_interface[interface] = [text for family, text in texts if family == socket.AF_INET]
+        by_interface[interface] += [text for family, text in texts if family == socket.AF_INET6 and "%" not in text]
+    return by_interface
 
 
-def _text(found: dict[str, list[str]]) -> str:
-    return ", ".join(f"{interface} ({addresses[0]})" for interface, addresses in found.items() if addresses)
+def _text(by_interface: dict[str, list[str]]) -> str:
+    return ", ".join(f"{interface} ({addresses[0]})" for interface, addresses in by_interface.items() if addresses)
 
 
 # Ports for those who listen only later.

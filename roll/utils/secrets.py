@@ -52,7 +52,7 @@ def _is_worth_masking(key: str, text: str) -> bool:
 
 def find_secrets(value: Any) -> frozenset[str]:
     """The secret texts in a nested configuration, to be masked wherever they turn up (SecretFilter, mask)."""
-    found: set[str] = set()
+    secrets: set[str] = set()
 
     def visit(node: Any, key: str) -> None:
         """key: the nearest secret name above the node, or empty."""
@@ -67,11 +67,11 @@ def find_secrets(value: Any) -> frozenset[str]:
             if not key and assignment and is_secret_key(assignment[1]):
                 key, node = assignment[1], assignment[2]
             if key and _is_worth_masking(key, node):
-                found.add(node)
-            found.update(part for part in _url_passwords(node) if _is_worth_masking("password", part))
+                secrets.add(node)
+            secrets.update(part for part in _url_passwords(node) if _is_worth_masking("password", part))
 
     visit(value, "")
-    return frozenset(found)
+    return frozenset(secrets)
 
 
 def _url_passwords(text: str) -> list[str]:

@@ -140,10 +140,10 @@ class ClockOffset:
     seconds: float = 0.0
     _round_trip: float = float("inf")
 
-    def learn(self, asked: float, answered: float, shown: float) -> None:
-        if (round_trip := answered - asked) < self._round_trip:
+    def learn(self, asked_at: float, answered: float, shown: float) -> None:
+        if (round_trip := answered - asked_at) < self._round_trip:
             self._round_trip = round_trip
-            offset = (asked + answered) / 2 - shown
+            offset = (asked_at + answered) / 2 - shown
             self.seconds = offset if abs(offset) > round_trip / 2 else 0.0
 
 

@@ -50,11 +50,11 @@ class Timer:
         try:
             yield
         finally:
-            left = self._clock()
-            self._seconds[path] += left - entered
+            ended = self._clock()
+            self._seconds[path] += ended - entered
             self._open.pop()
             if self._on_leave:
-                self._on_leave(path, entered, left)
+                self._on_leave(path, entered, ended)
 
     def metrics(self) -> dict[str, float]:
         """Seconds of every phase since the last reset, of what no phase covers, and of the whole step."""

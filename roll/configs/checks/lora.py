@@ -49,11 +49,11 @@ _OWN_PATTERNS = {f".*\\.{name}" for name in FUSED_EXPERTS}  # which say no more 
 def reference_problems(reference: WorkerConfig | None, policy: WorkerConfig) -> Iterator[Problem]:
     """Checks the reference of a policy with adapters: it is the policy without them, so the section must not name
     another model."""
-    given = reference.model_args.model_name_or_path if reference is not None else None
-    if given not in (None, policy.model_args.model_name_or_path):
+    ref_name = reference.model_args.model_name_or_path if reference is not None else None
+    if ref_name not in (None, policy.model_args.model_name_or_path):
         key = "reference.model_args.model_name_or_path"
         yield Problem(
-            f"{key}: {given} is not the model of actor_train, {policy.model_args.model_name_or_path}. With "
+            f"{key}: {ref_name} is not the model of actor_train, {policy.model_args.model_name_or_path}. With "
             "actor_train.model_args.lora_target the reference is the policy without its adapters. Remove it, or "
             "lora_target.",
             (key, "actor_train.model_args.model_name_or_path", "actor_train.model_args.lora_target"),
@@ -118,17 +118,17 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
         is_free = any(not is_frozen(weight, args.frozen_prefixes) for weight in named)
         name = "additional_target" if is_free else "freeze_module_prefix"
         other = f"{choice.role.name}.model_args.{name}"
-        given = getattr(args, name)
-        given = given if isinstance(given, str) else ", ".join(given)
-        yield Problem(f"{other}: {given} leaves no layer that {key} could name.", (other, key))
+        value = getattr(args, name)
+        value = value if isinstance(value, str) else ", ".join(value)
+        yield Problem(f"{other}: {value} leaves no layer that {key} could name.", (other, key))
     modules = modules_of(shape)
     at = f"{choice.role.name}.model_args.additional_target"
     if not experts:
         modules = [module for module in modules if EXPERT not in module]
         yield from _in_full_problems(modules, shape.ties_head, args, at)
         return
-    own = {w.name.rpartition(".")[0] for w in shape.weights if w.name.endswith((".weight", ".bias"))}
-    modules = [renamed(module, files) for module in modules if module in own]
+    layer_names = {w.name.rpartition(".")[0] for w in shape.weights if w.name.endswith((".weight", ".bias"))}
+    modules = [renamed(module, files) for module in modules if module in layer_names]
     yield from _in_full_problems(modules, shape.ties_head, args, at, "weights of its own")
     yield from _part_problems(modules, args, at)
 
@@ -201,8 +201,8 @@ def sent_adapter_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     if problem := feature_problem(Choice(config.roles["actor_train"], trainer), Feature.LORA_SYNC, "true", key):
         yield problem
     if args.additional_target:
-        at, words = "actor_train.model_args.additional_target", ", ".join(args.additional_target)
-        text = f"{key}: true sends adapters alone, but {at} trains {words} in full. Remove one of them."
+        at, modules = "actor_train.model_args.additional_target", ", ".join(args.additional_target)
+        text = f"{key}: true sends adapters alone, but {at} trains {modules} in full. Remove one of them."
         yield Problem(text, (key, at))
     if any(word.rpartition(".")[2] == "lm_head" for word in args.lora_target):
         text = f"{key}: true sends no adapter of lm_head, which {_LORA} names. Remove one of them."

@@ -109,8 +109,8 @@ def router_replay_model_problems(choice: Choice, model: Mapping[str, Any]) -> It
     """Checks router replay against the model's config.json: it must have experts."""
     if choice.worker.router_replay.is_on and "num_hidden_layers" in model and not has_experts(model):
         key, name = _replay_key(choice), f"{choice.role.name}.model_args.model_name_or_path"
-        given = choice.worker.model_args.model_name_or_path
-        yield Problem(f"{key}: {given} has no experts. Set it to disable.", (key, name))
+        model_name = choice.worker.model_args.model_name_or_path
+        yield Problem(f"{key}: {model_name} has no experts. Set it to disable.", (key, name))
 
 
 def _replay_key(choice: Choice) -> str:

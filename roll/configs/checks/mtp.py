@@ -50,19 +50,26 @@ def head_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
     worker, key = choice.worker, _key(choice)
     if not worker.trains_prediction_head or "num_hidden_layers" not in model:
         return
-    name, given, mode = f"{choice.role.name}.model_args.model_name_or_path", worker.model_args, worker.mtp_training_mode
+    name, model_args, mode = (
+        f"{choice.role.name}.model_args.model_name_or_path",
+        worker.model_args,
+        worker.mtp_training_mode,
+    )
     if model.get("model_type") not in _FAMILIES or model.get(NUM_HEADS) != 1:
-        text = f"{key}: {given.model_name_or_path} is no model of {', '.join(_FAMILIES)} with {NUM_HEADS}: 1"
+        text = f"{key}: {model_args.model_name_or_path} is no model of {', '.join(_FAMILIES)} with {NUM_HEADS}: 1"
         yield Problem(f"{text}. Set it to disabled.", (key, name))
         return
     changed = f"{choice.role.name}.model_args.model_config_kwargs"
-    if "num_hidden_layers" in given.model_config_kwargs:
+    if "num_hidden_layers" in model_args.model_config_kwargs:
         text = f"{key}: {mode} with {changed}.num_hidden_layers: the head stands behind the layers that the files have"
         yield Problem(f"{text}. Remove one of them.", (key, changed))
         return
-    names, matrix = _tensors(Path(str(given.model_name_or_path))), f"layers.{model['num_hidden_layers']}.eh_proj.weight"
+    names, matrix = (
+        _tensors(Path(str(model_args.model_name_or_path))),
+        f"layers.{model['num_hidden_layers']}.eh_proj.weight",
+    )
     if names and not any(each.endswith(matrix) for each in names):
-        text = f"{key}: the files of {given.model_name_or_path} hold no head for further tokens ({matrix})"
+        text = f"{key}: the files of {model_args.model_name_or_path} hold no head for further tokens ({matrix})"
         yield Problem(f"{text}. Take files with one, or set it to disabled.", (key, name))
 
 

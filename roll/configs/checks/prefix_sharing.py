@@ -38,18 +38,18 @@ def _has_gpus() -> bool:
 
 def obstacles(worker: WorkerConfig, learns: bool) -> Mapping[str, str]:
     """The keys of a role's section with which prefixes are not shared, and why."""
-    args, found = worker.model_args, {}
+    args, reasons = worker.model_args, {}
     if args.ulysses_size > 1:
-        found["model_args.ulysses_size"] = "whose ranks divide rows and cannot divide trees"
+        reasons["model_args.ulysses_size"] = "whose ranks divide rows and cannot divide trees"
     if worker.strategy_config.get("tensor_parallel_size", 1) != 1:
-        found["strategy_args.strategy_config.tensor_parallel_size"] = "with which prefix sharing is not tested"
+        reasons["strategy_args.strategy_config.tensor_parallel_size"] = "with which prefix sharing is not tested"
     if learns and args.has_lora and args.lora_dropout:
-        found["model_args.lora_dropout"] = "which would drop the same numbers for all rows of a prefix"
+        reasons["model_args.lora_dropout"] = "which would drop the same numbers for all rows of a prefix"
     if args.attn_implementation == "eager":
-        found["model_args.attn_implementation"] = "eager, which does not support it"
+        reasons["model_args.attn_implementation"] = "eager, which does not support it"
     if worker.use_torch_compile:
-        found["use_torch_compile"] = "with which prefix sharing is not tested"
-    return found
+        reasons["use_torch_compile"] = "with which prefix sharing is not tested"
+    return reasons
 
 
 def window_problems(choice: Choice, text: Mapping[str, Any]) -> Iterator[Problem]:

@@ -76,10 +76,10 @@ def tokenizer_problems(config: AlgorithmConfig) -> Iterator[Problem]:
 
 def answer_length_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     _, response, sequence = config.lengths
-    given = config.actor_infer.generating_args.max_new_tokens
-    if given is not None and given != response and not config.is_multi_turn:
+    limit = config.actor_infer.generating_args.max_new_tokens
+    if limit is not None and limit != response and not config.is_multi_turn:
         yield Problem(
-            f"{SAMPLING}.max_new_tokens: {given} contradicts {_response_source(config)} = {response}. "
+            f"{SAMPLING}.max_new_tokens: {limit} contradicts {_response_source(config)} = {response}. "
             "Remove it, or write ${response_length}.",
             (f"{SAMPLING}.max_new_tokens", *LENGTH_KEYS),
         )
@@ -323,7 +323,7 @@ CHECKS: tuple[Callable[[AlgorithmConfig], Iterator[Problem]], ...] = (
 
 def config_warnings(config: AlgorithmConfig) -> list[str]:
     """What works, and may not be what was meant."""
-    found = [
+    warnings = [
         *_unused(config),
         *unused_recorder_keys(config),
         *_kl_warnings(config),
@@ -336,15 +336,15 @@ def config_warnings(config: AlgorithmConfig) -> list[str]:
     ]
     worker = config.actor_infer
     if narrowing := narrowing_settings(worker.strategy_name, worker.generating_args):
-        found.append(
+        warnings.append(
             f"{SAMPLING}: with {' and '.join(narrowing)} on, the log-probs of {worker.strategy_name} are not those of "
             "the whole distribution. They are not used as old log-probs, and train_infer/log_prob_diff_* shows the "
             "difference."
         )
     if config.policy_form.weighs_by_ratio:
         plan = role_train_plan(config, "actor_train", config.actor_train)
-        found += _ratio_warnings(config, plan.updates_per_step)
-    return found
+        warnings += _ratio_warnings(config, plan.updates_per_step)
+    return warnings
 
 
 def _ratio_warnings(config: AlgorithmConfig, updates_per_step: int) -> Iterator[str]:
@@ -395,9 +395,9 @@ def _unused_of_the_estimator(config: AlgorithmConfig) -> Iterator[str]:
 
 
 def _unused_of_the_policy_loss(config: AlgorithmConfig) -> Iterator[str]:
-    form, own = config.policy_form, config.actor_train.pg_variant
-    if config.pg_variant is not None and own not in (None, config.pg_variant):
-        yield f"pg_variant: {config.pg_variant} does nothing: actor_train.pg_variant: {own} counts."
+    form, variant = config.policy_form, config.actor_train.pg_variant
+    if config.pg_variant is not None and variant not in (None, config.pg_variant):
+        yield f"pg_variant: {config.pg_variant} does nothing: actor_train.pg_variant: {variant} counts."
     for key in dict.fromkeys(key for other in POLICY_FORMS.values() for key in other.keys):
         if key not in form.keys and config.is_changed(key):
             owners = ", ".join(other.name for other in POLICY_FORMS.values() if key in other.keys)

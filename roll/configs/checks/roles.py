@@ -146,8 +146,8 @@ SCHEDULE_KEYS = frozenset({"min_lr_ratio"})
 
 def run_problems(config: RunConfig) -> Iterator[Problem]:
     for role, worker in config.model_roles.items():
-        own = f"{role}.model_args.model_name_or_path"
-        keys = (own, *config.roles[role].model_keys)
+        model_key = f"{role}.model_args.model_name_or_path"
+        keys = (model_key, *config.roles[role].model_keys)
         if worker.model_args.model_name_or_path is None:
             yield Problem(
                 f"{role} has no model: {keys[-1]} is missing. Set it to a directory or a hub id such as "
@@ -173,8 +173,8 @@ def run_problems(config: RunConfig) -> Iterator[Problem]:
 
 
 def _training_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
-    for flag, given in (("bf16", worker.training_args.bf16), ("fp16", worker.training_args.fp16)):
-        if given and worker.model_args.dtype != flag:
+    for flag, is_set in (("bf16", worker.training_args.bf16), ("fp16", worker.training_args.fp16)):
+        if is_set and worker.model_args.dtype != flag:
             yield Problem(
                 f"{role}.training_args.{flag}: true contradicts {role}.model_args.dtype: "
                 f"{worker.model_args.dtype}. Remove {flag}.",
@@ -201,8 +201,8 @@ def run_warnings(config: RunConfig, plan: RunPlan) -> Iterator[str]:
             "system_envs.USE_MODELSCOPE does nothing here: write model_download_type: MODELSCOPE for models from there."
         )
     for name, worker in config.model_roles.items():
-        given = {**config.system_envs, **worker.system_envs}
-        if (names := expandable(given)) and plan.layout.shares_devices(name):
+        variables = {**config.system_envs, **worker.system_envs}
+        if (names := expandable(variables)) and plan.layout.shares_devices(name):
             yield (
                 f"{name}: expandable_segments is taken out of {names[0]} of system_envs: weights go to other roles on "
                 "its GPUs by CUDA IPC, which containers refuse for such memory. Set it for roles that share no GPU."

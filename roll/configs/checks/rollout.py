@@ -90,11 +90,11 @@ def _overlap_warnings(config: AlgorithmConfig) -> Iterator[str]:
     """Devices on which nothing happens while another role has its turn on others."""
     engines, is_partial = config.actor_infer, False
     for role, common in _sharing(config):
-        own = sorted({*(engines.device_mapping or ())} - {*common})
-        is_partial = is_partial or bool(own)
-        if own and config.partial_gpu_mode and not _staying(config, common):
+        spare = sorted({*(engines.device_mapping or ())} - {*common})
+        is_partial = is_partial or bool(spare)
+        if spare and config.partial_gpu_mode and not _staying(config, common):
             yield (
-                f"actor_infer has devices {ids_text(own)} that {role} does not use, but each of its "
+                f"actor_infer has devices {ids_text(spare)} that {role} does not use, but each of its "
                 f"{engines.num_workers} engines of {engines.num_gpus_per_worker} devices (num_gpus_per_worker) also "
                 f"stands on some of {ids_text(common)}: all leave while {role} works. Order the ids of "
                 "actor_infer.device_mapping so that some engine uses none of these."

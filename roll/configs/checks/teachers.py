@@ -75,8 +75,8 @@ def _without_effect(config: AlgorithmConfig) -> Iterator[str]:
                 else "it is the only one"
             )
             yield f"{role}.tag_included does nothing: {why}."
-    own = [config.teacher_roles[role].opd_kl_coef is not None for role in config.taught]
-    if config.is_changed("opd_kl_coef") and own and all(own):
+    overridden = [config.teacher_roles[role].opd_kl_coef is not None for role in config.taught]
+    if config.is_changed("opd_kl_coef") and overridden and all(overridden):
         yield f"opd_kl_coef: {config.opd_kl_coef:g} does nothing: every teacher sets its own."
 
 

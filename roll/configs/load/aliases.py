@@ -122,11 +122,11 @@ def take_ahead_names(cls: type[Settings], tree: dict[str, Any]) -> Iterator[Prob
             tree[name], at[name] = below.pop(name), f"{section}.{name}"
         if not below:
             del tree[section]
-    given = dict(tree)
+    original = dict(tree)
     for name, instead in _INSTEAD.items():
         if name in tree and not _is_inert(name, value := tree.pop(name)):
             key = at.get(name, name)
-            yield Problem(f"{key}: {show(value)} has no key of its own here. Write {instead(value, given)}.", (key,))
+            yield Problem(f"{key}: {show(value)} has no key of its own here. Write {instead(value, original)}.", (key,))
 
 
 def _is_inert(name: str, value: Any) -> bool:
@@ -260,9 +260,9 @@ def apply_aliases(cls: type[Settings], tree: dict[str, Any]) -> tuple[list[Probl
     problems: list[Problem] = list(take_ahead_names(cls, tree))
     warnings: list[str] = []
     _name_teachers(cls, tree)
-    found = list(sections(cls, tree))
-    around = {place: node for _, node, place in found}
-    for settings, node, place in found:
+    entries = list(sections(cls, tree))
+    around = {place: node for _, node, place in entries}
+    for settings, node, place in entries:
         path = path_text(place)
         for key in list(node):
             here = join(path, key)
@@ -295,13 +295,14 @@ def apply_aliases(cls: type[Settings], tree: dict[str, Any]) -> tuple[list[Probl
 def _name_teachers(cls: type[Settings], tree: dict[str, Any]) -> None:
     """ROLL's `teacher` holds one teacher, or several by name. One that `teachers` names as well stays where it is, and
     is refused there."""
-    given, others = tree.get("teacher"), tree.get("teachers") or {}
-    if not isinstance(given, dict) or not given or {"teacher", "teachers"} - cls.model_fields.keys():
+    section, others = tree.get("teacher"), tree.get("teachers") or {}
+    if not isinstance(section, dict) or not section or {"teacher", "teachers"} - cls.model_fields.keys():
         return
     named = (
-        all(isinstance(each, dict) for each in given.values()) and not given.keys() & known_keys(WorkerConfig).keys()
+        all(isinstance(each, dict) for each in section.values())
+        and not section.keys() & known_keys(WorkerConfig).keys()
     )
-    if named and isinstance(others, dict) and not given.keys() & others.keys():
+    if named and isinstance(others, dict) and not section.keys() & others.keys():
         tree["teachers"] = {**tree.pop("teacher"), **others}
 
 

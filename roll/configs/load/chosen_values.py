@@ -82,6 +82,6 @@ def _paths(tree: Mapping[str, Any], at: str) -> Iterator[str]:
             yield from _paths(value, path)
 
 
-def says_any(given: Collection[str], *keys: str) -> bool:
+def says_any(user_keys: Collection[str], *keys: str) -> bool:
     """True if the YAML says one of these keys."""
-    return any(key in given for key in keys)
+    return any(key in user_keys for key in keys)

@@ -70,13 +70,13 @@ def fill_roles(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, 
         if isinstance(worker, Mapping):
             roll_cls = str(worker.get("worker_cls"))
             named = {"name": f"rewards.{domain}", "reward": ROLL_REWARDS.get(roll_cls)}
-            given = {key: value for key, value in worker.items() if value is not None}
-            filled["rewards"][domain] = named | dict(ROLL_REWARD_KEYS.get(roll_cls, {})) | given
+            settings = {key: value for key, value in worker.items() if value is not None}
+            filled["rewards"][domain] = named | dict(ROLL_REWARD_KEYS.get(roll_cls, {})) | settings
             _fill_judge(filled["rewards"][domain], filled.get("reward_model"))
             _strategy(filled["rewards"][domain], "score")
             if filled["rewards"][domain]["reward"] == REWARD_MODEL:
                 _model(filled["rewards"][domain], tree, REWARD_PRETRAIN)
-            elif given.get("judge_model_type") == "inference":
+            elif settings.get("judge_model_type") == "inference":
                 _model(filled["rewards"][domain], tree, ())
     teachers = _opened(filled, "teachers") or {}
     taught = {f"teachers.{name}": _opened(teachers, name) for name in list(teachers)}
@@ -111,8 +111,8 @@ def _fill_judge(reward: dict[str, Any], shared: Any) -> None:
     if sampling is not None:
         if reward.get("judge_model_type") == "cluster" and isinstance(shared, Mapping):
             common = shared.get("generating_args")
-            given = {key: value for key, value in sampling.items() if value is not None}
-            sampling |= {**common, **given} if isinstance(common, Mapping) else given
+            settings = {key: value for key, value in sampling.items() if value is not None}
+            sampling |= {**common, **settings} if isinstance(common, Mapping) else settings
         if sampling.get("temperature") is None:
             sampling["temperature"] = 0.0
     if reward.get("judge_model_type") in ("inference", "cluster"):

@@ -246,8 +246,8 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
 def inert_keys(settings: type[Settings]) -> dict[str, InertKey]:
     """The keys that do nothing in a section, those of the classes above it included."""
     names = [base.__name__ for base in reversed(settings.__mro__)]
-    found = {key: inert for name in names for key, inert in INERT.get(name, {}).items()}
-    return {key: inert for key, inert in found.items() if key not in settings.model_fields}
+    entries = {key: inert for name in names for key, inert in INERT.get(name, {}).items()}
+    return {key: inert for key, inert in entries.items() if key not in settings.model_fields}
 
 
 # Which keys may stand in a section of a YAML, those that do nothing included, and a walk over a raw tree by them.

@@ -79,9 +79,9 @@ def compose_tree(directory: Path, name: str, overrides: Sequence[str]) -> RawTre
     name = name.removesuffix(".yaml").removesuffix(".yml")
     path = find_yaml(directory, name)
     read = cache(read_yaml)  # each file once: by itself, and by Hydra
-    own = read(path.resolve())
-    tree = _compose(directory.resolve(), name, own, read)
-    of_fragments = frozenset(set(tree) - set(own))
+    written = read(path.resolve())
+    tree = _compose(directory.resolve(), name, written, read)
+    of_fragments = frozenset(set(tree) - set(written))
     try:
         check_references(tree)
         apply_overrides(tree, overrides)
@@ -134,14 +134,14 @@ def resolve_tree(raw: RawTree, cls: type[Settings]) -> Composed:
 
 def find_yaml(directory: Path, name: str) -> Path:
     """The file of a config name. Raises ConfigError that lists what is there instead."""
-    folder, look = path_info(directory), path_info(directory / f"{name}.yaml")
+    folder, status = path_info(directory), path_info(directory / f"{name}.yaml")
     if not folder.is_directory:
         why = "there is no such directory" if folder.kind in ("absent", "file") else folder.why
         raise ConfigError(f"--config_path {directory}: {why}.")
-    if look.is_file:
-        return look.path
-    if look.kind != "absent":
-        raise ConfigError(f"--config_name {show(name)}: {look.why}{', not a YAML' if look.exists else ''}.")
+    if status.is_file:
+        return status.path
+    if status.kind != "absent":
+        raise ConfigError(f"--config_name {show(name)}: {status.why}{', not a YAML' if status.exists else ''}.")
     there = yaml_names(directory)
     match = nearest(name, there)
     hint = f"Did you mean {match}?" if match else f"There: {', '.join(there) or 'no YAML at all'}."
@@ -156,9 +156,11 @@ def yaml_names(directory: Path) -> list[str]:
 # --- composition
 
 
-def _compose(directory: Path, name: str, own: Mapping[str, Any], read: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+def _compose(
+    directory: Path, name: str, written: Mapping[str, Any], read: Callable[..., dict[str, Any]]
+) -> dict[str, Any]:
     path = directory / f"{name}.yaml"
-    search = [*_search_path(path, own), f"file://{fragments_dir()}"]
+    search = [*_search_path(path, written), f"file://{fragments_dir()}"]
     GlobalHydra.instance().clear()
     try:
         with (
@@ -181,17 +183,17 @@ def _compose(directory: Path, name: str, own: Mapping[str, Any], read: Callable[
     return {str(key): value for key, value in tree.items() if key not in ("hydra", "defaults")}
 
 
-def _search_path(path: Path, own: Mapping[str, Any]) -> list[str]:
+def _search_path(path: Path, written: Mapping[str, Any]) -> list[str]:
     """`hydra.searchpath` of a YAML whose `defaults` and `hydra` are of the right form."""
-    defaults, hydra = own.get("defaults"), own.get("hydra")
+    defaults, hydra = written.get("defaults"), written.get("hydra")
     if defaults is not None and not (isinstance(defaults, list) and all(isinstance(x, str | dict) for x in defaults)):
         raise ConfigError(f"{path}: defaults: {show(defaults)} must be a list of names of fragments.")
     if hydra is not None and not isinstance(hydra, dict):
         raise ConfigError(f"{path}: hydra: {show(hydra)} must be a mapping of keys to values.")
-    found = (hydra or {}).get("searchpath") or []
-    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-        raise ConfigError(f"{path}: hydra.searchpath: {show(found)} must be a list of directories.")
-    return found
+    paths = (hydra or {}).get("searchpath") or []
+    if not isinstance(paths, list) or not all(isinstance(item, str) for item in paths):
+        raise ConfigError(f"{path}: hydra.searchpath: {show(paths)} must be a list of directories.")
+    return paths
 
 
 @contextmanager
@@ -233,10 +235,10 @@ def _error_text(error: BaseException) -> str:
 def _resolved(node: Any, path: str, problems: list[str]) -> Any:
     """The node with every `${...}` replaced; what leads nowhere is collected, not raised."""
     if isinstance(node, DictConfig):
-        found: dict[Any, Any] = {}
+        resolved: dict[Any, Any] = {}
         for key in node:
-            found[key] = _item(node, key, f"{path}.{key}" if path else str(key), problems)
-        return found
+            resolved[key] = _item(node, key, f"{path}.{key}" if path else str(key), problems)
+        return resolved
     if isinstance(node, ListConfig):
         return [_item(node, i, f"{path}[{i}]", problems) for i in range(len(node))]
     return node
@@ -258,11 +260,11 @@ def yaml_at(path: str) -> tuple[Path, str]:
     """The directory and the name of a YAML, by its path; code beside it can be imported from now on. Raises ConfigError
     that says what is there instead."""
     file = Path(path if path.endswith((".yaml", ".yml")) else f"{path}.yaml").expanduser()
-    look = path_info(file)
-    if not look.is_file:
+    status = path_info(file)
+    if not status.is_file:
         near = yaml_names(file.parent) if path_info(file.parent).is_directory else []
         there = f" {file.parent} has {', '.join(near)}." if near else ""
-        raise ConfigError(f"{look.why}{', not a YAML' if look.exists else ''}. Name a YAML first.{there}")
+        raise ConfigError(f"{status.why}{', not a YAML' if status.exists else ''}. Name a YAML first.{there}")
     add_folder(file.parent.resolve())
     return file.parent.resolve(), file.stem
 
@@ -295,17 +297,17 @@ def _directory(config_path: str, name: str, script: str | None) -> Path:
     the places looked at."""
     bases = [*([Path(script).resolve().parent] if script else []), Path.cwd()]
     written = path_info(config_path)
-    given = written.path
-    if given == Path():
+    path = written.path
+    if path == Path():
         bases.reverse()
-    looks = [path_info(base / given) for base in bases]
-    there = list(dict.fromkeys(look.path.resolve() for look in looks if look.is_directory))
+    looks = [path_info(base / path) for base in bases]
+    there = list(dict.fromkeys(status.path.resolve() for status in looks if status.is_directory))
     if not there:
-        if unclear := [look.why for look in (written, *looks) if look.kind in ("hidden", "impossible")]:
+        if unclear := [status.why for status in (written, *looks) if status.kind in ("hidden", "impossible")]:
             raise ConfigError(f"--config_path {show(config_path)}: {unclear[0]}.")
-        if any(look.is_file for look in looks):
+        if any(status.is_file for status in looks):
             raise ConfigError(f"--config_path {config_path} is a file: name its folder, and the YAML in --config_name.")
-        looked = " and ".join(dict.fromkeys(str(look.path) for look in looks))
+        looked = " and ".join(dict.fromkeys(str(status.path) for status in looks))
         raise ConfigError(f"--config_path {config_path}: there is no such directory. Looked at {looked}.")
     file = f"{name.removesuffix('.yaml').removesuffix('.yml')}.yaml"
     having = [place for place in there if path_info(place / file).is_file]

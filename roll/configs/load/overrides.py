@@ -147,7 +147,7 @@ def apply_overrides(tree: dict[str, Any], texts: Sequence[str]) -> None:
 
 def _parsed(texts: Sequence[str]) -> list[Override]:
     parser = OverridesParser.create()
-    found: list[Override] = []
+    parsed: list[Override] = []
     problems: list[str] = []
     for text in texts:
         key, equals, value = text.partition("=")
@@ -165,10 +165,10 @@ def _parsed(texts: Sequence[str]) -> list[Override]:
         elif key == "hydra" or key.startswith("hydra."):
             problems.append(f"{shown}: Hydra's own settings cannot be overridden here.")
         else:
-            found.append(Override(text, key, _value(parser, key, value) if equals else None, bool(equals), deletes))
+            parsed.append(Override(text, key, _value(parser, key, value) if equals else None, bool(equals), deletes))
     if problems:
         raise ConfigError(*problems)
-    return found
+    return parsed
 
 
 def _value(parser: OverridesParser, key: str, text: str) -> Any:
@@ -202,21 +202,21 @@ def _apply(tree: dict[str, Any], override: Override) -> None:
         if not isinstance(child, dict | list):
             raise ConfigError(f"override {override.key}: {where} is {show(child)}, which has no keys below it.")
         node = child
-    found = _child(node, last, shown)
+    existing = _child(node, last, shown)
     if override.deletes:
-        _delete(node, last, found, override)
+        _delete(node, last, existing, override)
     else:
         _set(node, last, override.value)
 
 
-def _delete(node: Any, last: str, found: Any, override: Override) -> None:
+def _delete(node: Any, last: str, current: Any, override: Override) -> None:
     if isinstance(node, dict) and last not in node:
         raise ConfigError(
             f"override {override.text}: there is no {override.key} to remove.{did_you_mean(last, _keys(node))}"
         )
-    if override.has_value and found != override.value:
+    if override.has_value and current != override.value:
         raise ConfigError(
-            f"override {override.text}: {override.key} is {show(found)}, so it is kept. To remove it whatever its "
+            f"override {override.text}: {override.key} is {show(current)}, so it is kept. To remove it whatever its "
             f"value is, write ~{override.key}."
         )
     del node[_position(node, last, override.key) if isinstance(node, list) else last]
@@ -241,7 +241,7 @@ def _position(node: list[Any], part: str, key: str) -> int:
         return names.index(part)
     if not part.isdecimal() or not part.isascii() or int(part) >= len(node):
         known = [name for name in names if isinstance(name, str)]
-        told = f", and none of its names: {', '.join(known)}" if known else ""
+        names_text = f", and none of its names: {', '.join(known)}" if known else ""
         hint = did_you_mean(part, known)
-        raise ConfigError(f"override {key}: {part} is not a position in a list of {len(node)}{told}.{hint}")
+        raise ConfigError(f"override {key}: {part} is not a position in a list of {len(node)}{names_text}.{hint}")
     return int(part)

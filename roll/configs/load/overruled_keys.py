@@ -57,18 +57,18 @@ class Overruled:
 
 def overruled(tree: Mapping[str, Any], roles: Mapping[str, Any]) -> Overruled:
     """The tree of a run whose roles have these sections, as ROLL would read it. Never raises for what a user wrote."""
-    found = Overruled(dict(tree))
+    result = Overruled(dict(tree))
     sections = {name: tree.get(name) for name in (*roles, "teacher")}
     for group in ("rewards", "teachers"):
         named = tree.get(group)
         sections |= {f"{group}.{name}": each for name, each in named.items()} if isinstance(named, Mapping) else {}
     for at, section in sections.items():
         if isinstance(section, Mapping):
-            changed = _section(at, section, found.warnings)
+            changed = _section(at, section, result.warnings)
             if changed is not section:
-                _put(found.tree, at, changed)
-    _nodes(found, {at: section for at, section in sections.items() if isinstance(section, Mapping)})
-    return found
+                _put(result.tree, at, changed)
+    _nodes(result, {at: section for at, section in sections.items() if isinstance(section, Mapping)})
+    return result
 
 
 def _section(at: str, section: Mapping[str, Any], warnings: list[str]) -> Mapping[str, Any]:
@@ -78,9 +78,9 @@ def _section(at: str, section: Mapping[str, Any], warnings: list[str]) -> Mappin
     if isinstance(name, str):
         section = _devices(at, name, config if isinstance(config, Mapping) else {}, section, warnings)
     if isinstance(name, str) and spec_of(name).settings == _FSDP2 and isinstance(config, Mapping):
-        kept = _without_unused(f"{at}.strategy_args.strategy_config", config, warnings)
-        if kept != config:
-            section = {**section, "strategy_args": {**dict(strategy or {}), "strategy_config": kept}}
+        remaining = _without_unused(f"{at}.strategy_args.strategy_config", config, warnings)
+        if remaining != config:
+            section = {**section, "strategy_args": {**dict(strategy or {}), "strategy_config": remaining}}
     model = section.get("model_args")
     for key in ("lora_target", "target_modules"):
         if isinstance(model, Mapping) and (names := _layers(model.get(key))) is not None:
@@ -138,32 +138,32 @@ def _layers(value: object) -> list[str] | None:
     return list(names) if set(names) & set(TRANSFORMER_ENGINE) else None
 
 
-def _nodes(found: Overruled, sections: Mapping[str, Mapping[str, Any]]) -> None:
+def _nodes(result: Overruled, sections: Mapping[str, Mapping[str, Any]]) -> None:
     """num_nodes follows from the device ids, as in ROLL; a node that nothing is on was hardly meant."""
-    per_node = found.tree.get("num_gpus_per_node")
+    per_node = result.tree.get("num_gpus_per_node")
     per_node = per_node if type(per_node) is int and per_node > 0 else DEVICES_PER_NODE
     ids = dict(_mappings(sections))
-    given, used = found.tree.get("num_nodes"), {device // per_node for each in ids.values() for device in each}
+    num_nodes, used = result.tree.get("num_nodes"), {device // per_node for each in ids.values() for device in each}
     needed = max(used, default=0) + 1
-    if needed == 1 or (given is not None and (type(given) is not int or given >= needed or given < 1)):
+    if needed == 1 or (num_nodes is not None and (type(num_nodes) is not int or num_nodes >= needed or num_nodes < 1)):
         return
     largest = max(device for each in ids.values() for device in each)
     what = f"device ids go up to {largest}, and num_gpus_per_node is {per_node}: that takes {needed} nodes"
     if free := sorted({*range(needed)} - used):
         keys = tuple(f"{at}.device_mapping" for at in ids)
         at = next(at for at, each in ids.items() if largest in each)
-        found.problems.append(
+        result.problems.append(
             Problem(
                 f"{at}.device_mapping: {what}, and no role is on node {ids_text(free)}. Use ids from 0 on "
                 f"(0..{per_node - 1} on one node), or set num_nodes: {needed} if these nodes are to stay free.",
                 (*keys, "num_nodes", "num_gpus_per_node"),
             )
         )
-    elif given is None:
-        found.warnings.append(f"num_nodes is not set: {what}.")
+    elif num_nodes is None:
+        result.warnings.append(f"num_nodes is not set: {what}.")
     else:
-        found.warnings.append(f"num_nodes: {given} is overruled: {what}.")
-    found.tree["num_nodes"] = needed
+        result.warnings.append(f"num_nodes: {num_nodes} is overruled: {what}.")
+    result.tree["num_nodes"] = needed
 
 
 def _mappings(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, tuple[int, ...]]]:

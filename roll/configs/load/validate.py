@@ -79,10 +79,10 @@ def validate(cls: type[C], tree: Mapping[str, Any]) -> Checked[C]:
         config, errors = _build(cls, raw)
         if config is not None:
             return Checked(config, tuple(problems), tuple(warnings), frozenset(broken), raw)
-        found = list(_all_problems(cls, raw, errors))
-        told = {problem.text for problem in problems}
+        findings = list(_all_problems(cls, raw, errors))
+        reported = {problem.text for problem in problems}
         wrong: dict[Path, str | None] = {}
-        for finding in found:
+        for finding in findings:
             if finding.path in taken:
                 wrong[()] = None
                 continue
@@ -92,7 +92,7 @@ def validate(cls: type[C], tree: Mapping[str, Any]) -> Checked[C]:
                 continue
             broken |= set(finding.problem.keys)
             wrong[_deepest_key(raw, finding.path)] = finding.meant
-            if finding.problem.text not in told:
+            if finding.problem.text not in reported:
                 problems.append(finding.problem)
         if not wrong or () in wrong:
             return Checked(None, tuple(problems), tuple(warnings), frozenset(broken))
@@ -267,7 +267,7 @@ def _type_errors(inert: InertKey, value: Any, path: Path) -> list[ErrorDetails]:
     try:
         TypeAdapter(inert.type, config=finite).validate_python(value)
     except ValidationError as error:
-        return [{**found, "loc": (*path, *found["loc"])} for found in error.errors(include_url=False)]
+        return [{**entry, "loc": (*path, *entry["loc"])} for entry in error.errors(include_url=False)]
     return []
 
 

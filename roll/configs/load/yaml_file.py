@@ -22,9 +22,9 @@ _PLAIN = frozenset(_TAG + name for name in ("str", "int", "float", "bool", "null
 def read_yaml(path: Path, may_be_empty: bool = False) -> dict[str, Any]:
     """The mapping in a file; with `may_be_empty` none is an empty one. Raises ConfigError with file and place for what
     is no YAML, or none of a configuration."""
-    look = path_info(path)
-    if not look.is_file:
-        raise ConfigError(f"{look.why}, not a file." if look.exists else f"{look.why}.")
+    status = path_info(path)
+    if not status.is_file:
+        raise ConfigError(f"{status.why}, not a file." if status.exists else f"{status.why}.")
     try:
         with path.open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)

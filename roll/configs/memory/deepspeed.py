@@ -40,8 +40,8 @@ def train_memory(facts: RoleFacts) -> RankMemory:
     optim = facts.worker.training_args.optim
     divided = ranks if stage else 1
     flat = [trained / divided] if not shares_masters else [w.num_elements for w, is_trained in held if is_trained]
-    kept = 0 if shares_masters else moments
-    optimizer = kept + sum(moment_bytes(optim, each, _master_bytes(config)) for each in flat)
+    retained = 0 if shares_masters else moments
+    optimizer = retained + sum(moment_bytes(optim, each, _master_bytes(config)) for each in flat)
     gradients = _gradient_bytes(config, stage, size) * trained / (ranks if stage >= 2 else 1)
     bucket = size * _number(zero, "reduce_bucket_size", _BUCKET)
     optimizer_on_host, weights_on_host = _on_host(zero, "offload_optimizer"), _on_host(zero, "offload_param")
@@ -68,7 +68,7 @@ def train_memory(facts: RoleFacts) -> RankMemory:
         blocks += [(gradients, 1), (bucket, 1)]
     if not optimizer_on_host:
         if optim == EIGHT_BIT:
-            blocks += [*([] if shares_masters else _sub_groups(moments, zero)), (optimizer - kept, 1)]
+            blocks += [*([] if shares_masters else _sub_groups(moments, zero)), (optimizer - retained, 1)]
         else:
             blocks += [(buffer, count * (2 if shares_masters else 3)) for buffer, count in _sub_groups(moments, zero)]
     gathered = _gathered(facts, zero) if stage == 3 else ()
@@ -132,8 +132,8 @@ def _master_bytes(config: Mapping[str, Any]) -> int:
 
 def _gradient_bytes(config: Mapping[str, Any], stage: int, size: int) -> int:
     """bf16 is accumulated in fp32 from stage 2 on, unless data_types says otherwise."""
-    given = _mapping(config, "data_types").get("grad_accum_dtype")
-    if stage < 2 or given in ("bf16", "bfloat16", "fp16"):
+    grad_dtype = _mapping(config, "data_types").get("grad_accum_dtype")
+    if stage < 2 or grad_dtype in ("bf16", "bfloat16", "fp16"):
         return size
     return 4
 

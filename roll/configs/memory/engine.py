@@ -118,9 +118,9 @@ def _cache(
     facts: RoleFacts, engine: EngineArguments, share: float, weights: float, working: float
 ) -> tuple[float, float]:
     """(what weights, cache and, of vLLM, all else may take together, what of it is cache). 0: not known."""
-    given = facts.worker.strategy_config.get(engine.cache_key)
-    if isinstance(given, int):
-        return 0.0, float(given)
+    cache_bytes = facts.worker.strategy_config.get(engine.cache_key)
+    if isinstance(cache_bytes, int):
+        return 0.0, float(cache_bytes)
     if facts.gpu_bytes is None:
         return 0.0, 0.0
     room = share * facts.gpu_bytes

@@ -74,9 +74,9 @@ def _held(facts: RoleFacts) -> list[tuple[Weight, bool]]:
     """Every weight, and whether it is trained."""
     args = facts.worker.model_args
     if facts.use == "train":
-        further = facts.shape.mtp if _trains_mtp(facts) else ()
-        own = [(weight, not is_frozen(weight, args.frozen_prefixes)) for weight in further]
-        return [*held_weights(facts.shape, args, experts=True), *own]
+        mtp_weights = facts.shape.mtp if _trains_mtp(facts) else ()
+        mtp_held = [(weight, not is_frozen(weight, args.frozen_prefixes)) for weight in mtp_weights]
+        return [*held_weights(facts.shape, args, experts=True), *mtp_held]
     return [(weight, not is_frozen(weight, args.frozen_prefixes)) for weight in facts.shape.weights]
 
 
@@ -120,10 +120,10 @@ def _is_whole_factor(weight: Weight) -> bool:
 def _layers(shape: ModelShape, settings: MegatronSettings) -> Iterator[tuple[int, int]]:
     """[first, last) of each stage; the embedding is layer -1, what follows the layers is one more."""
     stages, start = settings.pipeline_model_parallel_size, 0
-    own = (
+    per_stage = (
         settings.stage_layers(shape.num_layers) or (shape.num_layers // stages,) * stages
     )  # which is refused elsewhere
-    for stage, count in enumerate(own):
+    for stage, count in enumerate(per_stage):
         yield start - (stage == 0), (shape.num_layers + 1 if stage == stages - 1 else start + count)
         start += count
 
@@ -174,10 +174,10 @@ def _activations(facts: RoleFacts, settings: MegatronSettings, sizes: ParallelSi
     layers = shape.num_layers / sizes.pipeline
     one = layer_bytes(shape, size, sizes.tensor, by_position)
     recomputed, again = _recomputed(facts, settings, layers)
-    kept = recomputed * saved_bytes(shape, size, True, sizes.tensor, by_position) + (layers - recomputed) * one
+    stored = recomputed * saved_bytes(shape, size, True, sizes.tensor, by_position) + (layers - recomputed) * one
     in_flight = _in_flight(facts, settings, sizes, index)
     tokens = facts.train_tokens / sizes.context
-    return (Part("activations", tokens * (in_flight * kept + again * one), True),)
+    return (Part("activations", tokens * (in_flight * stored + again * one), True),)
 
 
 def _recomputed(facts: RoleFacts, settings: MegatronSettings, layers: float) -> tuple[float, float]:

@@ -114,8 +114,10 @@ def _gpu_moments(where: str, there: Sequence[_Placed]) -> Iterator[MemoryPoint]:
 
 def _does(each: _Placed, phase: Phase) -> bool:
     facts = each.facts
-    asked = {"scoring": facts.score_tokens, "training": facts.train_tokens, "publish": facts.bucket_bytes}.get(phase, 1)
-    return phase in each.memory.passes and bool(asked)
+    amount = {"scoring": facts.score_tokens, "training": facts.train_tokens, "publish": facts.bucket_bytes}.get(
+        phase, 1
+    )
+    return phase in each.memory.passes and bool(amount)
 
 
 def _held(each: _Placed, phase: Phase) -> Iterator[Part]:
@@ -152,8 +154,8 @@ def _host_moments(where: str, there: Sequence[tuple[_Placed, int]]) -> Iterator[
         if loading := [part for each, count in group for part in _times(each, each.memory.loading, count)]:
             yield MemoryPoint(where, "start", tuple(each.role for each, _ in group), (*staying, *loading, running), {})
         for each, count in group:
-            kept = each.memory.copies if each.facts.shares_devices else ()
-            staying += _times(each, (*each.memory.host, *kept), count)
+            copies = each.memory.copies if each.facts.shares_devices else ()
+            staying += _times(each, (*each.memory.host, *copies), count)
     buckets = 2 * max((each.facts.bucket_bytes for each, _ in there), default=0)
     shared = (Part("buckets of a weight publish", buckets, True),) if buckets else ()
     yield MemoryPoint(where, "all roles running", (), (*staying, *shared, running), {})
@@ -182,7 +184,7 @@ def memory_text(plan: MemoryPlan, gpu_bytes: float | None, host_bytes: float | N
     for where, moments in plan.by_gpu.items():
         lines += [f"  {line}" for line in _section(where, moments, gpu_bytes)]
     if plan.asleep:
-        asleep = ", ".join(f"{role} ~{gigabytes(left)}" for role, left in plan.asleep.items())
+        asleep = ", ".join(f"{role} ~{gigabytes(num_bytes)}" for role, num_bytes in plan.asleep.items())
         lines.append(f"  stays on a GPU while other roles work there: {asleep}")
     for where, moments in plan.by_node.items():
         lines += [f"  {line}" for line in _section(where, moments, host_bytes)]

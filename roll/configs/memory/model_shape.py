@@ -288,7 +288,7 @@ def _mtp(model: Mapping[str, Any], family: Family) -> Iterator[Weight]:
 
 def num_labels(model: Mapping[str, Any]) -> int:
     """Numbers that a sequence-classification head gives, as transformers reads them from a config.json."""
-    given, names = model.get("num_labels"), model.get("id2label")
-    if type(given) is int and given > 0:
-        return given
+    count, names = model.get("num_labels"), model.get("id2label")
+    if type(count) is int and count > 0:
+        return count
     return len(names) if isinstance(names, Mapping) and names else 2

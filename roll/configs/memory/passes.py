@@ -48,9 +48,9 @@ def training_parts(facts: RoleFacts) -> tuple[Part, ...]:
     args = facts.worker.model_args
     recomputes = not args.disable_gradient_checkpointing
     there = min(2, shape.num_layers) if args.enable_activation_offload else shape.num_layers
-    kept = there * saved_bytes(shape, size, recomputes)
+    stored = there * saved_bytes(shape, size, recomputes)
     again = layer_bytes(shape, size) if recomputes else 0
-    activations = Part("activations", facts.train_tokens * (kept + again), True)
+    activations = Part("activations", facts.train_tokens * (stored + again), True)
     return (activations, *head_parts(shape, facts.train_tokens, size, logits=_logits(facts)))
 
 
@@ -59,8 +59,8 @@ def waiting_parts(facts: RoleFacts) -> tuple[Part, ...]:
     args = facts.worker.model_args
     if not args.enable_activation_offload:
         return ()
-    kept = saved_bytes(facts.shape, facts.dtype_bytes, not args.disable_gradient_checkpointing)
-    num_bytes = facts.train_tokens * facts.shape.num_layers * kept
+    stored = saved_bytes(facts.shape, facts.dtype_bytes, not args.disable_gradient_checkpointing)
+    num_bytes = facts.train_tokens * facts.shape.num_layers * stored
     return (Part("activations (enable_activation_offload)", num_bytes, True),)
 
 

@@ -52,9 +52,9 @@ def linear(shape: ModelShape, experts: bool = False) -> Iterator[Weight]:
     return (m for m in matrices if m.cut in cuts or (not experts and (_is_head(m) or m.block == SHARED_GATE)))
 
 
-def is_target(weight: Weight, words: tuple[str, ...]) -> bool:
+def is_target(weight: Weight, names: tuple[str, ...]) -> bool:
     """`all-linear` is every one but the head."""
-    return (ALL_LINEAR in words and not _is_head(weight)) or is_named(_module(weight), words)
+    return (ALL_LINEAR in names and not _is_head(weight)) or is_named(_module(weight), names)
 
 
 def _is_head(weight: Weight) -> bool:
@@ -72,17 +72,17 @@ def _is_below(weight: Weight, modules: Collection[str]) -> bool:
 
 def modules_of(shape: ModelShape) -> list[str]:
     """All that have weights, those that hold others included."""
-    found: dict[str, None] = {}
+    prefixes: dict[str, None] = {}
     for weight in shape.weights:
         parts = weight.name.split(".")[:-1]
-        found |= dict.fromkeys(".".join(parts[:count]) for count in range(1, len(parts) + 1))
-    return list(found)
+        prefixes |= dict.fromkeys(".".join(parts[:count]) for count in range(1, len(parts) + 1))
+    return list(prefixes)
 
 
-def is_named(module: str, words: tuple[str, ...]) -> bool:
-    """True if one of `words` names the module. Mixtral's modules may be named as in its files."""
-    others = (renamed(word, _OTHER_NAMES) for word in words)
-    return any(ends_with(module, word) for word in (*words, *others))
+def is_named(module: str, names: tuple[str, ...]) -> bool:
+    """True if one of `names` names the module. Mixtral's modules may be named as in its files."""
+    others = (renamed(word, _OTHER_NAMES) for word in names)
+    return any(ends_with(module, word) for word in (*names, *others))
 
 
 def renamed(name: str, names: Mapping[str, str]) -> str:

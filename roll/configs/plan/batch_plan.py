@@ -207,13 +207,13 @@ def role_train_plan(config: AlgorithmConfig, role: str, worker: WorkerConfig) ->
     `batch_problems`) and nothing else is said about it."""
     row = config.roles[role]
     waits = config.critic_warmup if row.head == "lm" and config.needs_critic else 0
-    own = worker.ppo_epochs if "ppo_epochs" in row.reads else None
+    role_epochs = worker.ppo_epochs if "ppo_epochs" in row.reads else None
     return train_plan(
         config,
         role,
         worker,
         samples_per_step=config.num_groups * config.group_size,
-        epochs=own or config.ppo_epochs,
+        epochs=role_epochs or config.ppo_epochs,
         waits=waits,
         rounding=config.update_rounding,
     )

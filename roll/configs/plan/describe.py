@@ -137,10 +137,14 @@ def _tree_rows(plan: RunPlan, roles: Mapping[str, WorkerConfig]) -> Iterator[tup
     for role, worker in roles.items():
         if not worker.shares_prefixes:
             continue
-        found = [f"{key}, {why}" for key, why in obstacles(worker, role in plan.trains).items()]
+        reasons = [f"{key}, {why}" for key, why in obstacles(worker, role in plan.trains).items()]
         if Feature.PREFIX_SHARING not in spec_of(worker.strategy_name).supports:
-            found = [f"{worker.strategy_name} does not {FEATURES[Feature.PREFIX_SHARING].does}"]
-        how = f"; off here: {found[0]}" if found else ", tokens that rows of a micro batch begin with are computed once"
+            reasons = [f"{worker.strategy_name} does not {FEATURES[Feature.PREFIX_SHARING].does}"]
+        how = (
+            f"; off here: {reasons[0]}"
+            if reasons
+            else ", tokens that rows of a micro batch begin with are computed once"
+        )
         yield "prefix sharing", f"{role}: {worker.use_prefix_sharing}{how}"
 
 
@@ -215,8 +219,8 @@ def _share_lines(layout: Layout, roles: Mapping[str, WorkerConfig]) -> Iterator[
         shares = layout.shares_devices(role)
         for name, value in default_share(worker, shares).items():
             yield f"{role} takes {value:g} of each GPU ({name}, by default: it shares them)"
-        if (given := given_share(worker)) is not None:
-            yield f"{role} takes {given:g} of each GPU ({key.name})"
+        if (share := given_share(worker)) is not None:
+            yield f"{role} takes {share:g} of each GPU ({key.name})"
 
 
 def _schedule_rows(config: RunConfig, missing_validation: str) -> Iterator[tuple[str, ...]]:
@@ -267,8 +271,8 @@ def batch_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, 
     if plan.needs_reference:
         who = "actor_train without its adapters: " if plan.policy_is_reference else ""
         hidden = ["hidden states for the whole vocabulary"] if compares_vocabulary(config) else []
-        told = " and ".join([*(["log-probs"] if needs_ref_log_probs(config) else []), *hidden])
-        yield "reference", f"{who}{told} in batches of {plan.reference_batch_size}"
+        what = " and ".join([*(["log-probs"] if needs_ref_log_probs(config) else []), *hidden])
+        yield "reference", f"{who}{what} in batches of {plan.reference_batch_size}"
     for role in config.taught:
         domains = ", ".join(domain for domain, teacher in config.teacher_of.items() if teacher == role)
         alone = ", and no reward" if config.is_pure_opd else ""
@@ -286,9 +290,9 @@ def batch_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, 
 def _mix_rows(mix: MixConfig, samples: int) -> Iterator[tuple[str, str]]:
     counts = mix.rows_per_update(samples) if samples else {}
     for place, (name, count) in enumerate(counts.items()):
-        found = count / (samples + sum(counts.values()))
-        told = f"{count} of {name} beside {counted(samples, 'sample')} of an update: {found:.3f} of its rows"
-        yield "" if place else "mix", f"{told} (share {mix.rows[name].share:g})"
+        fraction = count / (samples + sum(counts.values()))
+        text = f"{count} of {name} beside {counted(samples, 'sample')} of an update: {fraction:.3f} of its rows"
+        yield "" if place else "mix", f"{text} (share {mix.rows[name].share:g})"
     if counts:
         rise = f" after a rise of {counted(mix.warmup_steps, 'step')}" if mix.warmup_steps else ""
         goes = "falls" if mix.final_weight < mix.weight else "rises"

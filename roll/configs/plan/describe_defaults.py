@@ -13,13 +13,13 @@ from roll.utils.text import short, table
 _FOLLOWING = ("name", "model_name_or_path", "bf16", "fp16")  # from other keys
 
 
-def default_lines(config: RunConfig, given: KeysInYaml, chosen: Iterable[Chosen]) -> list[str]:
+def default_lines(config: RunConfig, user_keys: KeysInYaml, chosen: Iterable[Chosen]) -> list[str]:
     """Every key that this run reads, that its YAML does not say and that was not chosen for it, with its default. Keys
     whose default is to do nothing (null, or empty) are left out.
 
     Example: "  pg_clip  0.2"
     """
-    taken = {*given, *(choice.key for choice in chosen)}
+    taken = {*user_keys, *(choice.key for choice in chosen)}
     return [
         "Defaults that are the same on every machine",
         *(f"  {row}" for row in table(_left_to_roll(config, taken))),

@@ -18,12 +18,12 @@ from roll.utils.text import short
 DEFAULT = " (default)"
 
 
-def rate_rows(config: RunConfig, plan: RunPlan, given: KeysInYaml) -> Iterator[tuple[str, ...]]:
+def rate_rows(config: RunConfig, plan: RunPlan, user_keys: KeysInYaml) -> Iterator[tuple[str, ...]]:
     """The learning rate of every role that learns; the rows under "Algorithm" of a run without another algorithm."""
     for place, (role, worker) in enumerate(config.learning_roles.items()):
         key = f"{role}.training_args.learning_rate"
         lora = " with LoRA" if worker.model_args.has_lora else ""
-        rate = f"{short(worker.training_args.learning_rate)}{'' if key in given else DEFAULT}"
+        rate = f"{short(worker.training_args.learning_rate)}{'' if key in user_keys else DEFAULT}"
         yield "learning rate" if not place else "", f"{role} {rate}{lora}, {_shape(worker.training_args)}"
 
 
@@ -44,29 +44,29 @@ _SCOPES: Mapping[str | None, str] = {
 _GRPO = ("adv_estimator", "norm_mean_type", "norm_std_type", "pg_variant", "actor_train.pg_variant", "loss_agg_mode")
 
 
-def algorithm_rows(config: AlgorithmConfig, plan: BatchPlan, given: KeysInYaml) -> Rows:
-    """The rows under "Algorithm" of a run of reinforcement learning. `given`: the keys of its YAML."""
+def algorithm_rows(config: AlgorithmConfig, plan: BatchPlan, user_keys: KeysInYaml) -> Rows:
+    """The rows under "Algorithm" of a run of reinforcement learning. `user_keys`: the keys of its YAML."""
     if config.has_training:
-        yield from _name_rows(config, given)
-        yield "advantages", _advantages(config) + _mark(config, given, "adv_estimator")
-        yield "loss", _loss(config, given)
-        yield "clip", _clip(config, given)
-        yield "KL", _kl(config, given)
+        yield from _name_rows(config, user_keys)
+        yield "advantages", _advantages(config) + _mark(config, user_keys, "adv_estimator")
+        yield "loss", _loss(config, user_keys)
+        yield "clip", _clip(config, user_keys)
+        yield "KL", _kl(config, user_keys)
     if config.uses_engines:
-        yield "temperature", _temperature(config, given)
-    yield from rate_rows(config, plan, given) if config.has_training else ()
+        yield "temperature", _temperature(config, user_keys)
+    yield from rate_rows(config, plan, user_keys) if config.has_training else ()
     if config.has_training:
-        yield from _update_rows(plan, given)
+        yield from _update_rows(plan, user_keys)
     if config.takes_steps:
         samples = f"{plan.num_groups} prompts x {plan.group_size} samples = {plan.samples_per_step} samples a step"
-        yield "groups", samples + _by_default(key for key in config.batch_keys if key not in given)
-    yield from _length_rows(plan, given)
+        yield "groups", samples + _by_default(key for key in config.batch_keys if key not in user_keys)
+    yield from _length_rows(plan, user_keys)
 
 
-def _name_rows(config: AlgorithmConfig, given: KeysInYaml) -> Rows:
+def _name_rows(config: AlgorithmConfig, user_keys: KeysInYaml) -> Rows:
     if config.algorithm is not None:
         yield from preset_rows(config.algorithm, config.value)
-    elif config.adv_estimator == "grpo" and not says_any(given, *_GRPO):
+    elif config.adv_estimator == "grpo" and not says_any(user_keys, *_GRPO):
         yield "algorithm", f"grpo{DEFAULT}"
     else:
         yield "algorithm", "no preset: the lines below"
@@ -75,8 +75,8 @@ def _name_rows(config: AlgorithmConfig, given: KeysInYaml) -> Rows:
 def _advantages(config: AlgorithmConfig) -> str:
     row = config.estimator
     mean, std = (
-        own if scope == "default" else scope
-        for scope, own in zip(config.reward_norms, (row.mean, row.std), strict=True)
+        default if scope == "default" else scope
+        for scope, default in zip(config.reward_norms, (row.mean, row.std), strict=True)
     )
     parts = [row.name]
     if row.takes_norms and mean:
@@ -88,64 +88,66 @@ def _advantages(config: AlgorithmConfig) -> str:
     return f"{parts[0]}: {', '.join(parts[1:])}" if parts[1:] else parts[0]
 
 
-def _loss(config: AlgorithmConfig, given: KeysInYaml) -> str:
-    form = config.policy_form.name + _mark(config, given, "pg_variant", "actor_train.pg_variant")
+def _loss(config: AlgorithmConfig, user_keys: KeysInYaml) -> str:
+    form = config.policy_form.name + _mark(config, user_keys, "pg_variant", "actor_train.pg_variant")
     ratio = config.importance_sampling
     per = f", ratio per {ratio}" if config.policy_form.reads_ratio and ratio != "token" else ""
-    return f"{form}{per}, {config.loss_agg_mode}{_mark(config, given, 'loss_agg_mode')}"
+    return f"{form}{per}, {config.loss_agg_mode}{_mark(config, user_keys, 'loss_agg_mode')}"
 
 
-def _clip(config: AlgorithmConfig, given: KeysInYaml) -> str:
+def _clip(config: AlgorithmConfig, user_keys: KeysInYaml) -> str:
     form = config.policy_form
     if "pg_clip" not in form.keys:
-        values = ", ".join(f"{key} {short(config.value(key))}{_mark(config, given, key)}" for key in form.keys)
+        values = ", ".join(f"{key} {short(config.value(key))}{_mark(config, user_keys, key)}" for key in form.keys)
         return values or f"{form.name} has none"
     keys = ("pg_clip_low", "pg_clip_high") if config.use_pg_clip_range else ("pg_clip", "pg_clip")
     low, high = config.value(keys[0]), config.value(keys[1])
     dual = f", dual_clip_ratio_c {config.dual_clip_ratio_c:g}" if config.dual_clip_loss else ""
     named = " and ".join(dict.fromkeys(keys))
     text = f"ratio within {1 - low:g} and {1 + high:g} ({named}"
-    return f"{text}{', by default' if not says_any(given, *keys) and _preset(config, keys[0]) is None else ''}){dual}"
+    return (
+        f"{text}{', by default' if not says_any(user_keys, *keys) and _preset(config, keys[0]) is None else ''}){dual}"
+    )
 
 
-def _kl(config: AlgorithmConfig, given: KeysInYaml) -> str:
+def _kl(config: AlgorithmConfig, user_keys: KeysInYaml) -> str:
     parts = []
     if "use_kl_loss" in config.kl_terms:
         parts.append(f"{short(config.kl_loss_coef)} x KL to the reference in the loss, {config.kl_loss_type}")
     if "add_token_level_kl" in config.kl_terms:
         aim = f", adapted to {config.target_kl:g}" if config.target_kl is not None else ""
         parts.append(f"{short(config.init_kl_coef)} x KL to the reference in the reward, {config.kl_penalty}{aim}")
-    return "; ".join(parts) or f"none{_mark(config, given, 'use_kl_loss', 'add_token_level_kl')}"
+    return "; ".join(parts) or f"none{_mark(config, user_keys, 'use_kl_loss', 'add_token_level_kl')}"
 
 
-def _temperature(config: AlgorithmConfig, given: KeysInYaml) -> str:
+def _temperature(config: AlgorithmConfig, user_keys: KeysInYaml) -> str:
     worker = config.actor_infer
     sampling = worker.generating_args
-    text = f"{short(sampling.temperature)}{_mark(config, given, f'{_SAMPLING}.temperature')}"
+    text = f"{short(sampling.temperature)}{_mark(config, user_keys, f'{_SAMPLING}.temperature')}"
     cuts = narrowing_settings(worker.strategy_name, sampling)
     return ", ".join([text, *(f"{key} {short(sampling.value(key))}" for key in cuts)])
 
 
-def _update_rows(plan: BatchPlan, given: KeysInYaml) -> Rows:
+def _update_rows(plan: BatchPlan, user_keys: KeysInYaml) -> Rows:
     for place, train in enumerate(plan.trains.values()):
         key = f"{train.role}.training_args.gradient_accumulation_steps"
         size = f"{counted(train.updates_per_step, 'update')} a step, {train.samples_per_update} samples each"
-        yield "updates" if not place else "", f"{train.role} {size}{'' if key in given else DEFAULT}"
+        yield "updates" if not place else "", f"{train.role} {size}{'' if key in user_keys else DEFAULT}"
 
 
-def _length_rows(plan: BatchPlan, given: KeysInYaml) -> Rows:
-    left = [] if "prompt_length" in given else ["prompt_length"]
-    left += [] if says_any(given, "response_length", "sequence_length") else ["response_length"]
+def _length_rows(plan: BatchPlan, user_keys: KeysInYaml) -> Rows:
+    defaulted = [] if "prompt_length" in user_keys else ["prompt_length"]
+    defaulted += [] if says_any(user_keys, "response_length", "sequence_length") else ["response_length"]
     text = f"prompt {plan.prompt_length} + response {plan.response_length} = {plan.sequence_length} tokens"
-    yield "lengths", text + _by_default(left)
+    yield "lengths", text + _by_default(defaulted)
     validation = (plan.val_prompt_length, plan.val_response_length)
     if validation != (plan.prompt_length, plan.response_length):
         yield "", f"in validation {validation[0]} + {validation[1]} = {plan.val_sequence_length}"
 
 
-def _mark(config: AlgorithmConfig, given: KeysInYaml, *keys: str) -> str:
+def _mark(config: AlgorithmConfig, user_keys: KeysInYaml, *keys: str) -> str:
     """What stands behind a value that the YAML leaves out: that it is a default, or whose it is."""
-    if says_any(given, *keys):
+    if says_any(user_keys, *keys):
         return ""
     return DEFAULT if all(_preset(config, key) is None for key in keys) else f" ({config.algorithm})"
 

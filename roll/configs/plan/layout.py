@@ -46,8 +46,8 @@ class Layout:
 
     def shares_devices(self, role: str) -> bool:
         """True if another role has states on some of a role's devices."""
-        own = self[role].device_ids
-        return any(own & place.device_ids for place in self.roles if place.role != role)
+        device_ids = self[role].device_ids
+        return any(device_ids & place.device_ids for place in self.roles if place.role != role)
 
     def apart(self, role: str, other: str) -> tuple[WorkerSlot, ...]:
         """The workers of a role that stand on none of the devices of another."""
@@ -89,8 +89,8 @@ def _seats(worker: WorkerConfig, num_nodes: int, per_node: int) -> tuple[WorkerS
 def devices_apart(worker: WorkerConfig, taken: Collection[int]) -> list[tuple[int, ...]]:
     """The devices of each worker of a role that stands on none of these."""
     ids, size = worker.device_mapping or (), worker.num_gpus_per_worker
-    found = [ids[first : first + size] for first in range(0, len(ids), size)]
-    return [devices for devices in found if not {*devices} & {*taken}]
+    groups = [ids[first : first + size] for first in range(0, len(ids), size)]
+    return [devices for devices in groups if not {*devices} & {*taken}]
 
 
 def layout_problems(roles: Mapping[str, WorkerConfig], num_nodes: int, per_node: int) -> Iterator[Problem]:

@@ -336,13 +336,13 @@ def kind_of_algorithm(name: object) -> str | None:
 
 
 def _of_kind(pipeline: str, name: str) -> str:
-    found = kind_of_algorithm(name)
-    if found == pipeline:
+    kind = kind_of_algorithm(name)
+    if kind == pipeline:
         return name
-    if found == "rl":
+    if kind == "rl":
         raise ValueError(f"{name} is reinforcement learning: pipeline: rlvr, or agentic")
-    if found is not None:
-        raise ValueError(f"{name} is a pipeline of its own: examples/start_{found}_pipeline.py")
+    if kind is not None:
+        raise ValueError(f"{name} is a pipeline of its own: examples/start_{kind}_pipeline.py")
     return _among([preset.name for preset in PRESETS.values() if preset.pipeline == pipeline], name)
 
 
@@ -387,11 +387,11 @@ def preset_rows(name: str | None, value: Any) -> Iterator[tuple[str, str]]:
     if name is None:
         return
     plain = {key: wanted for key, wanted in PRESETS[name].settings.items() if "." not in key}
-    kept = {key: wanted for key, wanted in plain.items() if value(key) == (None if wanted == "none" else wanted)}
-    yield "algorithm", f"{name} sets " + ", ".join(f"{key} {_text(wanted)}" for key, wanted in kept.items())
-    if others := [key for key in plain if key not in kept]:
-        told = ", ".join(f"{key} {_text(value(key))} instead of {_text(plain[key])}" for key in others)
-        yield "", f"the YAML has {told}"
+    active = {key: wanted for key, wanted in plain.items() if value(key) == (None if wanted == "none" else wanted)}
+    yield "algorithm", f"{name} sets " + ", ".join(f"{key} {_text(wanted)}" for key, wanted in active.items())
+    if others := [key for key in plain if key not in active]:
+        changes = ", ".join(f"{key} {_text(value(key))} instead of {_text(plain[key])}" for key in others)
+        yield "", f"the YAML has {changes}"
 
 
 def _text(value: object) -> str:

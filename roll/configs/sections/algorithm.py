@@ -75,8 +75,8 @@ LossAggMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean",
 
 def engine_length(worker: WorkerConfig) -> int | None:
     """Most tokens of prompt and answer that the engine's settings allow, if they say."""
-    given = [worker.strategy_config.get(key) for key in MODEL_LENGTH_KEYS]
-    return min((limit for limit in given if type(limit) is int), default=None)
+    limits = [worker.strategy_config.get(key) for key in MODEL_LENGTH_KEYS]
+    return min((limit for limit in limits if type(limit) is int), default=None)
 
 
 class AlgorithmConfig(OnPolicyDistillation):

@@ -162,13 +162,13 @@ ANSWERS_AT_ONCE_ON_GPUS = 512
 a 7B model reads 15 GB of weights for 128 answers as for 512). Their sampler takes .3 GB of logits for each copy."""
 
 
-def answers_at_once(given: int | None, strategy_name: str | None, on_gpus: bool) -> int:
+def answers_at_once(configured: int | None, strategy_name: str | None, on_gpus: bool) -> int:
     """Answers in flight in one engine: what max_running_requests says, or what suits the engine and its device.
 
     Example: (None, "vllm", True) gives 512; (None, "hf_infer", True) and (None, "vllm", False) give 128.
     """
-    if given is not None:
-        return given
+    if configured is not None:
+        return configured
     has_paged_cache = spec_of(strategy_name).share is not None
     return ANSWERS_AT_ONCE_ON_GPUS if on_gpus and has_paged_cache else ANSWERS_AT_ONCE
 

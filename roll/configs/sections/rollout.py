@@ -336,11 +336,11 @@ def purpose_of(name: str) -> str:
 
 def name_problems(name: str, taken: Collection[str] = ()) -> Iterator[Problem]:
     """`taken`: other words behind val/."""
-    words = (*_MEASURED, *taken)
-    if not _NAME.fullmatch(name) or name in words or name.startswith("pass_at_"):
+    reserved = (*_MEASURED, *taken)
+    if not _NAME.fullmatch(name) or name in reserved or name.startswith("pass_at_"):
         yield Problem(
             f"eval_sets: {show(name)} cannot be part of metric names such as val/NAME/reward_mean. Choose letters, "
-            f"digits, _, . and -, and none of {', '.join(words)}.",
+            f"digits, _, . and -, and none of {', '.join(reserved)}.",
             (f"eval_sets.{name}",),
         )
 

@@ -257,13 +257,13 @@ class RunConfig(Settings):
     def begins_afresh(self) -> bool:
         """True if it begins with the first step, or from a checkpoint of another run."""
         place = self.resume_from_checkpoint
-        own = self.checkpoint_dir.absolute()
-        return own not in Path(place).expanduser().absolute().parents if isinstance(place, str) else not place
+        directory = self.checkpoint_dir.absolute()
+        return directory not in Path(place).expanduser().absolute().parents if isinstance(place, str) else not place
 
     def grad_norm_of(self, role: str, worker: WorkerConfig) -> float:
         """The norm that a role's gradients are scaled down to: its own, where it has one."""
-        own = worker.max_grad_norm if "max_grad_norm" in self.roles[role].reads else None
-        return self.max_grad_norm if own is None else own
+        role_norm = worker.max_grad_norm if "max_grad_norm" in self.roles[role].reads else None
+        return self.max_grad_norm if role_norm is None else role_norm
 
     @property
     def can_count_rows(self) -> bool:

@@ -85,8 +85,8 @@ class MixConfig(Settings):
 
         Example: shares .2 and .1 beside 70 samples are 20 and 10 rows, of 100 in all.
         """
-        left = 1 - sum(rows.share for rows in self.drawn.values())
-        return {name: max(1, round(samples * rows.share / left)) for name, rows in self.drawn.items()}
+        remaining = 1 - sum(rows.share for rows in self.drawn.values())
+        return {name: max(1, round(samples * rows.share / remaining)) for name, rows in self.drawn.items()}
 
     def weight_at(self, step: int) -> float:
         """The weight in a step, of which the first is 1.
@@ -166,13 +166,13 @@ class OnPolicyDistillation(RolloutConfig):
         others = "teacher" if self.teacher is not None else None
         if others is None and len(self.teachers) == 1:
             others = f"teachers.{next(iter(self.teachers))}"
-        found = ((domain, named.get(domain, others)) for domain in self.domains)
-        return {domain: role for domain, role in found if role is not None}
+        pairs = ((domain, named.get(domain, others)) for domain in self.domains)
+        return {domain: role for domain, role in pairs if role is not None}
 
     def teacher_weight(self, role: str) -> float:
         """The weight of what this teacher says."""
-        own = self.teacher_roles[role].opd_kl_coef
-        return self.opd_kl_coef if own is None else own
+        coef = self.teacher_roles[role].opd_kl_coef
+        return self.opd_kl_coef if coef is None else coef
 
     @property
     def taught(self) -> Iterator[str]:

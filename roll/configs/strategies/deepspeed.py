@@ -144,11 +144,11 @@ def deepspeed_problems(role: str, config: Mapping[str, Any], facts: DeepSpeedFac
                 (f"{at}.{section}.enabled", f"{role}.model_args.dtype"),
             )
     for key, (value, source) in facts.values.items():
-        given = config.get(key, "auto")
-        if given != "auto" and given != value:
+        setting = config.get(key, "auto")
+        if setting != "auto" and setting != value:
             where = source if source == "max_grad_norm" else f"{role}.{source}"
             yield Problem(
-                f"{at}.{key}: {given} contradicts {where}: {value}. Remove it or write `auto`.",
+                f"{at}.{key}: {setting} contradicts {where}: {value}. Remove it or write `auto`.",
                 (f"{at}.{key}", where),
             )
     for key in ("optimizer", "scheduler"):
@@ -200,8 +200,8 @@ def _section(config: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     return config
 
 
-def _unknown_keys(at: str, section: str, found: Mapping[str, Any], known: frozenset[str]) -> Iterator[Problem]:
-    for key in found:
+def _unknown_keys(at: str, section: str, values: Mapping[str, Any], known: frozenset[str]) -> Iterator[Problem]:
+    for key in values:
         if key not in known:
             path = ".".join(filter(None, (at, section, str(key))))
             yield Problem(f"{path}: DeepSpeed has no such key.{did_you_mean(str(key), known)}", (path,))
@@ -231,10 +231,10 @@ def _stage_problems(at: str, config: Mapping[str, Any], learns: bool) -> Iterato
 def _one_value_problems(at: str, config: Mapping[str, Any]) -> Iterator[Problem]:
     for path, (only, why) in ONE_VALUE.items():
         section, _, key = path.rpartition(".")
-        given = _section(config, section).get(key, "auto")
-        if given not in ("auto", only):
+        setting = _section(config, section).get(key, "auto")
+        if setting not in ("auto", only):
             works = "Remove it." if only is None else f"Set it to {only}, or remove it."
-            yield Problem(f"{at}.{path}: {show(given)} cannot be used: {why}. {works}", (f"{at}.{path}",))
+            yield Problem(f"{at}.{path}: {show(setting)} cannot be used: {why}. {works}", (f"{at}.{path}",))
 
 
 def _without_auto(config: Mapping[str, Any]) -> dict[str, Any]:

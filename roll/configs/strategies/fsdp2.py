@@ -40,7 +40,7 @@ def tensor_problems(choice: Choice, size: int, on_host: bool) -> Iterator[Proble
         return
     worker, name, key = choice.worker, choice.role.name, f"{choice.at}.tensor_parallel_size"
     args = worker.model_args
-    found = {
+    reasons = {
         f"{name}.model_args.ulysses_size": args.ulysses_size > 1
         and "sequences are shared by ranks that have every layer whole. Use one of the two",
         f"{name}.model_args.lora_target": args.has_lora and "adapters are not divided. Set it to 1",
@@ -52,7 +52,7 @@ def tensor_problems(choice: Choice, size: int, on_host: bool) -> Iterator[Proble
         f"{choice.at}.offload_policy": on_host
         and "what is in host memory cannot be exchanged. Use param_offload and optimizer_offload",
     }
-    for other, why in found.items():
+    for other, why in reasons.items():
         if why:
             yield Problem(f"{key}: {size} with {other}: {why}.", (key, other))
     optim = worker.training_args.optim
@@ -235,9 +235,9 @@ def warnings(choice: Choice) -> Iterator[str]:
 def saved_facts(facts: dict[str, object], worker: WorkerConfig, dp_size: int) -> dict[str, object]:
     """Files hold fp32 weights and moments by the parameter's name: any number of ranks reads them, in any dtype.
     Moments of 8 bits are each rank's own."""
-    found = {key: value for key, value in facts.items() if key != "dtype"}
+    saved = {key: value for key, value in facts.items() if key != "dtype"}
     if worker.training_args.optim != EIGHT_BIT:
-        return found
+        return saved
     ranks = dp_size * worker.model_args.ulysses_size
     size = Fsdp2Settings.model_validate(worker.strategy_config)
-    return found | {"dp_size": ranks, "fsdp_size": shard_size(size, ranks)}
+    return saved | {"dp_size": ranks, "fsdp_size": shard_size(size, ranks)}

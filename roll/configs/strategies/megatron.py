@@ -68,9 +68,9 @@ def machine_problems(choice: Choice) -> Iterator[Problem]:
 
 
 def sizes(worker: WorkerConfig) -> ParallelSizes:
-    found: dict[str, Any] = {name: max(1, _size(worker, key)) for name, key in SIZES.items()}
-    model = found["tensor"] * found["pipeline"] * found["context"]
-    return ParallelSizes(data=max(1, worker.num_workers // model), **found)
+    counts: dict[str, Any] = {name: max(1, _size(worker, key)) for name, key in SIZES.items()}
+    model = counts["tensor"] * counts["pipeline"] * counts["context"]
+    return ParallelSizes(data=max(1, worker.num_workers // model), **counts)
 
 
 def parallel_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:

@@ -99,10 +99,10 @@ def megatron_warnings(at: str, config: Mapping[str, Any]) -> Iterator[str]:
 
 def repeated_problems(at: str, config: Mapping[str, Any], values: Mapping[str, object]) -> Iterator[Problem]:
     """Keys that repeat what is set elsewhere and do not agree with it. `values` are those the configuration knows."""
-    for key, given in opened(config).items():
-        if key not in SET_ELSEWHERE or given is None or (key in values and given == values[key]):
+    for key, setting in opened(config).items():
+        if key not in SET_ELSEWHERE or setting is None or (key in values and setting == values[key]):
             continue
-        known = f" ({show(values[key])}), which {show(given)} contradicts" if key in values else ""
+        known = f" ({show(values[key])}), which {show(setting)} contradicts" if key in values else ""
         yield Problem(f"{at}.{key}: set by {SET_ELSEWHERE[key]}{known}. Remove it.", (f"{at}.{key}",))
 
 
@@ -283,9 +283,9 @@ def _stage_problems(at: str, s: MegatronSettings, num_layers: int) -> Iterator[P
         yield from _uneven_problems(at, s, num_layers)
         return
     stages, virtual = s.pipeline_model_parallel_size, s.virtual_pipeline_model_parallel_size or 1
-    own, layers = s.stage_layers(num_layers), num_layers + s.layers_to_split
+    per_stage, layers = s.stage_layers(num_layers), num_layers + s.layers_to_split
     counted = f" (and {s.layers_to_split} for the account_for_ keys)" if s.layers_to_split else ""
-    if own is None:
+    if per_stage is None:
         yield _refuse(
             at, "pipeline_model_parallel_size", stages, f"must divide the model's {num_layers} layers{counted}",
             _divisors(layers),
@@ -299,20 +299,20 @@ def _stage_problems(at: str, s: MegatronSettings, num_layers: int) -> Iterator[P
 
 def _uneven_problems(at: str, s: MegatronSettings, num_layers: int) -> Iterator[Problem]:
     """Checks the layers of pipeline stages if the first or last stage has its own number."""
-    own, virtual = s.stage_layers(num_layers), s.virtual_pipeline_model_parallel_size or 1
-    given = {key: getattr(s, key) for key in ENDS}
-    keys = [key for key, count in given.items() if count is not None]
-    said = " and ".join(f"{key}: {given[key]}" for key in keys)
+    per_stage, virtual = s.stage_layers(num_layers), s.virtual_pipeline_model_parallel_size or 1
+    ends = {key: getattr(s, key) for key in ENDS}
+    keys = [key for key, count in ends.items() if count is not None]
+    said = " and ".join(f"{key}: {ends[key]}" for key in keys)
     paths = tuple(f"{at}.{key}" for key in keys)
-    if own is None:
-        left, others = num_layers - sum(filter(None, given.values())), s.pipeline_model_parallel_size - len(keys)
+    if per_stage is None:
+        spare, others = num_layers - sum(filter(None, ends.values())), s.pipeline_model_parallel_size - len(keys)
         share = f"the {others} other stages cannot share evenly" if others else "no stage has"
         yield Problem(
-            f"{at}: {said} leaves {left} of the model's {num_layers} layers, which {share}. Change these numbers or "
+            f"{at}: {said} leaves {spare} of the model's {num_layers} layers, which {share}. Change these numbers or "
             "pipeline_model_parallel_size.",
             paths,
         )
-    elif uneven := [count for count in own if count % virtual]:
+    elif uneven := [count for count in per_stage if count % virtual]:
         yield Problem(
             f"{at}: {said}: virtual_pipeline_model_parallel_size {virtual} must divide the layers of every stage, and "
             f"one has {uneven[0]}.",

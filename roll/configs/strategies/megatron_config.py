@@ -110,13 +110,13 @@ class MegatronSettings(Settings):
         stages = self.pipeline_model_parallel_size
         first, last = self.num_layers_in_first_pipeline_stage, self.num_layers_in_last_pipeline_stage
         even = stages - (first is not None) - (last is not None)
-        left = num_layers + self.layers_to_split - (first or 0) - (last or 0)
-        if left < even or (left % even if even else left):
+        remaining = num_layers + self.layers_to_split - (first or 0) - (last or 0)
+        if remaining < even or (remaining % even if even else remaining):
             return None
-        own = [left // even if even else 0] * stages
-        own[0] = first or own[0] - self.account_for_embedding_in_pipeline_split
-        own[-1] = last or own[-1] - self.account_for_loss_in_pipeline_split
-        return tuple(own)
+        per_stage = [remaining // even if even else 0] * stages
+        per_stage[0] = first or per_stage[0] - self.account_for_embedding_in_pipeline_split
+        per_stage[-1] = last or per_stage[-1] - self.account_for_loss_in_pipeline_split
+        return tuple(per_stage)
 
     @property
     def expert_tensor_size(self) -> int:
@@ -211,5 +211,5 @@ KNOWN = frozenset(MegatronSettings.model_fields) | PASSED_ON | frozenset(SET_ELS
 def split_settings(config: Mapping[str, Any]) -> tuple[MegatronSettings, dict[str, Any]]:
     """A checked strategy_config: our keys, and what is passed on to TransformerConfig."""
     config = opened(config)
-    own = {key: value for key, value in config.items() if key in MegatronSettings.model_fields}
-    return MegatronSettings.model_validate(own), {key: value for key, value in config.items() if key in PASSED_ON}
+    known = {key: value for key, value in config.items() if key in MegatronSettings.model_fields}
+    return MegatronSettings.model_validate(known), {key: value for key, value in config.items() if key in PASSED_ON}

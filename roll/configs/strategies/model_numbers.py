@@ -82,8 +82,8 @@ def _is_neutral(value: object) -> bool:
 
 def _partial_rotary(model: Mapping[str, Any]) -> object:
     """The share of each head that rotary embeddings turn; 1 where they are scaled, which cuts them to size or fails."""
-    given = model.get("rope_parameters") or model.get("rope_scaling")
-    rope = given if isinstance(given, Mapping) else {}
+    rope_section = model.get("rope_parameters") or model.get("rope_scaling")
+    rope = rope_section if isinstance(rope_section, Mapping) else {}
     if rope.get("rope_type", rope.get("type", "default")) != "default":
         return 1
     return rope.get("partial_rotary_factor") or model.get("partial_rotary_factor") or 1
@@ -183,8 +183,8 @@ def rope_row_problems(
     if not kinds:
         return
     args, key = choice.worker.model_args, f"{choice.role.name}.model_args.model_name_or_path"
-    given = text.get("rope_parameters") or text.get("rope_scaling") or {}
-    reach = given.get("original_max_position_embeddings") or text.get("original_max_position_embeddings")
+    section = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    reach = section.get("original_max_position_embeddings") or text.get("original_max_position_embeddings")
     reach = reach or text.get("max_position_embeddings")
     at = f"config.json of {args.model_name_or_path} has rope_type {kinds[0]}"
     if type(reach) is int and longest > reach:

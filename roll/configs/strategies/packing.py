@@ -21,21 +21,21 @@ def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem
     text = text_part(model)
     layers = text.get("layer_types") or ()
     others = sorted({str(kind) for kind in layers} - PACKABLE_LAYERS)
-    found = unpacked(text) and f"which has {unpacked(text)}"
+    reason = unpacked(text) and f"which has {unpacked(text)}"
     if others:
-        found = f"whose config.json has layers of type {', '.join(others)}, which see past the end of a row"
+        reason = f"whose config.json has layers of type {', '.join(others)}, which see past the end of a row"
     if (cap := attention_cap(text)) is not None:
-        found = f"which has a soft cap on attention ({ATTENTION_CAP}: {cap}) that the kernels for packs leave out"
+        reason = f"which has a soft cap on attention ({ATTENTION_CAP}: {cap}) that the kernels for packs leave out"
     args = choice.worker.model_args
     keys = {
         f"{choice.role.name}.use_sequence_packing": ("true", "false") if worker.use_sequence_packing else None,
         f"{choice.role.name}.use_prefix_sharing": ("on", "off") if worker.use_prefix_sharing == "on" else None,
         f"{choice.role.name}.model_args.ulysses_size": (args.ulysses_size, 1) if args.ulysses_size > 1 else None,
     }
-    for key, values in keys.items() if found else ():
+    for key, values in keys.items() if reason else ():
         if values is not None:
             yield Problem(
-                f"{key}: {values[0]} with {args.model_name_or_path}, {found}. Set it to "
+                f"{key}: {values[0]} with {args.model_name_or_path}, {reason}. Set it to "
                 f"{values[1]}; use_dynamic_batching_in_train and _in_infer keep padding small.",
                 (key, f"{choice.role.name}.model_args.model_name_or_path"),
             )

@@ -58,6 +58,8 @@ def rope_problems(choice: Choice, text: Mapping[str, Any]) -> Iterator[Problem]:
 
 def rope_kinds(text: Mapping[str, Any]) -> set[str]:
     """The rope_type of a model, or of each kind of its layers."""
-    given = text.get("rope_parameters") or text.get("rope_scaling")
-    found = given if isinstance(given, Mapping) else {}
-    return {str(one.get("rope_type", one.get("type"))) for one in (found, *found.values()) if isinstance(one, Mapping)}
+    parameters = text.get("rope_parameters") or text.get("rope_scaling")
+    section = parameters if isinstance(parameters, Mapping) else {}
+    return {
+        str(one.get("rope_type", one.get("type"))) for one in (section, *section.values()) if isinstance(one, Mapping)
+    }

@@ -179,13 +179,13 @@ def load_spec(name: str) -> StrategySpec:
     leads to no spec."""
     if name in STRATEGIES or not _is_path(name):
         return STRATEGIES[name]
-    found = resolve(name)
-    if not isinstance(found, StrategySpec):
+    spec = resolve(name)
+    if not isinstance(spec, StrategySpec):
         raise ImportError(
-            f"{name} is a {type(found).__name__}, and no StrategySpec (roll.configs.strategies.spec; see "
+            f"{name} is a {type(spec).__name__}, and no StrategySpec (roll.configs.strategies.spec; see "
             "docs/adding_a_strategy.md)"
         )
-    return found
+    return spec
 
 
 def spec_of(name: str | None) -> StrategySpec:

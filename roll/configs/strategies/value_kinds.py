@@ -81,13 +81,13 @@ def kinds_of(annotation: ast.expr | str) -> Kinds | None:
 
 
 def _union(members: list[ast.expr]) -> Kinds | None:
-    found = Kinds(frozenset())
+    union = Kinds(frozenset())
     for member in members:
         kinds = kinds_of(member)
         if kinds is None:
             return None
-        found = found | kinds
-    return found
+        union = union | kinds
+    return union
 
 
 def class_annotations(tree: ast.Module, names: tuple[str, ...] = ()) -> dict[str, ast.expr]:
@@ -166,8 +166,8 @@ _MEGATRON: Mapping[str, str] = {
 _SHARES = ("ratio", "cpuadam_cores_perc", "attention_dropout", "hidden_dropout")
 
 
-def _table(words: Mapping[str, str]) -> dict[str, Kinds]:
-    return {key: _kinds(annotation, key) for annotation, keys in words.items() for key in keys.split()}
+def _table(keys_by_kind: Mapping[str, str]) -> dict[str, Kinds]:
+    return {key: _kinds(annotation, key) for annotation, keys in keys_by_kind.items() for key in keys.split()}
 
 
 def _kinds(annotation: str, key: str) -> Kinds:
@@ -183,12 +183,12 @@ MEGATRON_KINDS = _table(_MEGATRON)
 def deepspeed_misfits(at: str, config: Mapping[str, Any]) -> Iterator[Problem]:
     """Values of another type than DeepSpeed's; `auto` is filled in later."""
     for section, kinds in DEEPSPEED_KINDS.items():
-        found: Any = config
+        node: Any = config
         for key in filter(None, section.split(".")):
-            found = found.get(key) if isinstance(found, Mapping) else None
-        if isinstance(found, Mapping):
-            given = {key: value for key, value in found.items() if value != "auto"}
-            yield from misfits(".".join(filter(None, (at, section))), given, kinds, integral=True)
+            node = node.get(key) if isinstance(node, Mapping) else None
+        if isinstance(node, Mapping):
+            values = {key: value for key, value in node.items() if value != "auto"}
+            yield from misfits(".".join(filter(None, (at, section))), values, kinds, integral=True)
 
 
 def megatron_misfits(at: str, config: Mapping[str, Any]) -> Iterator[Problem]:

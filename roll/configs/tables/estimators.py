@@ -134,12 +134,12 @@ def estimator_of(name: str) -> Estimator:
 
 def _declared(path: str) -> Estimator:
     try:
-        found = resolve(path)
+        function = resolve(path)
     except ImportError as error:
         raise ValueError(str(error)) from error
-    if not callable(found):
-        raise ValueError(f"{path} is a {type(found).__name__}; name a function")
-    row = getattr(found, DECLARED, None)
+    if not callable(function):
+        raise ValueError(f"{path} is a {type(function).__name__}; name a function")
+    row = getattr(function, DECLARED, None)
     if not isinstance(row, Estimator):
         raise ValueError(
             f"{path} does not declare what it is: put @estimator() from roll.algorithms.advantage above it "

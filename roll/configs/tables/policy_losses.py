@@ -47,17 +47,17 @@ class PolicyForm:
         return self.name not in POLICY_FORMS
 
 
-def _range_warnings(values: Values, given: AbstractSet[str]) -> Iterator[str]:
+def _range_warnings(values: Values, user_keys: AbstractSet[str]) -> Iterator[str]:
     differs = {values["pg_clip_low"], values["pg_clip_high"]} != {values["pg_clip"]}
-    if not values["use_pg_clip_range"] and given & {"pg_clip_low", "pg_clip_high"} and differs:
+    if not values["use_pg_clip_range"] and user_keys & {"pg_clip_low", "pg_clip_high"} and differs:
         yield "pg_clip_low and pg_clip_high do nothing while use_pg_clip_range is off."
-    if values["use_pg_clip_range"] and "pg_clip" in given:
+    if values["use_pg_clip_range"] and "pg_clip" in user_keys:
         yield "pg_clip does nothing while use_pg_clip_range is on."
 
 
-def _clip_warnings(values: Values, given: AbstractSet[str]) -> Iterator[str]:
-    yield from _range_warnings(values, given)
-    if "dual_clip_ratio_c" in given and not values["dual_clip_loss"]:
+def _clip_warnings(values: Values, user_keys: AbstractSet[str]) -> Iterator[str]:
+    yield from _range_warnings(values, user_keys)
+    if "dual_clip_ratio_c" in user_keys and not values["dual_clip_loss"]:
         yield "dual_clip_ratio_c does nothing while dual_clip_loss is off."
 
 
@@ -81,14 +81,14 @@ def _ring_problems(values: Values) -> Iterator[Problem]:
             yield Problem(f"{near}: {values[near]:g} is above {far}: {values[far]:g}. Swap them.", (near, far))
 
 
-def _rec_warnings(values: Values, given: AbstractSet[str]) -> Iterator[str]:
+def _rec_warnings(values: Values, user_keys: AbstractSet[str]) -> Iterator[str]:
     mode = values["rec_clip_mode"]
     read = {"none": (), "ring": _REC_RANGE}.get(mode, _REC_RANGE[:2])
     idle = [(key, "rec_clip_mode") for key in _REC_RANGE if key not in read]
     idle += [("rec_weight_temp", "rec_weight")] if values["rec_weight"] != "advantage" else []
     idle += [("rec_regularizer_coef", "rec_regularizer")] if values["rec_regularizer"] == "none" else []
     for key, other in idle:
-        if key in given:
+        if key in user_keys:
             yield f"{key} does nothing with {other}: {values[other]}."
 
 
@@ -178,11 +178,11 @@ def known_pg_variant(name: str) -> str:
     instead, or what is wrong with the path."""
     if ":" in name:
         try:
-            found = resolve(name)
+            variant = resolve(name)
         except ImportError as error:
             raise ValueError(str(error)) from error
-        if not callable(found):
-            raise ValueError(f"{name} is a {type(found).__name__}; name a class whose objects are called")
+        if not callable(variant):
+            raise ValueError(f"{name} is a {type(variant).__name__}; name a class whose objects are called")
     elif name not in POLICY_FORMS:
         known = f"{', '.join(POLICY_FORMS)}, nor a class of your own, package.module:Class"
         raise ValueError(f"{show(name)} is not one of {known}.{did_you_mean(name, POLICY_FORMS)}")

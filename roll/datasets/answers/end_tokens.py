@@ -30,9 +30,9 @@ def answer_ends(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
 
     Example of GLM-4.5: <|endoftext|>, <|user|>, <|observation|>.
     """
-    told = _eos_of(_json(tokenizer, "generation_config.json"))
-    told = told or _eos_of(_json(tokenizer, "config.json"))
-    return frozenset((*_ids(tokenizer.eos_token_id), *told))
+    eos_ids = _eos_of(_json(tokenizer, "generation_config.json"))
+    eos_ids = eos_ids or _eos_of(_json(tokenizer, "config.json"))
+    return frozenset((*_ids(tokenizer.eos_token_id), *eos_ids))
 
 
 class Ends:

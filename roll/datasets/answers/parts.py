@@ -56,9 +56,9 @@ class Wording:
         if (
             self.splits
             and message["role"] == "assistant"
-            and (found := _INLINE.match(str(message.get("content") or "")))
+            and (match := _INLINE.match(str(message.get("content") or "")))
         ):
-            message = {**message, REASONING[0]: found[1].strip(), "content": found[2].lstrip()}
+            message = {**message, REASONING[0]: match[1].strip(), "content": match[2].lstrip()}
         held = reasoning_of(message)
         if held is not None and self.reasoning is not None:
             message = {key: value for key, value in message.items() if key not in REASONING}
@@ -73,10 +73,10 @@ class Wording:
         inner = call.get("function", call) if isinstance(call, Mapping) else None
         if not isinstance(inner, Mapping):
             return call
-        told = dict(inner)
-        if self.texts and not isinstance(told.get("arguments"), str):
-            told["arguments"] = json.dumps(told.get("arguments"), ensure_ascii=False)
-        return {"type": "function", **call, "function": told} if inner is not call else told
+        function = dict(inner)
+        if self.texts and not isinstance(function.get("arguments"), str):
+            function["arguments"] = json.dumps(function.get("arguments"), ensure_ascii=False)
+        return {"type": "function", **call, "function": function} if inner is not call else function
 
 
 def wordings(messages: Sequence[Message]) -> Iterator[Wording]:
@@ -95,10 +95,10 @@ def wordings(messages: Sequence[Message]) -> Iterator[Wording]:
 
 def reasoning_of(message: Message) -> tuple[str, str] | None:
     """The name and the text of a message's reasoning."""
-    found = (
+    candidates = (
         (name, message[name]) for name in REASONING if isinstance(message.get(name), str) and message[name].strip()
     )
-    return next(found, None)
+    return next(candidates, None)
 
 
 def thinks(message: Message) -> bool:

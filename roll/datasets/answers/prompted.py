@@ -153,11 +153,11 @@ class PromptedTurns:
         return whole[start:] if (head.startswith(begun) or begun.startswith(head)) and opening not in head else ""
 
 
-def _behind_content(prompt: str, asked: Message) -> str:
+def _behind_content(prompt: str, message: Message) -> str:
     """What a prompt has behind the last message's content."""
-    content = asked.get("content")
-    found = isinstance(content, str) and content.strip()
-    return prompt.rpartition(found)[2] if found and found in prompt else ""
+    content = message.get("content")
+    text = isinstance(content, str) and content.strip()
+    return prompt.rpartition(text)[2] if text and text in prompt else ""
 
 
 def _num_shared(one: str, other: str) -> int:
@@ -175,7 +175,7 @@ def _is_rest(said: str, message: Message, opening: str) -> bool:
 def _thoughts(message: Message, opening: str, has_lines: bool) -> str:
     """The reasoning behind a prompt that has opened it, and its end, with line breaks where the opening has one."""
     closing = f"{opening[0]}/{opening[1:]}"
-    told = reasoning_of(message)
+    reasoning = reasoning_of(message)
     inner = str(message.get("content") or "").rpartition(closing)[0].replace(opening, "")
-    text = (told[1] if told else inner).strip()
+    text = (reasoning[1] if reasoning else inner).strip()
     return f"{text}\n{closing}\n\n" if has_lines else f"{text}{closing}"

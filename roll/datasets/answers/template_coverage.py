@@ -61,8 +61,11 @@ class WrittenParts:
     def check_answer(self, message: Message, number: int, answer: str, row: Row) -> None:
         """Raises ConfigError where a template cuts a text of message `number`, since it reads it: DeepSeek's what
         stands before `</think>`."""
-        told = reasoning_of(message)
-        for name, text in {"content": message.get("content"), **({told[0]: told[1]} if told else {})}.items():
+        reasoning = reasoning_of(message)
+        for name, text in {
+            "content": message.get("content"),
+            **({reasoning[0]: reasoning[1]} if reasoning else {}),
+        }.items():
             if isinstance(text, str) and leaves_out(text, answer):
                 raise ConfigError(
                     f"{row.where}: {self._key}: the template leaves out a part of the {name} of message {number}. "

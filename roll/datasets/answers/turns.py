@@ -39,9 +39,9 @@ class Turns:
             "last turn only"
         )
 
-    def encode(self, messages: Sequence[Message], row: Row, given: int = 0, tools: Sequence[Tool] = ()) -> Encoded:
+    def encode(self, messages: Sequence[Message], row: Row, prefix: int = 0, tools: Sequence[Tool] = ()) -> Encoded:
         """All turns in one row, as `rows` has them. Raises ConfigError where they are several."""
-        rows = self.rows(messages, row, given, tools)
+        rows = self.rows(messages, row, prefix, tools)
         if len(rows) > 1:
             raise ConfigError(
                 f"{row.where}: {self._template.key}: the template changes earlier responses when more turns follow, so "
@@ -49,8 +49,8 @@ class Turns:
             )
         return rows[0]
 
-    def rows(self, messages: Sequence[Message], row: Row, given: int = 0, tools: Sequence[Tool] = ()) -> list[Encoded]:
-        """Tokens, and which are learnt: none of the first `given` messages. Every answer stands behind the prompt that
+    def rows(self, messages: Sequence[Message], row: Row, prefix: int = 0, tools: Sequence[Tool] = ()) -> list[Encoded]:
+        """Tokens, and which are learnt: none of the first `prefix` messages. Every answer stands behind the prompt that
         asks for it; one with a `weight` of 0 is not learnt. It shares the row of the answers before it as long as that
         prompt begins with them; a template that writes earlier turns otherwise, without their reasoning for instance,
         makes it a row of its own.
@@ -61,20 +61,20 @@ class Turns:
             self._check_tools(messages, row, tools)
         rows: list[Encoded] = []
         done = ""
-        for asked in self._prompted(messages, row, given, tools):
-            if not self._turns.ends.is_ended(asked.ids):
-                problem = self._turns.ends.problem(asked.ids)
+        for turn in self._prompted(messages, row, prefix, tools):
+            if not self._turns.ends.is_ended(turn.ids):
+                problem = self._turns.ends.problem(turn.ids)
                 raise ConfigError(f"{row.where}: {self._template.key}: {problem}")
-            if not rows or not asked.prompt.startswith(done):
+            if not rows or not turn.prompt.startswith(done):
                 rows.append(([], []))
                 done = ""
             tokens, mask = rows[-1]
             starts = self._template.adds_special_tokens and not tokens
-            prompt = self._turns.ids(asked.prompt[len(done) :], starts)
-            end = self._turns.ends.of_answer(asked.ids)
-            tokens += prompt + asked.ids
-            mask += [False] * len(prompt) + [place < end for place in range(len(asked.ids))]
-            done = asked.prompt + asked.answer
+            prompt = self._turns.ids(turn.prompt[len(done) :], starts)
+            end = self._turns.ends.of_answer(turn.ids)
+            tokens += prompt + turn.ids
+            mask += [False] * len(prompt) + [place < end for place in range(len(turn.ids))]
+            done = turn.prompt + turn.answer
         if not rows:
             return rows
         lengths = [len(tokens) for tokens, _ in rows]
@@ -115,16 +115,16 @@ class Turns:
                 f"{', '.join(message['role'] for message in messages)}. Use native, or a Jinja file"
             )
         unwritten = "tool calls" if messages[1].get("tool_calls") else ""
-        if (told := reasoning_of(messages[1])) is not None:
-            unwritten = told[0]
+        if (reasoning := reasoning_of(messages[1])) is not None:
+            unwritten = reasoning[0]
         if unwritten:
             raise ConfigError(
                 f"{row.where}: {self._template.key}: it writes no {unwritten}. Use native, or a Jinja file"
             )
         prompt, is_plain = messages[0]["content"], self._template.is_plain
         answer = f"{messages[1]['content']}{self._template.tokenizer.eos_token or ''}"
-        asked = prompt if is_plain else self._template.render_messages(messages[:1], row, True, tools)
-        return PromptedAnswer(asked, answer, self._turns.ids(answer))
+        prompt_text = prompt if is_plain else self._template.render_messages(messages[:1], row, True, tools)
+        return PromptedAnswer(prompt_text, answer, self._turns.ids(answer))
 
     @property
     def _takes_one_prompt(self) -> bool:

@@ -125,18 +125,18 @@ class RunClusters:
         self._pools.append(pool)
         return pool
 
-    def ask_usage(self, look: TraceOptions) -> Callable[[], list[RoleUsage]]:
+    def ask_usage(self, request: TraceOptions) -> Callable[[], list[RoleUsage]]:
         """Asks what the roles did since this was asked last, one call per worker. What is returned waits for their
         answers."""
-        question, learners = UsageRequest(self._clusters, look), {**self.scorers, **self.trainers}
+        question, learners = UsageRequest(self._clusters, request), {**self.scorers, **self.trainers}
         work = {role: learners[role].take_work() for role in learners}
         pools = [pool for pool in self._pools if isinstance(pool, TaskPool)]
-        of_pools = [RoleUsage(pool.role, "cpu", pool.usage(look)) for pool in pools]
+        of_pools = [RoleUsage(pool.role, "cpu", pool.usage(request)) for pool in pools]
         roles = self._config.roles
         return lambda: [
             *(
-                RoleUsage(role, roles[role].use, found, work.get(role, {}))
-                for role, found in question.answers().items()
+                RoleUsage(role, roles[role].use, workers, work.get(role, {}))
+                for role, workers in question.answers().items()
             ),
             *of_pools,
         ]
@@ -206,8 +206,10 @@ class RunClusters:
 
     def _environment(self, settings: WorkerConfig) -> dict[str, str]:
         """What the YAML wants in the environment of a role's workers."""
-        given = {**self._config.system_envs, **settings.system_envs}
-        return given | {EXTERNAL_LIB: ",".join(self._config.external_lib)} if self._config.external_lib else given
+        variables = {**self._config.system_envs, **settings.system_envs}
+        return (
+            variables | {EXTERNAL_LIB: ",".join(self._config.external_lib)} if self._config.external_lib else variables
+        )
 
     def _engine_environment(self, settings: WorkerConfig) -> dict[str, str]:
         spec, on_cpu = spec_of(settings.strategy_name), not self.resources.has_gpus
@@ -222,11 +224,11 @@ class RunClusters:
         blueprints = [
             Blueprint(
                 role=name,
-                rank=seat.rank,
+                rank=slot.rank,
                 world_size=len(seats),
-                local_rank=seat.local_rank,
+                local_rank=slot.local_rank,
                 seed=self._config.seed,
-                device="cuda:0" if seat.gpu_ids else "cpu",
+                device="cuda:0" if slot.gpu_ids else "cpu",
                 strategy_class=strategy_class,
                 settings=settings,
                 plan=self._plan.trains.get(name),
@@ -237,7 +239,7 @@ class RunClusters:
                 reports_routes=self._plan.reports_routes,
                 most_answers=most_answers,
             )
-            for seat in seats
+            for slot in seats
         ]
         is_engine = role.use == "generate"
         shares = self.resources.has_gpus and self._plan.layout.shares_devices(name)

@@ -198,10 +198,10 @@ def micro_batches(lengths: np.ndarray, rows: np.ndarray, limits: BatchLimits, at
     if limits.packs and limits.max_tokens is not None:
         return packs(lengths, rows, limits.max_tokens, max(limits.at_least, at_least))
     if limits.max_tokens is None:
-        found = micro_batches_by_count(lengths, rows, limits.num_rows)
+        batches = micro_batches_by_count(lengths, rows, limits.num_rows)
     else:
-        found = micro_batches_by_tokens(lengths, rows, limits.max_tokens, limits.round_to)
-    return split_to(found, at_least)
+        batches = micro_batches_by_tokens(lengths, rows, limits.max_tokens, limits.round_to)
+    return split_to(batches, at_least)
 
 
 def tree_micro_batches(
@@ -242,8 +242,8 @@ def _of_units(lengths: np.ndarray, units: np.ndarray, limits: BatchLimits, at_le
     count, of_each = units.shape[1], lengths[units]
     tokens = limits.max_tokens if limits.packs or limits.max_tokens is None else limits.max_tokens // count
     size = of_each.sum(1) if limits.packs else of_each.max(1)
-    own = replace(limits, num_rows=max(1, limits.num_rows // count), max_tokens=tokens, together=1)
-    return [units[batch].ravel() for batch in micro_batches(size, np.arange(len(units)), own, at_least)]
+    unit_limits = replace(limits, num_rows=max(1, limits.num_rows // count), max_tokens=tokens, together=1)
+    return [units[batch].ravel() for batch in micro_batches(size, np.arange(len(units)), unit_limits, at_least)]
 
 
 def without_zero_gradient_rows(chunk: np.ndarray, idle: np.ndarray, lengths: np.ndarray, num_rows: int) -> np.ndarray:

@@ -213,10 +213,10 @@ def _parts_of(occupant: Occupant) -> list[_Part]:
 
 def _together(moves: _States) -> dict[tuple[Occupant, frozenset[State]], list[_Part]]:
     """What one call does."""
-    found: defaultdict[tuple[Occupant, frozenset[State]], list[_Part]] = defaultdict(list)
+    by_occupant: defaultdict[tuple[Occupant, frozenset[State]], list[_Part]] = defaultdict(list)
     for part, states in moves.items():
-        found[part.occupant, states].append(part)
-    return found
+        by_occupant[part.occupant, states].append(part)
+    return by_occupant
 
 
 def _numbers(parts: Iterable[_Part]) -> list[int]:

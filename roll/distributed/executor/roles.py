@@ -97,10 +97,10 @@ class ScoreCluster:
         entries = [_reports_of(response_lengths, shard) for shard in samples.shards]
         return self._split("compute_teacher_targets", (told, self._limits), samples, entries)[0]
 
-    def teacher_head(self, told: Distillation) -> object:
+    def teacher_head(self, distillation: Distillation) -> object:
         """A handle on the head that makes distributions of what `teacher_targets` tells, where it tells hidden
         states."""
-        return ray.put(self.cluster.call_all("teacher_head", told)[0])
+        return ray.put(self.cluster.call_all("teacher_head", distillation)[0])
 
     def row_scores(self, rows: Rows) -> np.ndarray:
         """A number per label of the head for each row, float32 [rows, labels], without gradient."""
@@ -155,20 +155,20 @@ class ScoreCluster:
             pieces = work[info.dp_rank]
             handles = [samples.shards[shard].handle for shard, _ in pieces]
             per_rank.append((*arguments, [chosen for _, chosen in pieces], *handles))
-        seen = (lengths[shard][chosen] for pieces in work for shard, chosen in pieces)
-        self._note(method, np.concatenate([lengths[0][:0], *seen]))
-        counts = [kinds * (len(given) - len(arguments) - 1) for given in per_rank]
+        row_lengths = (lengths[shard][chosen] for pieces in work for shard, chosen in pieces)
+        self._note(method, np.concatenate([lengths[0][:0], *row_lengths]))
+        counts = [kinds * (len(inputs) - len(arguments) - 1) for inputs in per_rank]
         calls, values = self.cluster.start_split(method, counts, per_rank)
         calls.result()
         first_of = {info.dp_rank: rank for rank, info in reversed(list(enumerate(self.info)))}
-        found: list[list[ScorePiece]] = [[] for _ in range(kinds)]
+        by_kind: list[list[ScorePiece]] = [[] for _ in range(kinds)]
         for dp_rank, pieces in enumerate(work):
             handles = values[first_of[dp_rank]]
-            for kind, own in enumerate(found):
+            for kind, score_pieces in enumerate(by_kind):
                 of_kind = handles[kind * len(pieces) : (kind + 1) * len(pieces)]
                 for (shard, chosen), handle in zip(pieces, of_kind, strict=True):
-                    own.append(ScorePiece(samples.shards[shard].rows[chosen], entries[shard][chosen], handle))
-        return [ScoreSet(tuple(own)) for own in found]
+                    score_pieces.append(ScorePiece(samples.shards[shard].rows[chosen], entries[shard][chosen], handle))
+        return [ScoreSet(tuple(score_pieces)) for score_pieces in by_kind]
 
 
 class TrainCluster(ScoreCluster):
@@ -194,8 +194,8 @@ class TrainCluster(ScoreCluster):
         first_of = {info.dp_rank: rank for rank, info in reversed(list(enumerate(self.info)))}
         per_rank: list[tuple[Any, ...]] = [(None,)] * len(self.info)
         for dp_rank, table in enumerate(tables):
-            used, own = table.local_rows()
-            per_rank[first_of[dp_rank]] = (own, *(pieces[number] for number in used))
+            used, local_table = table.local_rows()
+            per_rank[first_of[dp_rank]] = (local_table, *(pieces[number] for number in used))
         calls, values = self.cluster.start_split("assemble", [int(a[0] is not None) for a in per_rank], per_rank)
         calls.result()
         return tuple(Shard(rows, *values[first_of[dp_rank]]) for dp_rank, rows in enumerate(rows_by_rank))
@@ -225,11 +225,11 @@ class TrainCluster(ScoreCluster):
         per_rank = []
         for info in self.info:
             shard = samples.shards[info.dp_rank]
-            pieces = [(kind, piece) for kind, found in scores.items() for piece in found.of(shard.rows)]
+            pieces = [(kind, piece) for kind, score_set in scores.items() for piece in score_set.of(shard.rows)]
             request = TrainRequest(job.of(shard.rows), shard.rows, self._train_limits, counts, expert_counts)
             kinds = [(kind, piece.rows, piece.lengths) for kind, piece in pieces]
-            own = None if expert is None else expert.shards[info.dp_rank].handle
-            per_rank.append((request, kinds, shard.handle, own, *(piece.handle for _, piece in pieces)))
+            expert_handle = None if expert is None else expert.shards[info.dp_rank].handle
+            per_rank.append((request, kinds, shard.handle, expert_handle, *(piece.handle for _, piece in pieces)))
         calls = self.cluster.start_ranks("train", per_rank)
         meanwhile()
         reports: list[TrainReport] = calls.result()

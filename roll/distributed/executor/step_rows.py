@@ -46,9 +46,9 @@ class StepRows:
         shortest = int(np.argmin(self.meta.lengths))
         lengths = np.append(self.meta.lengths, np.repeat(self.meta.lengths[shortest], num_padding))
         if cluster.shares_prefixes:
-            own = np.append(self.meta.response_lengths, np.zeros(num_padding, np.int64))
+            response_lengths = np.append(self.meta.response_lengths, np.zeros(num_padding, np.int64))
             groups = np.append(self.meta.group_ids, np.repeat(self.meta.group_ids[shortest], num_padding))
-            by_rank = groups_by_rank(lengths, own, groups, rows, num_updates, num_ranks)
+            by_rank = groups_by_rank(lengths, response_lengths, groups, rows, num_updates, num_ranks)
         else:
             by_rank = rows_by_rank(lengths, rows, num_updates, num_ranks)
         if self._batch is not None:
@@ -85,14 +85,14 @@ class StepRows:
 def texts_of(rows: Sequence[Trajectory]) -> list[RowTexts]:
     """What is to be read of each row."""
     stored = stored_among(rows)
-    found = dict(zip(stored, texts_at(list(stored.values())), strict=True))
-    return [found[i] if i in found else RowTexts(row.response_text, turns=row.turns) for i, row in enumerate(rows)]
+    texts = dict(zip(stored, texts_at(list(stored.values())), strict=True))
+    return [texts[i] if i in texts else RowTexts(row.response_text, turns=row.turns) for i, row in enumerate(rows)]
 
 
 def texts_at(places: Sequence[Place]) -> list[RowTexts]:
     """The same of stored rows."""
-    found = _get(place.texts for place in places)
-    return [found[place.texts][place.row] for place in places]
+    texts = _get(place.texts for place in places)
+    return [texts[place.texts][place.row] for place in places]
 
 
 def fetched(groups: Sequence[Sequence[Trajectory]]) -> list[list[Trajectory]]:
@@ -116,11 +116,11 @@ def fetched(groups: Sequence[Sequence[Trajectory]]) -> list[list[Trajectory]]:
 def rows_of_scores(scores: ScoreSet) -> dict[int, np.ndarray]:
     """The scores of each row by its number, one per token; those of padding rows are there as well."""
     values = _get(piece.handle for piece in scores.pieces)
-    found: dict[int, np.ndarray] = {}
+    by_row: dict[int, np.ndarray] = {}
     for piece in scores.pieces:
         parts = np.split(values[piece.handle], np.cumsum(piece.lengths)[:-1])
-        found.update(zip(piece.rows.tolist(), parts, strict=True))
-    return found
+        by_row.update(zip(piece.rows.tolist(), parts, strict=True))
+    return by_row
 
 
 def _get(handles: Iterable[object]) -> dict[object, Any]:

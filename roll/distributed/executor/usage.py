@@ -53,13 +53,13 @@ class UsageRequest:
     """What every worker did, asked of all at once: they answer while something else goes on. One that is gone, or does
     not answer, is left out."""
 
-    def __init__(self, clusters: Sequence[Cluster], look: TraceOptions):
-        self._options, self._sent_s = look, time.perf_counter()
+    def __init__(self, clusters: Sequence[Cluster], request: TraceOptions):
+        self._options, self._sent_s = request, time.perf_counter()
         self._usages: dict[str, list[WorkerUsage]] = {cluster.role: [] for cluster in clusters}
         self._pending: dict[ray.ObjectRef, tuple[Cluster, int]] = {}
         with suppress(RayError):  # Ray is gone, which others tell
             for cluster in clusters:
-                self._pending |= {ref: (cluster, rank) for rank, ref in cluster.ask_usage(look).items()}
+                self._pending |= {ref: (cluster, rank) for rank, ref in cluster.ask_usage(request).items()}
 
     def answers(self) -> dict[str, list[WorkerUsage]]:
         """Usage by role; waits for it."""
@@ -71,8 +71,8 @@ class UsageRequest:
     def _take(self) -> bool:
         """Some of the answers; False if none came in time. When each came is worth a wait of its own only where it
         tells how far a clock is away."""
-        left, pending = max(0.0, self._sent_s + _LIMIT_S - time.perf_counter()), list(self._pending)
-        done, _ = ray.wait(pending, num_returns=1 if self._options.trace else len(pending), timeout=left)
+        remaining, pending = max(0.0, self._sent_s + _LIMIT_S - time.perf_counter()), list(self._pending)
+        done, _ = ray.wait(pending, num_returns=1 if self._options.trace else len(pending), timeout=remaining)
         answered = time.perf_counter()
         for ref in done:
             cluster, rank = self._pending.pop(ref)

@@ -119,8 +119,8 @@ class ScoreWorker:
         ends = np.cumsum([part.response_lengths.sum() for part in parts])
         return (None, *np.split(_reordered(flat, groups, batch.response_lengths), ends[:-1]))
 
-    def teacher_head(self, told: Distillation) -> TeacherHead | None:
-        return self.strategy.teacher_head(told)
+    def teacher_head(self, distillation: Distillation) -> TeacherHead | None:
+        return self.strategy.teacher_head(distillation)
 
     def score_rows(self, limits: BatchLimits, rows: Rows) -> np.ndarray:
         """Numbers of these rows, float32 [rows, labels]."""
@@ -137,10 +137,10 @@ class ScoreWorker:
             return [[_required(output.values) for output in self.strategy.values(batches)]]
         scored = self.strategy.base_log_probs if kind == "base_log_probs" else self.strategy.log_probs
         outputs: list[TokenOutputs] = scored(batches, temperature)
-        found = [[_required(output.log_probs) for output in outputs]]
+        columns = [[_required(output.log_probs) for output in outputs]]
         if kind == "log_probs_and_routes":
-            found.append([_required(output.routes) for output in outputs])
-        return found
+            columns.append([_required(output.routes) for output in outputs])
+        return columns
 
     def offload_states(self, states: frozenset[State]) -> None:
         self.strategy.offload_states(states)
@@ -164,8 +164,8 @@ class TrainWorker(ScoreWorker):
 
     def setup(self) -> WorkerInfo:
         self.strategy.setup()
-        own = self.strategy
-        return WorkerInfo(own.dp_rank, own.dp_size, own.exports_weights, own.shares_prefixes)
+        strategy = self.strategy
+        return WorkerInfo(strategy.dp_rank, strategy.dp_size, strategy.exports_weights, strategy.shares_prefixes)
 
     def set_teacher_head(self, told: Distillation, head: TeacherHead | None) -> None:
         self.strategy.set_teacher_head(told, head)
@@ -216,8 +216,8 @@ class TrainWorker(ScoreWorker):
                 update, last = self._update(request, batch, chunk, count, scale, more)
                 sums.merge([update])
                 sums.add("grad_norm", last["grad_norm"], 1.0)
-        kept = {name: last[name] for name in last if name != "grad_norm"}
-        return TrainReport(sums.to_floats(), kept, sum(scale.all_tokens for scale in scales))
+        last_metrics = {name: last[name] for name in last if name != "grad_norm"}
+        return TrainReport(sums.to_floats(), last_metrics, sum(scale.all_tokens for scale in scales))
 
     def save_checkpoint(self, directory: Path) -> None:
         with naming_full_disk(directory):
@@ -242,8 +242,8 @@ class TrainWorker(ScoreWorker):
     ) -> Sent | None:
         """Sends the weights to all receivers, or unless `whole` those that training changes; collective. Returns
         something on the plan's lead alone."""
-        asked = {"merged": False} if self._sends_adapters else {}  # which only strategies that can send them take
-        buckets = self.strategy.export_weights(bucket_bytes, plan.senders, whole, **asked)
+        options = {"merged": False} if self._sends_adapters else {}  # which only strategies that can send them take
+        buckets = self.strategy.export_weights(bucket_bytes, plan.senders, whole, **options)
         versions = self._sender.send(buckets, peers, plan, version, whole)
         return None if versions is None else Sent(versions, self._sender.sent_bytes)
 
@@ -272,10 +272,10 @@ class TrainWorker(ScoreWorker):
         # A rank's rows stand update after update, so row u of the reshape holds the rows of update u.
         per_update = [kind.response_lengths.reshape(num_updates, -1) for kind in kinds]
         # Per update [tokens, rows with tokens] of the policy, then of the expert: all of it travels in one collective.
-        counts = np.stack([count for found in per_update for count in (found.sum(1), (found > 0).sum(1))], axis=1)
+        counts = np.stack([count for counted in per_update for count in (counted.sum(1), (counted > 0).sum(1))], axis=1)
         sums = np.array(self.strategy.all_reduce_sum(counts.ravel().tolist())).reshape(counts.shape)
-        found = [[LossScale(round(tokens), round(rows)) for tokens, rows in of.reshape(-1, 2)] for of in sums]
-        return [replace(own, expert=others[0] if others else None) for own, *others in found]
+        counted = [[LossScale(round(tokens), round(rows)) for tokens, rows in of.reshape(-1, 2)] for of in sums]
+        return [replace(policy_scale, expert=others[0] if others else None) for policy_scale, *others in counted]
 
     def _shown(self, expert: Rows | None, request: TrainRequest) -> list[list[MicroBatch]]:
         """The micro batches of an expert's rows in each update."""

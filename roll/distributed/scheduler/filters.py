@@ -93,13 +93,13 @@ def length_bias(
 
     Example: answers of 10 and 20 tokens, trained on the first alone: 10 / 15.
     """
-    kept = _lengths(trained)[_are_whole(trained)]
+    trained_lengths = _lengths(trained)[_are_whole(trained)]
     others = [*cut, *(attempt for group in begun for attempt in group.surplus)]
     lengths = np.concatenate([_lengths(begun), np.array([length for length, _ in others], np.int64)])
     are_whole = np.concatenate([_are_whole(begun), np.array([is_whole for _, is_whole in others], bool)])
-    if not len(kept) or not kept.sum():
+    if not len(trained_lengths) or not trained_lengths.sum():
         return None
-    return float(kept.mean() / mean_of_censored(lengths, are_whole))
+    return float(trained_lengths.mean() / mean_of_censored(lengths, are_whole))
 
 
 def mean_of_censored(lengths: np.ndarray, are_whole: np.ndarray) -> float:

@@ -138,12 +138,12 @@ def can_take(finished: Mapping[int, int], active: Mapping[int, int], step: int, 
     Example: with 2 groups a step, step 3 may take two finished groups of deadline 4 and leave two of deadline 4 that
     still run, but not three.
     """
-    missing, left = num_groups, 0
+    missing, remaining = num_groups, 0
     for deadline in sorted(active):
         taken = min(missing, finished.get(deadline, 0))
         missing -= taken
-        left += active[deadline] - taken
-        if left > (deadline - step) * num_groups:
+        remaining += active[deadline] - taken
+        if remaining > (deadline - step) * num_groups:
             return False
     return missing == 0
 
@@ -312,11 +312,11 @@ class RolloutCore:
         given_up = await self._give_up() if self._bounds.alternates else []
         taken, self._taking = self._taking, []
         self._step, self._num_taken = step + 1, self._num_taken + num_groups
-        kept = [_result(group) for group in taken if group.is_kept]
+        used = [_result(group) for group in taken if group.is_kept]
         dropped = [*self._replaced, *((g.number, _result(g)) for g in taken if not g.is_kept)]
         self._replaced, self._num_dropped = [], 0
-        left = self._backlog(given_up) if self._bounds.leaves_groups else None
-        return StepGroups(kept, [group for _, group in sorted(dropped, key=lambda entry: entry[0])], left)
+        groups_left = self._backlog(given_up) if self._bounds.leaves_groups else None
+        return StepGroups(used, [group for _, group in sorted(dropped, key=lambda entry: entry[0])], groups_left)
 
     def published(self, version: int) -> None:
         """The engines now sample from this version: what was trained into it gives its room back. Where groups may be
@@ -436,12 +436,12 @@ class RolloutCore:
 
     async def _give_up(self) -> list[ActiveGroup]:
         """Ends what a step left, and returns it."""
-        left, self._groups = list(self._groups), ActiveGroups()
+        remaining, self._groups = list(self._groups), ActiveGroups()
         if self._bounds.unfinished != "drop":
-            for group in left:
+            for group in remaining:
                 heappush(self._deferred, group.number)
-        await _cancel(left)
-        return left
+        await _cancel(remaining)
+        return remaining
 
     def _backlog(self, given_up: Sequence[ActiveGroup]) -> GroupBacklog:
         results = () if self._bounds.is_in_order else tuple(g.result for g in given_up if g.result is not None)

@@ -157,7 +157,7 @@ class RolloutScheduler:
         if not groups or self._fetch is None:
             return groups
         rows = self._fetch([group.trajectories for group in groups])
-        return [replace(group, trajectories=tuple(found)) for group, found in zip(groups, rows, strict=True)]
+        return [replace(group, trajectories=tuple(attempts)) for group, attempts in zip(groups, rows, strict=True)]
 
     def restore(self, directory: Path, groups: Mapping[str, Any] | None, step: int) -> int:
         """Goes on where `step` steps are done; the source stands where `save` said. `groups` is None in checkpoints
@@ -221,7 +221,7 @@ class RolloutScheduler:
         oldest = {group.number: group.admitted_at for group in active if group.result is None}
         usable = {n: young_enough(begun[n], version) for n, version in oldest.items() if n in begun}
         self._begun.restore(usable)
-        answers = [answer for some in usable.values() for found in some for answer in found.answers.values()]
+        answers = [answer for some in usable.values() for request in some for answer in request.answers.values()]
         num_finished = sum(row.facts.num_sampled for group in finished for row in group.trajectories)
         return num_finished + sum(answer.num_tokens for answer in answers)
 

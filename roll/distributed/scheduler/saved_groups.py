@@ -43,7 +43,7 @@ class PartialAnswers:
 
     def restore(self, groups: BegunGroups) -> None:
         """Groups of these numbers go on with what there is, where they ask for the same."""
-        self._saved = {number: {found.request_id: found for found in some} for number, some in groups.items()}
+        self._saved = {number: {request.request_id: request for request in some} for number, some in groups.items()}
 
     @contextmanager
     def group(self, number: int) -> Iterator[Generate]:
@@ -55,9 +55,9 @@ class PartialAnswers:
         async def generate(request: GenerationRequest, *arguments: Any) -> Sequence[Generation]:
             name = request.request_id
             answered[name] = None
-            found = saved.pop(name, None)
-            if found is not None and np.array_equal(found.prompt_ids, request.prompt_ids):
-                request = replace(request, begun=_fitting(found, request))
+            begun = saved.pop(name, None)
+            if begun is not None and np.array_equal(begun.prompt_ids, request.prompt_ids):
+                request = replace(request, begun=_fitting(begun, request))
             answers = await self._generate(request, *arguments)
             answered[name] = PartialRequest(name, request.prompt_ids, dict(zip(request.samples, answers, strict=False)))
             return answers
@@ -71,10 +71,12 @@ class PartialAnswers:
         """Ends all requests; what there is of the groups that are not finished, or have yet to go on."""
         if self._give_up is None:
             return {}
-        found = {request.request_id: request for request in await self._give_up()}
+        open_requests = {request.request_id: request for request in await self._give_up()}
         groups = {number: list(saved.values()) for number, saved in self._saved.items()}
-        for number, asked in self._answered.items():
-            groups[number] += [request for name, whole in asked.items() if (request := whole or found.get(name))]
+        for number, begun_requests in self._answered.items():
+            groups[number] += [
+                request for name, whole in begun_requests.items() if (request := whole or open_requests.get(name))
+            ]
         return {number: requests for number, requests in groups.items() if requests}
 
 
@@ -89,21 +91,21 @@ def rows_of(requests: Iterable[PartialRequest]) -> tuple[Trajectory, ...]:
 
 
 def requests_of(rows: Iterable[Trajectory]) -> list[PartialRequest]:
-    found: dict[str, tuple[np.ndarray, dict[int, Generation]]] = {}
+    by_name: dict[str, tuple[np.ndarray, dict[int, Generation]]] = {}
     for row in rows:
         mask = row.response_mask
         ids, log_probs, versions = (column[mask] for column in (row.input_ids, row.log_probs, row.policy_versions))
         prompt_ids = row.input_ids[: int(mask.argmax())]
-        _, answers = found.setdefault(row.extra[_REQUEST], (prompt_ids, {}))
+        _, answers = by_name.setdefault(row.extra[_REQUEST], (prompt_ids, {}))
         answers[row.index] = Generation(ids, log_probs, versions, row.finish_reason)
-    return [PartialRequest(name, prompt_ids, answers) for name, (prompt_ids, answers) in found.items()]
+    return [PartialRequest(name, prompt_ids, answers) for name, (prompt_ids, answers) in by_name.items()]
 
 
 def young_enough(requests: Sequence[PartialRequest], version: int) -> list[PartialRequest]:
     """The requests without responses that have a token of a version older than `version`."""
     return [
-        replace(found, answers={n: a for n, a in found.answers.items() if a.oldest_version >= version})
-        for found in requests
+        replace(request, answers={n: a for n, a in request.answers.items() if a.oldest_version >= version})
+        for request in requests
     ]
 
 
@@ -112,13 +114,13 @@ def _row(request: PartialRequest, number: int, answer: Generation) -> Trajectory
     return Trajectory.from_generation(request.prompt_ids, answer, missing, index=number, response_text="", extra=extra)
 
 
-def _fitting(found: PartialRequest, request: GenerationRequest) -> dict[int, Generation]:
+def _fitting(begun: PartialRequest, request: GenerationRequest) -> dict[int, Generation]:
     """What the request would ask for as well: another group size or length may hold now. What only an earlier, shorter
     limit had ended goes on."""
     longest = request.sampling.max_new_tokens
     return {
         number: replace(answer, finish_reason="moved") if _was_cut(answer, longest) else answer
-        for number, answer in found.answers.items()
+        for number, answer in begun.answers.items()
         if number in request.samples and answer.num_tokens <= longest
     }
 

@@ -107,7 +107,7 @@ class ScoreStrategy(Strategy):
         of each], on the CPU (roll/models/teacher_targets.py)."""
         raise StrategyError(f"{type(self).__name__} does not support students")
 
-    def teacher_head(self, told: Distillation) -> TeacherHead | None:
+    def teacher_head(self, distillation: Distillation) -> TeacherHead | None:
         """What makes a distribution of the hidden states that `teacher_targets` tells, on rank 0. Collective."""
         raise StrategyError(f"{type(self).__name__} hands over no head; logits_topk above 0 needs none")
 

@@ -51,10 +51,10 @@ class RankGroups:
         together = [dist.new_group(each, timeout) for each in ranks.tolist()]
         apart = [dist.new_group(each, timeout) for each in ranks.T.tolist()]
         share, place = divmod(context.rank, size)
-        own, others = together[share], apart[place]
-        assert isinstance(own, dist.ProcessGroup) and isinstance(others, dist.ProcessGroup)
+        sequence_group, others = together[share], apart[place]
+        assert isinstance(sequence_group, dist.ProcessGroup) and isinstance(others, dist.ProcessGroup)
         shares_sequences = role.model_args.ulysses_size > 1
-        return cls(SequenceRanks(own, place, size) if shares_sequences else None, others)
+        return cls(SequenceRanks(sequence_group, place, size) if shares_sequences else None, others)
 
 
 def _together(role: WorkerConfig) -> int:

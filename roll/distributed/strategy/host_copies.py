@@ -43,8 +43,8 @@ class HostCopies:
 
     def bring_back(self, tensors: Iterable[torch.Tensor]) -> None:
         """Those of them that are away, as they were."""
-        found = (self._away.pop(tensor.untyped_storage()._cdata, None) for tensor in tensors)
-        back = [pair for pair in found if pair is not None]
+        pairs = (self._away.pop(tensor.untyped_storage()._cdata, None) for tensor in tensors)
+        back = [pair for pair in pairs if pair is not None]
         for storage, copy in back:
             storage.resize_(len(copy))
             _bytes_of(storage).copy_(copy, non_blocking=True)

@@ -79,8 +79,8 @@ class ModelScoreStrategy(ScoreStrategy):
         for batch in self._batches(micro_batches):
             layout = self._layout(batch)
             self._give_routes(batch, layout)
-            asked = (batch.input_ids, batch.response_mask, temperature, entropy, layout)
-            log_probs, entropies = self.model.module(*asked)
+            inputs = (batch.input_ids, batch.response_mask, temperature, entropy, layout)
+            log_probs, entropies = self.model.module(*inputs)
             outputs.append(
                 TokenOutputs(
                     log_probs=log_probs.cpu(),
@@ -112,12 +112,12 @@ class ModelScoreStrategy(ScoreStrategy):
         self._check_policy()
         forward, found = self.model.module, []
         for batch in self._batches(micro_batches):
-            (values,) = forward(batch.input_ids, batch.response_mask, layout=self._layout(batch), told=told)
+            (values,) = forward(batch.input_ids, batch.response_mask, layout=self._layout(batch), distillation=told)
             found.append(values.cpu())
         return found[: len(micro_batches)]
 
     @torch.no_grad()
-    def teacher_head(self, told: Distillation) -> TeacherHead | None:
+    def teacher_head(self, distillation: Distillation) -> TeacherHead | None:
         self._check_policy()
         module = self.model.module
         assert isinstance(module, TokenLogProbModel)
@@ -125,16 +125,18 @@ class ModelScoreStrategy(ScoreStrategy):
             parts = self._on_host(module.head.lm_head)
         if self.context.rank:
             return None
-        plain = {name: part[: told.vocab_size].float().numpy() for name, part in parts.items()}
+        plain = {name: part[: distillation.vocab_size].float().numpy() for name, part in parts.items()}
         return TeacherHead(plain["weight"], plain.get("bias"), module.head.transform, parts["weight"].dtype)
 
-    def learn_from(self, told: Distillation, head: TeacherHead | None) -> None:
+    def learn_from(self, distillation: Distillation, head: TeacherHead | None) -> None:
         self._check_policy()
-        self._student_outputs = StudentOutputs.of(told, head, self.context.device)
+        self._student_outputs = StudentOutputs.of(distillation, head, self.context.device)
 
     def _on_host(self, layer: nn.Module) -> dict[str, torch.Tensor]:
         """A layer's whole parameters. Collective."""
-        return {name: own.detach().to("cpu", copy=True) for name, own in layer.named_parameters(recurse=False)}
+        return {
+            name: parameter.detach().to("cpu", copy=True) for name, parameter in layer.named_parameters(recurse=False)
+        }
 
     def _exports(self, whole: bool, merged: bool = True) -> dict[str, Exported]:
         """Weights to send to an engine, by name."""
@@ -163,18 +165,18 @@ class ModelScoreStrategy(ScoreStrategy):
             self._trained_tokens = (rows + len(layout.row_tokens()), computed_ones + num_tokens)
         if "values" in loss.needs:
             self._check_critic()
-            found = forward(batch.input_ids, batch.response_mask, layout, balanced)
-            values, balance = found if balanced else (found, None)
+            outputs = forward(batch.input_ids, batch.response_mask, layout, balanced)
+            values, balance = outputs if balanced else (outputs, None)
             return TokenOutputs(values=values, balance=balance)
         self._check_policy()
         self._give_routes(batch, layout)
-        lesson = targets_of(self._student_outputs, batch.teacher_targets)
-        asked = (batch.input_ids, batch.response_mask, temperature, "entropy" in loss.needs, layout)
-        log_probs, entropy, *more = forward(*asked, balanced, lesson)
+        teacher_targets = targets_of(self._student_outputs, batch.teacher_targets)
+        inputs = (batch.input_ids, batch.response_mask, temperature, "entropy" in loss.needs, layout)
+        log_probs, entropy, *more = forward(*inputs, balanced, teacher_targets)
         return TokenOutputs(
             log_probs=log_probs,
             entropy=entropy,
-            divergence=None if lesson is None else more[0],
+            divergence=None if teacher_targets is None else more[0],
             balance=more[-1] if balanced else None,
         )
 

@@ -37,17 +37,17 @@ class OfShards(torch.optim.Optimizer):
         super().__init__(groups, settings)
         weights = [weight for group in self.param_groups for weight in group["params"]]
         self._parts = {weight: nn.Parameter(weight.detach().to_local()) for weight in weights}
-        own = [
+        shards = [
             {**group, "params": [self._parts[weight] for weight in group["params"] if self._parts[weight].numel()]}
             for group in self.param_groups
         ]
-        self._optimizer = make(own, **settings)
+        self._optimizer = make(shards, **settings)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         assert closure is None
-        for group, own in zip(self.param_groups, self._optimizer.param_groups, strict=True):
-            own["lr"] = group["lr"]
+        for group, inner_group in zip(self.param_groups, self._optimizer.param_groups, strict=True):
+            inner_group["lr"] = group["lr"]
         for weight, part in self._parts.items():
             part.data = weight.detach().to_local()  # FSDP2 may have moved it at its first pass
             part.grad = None if weight.grad is None else weight.grad.to_local()

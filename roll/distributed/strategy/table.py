@@ -60,8 +60,8 @@ def strategy_problems(choice: Choice) -> Iterator[Problem]:
         return
     yield from _ability_problems(choice, spec)
     if spec.settings:
-        found = validate(resolve(spec.settings), worker.strategy_config)  # type: ignore[arg-type]
-        for problem in found.problems:
+        checked = validate(resolve(spec.settings), worker.strategy_config)  # type: ignore[arg-type]
+        for problem in checked.problems:
             yield Problem(f"{choice.at}.{problem.text}", tuple(f"{choice.at}.{at}" for at in problem.keys))
     yield from spec.hook_findings(spec.problems, Problem, choice)
 
@@ -161,14 +161,14 @@ def class_problems(choice: Choice) -> Iterator[Problem]:
 
     promised = {"train": base.TrainStrategy, "score": base.ScoreStrategy, "generate": base.GenerateStrategy}
     try:
-        found = resolve(spec.classes[use])
+        strategy_class = resolve(spec.classes[use])
     except ImportError as error:
         yield Problem(f"{key}: {spec.name}: classes[{use}]: {error}.", (key,))
         return
     at, wanted = f"{key}: {spec.name}: classes[{use}]: {spec.classes[use]}", promised[use]
-    if not (isinstance(found, type) and issubclass(found, wanted)):
+    if not (isinstance(strategy_class, type) and issubclass(strategy_class, wanted)):
         yield Problem(f"{at} is no class that extends {wanted.__name__} (roll.distributed.strategy.base).", (key,))
-    elif missing := sorted(found.__abstractmethods__):
+    elif missing := sorted(strategy_class.__abstractmethods__):
         yield Problem(f"{at} does not have {', '.join(missing)}, which {wanted.__name__} promises.", (key,))
 
 
@@ -184,21 +184,21 @@ def broken_paths(spec: StrategySpec) -> list[str]:
     hooks = ("settings", "problems", "warnings", "machine_problems", "model_problems", "sizes", "environment")
     paths = {name: vars(spec)[name] for name in (*hooks, "saved_facts")}
     paths |= {f"memory[{use}]": path for use, path in spec.memory.items()}
-    found = [] if spec.uses else ["classes is empty: it can do nothing"]
+    problems = [] if spec.uses else ["classes is empty: it can do nothing"]
     for use, path in spec.classes.items():
         try:
             split(path)
         except ImportError as error:
-            found.append(f"classes[{use}]: {error}")
+            problems.append(f"classes[{use}]: {error}")
     for name, path in paths.items():
         try:
             leads_to = resolve(path) if path else None
         except ImportError as error:
-            found.append(f"{name}: {error}")
+            problems.append(f"{name}: {error}")
             continue
         if name == "settings" and path and not (isinstance(leads_to, type) and issubclass(leads_to, Settings)):
-            found.append(f"settings: {path} is no class that extends Settings (roll.configs.base)")
-    return found
+            problems.append(f"settings: {path} is no class that extends Settings (roll.configs.base)")
+    return problems
 
 
 _USER_STRATEGY = "A strategy of your own is named package.module:SPEC (docs/adding_a_strategy.md)"

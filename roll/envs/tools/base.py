@@ -46,10 +46,10 @@ def first_between(answer: str, tag: str) -> tuple[int, str] | None:
 
 def first_call(tools: Sequence[Tool], answer: str) -> tuple[Tool, str] | None:
     """The earliest call in an answer: what stands behind it was written without its result."""
-    found = [(*call, tool) for tool in tools if (call := tool.find(answer)) is not None]
-    if not found:
+    calls = [(*call, tool) for tool in tools if (call := tool.find(answer)) is not None]
+    if not calls:
         return None
-    _, call, tool = min(found, key=lambda one: one[0])
+    _, call, tool = min(calls, key=lambda one: one[0])
     return tool, call
 
 
@@ -71,8 +71,8 @@ class ToolEnv(Env):
 
     def reset(self, seed: int) -> str:
         self._uses = 0
-        told = "\n".join(tool.instruction for tool in self._tools)
-        return f"{self._env.reset(seed)}\n{told}"
+        instructions = "\n".join(tool.instruction for tool in self._tools)
+        return f"{self._env.reset(seed)}\n{instructions}"
 
     def step(self, action: str) -> EnvStep:
         return self.step_answer(action, action)

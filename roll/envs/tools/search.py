@@ -53,7 +53,7 @@ class Bm25:
             for place, times in places:
                 length = 1 - B + B * self._lengths[place] / self._mean_length
                 scores[place] += idf * times * (K1 + 1) / (times + K1 * length)
-        return sorted(scores.items(), key=lambda found: (-found[1], found[0]))[:count]
+        return sorted(scores.items(), key=lambda entry: (-entry[1], entry[0]))[:count]
 
 
 class Corpus:
@@ -122,8 +122,8 @@ class SearchTool(Tool):
     def run(self, call: str) -> str:
         if not call:
             raise ToolError("the query is empty")
-        found = load_corpus(self._corpus).search(call, self._topk) if self._corpus else self._request(call)
-        shown = "\n".join(f'Doc {i}(Title: "{one.title}") {one.text}' for i, one in enumerate(found, 1))
+        documents = load_corpus(self._corpus).search(call, self._topk) if self._corpus else self._request(call)
+        shown = "\n".join(f'Doc {i}(Title: "{one.title}") {one.text}' for i, one in enumerate(documents, 1))
         return f"<information>{shown or 'nothing found'}</information>"
 
     def _request(self, query: str) -> list[Document]:
@@ -137,7 +137,7 @@ class SearchTool(Tool):
             raise EnvError(f"search_url: {self._url} gave no documents: {type(error).__name__}: {error}") from None
 
 
-def _retrieved(found: Any) -> Document:
-    contents = str(found.get("document", found)["contents"])
+def _retrieved(result: Any) -> Document:
+    contents = str(result.get("document", result)["contents"])
     title, _, text = contents.partition("\n")
     return Document(title.strip('"'), text)

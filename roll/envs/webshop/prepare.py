@@ -30,17 +30,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--attributes", type=Path, required=True, help="items_ins_v2.json, or its 1000 first")
     parser.add_argument("--instructions", type=Path, help="items_human_ins.json")
     parser.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args(arguments)
-    items, attributes = _read(given.products), _read(given.attributes)
+    options = parser.parse_args(arguments)
+    items, attributes = _read(options.products), _read(options.attributes)
     products = {product.asin: product for product in _products(items, attributes)}
-    written = _read(given.instructions) if given.instructions else {a: [row] for a, row in attributes.items()}
+    written = _read(options.instructions) if options.instructions else {a: [row] for a, row in attributes.items()}
     goals = list(_goals(products, written))
     random.Random(SEED).shuffle(goals)
-    given.out.mkdir(parents=True, exist_ok=True)
+    options.out.mkdir(parents=True, exist_ok=True)
     for name, records in ((PRODUCT_FILE, products.values()), (GOAL_FILE, goals)):
         text = "".join(record.model_dump_json() + "\n" for record in records)
-        (given.out / name).write_text(text, encoding="utf-8")
-    sys.stdout.write(f"{given.out}: {len(products)} products and {len(goals)} goals\n")
+        (options.out / name).write_text(text, encoding="utf-8")
+    sys.stdout.write(f"{options.out}: {len(products)} products and {len(goals)} goals\n")
     return 0 if goals else 1
 
 
@@ -80,11 +80,11 @@ def _goals(products: Mapping[str, Product], written: Mapping[str, Sequence[Mappi
                 continue
             above = [limit for limit in LIMITS if limit > products[asin].price][:4]
             limit = max(random.Random(f"{asin} {place}").sample(above, 2)) if len(above) > 1 else None
-            told = "" if limit is None else f", and price lower than {limit:.2f} dollars"
+            price_text = "" if limit is None else f", and price lower than {limit:.2f} dollars"
             options = row.get("instruction_options") or ()
             yield Goal(
                 asin=asin,
-                instruction=row["instruction"].strip(" .") + told,
+                instruction=row["instruction"].strip(" .") + price_text,
                 attributes=tuple(row["instruction_attributes"]),
                 options=tuple(str(one) for one in (options.values() if isinstance(options, Mapping) else options)),
                 price_upper=limit,

@@ -61,8 +61,8 @@ def type_match(bought: Product, wanted: Product) -> float:
 
 def text_match(title: str, wanted: str) -> float:
     """The share of the wanted title's words that the other has too; .2 where it has none."""
-    asked = set(search_terms(wanted)) - FUNCTION_WORDS
-    return len(asked & set(search_terms(title))) / len(asked) if asked else 0.2
+    wanted_words = set(search_terms(wanted)) - FUNCTION_WORDS
+    return len(wanted_words & set(search_terms(title))) / len(wanted_words) if wanted_words else 0.2
 
 
 def has_attribute(product: Product, attribute: str) -> bool:

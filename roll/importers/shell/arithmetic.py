@@ -92,10 +92,10 @@ class _Sum:
             raise ValueError(text)
 
     def value(self) -> int:
-        found = self._choice()
+        number = self._choice()
         if self._at < len(self._tokens):
             raise ValueError(self._tokens[self._at])
-        return found
+        return number
 
     def _next(self) -> str:
         return self._tokens[self._at] if self._at < len(self._tokens) else ""
@@ -117,23 +117,23 @@ class _Sum:
 
     def _above(self, least: int) -> int:
         """What operators that bind more than `least` join."""
-        found = self._one()
+        number = self._one()
         while (known := _OPERATORS.get(self._next())) and known[0] > least:
             sign = self._next()
             self._at += 1
             second = self._above(known[0] - (sign == "**"))
-            found = known[1](found, second)
-            if abs(found) >= _MOST:
-                raise ValueError(found)
-        return found
+            number = known[1](number, second)
+            if abs(number) >= _MOST:
+                raise ValueError(number)
+        return number
 
     def _one(self) -> int:
         token = self._next()
         self._at += 1
         if token == "(":
-            found = self._choice()
+            number = self._choice()
             self._take(")")
-            return found
+            return number
         if token in _UNARY:
             return _UNARY[token](self._one())
         if token[:1].isdigit():
@@ -158,12 +158,12 @@ def _written(token: str) -> int:
 
 
 def _tokens(text: str) -> list[str]:
-    found, at = [], 0
+    tokens, at = [], 0
     text = text.rstrip()
     while at < len(text):
         match = _TOKEN.match(text, at)
-        if match is None or len(found) > 1000:
+        if match is None or len(tokens) > 1000:
             raise ValueError(text[at : at + 20])
-        found.append(match[1])
+        tokens.append(match[1])
         at = match.end()
-    return found
+    return tokens

@@ -85,14 +85,14 @@ class Variables:
 def _entries(inside: str, state: State) -> list[str]:
     """Words of an array as it is written, one after the other."""
     reader = TreeReader(inside)
-    found: list[str] = []
+    entries: list[str] = []
     while True:
         reader.skip(newlines=True)
         if reader.at >= len(inside):
-            return found
+            return entries
         written = reader.word()
         reader.at += not written
-        found += words_of(written, state) if written else []
+        entries += words_of(written, state) if written else []
         state.spend(0)
 
 
@@ -197,10 +197,10 @@ class Walk:
 
     def _if(self, node: If) -> Verdict:
         for test, body in node.branches:
-            found = self._walk(test)
-            if found is True:
+            outcome = self._walk(test)
+            if outcome is True:
                 return self._walk(body)
-            if found is not False:
+            if outcome is not False:
                 branches = node.branches[node.branches.index((test, body)) :]
                 for _, other in branches:
                     self._branch(other)
@@ -233,8 +233,8 @@ class Walk:
         return DONE
 
     def _while(self, node: While) -> Verdict:
-        found = self._walk(node.test)
-        if found is not node.is_until:
+        outcome = self._walk(node.test)
+        if outcome is not node.is_until:
             self._branch(node.body)
         return DONE
 

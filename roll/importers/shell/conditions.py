@@ -48,8 +48,8 @@ def _single(words: list[str], state: State, is_double: bool) -> bool | None:
         second = _known(words[2], state)
         if first is None or second is None or len(first) > _LONGEST or len(second) > _LONGEST:
             return None
-        found = fnmatch.fnmatchcase(first, second)
-        return found == (sign != "!=")
+        matches = fnmatch.fnmatchcase(first, second)
+        return matches == (sign != "!=")
     second = _known(words[2], state)
     if first is None or second is None:
         return None

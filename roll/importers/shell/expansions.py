@@ -35,10 +35,10 @@ def parameter(inside: str, state: State, expand: Expand) -> tuple[list[str], boo
     if name in ("@", "*") or index in ("@", "*"):
         return _several(state, name, rest, expand), "@" in (name, index)
     if index:
-        found = _entry(state, name, index)
+        value = _entry(state, name, index)
     else:
-        found = state.known(name)
-    return [_changed(state, name, found, rest, expand)], False
+        value = state.known(name)
+    return [_changed(state, name, value, rest, expand)], False
 
 
 def _length(state: State, name: str, index: str) -> str:
@@ -74,28 +74,28 @@ def _several(state: State, name: str, rest: str, expand: Expand) -> list[str]:
     return [_altered(value, name, rest, state, expand) for value in values]
 
 
-def _changed(state: State, name: str, found: str | None, rest: str, expand: Expand) -> str:
+def _changed(state: State, name: str, value: str | None, rest: str, expand: Expand) -> str:
     """One value, with what stands behind its name."""
     if not rest:
-        return found if found is not None else state.value(name)
+        return value if value is not None else state.value(name)
     is_colon = rest[0] == ":" and rest[1:2] in ("-", "=", "+", "?")
     sign, word = (rest[1], rest[2:]) if is_colon else (rest[0], rest[1:])
     if sign in ("-", "=", "+", "?"):
-        is_there = found is not None and (found != "" or not is_colon)
+        is_there = value is not None and (value != "" or not is_colon)
         if sign == "+":
-            if found is None and is_colon and name.isupper():
+            if value is None and is_colon and name.isupper():
                 state.assign(name, "")  # whoever asks so means both: without it, and nothing in its place
                 state.note(f"${name} is not set in the script and treated as empty.")
             return expand(word) if is_there else ""
         if is_there:
-            return found or ""
+            return value or ""
         if sign == "?":
             return state.value(name) or opened(name)
         default = expand(word)
         if sign == "=" and not name.isdecimal():
             state.assign(name, default)
         return default
-    return _altered(found if found is not None else state.value(name), name, rest, state, expand)
+    return _altered(value if value is not None else state.value(name), name, rest, state, expand)
 
 
 def _altered(value: str, name: str, rest: str, state: State, expand: Expand) -> str:
@@ -136,10 +136,14 @@ def _cut(value: str, pattern: str, is_beginning: bool, longest: bool) -> str | N
         gone = value[:length] if is_beginning else value[len(value) - length :]
         if not fits(gone):
             continue
-        kept = value[length:] if is_beginning else value[: len(value) - length]
-        if "$" in value and ("$" in gone) and not (longest and pattern in ("*/", "/*") and "$" not in kept and kept):
+        remainder = value[length:] if is_beginning else value[: len(value) - length]
+        if (
+            "$" in value
+            and ("$" in gone)
+            and not (longest and pattern in ("*/", "/*") and "$" not in remainder and remainder)
+        ):
             return None
-        return kept if kept.count("{") == kept.count("}") else None
+        return remainder if remainder.count("{") == remainder.count("}") else None
     return value if "$" not in value else None
 
 

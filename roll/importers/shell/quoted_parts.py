@@ -48,11 +48,11 @@ def expansion_end(text: str, start: int, depth: int = 0, in_quotes: bool = False
     return start + 1 if name is None else name.end()
 
 
-def _after(text: str, end: str, start: int, told: str) -> int:
-    found = text.find(end, start)
-    if found < 0:
-        raise Damaged(told)
-    return found + len(end)
+def _after(text: str, end: str, start: int, message: str) -> int:
+    place = text.find(end, start)
+    if place < 0:
+        raise Damaged(message)
+    return place + len(end)
 
 
 def inside(text: str, i: int, end: str, depth: int, in_quotes: bool = False, is_plain: bool = False) -> int:

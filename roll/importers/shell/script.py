@@ -80,10 +80,10 @@ def find_command(text: str, path: str = "the script") -> Command:
         walk.script(TreeReader(text.replace("\r\n", "\n")).script())
     except Damaged as error:
         raise ConfigError(f"{path}: {error}.") from None
-    found = [words for words in walk.commands if any(map(_is_override, words))]
-    if not found:
+    commands = [words for words in walk.commands if any(map(_is_override, words))]
+    if not commands:
         raise ConfigError(f"{path}: no command with key=value words is in it, such as `python -m ... data.x=1`.")
-    words = max(found, key=lambda words: sum(map(_is_override, words)))
+    words = max(commands, key=lambda words: sum(map(_is_override, words)))
     start = _start(words)
     rest = words[start:]
     return Command(
@@ -91,20 +91,20 @@ def find_command(text: str, path: str = "the script") -> Command:
         tuple(word for word in rest if _is_override(word)),
         tuple(word for word in rest if word.startswith("-")),
         tuple(word for word in rest if not _is_override(word) and not word.startswith("-")),
-        tuple(dict.fromkeys([*_others(found, words), *walk.state.notes])),
+        tuple(dict.fromkeys([*_others(commands, words), *walk.state.notes])),
     )
 
 
-def _others(found: list[list[str]], words: list[str]) -> list[str]:
+def _others(commands: list[list[str]], words: list[str]) -> list[str]:
     """A note for each other command: another program, or the same with other values."""
     notes = []
-    for more in found:
+    for more in commands:
         if more == words:
             continue
         other = [word for word in more if _is_override(word) and word not in words]
         is_same = more[: _start(more)] == words[: _start(words)]
-        told = f" with {', '.join(other)}" if is_same and 0 < len(other) < 6 else ""
-        notes.append(f"Not imported, another command: {' '.join(more[: _start(more)])} ...{told}")
+        difference = f" with {', '.join(other)}" if is_same and 0 < len(other) < 6 else ""
+        notes.append(f"Not imported, another command: {' '.join(more[: _start(more)])} ...{difference}")
     return notes
 
 

@@ -22,9 +22,9 @@ class State:
     made: int = 0
     steps: int = 0
 
-    def spend(self, characters: int, words: int = 0) -> None:
+    def spend(self, characters: int, num_words: int = 0) -> None:
         """Counts what expansions make. Raises Damaged for more than 4 MiB."""
-        self.made += characters + _WORD * words + 1
+        self.made += characters + _WORD * num_words + 1
         if self.made > _MOST:
             raise Damaged(f"its words grow beyond {_MOST >> 20} MiB: that is not a script of a command")
 
@@ -52,17 +52,21 @@ class State:
         """The value of a variable or an argument; None where nothing sets it."""
         if name.isdecimal():
             place = int(name) - 1 if len(name) < 6 else -1
-            own = self.arguments or []
-            return own[place] if 0 <= place < len(own) else ("" if self.arguments is not None and place >= 0 else None)
+            arguments = self.arguments or []
+            return (
+                arguments[place]
+                if 0 <= place < len(arguments)
+                else ("" if self.arguments is not None and place >= 0 else None)
+            )
         if name in self.arrays:
             return next(iter(self.arrays[name]), "")
         return self.variables.get(name)
 
     def value(self, name: str) -> str:
         """The same; what the script does not set is of the environment, if it is named like its variables."""
-        found = self.known(name)
-        if found is not None:
-            return found
+        value = self.known(name)
+        if value is not None:
+            return value
         if name.isdecimal() or name in ("#", "?", "$", "!", "-"):
             return opened(name)
         if name.isupper():
@@ -76,8 +80,8 @@ class State:
             return list(self.arguments or [])
         if name in self.arrays:
             return self.arrays[name]
-        found = self.known(name)
-        return [] if found is None else [found]
+        value = self.known(name)
+        return [] if value is None else [value]
 
     def note(self, text: str) -> None:
         if text not in self.notes and len(self.notes) < 50:

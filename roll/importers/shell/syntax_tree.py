@@ -87,22 +87,22 @@ class TreeReader(WordReader):
 
     def steps(self, ends: Sequence[str]) -> Steps:
         """Commands up to one of the words, which is left."""
-        found: list[tuple[str, Node]] = []
+        nodes: list[tuple[str, Node]] = []
         before, start = "", self.at
         while True:
             self.skip(newlines=True)
             if self.at >= len(self.text):
                 if ends:
                     self.damaged(start, f"no {' or '.join(ends)} ends what begins here")
-                return tuple(found)
+                return tuple(nodes)
             word = self._peek()
             if word in ends:
-                return tuple(found)
+                return tuple(nodes)
             if word == "" and self.text[self.at] == ")":
-                return tuple(found)
+                return tuple(nodes)
             node = self._command(word)
             if node is not None:
-                found.append((before, node))
+                nodes.append((before, node))
             before = self._connector()
 
     def _connector(self) -> str:
@@ -169,9 +169,9 @@ class TreeReader(WordReader):
         if opening and not self.text.startswith(opening, self.at):
             self.damaged(start, f"no {opening} stands where it should")
         self.at += len(opening)
-        found = self.steps(ends)
+        body = self.steps(ends)
         self.at += len(closing)
-        return found
+        return body
 
     def _if(self) -> If:
         branches, opening = [], "if"
@@ -220,22 +220,22 @@ class TreeReader(WordReader):
             choices.append((self._patterns(start), self._choice()))
 
     def _choice(self) -> Steps:
-        found = self.steps((";;", "esac"))
+        body = self.steps((";;", "esac"))
         while self.text.startswith((";", "&"), self.at):
             self.at += 1
-        return found
+        return body
 
     def _patterns(self, start: int) -> tuple[str, ...]:
-        found = []
+        patterns = []
         self.at += self.text[self.at] == "("
         while self.at < len(self.text) and self.text[self.at] != ")":
             self.skip()
             before = self.at
-            found.append(self.word())
+            patterns.append(self.word())
             self.skip()
             self.at += self.text[self.at : self.at + 1] == "|" or self.at == before
         self._close(")", start)
-        return tuple(found)
+        return tuple(patterns)
 
     def _function(self, match: re.Match[str] | None) -> Function | None:
         if match is None:

@@ -95,5 +95,5 @@ class WordReader:
         except Damaged as error:
             self.damaged(start, str(error))
 
-    def damaged(self, at: int, told: str) -> NoReturn:
-        raise Damaged(f"line {self.text.count(chr(10), 0, at) + 1}: {told}")
+    def damaged(self, at: int, message: str) -> NoReturn:
+        raise Damaged(f"line {self.text.count(chr(10), 0, at) + 1}: {message}")

@@ -64,17 +64,17 @@ class _Expansion:
             inner, self._at = self._text[self._at + 2 : end - 1], end
             self._add([re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[0]), inner)], is_quoted=True)
         elif char in "$`":
-            found, is_whole = self._expanded(in_quotes=False)
-            self._add(found if is_whole or not self._splits else _split(found))
+            pieces, is_whole = self._expanded(in_quotes=False)
+            self._add(pieces if is_whole or not self._splits else _split(pieces))
         else:
             self._add([self._run(_PLAIN)])
 
-    def _add(self, found: Sequence[str], is_quoted: bool = False) -> None:
+    def _add(self, pieces: Sequence[str], is_quoted: bool = False) -> None:
         """Adds the first text to the last word, and each further one as a word of its own."""
         self._is_there = self._is_there or is_quoted
-        self._state.spend(0, max(0, len(found) - 1))
-        self._fields[-1] += found[:1]
-        self._fields += [[piece] for piece in found[1:]]
+        self._state.spend(0, max(0, len(pieces) - 1))
+        self._fields[-1] += pieces[:1]
+        self._fields += [[piece] for piece in pieces[1:]]
 
     def _quoted(self, inner: str) -> None:
         held, self._text, place = self._text, inner, self._at
@@ -82,9 +82,9 @@ class _Expansion:
         while self._at < len(inner):
             char = inner[self._at]
             if char in "$`":
-                found, is_whole = self._expanded(in_quotes=True)
-                is_whole_array = is_whole_array or (is_whole and not found)
-                self._add(found if is_whole else [" ".join(found)])
+                pieces, is_whole = self._expanded(in_quotes=True)
+                is_whole_array = is_whole_array or (is_whole and not pieces)
+                self._add(pieces if is_whole else [" ".join(pieces)])
             elif char == "\\" and inner[self._at + 1 : self._at + 2] in tuple('"\\$`\n'):
                 self._add([inner[self._at + 1].replace("\n", "")])
                 self._at += 2
@@ -135,8 +135,8 @@ def _inner(text: str, state: State, in_quotes: bool) -> str:
     return text_of('"' + text.replace('"', "") + '"', state)
 
 
-def _split(found: Sequence[str]) -> list[str]:
-    return [word for piece in found for word in (_at_blanks(piece) or [""])]
+def _split(pieces: Sequence[str]) -> list[str]:
+    return [word for piece in pieces for word in (_at_blanks(piece) or [""])]
 
 
 def _at_blanks(text: str) -> list[str]:

@@ -57,24 +57,24 @@ class _Played:
     validated: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _frozen_lake(look: SourceLookup) -> _Played:
+def _frozen_lake(source: SourceLookup) -> _Played:
     env = {
         "env_type": "frozen_lake",
-        "max_steps": look.size(f"{_TRINITY_ONLY}{_ARGS}.max_steps", 10),
+        "max_steps": source.size(f"{_TRINITY_ONLY}{_ARGS}.max_steps", 10),
         "agent_system_template": _WALKS,
         "agent_template": "{observation}\nMoves left: {actions_left}",
         "action_pattern": _TICKED,
-        "env_config.is_slippery": bool(look(f"{_TRINITY_ONLY}{_ARGS}.is_slippery")),
+        "env_config.is_slippery": bool(source(f"{_TRINITY_ONLY}{_ARGS}.is_slippery")),
         "env_config.maps": "training",
     }
     near = f"{_MAPS}env_config.size and p are those of others. The words are ours."
     return _Played(env, near, args=("max_steps", "is_slippery"), validated={"env_config.maps": "held_out"})
 
 
-def _webshop(look: SourceLookup) -> _Played:
+def _webshop(source: SourceLookup) -> _Played:
     env = {
         "env_type": "webshop",
-        "max_steps": look.size(f"{_TRINITY_ONLY}{_ARGS}.max_env_steps", 15),
+        "max_steps": source.size(f"{_TRINITY_ONLY}{_ARGS}.max_env_steps", 15),
         "agent_system_template": "You buy in a shop what a customer wishes. Think first, then act.",
         "agent_template": "{env_instruction}\n{observation}\nYour action, between tags: <answer>search[words]</answer>",
         "env_config.data": "data/webshop",
@@ -86,12 +86,12 @@ def _webshop(look: SourceLookup) -> _Played:
 
 
 def _reasons(tools: bool) -> Callable[[SourceLookup], _Played]:
-    def played(look: SourceLookup) -> _Played:
-        turns = look.size(f"{_TRINITY_ONLY}{_ARGS}.max_turns", 10) if tools else 1
+    def played(source: SourceLookup) -> _Played:
+        turns = source.size(f"{_TRINITY_ONLY}{_ARGS}.max_turns", 10) if tools else 1
         env: dict[str, Any] = {
             "env_type": "roll_math",
             "max_steps": turns,
-            "agent_system_template": system_prompt(look) or _REASONS,
+            "agent_system_template": system_prompt(source) or _REASONS,
             "agent_template": "{observation}",
         }
         if tools:
@@ -125,9 +125,9 @@ def plays(values: Mapping[str, Any]) -> bool:
     return workflow_in(values) in _WORKFLOWS
 
 
-def is_played(look: SourceLookup) -> bool:
+def is_played(source: SourceLookup) -> bool:
     """True for a run of episodes, whose samples are those of a step, however many turns they have."""
-    return plays({key: look(key) for key in (f"{_TRINITY_ONLY}{at}.{_FLOW}" for at in (_TASKS, _INPUT))})
+    return plays({key: source(key) for key in (f"{_TRINITY_ONLY}{at}.{_FLOW}" for at in (_TASKS, _INPUT))})
 
 
 def agents_table(table: Table, values: Mapping[str, Any]) -> Table:
@@ -148,61 +148,63 @@ def agents_table(table: Table, values: Mapping[str, Any]) -> Table:
 
 
 def _episodes(played: Callable[[SourceLookup], _Played]) -> Callable[[SourceLookup], CombinedKeys]:
-    def sum(look: SourceLookup) -> CombinedKeys:
-        made = played(look)
-        validated = dict(made.validated) if look(f"{_TRINITY_ONLY}{_SETS}.0.path") else None
-        changed = dict(_lost_arguments(look, made.args))
-        reward = str(look(f"{_TRINITY_ONLY}{_TASKS}.{_REWARD}") or look(f"{_TRINITY_ONLY}{_INPUT}.{_REWARD}") or "")
+    def sum(source: SourceLookup) -> CombinedKeys:
+        made = played(source)
+        validated = dict(made.validated) if source(f"{_TRINITY_ONLY}{_SETS}.0.path") else None
+        changed = dict(_lost_arguments(source, made.args))
+        reward = str(source(f"{_TRINITY_ONLY}{_TASKS}.{_REWARD}") or source(f"{_TRINITY_ONLY}{_INPUT}.{_REWARD}") or "")
         if reward and not (made.asks_rows and reward in _OF_MATHS):
-            told = "an environment judges by itself; one of yours can call it: env_type: package.module:Class"
-            given = [
+            reason = "an environment judges by itself; one of yours can call it: env_type: package.module:Class"
+            reward_keys = [
                 f"{_TRINITY_ONLY}{at}.{_REWARD}"
                 for at in (_TASKS, _INPUT)
-                if look.is_set(f"{_TRINITY_ONLY}{at}.{_REWARD}")
+                if source.is_set(f"{_TRINITY_ONLY}{at}.{_REWARD}")
             ]
-            changed |= dict.fromkeys(given, told)
-        if not made.asks_rows and system_prompt(look):
+            changed |= dict.fromkeys(reward_keys, reason)
+        if not made.asks_rows and system_prompt(source):
             keys = (f"{_INPUT}.system_prompt", f"{_TASKS}.format.system_prompt")
-            told = "custom_envs.Training.agent_system_template takes the words of a system message"
-            changed |= {f"{_TRINITY_ONLY}{key}": told for key in keys if look.is_set(f"{_TRINITY_ONLY}{key}")}
+            reason = "custom_envs.Training.agent_system_template takes the words of a system message"
+            changed |= {f"{_TRINITY_ONLY}{key}": reason for key in keys if source.is_set(f"{_TRINITY_ONLY}{key}")}
         text = f"custom_envs: {made.env['env_type']}, at most {made.env['max_steps']} turns."
         return CombinedKeys(environment(made.env, validated), text, made.near, changes=changed)
 
     return sum
 
 
-def _lost_arguments(look: SourceLookup, known: tuple[str, ...]) -> Iterable[tuple[str, str]]:
-    own = look.below(f"{_TRINITY_ONLY}{_ARGS}")
-    for name, value in own.items():
+def _lost_arguments(source: SourceLookup, known: tuple[str, ...]) -> Iterable[tuple[str, str]]:
+    train_args = source.below(f"{_TRINITY_ONLY}{_ARGS}")
+    for name, value in train_args.items():
         if name not in known and value not in (None, False, "", {}):
             yield (
                 f"{_TRINITY_ONLY}{_ARGS}.{name}",
                 "the environment has no such setting (custom_envs.Training.env_config)",
             )
-    for name, value in look.below(f"{_TRINITY_ONLY}{_SET_ARGS}").items():
-        if value is not None and value != own.get(name):
+    for name, value in source.below(f"{_TRINITY_ONLY}{_SET_ARGS}").items():
+        if value is not None and value != train_args.get(name):
             yield (
                 f"{_TRINITY_ONLY}{_SET_ARGS}.{name}",
-                f"a validation is played as the training is, with {own.get(name)}",
+                f"a validation is played as the training is, with {train_args.get(name)}",
             )
 
 
-def system_prompt(look: SourceLookup) -> str:
+def system_prompt(source: SourceLookup) -> str:
     return str(
-        look(f"{_TRINITY_ONLY}{_TASKS}.format.system_prompt") or look(f"{_TRINITY_ONLY}{_INPUT}.system_prompt") or ""
+        source(f"{_TRINITY_ONLY}{_TASKS}.format.system_prompt")
+        or source(f"{_TRINITY_ONLY}{_INPUT}.system_prompt")
+        or ""
     )
 
 
 def _lengths(rows: Callable[[SourceLookup], CombinedKeys]) -> Callable[[SourceLookup], CombinedKeys]:
     """The conversation has the room of a prompt and an answer, and no more than max_model_len."""
 
-    def sum(look: SourceLookup) -> CombinedKeys:
-        found = dict(rows(look).settings)
+    def sum(source: SourceLookup) -> CombinedKeys:
+        lengths = dict(rows(source).settings)
         prompt, response = (
-            int(found.get(f"{kind}_length") or look.number(f"data.max_{kind}_length"))
+            int(lengths.get(f"{kind}_length") or source.number(f"data.max_{kind}_length"))
             for kind in ("prompt", "response")
         )
-        most = look(f"{_TRINITY_ONLY}model.max_model_len")
+        most = source(f"{_TRINITY_ONLY}model.max_model_len")
         total = min(prompt + response, most) if isinstance(most, int) else prompt + response
         settings = {"prompt_length": min(prompt, total - 1), "sequence_length": total}
         return CombinedKeys(settings, f"sequence_length: {total}, the whole conversation.")
@@ -211,38 +213,38 @@ def _lengths(rows: Callable[[SourceLookup], CombinedKeys]) -> Callable[[SourceLo
 
 
 def _epochs(asks_rows: bool) -> Callable[[SourceLookup], CombinedKeys]:
-    def sum(look: SourceLookup) -> CombinedKeys:
+    def sum(source: SourceLookup) -> CombinedKeys:
         if not asks_rows:
-            look.unresolved.add("buffer.total_steps")
+            source.unresolved.add("buffer.total_steps")
             raise NotHere("an environment has no rows that epochs could count: give buffer.total_steps")
-        epochs = look("trainer.total_epochs")
+        epochs = source("trainer.total_epochs")
         return CombinedKeys({"num_train_epochs": epochs}, f"num_train_epochs: {epochs}.", _DRAWN)
 
     return sum
 
 
 def _tasks(rows: Callable[[SourceLookup], CombinedKeys], asks_rows: bool) -> Callable[[SourceLookup], CombinedKeys]:
-    def sum(look: SourceLookup) -> CombinedKeys:
+    def sum(source: SourceLookup) -> CombinedKeys:
         if asks_rows:
-            found = rows(look)
-            files = next(iter(found.settings.values()))
+            result = rows(source)
+            files = next(iter(result.settings.values()))
             if len(files) != 1:
                 raise ChangesRun(f"an environment asks the rows of one file, and these are {len(files)}")
             at = "custom_envs.Training.env_config.dataset_name"
-            return CombinedKeys({at: files[0]}, f"{at}: {files[0]}.", lost=found.lost)
+            return CombinedKeys({at: files[0]}, f"{at}: {files[0]}.", lost=result.lost)
         reason = "the environment draws its tasks by the seed and reads no file"
         return CombinedKeys({}, reason, lost={f"{_TRINITY_ONLY}{_TASKS}.path": reason})
 
     return sum
 
 
-def _no_operators(look: SourceLookup) -> CombinedKeys:
-    given = [key for key in look.below(f"{_TRINITY_ONLY}{_OPERATORS}") if key.startswith("operators.")]
+def _no_operators(source: SourceLookup) -> CombinedKeys:
+    operator_keys = [key for key in source.below(f"{_TRINITY_ONLY}{_OPERATORS}") if key.startswith("operators.")]
     reason = "no operator chooses the tasks of an environment"
-    return CombinedKeys({}, reason, changes={f"{_TRINITY_ONLY}{_OPERATORS}.{key}": reason for key in given})
+    return CombinedKeys({}, reason, changes={f"{_TRINITY_ONLY}{_OPERATORS}.{key}": reason for key in operator_keys})
 
 
-def _one_set(look: SourceLookup) -> CombinedKeys:
+def _one_set(source: SourceLookup) -> CombinedKeys:
     raise NotHere("one set is played beside the training; others go into eval_sets (docs/modes.md)")
 
 

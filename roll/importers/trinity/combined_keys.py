@@ -98,9 +98,9 @@ _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def algorithm_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
+def algorithm_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     """verl's keys as Trinity fills them: by the algorithm's name, and by the functions named beside it."""
-    found: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         f"{ACTOR}.use_kl_loss": True,
         f"{ACTOR}.kl_loss_type": "k2",
         f"{ACTOR}.strategy": "fsdp2",
@@ -115,35 +115,35 @@ def algorithm_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
         "data.prompt_key": None,
         f"{ACTOR}.ppo_micro_batch_size_per_gpu": 4,
     }
-    found[f"{CRITIC}.grad_clip"] = given.get(f"{ACTOR}.grad_clip") or 1.0  # one key for both there
-    found |= _ALGORITHMS.get(str(given.get(_TYPE, "grpo")), _ALGORITHMS["grpo"])
-    loss, advantage = (str(given.get(f"{_TRINITY_ONLY}algorithm.{name}_fn")) for name in ("policy_loss", "advantage"))
+    defaults[f"{CRITIC}.grad_clip"] = values.get(f"{ACTOR}.grad_clip") or 1.0  # one key for both there
+    defaults |= _ALGORITHMS.get(str(values.get(_TYPE, "grpo")), _ALGORITHMS["grpo"])
+    loss, advantage = (str(values.get(f"{_TRINITY_ONLY}algorithm.{name}_fn")) for name in ("policy_loss", "advantage"))
     if loss in _LOSSES:
-        found[f"{ACTOR}.policy_loss.loss_mode"] = _LOSSES[loss]
+        defaults[f"{ACTOR}.policy_loss.loss_mode"] = _LOSSES[loss]
     if advantage in _ADVANTAGES:
-        found["algorithm.adv_estimator"] = _ADVANTAGES[advantage]
-    if f"{_TRINITY_ONLY}model.lora_configs.0.name" in given:
-        found |= {f"{MODEL}.lora_rank": 32, f"{MODEL}.lora_alpha": 32}
-    if given.get(f"{_TRINITY_ONLY}algorithm.advantage_fn_args.std_normalize") is True:
-        found["algorithm.norm_adv_by_std_in_grpo"] = True
-    found |= _defaults_of_loss(given, str(found.get(f"{ACTOR}.policy_loss.loss_mode")))
-    found[f"{ROLLOUT}.n"] = _GROUPS.get(str(given.get(_TYPE, "grpo")), 2)
-    in_loss, in_reward = (given.get(f"{_TRINITY_ONLY}algorithm.{name}_fn") for name in ("kl_loss", "kl_penalty"))
+        defaults["algorithm.adv_estimator"] = _ADVANTAGES[advantage]
+    if f"{_TRINITY_ONLY}model.lora_configs.0.name" in values:
+        defaults |= {f"{MODEL}.lora_rank": 32, f"{MODEL}.lora_alpha": 32}
+    if values.get(f"{_TRINITY_ONLY}algorithm.advantage_fn_args.std_normalize") is True:
+        defaults["algorithm.norm_adv_by_std_in_grpo"] = True
+    defaults |= _defaults_of_loss(values, str(defaults.get(f"{ACTOR}.policy_loss.loss_mode")))
+    defaults[f"{ROLLOUT}.n"] = _GROUPS.get(str(values.get(_TYPE, "grpo")), 2)
+    in_loss, in_reward = (values.get(f"{_TRINITY_ONLY}algorithm.{name}_fn") for name in ("kl_loss", "kl_penalty"))
     if in_loss is not None:
-        found |= {f"{ACTOR}.use_kl_loss": in_loss != "none"}
-        found |= {f"{ACTOR}.kl_loss_type": in_loss} if in_loss != "none" else {}
+        defaults |= {f"{ACTOR}.use_kl_loss": in_loss != "none"}
+        defaults |= {f"{ACTOR}.kl_loss_type": in_loss} if in_loss != "none" else {}
     if in_reward not in (None, "none"):
-        found |= {"algorithm.use_kl_in_reward": True, "algorithm.kl_penalty": in_reward}
+        defaults |= {"algorithm.use_kl_in_reward": True, "algorithm.kl_penalty": in_reward}
     for name in ("temperature", "top_p", "top_k"):
-        if (value := given.get(f"{_TRINITY_ONLY}model.{name}")) is not None:
-            found[f"{_SET}.rollout_args.{name}"] = value
-    return found | _default_lengths(given)
+        if (value := values.get(f"{_TRINITY_ONLY}model.{name}")) is not None:
+            defaults[f"{_SET}.rollout_args.{name}"] = value
+    return defaults | _default_lengths(values)
 
 
-def _default_lengths(given: Mapping[str, Any]) -> dict[str, Any]:
+def _default_lengths(values: Mapping[str, Any]) -> dict[str, Any]:
     """Shares max_model_len out as Trinity does; without it what is not given stays open."""
-    total = _whole(given.get(f"{_TRINITY_ONLY}model.max_model_len"))
-    prompt, response = (_whole(given.get(f"data.max_{kind}_length")) for kind in ("prompt", "response"))
+    total = _whole(values.get(f"{_TRINITY_ONLY}model.max_model_len"))
+    prompt, response = (_whole(values.get(f"data.max_{kind}_length")) for kind in ("prompt", "response"))
     if total is None:
         return {"data.max_prompt_length": None, "data.max_response_length": None}
     if prompt is None and response is None:
@@ -160,91 +160,91 @@ def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _defaults_of_loss(given: Mapping[str, Any], mode: str) -> dict[str, Any]:
+def _defaults_of_loss(values: Mapping[str, Any], mode: str) -> dict[str, Any]:
     """Those of policy_loss_fn_args: none where one reach of the clip is given."""
-    found: dict[str, Any] = {f"{ACTOR}.loss_agg_mode": "seq-mean-token-mean"} if mode == "gspo" else {}
+    defaults: dict[str, Any] = {f"{ACTOR}.loss_agg_mode": "seq-mean-token-mean"} if mode == "gspo" else {}
     names = [f"{ACTOR}.clip_ratio{side}" for side in ("_low", "_high", "")]
-    if mode in _OWN_BOUNDS and all(given.get(name) is None for name in names):
-        found |= zip(names, _OWN_BOUNDS[mode], strict=False)
-    return found
+    if mode in _OWN_BOUNDS and all(values.get(name) is None for name in names):
+        defaults |= zip(names, _OWN_BOUNDS[mode], strict=False)
+    return defaults
 
 
-def _algorithm(look: SourceLookup) -> CombinedKeys:
+def _algorithm(source: SourceLookup) -> CombinedKeys:
     """The words for what `algorithm_defaults` has filled in."""
-    name = str(look(_TYPE))
-    given = {key: look(f"{_TRINITY_ONLY}algorithm.{key}") for key in ("policy_loss_fn", "advantage_fn")}
-    settings: dict[str, Any] = {"adv_estimator": words.estimator(look("algorithm.adv_estimator"))}
-    bypass = all(look(key) is not False for key in _BYPASS)
-    if bypass and look(f"{ACTOR}.policy_loss.loss_mode") not in _WITHOUT_RATIO:
+    name = str(source(_TYPE))
+    functions = {key: source(f"{_TRINITY_ONLY}algorithm.{key}") for key in ("policy_loss_fn", "advantage_fn")}
+    settings: dict[str, Any] = {"adv_estimator": words.estimator(source("algorithm.adv_estimator"))}
+    bypass = all(source(key) is not False for key in _BYPASS)
+    if bypass and source(f"{ACTOR}.policy_loss.loss_mode") not in _WITHOUT_RATIO:
         settings["force_disable_old_logprobs_recompute"] = True
     near, lost = "", dict[str, str]()
     if name == "raft":
         settings["raft_keep"] = "positive"
         near = "There all answers are learned that their workflow keeps, here those with a reward above 0."
-    elif name == "rec" and look(f"{_TRINITY_ONLY}algorithm.kl_loss_fn") is None:
+    elif name == "rec" and source(f"{_TRINITY_ONLY}algorithm.kl_loss_fn") is None:
         near = "Newer versions there add a KL loss of 0.001 where kl_loss_fn is not none; older ones none, as here."
     elif name not in _ALGORITHMS:
         lost[_TYPE] = f"there is no algorithm {name} here, and grpo stands in; there are {', '.join(_ALGORITHMS)}"
     for key, table in (("policy_loss_fn", _LOSSES), ("advantage_fn", _ADVANTAGES)):
-        if given[key] is not None and given[key] not in table:
-            lost[f"{_TRINITY_ONLY}algorithm.{key}"] = f"there is no {given[key]} here; there are {', '.join(table)}"
+        if functions[key] is not None and functions[key] not in table:
+            lost[f"{_TRINITY_ONLY}algorithm.{key}"] = f"there is no {functions[key]} here; there are {', '.join(table)}"
     for key, translated in (("kl_loss_fn", words.kl_loss), ("kl_penalty_fn", words.kl)):
-        kind = look(f"{_TRINITY_ONLY}algorithm.{key}")
+        kind = source(f"{_TRINITY_ONLY}algorithm.{key}")
         if kind not in (None, "none"):
             try:
                 translated(kind)
             except NotHere as reason:
                 lost[f"{_TRINITY_ONLY}algorithm.{key}"] = str(reason)
-    text = f"{name}: adv_estimator {settings['adv_estimator']}, loss {look(f'{ACTOR}.policy_loss.loss_mode')}, KL in "
-    text += f"the loss {'on' if look(f'{ACTOR}.use_kl_loss') else 'off'}."
+    text = f"{name}: adv_estimator {settings['adv_estimator']}, loss {source(f'{ACTOR}.policy_loss.loss_mode')}, KL in "
+    text += f"the loss {'on' if source(f'{ACTOR}.use_kl_loss') else 'off'}."
     if "force_disable_old_logprobs_recompute" in settings:
         text += " Ratios are to the engine's log-probs (force_disable_old_logprobs_recompute)."
     return CombinedKeys(settings, text, near, changes=lost)
 
 
-def _entropy(look: SourceLookup) -> CombinedKeys:
-    kind, key = look(f"{_TRINITY_ONLY}algorithm.entropy_loss_fn"), f"{ACTOR}.entropy_coeff"
+def _entropy(source: SourceLookup) -> CombinedKeys:
+    kind, key = source(f"{_TRINITY_ONLY}algorithm.entropy_loss_fn"), f"{ACTOR}.entropy_coeff"
     if kind not in (None, "default", "basic", "mix", "none"):
         raise ChangesRun(f"entropy_loss_fn: {kind} is not here: entropy_loss_coef weighs the entropy")
-    if kind == "none" and look.amount(key, 0):
+    if kind == "none" and source.amount(key, 0):
         raise ChangesRun("the coefficient asks for nothing there, and counts here: take entropy_coef out")
     return CombinedKeys({}, "entropy_loss_coef weighs the entropy")
 
 
-def _of_engine(look: SourceLookup, kind: str) -> int:
+def _of_engine(source: SourceLookup, kind: str) -> int:
     """What the engine is told counts before what the model is, and what the tasks are told is the most of an answer."""
-    length = look.number(f"data.max_{kind}_length")
-    length = look.number(f"{_TRINITY_ONLY}explorer.rollout_model.max_{kind}_tokens", length)
-    return min(length, look.number(_MOST)) if kind == "response" and look.is_set(_MOST) else length
+    length = source.number(f"data.max_{kind}_length")
+    length = source.number(f"{_TRINITY_ONLY}explorer.rollout_model.max_{kind}_tokens", length)
+    return min(length, source.number(_MOST)) if kind == "response" and source.is_set(_MOST) else length
 
 
-def _lengths(look: SourceLookup) -> CombinedKeys:
-    missing = [kind for kind in ("prompt", "response") if look(f"data.max_{kind}_length") is None]
+def _lengths(source: SourceLookup) -> CombinedKeys:
+    missing = [kind for kind in ("prompt", "response") if source(f"data.max_{kind}_length") is None]
     if missing:
         keys = [f"model.max_{kind}_tokens" for kind in missing]
-        look.unresolved.update(keys)
+        source.unresolved.update(keys)
         raise NotHere(f"the model's own length counts there, which no file here says: give {' and '.join(keys)}")
-    prompt, response = (_of_engine(look, kind) for kind in ("prompt", "response"))
+    prompt, response = (_of_engine(source, kind) for kind in ("prompt", "response"))
     if prompt <= 0 or response <= 0:
         raise ChangesRun(f"model.max_model_len leaves {prompt} tokens for prompts and {response} for answers")
     known = {"prompt": prompt, "response": response}
-    given = {kind for kind in known if look.is_set(f"data.max_{kind}_length")}
-    other = {kind for kind in known if known[kind] != look(f"data.max_{kind}_length")}
-    settings = {f"{kind}_length": n for kind, n in known.items() if kind in other or kind not in given}
-    near, total = "", _whole(look(f"{_TRINITY_ONLY}model.max_model_len"))
-    if not given | other:
+    stated = {kind for kind in known if source.is_set(f"data.max_{kind}_length")}
+    other = {kind for kind in known if known[kind] != source(f"data.max_{kind}_length")}
+    settings = {f"{kind}_length": n for kind, n in known.items() if kind in other or kind not in stated}
+    near, total = "", _whole(source(f"{_TRINITY_ONLY}model.max_model_len"))
+    if not stated | other:
         near = "Half is the prompt's, as there; calls of its OpenAI API may answer with all that a prompt leaves."
     elif total is not None and prompt + response > total:
         near = f"There both together have at most {total}."
-    if look.is_set(_MOST) and look(_EVAL):
+    if source.is_set(_MOST) and source(_EVAL):
         near = f"{near} A validation answers with at most {response} as well.".strip()
     return CombinedKeys(settings, f"prompt_length {prompt} + response_length {response} = {prompt + response}.", near)
 
 
-def _tasks(look: SourceLookup) -> CombinedKeys:
+def _tasks(source: SourceLookup) -> CombinedKeys:
     """Converts the task set. If a task pipeline has inputs, it writes the set that Trinity trains on; here its inputs
     are read."""
-    path, inputs = look(f"{_TASKS}.path"), look(_INPUTS)
+    path, inputs = source(f"{_TASKS}.path"), source(_INPUTS)
     if not (inputs or path):
         raise NotHere("set actor_train.data_args.file_name")
     settings = {"actor_train.data_args.file_name": words.files(inputs or path)}
@@ -262,11 +262,11 @@ _MONITOR_KEYS: Mapping[tuple[str, str], str] = {
 }
 
 
-def folders(look: SourceLookup) -> CombinedKeys:
+def folders(source: SourceLookup) -> CombinedKeys:
     root, project, name = (
-        look("trinity.checkpoint_root_dir"),
-        look("trainer.project_name"),
-        look("trainer.experiment_name"),
+        source("trinity.checkpoint_root_dir"),
+        source("trainer.project_name"),
+        source("trainer.experiment_name"),
     )
     if root is None:
         return CombinedKeys({}, "not given")
@@ -274,14 +274,14 @@ def folders(look: SourceLookup) -> CombinedKeys:
     return CombinedKeys({"checkpoint_config.output_dir": path}, f"checkpoint_config.output_dir: {path}.")
 
 
-def trackers(look: SourceLookup) -> CombinedKeys:
-    found = words.trackers(look("trainer.logger"))
-    names, near = (found.value, found.note) if isinstance(found, ApproximateValue) else (found, "")
+def trackers(source: SourceLookup) -> CombinedKeys:
+    converted = words.trackers(source("trainer.logger"))
+    names, near = (converted.value, converted.note) if isinstance(converted, ApproximateValue) else (converted, "")
     settings: dict[str, Any] = {"track_with": names}
     if "wandb" in names:
-        settings["tracker_kwargs.wandb.project"] = look("trainer.project_name")
+        settings["tracker_kwargs.wandb.project"] = source("trainer.project_name")
     lost: dict[str, str] = {}
-    for key, value in look.below(_MONITOR).items():
+    for key, value in source.below(_MONITOR).items():
         name = next((name for name in names if (name, key) in _MONITOR_KEYS), None)
         if value is None:
             continue
@@ -292,10 +292,10 @@ def trackers(look: SourceLookup) -> CombinedKeys:
     return CombinedKeys(settings, f"track_with: {', '.join(names)}; tracker_kwargs, system_envs.", near, lost)
 
 
-def resume(look: SourceLookup) -> CombinedKeys:
+def resume(source: SourceLookup) -> CombinedKeys:
     """A run that is not to go on gets a name of its own there."""
-    mode, path = look("trainer.resume_mode"), look("trainer.resume_from_path")
-    if look(f"{_TRINITY_ONLY}continue_from_checkpoint") is False and look(f"{_TRINITY_ONLY}mode") != "bench":
+    mode, path = source("trainer.resume_mode"), source("trainer.resume_from_path")
+    if source(f"{_TRINITY_ONLY}continue_from_checkpoint") is False and source(f"{_TRINITY_ONLY}mode") != "bench":
         near = "There an older run of this name is left alone and this one is named after the time; here: exp_name."
         return CombinedKeys({"resume_from_checkpoint": False}, "resume_from_checkpoint: false.", near)
     value: Any = path if mode == "resume_path" and path else mode != "disable"
@@ -303,7 +303,7 @@ def resume(look: SourceLookup) -> CombinedKeys:
     return CombinedKeys({"resume_from_checkpoint": value}, f"resume_from_checkpoint: {value}.", lost=lost)
 
 
-def _no_rows(look: SourceLookup) -> CombinedKeys:
+def _no_rows(source: SourceLookup) -> CombinedKeys:
     return CombinedKeys({}, "columns are those of taskset.format")
 
 
@@ -312,19 +312,19 @@ TRINITY_CONDITIONS: Mapping[str, Condition] = {
     **MIX_CONDITIONS,
     **REC_CONDITIONS,
     **OPD_CONDITIONS,
-    "own aggregation": lambda look: "",
-    "own thinking": lambda look: (
-        "model.enable_thinking counts" if look.is_set(f"{_TRINITY_ONLY}model.enable_thinking") else ""
+    "own aggregation": lambda source: "",
+    "own thinking": lambda source: (
+        "model.enable_thinking counts" if source.is_set(f"{_TRINITY_ONLY}model.enable_thinking") else ""
     ),
     **STEP_CONDITIONS,
     **OLD_CONDITIONS,
     **REWARD_CONDITIONS,
-    "over rollout": lambda look: "" if over_share(look) else "over_rollout.ratio is 0",
-    "dynamic timeout": lambda look: (
-        "" if look(f"{_TRINITY_ONLY}explorer.dynamic_timeout.enable") else "dynamic_timeout.enable is off"
+    "over rollout": lambda source: "" if over_share(source) else "over_rollout.ratio is 0",
+    "dynamic timeout": lambda source: (
+        "" if source(f"{_TRINITY_ONLY}explorer.dynamic_timeout.enable") else "dynamic_timeout.enable is off"
     ),
-    "eval set": lambda look: "" if look(_EVAL) else "there are no eval_tasksets",
-    "validation": lambda look: "" if look(_EVAL) else "there are no eval_tasksets: no validation",
+    "eval set": lambda source: "" if source(_EVAL) else "there are no eval_tasksets",
+    "validation": lambda source: "" if source(_EVAL) else "there are no eval_tasksets: no validation",
 }
 TRINITY_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "algorithm": _algorithm,

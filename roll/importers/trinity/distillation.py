@@ -41,39 +41,43 @@ OPD_ROWS: tuple[Row, ...] = (
 )  # fmt: skip
 
 
-def distils(look: SourceLookup) -> bool:
-    return look(f"{_TRINITY_ONLY}{_TYPE}") == "on_policy_distill"
+def distils(source: SourceLookup) -> bool:
+    return source(f"{_TRINITY_ONLY}{_TYPE}") == "on_policy_distill"
 
 
-def auxiliary_gpus(look: SourceLookup) -> int:
+def auxiliary_gpus(source: SourceLookup) -> int:
     """Those of the engines of all auxiliary models there."""
-    numbers = {head for key in look.below(f"{_TRINITY_ONLY}{_AUXILIARY}") if (head := key.partition(".")[0]).isdigit()}
-    return sum(_gpus_of(look, f"{_AUXILIARY}.{number}") for number in numbers)
+    numbers = {
+        head for key in source.below(f"{_TRINITY_ONLY}{_AUXILIARY}") if (head := key.partition(".")[0]).isdigit()
+    }
+    return sum(_gpus_of(source, f"{_AUXILIARY}.{number}") for number in numbers)
 
 
-def _gpus_of(look: SourceLookup, at: str) -> int:
-    return look.size(f"{_TRINITY_ONLY}{at}.engine_num", 1) * look.size(f"{_TRINITY_ONLY}{at}.tensor_parallel_size", 1)
+def _gpus_of(source: SourceLookup, at: str) -> int:
+    return source.size(f"{_TRINITY_ONLY}{at}.engine_num", 1) * source.size(
+        f"{_TRINITY_ONLY}{at}.tensor_parallel_size", 1
+    )
 
 
-def _opd(look: SourceLookup) -> CombinedKeys:
-    if not distils(look):
+def _opd(source: SourceLookup) -> CombinedKeys:
+    if not distils(source):
         return CombinedKeys(
             {}, "no distillation", lost={f"{_TRINITY_ONLY}{_TEACHER}.{name}": _JUDGES for name in _OF_TEACHER}
         )
-    if not (path := look(f"{_TRINITY_ONLY}{_TEACHER}.model_path")):
+    if not (path := source(f"{_TRINITY_ONLY}{_TEACHER}.model_path")):
         raise NotHere(f"{_TEACHER}.model_path is missing: set teacher.model_args.model_name_or_path")
-    total = gpus(look)
-    own = min(_gpus_of(look, _TEACHER), total)
+    total = gpus(source)
+    count = min(_gpus_of(source, _TEACHER), total)
     settings = {
         "is_pure_opd": True,
         "teacher.model_args.model_name_or_path": path,
         "teacher.strategy_args.strategy_name": "fsdp2_infer",
-        "teacher.device_mapping": devices(total - own, own),
+        "teacher.device_mapping": devices(total - count, count),
     }
-    return CombinedKeys(settings, f"is_pure_opd, teacher: {path} on devices {total - own} to {total - 1}.", _SCORES)
+    return CombinedKeys(settings, f"is_pure_opd, teacher: {path} on devices {total - count} to {total - 1}.", _SCORES)
 
 
 OPD_CONDITIONS: Mapping[str, Condition] = {
-    "opd": lambda look: "" if distils(look) else "the algorithm is not on_policy_distill",
+    "opd": lambda source: "" if distils(source) else "the algorithm is not on_policy_distill",
 }
 OPD_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {"opd": _opd}

@@ -87,93 +87,98 @@ EVAL_ROWS: tuple[Row, ...] = (
 )
 
 
-def _is_in_parts(look: SourceLookup) -> bool:
-    return look(f"{_TRINITY_ONLY}mode") in _PARTS
+def _is_in_parts(source: SourceLookup) -> bool:
+    return source(f"{_TRINITY_ONLY}mode") in _PARTS
 
 
-def _read_timeout(look: SourceLookup) -> CombinedKeys:
-    if not _is_in_parts(look):
+def _read_timeout(source: SourceLookup) -> CombinedKeys:
+    if not _is_in_parts(source):
         return CombinedKeys({}, "one process waits for nobody")
-    seconds = look.amount(f"{_TRINITY_ONLY}{_BUFFER}.max_read_timeout")
+    seconds = source.amount(f"{_TRINITY_ONLY}{_BUFFER}.max_read_timeout")
     settings = {"experience.read_timeout_s": seconds, "experience.on_timeout": "partial"}
     return CombinedKeys(
         settings, f"after {seconds:g} s a step trains on the groups that are there (experience.on_timeout)."
     )
 
 
-def _replay(look: SourceLookup) -> CombinedKeys:
+def _replay(source: SourceLookup) -> CombinedKeys:
     """Trinity has no bound on the age of what comes back."""
     at = f"{_TRINITY_ONLY}{_REPLAY}"
-    if not look(f"{at}.enable"):
+    if not source(f"{at}.enable"):
         return CombinedKeys({}, "samples are trained on once")
-    if (rest := look(f"{at}.reuse_cooldown_time")) is None:
+    if (rest := source(f"{at}.reuse_cooldown_time")) is None:
         return CombinedKeys({}, "without reuse_cooldown_time nothing comes back there")
-    if not _is_in_parts(look):
+    if not _is_in_parts(source):
         reason = "samples come back in mode: train alone, with experience.reuse (docs/modes.md)"
         return CombinedKeys({}, "not in one process", changes={f"{at}.enable": reason})
-    name = str(look(f"{at}.priority_fn", "linear_decay"))
+    name = str(source(f"{at}.priority_fn", "linear_decay"))
     if name not in _PRIORITIES:
         raise NotHere(f"priority_fn: {name} is not here: {', '.join(dict.fromkeys(_PRIORITIES.values()))} are")
     args = f"{at}.priority_fn_args"
     reuse: dict[str, Any] = {"enable": True, "cooldown_s": float(rest), "priority": _PRIORITIES[name]}
-    reuse["decay"] = look.amount(f"{args}.decay", 2.0)
+    reuse["decay"] = source.amount(f"{args}.decay", 2.0)
     if reuse["priority"] == "decay_limit_randomization":
-        reuse |= {"use_limit": look.number(f"{args}.use_count_limit", 3), "sigma": look.amount(f"{args}.sigma", 0.0)}
+        reuse |= {
+            "use_limit": source.number(f"{args}.use_count_limit", 3),
+            "sigma": source.amount(f"{args}.sigma", 0.0),
+        }
     interval, offset = (
-        look.number(f"{_TRINITY_ONLY}synchronizer.sync_{key}", n) for key, n in (("interval", 1), ("offset", 0))
+        source.number(f"{_TRINITY_ONLY}synchronizer.sync_{key}", n) for key, n in (("interval", 1), ("offset", 0))
     )
     oldest = max(_ROOM, interval - 1 + offset)
     settings = {f"experience.reuse.{key}": value for key, value in reuse.items()} | {"max_staleness": oldest}
     return CombinedKeys(settings, "experience.reuse.", f"max_staleness: {oldest} bounds the age of what comes back.")
 
 
-def _eval_sets(look: SourceLookup) -> CombinedKeys:
+def _eval_sets(source: SourceLookup) -> CombinedKeys:
     """The first is `validation`; the others stand beside it under their names."""
-    given = look.below(f"{_TRINITY_ONLY}{_EVAL}")
-    numbers = sorted({int(head) for key in given if (head := key.partition(".")[0]).isdigit()} - {0})
+    values = source.below(f"{_TRINITY_ONLY}{_EVAL}")
+    numbers = sorted({int(head) for key in values if (head := key.partition(".")[0]).isdigit()} - {0})
     settings: dict[str, Any] = {}
     names: list[str] = []
     for number in numbers:
-        own = {key.partition(".")[2]: value for key, value in given.items() if key.startswith(f"{number}.")}
-        if own.get("path") is None:
+        entry = {key.partition(".")[2]: value for key, value in values.items() if key.startswith(f"{number}.")}
+        if entry.get("path") is None:
             raise NotHere(f"eval_tasksets {number} has no path: name its rows in eval_sets")
-        name = re.sub(r"[^\w-]", "_", str(own.get("name") or f"set_{number}"))
+        name = re.sub(r"[^\w-]", "_", str(entry.get("name") or f"set_{number}"))
         names.append(f"eval_sets.{name}")
-        split = {} if Path(str(own["path"])).suffix in _FILES else {"split": "train"}  # the default there
+        split = {} if Path(str(entry["path"])).suffix in _FILES else {"split": "train"}  # the default there
         sampling = {
-            f"rollout_args.{key}": look(f"{_TRINITY_ONLY}model.{key}") for key in ("temperature", "top_p", "top_k")
+            f"rollout_args.{key}": source(f"{_TRINITY_ONLY}model.{key}") for key in ("temperature", "top_p", "top_k")
         }
         columns = {"format.prompt_key": "prompt", "format.response_key": "response"}
-        own = {**sampling, **columns, **split, **{key: value for key, value in own.items() if value is not None}}
-        own["rollout_args.temperature"] = 1.0 if (asked := own["rollout_args.temperature"]) is None else asked
+        entry = {**sampling, **columns, **split, **{key: value for key, value in entry.items() if value is not None}}
+        entry["rollout_args.temperature"] = (
+            1.0 if (temperature := entry["rollout_args.temperature"]) is None else temperature
+        )
         for key, target in _OF_A_SET.items():
-            if own.get(key) is not None:
-                value = words.files(own[key]) if key == "path" else own[key]
+            if entry.get(key) is not None:
+                value = words.files(entry[key]) if key == "path" else entry[key]
                 settings[f"eval_sets.{name}.{target}"] = value
-        settings[f"eval_sets.{name}.data_args.truncation"] = cut(look)
-        if prompt := system_prompt_of(look, number):
+        settings[f"eval_sets.{name}.data_args.truncation"] = cut(source)
+        if prompt := system_prompt_of(source, number):
             settings[f"eval_sets.{name}.data_args.system_prompt"] = prompt
-    first = "" if "0.path" not in given else "The first is `validation`; "
+    first = "" if "0.path" not in values else "The first is `validation`; "
     return CombinedKeys(settings, f"{first}{', '.join(names) or 'no others'}.")
 
 
-def _is_sql(look: SourceLookup) -> str:
-    if _is_in_parts(look) and look(f"{_TRINITY_ONLY}{_BUFFER}.storage_type") == "sql":
+def _is_sql(source: SourceLookup) -> str:
+    if _is_in_parts(source) and source(f"{_TRINITY_ONLY}{_BUFFER}.storage_type") == "sql":
         return ""
-    if _is_in_parts(look):
+    if _is_in_parts(source):
         raise NotHere("experience.dir is the place of a buffer")
     raise NotHere("groups are handed over in memory and kept in no data base; rollout_dump_dir has the answers")
 
 
-def cut(look: SourceLookup) -> str:
+def cut(source: SourceLookup) -> str:
     """What becomes of a prompt that is too long."""
-    return "left" if look(f"{_TRINITY_ONLY}model.enable_prompt_truncation") else "error"
+    return "left" if source(f"{_TRINITY_ONLY}model.enable_prompt_truncation") else "error"
 
 
-def _truncation(look: SourceLookup) -> CombinedKeys:
-    rule = cut(look)
+def _truncation(source: SourceLookup) -> CombinedKeys:
+    rule = cut(source)
     settings = {"actor_train.data_args.truncation": rule}
-    settings |= {"validation.data_args.truncation": rule} if look(f"{_TRINITY_ONLY}{_EVAL}.0.path") else {}
+    settings |= {"validation.data_args.truncation": rule} if source(f"{_TRINITY_ONLY}{_EVAL}.0.path") else {}
     near = "A prompt longer than prompt_length stops the run before its first step; there its answer gets less room."
     if rule == "left":
         near = "The end of a prompt is kept, as vLLM does; older versions there keep the beginning and answer nothing."
@@ -181,9 +186,9 @@ def _truncation(look: SourceLookup) -> CombinedKeys:
 
 
 MODE_CONDITIONS: Mapping[str, Condition] = {
-    "parts": lambda look: "" if _is_in_parts(look) else "in one process groups are handed over in memory",
+    "parts": lambda source: "" if _is_in_parts(source) else "in one process groups are handed over in memory",
     "sql buffer": _is_sql,
-    "bench": lambda look: "" if look(f"{_TRINITY_ONLY}mode") == "bench" else "mode is not bench",
+    "bench": lambda source: "" if source(f"{_TRINITY_ONLY}mode") == "bench" else "mode is not bench",
 }
 MODE_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "truncation": _truncation,
@@ -237,21 +242,21 @@ MIX_ROWS: tuple[Row, ...] = (
 )  # fmt: skip
 
 
-def mixes(look: SourceLookup) -> str:
+def mixes(source: SourceLookup) -> str:
     """The kind of mix that is asked for, or nothing."""
-    given = [look(f"{_TRINITY_ONLY}{key}") for key in (_LOSS, TYPE)]
-    return next((str(name) for name in given if name in ("mix", "mix_chord")), "")
+    names = [source(f"{_TRINITY_ONLY}{key}") for key in (_LOSS, TYPE)]
+    return next((str(name) for name in names if name in ("mix", "mix_chord")), "")
 
 
-def _mix(look: SourceLookup) -> CombinedKeys:
-    kind = mixes(look)
+def _mix(source: SourceLookup) -> CombinedKeys:
+    kind = mixes(source)
     if not kind:
         return CombinedKeys({}, "no mix", lost={f"{_TRINITY_ONLY}{_OLDER}.{key}": _NO_MIX for key in _OF_FILES})
-    section = _OLDER if look(f"{_TRINITY_ONLY}{_AT}.path") is None else _AT
-    if not (path := look(f"{_TRINITY_ONLY}{section}.path")):
+    section = _OLDER if source(f"{_TRINITY_ONLY}{_AT}.path") is None else _AT
+    if not (path := source(f"{_TRINITY_ONLY}{section}.path")):
         raise NotHere(f"{_AT}.path is missing: set mix.rows.{_NAMES[0]}.data_args.file_name")
     at = f"mix.rows.{_NAMES[0]}"
-    share = look.amount(f"{_TRINITY_ONLY}{_RATIO}", 0.5)
+    share = source.amount(f"{_TRINITY_ONLY}{_RATIO}", 0.5)
     settings = {f"{at}.share": share, f"{at}.data_args.file_name": words.files(path)}
     columns = {
         "split": "data_args.split",
@@ -260,42 +265,42 @@ def _mix(look: SourceLookup) -> CombinedKeys:
         "format.response_key": "response_key",
         "format.messages_key": "data_args.messages",
     }
-    found = {key: look(f"{_TRINITY_ONLY}{section}.{key}") for key in columns}
-    if found["format.messages_key"] is None:
-        found |= {"format.prompt_key": found["format.prompt_key"] or "prompt"}
-        found |= {"format.response_key": found["format.response_key"] or "response"}
-    settings |= {f"{at}.{columns[key]}": value for key, value in found.items() if value is not None}
-    by_tokens = look(f"{_TRINITY_ONLY}{_ARGS}.use_token_level_loss_in_sft", True)  # in older files
-    mode = look(f"{_TRINITY_ONLY}{_ARGS}.sft_loss_agg_mode") or ("token-mean" if by_tokens else "seq-mean-token-mean")
+    values = {key: source(f"{_TRINITY_ONLY}{section}.{key}") for key in columns}
+    if values["format.messages_key"] is None:
+        values |= {"format.prompt_key": values["format.prompt_key"] or "prompt"}
+        values |= {"format.response_key": values["format.response_key"] or "response"}
+    settings |= {f"{at}.{columns[key]}": value for key, value in values.items() if value is not None}
+    by_tokens = source(f"{_TRINITY_ONLY}{_ARGS}.use_token_level_loss_in_sft", True)  # in older files
+    mode = source(f"{_TRINITY_ONLY}{_ARGS}.sft_loss_agg_mode") or ("token-mean" if by_tokens else "seq-mean-token-mean")
     settings["mix.loss_agg_mode"] = words.word({name: name for name in words.AGGREGATIONS}, "sft_loss_agg_mode")(mode)
-    settings |= _weights(look, kind)
+    settings |= _weights(source, kind)
     text = f"mix.rows.{_NAMES[0]}: share {share:g}, weight {settings['mix.weight']:g} (docs/mix.md)."
     nears = {f"{_TRINITY_ONLY}{_RATIO}": _SHARE}
-    if look(f"{ACTOR}.use_kl_loss"):
+    if source(f"{ACTOR}.use_kl_loss"):
         nears |= dict.fromkeys((f"{_TRINITY_ONLY}{_ARGS}.{name}" for name in ("mu", "mu_peak")), _KL)
     return CombinedKeys(settings, text, differences=nears)
 
 
-def _weights(look: SourceLookup, kind: str) -> dict[str, object]:
+def _weights(source: SourceLookup, kind: str) -> dict[str, object]:
     """Settings of the mix's weight. Without decay steps, Trinity uses the valley after the rise."""
     if kind == "mix":
-        return {"mix.weight": look.amount(f"{_TRINITY_ONLY}{_ARGS}.mu", 0.1)}
-    rise, fall = (look.number(f"{_TRINITY_ONLY}{_ARGS}.mu_{name}_steps", 0) for name in ("warmup", "decay"))
-    peak, valley = (look.amount(f"{_TRINITY_ONLY}{_ARGS}.mu_{name}", 0.1) for name in ("peak", "valley"))
-    weighs = look(f"{_TRINITY_ONLY}{_ARGS}.enable_phi_function", True)
-    found: dict[str, object] = {"mix.weight": peak if fall else valley, "mix.warmup_steps": rise}
-    found["mix.token_weights"] = "uncertain" if weighs else "none"
-    return found | ({"mix.decay_steps": fall, "mix.final_weight": valley} if fall else {})
+        return {"mix.weight": source.amount(f"{_TRINITY_ONLY}{_ARGS}.mu", 0.1)}
+    rise, fall = (source.number(f"{_TRINITY_ONLY}{_ARGS}.mu_{name}_steps", 0) for name in ("warmup", "decay"))
+    peak, valley = (source.amount(f"{_TRINITY_ONLY}{_ARGS}.mu_{name}", 0.1) for name in ("peak", "valley"))
+    weighs = source(f"{_TRINITY_ONLY}{_ARGS}.enable_phi_function", True)
+    settings: dict[str, object] = {"mix.weight": peak if fall else valley, "mix.warmup_steps": rise}
+    settings["mix.token_weights"] = "uncertain" if weighs else "none"
+    return settings | ({"mix.decay_steps": fall, "mix.final_weight": valley} if fall else {})
 
 
-def sampled(look: SourceLookup, batch: int) -> int:
+def sampled(source: SourceLookup, batch: int) -> int:
     """Those of a train batch that are no rows of the expert."""
-    return round(batch * (1 - look.amount(f"{_TRINITY_ONLY}{_RATIO}", 0.5))) if mixes(look) else batch
+    return round(batch * (1 - source.amount(f"{_TRINITY_ONLY}{_RATIO}", 0.5))) if mixes(source) else batch
 
 
 MIX_CONDITIONS: Mapping[str, Condition] = {
-    "mix": lambda look: "" if mixes(look) else "the loss is no mix",
-    "mix chord": lambda look: "" if mixes(look) == "mix_chord" else "the loss is not mix_chord",
+    "mix": lambda source: "" if mixes(source) else "the loss is no mix",
+    "mix chord": lambda source: "" if mixes(source) == "mix_chord" else "the loss is not mix_chord",
 }
 MIX_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {"mix": _mix}
 
@@ -332,9 +337,9 @@ REC_ROWS: tuple[Row, ...] = (
 def _where(name: str, *chosen: str) -> Condition:
     """Condition that `name` has a value among `chosen`; a missing value counts as `none`."""
 
-    def condition(look: SourceLookup) -> str:
-        value = look(f"trinity.{_LOSS_ARGS}.{name}") or "none"
-        return CONDITIONS[_IS_REC](look) or ("" if value in chosen else f"{name}: {value} does not read it")
+    def condition(source: SourceLookup) -> str:
+        value = source(f"trinity.{_LOSS_ARGS}.{name}") or "none"
+        return CONDITIONS[_IS_REC](source) or ("" if value in chosen else f"{name}: {value} does not read it")
 
     return condition
 

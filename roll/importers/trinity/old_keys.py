@@ -83,22 +83,22 @@ class ReadPath(str):
     __slots__ = ()
 
 
-def with_trainer_config(given: SourceKeys, source: Path | None) -> SourceKeys:
+def with_trainer_config(original: SourceKeys, source: Path | None) -> SourceKeys:
     """The keys with those of the file of `trainer_config_path`, where it lies beside the YAML, whose own keys count
     before them."""
-    path = next((value for key, value in given.keys if key == _CONFIG_PATH), None)
-    found = beside(path, source) if isinstance(path, str) and source is not None else None
-    if found is None or found.suffix not in (".yaml", ".yml"):
-        return given
-    there = {key for key, _ in given.keys}
-    more = [(f"{_CONFIG}.{key}", value) for key, value in leaves(read_yaml(found))]
-    keys = [(key, ReadPath(value) if key == _CONFIG_PATH else value) for key, value in given.keys]
-    return replace(given, keys=(*keys, *(item for item in more if item[0] not in there)))
+    path = next((value for key, value in original.keys if key == _CONFIG_PATH), None)
+    file = beside(path, source) if isinstance(path, str) and source is not None else None
+    if file is None or file.suffix not in (".yaml", ".yml"):
+        return original
+    there = {key for key, _ in original.keys}
+    more = [(f"{_CONFIG}.{key}", value) for key, value in leaves(read_yaml(file))]
+    keys = [(key, ReadPath(value) if key == _CONFIG_PATH else value) for key, value in original.keys]
+    return replace(original, keys=(*keys, *(item for item in more if item[0] not in there)))
 
 
-def _is_read(look: SourceLookup) -> str:
-    given = look(_CONFIG_PATH) or look(f"trinity.{_CONFIG_PATH}")
-    return "the file beside this one is read" if isinstance(given, ReadPath) else ""
+def _is_read(source: SourceLookup) -> str:
+    value = source(_CONFIG_PATH) or source(f"trinity.{_CONFIG_PATH}")
+    return "the file beside this one is read" if isinstance(value, ReadPath) else ""
 
 
 OLD_CONDITIONS: Mapping[str, Condition] = {"unread config": _is_read}

@@ -49,8 +49,8 @@ def _same(args: Mapping[str, Any]) -> tuple[Made, str]:
 
 
 def _alike(args: Mapping[str, Any]) -> tuple[Made, str]:
-    found = {"similarity": args.get("jaccard_threshold", 0.7), "ngram": args.get("window_size", 5)}
-    return [_entry("deduplicate", found)], "The similarity is computed, not estimated from hashes."
+    converted = {"similarity": args.get("jaccard_threshold", 0.7), "ngram": args.get("window_size", 5)}
+    return [_entry("deduplicate", converted)], "The similarity is computed, not estimated from hashes."
 
 
 _OF_TASKS: Mapping[str, Callable[[Mapping[str, Any]], tuple[Made, str]]] = {
@@ -61,40 +61,40 @@ _OF_TASKS: Mapping[str, Callable[[Mapping[str, Any]], tuple[Made, str]]] = {
 """Of Data-Juicer's operators those that are here without its package."""
 
 
-def _of_task(name: str, args: Mapping[str, Any], look: SourceLookup) -> tuple[Made, str]:
+def _of_task(name: str, args: Mapping[str, Any], source: SourceLookup) -> tuple[Made, str]:
     if name in _OF_TASKS:
         return _OF_TASKS[name](args)
-    own = {"column": args["text_key"]} if "text_key" in args else {}
+    column_args = {"column": args["text_key"]} if "text_key" in args else {}
     rest = {key: value for key, value in args.items() if key != "text_key"}
-    return [_entry(f"data_juicer:{name}", own | ({"op_args": rest} if rest else {}))], ""
+    return [_entry(f"data_juicer:{name}", column_args | ({"op_args": rest} if rest else {}))], ""
 
 
-def _shaping(args: Mapping[str, Any], look: SourceLookup) -> tuple[Made, str]:
+def _shaping(args: Mapping[str, Any], source: SourceLookup) -> tuple[Made, str]:
     made: Made = []
     for shape in args.get("reward_shaping_configs", []):
         op = str(shape.get("op_type", "ADD"))
         if op not in _OPS:
             raise NotHere(f"op_type: {op} is not here: {', '.join(_OPS)} are")
-        own = {"stat": shape.get("stats_key"), "op": _OPS[op], "weight": shape.get("weight", 1.0)}
-        made.append(_entry("reward_shaping", own))
+        shaping_args = {"stat": shape.get("stats_key"), "op": _OPS[op], "weight": shape.get("weight", 1.0)}
+        made.append(_entry("reward_shaping", shaping_args))
     stats = ", ".join(str(entry["args"]["stat"]) for entry in made)
     return made, f"A reward or an environment has to report {stats} beside its score."
 
 
-def _deviation(args: Mapping[str, Any], look: SourceLookup) -> tuple[Made, str]:
+def _deviation(args: Mapping[str, Any], source: SourceLookup) -> tuple[Made, str]:
     """Converts the filter by deviation: Trinity divides by n, std_filter by n - 1."""
-    least, answers = float(args.get("threshold", 0.0)), look.number(f"{ROLLOUT}.n")
+    least, answers = float(args.get("threshold", 0.0)), source.number(f"{ROLLOUT}.n")
     least *= (answers / (answers - 1)) ** 0.5 if answers > 1 else 1.0
     return [_entry("std_filter", {"std_threshold": least})], ""
 
 
-def _between(args: Mapping[str, Any], look: SourceLookup) -> tuple[Made, str]:
+def _between(args: Mapping[str, Any], source: SourceLookup) -> tuple[Made, str]:
     made = [_entry("mean_filter", {"threshold_down": 0.0, "threshold_up": 1.0})]
     return made, "Groups stay whose mean reward is above 0 and below 1: the same where rewards are 0 and 1."
 
 
 def _nothing(why: str) -> Callable[[Mapping[str, Any], SourceLookup], tuple[Made, str]]:
-    return lambda args, look: ([], why)
+    return lambda args, source: ([], why)
 
 
 _OF_SAMPLES: Mapping[str, Callable[[Mapping[str, Any], SourceLookup], tuple[Made, str]]] = {
@@ -106,13 +106,13 @@ _OF_SAMPLES: Mapping[str, Callable[[Mapping[str, Any], SourceLookup], tuple[Made
 }
 
 
-def _of_samples(name: str, args: Mapping[str, Any], look: SourceLookup) -> tuple[Made, str]:
+def _of_samples(name: str, args: Mapping[str, Any], source: SourceLookup) -> tuple[Made, str]:
     if name not in _OF_SAMPLES:
         raise NotHere(
             f"there is no {name} here; there are {', '.join(_OF_SAMPLES)}, and an operator of your own, "
             "package.module:object, drops groups and leaves attempts out (docs/data.md)"
         )
-    return _OF_SAMPLES[name](args, look)
+    return _OF_SAMPLES[name](args, source)
 
 
 _JUDGED = "reward_shaping_mapper"
@@ -121,53 +121,53 @@ _JUDGED = "reward_shaping_mapper"
 def _chain(
     at: str, target: str, translate: Callable[[str, Mapping[str, Any], SourceLookup], tuple[Made, str]]
 ) -> Callable[[SourceLookup], CombinedKeys]:
-    def sum(look: SourceLookup) -> CombinedKeys:
-        if look(f"{_TRINITY_ONLY}{at}.config_path"):
+    def sum(source: SourceLookup) -> CombinedKeys:
+        if source(f"{_TRINITY_ONLY}{at}.config_path"):
             raise ChangesRun(f"{at}.config_path counts there, and its file is not read")
         made: Made = []
         gone: list[str] = []
         lost: dict[str, str] = {}
         nears: dict[str, str] = {}
-        for name, args, keys in _written(look, f"{_TRINITY_ONLY}{at}.operators"):
+        for name, args, keys in _written(source, f"{_TRINITY_ONLY}{at}.operators"):
             try:
                 if name == _JUDGED and gone:
                     raise NotHere(f"no reward reports its stats: {', '.join(gone)} would, before it, and is not here")
-                found, near = translate(name, args, look)
+                translated, near = translate(name, args, source)
             except NotHere as reason:
                 gone.append(name)
                 lost |= dict.fromkeys(keys, str(reason))
                 continue
-            made += found
+            made += translated
             nears |= dict.fromkeys(keys, near) if near else {}
-        told = ", ".join(str(entry["name"]) for entry in made)
+        names = ", ".join(str(entry["name"]) for entry in made)
         return CombinedKeys(
-            {target: made} if made else {}, f"{target}: {told or 'none'}.", changes=lost, differences=nears
+            {target: made} if made else {}, f"{target}: {names or 'none'}.", changes=lost, differences=nears
         )
 
     return sum
 
 
-def _written(look: SourceLookup, at: str) -> Iterator[tuple[str, Mapping[str, Any], list[str]]]:
+def _written(source: SourceLookup, at: str) -> Iterator[tuple[str, Mapping[str, Any], list[str]]]:
     """Each operator's name and arguments, and the keys that say them."""
-    given = look.below(at)
-    for number in sorted({key.partition(".")[0] for key in given}, key=int):
-        own = {key: value for key, value in given.items() if key.startswith(f"{number}.")}
-        entry = _nested({key.partition(".")[2]: value for key, value in own.items()})
-        yield str(entry.get("name")), entry.get("args") or {}, [f"{at}.{key}" for key in own]
+    settings = source.below(at)
+    for number in sorted({key.partition(".")[0] for key in settings}, key=int):
+        values = {key: value for key, value in settings.items() if key.startswith(f"{number}.")}
+        entry = _nested({key.partition(".")[2]: value for key, value in values.items()})
+        yield str(entry.get("name")), entry.get("args") or {}, [f"{at}.{key}" for key in values]
 
 
 def _nested(flat: Mapping[str, Any]) -> Any:
     """Sections and lists of sections again, as they were before they were taken apart."""
     groups: dict[str, dict[str, Any]] = {}
-    found: dict[str, Any] = {}
+    nested: dict[str, Any] = {}
     for key, value in flat.items():
         head, _, rest = key.partition(".")
         if rest:
             groups.setdefault(head, {})[rest] = value
         else:
-            found[head] = value
-    found |= {head: _nested(inner) for head, inner in groups.items()}
-    return list(found.values()) if found and all(key.isdigit() for key in found) else found
+            nested[head] = value
+    nested |= {head: _nested(inner) for head, inner in groups.items()}
+    return list(nested.values()) if nested and all(key.isdigit() for key in nested) else nested
 
 
 def _entry(name: str, args: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,15 +177,15 @@ def _entry(name: str, args: Mapping[str, Any]) -> dict[str, Any]:
 _GROUPS = _chain(_SAMPLES, _OPERATORS, _of_samples)
 
 
-def _shaped(look: SourceLookup) -> CombinedKeys:
+def _shaped(source: SourceLookup) -> CombinedKeys:
     """Converts the operators, then adds a filter for groups whose rewards differ too little, since Trinity's advantage
     drops them there."""
-    made, least = _GROUPS(look), look(_LEAST)
+    made, least = _GROUPS(source), source(_LEAST)
     if least is None:
         return made
-    own = _entry("std_filter", {"std_threshold": look.amount(_LEAST)})
+    deviation_filter = _entry("std_filter", {"std_threshold": source.amount(_LEAST)})
     text = f"{made.text.removesuffix('.').removesuffix(' none')} std_filter."
-    return replace(made, settings={_OPERATORS: [*made.settings.get(_OPERATORS, []), own]}, text=text)
+    return replace(made, settings={_OPERATORS: [*made.settings.get(_OPERATORS, []), deviation_filter]}, text=text)
 
 
 OPERATOR_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {

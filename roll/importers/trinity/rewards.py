@@ -77,18 +77,20 @@ def _form(pattern: str, right: float, wrong: float) -> Mapping[str, Any]:
     return {"reward": "regex", "name": "format_score", "reward_args": args}
 
 
-def _boxed(look: SourceLookup) -> _Made:
+def _boxed(source: SourceLookup) -> _Made:
     parts: tuple[Mapping[str, Any], ...] = ()
-    if look(f"{_TRINITY_ONLY}{_FLOW_ARGS}.with_think") and _plain(workflow(look)) == _BOXED_FLOW:
-        parts = (_form(_THINKING, 0.0, -look.amount(f"{_TRINITY_ONLY}{_FLOW_ARGS}.format_score_coef", 0.1)),)
+    if source(f"{_TRINITY_ONLY}{_FLOW_ARGS}.with_think") and _plain(workflow(source)) == _BOXED_FLOW:
+        parts = (_form(_THINKING, 0.0, -source.amount(f"{_TRINITY_ONLY}{_FLOW_ARGS}.format_score_coef", 0.1)),)
     return _Made("math_rule", {"require_boxed": True}, parts, "math-verify decides, where there texts are compared.")
 
 
-def _dapo(look: SourceLookup) -> _Made:
+def _dapo(source: SourceLookup) -> _Made:
     parts: tuple[Mapping[str, Any], ...] = ()
-    if look(f"{_TRINITY_ONLY}{_ARGS}.enable_overlong_penalty"):
-        most, cache = (look.size(f"{_TRINITY_ONLY}{_ARGS}.{name}") for name in ("max_response_length", "cache_length"))
-        weight = look.amount(f"{_TRINITY_ONLY}{_ARGS}.penalty_factor", 1.0)
+    if source(f"{_TRINITY_ONLY}{_ARGS}.enable_overlong_penalty"):
+        most, cache = (
+            source.size(f"{_TRINITY_ONLY}{_ARGS}.{name}") for name in ("max_response_length", "cache_length")
+        )
+        weight = source.amount(f"{_TRINITY_ONLY}{_ARGS}.penalty_factor", 1.0)
         parts = ({"reward": "overlong", "reward_args": {"max_tokens": most, "cache_tokens": cache}, "weight": weight},)
     return _Made(
         "math_rule",
@@ -99,14 +101,14 @@ def _dapo(look: SourceLookup) -> _Made:
 
 
 _REWARDS: Mapping[str, Callable[[SourceLookup], _Made]] = {
-    "math_reward": lambda look: _Made("math_rule", {}, (_form(_FORMAT, 0.1, -0.1),), _VERDICT),
-    "accuracy_reward": lambda look: _Made("math_rule", {}, (), _VERDICT),
-    "format_reward": lambda look: _Made("regex", _form(_STRICT, 0.1, -0.1)["reward_args"]),
+    "math_reward": lambda source: _Made("math_rule", {}, (_form(_FORMAT, 0.1, -0.1),), _VERDICT),
+    "accuracy_reward": lambda source: _Made("math_rule", {}, (), _VERDICT),
+    "format_reward": lambda source: _Made("regex", _form(_STRICT, 0.1, -0.1)["reward_args"]),
     "math_boxed_reward": _boxed,
     "math_boxed_reward_naive_dapo": _boxed,
     "bots_math_boxed_reward": _boxed,
     "math_dapo_reward": _dapo,
-    "countdown_reward": lambda look: _Made("countdown", {"format_score": 0.1}),
+    "countdown_reward": lambda source: _Made("countdown", {"format_score": 0.1}),
 }
 """The names in Trinity's register. A path is called as it is."""
 
@@ -133,9 +135,11 @@ REWARD_ROWS: tuple[Row, ...] = (
 )
 
 
-def workflow(look: SourceLookup) -> str:
+def workflow(source: SourceLookup) -> str:
     return str(
-        look(f"{_TRINITY_ONLY}{TASKS}.{_WORKFLOW}") or look(f"{_TRINITY_ONLY}{_INPUT}.{_WORKFLOW}") or "math_workflow"
+        source(f"{_TRINITY_ONLY}{TASKS}.{_WORKFLOW}")
+        or source(f"{_TRINITY_ONLY}{_INPUT}.{_WORKFLOW}")
+        or "math_workflow"
     )
 
 
@@ -143,40 +147,42 @@ def _plain(name: str) -> str:
     return name.removeprefix("async_")
 
 
-def _reward_name(look: SourceLookup) -> str:
-    given = look(f"{_TRINITY_ONLY}{TASKS}.{_REWARD}") or look(f"{_TRINITY_ONLY}{_INPUT}.{_REWARD}")
-    return str(given or _WORKFLOWS.get(_plain(workflow(look)), ("", ""))[0])
+def _reward_name(source: SourceLookup) -> str:
+    name = source(f"{_TRINITY_ONLY}{TASKS}.{_REWARD}") or source(f"{_TRINITY_ONLY}{_INPUT}.{_REWARD}")
+    return str(name or _WORKFLOWS.get(_plain(workflow(source)), ("", ""))[0])
 
 
-def is_of_one_answer(look: SourceLookup) -> bool:
+def is_of_one_answer(source: SourceLookup) -> bool:
     """False for workflows that are agents, environments, or call other models."""
-    return _plain(workflow(look)) in _WORKFLOWS
+    return _plain(workflow(source)) in _WORKFLOWS
 
 
-def _rewards(look: SourceLookup) -> CombinedKeys:
-    flow, name = workflow(look), _reward_name(look)
+def _rewards(source: SourceLookup) -> CombinedKeys:
+    flow, name = workflow(source), _reward_name(source)
     lost: dict[str, str] = {}
-    if not is_of_one_answer(look):
+    if not is_of_one_answer(source):
         nearest = next((text for part, text in _NEAREST.items() if part in flow), _ANOTHER)
         reason = f"workflow {flow} is not here, and rows are asked once: {nearest}"
-        lost |= dict.fromkeys(_keys(look, _WORKFLOW), reason)
-    if distils(look) and not name:
+        lost |= dict.fromkeys(_keys(source, _WORKFLOW), reason)
+    if distils(source) and not name:
         made = _Made("none")
     elif "." in name or ":" in name:
-        args = {key: value for key, value in look.below(f"{_TRINITY_ONLY}{_ARGS}").items() if value is not None}
+        args = {key: value for key, value in source.below(f"{_TRINITY_ONLY}{_ARGS}").items() if value is not None}
         made = _Made("trinity_reward", {"path": name} | ({"args": args} if args else {}))
     elif name in _REWARDS:
-        made = _REWARDS[name](look)
+        made = _REWARDS[name](source)
         taken = _OVERLONG if made.parts and name == "math_dapo_reward" else ()
-        more = [key for key in look.below(f"{_TRINITY_ONLY}{_ARGS}") if key not in (*_OVERLONG, *taken)]
+        more = [key for key in source.below(f"{_TRINITY_ONLY}{_ARGS}") if key not in (*_OVERLONG, *taken)]
         lost |= {f"{_TRINITY_ONLY}{_ARGS}.{key}": f"{name} has no such argument" for key in more}
     else:
         made = _Made("math_rule", near="" if name or lost else "The workflow names no reward: math_rule stands in.")
-        told = f"there is no reward {name} here, and math_rule stands in; a class of yours is named by its path"
-        lost |= dict.fromkeys(_keys(look, _REWARD), f"{told}, package.module:Class (docs/rewards.md)") if name else {}
+        missing = f"there is no reward {name} here, and math_rule stands in; a class of yours is named by its path"
+        lost |= (
+            dict.fromkeys(_keys(source, _REWARD), f"{missing}, package.module:Class (docs/rewards.md)") if name else {}
+        )
         lost |= {
             f"{_TRINITY_ONLY}{_ARGS}.{key}": f"arguments of {name or flow}"
-            for key in look.below(f"{_TRINITY_ONLY}{_ARGS}")
+            for key in source.below(f"{_TRINITY_ONLY}{_ARGS}")
         }
     settings: dict[str, Any] = {f"{_AT}.reward": made.reward}
     settings |= {f"{_AT}.reward_args": dict(made.args)} if made.args else {}
@@ -184,25 +190,29 @@ def _rewards(look: SourceLookup) -> CombinedKeys:
     beside = "".join(f" + {part.get('name', part['reward'])}" for part in made.parts)
     text = f"{_AT}.reward: {made.reward}{beside} (docs/rewards.md)."
     return CombinedKeys(
-        settings, text, f"{made.near} {_OWN_WORDS if _has_default_prompt(look) else ''}".strip(), changes=lost
+        settings, text, f"{made.near} {_OWN_WORDS if _has_default_prompt(source) else ''}".strip(), changes=lost
     )
 
 
-def _keys(look: SourceLookup, name: str) -> list[str]:
-    return [f"{_TRINITY_ONLY}{at}.{name}" for at in (TASKS, _INPUT) if look.is_set(f"{_TRINITY_ONLY}{at}.{name}")]
+def _keys(source: SourceLookup, name: str) -> list[str]:
+    return [f"{_TRINITY_ONLY}{at}.{name}" for at in (TASKS, _INPUT) if source.is_set(f"{_TRINITY_ONLY}{at}.{name}")]
 
 
-def _eval_rewards(look: SourceLookup) -> CombinedKeys:
+def _eval_rewards(source: SourceLookup) -> CombinedKeys:
     """Validation is scored as training is."""
-    own = {_WORKFLOW: workflow(look), "default_eval_workflow_type": workflow(look), _REWARD: _reward_name(look)}
-    own |= {"with_think": bool(look(f"{_TRINITY_ONLY}{_FLOW_ARGS}.with_think"))}
-    own |= {"format_score_coef": look(f"{_TRINITY_ONLY}{_FLOW_ARGS}.format_score_coef", 0.1)}
+    training = {
+        _WORKFLOW: workflow(source),
+        "default_eval_workflow_type": workflow(source),
+        _REWARD: _reward_name(source),
+    }
+    training |= {"with_think": bool(source(f"{_TRINITY_ONLY}{_FLOW_ARGS}.with_think"))}
+    training |= {"format_score_coef": source(f"{_TRINITY_ONLY}{_FLOW_ARGS}.format_score_coef", 0.1)}
     lost, nears = {}, {}
-    given = {f"{SETS}.{key}": value for key, value in look.below(f"{_TRINITY_ONLY}{SETS}").items()}
-    given |= {_OF_EVALUATION: look(f"{_TRINITY_ONLY}{_OF_EVALUATION}")}
-    for key, value in given.items():
-        of_training = own.get(key.rpartition(".")[2])
-        if value is not None and _plain(str(value)) == _EVALUATES and _reward_name(look) in _OF_MATHS:
+    values = {f"{SETS}.{key}": value for key, value in source.below(f"{_TRINITY_ONLY}{SETS}").items()}
+    values |= {_OF_EVALUATION: source(f"{_TRINITY_ONLY}{_OF_EVALUATION}")}
+    for key, value in values.items():
+        of_training = training.get(key.rpartition(".")[2])
+        if value is not None and _plain(str(value)) == _EVALUATES and _reward_name(source) in _OF_MATHS:
             nears[f"{_TRINITY_ONLY}{key}"] = (
                 "A validation is scored by the reward of the training, math-verify on its answers."
             )
@@ -212,39 +222,39 @@ def _eval_rewards(look: SourceLookup) -> CombinedKeys:
     return CombinedKeys({}, "as in training", lost=lost, differences=nears)
 
 
-def _system_prompt(look: SourceLookup) -> CombinedKeys:
-    everywhere = look(f"{_TRINITY_ONLY}{_INPUT}.system_prompt") or _default_prompt(look, _FLOW_ARGS)
-    text = look(f"{_TRINITY_ONLY}{TASKS}.format.system_prompt") or everywhere
+def _system_prompt(source: SourceLookup) -> CombinedKeys:
+    everywhere = source(f"{_TRINITY_ONLY}{_INPUT}.system_prompt") or _default_prompt(source, _FLOW_ARGS)
+    text = source(f"{_TRINITY_ONLY}{TASKS}.format.system_prompt") or everywhere
     settings = {"actor_train.data_args.system_prompt": text} if text else {}
-    if look(f"{_TRINITY_ONLY}{SETS}.0.path") and (own := system_prompt_of(look, 0)):
-        settings["validation.data_args.system_prompt"] = own
+    if source(f"{_TRINITY_ONLY}{SETS}.0.path") and (prompt := system_prompt_of(source, 0)):
+        settings["validation.data_args.system_prompt"] = prompt
     return CombinedKeys(settings, "data_args.system_prompt, before rows that bring none.")
 
 
-def _has_default_prompt(look: SourceLookup) -> bool:
-    given = look(f"{_TRINITY_ONLY}{_INPUT}.system_prompt") or look(f"{_TRINITY_ONLY}{TASKS}.format.system_prompt")
-    return not given and bool(_default_prompt(look, _FLOW_ARGS))
+def _has_default_prompt(source: SourceLookup) -> bool:
+    prompt = source(f"{_TRINITY_ONLY}{_INPUT}.system_prompt") or source(f"{_TRINITY_ONLY}{TASKS}.format.system_prompt")
+    return not prompt and bool(_default_prompt(source, _FLOW_ARGS))
 
 
-def _default_prompt(look: SourceLookup, args: str) -> str:
+def _default_prompt(source: SourceLookup, args: str) -> str:
     """The workflow's own where none is given: of some with any reward, of others only with their own."""
-    flow = _plain(workflow(look))
+    flow = _plain(workflow(source))
     if flow == _BOXED_FLOW:
-        return _THINKS_FIRST if look(f"{_TRINITY_ONLY}{args}.with_think") else _BOXED
+        return _THINKS_FIRST if source(f"{_TRINITY_ONLY}{args}.with_think") else _BOXED
     reward, default = _WORKFLOWS.get(flow, ("", ""))
-    return default if _reward_name(look) == reward else ""
+    return default if _reward_name(source) == reward else ""
 
 
-def system_prompt_of(look: SourceLookup, number: int) -> str:
+def system_prompt_of(source: SourceLookup, number: int) -> str:
     """That of a set of evaluation."""
     at = f"{SETS}.{number}"
-    own = look(f"{_TRINITY_ONLY}{at}.format.system_prompt") or look(f"{_TRINITY_ONLY}{_INPUT}.system_prompt")
-    return str(own or _default_prompt(look, f"{at}.workflow_args"))
+    prompt = source(f"{_TRINITY_ONLY}{at}.format.system_prompt") or source(f"{_TRINITY_ONLY}{_INPUT}.system_prompt")
+    return str(prompt or _default_prompt(source, f"{at}.workflow_args"))
 
 
 def _is_shared(name: str) -> Condition:
-    def condition(look: SourceLookup) -> str:
-        return f"taskset.{name} counts" if look.is_set(f"{_TRINITY_ONLY}{TASKS}.{name}") else ""
+    def condition(source: SourceLookup) -> str:
+        return f"taskset.{name} counts" if source.is_set(f"{_TRINITY_ONLY}{TASKS}.{name}") else ""
 
     return condition
 

@@ -132,9 +132,9 @@ def of_rows(renamed: Mapping[str, str], key: str) -> str:
     return f"optim.{key.removeprefix(section)}" if section else f"{_TRINITY_ONLY}{key}"
 
 
-def longest(look: SourceLookup) -> int:
-    parts = [look(f"{_TRINITY_ONLY}model.max_{kind}_tokens") for kind in ("prompt", "response")]
-    whole = look(f"{_TRINITY_ONLY}model.max_model_len") or (
+def longest(source: SourceLookup) -> int:
+    parts = [source(f"{_TRINITY_ONLY}model.max_{kind}_tokens") for kind in ("prompt", "response")]
+    whole = source(f"{_TRINITY_ONLY}model.max_model_len") or (
         sum(parts) if all(isinstance(p, int) for p in parts) else None
     )
     if whole is None:
@@ -144,41 +144,41 @@ def longest(look: SourceLookup) -> int:
     return int(whole)
 
 
-def _row_length(look: SourceLookup) -> CombinedKeys:
-    whole = longest(look)
+def _row_length(source: SourceLookup) -> CombinedKeys:
+    whole = longest(source)
     parts = [f"{_TRINITY_ONLY}model.max_{kind}_tokens" for kind in ("prompt", "response")]
-    nears = dict.fromkeys(parts, "max_model_len counts.") if look(f"{_TRINITY_ONLY}model.max_model_len") else {}
+    nears = dict.fromkeys(parts, "max_model_len counts.") if source(f"{_TRINITY_ONLY}model.max_model_len") else {}
     return CombinedKeys({"sequence_length": whole}, f"sequence_length: {whole}.", differences=nears)
 
 
-def _row_steps(look: SourceLookup) -> CombinedKeys:
-    if not dict(lengths_in_yaml(look)):
+def _row_steps(source: SourceLookup) -> CombinedKeys:
+    if not dict(lengths_in_yaml(source)):
         return CombinedKeys({}, "epochs count")
-    steps, nears = shortest(look)
+    steps, nears = shortest(source)
     return CombinedKeys({"max_steps": steps}, f"max_steps: {steps}.", differences=nears)
 
 
-def _columns(look: SourceLookup) -> CombinedKeys:
+def _columns(source: SourceLookup) -> CombinedKeys:
     """Columns of rows for fine-tuning: conversations, unless they are declared plain."""
-    if look(f"{_TRINITY_ONLY}{BUFFER}.format.prompt_type", "messages") == "messages":
-        name = look("data.multiturn.messages_key")
-        part = "all" if look(f"{_TRINITY_ONLY}{_EVERY_TURN}") else "last"
+    if source(f"{_TRINITY_ONLY}{BUFFER}.format.prompt_type", "messages") == "messages":
+        name = source("data.multiturn.messages_key")
+        part = "all" if source(f"{_TRINITY_ONLY}{_EVERY_TURN}") else "last"
         settings = {"sft_train.data_args.messages": name, "train_on": part}
-        told = "every answer" if part == "all" else "the last answer"
-        return CombinedKeys(settings, f"data_args.messages: {name}, of which {told} is learnt (train_on: {part}).")
-    names = [look(f"data.{kind}_key") for kind in ("prompt", "response")]
+        what = "every answer" if part == "all" else "the last answer"
+        return CombinedKeys(settings, f"data_args.messages: {name}, of which {what} is learnt (train_on: {part}).")
+    names = [source(f"data.{kind}_key") for kind in ("prompt", "response")]
     settings = {"prompt_key": names[0], "response_key": names[1]}
     return CombinedKeys(settings, f"prompt_key: {names[0]}, response_key: {names[1]}.")
 
 
-def _batches(look: SourceLookup) -> CombinedKeys:
-    if look("data.train_batch_size") is None:
+def _batches(source: SourceLookup) -> CombinedKeys:
+    if source("data.train_batch_size") is None:
         raise ChangesRun("buffer.train_batch_size is missing, and must be given there: rows of an update")
-    return SFT.sums["batches"](look)
+    return SFT.sums["batches"](source)
 
 
-def _whole_batch(look: SourceLookup) -> str:
-    return "train_batch_size counts" if look.is_set("data.train_batch_size") else ""
+def _whole_batch(source: SourceLookup) -> str:
+    return "train_batch_size counts" if source.is_set("data.train_batch_size") else ""
 
 
 SUMS_OF_ROWS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
@@ -195,7 +195,7 @@ CONDITIONS_OF_ROWS: Mapping[str, Condition] = {
     **SFT.conditions,
     **OLD_CONDITIONS,
     "whole batch": _whole_batch,
-    "epochs": lambda look: "" if not dict(lengths_in_yaml(look)) else "total_steps counts",
+    "epochs": lambda source: "" if not dict(lengths_in_yaml(source)) else "total_steps counts",
 }
 ROWS_DERIVED = {
     "optim.lr": 1e-6,
@@ -212,12 +212,12 @@ ROWS_DERIVED = {
 }
 
 
-def rows_derived(given: Mapping[str, Any]) -> dict[str, Any]:
+def rows_derived(values: Mapping[str, Any]) -> dict[str, Any]:
     """Defaults there; adapters that only have a name have these sizes. Before train_batch_size an update had the rows
     of buffer.batch_size."""
-    named = f"{_TRINITY_ONLY}model.lora_configs.0.name" in given
-    found = ROWS_DERIVED | (dict.fromkeys(("model.lora_rank", "model.lora_alpha"), 32) if named else {})
-    return found | {"data.train_batch_size": given.get(f"{_TRINITY_ONLY}buffer.batch_size")}
+    named = f"{_TRINITY_ONLY}model.lora_configs.0.name" in values
+    defaults = ROWS_DERIVED | (dict.fromkeys(("model.lora_rank", "model.lora_alpha"), 32) if named else {})
+    return defaults | {"data.train_batch_size": values.get(f"{_TRINITY_ONLY}buffer.batch_size")}
 
 
 _ADAM = "there is no such optimizer here: AdamW of the strategy"
@@ -271,8 +271,8 @@ def _of_pairs(row: Row) -> Row:
 
 
 def _sum_of_pairs(sum: Callable[[SourceLookup], CombinedKeys]) -> Callable[[SourceLookup], CombinedKeys]:
-    def moved(look: SourceLookup) -> CombinedKeys:
-        made = sum(look)
+    def moved(source: SourceLookup) -> CombinedKeys:
+        made = sum(source)
         settings = {_moved(key): value for key, value in made.settings.items()}
         near = made.difference.replace("the longest row", "the two rows of a pair")
         return replace(made, settings=settings, text=made.text.replace(" rows ", " pairs "), difference=near)
@@ -280,35 +280,35 @@ def _sum_of_pairs(sum: Callable[[SourceLookup], CombinedKeys]) -> Callable[[Sour
     return moved
 
 
-def _placement(look: SourceLookup) -> CombinedKeys:
+def _placement(source: SourceLookup) -> CombinedKeys:
     """The reference takes turns with the learner."""
-    made = _sum_of_pairs(SFT.sums["placement"])(look)
-    scorer = words.scorer(look("model.strategy"))
-    own = {
+    made = _sum_of_pairs(SFT.sums["placement"])(source)
+    scorer = words.scorer(source("model.strategy"))
+    reference = {
         "reference.device_mapping": made.settings[f"{_LEARNER}.device_mapping"],
         "reference.strategy_args.strategy_name": scorer.value if isinstance(scorer, ApproximateValue) else scorer,
     }
-    return replace(made, settings={**made.settings, **own}, text=f"{made.text} The reference is on them as well.")
+    return replace(made, settings={**made.settings, **reference}, text=f"{made.text} The reference is on them as well.")
 
 
-def _beta(look: SourceLookup) -> CombinedKeys:
-    given = [key for key in (_BETA, _COEFFICIENT) if look.is_set(f"{_TRINITY_ONLY}{key}")]
-    beta = look.amount(f"{_TRINITY_ONLY}{given[0]}") if given else _DEFAULT_BETA
+def _beta(source: SourceLookup) -> CombinedKeys:
+    stated = [key for key in (_BETA, _COEFFICIENT) if source.is_set(f"{_TRINITY_ONLY}{key}")]
+    beta = source.amount(f"{_TRINITY_ONLY}{stated[0]}") if stated else _DEFAULT_BETA
     lost = (
         {f"{_TRINITY_ONLY}{_COEFFICIENT}": f"{_BETA} counts; a KL beside DPO's loss is not here"}
-        if len(given) == 2
+        if len(stated) == 2
         else {}
     )
     return CombinedKeys({"beta": beta}, f"beta: {beta:g}.", lost=lost)
 
 
-def _pair_columns(look: SourceLookup) -> CombinedKeys:
+def _pair_columns(source: SourceLookup) -> CombinedKeys:
     """The prompt's: messages, unless it is said to be plain."""
-    plain = look(f"{_TRINITY_ONLY}{_FORMAT}.prompt_type", "messages") == "plaintext"
+    plain = source(f"{_TRINITY_ONLY}{_FORMAT}.prompt_type", "messages") == "plaintext"
     name = (
-        look(f"{_TRINITY_ONLY}{_FORMAT}.prompt_key", "prompt")
+        source(f"{_TRINITY_ONLY}{_FORMAT}.prompt_key", "prompt")
         if plain
-        else look(f"{_TRINITY_ONLY}{_FORMAT}.messages_key", "messages")
+        else source(f"{_TRINITY_ONLY}{_FORMAT}.messages_key", "messages")
     )
     return CombinedKeys({"prompt_key": name}, f"prompt_key: {name}; texts and messages are told apart row by row.")
 
@@ -344,7 +344,7 @@ TRINITY_DPO = Table(
     {
         **{name: _sum_of_pairs(sum) for name, sum in SUMS_OF_ROWS.items()},
         "placement": _placement,
-        "tokens": _sum_of_pairs(tokens(lambda look: 2 * longest(look))),
+        "tokens": _sum_of_pairs(tokens(lambda source: 2 * longest(source))),
         "beta": _beta,
         "columns": _pair_columns,
     },

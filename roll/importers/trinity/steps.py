@@ -31,24 +31,24 @@ _PARALLEL = ("tensor_model_parallel", "pipeline_model_parallel", "context_parall
 # --- GPUs
 
 
-def _engine_gpus(look: SourceLookup) -> int:
-    return _engines(look) * look.size(f"{ROLLOUT}.tensor_model_parallel_size")
+def _engine_gpus(source: SourceLookup) -> int:
+    return _engines(source) * source.size(f"{ROLLOUT}.tensor_model_parallel_size")
 
 
-def _engines(look: SourceLookup) -> int:
+def _engines(source: SourceLookup) -> int:
     """One that is parallel in another way than by tensors is as many here."""
-    ways = (look.size(f"{ROLLOUT}.{way}_size", 1) for way in ("data_parallel", "pipeline_model_parallel"))
-    return look.size(_ENGINES) * prod(ways)
+    ways = (source.size(f"{ROLLOUT}.{way}_size", 1) for way in ("data_parallel", "pipeline_model_parallel"))
+    return source.size(_ENGINES) * prod(ways)
 
 
-def _shares(look: SourceLookup, section: str) -> int:
+def _shares(source: SourceLookup, section: str) -> int:
     """GPUs that hold one row together."""
-    if strategy_of(look, section) != MEGATRON:
-        return look.size(f"{section}.ulysses_sequence_parallel_size", 1)
-    found = 1
+    if strategy_of(source, section) != MEGATRON:
+        return source.size(f"{section}.ulysses_sequence_parallel_size", 1)
+    product = 1
     for kind in _PARALLEL:
-        found *= look.size(f"{section}.megatron.{kind}_size", 1)
-    return found
+        product *= source.size(f"{section}.megatron.{kind}_size", 1)
+    return product
 
 
 def _num_remaining(look: SourceLookup) -> int:
@@ -61,48 +61,48 @@ def _num_remaining(look: SourceLookup) -> int:
     return left if left > 0 else total
 
 
-def _divides(look: SourceLookup, train: int) -> bool:
+def _divides(source: SourceLookup, train: int) -> bool:
     """Whether so many GPUs share an update evenly, as both systems want."""
-    sections = [ACTOR] if has_critic(look) else [ACTOR, CRITIC]
-    sizes = [_shares(look, section) for section in sections]
-    return all(train % size == 0 and _step(look).update % (train // size) == 0 for size in sizes)
+    sections = [ACTOR] if has_critic(source) else [ACTOR, CRITIC]
+    sizes = [_shares(source, section) for section in sections]
+    return all(train % size == 0 and _step(source).update % (train // size) == 0 for size in sizes)
 
 
-def trainer_gpus(look: SourceLookup) -> int:
+def trainer_gpus(source: SourceLookup) -> int:
     """The most of those that are left which share an update evenly."""
-    left = _num_remaining(look)
-    if left > _MOST_GPUS:
-        raise NotHere(f"{left} GPUs are more than there are; cluster has node_num and gpu_per_node")
-    return next((train for train in range(left, 0, -1) if _divides(look, train)), left)
+    free = _num_remaining(source)
+    if free > _MOST_GPUS:
+        raise NotHere(f"{free} GPUs are more than there are; cluster has node_num and gpu_per_node")
+    return next((train for train in range(free, 0, -1) if _divides(source, train)), free)
 
 
-def _placement(look: SourceLookup) -> CombinedKeys:
-    made, total, left = verl_counts.placement(look), gpus(look), _num_remaining(look)
-    train = trainer_gpus(look)
+def _placement(source: SourceLookup) -> CombinedKeys:
+    made, total, free = verl_counts.placement(source), gpus(source), _num_remaining(source)
+    train = trainer_gpus(source)
     settings = {
         key: devices(0, train) if key.endswith(".device_mapping") else value for key, value in made.settings.items()
     }
     near = ""
-    if train < left:
-        near = f" {_step(look).update} samples of an update do not split over the {left} GPUs that are left, which "
-        near += f"Trinity-RFT refuses: {left - train} of them stay free. Another engine_num leaves others."
-    if left == total:
+    if train < free:
+        near = f" {_step(source).update} samples of an update do not split over the {free} GPUs that are left, which "
+        near += f"Trinity-RFT refuses: {free - train} of them stay free. Another engine_num leaves others."
+    if free == total:
         settings["actor_infer.device_mapping"] = devices(0, total)
-        if look(f"{_TRINITY_ONLY}mode") == "train":
+        if source(f"{_TRINITY_ONLY}mode") == "train":
             return CombinedKeys(settings, f"mode: train has no engines: {train} GPUs train.", near.strip())
-        if look(f"{_TRINITY_ONLY}mode") == COLOCATED:
+        if source(f"{_TRINITY_ONLY}mode") == COLOCATED:
             return CombinedKeys(
                 settings, f"mode: colocate: trainer and engines share all {total} GPUs, in turn.", near.strip()
             )
         shared = "No GPU is left for a trainer of its own: trainer and engines share all, in turn."
         return replace(made, settings=settings, difference=f"{shared}{near}")
-    first, num = left, _engine_gpus(look)
+    first, num = free, _engine_gpus(source)
     settings["actor_infer.device_mapping"] = devices(first, num)
-    size = look.size(f"{ROLLOUT}.tensor_model_parallel_size")
-    text = f"{_engines(look)} engines x {size} GPUs = {num}: devices {first} to {first + num - 1}; "
+    size = source.size(f"{ROLLOUT}.tensor_model_parallel_size")
+    text = f"{_engines(source)} engines x {size} GPUs = {num}: devices {first} to {first + num - 1}; "
     text += f"the trainer has the first {train}"
     if last := total - first - num:
-        text += f", the teacher the last {last}" if distils(look) else f"; the last {last} are those of other models"
+        text += f", the teacher the last {last}" if distils(source) else f"; the last {last} are those of other models"
     return CombinedKeys(settings, f"{text}.", near.strip())
 
 
@@ -112,39 +112,39 @@ def _placement(look: SourceLookup) -> CombinedKeys:
 class _Step:
     """`prompts` in a step, `update` samples in an update, and how they differ from what is asked."""
 
-    def __init__(self, look: SourceLookup):
-        started, self.group = look.size("data.train_batch_size"), look.size(f"{ROLLOUT}.n")
-        share = over_share(look)
+    def __init__(self, source: SourceLookup):
+        started, self.group = source.size("data.train_batch_size"), source.size(f"{ROLLOUT}.n")
+        share = over_share(source)
         self.prompts = max(1, floor(round(started * (1 - share), 6)))
         self.started = started
-        asked = sampled(look, look.number(_TRAIN_BATCH, 0)) or started * self.group
+        batch = sampled(source, source.number(_TRAIN_BATCH, 0)) or started * self.group
         self.near = ""
-        if share or is_played(look):  # turns of an episode are samples there
-            asked = min(asked, self.prompts * self.group)
-        if asked > self.prompts * self.group:
-            self.prompts = -(-asked // self.group)
-            self.near = f"train_batch_size {asked} is more than the {started} x {self.group} samples of an exploring "
+        if share or is_played(source):  # turns of an episode are samples there
+            batch = min(batch, self.prompts * self.group)
+        if batch > self.prompts * self.group:
+            self.prompts = -(-batch // self.group)
+            self.near = f"train_batch_size {batch} is more than the {started} x {self.group} samples of an exploring "
             self.near += f"step: a step here takes {self.prompts} prompts. Turns of an episode are samples there."
-        self.update = min(asked, self.prompts * self.group)
+        self.update = min(batch, self.prompts * self.group)
 
 
-def _step(look: SourceLookup) -> _Step:
-    return _Step(look)
+def _step(source: SourceLookup) -> _Step:
+    return _Step(source)
 
 
-def over_share(look: SourceLookup) -> float:
+def over_share(source: SourceLookup) -> float:
     """The share of its tasks for which an exploring step does not wait."""
-    share = look.amount(f"{_OVER}.ratio", 0.0)
+    share = source.amount(f"{_OVER}.ratio", 0.0)
     if not 0 <= share < 1:
         raise NotHere(f"explorer.over_rollout.ratio: {share:g} must be at least 0 and below 1")
     return share
 
 
 def _batches(role: str, section: str) -> Callable[[SourceLookup], CombinedKeys]:
-    def sum(look: SourceLookup) -> CombinedKeys:
-        step, train, shares = _step(look), trainer_gpus(look), _shares(look, section)
+    def sum(source: SourceLookup) -> CombinedKeys:
+        step, train, shares = _step(source), trainer_gpus(source), _shares(source, section)
         ranks, samples = max(1, train // shares), step.prompts * step.group
-        micro = micro_batch(look, section, ("ppo_micro_batch_size",), ranks)
+        micro = micro_batch(source, section, ("ppo_micro_batch_size",), ranks)
         made = split(samples, step.update, ranks, micro or 1)
         args = f"{role}.training_args"
         settings: dict[str, Any] = {
@@ -161,9 +161,9 @@ def _batches(role: str, section: str) -> Callable[[SourceLookup], CombinedKeys]:
             near = f"{near} The micro batch is {made.micro} instead of {micro}, to divide {made.micro * made.passes}."
         return CombinedKeys(settings, text, near.strip())
 
-    def known(look: SourceLookup) -> CombinedKeys:
+    def known(source: SourceLookup) -> CombinedKeys:
         try:
-            return sum(look)
+            return sum(source)
         except LeftOpen:
             raise
         except NotHere as reason:  # without its batches it would be the run of the defaults here
@@ -175,9 +175,9 @@ def _batches(role: str, section: str) -> Callable[[SourceLookup], CombinedKeys]:
 # --- how far rollouts run ahead
 
 
-def _ahead(look: SourceLookup) -> CombinedKeys:
-    interval, offset = (look.number(f"{_TRINITY_ONLY}synchronizer.sync_{name}") for name in ("interval", "offset"))
-    style, share = str(look(_STYLE) or "fixed"), over_share(look)
+def _ahead(source: SourceLookup) -> CombinedKeys:
+    interval, offset = (source.number(f"{_TRINITY_ONLY}synchronizer.sync_{name}") for name in ("interval", "offset"))
+    style, share = str(source(_STYLE) or "fixed"), over_share(source)
     if interval < 1 or offset < 0:
         raise NotHere(f"sync_interval {interval} must be at least 1, and sync_offset {offset} at least 0")
     if style not in ("fixed", *_EXPLORER, *_TRAINER):
@@ -192,8 +192,8 @@ def _ahead(look: SourceLookup) -> CombinedKeys:
             f"here both sides count the same steps, and none is more than {interval - 1 + int(ahead)} steps old."
         )
     if share:
-        step = _step(look)
-        settings |= {"unfinished_groups": "drop", "unfinished_grace_s": look.amount(f"{_OVER}.wait_after_min", 30.0)}
+        step = _step(source)
+        settings |= {"unfinished_groups": "drop", "unfinished_grace_s": source.amount(f"{_OVER}.wait_after_min", 30.0)}
         ahead = step.started / step.prompts - 1
         left_out = f"There a step of {step.started} tasks trains on those that are done; here on {step.prompts}."
         nears |= {f"{_OVER}.ratio": left_out, f"{_OVER}.wait_after_min": ""}
@@ -209,9 +209,9 @@ def _ahead(look: SourceLookup) -> CombinedKeys:
 # --- how long a run is
 
 
-def _in_steps(look: SourceLookup, updates: int) -> tuple[int, str]:
+def _in_steps(source: SourceLookup, updates: int) -> tuple[int, str]:
     """Their steps are updates: a step here makes as many as its samples have train batches."""
-    step = _step(look)
+    step = _step(source)
     samples = step.prompts * step.group
     steps = max(1, -(-updates * step.update // samples))
     return steps, f"{updates} x {step.update} of {samples} samples = {steps}."
@@ -223,36 +223,38 @@ def lengths_in_yaml(look: SourceLookup) -> Iterator[tuple[str, int]]:
             yield key, look.size(f"{_TRINITY_ONLY}{key}")
 
 
-def shortest(look: SourceLookup) -> tuple[int, dict[str, str]]:
+def shortest(source: SourceLookup) -> tuple[int, dict[str, str]]:
     """The run ends with the first of its two lengths; the reason for the other."""
-    found = dict(lengths_in_yaml(look))
-    least = min(found, key=lambda key: found[key])
-    others = [key for key in found if found[key] != found[least]]
-    return found[least], {f"{_TRINITY_ONLY}{key}": f"{least}: {found[least]} ends the run before." for key in others}
+    lengths = dict(lengths_in_yaml(source))
+    least = min(lengths, key=lambda key: lengths[key])
+    others = [key for key in lengths if lengths[key] != lengths[least]]
+    return lengths[least], {
+        f"{_TRINITY_ONLY}{key}": f"{least}: {lengths[least]} ends the run before." for key in others
+    }
 
 
-def _steps(look: SourceLookup) -> CombinedKeys:
-    if not dict(lengths_in_yaml(look)):
-        if look(f"{_TRINITY_ONLY}mode") == "train":
-            look.unresolved.add("buffer.total_steps")
+def _steps(source: SourceLookup) -> CombinedKeys:
+    if not dict(lengths_in_yaml(source)):
+        if source(f"{_TRINITY_ONLY}mode") == "train":
+            source.unresolved.add("buffer.total_steps")
         return CombinedKeys({}, "epochs count")
-    updates, nears = shortest(look)
-    steps, text = _in_steps(look, updates)
+    updates, nears = shortest(source)
+    steps, text = _in_steps(source, updates)
     return CombinedKeys({"max_steps": steps}, f"max_steps: {text}", differences=nears)
 
 
-def _saves(look: SourceLookup) -> CombinedKeys:
-    updates = look.number(SAVES)
+def _saves(source: SourceLookup) -> CombinedKeys:
+    updates = source.number(SAVES)
     if updates <= 0:
         return CombinedKeys({"save_steps": -1}, "save_steps: -1.")
-    steps, text = _in_steps(look, updates)
+    steps, text = _in_steps(source, updates)
     return CombinedKeys({"save_steps": steps}, f"save_steps: {text}")
 
 
-def counts_epochs(look: SourceLookup) -> str:
-    if found := dict(lengths_in_yaml(look)):
-        return f"{next(iter(found))} counts"
-    if look(f"{_TRINITY_ONLY}mode") == "train":
+def counts_epochs(source: SourceLookup) -> str:
+    if lengths := dict(lengths_in_yaml(source)):
+        return f"{next(iter(lengths))} counts"
+    if source(f"{_TRINITY_ONLY}mode") == "train":
         raise LeftOpen("buffer.total_steps", "the number of steps, which the groups of a buffer do not say,")
     return ""
 

@@ -30,12 +30,12 @@ def is_trinity(tree: Mapping[str, Any]) -> bool:
 
 def trinity_table(keys: Iterable[tuple[str, Any]]) -> Table:
     """That of the algorithm which the keys name, with rows for sections that are written without anything in them."""
-    given = [(present_key(key), value) for key, value in keys]
-    table = _TABLES.get(str(dict(given).get("algorithm.algorithm_type")), TRINITY_RL)
-    values = dict(given)
+    key_values = [(present_key(key), value) for key, value in keys]
+    table = _TABLES.get(str(dict(key_values).get("algorithm.algorithm_type")), TRINITY_RL)
+    values = dict(key_values)
     if table is TRINITY_RL and agents.plays(values):
         table = agents.agents_table(table, values)
-    names = [table.canonical(key) for key, value in given if value in _EMPTY]
+    names = [table.canonical(key) for key, value in key_values if value in _EMPTY]
     sections = [name for name in dict.fromkeys(names) if table.row(name) is None and _is_section(table, name)]
     return replace(table, rows=(*table.rows, *(needless(name, "empty: not given") for name in sections)))
 
@@ -99,21 +99,21 @@ class _Stage:
     imported: Imported
 
 
-def import_trinity(given: SourceKeys, notes: Sequence[str]) -> Imported:
+def import_trinity(original: SourceKeys, notes: Sequence[str]) -> Imported:
     """One run, or several one after the other."""
-    given = replace(given, keys=without_none(given.keys))
-    notes = [*notes, *old_notes(given.keys)]
-    numbers = sorted({int(match[1]) for key, _ in given.keys if (match := _AT.fullmatch(key))})
+    original = replace(original, keys=without_none(original.keys))
+    notes = [*notes, *old_notes(original.keys)]
+    numbers = sorted({int(match[1]) for key, _ in original.keys if (match := _AT.fullmatch(key))})
     if not numbers:
-        return convert(given.keys, trinity_table(given.keys), notes)
-    base = [(key, value) for key, value in given.keys if not _AT.fullmatch(key)]
-    stages = [_stage(number, base, given.keys) for number in numbers]
+        return convert(original.keys, trinity_table(original.keys), notes)
+    base = [(key, value) for key, value in original.keys if not _AT.fullmatch(key)]
+    stages = [_stage(number, base, original.keys) for number in numbers]
     shared = _shared([stage.imported.tree for stage in stages])
     listed = [
         {"name": stage.name, "pipeline": stage.imported.pipeline, **_beside(stage.imported.tree, shared)}
         for stage in stages
     ]
-    entries = [_entry(key, value, stages) for key, value in given.keys]
+    entries = [_entry(key, value, stages) for key, value in original.keys]
     last = stages[-1].imported
     opened = tuple(dict.fromkeys(key for stage in stages for key in stage.imported.unresolved))
     tree = shared | {"stages": listed}
@@ -126,54 +126,54 @@ def _stage(number: int, base: Keys, keys: Keys) -> _Stage:
     """A section that a stage has replaces that of all stages as a whole."""
     mine = [(match[2], value) for key, value in keys if (match := _AT.fullmatch(key)) and int(match[1]) == number]
     name = next((str(value) for key, value in mine if key == _NAME and value), f"stage-{number + 1}")
-    own = [(key, value) for key, value in mine if key != _NAME and value is not None]
-    replaced = {key.partition(".")[0] for key, _ in own}
-    all_keys = [item for item in base if item[0].partition(".")[0] not in replaced] + own
+    stage_keys = [(key, value) for key, value in mine if key != _NAME and value is not None]
+    replaced = {key.partition(".")[0] for key, _ in stage_keys}
+    all_keys = [item for item in base if item[0].partition(".")[0] not in replaced] + stage_keys
     table = trinity_table(all_keys)
-    found = convert(all_keys, table)
-    if found.tree.get("mode") is not None:
+    imported = convert(all_keys, table)
+    if imported.tree.get("mode") is not None:
         all_keys = [item for item in all_keys if item[0] != "mode"]
-        told = next(entry for entry in found.entries if entry.key == "mode")
-        found = convert(all_keys, table)
-        lost = Entry("mode", told.value, "not to be had", _ONE_PROCESS)
-        found = replace(found, entries=(*found.entries, lost))
-    if found.tree.get("save_steps", 1) < 1:  # a stage hands over its last checkpoint
-        del found.tree["save_steps"]
-    found.tree.pop("resume_from_checkpoint", None)  # stages go on by themselves
-    return _Stage(number, _plain(name), frozenset(key for key, _ in mine), found)
+        mode_entry = next(entry for entry in imported.entries if entry.key == "mode")
+        imported = convert(all_keys, table)
+        lost = Entry("mode", mode_entry.value, "not to be had", _ONE_PROCESS)
+        imported = replace(imported, entries=(*imported.entries, lost))
+    if imported.tree.get("save_steps", 1) < 1:  # a stage hands over its last checkpoint
+        del imported.tree["save_steps"]
+    imported.tree.pop("resume_from_checkpoint", None)  # stages go on by themselves
+    return _Stage(number, _plain(name), frozenset(key for key, _ in mine), imported)
 
 
 def _plain(name: str) -> str:
     """A name that can be a folder's."""
-    found = re.sub(r"[^A-Za-z0-9_-]", "-", name)[: LONGEST_STAGE_NAME - len("stage-")]
-    return found if found[:1].isalpha() and found != AT_THE_START else f"stage-{found}"
+    plain_name = re.sub(r"[^A-Za-z0-9_-]", "-", name)[: LONGEST_STAGE_NAME - len("stage-")]
+    return plain_name if plain_name[:1].isalpha() and plain_name != AT_THE_START else f"stage-{plain_name}"
 
 
-def _shared(trees: Sequence[Mapping[str, Any]]) -> Tree:
+def _shared(configs: Sequence[Mapping[str, Any]]) -> Tree:
     """What all say alike, section by section."""
-    found: Tree = {}
-    for key, value in trees[0].items():
-        values = [tree[key] for tree in trees if key in tree]
-        if len(values) < len(trees):
+    shared: Tree = {}
+    for key, value in configs[0].items():
+        values = [tree[key] for tree in configs if key in tree]
+        if len(values) < len(configs):
             continue
         if all(isinstance(each, dict) for each in values):
             inner = _shared(values)
-            found |= {key: inner} if inner else {}
+            shared |= {key: inner} if inner else {}
         elif all(each == value for each in values):
-            found[key] = value
-    return found
+            shared[key] = value
+    return shared
 
 
 def _beside(tree: Mapping[str, Any], shared: Mapping[str, Any]) -> Tree:
     """What a tree says beside what all say."""
-    found: Tree = {}
+    rest: Tree = {}
     for key, value in tree.items():
         if isinstance(value, dict) and isinstance(there := shared.get(key), dict):
             inner = _beside(value, there)
-            found |= {key: inner} if inner else {}
+            rest |= {key: inner} if inner else {}
         elif key not in shared:
-            found[key] = value
-    return found
+            rest[key] = value
+    return rest
 
 
 def _entry(key: str, value: Any, stages: Sequence[_Stage]) -> Entry:
@@ -183,29 +183,29 @@ def _entry(key: str, value: Any, stages: Sequence[_Stage]) -> Entry:
         stage = next(stage for stage in stages if stage.number == int(match[1]))
         if match[2] == _NAME:
             return Entry(key, value, "mapped", f"stages.{stage.name}, whose exp_name has it at its end")
-        told = [entry for entry in stage.imported.entries if entry.key == match[2]]
-        return replace(told[0], key=key) if told else Entry(key, value, _UNUSED, "empty: not given")
-    told = [
+        entries = [entry for entry in stage.imported.entries if entry.key == match[2]]
+        return replace(entries[0], key=key) if entries else Entry(key, value, _UNUSED, "empty: not given")
+    entries = [
         (stage.name, entry)
         for stage in stages
-        if key.partition(".")[0] not in {own.partition(".")[0] for own in stage.stage_keys}
+        if key.partition(".")[0] not in {other.partition(".")[0] for other in stage.stage_keys}
         for entry in stage.imported.entries
         if entry.key == key
     ]
-    if not told:
+    if not entries:
         return Entry(key, value, _UNUSED, f"every stage has a section {key.partition('.')[0]} of its own")
-    outcome = min((entry for _, entry in told), key=lambda entry: _WEIGHT.index(entry.outcome)).outcome
+    outcome = min((entry for _, entry in entries), key=lambda entry: _WEIGHT.index(entry.outcome)).outcome
     return Entry(
-        key, value, outcome, _notes([each for each in told if each[1].outcome != _UNUSED or outcome == _UNUSED])
+        key, value, outcome, _notes([each for each in entries if each[1].outcome != _UNUSED or outcome == _UNUSED])
     )
 
 
-def _notes(told: Sequence[tuple[str, Entry]]) -> str:
+def _notes(entries: Sequence[tuple[str, Entry]]) -> str:
     by_note: dict[str, list[str]] = {}
-    for name, entry in told:
+    for name, entry in entries:
         by_note.setdefault(entry.note, []).append(name)
     if len(by_note) == 1:
-        return told[0][1].note
+        return entries[0][1].note
     return " ".join(f"[{', '.join(names)}] {note}" for note, names in by_note.items())
 
 
@@ -217,9 +217,9 @@ def _stage_notes(stages: Iterable[_Stage]) -> Iterator[str]:
 
 
 def _defaults(stages: Iterable[_Stage]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for stage in stages:
         for target, why in stage.imported.defaults.items():
-            if found.setdefault(target, why) != why:
-                found[f"stages.{stage.name}.{target}"] = why
-    return found
+            if reasons.setdefault(target, why) != why:
+                reasons[f"stages.{stage.name}.{target}"] = why
+    return reasons

@@ -28,34 +28,34 @@ _NO_BATCHES = (
 COUNTS = ("trainer.nnodes", "trainer.n_gpus_per_node")
 
 
-def leaves_gpus_open(look: SourceLookup) -> bool:
-    return None in [look.number_or_open(key) for key in COUNTS]
+def leaves_gpus_open(source: SourceLookup) -> bool:
+    return None in [source.number_or_open(key) for key in COUNTS]
 
 
-def gpus(look: SourceLookup) -> int:
-    return look.size("trainer.nnodes") * look.size("trainer.n_gpus_per_node")
+def gpus(source: SourceLookup) -> int:
+    return source.size("trainer.nnodes") * source.size("trainer.n_gpus_per_node")
 
 
-def _ranks(look: SourceLookup, section: str, total: int) -> tuple[int, str]:
+def _ranks(source: SourceLookup, section: str, total: int) -> tuple[int, str]:
     """Data-parallel ranks of a role, and how they come about."""
-    if strategy_of(look, section) == MEGATRON:
+    if strategy_of(source, section) == MEGATRON:
         sizes = [
-            look.size(f"{section}.megatron.{kind}_size", 1)
+            source.size(f"{section}.megatron.{kind}_size", 1)
             for kind in ("tensor_model_parallel", "pipeline_model_parallel", "context_parallel")
         ]
         model = sizes[0] * sizes[1] * sizes[2]
         return max(1, total // model), f"{total} GPUs / (tensor {sizes[0]} x pipeline {sizes[1]} x context {sizes[2]})"
-    together = look.size(f"{section}.ulysses_sequence_parallel_size", 1)
+    together = source.size(f"{section}.ulysses_sequence_parallel_size", 1)
     return max(1, total // together), f"{total} GPUs" + (f" / {together} that share sequences" if together > 1 else "")
 
 
-def micro_batch(look: SourceLookup, section: str, names: tuple[str, ...], ranks: int) -> int | None:
+def micro_batch(source: SourceLookup, section: str, names: tuple[str, ...], ranks: int) -> int | None:
     """A micro batch of one rank: as given, or its share of one that old YAMLs give for all ranks."""
     for name in names:
-        if look(f"{section}.{name}_per_gpu") is not None:
-            return look.number(f"{section}.{name}_per_gpu")
-        if look(f"{section}.{name}") is not None:
-            return max(1, look.number(f"{section}.{name}") // ranks)
+        if source(f"{section}.{name}_per_gpu") is not None:
+            return source.number(f"{section}.{name}_per_gpu")
+        if source(f"{section}.{name}") is not None:
+            return max(1, source.number(f"{section}.{name}") // ranks)
     return None
 
 
@@ -67,19 +67,19 @@ def batches(
     """Prompts, samples, micro batches and accumulation of a role that learns."""
     section = _SECTIONS[role]
 
-    def sum(look: SourceLookup) -> CombinedKeys:
-        if look("data.train_batch_size") == 0:
+    def sum(source: SourceLookup) -> CombinedKeys:
+        if source("data.train_batch_size") == 0:
             raise ChangesRun(_NO_BATCHES)
-        prompts, group = look.size("data.train_batch_size"), look.size(f"{ROLLOUT}.n")
-        if leaves_gpus_open(look):
-            return _open_ranks(look, role, prompts, group)
-        ranks, how = _ranks(look, section, trainer_gpus(look))
-        micro = micro_batch(look, section, ("ppo_micro_batch_size",), ranks)
+        prompts, group = source.size("data.train_batch_size"), source.size(f"{ROLLOUT}.n")
+        if leaves_gpus_open(source):
+            return _open_ranks(source, role, prompts, group)
+        ranks, how = _ranks(source, section, trainer_gpus(source))
+        micro = micro_batch(source, section, ("ppo_micro_batch_size",), ranks)
         if per_update is not None:
-            update, told = per_update(look), ""
+            update, formula = per_update(source), ""
         else:
-            mini = look.size(f"{section}.{MINI_BATCH}", look.number(f"{ACTOR}.{MINI_BATCH}"))
-            update, told = min(mini, prompts) * group, f" = {MINI_BATCH} {mini} x {group}"
+            mini = source.size(f"{section}.{MINI_BATCH}", source.number(f"{ACTOR}.{MINI_BATCH}"))
+            update, formula = min(mini, prompts) * group, f" = {MINI_BATCH} {mini} x {group}"
         made = split(prompts * group, update, ranks, micro or 1)
         args = f"{role}.training_args"
         settings: dict[str, Any] = {
@@ -90,7 +90,7 @@ def batches(
             settings |= {"rollout_batch_size": prompts, "num_return_sequences_in_group": group}
         text = (
             f"{role}: {prompts} prompts x {group} answers = {prompts * group} samples per step; "
-            f"{made.text} ({how}){told}."
+            f"{made.text} ({how}){formula}."
         )
         near = made.near
         if micro is not None and micro != made.micro:
@@ -100,9 +100,9 @@ def batches(
     return sum
 
 
-def _open_ranks(look: SourceLookup, role: str, prompts: int, group: int) -> CombinedKeys:
+def _open_ranks(source: SourceLookup, role: str, prompts: int, group: int) -> CombinedKeys:
     """What does not hang on the number of GPUs, which a script leaves open."""
-    micro = micro_batch(look, _SECTIONS[role], ("ppo_micro_batch_size",), 1)
+    micro = micro_batch(source, _SECTIONS[role], ("ppo_micro_batch_size",), 1)
     settings: dict[str, Any] = {} if micro is None else {f"{role}.training_args.per_device_train_batch_size": micro}
     if role == "actor_train":
         settings |= {"rollout_batch_size": prompts, "num_return_sequences_in_group": group}
@@ -113,9 +113,9 @@ def _open_ranks(look: SourceLookup, role: str, prompts: int, group: int) -> Comb
 def scoring(role: str, section: str, names: tuple[str, ...]) -> Callable[[SourceLookup], CombinedKeys]:
     """Samples of one pass when log-probs or values are computed."""
 
-    def sum(look: SourceLookup) -> CombinedKeys:
-        ranks = 1 if leaves_gpus_open(look) else _ranks(look, _SECTIONS[role], gpus(look))[0]
-        micro = micro_batch(look, section, names, ranks)
+    def sum(source: SourceLookup) -> CombinedKeys:
+        ranks = 1 if leaves_gpus_open(source) else _ranks(source, _SECTIONS[role], gpus(source))[0]
+        micro = micro_batch(source, section, names, ranks)
         if micro is None:
             return CombinedKeys({}, "not given: infer_batch_size keeps its default")
         return CombinedKeys({f"{role}.infer_batch_size": micro}, f"{role}.infer_batch_size: {micro}, of one rank.")
@@ -126,37 +126,37 @@ def scoring(role: str, section: str, names: tuple[str, ...]) -> Callable[[Source
 def token_batches(role: str, section: str, switch: str, most: str, kind: str) -> Callable[[SourceLookup], CombinedKeys]:
     """Micro batches by tokens."""
 
-    def sum(look: SourceLookup) -> CombinedKeys:
-        on = look(f"{section}.{switch}", look(f"{ACTOR}.use_dynamic_bsz"))
+    def sum(source: SourceLookup) -> CombinedKeys:
+        on = source(f"{section}.{switch}", source(f"{ACTOR}.use_dynamic_bsz"))
         if not on:
             return CombinedKeys({}, f"{switch} is off: micro batches are counted in rows")
-        own = look(f"{section}.ppo_max_token_len_per_gpu", look(f"{ACTOR}.ppo_max_token_len_per_gpu"))
-        tokens = look.number(f"{section}.{most}", own)
+        actor_tokens = source(f"{section}.ppo_max_token_len_per_gpu", source(f"{ACTOR}.ppo_max_token_len_per_gpu"))
+        tokens = source.number(f"{section}.{most}", actor_tokens)
         together = 1
-        if strategy_of(look, _SECTIONS[role]) != MEGATRON:
-            together = look.size(f"{_SECTIONS[role]}.ulysses_sequence_parallel_size", 1)
-        longest = look.number("data.max_prompt_length") + look.number("data.max_response_length")
-        found = max(tokens * together, longest)
+        if strategy_of(source, _SECTIONS[role]) != MEGATRON:
+            together = source.size(f"{_SECTIONS[role]}.ulysses_sequence_parallel_size", 1)
+        longest = source.number("data.max_prompt_length") + source.number("data.max_response_length")
+        limit = max(tokens * together, longest)
         shared = f" = {tokens} x {together} ranks that share sequences" if together > 1 else ""
         key = f"{role}.max_tokens_per_microbatch_in_{kind}"
-        near = "" if found == tokens * together else f"At least the longest row, {longest}."
+        near = "" if limit == tokens * together else f"At least the longest row, {longest}."
         return CombinedKeys(
-            {f"{role}.use_dynamic_batching_in_{kind}": True, key: found}, f"{key}: {found}{shared}.", near
+            {f"{role}.use_dynamic_batching_in_{kind}": True, key: limit}, f"{key}: {limit}{shared}.", near
         )
 
     return sum
 
 
-def placement(look: SourceLookup) -> CombinedKeys:
+def placement(source: SourceLookup) -> CombinedKeys:
     """verl's roles share all GPUs and take turns."""
-    nodes, per_node = look.size("trainer.nnodes"), look.size("trainer.n_gpus_per_node")
+    nodes, per_node = source.size("trainer.nnodes"), source.size("trainer.n_gpus_per_node")
     everything = devices(0, nodes * per_node)
     roles = ["actor_train", "actor_infer"]
-    roles += ["reference"] if not has_reference(look) else []
-    roles += ["critic"] if not has_critic(look) else []
+    roles += ["reference"] if not has_reference(source) else []
+    roles += ["critic"] if not has_critic(source) else []
     settings: dict[str, Any] = {f"{role}.device_mapping": everything for role in roles}
-    settings |= {"num_nodes": nodes, "num_gpus_per_node": per_node} | _strategies(look)
-    together = look.size(f"{ROLLOUT}.tensor_model_parallel_size")
+    settings |= {"num_nodes": nodes, "num_gpus_per_node": per_node} | _strategies(source)
+    together = source.size(f"{ROLLOUT}.tensor_model_parallel_size")
     text = (
         f"{nodes} x {per_node} GPUs, which {', '.join(roles)} share in turn; engines of {together} GPUs: "
         f"{nodes * per_node // together} of them."
@@ -164,58 +164,58 @@ def placement(look: SourceLookup) -> CombinedKeys:
     return CombinedKeys(settings, text)
 
 
-def _strategies(look: SourceLookup) -> dict[str, Any]:
+def _strategies(source: SourceLookup) -> dict[str, Any]:
     """Strategies of roles that give none: they get the policy's."""
-    found: dict[str, Any] = {}
-    if not has_reference(look) and not look.is_set(f"{REF}.strategy"):
-        found["reference"] = scorer(strategy_of(look, REF))
-    if not has_critic(look) and not look.is_set(f"{CRITIC}.strategy"):
-        found["critic"] = trainer(strategy_of(look, CRITIC))
+    strategies: dict[str, Any] = {}
+    if not has_reference(source) and not source.is_set(f"{REF}.strategy"):
+        strategies["reference"] = scorer(strategy_of(source, REF))
+    if not has_critic(source) and not source.is_set(f"{CRITIC}.strategy"):
+        strategies["critic"] = trainer(strategy_of(source, CRITIC))
     return {
         f"{role}.strategy_args.strategy_name": name.value if isinstance(name, ApproximateValue) else name
-        for role, name in found.items()
+        for role, name in strategies.items()
     }
 
 
-def engine_arguments(look: SourceLookup) -> CombinedKeys:
+def engine_arguments(source: SourceLookup) -> CombinedKeys:
     """The engine's share of memory and its own arguments, by its name for them."""
-    name = rollout_engine(look(f"{ROLLOUT}.name"))
+    name = rollout_engine(source(f"{ROLLOUT}.name"))
     spec = spec_of(str(name.value if isinstance(name, ApproximateValue) else name))
     config, at = dict[str, Any](), "actor_infer.strategy_args.strategy_config"
     if spec.share is None:
         return CombinedKeys({}, f"{spec.name} has no settings of its own")
-    config[spec.share.name] = look.amount(f"{ROLLOUT}.gpu_memory_utilization")
+    config[spec.share.name] = source.amount(f"{ROLLOUT}.gpu_memory_utilization")
     names = _OWN_NAMES.get(spec.share.name, {})
-    config[names["tensor_model_parallel_size"]] = look.size(f"{ROLLOUT}.tensor_model_parallel_size")
+    config[names["tensor_model_parallel_size"]] = source.size(f"{ROLLOUT}.tensor_model_parallel_size")
     lost: dict[str, str] = {}
     for key, name in names.items():
-        value = look(f"{ROLLOUT}.{key}")
-        if look.is_set(f"{ROLLOUT}.{key}"):
+        value = source(f"{ROLLOUT}.{key}")
+        if source.is_set(f"{ROLLOUT}.{key}"):
             config.setdefault(name, value)
     for key in ("enforce_eager", "max_num_batched_tokens", "max_model_len", "enable_chunked_prefill"):
-        if look.is_set(f"{ROLLOUT}.{key}") and key not in names:
+        if source.is_set(f"{ROLLOUT}.{key}") and key not in names:
             lost[f"{ROLLOUT}.{key}"] = f"{spec.name} has no such argument; its own go into {at}"
-    own = look.below(f"{ROLLOUT}.engine_kwargs.{spec.name}")
+    engine_kwargs = source.below(f"{ROLLOUT}.engine_kwargs.{spec.name}")
     for old, (new, converted) in _RENAMED.items():
-        if old in own:
-            config |= {new: converted[0]} if own.pop(old) else {}
-    config |= own
-    idle, of_others = _of_other_engines(look, spec.name)
-    told = ", ".join(f"{name} {value}" for name, value in config.items())
+        if old in engine_kwargs:
+            config |= {new: converted[0]} if engine_kwargs.pop(old) else {}
+    config |= engine_kwargs
+    idle, of_others = _of_other_engines(source, spec.name)
+    shown = ", ".join(f"{name} {value}" for name, value in config.items())
     settings = {f"{at}.{name}": value for name, value in config.items()}
-    return CombinedKeys(settings, f"{at}: {told}.", lost=lost | of_others, idle=idle)
+    return CombinedKeys(settings, f"{at}: {shown}.", lost=lost | of_others, idle=idle)
 
 
-def _of_other_engines(look: SourceLookup, engine: str) -> tuple[dict[str, str], dict[str, str]]:
+def _of_other_engines(source: SourceLookup, engine: str) -> tuple[dict[str, str], dict[str, str]]:
     """Arguments of engines that are not asked for, and of one that another stands in for."""
-    at, asked = f"{ROLLOUT}.engine_kwargs", str(look(f"{ROLLOUT}.name"))
+    at, named = f"{ROLLOUT}.engine_kwargs", str(source(f"{ROLLOUT}.name"))
     idle, lost = dict[str, str](), dict[str, str]()
-    for key in look.below(at):
+    for key in source.below(at):
         owner, dot, _ = key.partition(".")
-        if dot and owner not in (engine, asked):
-            idle[f"{at}.{key}"] = f"of another engine than rollout.name: {asked}"
+        if dot and owner not in (engine, named):
+            idle[f"{at}.{key}"] = f"of another engine than rollout.name: {named}"
         elif dot and owner != engine:
-            lost[f"{at}.{key}"] = f"{engine} stands in for {asked} and has no such argument"
+            lost[f"{at}.{key}"] = f"{engine} stands in for {named} and has no such argument"
     return idle, lost
 
 

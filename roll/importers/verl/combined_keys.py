@@ -32,11 +32,11 @@ _THEIRS = (
 _METRIC = "algorithm.filter_groups.metric"
 
 
-def policy_form(look: SourceLookup) -> CombinedKeys:
-    mode = look(f"{ACTOR}.policy_loss.loss_mode")
-    if look(f"{ACTOR}.use_gpg_loss") and mode == "vanilla":
+def policy_form(source: SourceLookup) -> CombinedKeys:
+    mode = source(f"{ACTOR}.policy_loss.loss_mode")
+    if source(f"{ACTOR}.use_gpg_loss") and mode == "vanilla":
         mode = "gpg"  # of older versions
-    low, high = (look.amount(f"{ACTOR}.clip_ratio_{side}", look(f"{ACTOR}.clip_ratio")) for side in ("low", "high"))
+    low, high = (source.amount(f"{ACTOR}.clip_ratio_{side}", source(f"{ACTOR}.clip_ratio")) for side in ("low", "high"))
     if mode == "cispo":
         settings: dict[str, Any] = {"pg_variant": "cispo", "cispo_epsilon_low": low, "cispo_epsilon_high": high}
         return CombinedKeys(settings, f"pg_variant: cispo, weights in [1 - {low:g}, 1 + {high:g}].")
@@ -48,9 +48,9 @@ def policy_form(look: SourceLookup) -> CombinedKeys:
     if mode == "opmd":
         return CombinedKeys({"pg_variant": "opmd"}, "pg_variant: opmd: the policy gradient / (1 + opmd_tau).")
     if mode == "sapo":
-        taus = {f"sapo_tau_{kind}": look.amount(f"{ACTOR}.tau_{kind[:3]}") for kind in ("positive", "negative")}
-        told = ", ".join(f"{key} {value:g}" for key, value in taus.items())
-        return CombinedKeys({"pg_variant": "sapo", **taus}, f"pg_variant: sapo, {told}.")
+        taus = {f"sapo_tau_{kind}": source.amount(f"{ACTOR}.tau_{kind[:3]}") for kind in ("positive", "negative")}
+        taus_text = ", ".join(f"{key} {value:g}" for key, value in taus.items())
+        return CombinedKeys({"pg_variant": "sapo", **taus}, f"pg_variant: sapo, {taus_text}.")
     if mode in ("rec", "sppo", "topr"):  # of Trinity-RFT alone
         return CombinedKeys({"pg_variant": mode}, f"pg_variant: {mode}.")
     if mode == "kl_cov":
@@ -62,7 +62,7 @@ def policy_form(look: SourceLookup) -> CombinedKeys:
     if mode not in ("vanilla", "gspo"):
         at = f"{ACTOR}.policy_loss.loss_mode"
         changed[at] = f"there is no loss {mode} here; the clipped ratio stands in (pg_variant: ppo)"
-    bound_at = look.amount(f"{ACTOR}.clip_ratio_c") if mode != "gspo" else 0  # verl before 0.2 has none
+    bound_at = source.amount(f"{ACTOR}.clip_ratio_c") if mode != "gspo" else 0  # verl before 0.2 has none
     settings = {"pg_variant": "ppo", "dual_clip_loss": bound_at > 0}
     if mode == "gspo":
         settings["importance_sampling"] = "seq"
@@ -80,13 +80,13 @@ def clip_range(low: float, high: float) -> dict[str, Any]:
     return {"use_pg_clip_range": True, "pg_clip_low": low, "pg_clip_high": high}
 
 
-def norms(look: SourceLookup) -> CombinedKeys:
+def norms(source: SourceLookup) -> CombinedKeys:
     """What verl does to advantages by definition."""
-    name = look("algorithm.adv_estimator")
+    name = source("algorithm.adv_estimator")
     if name == "gae":
         return CombinedKeys({"whiten_advantages": True}, "whiten_advantages: true: verl whitens what GAE gives.")
     by_deviation = ("grpo", "grpo_vectorized", "grpo_passk")
-    if name in by_deviation and not look("algorithm.norm_adv_by_std_in_grpo"):
+    if name in by_deviation and not source("algorithm.norm_adv_by_std_in_grpo"):
         return CombinedKeys(
             {"norm_std_type": "none"}, "norm_std_type: none: advantages are not divided by the deviation."
         )
@@ -96,34 +96,34 @@ def norms(look: SourceLookup) -> CombinedKeys:
 # --- rewards
 
 
-def rewards(look: SourceLookup) -> CombinedKeys:
+def rewards(source: SourceLookup) -> CombinedKeys:
     """A function of one's own takes all rows, which verl calls by data_source and ground truth; without one the source
     of a row chooses its reward."""
     at = f"rewards.{DOMAIN}"
-    if look("reward_model.enable"):
-        return _reward_model(look, at)
-    path = look("custom_reward_function.path")
+    if source("reward_model.enable"):
+        return _reward_model(source, at)
+    path = source("custom_reward_function.path")
     if path:
-        name = look("custom_reward_function.name")
-        args = {"path": str(path), "name": name, "kwargs": look.below("custom_reward_function.reward_kwargs")}
+        name = source("custom_reward_function.name")
+        args = {"path": str(path), "name": name, "kwargs": source.below("custom_reward_function.reward_kwargs")}
         args = {key: value for key, value in args.items() if value != {}}
-        args |= {"data_source_key": source} if (source := look("data.reward_fn_key")) != "data_source" else {}
+        args |= {"data_source_key": column} if (column := source("data.reward_fn_key")) != "data_source" else {}
         settings: dict[str, Any] = {f"{at}.reward": "verl_function", f"{at}.reward_args": args}
         text, near, changed = f"{at}.reward: verl_function calls {name} of {path}.", "", dict[str, str]()
         places = [at]
     else:
-        made, near = rewards_by_source(look)
+        made, near = rewards_by_source(source)
         settings = {f"rewards.{name}.{key}": value for name, keys in made.items() for key, value in keys.items()}
         text = " ".join(f"rewards.{name}.reward: {keys['reward']}." for name, keys in made.items())
         if len(made) > 1:
-            sections = ["actor_train", *([] if validates(look) else ["validation"])]
-            settings |= {f"{section}.data_args.tag": look("data.reward_fn_key") for section in sections}
+            sections = ["actor_train", *([] if validates(source) else ["validation"])]
+            settings |= {f"{section}.data_args.tag": source("data.reward_fn_key") for section in sections}
         near += f" {_THEIRS}"
-        changed, places = _verl_only_values(look, len(made) > 1), [f"rewards.{name}" for name in made]
-    if buffer := _overlong(look):
-        most = look.number("data.max_response_length")
-        args = {"max_tokens": most, "cache_tokens": look.size(f"{buffer}.len")}
-        weight = look.amount(f"{buffer}.penalty_factor", 1.0)
+        changed, places = _verl_only_values(source, len(made) > 1), [f"rewards.{name}" for name in made]
+    if buffer := _overlong(source):
+        most = source.number("data.max_response_length")
+        args = {"max_tokens": most, "cache_tokens": source.size(f"{buffer}.len")}
+        weight = source.amount(f"{buffer}.penalty_factor", 1.0)
         part = {"reward": "overlong", "reward_args": args, "weight": weight}
         settings |= {f"{place}.reward_manager_config": [part] for place in places}
         text += f" overlong: 0 up to {most - args['cache_tokens']} tokens, then down to -{weight:g} at {most}."
@@ -142,14 +142,14 @@ def _verl_only_values(look: SourceLookup, reads_source: bool = False) -> dict[st
     return found
 
 
-def _overlong(look: SourceLookup) -> str:
+def _overlong(source: SourceLookup) -> str:
     """The section of DAPO's buffer, wherever this version of verl has it; empty where it is off."""
-    return next((at for at in OVERLONG if look(f"{at}.enable") and look(f"{at}.len")), "")
+    return next((at for at in OVERLONG if source(f"{at}.enable") and source(f"{at}.len")), "")
 
 
-def _reward_model(look: SourceLookup, at: str) -> CombinedKeys:
-    path, everything = look("reward_model.model.path"), devices(0, gpus(look))
-    micro = micro_batch(look, "reward_model", ("micro_batch_size",), gpus(look))
+def _reward_model(source: SourceLookup, at: str) -> CombinedKeys:
+    path, everything = source("reward_model.model.path"), devices(0, gpus(source))
+    micro = micro_batch(source, "reward_model", ("micro_batch_size",), gpus(source))
     settings: dict[str, Any] = {
         f"{at}.reward": "reward_model",
         f"{at}.strategy_args.strategy_name": "hf_infer",
@@ -157,12 +157,12 @@ def _reward_model(look: SourceLookup, at: str) -> CombinedKeys:
     }
     settings |= {f"{at}.model_args.model_name_or_path": path} if path else {}
     settings |= {f"{at}.infer_batch_size": micro} if micro else {}
-    if look("reward_model.max_length"):
-        settings[f"{at}.reward_args.max_length"] = look.number("reward_model.max_length")
+    if source("reward_model.max_length"):
+        settings[f"{at}.reward_args.max_length"] = source.number("reward_model.max_length")
     if not path:
         raise NotHere(f"reward_model.model.path is missing: set {at}.model_args.model_name_or_path")
-    changed = _verl_only_values(look)
-    if look("custom_reward_function.path"):
+    changed = _verl_only_values(source)
+    if source("custom_reward_function.path"):
         changed["custom_reward_function.path"] = f"the reward model scores; put both into {at}.reward_manager_config"
     return CombinedKeys(
         settings, f"{at}: the reward model {path} on all GPUs, in turn (docs/reward_models.md).", changes=changed
@@ -172,78 +172,78 @@ def _reward_model(look: SourceLookup, at: str) -> CombinedKeys:
 # --- the rest
 
 
-def board(look: SourceLookup) -> CombinedKeys:
+def board(source: SourceLookup) -> CombinedKeys:
     """Trackers, and the project's name in those that have projects."""
-    found = trackers(look("trainer.logger"))
-    names, near = (found.value, found.note) if not isinstance(found, list) else (found, "")
+    converted = trackers(source("trainer.logger"))
+    names, near = (converted.value, converted.note) if not isinstance(converted, list) else (converted, "")
     settings: dict[str, Any] = {"track_with": names}
     if "wandb" in names:
-        settings["tracker_kwargs"] = {"wandb": {"project": look("trainer.project_name")}}
+        settings["tracker_kwargs"] = {"wandb": {"project": source("trainer.project_name")}}
     idle = {} if "wandb" in names else {"trainer.project_name": f"{', '.join(names)}: none of these has projects"}
     return CombinedKeys(settings, f"track_with: {', '.join(names)}.", near, idle=idle)
 
 
-def rows_of_data(look: SourceLookup) -> CombinedKeys:
+def rows_of_data(source: SourceLookup) -> CombinedKeys:
     """Prompts above the limit are left out before the run, or treated as truncation says. Rows of verl have their
     answer in a column of mappings."""
-    if look("data.filter_overlong_prompts"):
+    if source("data.filter_overlong_prompts"):
         rule, near = "drop", ""
     else:
-        rule, near = look("data.truncation"), ""
+        rule, near = source("data.truncation"), ""
         if rule == "middle":
             rule, near = "left", "Nothing is cut in the middle here; left keeps the end of a prompt."
-    sections = ["actor_train", *([] if validates(look) else ["validation"])]
+    sections = ["actor_train", *([] if validates(source) else ["validation"])]
     settings = {f"{section}.data_args.truncation": rule for section in sections}
-    settings |= {f"{section}.data_args.messages": look("data.prompt_key") for section in sections}
+    settings |= {f"{section}.data_args.messages": source("data.prompt_key") for section in sections}
     settings |= {f"{section}.data_args.ground_truth": "reward_model.ground_truth" for section in sections}
     idle = {"data.truncation": "filter_overlong_prompts: none is left to cut"} if rule == "drop" else {}
     return CombinedKeys(settings, f"data_args.truncation: {rule}.", near, idle=idle)
 
 
-def pictures(look: SourceLookup) -> CombinedKeys:
+def pictures(source: SourceLookup) -> CombinedKeys:
     """Columns of pictures, videos and sound. A whole configuration of verl has the names of all; without a model that
     sees, they are of no row."""
-    given = {key: look(key) for key in PICTURES if look.is_set(key)}
-    is_whole = given == {key: name for key, name in PICTURES.items() if key in given}
-    is_whole = is_whole and ("data.video_key" in given or look.is_set("data.return_raw_input_ids"))
-    if is_whole and not sees(look):
+    keys = {key: source(key) for key in PICTURES if source.is_set(key)}
+    is_whole = keys == {key: name for key, name in PICTURES.items() if key in keys}
+    is_whole = is_whole and ("data.video_key" in keys or source.is_set("data.return_raw_input_ids"))
+    if is_whole and not sees(source):
         return CombinedKeys({}, "the names of columns that rows of text have not.")
-    return CombinedKeys({}, "", changes=dict.fromkeys(given, NO_PICTURES))
+    return CombinedKeys({}, "", changes=dict.fromkeys(keys, NO_PICTURES))
 
 
-def sampling(look: SourceLookup) -> CombinedKeys:
+def sampling(source: SourceLookup) -> CombinedKeys:
     """do_sample: false is greedy, whatever the temperature."""
     key = "actor_infer.generating_args.temperature"
-    if not look(f"{ROLLOUT}.do_sample"):
+    if not source(f"{ROLLOUT}.do_sample"):
         return CombinedKeys({key: 0.0}, f"{key}: 0, greedy: do_sample is off.")
-    temperature = look.amount(f"{ROLLOUT}.temperature")
+    temperature = source.amount(f"{ROLLOUT}.temperature")
     return CombinedKeys({key: temperature}, f"{key}: {temperature:g}.")
 
 
-def validation_sampling(look: SourceLookup) -> CombinedKeys:
+def validation_sampling(source: SourceLookup) -> CombinedKeys:
     at = f"{ROLLOUT}.val_kwargs"
-    sampled = look(f"{at}.do_sample") or look(f"{ROLLOUT}.mode") == "async"  # whose loops never ask for do_sample
-    temperature = look.amount(f"{at}.temperature") if sampled else 0.0
+    sampled = source(f"{at}.do_sample") or source(f"{ROLLOUT}.mode") == "async"  # whose loops never ask for do_sample
+    temperature = source.amount(f"{at}.temperature") if sampled else 0.0
     args = "validation.generating_args"
-    answers = look.number(f"{at}.n")
+    answers = source.number(f"{at}.n")
     settings = {f"{args}.temperature": temperature, f"{args}.num_return_sequences": answers}
     if temperature:
-        settings |= {f"{args}.top_p": look.amount(f"{at}.top_p"), f"{args}.top_k": look.number(f"{at}.top_k")}
+        settings |= {f"{args}.top_p": source.amount(f"{at}.top_p"), f"{args}.top_k": source.number(f"{at}.top_k")}
     text = f"{args}: {'greedy' if not temperature else f'temperature {temperature:g}'}, {answers} per prompt."
     names = () if temperature else ("top_p", "top_k", "do_sample" if sampled else "temperature")
     why = "validation is greedy: " + ("val_kwargs.temperature is 0" if sampled else "val_kwargs.do_sample is off")
     idle = {f"{at}.{name}": why for name in names}
-    if sampled and not look(f"{at}.do_sample"):
+    if sampled and not source(f"{at}.do_sample"):
         idle[f"{at}.do_sample"] = "rollout.mode is async: its loops sample at val_kwargs.temperature in any case"
     return CombinedKeys(settings, text, idle=idle)
 
 
-def group_filter(look: SourceLookup) -> CombinedKeys:
+def group_filter(source: SourceLookup) -> CombinedKeys:
     """Dynamic sampling: groups whose answers are all right or all wrong are replaced."""
-    prompts = look.number("data.train_batch_size")
-    is_own = look("custom_reward_function.path") or look("reward_model.enable")
-    names = [DOMAIN] if is_own else list(rewards_by_source(look)[0])
-    more = max(0, look.number("data.gen_batch_size", prompts) - prompts)
+    prompts = source.number("data.train_batch_size")
+    is_own = source("custom_reward_function.path") or source("reward_model.enable")
+    names = [DOMAIN] if is_own else list(rewards_by_source(source)[0])
+    more = max(0, source.number("data.gen_batch_size", prompts) - prompts)
     near = "A step starts at most as many groups again as it has, where verl counts max_num_gen_batches."
     settings = {
         **{f"rewards.{name}.query_filter_config.type": "std_filter" for name in names},
@@ -256,27 +256,27 @@ def group_filter(look: SourceLookup) -> CombinedKeys:
         f"query_filter_config: groups with equal rewards are dropped; {more} more prompts than the {prompts} of a step "
         "run at once.",
         near,
-        differences={_METRIC: f"{_other_metric(look)} {near}".strip()},
+        differences={_METRIC: f"{_other_metric(source)} {near}".strip()},
     )
 
 
-def _other_metric(look: SourceLookup) -> str:
+def _other_metric(source: SourceLookup) -> str:
     """How filters differ that look at another number there; empty where it is the reward."""
-    metric = str(look(_METRIC, "seq_reward"))
+    metric = str(source(_METRIC, "seq_reward"))
     if metric in ("seq_reward", "seq_final_reward"):
         return ""
-    if _overlong(look):
+    if _overlong(source):
         return (
             f"Filters here look at rewards with the penalty for length, where there {metric} is without it: a group of "
             "equal answers stays in where some of them are too long."
         )
-    if metric in ("acc", "score") and not look("custom_reward_function.path"):
+    if metric in ("acc", "score") and not source("custom_reward_function.path"):
         return ""
     return f"Filters here look at rewards, where there they look at {metric}."
 
 
-def resume(look: SourceLookup) -> CombinedKeys:
-    mode, path = look("trainer.resume_mode"), look("trainer.resume_from_path")
+def resume(source: SourceLookup) -> CombinedKeys:
+    mode, path = source("trainer.resume_mode"), source("trainer.resume_from_path")
     value: Any = {"auto": True, "disable": False, "resume_path": path}.get(mode, mode)
     return CombinedKeys({"resume_from_checkpoint": value}, f"resume_from_checkpoint: {value}.")
 

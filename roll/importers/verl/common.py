@@ -234,9 +234,9 @@ _SEES = re.compile(
 )
 
 
-def sees(look: SourceLookup) -> bool:
+def sees(source: SourceLookup) -> bool:
     """True for a model whose name says that it reads pictures."""
-    return name_sees(look(f"{MODEL}.path"))
+    return name_sees(source(f"{MODEL}.path"))
 
 
 def name_sees(name: object) -> bool:
@@ -247,69 +247,69 @@ PER_ANSWER = ("gspo", "sapo", "geo_mean")
 """Losses that verl averages over answers, whatever loss_agg_mode says."""
 
 
-def has_critic(look: SourceLookup) -> str:
-    enable = look(f"{CRITIC}.enable")
-    name = look("algorithm.adv_estimator")
+def has_critic(source: SourceLookup) -> str:
+    enable = source(f"{CRITIC}.enable")
+    name = source("algorithm.adv_estimator")
     is_there = name == "gae" if enable is None else enable
     return "" if is_there else f"no critic runs: algorithm.adv_estimator is {name}"
 
 
-def kl_in_loss(look: SourceLookup) -> str:
-    return "" if look(f"{ACTOR}.use_kl_loss") else "actor.use_kl_loss is off: no KL in the loss"
+def kl_in_loss(source: SourceLookup) -> str:
+    return "" if source(f"{ACTOR}.use_kl_loss") else "actor.use_kl_loss is off: no KL in the loss"
 
 
-def kl_in_reward(look: SourceLookup) -> str:
-    return "" if look("algorithm.use_kl_in_reward") else "algorithm.use_kl_in_reward is off: no KL in the reward"
+def kl_in_reward(source: SourceLookup) -> str:
+    return "" if source("algorithm.use_kl_in_reward") else "algorithm.use_kl_in_reward is off: no KL in the reward"
 
 
-def has_reference(look: SourceLookup) -> str:
-    return kl_in_loss(look) and kl_in_reward(look) and "no KL term is on: no reference runs"
+def has_reference(source: SourceLookup) -> str:
+    return kl_in_loss(source) and kl_in_reward(source) and "no KL term is on: no reference runs"
 
 
-def _adapts_kl(look: SourceLookup) -> str:
-    return kl_in_reward(look) or ("" if look("algorithm.kl_ctrl.type") == "adaptive" else "kl_ctrl.type is fixed")
+def _adapts_kl(source: SourceLookup) -> str:
+    return kl_in_reward(source) or ("" if source("algorithm.kl_ctrl.type") == "adaptive" else "kl_ctrl.type is fixed")
 
 
-def _aggregates(look: SourceLookup) -> str:
-    mode = look(f"{ACTOR}.policy_loss.loss_mode")
+def _aggregates(source: SourceLookup) -> str:
+    mode = source(f"{ACTOR}.policy_loss.loss_mode")
     return f"loss_mode: {mode} is seq-mean-token-mean in any case" if mode in PER_ANSWER else ""
 
 
 def _has_loss(name: str) -> Condition:
-    def condition(look: SourceLookup) -> str:
-        mode = look(f"{ACTOR}.policy_loss.loss_mode")
+    def condition(source: SourceLookup) -> str:
+        mode = source(f"{ACTOR}.policy_loss.loss_mode")
         return "" if mode == name else f"loss_mode: {mode} has no such setting"
 
     return condition
 
 
-def _has_opmd_baseline(look: SourceLookup) -> str:
-    name = look("algorithm.adv_estimator")
+def _has_opmd_baseline(source: SourceLookup) -> str:
+    name = source("algorithm.adv_estimator")
     return "" if name == "opmd" else f"{name} has no such setting"
 
 
-def _is_normed(look: SourceLookup) -> str:
-    mode = look(f"{ACTOR}.loss_agg_mode")
+def _is_normed(source: SourceLookup) -> str:
+    mode = source(f"{ACTOR}.loss_agg_mode")
     return "" if mode == "seq-mean-token-sum-norm" else f"loss_agg_mode: {mode} divides by no such number"
 
 
-def _has_reward_model(look: SourceLookup) -> str:
-    return "" if look("reward_model.enable") else "reward_model.enable is off"
+def _has_reward_model(source: SourceLookup) -> str:
+    return "" if source("reward_model.enable") else "reward_model.enable is off"
 
 
-def has_adapters(look: SourceLookup) -> bool:
+def has_adapters(source: SourceLookup) -> bool:
     """True if the flat keys ask for LoRA. An initial adapter means LoRA too, whatever lora_rank says."""
-    return look.is_set(f"{MODEL}.lora_adapter_path") or look.number(f"{MODEL}.lora_rank", 0) > 0
+    return source.is_set(f"{MODEL}.lora_adapter_path") or source.number(f"{MODEL}.lora_rank", 0) > 0
 
 
-def has_section(look: SourceLookup) -> bool:
+def has_section(source: SourceLookup) -> bool:
     """True if the keys that only Megatron reads ask for LoRA."""
-    return strategy_of(look, ACTOR) == MEGATRON and look.number(f"{SECTION}.rank", 0) > 0
+    return strategy_of(source, ACTOR) == MEGATRON and source.number(f"{SECTION}.rank", 0) > 0
 
 
 def _is_cosine(section: str) -> Condition:
-    def condition(look: SourceLookup) -> str:
-        name = look(f"{section}.optim.lr_scheduler_type") or look(f"{section}.optim.warmup_style")
+    def condition(source: SourceLookup) -> str:
+        name = source(f"{section}.optim.lr_scheduler_type") or source(f"{section}.optim.warmup_style")
         return "" if name == "cosine" else "only a cosine ends above 0"
 
     return condition
@@ -318,31 +318,31 @@ def _is_cosine(section: str) -> Condition:
 def runs_on(section: str, megatron: bool) -> Condition:
     """That a role trains with Megatron, or that it does not."""
 
-    def condition(look: SourceLookup) -> str:
-        if section != ACTOR and (reason := (has_critic if section == CRITIC else has_reference)(look)):
+    def condition(source: SourceLookup) -> str:
+        if section != ACTOR and (reason := (has_critic if section == CRITIC else has_reference)(source)):
             return reason
-        name = strategy_of(look, section)
+        name = strategy_of(source, section)
         return "" if (name == MEGATRON) == megatron else f"{section} runs on {name}"
 
     return condition
 
 
-def drafts(look: SourceLookup) -> str:
+def drafts(source: SourceLookup) -> str:
     """That engines guess tokens with a head for further ones."""
-    on = look(f"{MODEL}.mtp.enable") and look(f"{MODEL}.mtp.enable_rollout")
+    on = source(f"{MODEL}.mtp.enable") and source(f"{MODEL}.mtp.enable_rollout")
     return "" if on else "model.mtp.enable_rollout is off: no engine uses the head"
 
 
-def validates(look: SourceLookup) -> str:
-    return "" if look("data.val_files") else "there are no data.val_files: no validation"
+def validates(source: SourceLookup) -> str:
+    return "" if source("data.val_files") else "there are no data.val_files: no validation"
 
 
-def counts_epochs(look: SourceLookup) -> str:
-    return "" if look("trainer.total_training_steps") is None else "trainer.total_training_steps counts"
+def counts_epochs(source: SourceLookup) -> str:
+    return "" if source("trainer.total_training_steps") is None else "trainer.total_training_steps counts"
 
 
-def _filters(look: SourceLookup) -> str:
-    return "" if look("algorithm.filter_groups.enable") else "algorithm.filter_groups.enable is off"
+def _filters(source: SourceLookup) -> str:
+    return "" if source("algorithm.filter_groups.enable") else "algorithm.filter_groups.enable is off"
 
 
 CONDITIONS: Mapping[str, Condition] = {
@@ -361,14 +361,14 @@ CONDITIONS: Mapping[str, Condition] = {
     "drafts": drafts,
     "sppo": _has_loss("sppo"),
     "reward model": _has_reward_model,
-    "lora": lambda look: "" if has_adapters(look) else "lora_rank is 0: no adapters",
-    "lora section": lambda look: "" if has_section(look) else "no adapters of Megatron",
-    "turns": lambda look: "" if look(f"{ROLLOUT}.multi_turn.enable") else "multi_turn.enable is off",
+    "lora": lambda source: "" if has_adapters(source) else "lora_rank is 0: no adapters",
+    "lora section": lambda source: "" if has_section(source) else "no adapters of Megatron",
+    "turns": lambda source: "" if source(f"{ROLLOUT}.multi_turn.enable") else "multi_turn.enable is off",
     "validation": validates,
     "filter": _filters,
     "epochs": counts_epochs,
     "actor cosine": _is_cosine(ACTOR),
-    "critic cosine": lambda look: has_critic(look) or _is_cosine(CRITIC)(look),
+    "critic cosine": lambda source: has_critic(source) or _is_cosine(CRITIC)(source),
     "actor fsdp": runs_on(ACTOR, megatron=False),
     "actor megatron": runs_on(ACTOR, megatron=True),
     "ref fsdp": runs_on(REF, megatron=False),
@@ -378,8 +378,8 @@ CONDITIONS: Mapping[str, Condition] = {
 }
 
 
-def strategy_of(look: SourceLookup, section: str) -> str:
-    return str(look(f"{section}.strategy") or look(f"{ACTOR}.strategy"))
+def strategy_of(source: SourceLookup, section: str) -> str:
+    return str(source(f"{section}.strategy") or source(f"{ACTOR}.strategy"))
 
 
 # verl's corrections between engine and trainer: weights, and answers that are left out.
@@ -409,15 +409,15 @@ CORRECTION_ROWS: tuple[Row, ...] = (
 )
 
 
-def _weights(look: SourceLookup) -> CombinedKeys:
+def _weights(source: SourceLookup) -> CombinedKeys:
     """Truncated importance sampling between engine and trainer, under the three names that it has had."""
-    cap = look.amount(f"{ACTOR}.tis_imp_ratio_cap", 0)
+    cap = source.amount(f"{ACTOR}.tis_imp_ratio_cap", 0)
     newest = f"{_AT}.rollout_is"
-    if level := look(newest):
-        bound = look.amount(f"{newest}_threshold", 2)
-    elif cap > 0 or look("algorithm.rollout_is"):
-        level = look("algorithm.rollout_is_level") or "token"
-        bound = cap if cap > 0 else look.amount("algorithm.rollout_is_threshold", 2)
+    if level := source(newest):
+        bound = source.amount(f"{newest}_threshold", 2)
+    elif cap > 0 or source("algorithm.rollout_is"):
+        level = source("algorithm.rollout_is_level") or "token"
+        bound = cap if cap > 0 else source.amount("algorithm.rollout_is_threshold", 2)
     else:
         return CombinedKeys({}, "off; here it is on where rollouts run ahead")
     at = "train_infer_correction.is_weight"
@@ -427,9 +427,9 @@ def _weights(look: SourceLookup) -> CombinedKeys:
     )
 
 
-def _rejection(look: SourceLookup) -> CombinedKeys:
+def _rejection(source: SourceLookup) -> CombinedKeys:
     """Ratios of trainer to engine that are out of their bounds leave their tokens, or their answers, out."""
-    kinds = str(look(f"{_AT}.rollout_rs") or "")
+    kinds = str(source(f"{_AT}.rollout_rs") or "")
     if not kinds:
         return CombinedKeys({}, "off")
     names = [name.strip() for name in kinds.split(",")]
@@ -437,31 +437,31 @@ def _rejection(look: SourceLookup) -> CombinedKeys:
         raise NotHere(
             f"there is no {show(unknown[0])} here; filters hold ratios within bounds: {', '.join(_AGREEMENTS)}"
         )
-    bounds = str(look(f"{_AT}.rollout_rs_threshold") or "").split(",")
+    bounds = str(source(f"{_AT}.rollout_rs_threshold") or "").split(",")
     if len(bounds) not in (1, len(names)) or not all(bounds):
         raise NotHere(f"{_AT}.rollout_rs_threshold must have a bound for each of {kinds}")
     filters = []
     for name, bound in zip(names, bounds * (len(names) // len(bounds)), strict=True):
-        low, high = _bounds(look, bound)
+        low, high = _bounds(source, bound)
         filters.append({"enabled": True, "agg_type": _AGREEMENTS[name], "ratio_low": low, "ratio_high": high})
-    told = ", ".join(
+    shown = ", ".join(
         f"{each['agg_type']} ratios from {each['ratio_low']:g} to {each['ratio_high']:g}" for each in filters
     )
-    return CombinedKeys({"train_infer_correction.filters": filters}, f"train_infer_correction.filters keep {told}.")
+    return CombinedKeys({"train_infer_correction.filters": filters}, f"train_infer_correction.filters keep {shown}.")
 
 
-def _bounds(look: SourceLookup, text: str) -> tuple[float, float]:
+def _bounds(source: SourceLookup, text: str) -> tuple[float, float]:
     """Example: "0.99_1.01" is both; "2" is the upper one, whose inverse is the lower one unless it has a key."""
     try:
         low, _, high = text.strip().rpartition("_")
-        return (float(low) if low else _lower(look, float(high))), float(high)
+        return (float(low) if low else _lower(source, float(high))), float(high)
     except (ValueError, ZeroDivisionError):
         raise NotHere(f"{_AT}.rollout_rs_threshold: {show(text)} is no bound") from None
 
 
-def _lower(look: SourceLookup, upper: float) -> float:
-    given = look(f"{_AT}.rollout_rs_threshold_lower")
-    return 1 / upper if given is None else float(given)
+def _lower(source: SourceLookup, upper: float) -> float:
+    lower = source(f"{_AT}.rollout_rs_threshold_lower")
+    return 1 / upper if lower is None else float(lower)
 
 
 CORRECTION_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {

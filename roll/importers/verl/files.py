@@ -30,20 +30,22 @@ class Composed:
 
 def of_command(command: Command, script: Path) -> Composed:
     """What --config-name of a command names, or -cn."""
-    found = Composed()
+    composed = Composed()
     name = (command.flag("config-name") or command.short_flag("-cn") or "").strip().removesuffix(".yaml")
     if not name:
-        return found
+        return composed
     path = _beside(f"{name}.yaml", command.flag("config-path") or command.short_flag("-cp") or "", script)
     if VERLS.fullmatch(name) and path is None:
-        found.bases.append(name)
+        composed.bases.append(name)
     elif path is None:
-        told = "import that file, with the keys of the command behind it"
-        found.notes.append(Change(f"--config-name {name} has keys of its own, and is not beside the script: {told}."))
+        hint = "import that file, with the keys of the command behind it"
+        composed.notes.append(
+            Change(f"--config-name {name} has keys of its own, and is not beside the script: {hint}.")
+        )
     else:
-        found.notes.append(f"--config-name {name}: read from {path.name}.")
-        _compose(path, found, 0)
-    return found
+        composed.notes.append(f"--config-name {name}: read from {path.name}.")
+        _compose(path, composed, 0)
+    return composed
 
 
 def of_file(path: Path, tree: Mapping[str, Any]) -> Composed | None:
@@ -51,9 +53,9 @@ def of_file(path: Path, tree: Mapping[str, Any]) -> Composed | None:
     defaults = tree.get("defaults")
     if not isinstance(defaults, list) or not any(isinstance(name, str) and VERLS.fullmatch(name) for name in defaults):
         return None
-    found = Composed()
-    _add(path, dict(tree), found, 0)
-    return found
+    composed = Composed()
+    _add(path, dict(tree), composed, 0)
+    return composed
 
 
 def beside(written: str, script: Path | None) -> Path | None:
@@ -74,14 +76,16 @@ def _beside(name: str, folder: str, script: Path) -> Path | None:
     return next((path for path in (folder / name for folder in folders) if path.is_file()), None)
 
 
-def _compose(path: Path, found: Composed, depth: int) -> None:
+def _compose(path: Path, composed: Composed, depth: int) -> None:
     if depth > _DEEPEST:
-        found.notes.append(Change(f"{path.name}: defaults within defaults, more than {_DEEPEST} deep, are not read."))
+        composed.notes.append(
+            Change(f"{path.name}: defaults within defaults, more than {_DEEPEST} deep, are not read.")
+        )
         return
-    _add(path, read_yaml(path), found, depth)
+    _add(path, read_yaml(path), composed, depth)
 
 
-def _add(path: Path, tree: dict[str, Any], found: Composed, depth: int) -> None:
+def _add(path: Path, tree: dict[str, Any], composed: Composed, depth: int) -> None:
     """Adds a file to what is there, after the files of its defaults or, of `_self_`, among them."""
     defaults = tree.get("defaults")
     names = list(_named(defaults if isinstance(defaults, list) else []))
@@ -89,21 +93,21 @@ def _add(path: Path, tree: dict[str, Any], found: Composed, depth: int) -> None:
         names.append(("_self_", ""))
     for name, section in names:
         if name == "_self_":
-            _merge(found.tree, tree)
+            _merge(composed.tree, tree)
             continue
-        own = path.parent / f"{name}.yaml"
-        if own.is_file() and own.resolve() != path.resolve():
+        file = path.parent / f"{name}.yaml"
+        if file.is_file() and file.resolve() != path.resolve():
             inner = Composed()
-            _compose(own, inner, depth + 1)
-            found.bases += inner.bases
-            found.notes += [*inner.notes, f"{name}.yaml of its defaults is read."]
+            _compose(file, inner, depth + 1)
+            composed.bases += inner.bases
+            composed.notes += [*inner.notes, f"{name}.yaml of its defaults is read."]
             for part in reversed(section.split(".") if section else []):
                 inner.tree = {part: inner.tree}
-            _merge(found.tree, inner.tree)
+            _merge(composed.tree, inner.tree)
         elif VERLS.fullmatch(name):
-            found.bases.append(name)
+            composed.bases.append(name)
         elif name.partition("/")[0] not in _GROUPS:
-            found.notes.append(Change(f"{name} of the defaults of {path.name} is not beside it, and is not read."))
+            composed.notes.append(Change(f"{name} of the defaults of {path.name} is not beside it, and is not read."))
 
 
 def _named(defaults: Sequence[Any]) -> Iterator[tuple[str, str]]:

@@ -64,50 +64,52 @@ def domain_of(source: str) -> str:
     return MATH
 
 
-def sources_of(look: SourceLookup) -> dict[str, tuple[str, ...]]:
+def sources_of(source: SourceLookup) -> dict[str, tuple[str, ...]]:
     """Sources by domain: those that are in the files, where these are on this machine, else all of the domains that the
     names of the files tell. Nothing where neither tells."""
-    given = [str(path) for key in ("data.train_files", "data.val_files") for path in files(look(key) or [])]
-    read = {source for path in given for source in _in_file(path, str(look("data.reward_fn_key")))}
+    paths = [str(path) for key in ("data.train_files", "data.val_files") for path in files(source(key) or [])]
+    read = {data_source for path in paths for data_source in _in_file(path, str(source("data.reward_fn_key")))}
     if read:
         return _by_domain(sorted(read))
-    names = [path.lower().rsplit("/data/", 1)[-1] for path in given]
-    told = [name for name, domain in DOMAINS.items() if any(part in path for part in domain.names for path in names)]
+    names = [path.lower().rsplit("/data/", 1)[-1] for path in paths]
+    domains = [name for name, domain in DOMAINS.items() if any(part in path for part in domain.names for path in names)]
     if (
-        DAPO in told
-        and MATH in told
+        DAPO in domains
+        and MATH in domains
         and not any(part in path for part in ("gsm8k", "numina", "eurus") for path in names)
     ):
-        told.remove(MATH)  # dapo-math-17k is one set
-    return {name: DOMAINS[name].sources for name in told}
+        domains.remove(MATH)  # dapo-math-17k is one set
+    return {name: DOMAINS[name].sources for name in domains}
 
 
-def rewards_by_source(look: SourceLookup) -> tuple[dict[str, dict[str, Any]], str]:
+def rewards_by_source(source: SourceLookup) -> tuple[dict[str, dict[str, Any]], str]:
     """The keys of each domain, and how they differ. Domains share the rows by the column only where there are several.
 
     Example: gsm8k alone is {"verl": {"reward": "math_rule"}}.
     """
-    found = sources_of(look) or {MATH: ()}
+    domains = sources_of(source) or {MATH: ()}
     made: dict[str, dict[str, Any]] = {}
-    for name, sources in found.items():
+    for name, sources in domains.items():
         domain = DOMAINS[name]
         keys: dict[str, Any] = {"reward": domain.reward} | ({"reward_args": dict(domain.args)} if domain.args else {})
         keys |= {"reward_type": "soft"} if name == CODE else {}
-        made[WHOLE if len(found) == 1 else name] = keys | ({"tag_included": list(sources)} if len(found) > 1 else {})
-    nears = [DOMAINS[name].near for name in found]
-    if found == {MATH: ()}:
-        nears.append(f"Neither rows nor names of files tell {look('data.reward_fn_key')}: math_rule is for all rows.")
-        if look("reward_model.reward_manager") == "dapo":
+        made[WHOLE if len(domains) == 1 else name] = keys | (
+            {"tag_included": list(sources)} if len(domains) > 1 else {}
+        )
+    nears = [DOMAINS[name].near for name in domains]
+    if domains == {MATH: ()}:
+        nears.append(f"Neither rows nor names of files tell {source('data.reward_fn_key')}: math_rule is for all rows.")
+        if source("reward_model.reward_manager") == "dapo":
             nears.append("If they are of math_dapo, a wrong answer is -1 there: reward_args: {wrong: -1}.")
-    by = f"The column {look('data.reward_fn_key')} chooses the domain (data_args.tag)." if len(found) > 1 else ""
+    by = f"The column {source('data.reward_fn_key')} chooses the domain (data_args.tag)." if len(domains) > 1 else ""
     return made, " ".join(filter(None, (by, *nears)))
 
 
 def _by_domain(sources: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, list[str]] = {}
+    by_name: dict[str, list[str]] = {}
     for source in sources:
-        found.setdefault(domain_of(source), []).append(source)
-    return {name: tuple(own) for name, own in found.items()}
+        by_name.setdefault(domain_of(source), []).append(source)
+    return {name: tuple(of_domain) for name, of_domain in by_name.items()}
 
 
 def _in_file(path: str, column: str) -> Iterator[str]:

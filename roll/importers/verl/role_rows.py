@@ -77,29 +77,29 @@ ADAPTER_ROWS: tuple[Row, ...] = (
 )
 
 
-def adapters(look: SourceLookup) -> CombinedKeys:
-    if has_section(look):
-        return _of_section(look)
-    if not has_adapters(look):
+def adapters(source: SourceLookup) -> CombinedKeys:
+    if has_section(source):
+        return _of_section(source)
+    if not has_adapters(source):
         return CombinedKeys({}, "lora_rank is 0: no adapters")
-    names, rank = look(f"{MODEL}.target_modules"), look.number(f"{MODEL}.lora_rank")
+    names, rank = source(f"{MODEL}.target_modules"), source.number(f"{MODEL}.lora_rank")
     if rank > 0:
-        return _lora_keys(names, rank, look(f"{MODEL}.lora_alpha"))
+        return _lora_keys(names, rank, source(f"{MODEL}.lora_alpha"))
     near = "lora_rank and lora_alpha must be those of the adapter's own file: set them where it has others than 8, 16."
     return CombinedKeys({f"{_ARGS}.lora_target": names}, f"{_ARGS}.lora_target: {names}, by lora_adapter_path.", near)
 
 
-def _of_section(look: SourceLookup) -> CombinedKeys:
-    given = look(f"{SECTION}.target_modules")
-    names = [given] if isinstance(given, str) else list(given)
+def _of_section(source: SourceLookup) -> CombinedKeys:
+    modules = source(f"{SECTION}.target_modules")
+    names = [modules] if isinstance(modules, str) else list(modules)
     if unknown := [name for name in names if name not in _OURS]:
         raise NotHere(f"{SECTION}.target_modules: {unknown[0]} is none of {', '.join(_OURS)}. Set lora_target")
-    ours: Any = list(dict.fromkeys(own for name in names for own in _OURS[name]))
+    ours: Any = list(dict.fromkeys(module for name in names for module in _OURS[name]))
     if set(_ALL) <= set(names):
         ours = "all-linear"
-    found = _lora_keys(ours, look.number(f"{SECTION}.rank"), look(f"{SECTION}.alpha"))
-    fused = look(f"{SECTION}.type", "lora") == "lora" and {"linear_qkv", "linear_fc1"} & set(names)
-    return CombinedKeys(found.settings, found.text, differences={f"{SECTION}.rank": _SHARED} if fused else {})
+    made = _lora_keys(ours, source.number(f"{SECTION}.rank"), source(f"{SECTION}.alpha"))
+    fused = source(f"{SECTION}.type", "lora") == "lora" and {"linear_qkv", "linear_fc1"} & set(names)
+    return CombinedKeys(made.settings, made.text, differences={f"{SECTION}.rank": _SHARED} if fused else {})
 
 
 def _lora_keys(names: Any, rank: int, alpha: Any) -> CombinedKeys:
@@ -120,26 +120,26 @@ MTP_ROWS: tuple[Row, ...] = (
 )
 
 
-def head_training(look: SourceLookup) -> CombinedKeys:
+def head_training(source: SourceLookup) -> CombinedKeys:
     """Converts MTP training of a policy on Megatron, the one trainer that supports it in both systems."""
-    if not (look(f"{AT}.enable") and look(f"{AT}.enable_train")):
+    if not (source(f"{AT}.enable") and source(f"{AT}.enable_train")):
         return CombinedKeys({}, "no head for further tokens is trained: those of the files are saved as they were.")
-    if reason := _missing(look):
+    if reason := _missing(source):
         return CombinedKeys({}, "heads for further tokens are saved as they were.", lost={f"{AT}.enable_train": reason})
     mode, factor = (
-        "standalone" if look(f"{AT}.detach_encoder") else "joint",
-        look.amount(f"{AT}.mtp_loss_scaling_factor"),
+        "standalone" if source(f"{AT}.detach_encoder") else "joint",
+        source.amount(f"{AT}.mtp_loss_scaling_factor"),
     )
     near = "" if mode == "joint" else "Embedding and output matrix are kept from the head's loss as well."
     settings = {f"{TRAIN}.mtp_training_mode": mode, f"{TRAIN}.mtp_loss_scaling_factor": factor}
     return CombinedKeys(settings, f"mtp_training_mode: {mode}, weight {factor:g}.", near)
 
 
-def _missing(look: SourceLookup) -> str:
+def _missing(source: SourceLookup) -> str:
     """Why the head cannot be trained here."""
-    if reason := runs_on(ACTOR, megatron=True)(look):
+    if reason := runs_on(ACTOR, megatron=True)(source):
         return f"{reason}: megatron_train alone trains heads"
-    if look(f"{MODEL}.lora_rank") or look(f"{MODEL}.lora.rank"):
+    if source(f"{MODEL}.lora_rank") or source(f"{MODEL}.lora.rank"):
         return "adapters leave heads as they are"
     return ""
 

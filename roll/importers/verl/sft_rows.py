@@ -37,55 +37,55 @@ _CONFIG = f"{ROLE}.strategy_args.strategy_config"
 _SPLITS = ("tensor_model_parallel", "pipeline_model_parallel", "context_parallel")
 
 
-def _is_on_megatron(look: SourceLookup) -> bool:
-    return (look("engine.strategy") or look("model.strategy")) == MEGATRON
+def _is_on_megatron(source: SourceLookup) -> bool:
+    return (source("engine.strategy") or source("model.strategy")) == MEGATRON
 
 
-def _batches(look: SourceLookup) -> CombinedKeys:
-    rows = look.size("data.train_batch_size")
-    together = look.size("ulysses_sequence_parallel_size")
-    if leaves_gpus_open(look):
+def _batches(source: SourceLookup) -> CombinedKeys:
+    rows = source.size("data.train_batch_size")
+    together = source.size("ulysses_sequence_parallel_size")
+    if leaves_gpus_open(source):
         near = "Passes of a step hang on the number of GPUs: give it, and gradient_accumulation_steps follows."
-        micro = look.number("data.micro_batch_size_per_gpu")
+        micro = source.number("data.micro_batch_size_per_gpu")
         return CombinedKeys({f"{_ARGS}.per_device_train_batch_size": micro}, f"{rows} rows in every step.", near)
-    if _is_on_megatron(look):
-        together = prod(look.size(f"engine.{kind}_size", 1) for kind in _SPLITS)
-    ranks = max(1, gpus(look) // together)
-    micro = look.number("data.micro_batch_size_per_gpu")
-    if not look.is_set("data.micro_batch_size_per_gpu") and look.is_set("data.micro_batch_size"):
-        micro = max(1, look.number("data.micro_batch_size") // ranks)
+    if _is_on_megatron(source):
+        together = prod(source.size(f"engine.{kind}_size", 1) for kind in _SPLITS)
+    ranks = max(1, gpus(source) // together)
+    micro = source.number("data.micro_batch_size_per_gpu")
+    if not source.is_set("data.micro_batch_size_per_gpu") and source.is_set("data.micro_batch_size"):
+        micro = max(1, source.number("data.micro_batch_size") // ranks)
     made = split(rows, rows, ranks, micro)
     settings = {
         f"{_ARGS}.per_device_train_batch_size": made.micro,
         f"{_ARGS}.gradient_accumulation_steps": made.passes,
     }
-    settings |= {f"{_MODEL}.ulysses_size": together} if together > 1 and not _is_on_megatron(look) else {}
+    settings |= {f"{_MODEL}.ulysses_size": together} if together > 1 and not _is_on_megatron(source) else {}
     return CombinedKeys(
-        settings, f"{rows} rows in every step: {made.text} ({gpus(look)} GPUs / {together}).", made.near
+        settings, f"{rows} rows in every step: {made.text} ({gpus(source)} GPUs / {together}).", made.near
     )
 
 
 def tokens(longest: Callable[[SourceLookup], int]) -> Callable[[SourceLookup], CombinedKeys]:
     """Micro batches by tokens. `longest` is the longest row that there can be."""
 
-    def sum(look: SourceLookup) -> CombinedKeys:
-        if not look("data.use_dynamic_bsz"):
+    def sum(source: SourceLookup) -> CombinedKeys:
+        if not source("data.use_dynamic_bsz"):
             return CombinedKeys({}, "use_dynamic_bsz is off: micro batches are counted in rows")
-        group = "engine.context_parallel_size" if _is_on_megatron(look) else "ulysses_sequence_parallel_size"
-        most, together = look.number("data.max_token_len_per_gpu"), look.size(group, 1)
-        found = max(most * together, longest(look))
+        group = "engine.context_parallel_size" if _is_on_megatron(source) else "ulysses_sequence_parallel_size"
+        most, together = source.number("data.max_token_len_per_gpu"), source.size(group, 1)
+        limit = max(most * together, longest(source))
         shared = f" = {most} x {together} ranks that share sequences" if together > 1 else ""
         key = f"{ROLE}.max_tokens_per_microbatch_in_train"
-        near = "" if found == most * together else f"At least the longest row, {found}."
+        near = "" if limit == most * together else f"At least the longest row, {limit}."
         return CombinedKeys(
-            {f"{ROLE}.use_dynamic_batching_in_train": True, key: found}, f"{key}: {found}{shared}.", near
+            {f"{ROLE}.use_dynamic_batching_in_train": True, key: limit}, f"{key}: {limit}{shared}.", near
         )
 
     return sum
 
 
-def _placement(look: SourceLookup) -> CombinedKeys:
-    nodes, per_node = look.size("trainer.nnodes"), look.size("trainer.n_gpus_per_node")
+def _placement(source: SourceLookup) -> CombinedKeys:
+    nodes, per_node = source.size("trainer.nnodes"), source.size("trainer.n_gpus_per_node")
     settings = {
         "num_nodes": nodes,
         "num_gpus_per_node": per_node,
@@ -94,39 +94,39 @@ def _placement(look: SourceLookup) -> CombinedKeys:
     return CombinedKeys(settings, f"{nodes} x {per_node} GPUs train.")
 
 
-def _columns(look: SourceLookup) -> CombinedKeys:
+def _columns(source: SourceLookup) -> CombinedKeys:
     """Conversations, or a prompt and a response; of each, the first of the columns that verl would look into."""
-    if look("data.multiturn.enable", look.is_set("data.multiturn.messages_key")):
-        name = look("data.multiturn.messages_key")
+    if source("data.multiturn.enable", source.is_set("data.multiturn.messages_key")):
+        name = source("data.multiturn.messages_key")
         settings = {f"{_DATA}.messages": name}
-        settings |= {"validation.data_args.messages": name} if look("data.val_files") else {}
+        settings |= {"validation.data_args.messages": name} if source("data.val_files") else {}
         return CombinedKeys(settings, f"data_args.messages: {name}, of which every answer is learnt.")
-    inner = {kind: words.files(look(f"data.{kind}_dict_keys") or []) for kind in ("prompt", "response")}
+    inner = {kind: words.files(source(f"data.{kind}_dict_keys") or []) for kind in ("prompt", "response")}
     names = {
-        kind: f"{look(f'data.{kind}_key')}" + (f".{keys[0]}" if keys and _is_nested(look, kind) else "")
+        kind: f"{source(f'data.{kind}_key')}" + (f".{keys[0]}" if keys and _is_nested(source, kind) else "")
         for kind, keys in inner.items()
     }
     settings = {f"{kind}_key": name for kind, name in names.items()}
     return CombinedKeys(settings, f"prompt_key: {names['prompt']}, response_key: {names['response']}.")
 
 
-def _is_nested(look: SourceLookup, kind: str) -> bool:
+def _is_nested(source: SourceLookup, kind: str) -> bool:
     """verl's keys within a column count where the column is another one than the key itself."""
-    return look.is_set(f"data.{kind}_dict_keys") and look(f"data.{kind}_dict_keys") != [look(f"data.{kind}_key")]
+    return source.is_set(f"data.{kind}_dict_keys") and source(f"data.{kind}_dict_keys") != [source(f"data.{kind}_key")]
 
 
-def _has_lora(look: SourceLookup) -> str:
-    return "" if look.number("model.lora_rank", 0) > 0 else "lora_rank is 0: no adapters"
+def _has_lora(source: SourceLookup) -> str:
+    return "" if source.number("model.lora_rank", 0) > 0 else "lora_rank is 0: no adapters"
 
 
-def _lora(look: SourceLookup) -> CombinedKeys:
-    rank = look.number("model.lora_rank")
+def _lora(source: SourceLookup) -> CombinedKeys:
+    rank = source.number("model.lora_rank")
     if rank <= 0:
         return CombinedKeys({}, "lora_rank is 0: no adapters")
     settings = {
-        f"{_MODEL}.lora_target": look("model.target_modules"),
+        f"{_MODEL}.lora_target": source("model.target_modules"),
         f"{_MODEL}.lora_rank": rank,
-        f"{_MODEL}.lora_alpha": look("model.lora_alpha"),
+        f"{_MODEL}.lora_alpha": source("model.lora_alpha"),
     }
     return CombinedKeys(settings, f"{_MODEL}: lora_target, lora_rank {rank} (docs/lora.md).")
 
@@ -143,17 +143,17 @@ def _not_never(value: Any) -> Any:
     return value
 
 
-def _is_cosine(look: SourceLookup) -> str:
-    names = (look(f"optim.{key}") for key in ("lr_scheduler_type", "warmup_style", "lr_decay_style", "lr_scheduler"))
+def _is_cosine(source: SourceLookup) -> str:
+    names = (source(f"optim.{key}") for key in ("lr_scheduler_type", "warmup_style", "lr_decay_style", "lr_scheduler"))
     return "" if next(filter(None, names), None) == "cosine" else "only a cosine ends above 0"
 
 
-def _floor(look: SourceLookup) -> CombinedKeys:
+def _floor(source: SourceLookup) -> CombinedKeys:
     """Megatron's least learning rate, as a share of the peak."""
-    rate, least = look.amount("optim.lr"), look.amount("optim.min_lr")
+    rate, least = source.amount("optim.lr"), source.amount("optim.min_lr")
     if least == 0:
         return CombinedKeys({}, "a schedule ends at 0")
-    if reason := _is_cosine(look):
+    if reason := _is_cosine(source):
         raise ChangesRun(f"{reason}: its end is lr_scheduler_kwargs.min_lr_ratio")
     key, ratio = f"{_ARGS}.lr_scheduler_kwargs.min_lr_ratio", least / rate
     return CombinedKeys({key: ratio}, f"{key}: {ratio:g} = {least:g} / {rate:g}.")
@@ -169,11 +169,11 @@ _CONDITIONS: Mapping[str, Condition] = {
     "lora": _has_lora,
     "epochs": counts_epochs,
     "cosine": _is_cosine,
-    MEGATRON: lambda look: "" if _is_on_megatron(look) else "engine.strategy is not megatron",
+    MEGATRON: lambda source: "" if _is_on_megatron(source) else "engine.strategy is not megatron",
 }
 _COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "batches": _batches,
-    "tokens": tokens(lambda look: look.size("data.max_length")),
+    "tokens": tokens(lambda source: source.size("data.max_length")),
     "placement": _placement,
     "columns": _columns,
     "trackers": board,

@@ -74,8 +74,8 @@ def program_notes(words: Sequence[str]) -> Iterator[str]:
     name = module_of(words)
     if not name or "$" in name or "`" in name or _KNOWN.fullmatch(name):
         return
-    if found := _OVERLAPPING.fullmatch(name):
-        yield Change(f"{name}: {_MEANINGS[found[3]]}.")
+    if match := _OVERLAPPING.fullmatch(name):
+        yield Change(f"{name}: {_MEANINGS[match[3]]}.")
     else:
         yield Change(f"{name} is a program of its own: what it does beside the keys is not read.")
 
@@ -261,26 +261,26 @@ def is_verl(tree: Mapping[str, Any]) -> bool:
     return "actor_rollout_ref" in tree or (isinstance(model, Mapping) and "partial_pretrain" in model)
 
 
-def verl_table(given: SourceKeys, script: Path | None = None) -> Table:
+def verl_table(original: SourceKeys, script: Path | None = None) -> Table:
     """The table for what the keys train; tools are read from files beside the script."""
-    keys = {_known_as(key) for key, _ in given.keys}
-    program = " ".join(given.command.program) if given.command else ""
+    keys = {_known_as(key) for key, _ in original.keys}
+    program = " ".join(original.command.program) if original.command else ""
     is_sft = "sft_trainer" in program or any(key in keys for key in _OF_SFT)
     is_rl = any(key.startswith("actor_rollout_ref.") for key in keys)
     if is_sft and not is_rl:
         return VERL_SFT
-    values = {_known_as(key): value for key, value in given.keys}
+    values = {_known_as(key): value for key, value in original.keys}
     return turns_table(VERL_RL, values, script) if plays(values) else VERL_RL
 
 
-def verl_keys(given: SourceKeys) -> list[tuple[str, Any]]:
+def verl_keys(original: SourceKeys) -> list[tuple[str, Any]]:
     """The keys with what the words of a launcher and the name of the configuration say beside them."""
-    keys = list(given.keys)
+    keys = list(original.keys)
     there = {_known_as(key) for key, _ in keys}
-    if any("megatron" in base for base in given.bases) and FLAGS[CONFIG_NAME] not in there:
+    if any("megatron" in base for base in original.bases) and FLAGS[CONFIG_NAME] not in there:
         keys.append((f"--{CONFIG_NAME}", "megatron"))
     for flag, known_as in FLAGS.items():
-        value = given.command.flag(flag) if given.command else None
+        value = original.command.flag(flag) if original.command else None
         if value is None or flag == CONFIG_NAME or known_as in there:
             continue
         if value.isdecimal():
@@ -290,14 +290,14 @@ def verl_keys(given: SourceKeys) -> list[tuple[str, Any]]:
     return keys
 
 
-def verl_notes(given: SourceKeys) -> Iterator[str]:
+def verl_notes(original: SourceKeys) -> Iterator[str]:
     """What the words of a command say that no key has taken."""
-    values = {_known_as(key): value for key, value in given.keys}
+    values = {_known_as(key): value for key, value in original.keys}
     there = values.keys()
     yield from version_notes(values)
-    yield from program_notes(given.command.program if given.command else ())
+    yield from program_notes(original.command.program if original.command else ())
     for flag, known_as in FLAGS.items():
-        value = given.command.flag(flag) if given.command else None
+        value = original.command.flag(flag) if original.command else None
         if flag != CONFIG_NAME and value and known_as not in there and not value.isdecimal() and "$" not in value:
             yield f"--{flag} {value} is unknown, so verl's default is used: give {known_as}=8 after the file."
 
@@ -309,4 +309,4 @@ def _known_as(key: str) -> str:
 
 
 VERL_RL = Table("verl", "rlvr", ROWS, COMBINED_KEYS, CONDITIONS, _known_as, derived)
-VERL_SFT = replace(SFT, canonical=lambda key: _OF_ENGINE.get(key, _known_as(key)), derived=lambda given: WHOLE_STEPS)
+VERL_SFT = replace(SFT, canonical=lambda key: _OF_ENGINE.get(key, _known_as(key)), derived=lambda values: WHOLE_STEPS)

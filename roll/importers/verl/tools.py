@@ -38,57 +38,57 @@ class Tools:
 def tools_of(written: str, script: Path | None, section: str) -> Tools:
     """What a file says; `section` is `tools` or `interaction`. One that is not there, or says something else, has lost
     them all."""
-    found = Tools()
+    tools = Tools()
     path = beside(written, script)
     if path is None:
-        found.lost.append(f"{written.rpartition('/')[2]} is not here: put it beside the script and import again")
-        return found
+        tools.lost.append(f"{written.rpartition('/')[2]} is not here: put it beside the script and import again")
+        return tools
     try:
         tree = read_yaml(path)
     except (ConfigError, OSError, yaml.YAMLError) as error:
-        found.lost.append(f"{path.name} cannot be read: {error}")
-        return found
+        tools.lost.append(f"{path.name} cannot be read: {error}")
+        return tools
     entries = tree.get(section)
     if not isinstance(entries, list) or not entries:
-        found.lost.append(f"{path.name} has no list `{section}`")
-        return found
+        tools.lost.append(f"{path.name} has no list `{section}`")
+        return tools
     for entry in entries:
-        _add(found, entry if isinstance(entry, Mapping) else {})
-    return found
+        _add(tools, entry if isinstance(entry, Mapping) else {})
+    return tools
 
 
-def _add(found: Tools, entry: Mapping[str, Any]) -> None:
+def _add(tools: Tools, entry: Mapping[str, Any]) -> None:
     path = str(entry.get("class_name") or "")
     name, config = path.rpartition(".")[2], entry.get("config")
     config = config if isinstance(config, Mapping) else {}
     lowered = name.lower()
     is_theirs = path.partition(".")[0] in ("verl", "recipe", "examples")
     if "mcp" in lowered or config.get("type") == "mcp":
-        found.lost.append(f"{name or 'a tool'}: servers of the Model Context Protocol are not asked here; {_OWN_TOOL}")
+        tools.lost.append(f"{name or 'a tool'}: servers of the Model Context Protocol are not asked here; {_OWN_TOOL}")
     elif any(word in lowered for word in _PICTURES):
-        found.lost.append(f"{name}: pictures are not read yet")
+        tools.lost.append(f"{name}: pictures are not read yet")
     elif is_theirs and any(word in lowered for word in _SEARCHES):
-        _search(found, name, config)
+        _search(tools, name, config)
     elif is_theirs and any(word in lowered for word in _RUNS_CODE):
-        found.configs.append({"tool_id": "python_code", "tool_args": dict(_timeout(config, "default_timeout"))})
-        found.nears.append(f"{name}: python_code runs the program, in the sandbox of this machine.")
+        tools.configs.append({"tool_id": "python_code", "tool_args": dict(_timeout(config, "default_timeout"))})
+        tools.nears.append(f"{name}: python_code runs the program, in the sandbox of this machine.")
     elif is_theirs and any(word in lowered for word in _CHECKS):
-        found.checks = True
+        tools.checks = True
     else:
-        found.lost.append(f"{path or 'a tool without class_name'} is not here; {_OWN_TOOL}")
+        tools.lost.append(f"{path or 'a tool without class_name'} is not here; {_OWN_TOOL}")
 
 
-def _search(found: Tools, name: str, config: Mapping[str, Any]) -> None:
+def _search(tools: Tools, name: str, config: Mapping[str, Any]) -> None:
     keys = ("retrieval_service_url", "search_url", "sandbox_fusion_url", "url")
     url = next((str(config[key]) for key in keys if config.get(key)), None)
     if url is None:
-        found.lost.append(f"{name} names no server: search has search_url, or corpus for a file of texts")
+        tools.lost.append(f"{name} names no server: search has search_url, or corpus for a file of texts")
         return
     args: dict[str, Any] = {"search_url": url, **dict(_timeout(config, "timeout"))}
     if isinstance(config.get("topk"), int):
         args["topk"] = config["topk"]
-    found.configs.append({"tool_id": "search", "tool_args": args})
-    found.nears.append(f"{name}: search asks the same server, one query in a call.")
+    tools.configs.append({"tool_id": "search", "tool_args": args})
+    tools.nears.append(f"{name}: search asks the same server, one query in a call.")
 
 
 def _timeout(config: Mapping[str, Any], key: str) -> Iterator[tuple[str, float]]:

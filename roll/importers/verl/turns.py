@@ -61,12 +61,12 @@ class _Episodes:
     def __init__(self, tools: Mapping[str, Tools]):
         self._tools = tools
 
-    def __call__(self, look: SourceLookup) -> CombinedKeys:
-        found = list(self._tools.values())
-        searches, checks = any(each.searches for each in found), any(each.checks for each in found)
-        env = self._question(look, searches, checks)
-        nears = [near for each in found for near in each.nears]
-        configs = [tool for each in found for tool in each.configs]
+    def __call__(self, source: SourceLookup) -> CombinedKeys:
+        tools = list(self._tools.values())
+        searches, checks = any(each.searches for each in tools), any(each.checks for each in tools)
+        env = self._question(source, searches, checks)
+        nears = [near for each in tools for near in each.nears]
+        configs = [tool for each in tools for tool in each.configs]
         if configs:
             env["tool_wrapper.wrapper_args.max_tool_uses"] = None
             env["tool_wrapper.tool_configs"] = configs
@@ -74,42 +74,42 @@ class _Episodes:
         if checks:
             nears.append("What checks an answer there tells right from wrong here: the right answer ends the episode.")
         nears += [_DRAWN, _SHOWN] if configs else [_DRAWN]
-        if not validates(look) and not look.is_set("data.val_batch_size"):
+        if not validates(source) and not source.is_set("data.val_batch_size"):
             nears.append("A validation asks val_batch_size questions in turn, where verl asks all rows.")
-        validated = None if validates(look) else {"env_config.mode": "val"}
-        settings = environment(env, validated, None if validated is None else self._validated(look))
+        validated = None if validates(source) else {"env_config.mode": "val"}
+        settings = environment(env, validated, None if validated is None else self._validated(source))
         changed = {key: "; ".join(each.lost) for key, each in self._tools.items() if each.lost}
-        changed |= self._unread(look)
+        changed |= self._unread(source)
         text = f"custom_envs: {env['env_type']}, at most {env['max_steps']} turns."
         return CombinedKeys(settings, text, " ".join(nears), changes=changed)
 
-    def _question(self, look: SourceLookup, searches: bool, checks: bool) -> dict[str, Any]:
-        turns = _turns(look)
+    def _question(self, source: SourceLookup, searches: bool, checks: bool) -> dict[str, Any]:
+        turns = _turns(source)
         env: dict[str, Any] = {"env_type": "roll_qa" if searches else "roll_math", "max_steps": turns}
         env["agent_template"] = "{observation}"
-        env["env_config.question_key"] = look("data.prompt_key")
+        env["env_config.question_key"] = source("data.prompt_key")
         env["env_config.answer_key"] = _SEARCH_ANSWER if searches else "reward_model.ground_truth"
-        if not searches and _is_gsm8k(look):
+        if not searches and _is_gsm8k(source):
             env |= {"action_pattern": _HASHES, "env_config.answer_format": "text"}
         if checks and not searches:
             env["env_config.tries"] = min(turns, _TRIES if turns == _MOST_TURNS else turns)
         return env
 
-    def _validated(self, look: SourceLookup) -> int | None:
-        return look.number("data.val_batch_size") if look.is_set("data.val_batch_size") else None
+    def _validated(self, source: SourceLookup) -> int | None:
+        return source.number("data.val_batch_size") if source.is_set("data.val_batch_size") else None
 
-    def _unread(self, look: SourceLookup) -> dict[str, str]:
+    def _unread(self, source: SourceLookup) -> dict[str, str]:
         """What decides over rewards there, and is asked by no environment."""
         reason = "the environment judges; an environment of yours can call it: env_type: package.module:Class"
-        found = {"custom_reward_function.path": reason} if look("custom_reward_function.path") else {}
-        found |= {"reward_model.enable": "no reward model scores episodes"} if look("reward_model.enable") else {}
-        at = next((at for at in OVERLONG if look(f"{at}.enable") and look(f"{at}.len")), "")
-        return found | ({f"{at}.enable": "no penalty for the length of an episode is here"} if at else {})
+        reasons = {"custom_reward_function.path": reason} if source("custom_reward_function.path") else {}
+        reasons |= {"reward_model.enable": "no reward model scores episodes"} if source("reward_model.enable") else {}
+        at = next((at for at in OVERLONG if source(f"{at}.enable") and source(f"{at}.len")), "")
+        return reasons | ({f"{at}.enable": "no penalty for the length of an episode is here"} if at else {})
 
 
-def _lengths(look: SourceLookup) -> CombinedKeys:
+def _lengths(source: SourceLookup) -> CombinedKeys:
     """The answers and results of all turns share the length of a response there."""
-    prompt, response = (look.size(f"data.max_{kind}_length") for kind in ("prompt", "response"))
+    prompt, response = (source.size(f"data.max_{kind}_length") for kind in ("prompt", "response"))
     settings = {"prompt_length": prompt, "sequence_length": prompt + response}
     return CombinedKeys(
         settings, f"sequence_length: {prompt} + {response} = {prompt + response}, of all turns together."
@@ -122,18 +122,18 @@ def _epochs(value: object) -> ApproximateValue:
     )
 
 
-def _turns(look: SourceLookup) -> int:
+def _turns(source: SourceLookup) -> int:
     """Answers of an episode. A user who may speak n times gets n + 1 answers."""
     keys = [f"{TURNS}.{name}" for name in ("max_assistant_turns", "max_turns")]
-    own = [look.number(key) for key in keys if look.is_set(key)]
-    if look.is_set(f"{TURNS}.max_user_turns"):
-        own.append(look.number(f"{TURNS}.max_user_turns") + 1)
-    return min((number for number in own if number > 0), default=_MOST_TURNS)
+    limits = [source.number(key) for key in keys if source.is_set(key)]
+    if source.is_set(f"{TURNS}.max_user_turns"):
+        limits.append(source.number(f"{TURNS}.max_user_turns") + 1)
+    return min((number for number in limits if number > 0), default=_MOST_TURNS)
 
 
-def _is_gsm8k(look: SourceLookup) -> bool:
-    files = look("data.train_files") or ""
-    return "gsm8k" in str(files).lower() or any("gsm8k" in str(look(key) or "").lower() for key in TOOL_FILES)
+def _is_gsm8k(source: SourceLookup) -> bool:
+    files = source("data.train_files") or ""
+    return "gsm8k" in str(files).lower() or any("gsm8k" in str(source(key) or "").lower() for key in TOOL_FILES)
 
 
 _ROWS: tuple[Row, ...] = (

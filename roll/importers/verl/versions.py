@@ -43,19 +43,19 @@ WHOLE_STEPS: Mapping[str, Any] = {"data.drop_last": True}
 
 def is_old(values: Mapping[str, Any]) -> bool:
     """True for keys of verl before 0.2, where every run without a KL in the loss has one in the reward."""
-    given = {key for key, value in values.items() if value is not None}
-    return any(key in given for key in _OLD) and not any(key in given for key in _NEW)
+    keys = {key for key, value in values.items() if value is not None}
+    return any(key in keys for key in _OLD) and not any(key in keys for key in _NEW)
 
 
 def derived(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = {f"{REF}.{name}": values.get(f"{ACTOR}.{name}") for name in _INHERITED}
-    found = {key: value for key, value in found.items() if value is not None}
-    found |= WHOLE_STEPS
+    defaults = {f"{REF}.{name}": values.get(f"{ACTOR}.{name}") for name in _INHERITED}
+    defaults = {key: value for key, value in defaults.items() if value is not None}
+    defaults |= WHOLE_STEPS
     if is_old(values):
-        found |= {f"{ACTOR}.clip_ratio_c": 0, f"{MODEL}.enable_gradient_checkpointing": False}
-        found |= {f"{ACTOR}.entropy_coeff": 0.001, "data.filter_overlong_prompts": True}
-        found["algorithm.use_kl_in_reward"] = not values.get(f"{ACTOR}.use_kl_loss")
-    return found
+        defaults |= {f"{ACTOR}.clip_ratio_c": 0, f"{MODEL}.enable_gradient_checkpointing": False}
+        defaults |= {f"{ACTOR}.entropy_coeff": 0.001, "data.filter_overlong_prompts": True}
+        defaults["algorithm.use_kl_in_reward"] = not values.get(f"{ACTOR}.use_kl_loss")
+    return defaults
 
 
 def version_notes(values: Mapping[str, Any]) -> Iterator[str]:

@@ -35,8 +35,8 @@ def attend_with_sinks(
     for start in range(0, num_queries, window):
         block = query[:, :, start : start + window]
         end = num_keys - num_queries + start + block.shape[2]
-        seen = slice(max(0, end - block.shape[2] - window + 1), end)
-        outputs.append(_block(block, key[:, :, seen], value[:, :, seen], sinks, window, scale, dropout))
+        visible = slice(max(0, end - block.shape[2] - window + 1), end)
+        outputs.append(_block(block, key[:, :, visible], value[:, :, visible], sinks, window, scale, dropout))
     return torch.cat(outputs, dim=2)
 
 
@@ -51,9 +51,9 @@ def _block(
 ) -> torch.Tensor:
     """The sink is a first key that all positions see, with a value of zeros. In a channel of its own queries hold the
     sinks of their heads, keys 0 and the first one 1, so that heads that share keys have sinks of their own."""
-    own = (sinks / scale)[None, :, None, None].expand(*query.shape[:3], 1).to(query.dtype)
+    sink_column = (sinks / scale)[None, :, None, None].expand(*query.shape[:3], 1).to(query.dtype)
     first = functional.one_hot(torch.tensor(key.shape[3], device=key.device)).to(key.dtype)
-    q = torch.cat([query, own], dim=3)
+    q = torch.cat([query, sink_column], dim=3)
     k = torch.cat([first.expand(*key.shape[:2], 1, -1), functional.pad(key, (0, 1))], dim=2)
     v = functional.pad(value, (0, 1, 1, 0))
     out = functional.scaled_dot_product_attention(
@@ -74,10 +74,10 @@ def _mask(num_queries: int, num_keys: int, window: int | None, device: torch.dev
     """
     if window is None and device.type == "cuda":
         return causal_lower_right(num_queries, num_keys + 1)
-    seen = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device).tril(num_keys - num_queries)
+    visible = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device).tril(num_keys - num_queries)
     if window is not None:
-        seen = seen.triu(num_keys - num_queries - window + 1)
-    return functional.pad(seen, (1, 0), value=True)
+        visible = visible.triu(num_keys - num_queries - window + 1)
+    return functional.pad(visible, (1, 0), value=True)
 
 
 # Norms of Megatron's local layers.
@@ -114,9 +114,9 @@ class LatentAttention(MLASelfAttention):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        own: Any = self
+        module: Any = self
         if self.config.tensor_model_parallel_size > 1:
-            own.linear_kv_down_proj.register_forward_hook(self._whole_latent)
+            module.linear_kv_down_proj.register_forward_hook(self._whole_latent)
 
     def rotate_by(self, frequencies: torch.Tensor, factor: float) -> None:
         rope = _Rotary(2 * len(frequencies), 1.0, cp_group=self.pg_collection.cp)

@@ -81,5 +81,5 @@ class Converter:
         write_model(out, ModelArgs(model_name_or_path=self.model), self.hf, self.head, exporter.tensors())
 
 
-def _no_top(model: Any, hidden: torch.Tensor, further: torch.Tensor | None, request: Any) -> torch.Tensor:
+def _no_top(model: Any, hidden: torch.Tensor, mtp_hidden: torch.Tensor | None, request: Any) -> torch.Tensor:
     return hidden

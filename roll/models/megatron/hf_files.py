@@ -112,7 +112,7 @@ def _with_heads(tensors: Iterable[tuple[str, torch.Tensor]], model: str) -> Iter
     for name, tensor in tensors:
         is_trained |= name.endswith(".eh_proj.weight")
         yield name, tensor
-        yield from ((copy, tensor) for copy, own in copies.items() if own == name)
+        yield from ((copy, tensor) for copy, original in copies.items() if original == name)
     if not is_trained:
         yield from mtp_heads(model, but=copies)
 

@@ -170,9 +170,9 @@ class CoreAttention(MegatronModule):
         half = local // 2
         outputs = []
         for positions, part in ((mine[:half], query[:half]), (mine[half:], query[half:])):
-            seen = int(positions[-1]) + 1  # keys beyond it are masked for all of this chunk
-            mask = last_positions_mask(half, seen, keys.device)
-            outputs.append(self._kernel(part, keys[:seen], values[:seen], mask))
+            num_visible = int(positions[-1]) + 1  # keys beyond it are masked for all of this chunk
+            mask = last_positions_mask(half, num_visible, keys.device)
+            outputs.append(self._kernel(part, keys[:num_visible], values[:num_visible], mask))
         return torch.cat(outputs)
 
     def _kernel(
@@ -239,8 +239,8 @@ def block_spec(
     everywhere = [int(bool(config.num_moe_experts))] * config.num_layers
     pattern = config.moe_layer_freq if isinstance(config.moe_layer_freq, list) else everywhere
     first = get_transformer_layer_offset(config, vp_stage=vp_stage)
-    own = pattern[first : first + get_num_layers_to_build(config, vp_stage=vp_stage)]
-    return TransformerBlockSubmodules(layer_specs=[kinds[kind] for kind in own], layer_norm=norm)  # type: ignore[arg-type]
+    stage_pattern = pattern[first : first + get_num_layers_to_build(config, vp_stage=vp_stage)]
+    return TransformerBlockSubmodules(layer_specs=[kinds[kind] for kind in stage_pattern], layer_norm=norm)  # type: ignore[arg-type]
 
 
 def layer_spec(config: TransformerConfig, is_sparse: bool) -> ModuleSpec:

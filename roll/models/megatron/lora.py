@@ -143,11 +143,11 @@ class LayerAdapters(nn.Module):
         product = torch.cat(products, dim=-1) * self.form.scale
         return (output + product if self.rows is None else output.index_add(-1, self.rows, product)), bias
 
-    def _dropped(self, given: torch.Tensor) -> torch.Tensor:
+    def _dropped(self, inputs: torch.Tensor) -> torch.Tensor:
         if not (self.training and self.form.dropout):
-            return given
+            return inputs
         with self._random():
-            return functional.dropout(given, self.form.dropout)
+            return functional.dropout(inputs, self.form.dropout)
 
     def _random(self) -> AbstractContextManager[None]:
         """Draws that tensor-parallel ranks with the same input have in common, and those with parts of it have not."""
@@ -261,8 +261,8 @@ class MegatronAdapters:
         finally:
             for layer in self._layers.values():
                 layer.is_on = True
-            for parameter, own in trained:
-                parameter.data = own
+            for parameter, values in trained:
+                parameter.data = values
 
     def merged_exporter(self) -> Exporter:
         """Exports the whole model, with adapters merged into its weights."""
@@ -310,11 +310,11 @@ class MegatronAdapters:
         """The adapters of a chunk as Megatron's checkpoints describe tensors: whole ones under the names of peft's
         files."""
         names = {id(parameter): name for name, parameter in global_parameters([chunk])}
-        found = {}
+        state = {}
         for own_name, parameter in chunk.named_parameters():
             if f".{CHILD}." in own_name:
-                found[own_name] = self._sharded(names[id(parameter)], parameter)
-        return found
+                state[own_name] = self._sharded(names[id(parameter)], parameter)
+        return state
 
     def _sharded(self, name: str, parameter: nn.Parameter) -> ShardedTensor:
         rule, key = (entry := self.entry(name)).rule, entry.hf_names[0]
@@ -332,16 +332,16 @@ class MegatronAdapters:
     def _put_on(self, linear: Mapping[str, Entry], seed: int) -> dict[str, LayerAdapters]:
         args, chosen = self._args, set(self._targets)
         scale = args.adapter_alpha / (args.lora_rank**0.5 if args.use_rslora else args.lora_rank)
-        form, modules, found = Form(args.lora_rank, scale, args.lora_dropout, seed), self._base.modules(), {}
+        form, modules, adapters = Form(args.lora_rank, scale, args.lora_dropout, seed), self._base.modules(), {}
         for name, parameter in self._base.parameters():
             if name not in linear or not chosen & set(_layers(linear[name])):
                 continue
             module = modules[id(parameter)]
             assert isinstance(module, ColumnParallelLinear | RowParallelLinear), type(module)
             rows = _rows(linear[name], parameter, tensor_parallel(name)[1], self._base.shapes)
-            found[name] = LayerAdapters(module, rows, chosen, isinstance(module, RowParallelLinear), form)
-            module.add_module(CHILD, found[name])
-        return found
+            adapters[name] = LayerAdapters(module, rows, chosen, isinstance(module, RowParallelLinear), form)
+            module.add_module(CHILD, adapters[name])
+        return adapters
 
     def _train_in_full(self) -> list[tuple[nn.Parameter, nn.Parameter]]:
         """What additional_target names, each with the copy that stays. Experts in one tensor, sinks and corrections
@@ -356,7 +356,7 @@ class MegatronAdapters:
         ends = [n.removesuffix(".weight") for n in self._base.weights.entry(EMBEDDING).hf_names]
         tied = [*ends, "lm_head"] if self._base.ties_head else []
         chosen = set(trained_in_full([*modules, *tied[1:]], tied, self._args))
-        found, owners = [], self._base.modules()
+        trained, owners = [], self._base.modules()
         for parameter, names in here.values():
             hits = [name.rpartition(".")[0] in chosen for name in names]
             if any(hits) and not all(hits):
@@ -370,8 +370,8 @@ class MegatronAdapters:
                 own_name = next(name for name, p in owner.named_parameters(recurse=False) if p is parameter)
                 owner.register_parameter(f"{_ORIGINAL}{own_name}", original)
                 parameter.requires_grad_(True)
-                found.append((parameter, original))
-        return found
+                trained.append((parameter, original))
+        return trained
 
     def _check_prefixes(self) -> None:
         names = _everywhere(n for name, _ in self._base.parameters() for n in self._base.weights.entry(name).hf_names)
@@ -421,6 +421,6 @@ def _rows(entry: Entry, parameter: nn.Parameter, size: int, shapes: Shapes) -> d
 
 def _everywhere(names: Any) -> list[str]:
     """The names of all ranks, in the same order on each."""
-    found: list[list[str]] = [[] for _ in range(dist.get_world_size())]
-    dist.all_gather_object(found, list(names))
-    return list(dict.fromkeys(name for of_rank in found for name in of_rank))
+    gathered: list[list[str]] = [[] for _ in range(dist.get_world_size())]
+    dist.all_gather_object(gathered, list(names))
+    return list(dict.fromkeys(name for of_rank in gathered for name in of_rank))

@@ -62,8 +62,8 @@ class TokenModel(GPTModel):
         """`labels`: the next tokens, where the head for further ones is asked."""
         if self.mtp_head is None or labels is None:
             return hidden_states
-        further = self.mtp_head(hidden_states, labels, self.embedding, rotary_pos_emb, packed_seq_params)
-        return hidden_states, further
+        mtp_hidden = self.mtp_head(hidden_states, labels, self.embedding, rotary_pos_emb, packed_seq_params)
+        return hidden_states, mtp_hidden
 
     def forward(  # type: ignore[override]
         self,
@@ -89,8 +89,8 @@ class TokenModel(GPTModel):
         )
         if not self.post_process:
             return hidden
-        own, further = hidden if isinstance(hidden, tuple) else (hidden, None)
-        return self.top(self, own, further, request)
+        main_hidden, mtp_hidden = hidden if isinstance(hidden, tuple) else (hidden, None)
+        return self.top(self, main_hidden, mtp_hidden, request)
 
     def gathered(self, hidden: torch.Tensor, parallel_output: bool) -> torch.Tensor:
         """The hidden states of all positions. `parallel_output`: what follows differs between tensor-parallel ranks."""
@@ -191,12 +191,12 @@ def _have_two_embeddings(model: TokenModel) -> None:
 def embeddings_of_pipeline(chunks: Sequence[TokenModel]) -> list[nn.Parameter]:
     """This rank's of the two that first and last stage have where a head for further tokens is trained, if that is
     trained itself; at most one."""
-    found = [
+    weights = [
         chunk.embedding.word_embeddings.weight
         for chunk in chunks
         if chunk.pre_process != chunk.post_process and hasattr(chunk, "embedding")
     ]
-    return [weight for weight in found if weight.requires_grad]
+    return [weight for weight in weights if weight.requires_grad]
 
 
 def _sum_among_experts(model: TokenModel) -> None:

@@ -47,11 +47,11 @@ class HeadPlan:
         another kind."""
         if why_not := tied_problem(bool(config.tie_word_embeddings), stages):
             raise StrategyError(f"mtp_training_mode: {why_not}. Set it to disabled.")
-        last, found = config.num_hidden_layers, getattr(config, NUM_HEADS, None)
-        if found != 1 or f"model.layers.{last}.eh_proj.weight" not in reader:
+        last, count = config.num_hidden_layers, getattr(config, NUM_HEADS, None)
+        if count != 1 or f"model.layers.{last}.eh_proj.weight" not in reader:
             raise StrategyError(
                 f"mtp_training_mode: {reader.model} has no head for further tokens behind its {last} layers that could "
-                f"be trained: {NUM_HEADS} is {found}, and 1 is needed, with model.layers.{last}.eh_proj.weight in its "
+                f"be trained: {NUM_HEADS} is {count}, and 1 is needed, with model.layers.{last}.eh_proj.weight in its "
                 "files. Set it to disabled."
             )
         if apart := list(_apart(config, reader)):
@@ -64,8 +64,8 @@ class HeadPlan:
 
 def _apart(config: PretrainedConfig, reader: HfReader) -> Iterator[str]:
     """Names of what the head's files hold of its own, though the head shares it."""
-    for name, own in shared_tensors(config.num_hidden_layers, bool(config.tie_word_embeddings)).items():
-        if name in reader and not torch.equal(reader.get(name), reader.get(own)):
+    for name, original in shared_tensors(config.num_hidden_layers, bool(config.tie_word_embeddings)).items():
+        if name in reader and not torch.equal(reader.get(name), reader.get(original)):
             yield name
 
 

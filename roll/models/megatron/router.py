@@ -57,12 +57,12 @@ class ExpertChoice:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """`scores` [tokens, E] -> those of the chosen, and the chosen [tokens, topk]."""
         within = scores if num_groups is None or group_topk is None else self._of_groups(scores, num_groups, group_topk)
-        values, own = default(within, topk)
-        given = self._of_this_pass()
-        if given is None:
-            self.chosen = own
-            return values, own
-        self.chosen = torch.where(given >= 0, given, own)
+        values, chosen = default(within, topk)
+        replayed = self._of_this_pass()
+        if replayed is None:
+            self.chosen = chosen
+            return values, chosen
+        self.chosen = torch.where(replayed >= 0, replayed, chosen)
         return scores.gather(1, self.chosen), self.chosen
 
     def _of_groups(self, scores: torch.Tensor, num_groups: int, group_topk: int) -> torch.Tensor:
@@ -92,15 +92,15 @@ class BalancingRouter(TopKRouter):
             del self.expert_bias
             self.expert_bias = bias
         self.choice = ExpertChoice(ranked_by=2 if self.score_function == "sigmoid" else 1)
-        asked: Any = self.choice
-        self.router_replay = asked
+        choice: Any = self.choice
+        self.router_replay = choice
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
         """The bias stays in fp32 where the model becomes bf16: it decides between experts that are close."""
-        kept = None if self.expert_bias is None else self.expert_bias.data
+        bias = None if self.expert_bias is None else self.expert_bias.data
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if kept is not None:
-            self.expert_bias.data = kept.to(self.expert_bias.device)
+        if bias is not None:
+            self.expert_bias.data = bias.to(self.expert_bias.device)
         return self
 
     def _apply_aux_loss(
@@ -129,13 +129,13 @@ def mean_balance(chunks: Iterable[nn.Module], device: torch.device) -> float:
     """Load-balancing loss: the mean over the layers of all stages, summed over the micro batches since the last call.
     Collective over the ranks that share micro batches."""
     routers = [module for chunk in chunks for module in chunk.modules() if isinstance(module, BalancingRouter)]
-    found = torch.zeros(2, dtype=torch.float64, device=device)
+    sums = torch.zeros(2, dtype=torch.float64, device=device)
     for router in routers:
-        found += torch.tensor([float(router.balance_metrics()), 0.0], dtype=torch.float64, device=device)
-    dist.all_reduce(found, group=parallel_state.get_tensor_and_context_parallel_group())
-    found[1] = len(routers)
-    dist.all_reduce(found, group=parallel_state.get_pipeline_model_parallel_group())
-    return float(found[0] / found[1])
+        sums += torch.tensor([float(router.balance_metrics()), 0.0], dtype=torch.float64, device=device)
+    dist.all_reduce(sums, group=parallel_state.get_tensor_and_context_parallel_group())
+    sums[1] = len(routers)
+    dist.all_reduce(sums, group=parallel_state.get_pipeline_model_parallel_group())
+    return float(sums[0] / sums[1])
 
 
 class StageRoutes:

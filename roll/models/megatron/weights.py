@@ -146,11 +146,11 @@ class Exporter:
         return {hf_name for name, entry, _ in self._plan if name in trained for hf_name in entry.hf_names}
 
     def _agree(self, entry_of: Callable[[str], Entry]) -> list[tuple[str, Entry, list[Part]]]:
-        own = {name: (tensor_parallel(name)[0], tuple(p.shape), p.dtype) for name, p in self._mine.items()}
+        described = {name: (tensor_parallel(name)[0], tuple(p.shape), p.dtype) for name, p in self._mine.items()}
         everybody: list[dict[str, tuple[int, tuple[int, ...], torch.dtype]]] = [
             {} for _ in range(dist.get_world_size())
         ]
-        dist.all_gather_object(everybody, own)
+        dist.all_gather_object(everybody, described)
         parts: dict[str, dict[int, Part]] = {}
         for owner, held in enumerate(everybody):
             for name, (part, shape, dtype) in held.items():
@@ -158,8 +158,8 @@ class Exporter:
         plan = []
         for name in parts:
             entry = entry_of(name)
-            found = [parts[name][i] for i in sorted(parts[name])]
-            plan.append((name, entry, found if entry.rule.is_split else found[:1]))
+            pieces = [parts[name][i] for i in sorted(parts[name])]
+            plan.append((name, entry, pieces if entry.rule.is_split else pieces[:1]))
         return sorted(plan, key=lambda item: item[1].order)
 
     def _local(self, name: str) -> torch.Tensor:

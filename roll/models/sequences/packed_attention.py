@@ -121,14 +121,14 @@ def _row_by_row(
 ) -> torch.Tensor:
     outputs = []
     for start, stop in pairwise(starts.tolist()):
-        seen = _band(stop - start, window, query.device) if 0 < window < stop - start else None
+        band = _band(stop - start, window, query.device) if 0 < window < stop - start else None
         outputs.append(
             scaled_dot_product_attention(
                 query[:, :, start:stop],
                 key[:, :, start:stop],
                 value[:, :, start:stop],
-                attn_mask=seen,
-                is_causal=seen is None,
+                attn_mask=band,
+                is_causal=band is None,
                 scale=scaling,
                 enable_gqa=query.shape[1] != key.shape[1],
             ).transpose(1, 2)
@@ -213,16 +213,16 @@ def check_trees(model: LoadedModel, device: torch.device) -> None:
         tree = tree_or_pack(ids, counts, least_saved=0)
         assert tree.shares_tokens
         whole = _hidden(model, ids, lengths[order], layout=tree)
-        for at, own in enumerate(order):
-            columns = torch.arange(len(alone[own]), device=device)
-            found = whole[tree.places(torch.full_like(columns, at), columns)]
-            if (off := _off(found, alone[own])) is not None:
+        for at, row_index in enumerate(order):
+            columns = torch.arange(len(alone[row_index]), device=device)
+            computed = whole[tree.places(torch.full_like(columns, at), columns)]
+            if (off := _off(computed, alone[row_index])) is not None:
                 raise tree_refusal(f"a row is off by {off:.0%} beside others that begin alike")
 
 
-def _off(found: torch.Tensor, alone: torch.Tensor) -> float | None:
+def _off(computed: torch.Tensor, alone: torch.Tensor) -> float | None:
     """Relative difference of two hidden states (norm of the difference by norm); None if rounding explains it."""
-    off = float((found - alone).float().norm() / alone.float().norm())
+    off = float((computed - alone).float().norm() / alone.float().norm())
     return None if off < _TOLERANCE.get(alone.dtype, _HALF) else off
 
 
@@ -235,14 +235,14 @@ def _hidden(
 ) -> torch.Tensor:
     """Hidden states [N, H] of these rows, as a pack or by the `layout`, by the module's own pass, which gathers its
     weights."""
-    module, found = model.module, []
+    module, hidden = model.module, []
     if isinstance(module, SequenceModel):
         if not isinstance(module.pretrained, GenericForSequenceClassification):
             raise refusal(f"{type(module.pretrained).__name__} reads rows in a way of its own")
         backbone: torch.nn.Module = module.pretrained.base_model
     else:
         backbone = module.backbone
-    hook = backbone.register_forward_hook(lambda *call: found.append(call[-1].last_hidden_state[0]))
+    hook = backbone.register_forward_hook(lambda *call: hidden.append(call[-1].last_hidden_state[0]))
     try:
         if isinstance(module, SequenceModel):
             pack = Pack.of(input_ids, lengths)
@@ -256,6 +256,6 @@ def _hidden(
     finally:
         hook.remove()
     if ranks is None:
-        return found[0]
+        return hidden[0]
     num_tokens = int((lengths if isinstance(module, SequenceModel) else lengths - 1).sum())
-    return ranks.joined(found[0])[:num_tokens]
+    return ranks.joined(hidden[0])[:num_tokens]

@@ -100,8 +100,8 @@ def asked_once(places: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tenso
 
 def rows_at(hidden: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """hidden [N, H] at places [n]. Gradients of a place that comes often add up in fp32, and are rounded once."""
-    found: torch.Tensor = _Rows.apply(hidden, places)  # type: ignore[assignment]
-    return found
+    rows: torch.Tensor = _Rows.apply(hidden, places)  # type: ignore[assignment]
+    return rows
 
 
 class _Rows(torch.autograd.Function):

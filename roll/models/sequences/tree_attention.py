@@ -48,9 +48,9 @@ class _Parts(torch.autograd.Function):
             for first, last, causal in ((start, stop, True), (stop, end, False)):
                 if first == last:
                     continue
-                own = slice(start, stop)
+                span = slice(start, stop)
                 out, part = _forward(
-                    query[:, :, first:last], key[:, :, own], value[:, :, own], 0.0, causal, scale=scale
+                    query[:, :, first:last], key[:, :, span], value[:, :, span], 0.0, causal, scale=scale
                 )
                 into, sums = whole[:, :, first:last], lse[:, :, first:last]
                 if is_root:  # nothing is there yet: what a token has from its ancestors comes in their order
@@ -74,16 +74,16 @@ class _Parts(torch.autograd.Function):
         gradient = gradient.contiguous().transpose(1, 2)
         pulls = tuple(torch.zeros_like(part, dtype=_sums(part)) for part in (query, key, value))
         for start, stop, end, _ in ctx.forest.nodes:
-            own = slice(start, stop)
+            span = slice(start, stop)
             for first, last, causal in ((start, stop, True), (stop, end, False)):
                 if first == last:
                     continue
                 seen_by = slice(first, last)
-                found = _backward(
-                    gradient[:, :, seen_by], query[:, :, seen_by], key[:, :, own], value[:, :, own],
+                gradients = _backward(
+                    gradient[:, :, seen_by], query[:, :, seen_by], key[:, :, span], value[:, :, span],
                     output[:, :, seen_by], lse[:, :, seen_by], 0.0, causal, scale=ctx.scale,
                 )  # fmt: skip
-                for pull, part, where in zip(pulls, found, (seen_by, own, own), strict=True):
+                for pull, part, where in zip(pulls, gradients, (seen_by, span, span), strict=True):
                     pull[:, :, where].add_(part)
         return *(pull.to(query.dtype) for pull in pulls), None, None
 

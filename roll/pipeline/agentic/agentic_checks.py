@@ -19,53 +19,55 @@ ENV_WORKERS = ("roll.pipeline.agentic.environment_worker.EnvironmentWorker",)
 
 def agentic_problems(config: AgenticConfig) -> list[Problem]:
     """Everything of the agentic part that cannot work, whatever the machine."""
-    found = [*env_problems(config), *_seed_problems(config), *_algorithm_problems(config), *_length_problems(config)]
-    found += _manager_problems(
+    problems = [*env_problems(config), *_seed_problems(config), *_algorithm_problems(config), *_length_problems(config)]
+    problems += _manager_problems(
         config, "train_env_manager", config.train_env_manager, "rollout_batch_size", config.rollout_batch_size
     )
-    found += _process_problems(config)
+    problems += _process_problems(config)
     main = config.val_env_manager
-    found += env_set_problems(config.eval_sets, main.tags if main is not None else ())
+    problems += env_set_problems(config.eval_sets, main.tags if main is not None else ())
     if main is not None and config.validates:
-        found += _manager_problems(config, "val_env_manager", main, "val_batch_size", config.val_batch_size)
+        problems += _manager_problems(config, "val_env_manager", main, "val_batch_size", config.val_batch_size)
     for one in config.validated:
         if one.name:
-            found += _tag_problems(config, one.at, one.manager)
-            found += _batch_problems(one.at, one.manager, f"{one.at}.num_episodes", one.num_episodes)
-    return found
+            problems += _tag_problems(config, one.at, one.manager)
+            problems += _batch_problems(one.at, one.manager, f"{one.at}.num_episodes", one.num_episodes)
+    return problems
 
 
 def agentic_warnings(config: AgenticConfig) -> list[str]:
-    found: list[str] = []
+    warnings: list[str] = []
     validation = config.val_env_manager.model_fields_set if config.val_env_manager is not None else frozenset()
     if "max_env_num_per_worker" in validation:
-        found.append("val_env_manager.max_env_num_per_worker does nothing: validation uses the training's processes.")
+        warnings.append(
+            "val_env_manager.max_env_num_per_worker does nothing: validation uses the training's processes."
+        )
     for name in ("max_traj_per_env", "group_filter_cls"):
         if name in validation:
-            found.append(f"val_env_manager.{name} does nothing: every episode of a validation is played and counts.")
+            warnings.append(f"val_env_manager.{name} does nothing: every episode of a validation is played and counts.")
     for one in config.validated:
         if (one.manager.generating_args.num_return_sequences or 1) > 1:
-            found.append(f"{one.at}.generating_args.num_return_sequences does nothing: see {one.at}.group_size.")
+            warnings.append(f"{one.at}.generating_args.num_return_sequences does nothing: see {one.at}.group_size.")
     if config.train_env_manager.group_filter_cls is None:
-        found += unused_filter_keys(config, "group_filter_cls")
+        warnings += unused_filter_keys(config, "group_filter_cls")
     if config.batch_adjust_mode != "padding":
-        found.append(
+        warnings.append(
             f"batch_adjust_mode: {config.batch_adjust_mode} repeats or drops samples, which biases the gradient; "
             "padding does not."
         )
     plan = role_train_plan(config, "actor_train", config.actor_train)
     steps = [tag for tag, env in played(config).items() if env.is_per_turn]
     if not plan.splits_evenly and not steps:
-        found.append(
+        warnings.append(
             f"rollout_batch_size: {plan.samples_per_step} samples do not split into updates of "
             f"{plan.samples_per_update}. batch_adjust_mode: {config.batch_adjust_mode} makes "
             f"{plan.updates_per_epoch} update{'' if plan.updates_per_epoch == 1 else 's'} of them."
         )
-    found += [*env_warnings(config), *switched_off(config, AGENTIC)]
+    warnings += [*env_warnings(config), *switched_off(config, AGENTIC)]
     unplayed = sorted(set(config.custom_envs) - set(played(config)))
     if unplayed:
-        found.append(f"custom_envs: {', '.join(unplayed)} is in no tags of an env manager, so it is not used.")
-    return found
+        warnings.append(f"custom_envs: {', '.join(unplayed)} is in no tags of an env manager, so it is not used.")
+    return warnings
 
 
 def machine_problems(config: AgenticConfig) -> list[Problem]:
@@ -142,8 +144,8 @@ def _process_problems(config: AgenticConfig) -> Iterator[Problem]:
 
 def _partition_problems(at: str, manager: EnvManagerConfig) -> Iterator[Problem]:
     keys = (f"{at}.num_groups_partition", f"{at}.num_env_groups", f"{at}.tags")
-    given, groups, tags = manager.num_groups_partition, manager.num_env_groups, manager.tags
-    if not given:
+    partition, groups, tags = manager.num_groups_partition, manager.num_env_groups, manager.tags
+    if not partition:
         if groups % len(tags):
             below, above = groups // len(tags) * len(tags), (groups // len(tags) + 1) * len(tags)
             yield Problem(
@@ -152,14 +154,14 @@ def _partition_problems(at: str, manager: EnvManagerConfig) -> Iterator[Problem]
                 keys,
             )
         return
-    if len(given) != len(tags):
+    if len(partition) != len(tags):
         yield Problem(
-            f"{at}.num_groups_partition has {len(given)} entries for {len(tags)} tags ({', '.join(tags)}).", keys
+            f"{at}.num_groups_partition has {len(partition)} entries for {len(tags)} tags ({', '.join(tags)}).", keys
         )
-    elif sum(given) != groups or min(given) < 0:
+    elif sum(partition) != groups or min(partition) < 0:
         yield Problem(
-            f"{at}.num_groups_partition: {list(given)} must be 0 or more each and sum to {at}.num_env_groups: "
-            f"{groups}; it sums to {sum(given)}.",
+            f"{at}.num_groups_partition: {list(partition)} must be 0 or more each and sum to {at}.num_env_groups: "
+            f"{groups}; it sums to {sum(partition)}.",
             keys,
         )
 

@@ -125,10 +125,10 @@ class EnvSetConfig(Settings):
 
     def manager(self, shared: EnvManagerConfig) -> EnvManagerConfig:
         """Played as `shared` says in all that a set does not."""
-        own = {"tags": self.tags, "group_size": self.group_size, "generating_args": self.generating_args}
+        settings = {"tags": self.tags, "group_size": self.group_size, "generating_args": self.generating_args}
         all_count = {"num_groups_partition": (1,) * len(self.tags), "group_size_redundancy": 0, "max_traj_per_env": -1}
         seeds = {} if self.env_seeds is None else {"env_seeds": self.env_seeds}
-        return shared.model_copy(update={**own, **all_count, **seeds})
+        return shared.model_copy(update={**settings, **all_count, **seeds})
 
 
 @dataclass(frozen=True)

@@ -63,14 +63,14 @@ def baselines(config: EnvConfig, seeds: Sequence[int]) -> dict[str, float]:
     plans = list(probe.blind_plans(config.max_steps))[:MAX_PLANS] if isinstance(probe, Env) else []
     can_draw = draws_actions(probe)
     probe.close()
-    found: dict[str, float] = {}
+    rates: dict[str, float] = {}
     if can_draw:
         rng = random.Random(0)
-        found["random"] = float(np.mean([_play(config, seed, None, rng) for seed in seeds]))
+        rates["random"] = float(np.mean([_play(config, seed, None, rng) for seed in seeds]))
     if plans:
         rng = random.Random(0)
-        found["blind"] = max(float(np.mean([_play(config, seed, plan, rng) for seed in seeds])) for plan in plans)
-    return found
+        rates["blind"] = max(float(np.mean([_play(config, seed, plan, rng) for seed in seeds])) for plan in plans)
+    return rates
 
 
 def _play(config: EnvConfig, seed: int, plan: Sequence[str] | None, rng: random.Random) -> float:
@@ -293,10 +293,10 @@ class AgenticPipeline(RLPipeline):
             if env.env_type not in ENVIRONMENTS or not self.config.baseline_episodes:
                 continue
             seeds = [int(str(task.payload["env_seed"])) for task in tasks if task.domain == tag]
-            found = baselines(env, seeds[: self.config.baseline_episodes])
-            metrics |= {f"{prefix}/{tag}/success_{name}_baseline": value for name, value in found.items()}
-            if found:
-                text = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
+            rates = baselines(env, seeds[: self.config.baseline_episodes])
+            metrics |= {f"{prefix}/{tag}/success_{name}_baseline": value for name, value in rates.items()}
+            if rates:
+                text = ", ".join(f"{name} {value:.3f}" for name, value in rates.items())
                 logger.info("%s: success without a policy: %s", f"{prefix}/{tag}", text)
         return metrics
 
@@ -326,7 +326,7 @@ def adjusted_rows(mode: str, rows: int, multiple: int, planned: int, random: np.
         missing = planned - len(drawn)
         return np.concatenate([drawn, random.choice(rows, missing)]) if missing else drawn
     if mode == "delete" or (mode == "auto" and surplus <= missing):
-        kept = rows - surplus
-        if kept:
-            return np.sort(random.permutation(every)[:kept])
+        num_kept = rows - surplus
+        if num_kept:
+            return np.sort(random.permutation(every)[:num_kept])
     return np.concatenate([every, random.choice(rows, missing, replace=missing > rows)])

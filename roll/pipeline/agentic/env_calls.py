@@ -198,10 +198,10 @@ def _text(value: Any, where: str) -> str:
 
 def read_conversation(env: Any) -> Conversation:
     """A copy of the conversation as it is now."""
-    found = env.conversation()
-    if not isinstance(found, Conversation):
-        raise EnvCrash(f"conversation returned {type(found).__name__}, not a Conversation (see envs/base.py)")
-    return Conversation(tuple(_message(message) for message in found.messages), tuple(found.tools))
+    conversation = env.conversation()
+    if not isinstance(conversation, Conversation):
+        raise EnvCrash(f"conversation returned {type(conversation).__name__}, not a Conversation (see envs/base.py)")
+    return Conversation(tuple(_message(message) for message in conversation.messages), tuple(conversation.tools))
 
 
 def _message(value: Any) -> Mapping[str, Any]:

@@ -73,14 +73,14 @@ def env_problems(config: AgenticConfig) -> Iterator[Problem]:
 
 def _program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     """Keys of programs, with proxy and without it."""
-    given = [key for key in PROGRAM_KEYS if getattr(env, key) is not None]
+    names = [key for key in PROGRAM_KEYS if getattr(env, key) is not None]
     manager = f"{at}.env_manager_cls"
     if env.env_manager_cls != PROXY:
-        if given:
+        if names:
             yield Problem(
-                f"{at}.{given[0]} is for programs that call over HTTP, but {manager} is {env.env_manager_cls}. Set it "
+                f"{at}.{names[0]} is for programs that call over HTTP, but {manager} is {env.env_manager_cls}. Set it "
                 f"to {PROXY}, or remove the key.",
-                (f"{at}.{given[0]}", manager),
+                (f"{at}.{names[0]}", manager),
             )
         return
     if (env.agent is None) == (env.agent_command is None):
@@ -245,16 +245,16 @@ def env_warnings(config: AgenticConfig) -> Iterator[str]:
                 f"alone, as with env_manager_cls: {STEP}. Add it, if earlier ones are to be shown."
             )
         unread = UNREAD_BY_PROGRAMS if env.env_manager_cls == PROXY else UNREAD_BY_NATIVE
-        given = [key for key in unread if key in env.model_fields_set and getattr(env, key) is not None]
-        if env.env_manager_cls == PROXY and given:
-            yield f"custom_envs.{tag}: {', '.join(given)} {'do' if len(given) > 1 else 'does'} nothing with {PROXY}."
+        names = [key for key in unread if key in env.model_fields_set and getattr(env, key) is not None]
+        if env.env_manager_cls == PROXY and names:
+            yield f"custom_envs.{tag}: {', '.join(names)} {'do' if len(names) > 1 else 'does'} nothing with {PROXY}."
         if env.env_manager_cls == PROXY:
             yield (
                 f"custom_envs.{tag}: the program runs with the rights of this run, without a sandbox. Use programs and "
                 "models that you trust."
             )
-        if env.env_manager_cls == AGENT_NATIVE and given:
+        if env.env_manager_cls == AGENT_NATIVE and names:
             yield (
-                f"custom_envs.{tag}: {', '.join(given)} {'do' if len(given) > 1 else 'does'} nothing with "
+                f"custom_envs.{tag}: {', '.join(names)} {'do' if len(names) > 1 else 'does'} nothing with "
                 f"{AGENT_NATIVE}: the environment writes the messages, and gets whole responses."
             )

@@ -47,12 +47,12 @@ def stopped(clock: asyncio.Timeout) -> Iterator[None]:
         yield
         return
     loop = asyncio.get_running_loop()
-    left = due - loop.time()
+    remaining = due - loop.time()
     clock.reschedule(None)
     try:
         yield
     finally:
-        clock.reschedule(loop.time() + left)
+        clock.reschedule(loop.time() + remaining)
 
 
 # What a step's episodes were like, per tag.
@@ -232,7 +232,7 @@ class EpisodePlayer:
         attempt: int,
         thread: EnvThread,
         env: Any,
-        seen: Observation,
+        observed: Observation,
         instruction: str,
         counts: Counts,
         clock: asyncio.Timeout,
@@ -242,7 +242,7 @@ class EpisodePlayer:
         longest = rules.max_answer_tokens or rules.max_length
         is_cut = False
         for number in range(rules.config.max_steps):
-            scene = Scene(seen.text, rules.config.max_steps, longest, instruction, turns, seen.conversation)
+            scene = Scene(observed.text, rules.config.max_steps, longest, instruction, turns, observed.conversation)
             prompt = self._form.prompt(scene)
             if prompt is None:
                 return turns, False, True
@@ -256,8 +256,8 @@ class EpisodePlayer:
             step, after = await self._call(thread, "step", step_env, env, answer, action, self._is_native)
             metrics = dict(step.metrics) | {"answer_cut": float(generation.finish_reason == "length")}
             reward = step.reward + (0.0 if step.metrics[VALID] else rules.format_penalty)
-            turns.append(PlayedTurn(prompt, generation, Turn(seen.text, response, action, reward, metrics)))
-            seen = after
+            turns.append(PlayedTurn(prompt, generation, Turn(observed.text, response, action, reward, metrics)))
+            observed = after
             if step.terminated or step.truncated:
                 return turns, step.terminated, is_cut
         return turns, False, is_cut
@@ -289,11 +289,11 @@ class EpisodePlayer:
         self, job: EpisodeJob, turns: Sequence[PlayedTurn], ended: bool, is_cut: bool, counts: Counts
     ) -> list[Trajectory]:
         rows = self._form.rows(turns)
-        told = tuple(played.turn for played in turns)
-        total = float(sum(turn.reward for turn in told))
+        played_turns = tuple(played.turn for played in turns)
+        total = float(sum(turn.reward for turn in played_turns))
         metrics = {
-            **mean_metrics(told, last=frozenset({SUCCESS})),
-            "num_turns": float(len(told)),
+            **mean_metrics(played_turns, last=frozenset({SUCCESS})),
+            "num_turns": float(len(played_turns)),
             "env_ended": float(ended),
             "sequence_cut": float(is_cut),
             **counts.metrics(),
@@ -312,8 +312,8 @@ class EpisodePlayer:
         whole = len(finished) == 1 and len(turns) > 1
         if whole and not is_cut:
             finished[0] = replace(finished[0], finish_reason="stop")
-        text = "\n".join(f"{turn.response}\n[{turn.reward:+.3g}]" for turn in told)
-        finished[0] = replace(finished[0], metrics=metrics, turns=told, response_text=text)
+        text = "\n".join(f"{turn.response}\n[{turn.reward:+.3g}]" for turn in played_turns)
+        finished[0] = replace(finished[0], metrics=metrics, turns=played_turns, response_text=text)
         return finished
 
 

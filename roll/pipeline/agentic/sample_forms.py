@@ -113,8 +113,8 @@ class ChatEncoder:
 
     def _ids_behind(self, messages: Messages, asks: bool = True) -> np.ndarray:
         """Ids of what the template writes behind the answer."""
-        _, found, after = self._render(messages, asks).partition(ANSWER)
-        if not found or ANSWER in after:
+        _, marker, after = self._render(messages, asks).partition(ANSWER)
+        if not marker or ANSWER in after:
             raise ConfigError(
                 "actor_train.data_args.template: the chat template changes the assistant's messages, so a "
                 "conversation cannot be continued after sampled tokens. Use another Jinja template."
@@ -208,11 +208,11 @@ class GrowingRow:
         self._versions: list[int] = []
         self._routes: np.ndarray | None = None  # of the last request, whose prompt was all before it
 
-    def add(self, given: np.ndarray, generation: Generation) -> None:
-        self.ids += [*given.tolist(), *generation.token_ids.tolist()]
-        self._mask += [False] * len(given) + [True] * len(generation.token_ids)
-        self._log_probs += [0.0] * len(given) + generation.log_probs.tolist()
-        self._versions += [-1] * len(given) + generation.policy_versions.tolist()
+    def add(self, prompt_ids: np.ndarray, generation: Generation) -> None:
+        self.ids += [*prompt_ids.tolist(), *generation.token_ids.tolist()]
+        self._mask += [False] * len(prompt_ids) + [True] * len(generation.token_ids)
+        self._log_probs += [0.0] * len(prompt_ids) + generation.log_probs.tolist()
+        self._versions += [-1] * len(prompt_ids) + generation.policy_versions.tolist()
         self._routes = generation.routes
 
     def finished(self, turn_rewards: Sequence[float], turn: int = 0) -> Trajectory:

@@ -105,8 +105,8 @@ class DropEqualRewards:
 def load_filter(path: str) -> GroupFilter:
     """The filter that `package.module:object` names; a class is made into an object. Raises ImportError, TypeError.
     Whatever the filter raises comes as EnvError."""
-    found: Any = resolve(path)
-    keep: Any = found() if inspect.isclass(found) else found
+    resolved: Any = resolve(path)
+    keep: Any = resolved() if inspect.isclass(resolved) else resolved
     if not callable(keep):
         raise TypeError(f"{path} cannot be called")
 

@@ -89,11 +89,11 @@ class DistillConfig(RowConfig):
 def distill_rows(config: DistillConfig, plan: RunPlan) -> Iterator[tuple[str, ...]]:
     """What the printed plan says of a step."""
     yield from train_rows(config, plan)
-    told = f"the {config.logits_topk} likeliest tokens and the rest" if config.logits_topk else "all tokens"
-    own, theirs = config.temperatures
-    at = f", at {own:g} and {theirs:g}" if (own, theirs) != (1, 1) else ""
+    tokens_text = f"the {config.logits_topk} likeliest tokens and the rest" if config.logits_topk else "all tokens"
+    student, theirs = config.temperatures
+    at = f", at {student:g} and {theirs:g}" if (student, theirs) != (1, 1) else ""
     weight = config.distill_loss_weight
-    yield "teacher", f"{weight:g} x {config.kd_objective} over {told}{at} + {1 - weight:g} x nll"
+    yield "teacher", f"{weight:g} x {config.kd_objective} over {tokens_text}{at} + {1 - weight:g} x nll"
 
 
 # What is wrong with the settings of distillation, beside its files and rows.

@@ -28,8 +28,8 @@ def columns(config: DistillConfig) -> Columns:
 
 
 def divergence(config: DistillConfig) -> Divergence:
-    own, theirs = config.temperatures
-    return Divergence(config.kd_objective, own, theirs, config.adaptive_kl_alpha, config.skew_lambda)
+    student, theirs = config.temperatures
+    return Divergence(config.kd_objective, student, theirs, config.adaptive_kl_alpha, config.skew_lambda)
 
 
 VIEW = View(

@@ -49,14 +49,14 @@ class DPOPipeline(PairPipeline):
         assert isinstance(rows, PairRows)
         return replace(rows, ref_log_probs=self._reference(self.source.rows, places, self._cached))
 
-    def _reference(self, rows: Rows, places: np.ndarray, kept: CachedLogProbs) -> np.ndarray | None:
+    def _reference(self, rows: Rows, places: np.ndarray, cached: CachedLogProbs) -> np.ndarray | None:
         if self.config.reference_free:
             return None
-        missing = kept.missing(places)
+        missing = cached.missing(places)
         if len(missing):
             with self.timer("ref_log_probs"):
-                kept.store(missing, self._reference_scores(rows.select(missing)))
-        return kept.of(places)
+                cached.store(missing, self._reference_scores(rows.select(missing)))
+        return cached.of(places)
 
     def _reference_scores(self, rows: Rows) -> dict[int, np.ndarray]:
         hold = self.running.placement.hold
@@ -71,8 +71,8 @@ class DPOPipeline(PairPipeline):
         with self.running.placement.hold(self.trainer.weights):
             scores = rows_of_scores(self.trainer.log_probs(self.to_score(pairs, self.trainer), temperature=1.0))
         log_probs = np.concatenate([scores[row] for row in range(len(pairs))]).astype(np.float64)
-        kept = self._cached_validation
-        reference = None if kept is None else self._reference(pairs, np.arange(len(pairs)), kept)
+        cached = self._cached_validation
+        reference = None if cached is None else self._reference(pairs, np.arange(len(pairs)), cached)
         gaps = log_probs if reference is None else log_probs - reference
         of_rows = (sum_rows(values, pairs.lengths) for values in (log_probs, gaps))
         return self.loss.of_rows(*map(torch.from_numpy, (*of_rows, pairs.response_lengths)))[1]

@@ -55,8 +55,10 @@ class StreamedScores(Generic[T]):
         """By number."""
         others = [number for number in answers if number not in self._begun]
         late = await self._score([answers[number] for number in others]) if others else ()
-        found = dict(zip(others, late, strict=True))
-        return {number: found[number] if number in found else await self._begun[number] for number in answers}
+        late_scores = dict(zip(others, late, strict=True))
+        return {
+            number: late_scores[number] if number in late_scores else await self._begun[number] for number in answers
+        }
 
     def cancel(self) -> None:
         """Ends what nobody waits for any more."""

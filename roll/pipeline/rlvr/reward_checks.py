@@ -70,33 +70,35 @@ def judge_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
 
 
 def judge_warnings(config: RLVRConfig) -> list[str]:
-    found: list[str] = []
+    warnings: list[str] = []
     if config.reward_model is not None and JUDGE.name not in config.judge_of.values():
-        found.append("reward_model is not started: no domain of rewards has judge_model_type: cluster.")
+        warnings.append("reward_model is not started: no domain of rewards has judge_model_type: cluster.")
     for domain, worker in config.rewards.items():
-        given = sorted(key for key in worker.model_fields_set if key.startswith("judge_"))
-        if given and not worker.is_judge:
-            verb = "does" if len(given) == 1 else "do"
-            found.append(f"rewards.{domain}: {', '.join(given)} {verb} nothing here: llm_judge is not its reward.")
+        set_keys = sorted(key for key in worker.model_fields_set if key.startswith("judge_"))
+        if set_keys and not worker.is_judge:
+            verb = "does" if len(set_keys) == 1 else "do"
+            warnings.append(
+                f"rewards.{domain}: {', '.join(set_keys)} {verb} nothing here: llm_judge is not its reward."
+            )
         if worker.is_judge and worker.judge_prompt == ROLL_PROMPT:
-            found.append(
+            warnings.append(
                 f"rewards.{domain}.judge_prompt: {ROLL_PROMPT} has its own wording of ROLL's prompt; for ROLL's exact "
                 "wording write it into a file."
             )
-    return found
+    return warnings
 
 
 def unreachable_judges(config: RLVRConfig) -> list[str]:
     """Every judge behind an address that does not answer this machine now."""
-    asked: dict[str, str | None] = {}
+    causes: dict[str, str | None] = {}
     problems: list[str] = []
     for domain, worker in config.rewards.items():
         if not worker.is_judge or worker.judge_model_type != "api":
             continue
         address = address_of(worker)
-        if address.base_url not in asked:
-            asked[address.base_url] = why_not_reached(address)
-        if (why := asked[address.base_url]) is not None:
+        if address.base_url not in causes:
+            causes[address.base_url] = why_not_reached(address)
+        if (why := causes[address.base_url]) is not None:
             problems.append(f"rewards.{domain}.judge_api_url: {why}. Start it, or correct the address.")
     return problems
 
@@ -149,9 +151,9 @@ def _engine_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
                 "Or use judge_model_type: api.",
                 (f"{part.key}.reward", kind),
             )
-    if (asked := worker.generating_args.num_return_sequences or 1) > 1:
+    if (count := worker.generating_args.num_return_sequences or 1) > 1:
         yield Problem(
-            f"{at}.generating_args.num_return_sequences: {asked}, but a judge is asked once. Remove it.",
+            f"{at}.generating_args.num_return_sequences: {count}, but a judge is asked once. Remove it.",
             (f"{at}.generating_args.num_return_sequences",),
         )
 
@@ -273,33 +275,33 @@ def _part_problems(part: Part, config: RewardConfig) -> Iterator[Problem]:
         yield Problem(f"{part.key}.reward: {text}", keys, "machine")
         return
     try:
-        found = resolve(part.reward, PATHS)
+        reward = resolve(part.reward, PATHS)
     except ImportError as error:
         is_away = is_missing(PATHS.get(part.reward, part.reward))
         yield Problem(f"{part.key}.reward: {error}.", keys, "place" if is_away else "run")
         return
     if part.reward != LLM_JUDGE:  # it is built from the domain's settings
-        wrong = [Problem(text, keys) for text in _call_problems(part, found)]
-        yield from wrong or _build_problems(part, found, keys)
+        wrong = [Problem(text, keys) for text in _call_problems(part, reward)]
+        yield from wrong or _build_problems(part, reward, keys)
 
 
-def _call_problems(part: Part, found: object) -> Iterator[str]:
+def _call_problems(part: Part, reward: object) -> Iterator[str]:
     key, name, args = part.key, part.reward, part.args
-    is_class = inspect.isclass(found)
-    if not callable(found):
-        yield f"{key}.reward: {name} is a {type(found).__name__}; name a function or a class."
+    is_class = inspect.isclass(reward)
+    if not callable(reward):
+        yield f"{key}.reward: {name} is a {type(reward).__name__}; name a function or a class."
         return
-    if is_class and "__call__" not in dir(found):
+    if is_class and "__call__" not in dir(reward):
         yield f"{key}.reward: the class {name} has no __call__(self, sample); add one, it does the scoring."
         return
-    if takes_batch(found) and _is_async_once_built(found):
+    if takes_batch(reward) and _is_async_once_built(reward):
         yield (
             f"{key}.reward: {name} takes a batch and is async. Drop @takes_batch: the answers of a group are asked for "
             "at once anyway."
         )
         return
     try:
-        signature = inspect.signature(found)
+        signature = inspect.signature(reward)
     except ValueError:  # some objects of C extensions have none
         return
     try:
@@ -309,13 +311,13 @@ def _call_problems(part: Part, found: object) -> Iterator[str]:
         return
 
 
-def _build_problems(part: Part, found: object, keys: tuple[str, ...]) -> Iterator[Problem]:
+def _build_problems(part: Part, reward: object, keys: tuple[str, ...]) -> Iterator[Problem]:
     """Checks a built-in reward by building it. Some import a user's function, whose module may raise anything."""
-    if part.reward not in BUILTINS or not BUILTINS[part.reward].is_quick or not callable(found):
+    if part.reward not in BUILTINS or not BUILTINS[part.reward].is_quick or not callable(reward):
         return
     at = f"{part.key}.reward_args: {part.reward}"
     try:
-        found(**part.args)
+        reward(**part.args)
     except FileNotFoundError as error:
         yield Problem(f"{at}: {error}.", keys, "place")
     except (re.error, ImportError, TypeError, ValueError) as error:

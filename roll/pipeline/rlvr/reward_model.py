@@ -105,15 +105,15 @@ class RewardModel:
         read = [self._reader.read(group.task, some) for group, some in zip(groups, waiting, strict=True)]
         rows = [shown.ids for some in read for shown in some if not isinstance(shown, str)]
         numbers = iter(self._cluster.row_scores(_rows(rows))) if rows else iter(())
-        found: list[TrajectoryGroup] = []
+        scored: list[TrajectoryGroup] = []
         for group, some in zip(groups, read, strict=True):
             following = iter(some)
             attempts = (
                 t if t.failure is not None else self._outcome(t, group.task.domain, next(following), numbers)
                 for t in group.trajectories
             )
-            found.append(replace(group, trajectories=tuple(attempts)))
-        return found
+            scored.append(replace(group, trajectories=tuple(attempts)))
+        return scored
 
     def _outcome(
         self, attempt: Trajectory, domain: str, shown: Shown | str, numbers: Iterator[np.ndarray]
@@ -150,8 +150,8 @@ def answer_readers(config: RLVRConfig, policy: PreTrainedTokenizerBase) -> dict[
     return readers
 
 
-def _way(key: str, given: Mapping[str, object], num_labels: int, reuses: bool) -> AnswerReading:
-    args = RewardModelArgs.model_validate(given)
+def _way(key: str, reward_args: Mapping[str, object], num_labels: int, reuses: bool) -> AnswerReading:
+    args = RewardModelArgs.model_validate(reward_args)
     label = 0 if args.label is None else args.label
     if label >= num_labels or (args.label is None and num_labels > 1):
         raise ConfigError(

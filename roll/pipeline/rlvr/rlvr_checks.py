@@ -68,8 +68,8 @@ def _one_domain(config: RLVRConfig, at: str, worker: RewardConfig) -> Iterator[P
                 "rewards. Remove it, or score this domain by a reward that runs on the CPU.",
                 (f"{at}.{key}",),
             )
-    found = validate(RewardModelArgs, worker.reward_args)
-    for problem in found.problems:
+    checked = validate(RewardModelArgs, worker.reward_args)
+    for problem in checked.problems:
         yield Problem(f"{at}.reward_args.{problem.text}", tuple(f"{at}.reward_args.{key}" for key in problem.keys))
     if worker.query_filter_config.type != "no_filter" and config.is_use_additional_prompts:
         yield Problem(
@@ -110,41 +110,41 @@ def rlvr_problems(config: RLVRConfig) -> list[Problem]:
 
 
 def rlvr_warnings(config: RLVRConfig) -> list[str]:
-    found: list[str] = []
-    found += [
+    warnings: list[str] = []
+    warnings += [
         f"{validated.at}.data_args.{key} does nothing: all rows are validated, in their order."
         for key in ("shuffle", "domain_interleave_probs")
         for validated in config.validated
         if key in validated.data_args.model_fields_set
     ]
-    found += [said for key, name in _templates(config).items() if (said := template_warning(name, key)) is not None]
-    found += [
+    warnings += [said for key, name in _templates(config).items() if (said := template_warning(name, key)) is not None]
+    warnings += [
         f"rewards.{domain}.reward_type does nothing here: {reward.reward} knows one kind of reward."
         for domain, reward in config.rewards.items()
         if reward.reward_type is not None
         and (row := BUILTINS.get(reward.reward or "")) is not None
         and not row.reward_types
     ]
-    found += judge_warnings(config)
-    found += [
+    warnings += judge_warnings(config)
+    warnings += [
         f"rewards.{domain}.code_url does nothing: "
         + ("use_local is true." if "code_sandbox" in names else "code_sandbox is the reward that reads it.")
         for domain, reward in config.rewards.items()
         if reward.code_url is not None
         and ("code_sandbox" not in (names := [part.reward for part in parts_of(reward)]) or reward.use_local)
     ]
-    found += [*switched_off(config, RLVR), *_unused_filters(config)]
-    found += [
+    warnings += [*switched_off(config, RLVR), *_unused_filters(config)]
+    warnings += [
         text for d, reward in config.rewards.items() for text in switched_off(reward, REWARD_SWITCHES, f"rewards.{d}")
     ]
     for validated in config.validated:
         sampling = validated.generating_args
         if sampling.temperature == 0 and (sampling.num_return_sequences or 1) > 1:
-            found.append(
+            warnings.append(
                 f"{validated.at}.generating_args: temperature 0 is greedy, so all {sampling.num_return_sequences} "
                 "answers to a prompt are the same."
             )
-    return [*found, *data_args_warnings(data_args_of(config)), *reward_model_warnings(config)]
+    return [*warnings, *data_args_warnings(data_args_of(config)), *reward_model_warnings(config)]
 
 
 def _unused_filters(config: RLVRConfig) -> Iterator[str]:
@@ -175,11 +175,11 @@ def data_args_of(config: RLVRConfig) -> dict[str, DataArgs]:
 
 def _templates(config: RLVRConfig) -> dict[str, str]:
     """The templates in use, by their YAML path. Judges have their own."""
-    own = {f"tag_to_template.{tag}": name for tag, name in config.tag_to_template.items()}
-    own |= {f"{role}.data_args.template": judge.data_args.template for role, judge in config.judge_roles.items()}
+    others = {f"tag_to_template.{tag}": name for tag, name in config.tag_to_template.items()}
+    others |= {f"{role}.data_args.template": judge.data_args.template for role, judge in config.judge_roles.items()}
     if config.global_template is not None:
-        return {"global_template": config.global_template, **own}
-    return {**{f"{at}.template": data.template for at, data in data_args_of(config).items()}, **own}
+        return {"global_template": config.global_template, **others}
+    return {**{f"{at}.template": data.template for at, data in data_args_of(config).items()}, **others}
 
 
 def code_problems(config: RLVRConfig) -> Iterator[Problem]:
@@ -410,16 +410,16 @@ def _data_problems(config: RLVRConfig) -> Iterator[Problem]:
 def _validation_problems(config: RLVRConfig) -> Iterator[Problem]:
     for validated in config.validated:
         at, keys, response = f"{validated.at}.generating_args", validated.generating_args, config.val_lengths[1]
-        given = keys.max_new_tokens
-        if keys.min_new_tokens > min(given or response, response):
+        limit = keys.max_new_tokens
+        if keys.min_new_tokens > min(limit or response, response):
             yield Problem(
                 f"{at}.min_new_tokens: {keys.min_new_tokens} is more than the longest answer, "
-                f"{min(given or response, response)} tokens. Lower it.",
+                f"{min(limit or response, response)} tokens. Lower it.",
                 (f"{at}.min_new_tokens", f"{at}.max_new_tokens", *LENGTH_KEYS),
             )
-        if given is not None and given > response:
+        if limit is not None and limit > response:
             yield Problem(
-                f"{at}.max_new_tokens: {given} is more than the {response} tokens that "
+                f"{at}.max_new_tokens: {limit} is more than the {response} tokens that "
                 "val_sequence_length and val_prompt_length (or sequence_length and prompt_length) leave for an answer.",
                 (f"{at}.max_new_tokens", *LENGTH_KEYS, "val_sequence_length"),
             )

@@ -175,9 +175,13 @@ class RLVRConfig(AlgorithmConfig):
 
     @property
     def sections(self) -> Mapping[str, WorkerConfig]:
-        own = {VALIDATION.name: self.validation, REWARD.name: self.reward, JUDGE.name: self.reward_model}
+        optional = {VALIDATION.name: self.validation, REWARD.name: self.reward, JUDGE.name: self.reward_model}
         rewards = {f"rewards.{domain}": worker for domain, worker in self.rewards.items()}
-        return {**super().sections, **rewards, **{name: worker for name, worker in own.items() if worker is not None}}
+        return {
+            **super().sections,
+            **rewards,
+            **{name: worker for name, worker in optional.items() if worker is not None},
+        }
 
     @property
     def model_rewards(self) -> Mapping[str, RewardConfig]:
@@ -222,8 +226,8 @@ class RLVRConfig(AlgorithmConfig):
         devices = {name: set(worker.device_mapping or ()) for name, worker in self.model_roles.items()}
 
         def shares(role: str) -> bool:
-            own = devices.get(role, set())
-            return any(own & others for name, others in devices.items() if name != role)
+            role_devices = devices.get(role, set())
+            return any(role_devices & others for name, others in devices.items() if name != role)
 
         return frozenset(self.model_rewards) | {domain for domain, role in self.judge_of.items() if shares(role)}
 

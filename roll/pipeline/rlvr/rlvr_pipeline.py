@@ -221,10 +221,10 @@ class RLVRPipeline(RLPipeline):
         return load_tasks(args, key, domains, self.tokenizer, max_prompt_tokens, template, by_tag, choose).tasks
 
     def _rollout_metrics(self, groups: StepGroups, trained: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
-        engines = [found for role in self.config.judge_roles if (found := self.running.engines.get(role)) is not None]
+        engines = [engine for role in self.config.judge_roles if (engine := self.running.engines.get(role)) is not None]
         restarts = [judge.recovery.num_restarts for judge in engines if judge.recovery is not None]
-        found = {"rollout/judge_restarted_engines": float(sum(restarts))} if restarts else {}
-        return super()._rollout_metrics(groups, trained, step) | found
+        metrics = {"rollout/judge_restarted_engines": float(sum(restarts))} if restarts else {}
+        return super()._rollout_metrics(groups, trained, step) | metrics
 
     def evaluate(self, steps_done: int) -> dict[str, float]:
         if self.validation is None or not self.validation_tasks:

@@ -136,10 +136,10 @@ def _function(value: Any) -> str | None:
     return name[1]
 
 
-def _of_metadata(found: Mapping[str, Any]) -> str | None:
+def _of_metadata(metadata: Mapping[str, Any]) -> str | None:
     """The name in a case of DeepCoder's, or in a row of LiveCodeBench's: `{"metadata": {"func_name": "f"}}`, or JSON of
     it. Metadata of other data say nothing."""
-    value = found.get(METADATA)
+    value = metadata.get(METADATA)
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -169,7 +169,7 @@ def _entries(raw: Any) -> list[Any]:
             raise BadCases(f"column {CASES!r} has the keys {', '.join(map(str, raw))}; inputs and outputs are lists")
         if len(inputs) != len(outputs):
             raise BadCases(f"column {CASES!r} has {len(inputs)} inputs and {len(outputs)} outputs")
-        raw = [{"input": given, "output": wanted} for given, wanted in zip(inputs, outputs, strict=True)]
+        raw = [{"input": input_value, "output": wanted} for input_value, wanted in zip(inputs, outputs, strict=True)]
     if not isinstance(raw, Sequence) or isinstance(raw, str | bytes):
         raise BadCases(f"column {CASES!r} holds {_short(raw)}; write a list of cases")
     if not raw:
@@ -208,14 +208,14 @@ def _pair(entry: Any, at: int, kind: Kind) -> tuple[Any, Any]:
         raise BadCases(
             f"case {at + 1} of column {CASES!r} is {_short(entry)}, not a mapping with stdin and expected_stdout"
         )
-    given, wanted = _first(entry, INPUT), _first(entry, OUTPUT)
+    input_value, wanted = _first(entry, INPUT), _first(entry, OUTPUT)
     expects_none = kind == "function" and any(key in entry for key in OUTPUT)
-    if given is None or (wanted is None and not expects_none):
-        if empty := [key for key in (INPUT if given is None else OUTPUT) if key in entry]:
+    if input_value is None or (wanted is None and not expects_none):
+        if empty := [key for key in (INPUT if input_value is None else OUTPUT) if key in entry]:
             raise BadCases(f"case {at + 1} of column {CASES!r}: {empty[0]} is null")
-        missing = " nor ".join((INPUT if given is None else OUTPUT)[:3])
+        missing = " nor ".join((INPUT if input_value is None else OUTPUT)[:3])
         raise BadCases(f"case {at + 1} of column {CASES!r} has neither {missing}; it has {', '.join(map(str, entry))}")
-    return given, wanted
+    return input_value, wanted
 
 
 def _first(entry: Mapping[str, Any], keys: Sequence[str]) -> Any:
@@ -232,16 +232,16 @@ def _stdin(pair: tuple[Any, Any], at: int) -> StdinCase:
 def _call(pair: tuple[Any, Any], at: int) -> CallCase:
     """Arguments are a list, and the result is then the value itself; or they are a text of one JSON value a line, and
     the result is JSON too."""
-    given, wanted = pair
+    arguments, wanted = pair
     try:
-        if isinstance(given, str):
-            given = [_from_json(line) for line in given.splitlines() if line.strip()]
+        if isinstance(arguments, str):
+            arguments = [_from_json(line) for line in arguments.splitlines() if line.strip()]
             wanted = _from_json(wanted) if isinstance(wanted, str) else wanted
     except (ValueError, RecursionError) as error:
         raise BadCases(f"case {at + 1} of column {CASES!r}: arguments and result are JSON: {error}") from error
-    if not isinstance(given, list):
-        raise BadCases(f"case {at + 1} of column {CASES!r}: the arguments are {_short(given)}, not a list")
-    return CallCase(given, wanted)
+    if not isinstance(arguments, list):
+        raise BadCases(f"case {at + 1} of column {CASES!r}: the arguments are {_short(arguments)}, not a list")
+    return CallCase(arguments, wanted)
 
 
 def _short(value: object) -> str:

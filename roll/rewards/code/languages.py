@@ -67,10 +67,10 @@ def guest_source(name: str) -> bytes:
 def find_python(path: str | None = None) -> Python:
     """Raises OSError or CalledProcessError if `path` is no Python."""
     if path is None:
-        own, shown = own_python()
-        return Python((own, "-s", "-S", "-B"), shown)
-    asked = subprocess.run([path, "-c", ASK_PYTHON], capture_output=True, text=True, check=True)
-    prefix, base, real = asked.stdout.splitlines()
+        python, shown = own_python()
+        return Python((python, "-s", "-S", "-B"), shown)
+    completed = subprocess.run([path, "-c", ASK_PYTHON], capture_output=True, text=True, check=True)
+    prefix, base, real = completed.stdout.splitlines()
     named = os.path.abspath(path)
     paths = (f"{prefix}/lib", f"{base}/lib", f"{prefix}/pyvenv.cfg", named, real)
     return Python((named, "-s", "-B"), tuple(dict.fromkeys(filter(os.path.exists, paths))))
@@ -106,12 +106,12 @@ def fences_of(languages: tuple[str, ...]) -> dict[str, str]:
 
 def missing(languages: tuple[str, ...]) -> list[str]:
     """What this machine lacks for them."""
-    found = []
+    lines = []
     for name in languages:
         language = LANGUAGES[name]
         if language.needs is not None and not os.path.exists(language.needs):
-            found.append(f"{name} needs {language.needs}, which is not there. Install it: {language.install}")
-    return found
+            lines.append(f"{name} needs {language.needs}, which is not there. Install it: {language.install}")
+    return lines
 
 
 # The program in an answer.
@@ -137,7 +137,7 @@ def code_in(text: str, fences: Mapping[str, str], plain: str | None = None) -> C
     block that never ends is none. None if there is no such block; with `plain` an answer without any fence is code of
     that language."""
     answer = after_thinking(text)
-    found: Code | None = None
+    code: Code | None = None
     is_named = False
     blocks, is_open = _blocks(answer)
     for opening, end in blocks:
@@ -145,33 +145,33 @@ def code_in(text: str, fences: Mapping[str, str], plain: str | None = None) -> C
         body = answer[opening.end() : end].removeprefix("\n")
         if language is not None and body.strip() and (opening["word"] or not is_named):
             is_named = bool(opening["word"])
-            found = Code(language, _dedent(body, _indent(opening)))
-    if found is None and not is_open and plain is not None and answer.strip() and not FENCE.search(answer):
+            code = Code(language, _dedent(body, _indent(opening)))
+    if code is None and not is_open and plain is not None and answer.strip() and not FENCE.search(answer):
         return Code(plain, answer.strip() + "\n")
-    return found
+    return code
 
 
 def _blocks(answer: str) -> tuple[list[tuple[re.Match[str], int]], bool]:
     """The openings of all blocks and where the blocks end, and whether the last one never does. What ends none by the
     rules, such as a fence behind the last line of code, ends one that another block follows, or nothing else ends."""
-    found: list[tuple[re.Match[str], int]] = []
+    blocks: list[tuple[re.Match[str], int]] = []
     opening: re.Match[str] | None = None
     end: int | None = None
     for line in FENCE.finditer(answer):
         if opening is None:
             opening, end = (line if _opens(line) else None), None
         elif _closes(line) and line["fence"].startswith(opening["fence"]):
-            found.append((opening, line.start()))
+            blocks.append((opening, line.start()))
             opening = None
         elif end is not None and line["word"] and not line["before"].strip() and _is_info(line):
-            found.append((opening, end))
+            blocks.append((opening, end))
             opening, end = line, None
         elif end is None and _may_close(line) and line["fence"].startswith(opening["fence"]):
             end = line.start("fence")
     if opening is not None and end is not None:
-        found.append((opening, end))
+        blocks.append((opening, end))
         opening = None
-    return found, opening is not None
+    return blocks, opening is not None
 
 
 def _opens(line: re.Match[str]) -> bool:
@@ -198,8 +198,8 @@ def _closes(line: re.Match[str]) -> bool:
 
 def _language(word: str) -> str:
     """Example: python of `{.python .numberLines}`, `language-python`, `python:main.py` and `Python3.11`: python3."""
-    found = _WORD.match(word)
-    return found[1].lower() if found else word.lower()
+    match = _WORD.match(word)
+    return match[1].lower() if match else word.lower()
 
 
 def _indent(opening: re.Match[str]) -> str:

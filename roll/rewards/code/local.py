@@ -63,11 +63,11 @@ class Lines:
 
     def send(self, message: object, deadline: float) -> None:
         assert self._writer is not None
-        left = memoryview(json.dumps(message).encode() + b"\n")
-        while left:
+        remaining = memoryview(json.dumps(message).encode() + b"\n")
+        while remaining:
             _wait(self._writer, select.POLLOUT, deadline)
             try:
-                left = left[os.write(self._writer, left[:CHUNK]) :]
+                remaining = remaining[os.write(self._writer, remaining[:CHUNK]) :]
             except BlockingIOError:
                 continue
             except BrokenPipeError:
@@ -341,8 +341,8 @@ def judge_asserts(
         starts.start()
         place = progress.place
         with ExitStack() as stack:
-            asked = json.dumps({**task, "start": place}).encode()
-            answer, tests = _start(stack, means, python, limits, source, asked, budget)
+            request = json.dumps({**task, "start": place}).encode()
+            answer, tests = _start(stack, means, python, limits, source, request, budget)
             try:
                 _run_tests(Lines(tests.stderr.fileno()), limits, tally, progress, budget, starts)
                 if not tally.compiled:
@@ -469,8 +469,8 @@ class LocalJudge:
             case = cases.stdin[len(tally.shares)]
             limits = replace(self.limits, wall_s=min(self.limits.wall_s, max(budget.left_s, 0.01)))
             starts.start()
-            given = case.stdin.encode(errors="replace")
-            finished = run(replace(job, limits=limits).with_stdin(given), self.means, given)
+            input_bytes = case.stdin.encode(errors="replace")
+            finished = run(replace(job, limits=limits).with_stdin(input_bytes), self.means, input_bytes)
             finished = _begun(finished, starts) if language == PYTHON else finished
             if language != PYTHON or starts.stage != "starting":
                 self._judge_output(finished, case.expected, tally)

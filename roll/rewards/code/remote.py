@@ -162,11 +162,11 @@ def together(code: str, suite: Suite, function: str | None, word: str) -> str:
 
 def calling(code: str, function: str, arguments: object) -> str:
     """A program that prints what the function, of the module or its class Solution, returns."""
-    given = json.dumps(json.dumps(arguments))
+    encoded = json.dumps(json.dumps(arguments))
     return (
         f"{guest_source('names').decode()}\nglobals().update(common_names())\n{AS_MODULE}{code}\n"
         f"import json as _json\n_call = globals().get({function!r}) or getattr(Solution(), {function!r})\n"
-        f"print('\\n{MARKER}' + _json.dumps(_call(*_json.loads({given}))))\n"
+        f"print('\\n{MARKER}' + _json.dumps(_call(*_json.loads({encoded}))))\n"
     )
 
 

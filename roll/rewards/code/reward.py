@@ -92,17 +92,17 @@ def _checked_languages(languages: Sequence[str]) -> tuple[str, ...]:
 
 
 def _checked_limits(time_limit_s: float, memory_mb: int, disk_mb: int, output_mb: int, threads: int) -> Limits:
-    given = {
+    values = {
         "time_limit_s": time_limit_s,
         "memory_mb": memory_mb,
         "disk_mb": disk_mb,
         "output_mb": output_mb,
         "threads": threads,
     }
-    for name, value in given.items():
+    for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
             raise ValueError(f"{name}: {value!r} is no number above 0")
-    whole = {name: int(value) for name, value in given.items() if name != "time_limit_s"}
+    whole = {name: int(value) for name, value in values.items() if name != "time_limit_s"}
     return Limits(
         cpu_s=time_limit_s,
         wall_s=WAITING * time_limit_s,

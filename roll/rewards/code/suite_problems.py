@@ -134,13 +134,13 @@ def _is_collected(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> bool:
 
 def _test_names(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> list[str]:
     """Its tests with those that it inherits; one of a base from elsewhere may be among them."""
-    found = [inner.name for inner in node.body if isinstance(inner, Function)]
-    found = [name for name in found if name.startswith("test") or name == "runTest"]
-    found += ["test"] if any(isinstance(inner, ast.Assign | ast.ClassDef) for inner in node.body) else []
+    names = [inner.name for inner in node.body if isinstance(inner, Function)]
+    names = [name for name in names if name.startswith("test") or name == "runTest"]
+    names += ["test"] if any(isinstance(inner, ast.Assign | ast.ClassDef) for inner in node.body) else []
     for base in map(ast.unparse, node.bases):
         if base in classes and base != node.name:
-            found += _test_names(classes[base], classes)
-    return found
+            names += _test_names(classes[base], classes)
+    return names
 
 
 def _is_fixture(node: Function) -> bool:

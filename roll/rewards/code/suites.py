@@ -39,12 +39,12 @@ def read_suite(text: str, function: str | None) -> Suite:
     tree, used, bound = parse(text)
     imported = from_solution(tree)
     free = used - bound
-    own = frozenset({function} if function else ())
+    answer_names = frozenset({function} if function else ())
     if not imported and not free - TOOLS and function not in free and not (function and "check" in bound):
-        own |= free & PROMOTED  # as `gcd`: nothing else in the text can be the answer's
+        answer_names |= free & PROMOTED  # as `gcd`: nothing else in the text can be the answer's
     called = {node.func.id for node in walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
-    answers = (free - TOOLS) | own | imported
-    names = (used | bound, (free & LIBRARIES.keys()) - own, own, called)
+    answers = (free - TOOLS) | answer_names | imported
+    names = (used | bound, (free & LIBRARIES.keys()) - answer_names, answer_names, called)
     takes, libraries, theirs, helpers = (tuple(sorted(each)) for each in names)
     return Suite(text, takes, libraries, theirs, helpers, _asserts(tree, answers))
 
@@ -84,13 +84,13 @@ def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
 
 def from_solution(tree: ast.Module) -> frozenset[str]:
     """Names that are imported from the answer, `*` and the module's own among them."""
-    found: set[str] = set()
+    names: set[str] = set()
     for node in walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.asname or alias.name for alias in node.names if alias.name.split(".")[0] == "solution"}
+            names |= {alias.asname or alias.name for alias in node.names if alias.name.split(".")[0] == "solution"}
         elif isinstance(node, ast.ImportFrom) and node.module == "solution":
-            found |= {alias.asname or alias.name for alias in node.names}
-    return frozenset(found)
+            names |= {alias.asname or alias.name for alias in node.names}
+    return frozenset(names)
 
 
 def walk(node: ast.AST) -> Iterator[ast.AST]:

@@ -173,8 +173,8 @@ def constrained_response(text: str) -> bool:
 
 
 def number_highlighted_sections(text: str, num_highlights: int) -> bool:
-    count = sum(bool(found.strip("*").strip()) for found in HIGHLIGHT.findall(text))
-    return count + sum(bool(found[2:-2].strip()) for found in BOLD.findall(text)) >= num_highlights
+    count = sum(bool(match.strip("*").strip()) for match in HIGHLIGHT.findall(text))
+    return count + sum(bool(match[2:-2].strip()) for match in BOLD.findall(text)) >= num_highlights
 
 
 def multiple_sections(text: str, section_spliter: str, num_sections: int) -> bool:
@@ -198,13 +198,13 @@ def json_format(text: str) -> bool:
 
 
 def title(text: str) -> bool:
-    return any(found.lstrip("<").rstrip(">").strip() for found in TITLE.findall(text))
+    return any(match.lstrip("<").rstrip(">").strip() for match in TITLE.findall(text))
 
 
 def two_responses(text: str) -> bool:
     responses = [response.strip() for response in text.split(SIX_STARS)]
-    found = [response for response in responses if response]
-    return all(responses[1:-1]) and len(found) == 2 and found[0] != found[1]
+    nonempty = [response for response in responses if response]
+    return all(responses[1:-1]) and len(nonempty) == 2 and nonempty[0] != nonempty[1]
 
 
 def repeat_prompt(text: str, prompt_to_repeat: str) -> bool:

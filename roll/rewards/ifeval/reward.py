@@ -98,8 +98,8 @@ def sections(text: str, N: int, section_splitter: str) -> bool:
 
 
 def repeat_prompt(text: str, original_prompt: str) -> bool:
-    given, wanted = text.strip().lower(), original_prompt.strip().lower()
-    return given.startswith(wanted) and re.search(r"\w", given[len(wanted) :]) is not None
+    answer_text, wanted = text.strip().lower(), original_prompt.strip().lower()
+    return answer_text.startswith(wanted) and re.search(r"\w", answer_text[len(wanted) :]) is not None
 
 
 def postscript(text: str, postscript_marker: str) -> bool:
@@ -161,10 +161,10 @@ def divided(text: str) -> list[str] | None:
 
 def trimmed(pieces: list[str]) -> list[str] | None:
     """The pieces, stripped, without an empty one at either end; None if one in the middle is empty."""
-    found = [piece.strip() for piece in pieces]
-    first = 1 if found and not found[0] else 0
-    last = len(found) - (1 if len(found) > first and not found[-1] else 0)
-    return found[first:last] if all(found[first:last]) else None
+    stripped = [piece.strip() for piece in pieces]
+    first = 1 if stripped and not stripped[0] else 0
+    last = len(stripped) - (1 if len(stripped) > first and not stripped[-1] else 0)
+    return stripped[first:last] if all(stripped[first:last]) else None
 
 
 def blocks(text: str) -> list[str]:
@@ -222,17 +222,17 @@ def loose_versions(text: str) -> list[str]:
 
 def instructions_of(row: Mapping[str, Any]) -> list[Instruction]:
     """Raises ValueError for what is no instruction, or has not the arguments that it needs."""
-    given = _data(row.get("ground_truth")) if row.get("instruction_id_list") is None else row
-    if isinstance(given, list) and len(given) == 1:
-        given = given[0]
-    if not isinstance(given, Mapping):
-        raise ValueError(f"the row has no instruction_id_list, and its ground_truth is no instruction: {given!r:.200}")
-    if "func_name" in given:
-        args = {key: value for key, value in given.items() if key != "func_name"}
-        return [_instruction(str(given["func_name"]), args, FUNCTIONS)]
-    ids = _data(given.get("instruction_id_list", given.get("instruction_id")))
+    data = _data(row.get("ground_truth")) if row.get("instruction_id_list") is None else row
+    if isinstance(data, list) and len(data) == 1:
+        data = data[0]
+    if not isinstance(data, Mapping):
+        raise ValueError(f"the row has no instruction_id_list, and its ground_truth is no instruction: {data!r:.200}")
+    if "func_name" in data:
+        args = {key: value for key, value in data.items() if key != "func_name"}
+        return [_instruction(str(data["func_name"]), args, FUNCTIONS)]
+    ids = _data(data.get("instruction_id_list", data.get("instruction_id")))
     ids = [ids] if isinstance(ids, str) else ids
-    kwargs = _data(given.get("kwargs"))
+    kwargs = _data(data.get("kwargs"))
     kwargs = [None] * len(ids or ()) if kwargs is None else [kwargs] if isinstance(kwargs, Mapping) else list(kwargs)
     if not ids or len(ids) != len(kwargs):
         raise ValueError(
@@ -299,5 +299,5 @@ class IFEval:
         verdicts = [any(map(instruction.is_followed, versions)) for instruction in instructions]
         share = sum(verdicts) / len(verdicts)
         metrics = {"instructions_followed": share, "success": float(all(verdicts))}
-        told = {instruction.id: verdict for instruction, verdict in zip(instructions, verdicts, strict=True)}
-        return RewardResult(share if self._is_soft else float(all(verdicts)), metrics, {"instructions": told})
+        by_id = {instruction.id: verdict for instruction, verdict in zip(instructions, verdicts, strict=True)}
+        return RewardResult(share if self._is_soft else float(all(verdicts)), metrics, {"instructions": by_id})

@@ -116,7 +116,7 @@ def _contexts(text: str) -> Iterator[tuple[re.Match[str], str]]:
 
 
 def _has_break(context: str) -> bool:
-    tokens = [_Token(found) for found in _TOKEN.findall(context)]
+    tokens = [_Token(match) for match in _TOKEN.findall(context)]
     for token in tokens:
         _annotate(token)
     for token, following in pairwise(tokens):

@@ -44,9 +44,9 @@ class Address:
         return self.shown(f"the judge {self.model} at {self.base_url}")
 
 
-def key_of(given: str | None) -> str | None:
+def key_of(key: str | None) -> str | None:
     """The key of the settings, or else of the environment of this process."""
-    return given or os.environ.get(KEY_VARIABLE)
+    return key or os.environ.get(KEY_VARIABLE)
 
 
 class ApiModel:
@@ -69,8 +69,8 @@ class ApiModel:
         messages = [{"role": "user", "content": text}]
         try:
             async with room:
-                asked = client.with_options(max_retries=max_retries).chat.completions
-                raw = await asked.with_raw_response.create(messages=messages, **self._arguments)  # type: ignore[arg-type]
+                completions = client.with_options(max_retries=max_retries).chat.completions
+                raw = await completions.with_raw_response.create(messages=messages, **self._arguments)  # type: ignore[arg-type]
         except self._openai.OpenAIError as error:
             raise RewardError(self._address.shown(f"{self._address}: {describe(error)}")) from None
         return _read(raw.text, raw.retries_taken)
@@ -89,14 +89,14 @@ class ApiModel:
 
 def _sampling(keys: GeneratingArgs) -> dict[str, Any]:
     """What the protocol knows of it; what is not given is left to the server."""
-    found: dict[str, Any] = {"temperature": keys.temperature}
+    arguments: dict[str, Any] = {"temperature": keys.temperature}
     if keys.top_p != 1:
-        found["top_p"] = keys.top_p
+        arguments["top_p"] = keys.top_p
     if keys.max_new_tokens is not None:
-        found["max_tokens"] = keys.max_new_tokens
+        arguments["max_tokens"] = keys.max_new_tokens
     if keys.stop_strings:
-        found["stop"] = list(keys.stop_strings)
-    return found
+        arguments["stop"] = list(keys.stop_strings)
+    return arguments
 
 
 def _read(sent: str, num_retries: int) -> Reply:
@@ -185,5 +185,5 @@ def for_workers(config: RewardConfig) -> RewardConfig:
     """The config with what only this process can read: the prompt's file, and the key of its environment."""
     if config.judge_model_type is None:
         return config
-    found = {"judge_prompt": prompt_named(config.judge_prompt).text, "judge_api_key": key_of(config.judge_api_key)}
-    return config.model_copy(update={**found, "judge_verdict": method_of(config).form})
+    resolved = {"judge_prompt": prompt_named(config.judge_prompt).text, "judge_api_key": key_of(config.judge_api_key)}
+    return config.model_copy(update={**resolved, "judge_verdict": method_of(config).form})

@@ -74,8 +74,8 @@ class EngineModel:
         self._numbers = itertools.count()
 
     async def reply(self, text: str, max_retries: int) -> Reply:
-        asked = await asyncio.to_thread(self._text.render, text)
-        prompt = await asyncio.to_thread(self._text.encode, asked)
+        rendered = await asyncio.to_thread(self._text.render, text)
+        prompt = await asyncio.to_thread(self._text.encode, rendered)
         request = GenerationRequest(
             f"{self._name}-{next(self._numbers)}",
             prompt,
@@ -86,7 +86,7 @@ class EngineModel:
         except StrategyError as error:  # the engine refuses this request, and no other one
             raise RewardError(f"the judge cannot be asked: {error}") from None
         return Reply(
-            await asyncio.to_thread(self._text.decode, asked, answer, self._sampling),
+            await asyncio.to_thread(self._text.decode, rendered, answer, self._sampling),
             len(prompt),
             len(answer.token_ids),
             answer.finish_reason == "length",

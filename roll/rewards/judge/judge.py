@@ -89,12 +89,12 @@ class VerdictReader:
     def _from_words(self, text: str) -> float:
         if marked := list(self._marked_word.finditer(text)):
             return self._of_word(marked[-1]["word"])
-        found = {self._of_word(word) for word in (_first_word(text), text.splitlines()[-1]) if self._is_word(word)}
-        found = found or {self._of_word(match["word"]) for match in self._word.finditer(text)}
-        if len(found) == 1:
-            return found.pop()
+        verdicts = {self._of_word(word) for word in (_first_word(text), text.splitlines()[-1]) if self._is_word(word)}
+        verdicts = verdicts or {self._of_word(match["word"]) for match in self._word.finditer(text)}
+        if len(verdicts) == 1:
+            return verdicts.pop()
         both, neither = " and ".join(self._scores), " nor ".join(self._scores)
-        raise NoVerdict(f"it says both {both}" if len(found) > 1 else f"it says neither {neither}")
+        raise NoVerdict(f"it says both {both}" if len(verdicts) > 1 else f"it says neither {neither}")
 
     def _from_score(self, text: str) -> float:
         marked = list(self._marked_number.finditer(text))
@@ -109,19 +109,19 @@ class VerdictReader:
         starts = [index for index, character in enumerate(text) if character == "{"][-_LAST_BRACES:]
         for start in reversed(starts):
             try:
-                found, _ = json.JSONDecoder(parse_int=float).raw_decode(text, start)
+                value, _ = json.JSONDecoder(parse_int=float).raw_decode(text, start)
             except (ValueError, RecursionError):
                 continue
             for key in ("score", "verdict"):
-                if key in found:
-                    return self._of_value(found[key])
+                if key in value:
+                    return self._of_value(value[key])
         raise NoVerdict("it holds no JSON object with `score` or `verdict`")
 
     def _from_box(self, text: str) -> float:
-        found = last_boxed(text)
-        if found is None:
+        boxed = last_boxed(text)
+        if boxed is None:
             raise NoVerdict(r"it has no \boxed{}")
-        return self._of_value(found.strip().removeprefix(r"\text{").strip(_MARKS.replace("-", "")))
+        return self._of_value(boxed.strip().removeprefix(r"\text{").strip(_MARKS.replace("-", "")))
 
     def _from_pattern(self, text: str) -> float:
         assert self._pattern is not None
@@ -240,8 +240,8 @@ class JudgePrompt:
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns of the data that it takes up; `ground_truth` is the reference."""
-        own = [place for place in _places(self.text) if place not in _PLACES]
-        return (*([GROUND_TRUTH] if REFERENCE in _places(self.text) else []), *own)
+        extra = [place for place in _places(self.text) if place not in _PLACES]
+        return (*([GROUND_TRUTH] if REFERENCE in _places(self.text) else []), *extra)
 
     def render(self, sample: RewardInput) -> str:
         """What the judge is asked. `{response}` is the part of the answer behind its thinking; nothing that is filled
@@ -257,22 +257,22 @@ class JudgePrompt:
         return guarded([(text, None if place is None else str(values[place])) for text, place in _pieces(self.text)])
 
 
-def prompt_named(given: str | None) -> Named:
+def prompt_named(name: str | None) -> Named:
     """The prompt that `judge_prompt` means: a name, a text, or a file with one. Raises ValueError, or OSError, where it
     means none."""
-    if given is None:
+    if name is None:
         return PROMPTS[DEFAULT]
-    if given in PROMPTS:
-        return PROMPTS[given]
-    if "{" in given or len(given.split()) > 1:
-        return Named(given, "yes_no")
-    look = path_info(given)
-    if look.is_file:
-        return Named(look.path.read_text(encoding="utf-8"), "yes_no")
-    if _FILE.fullmatch(given):
-        raise ValueError(f"there is no file {given}" if look.kind == "absent" else look.why or f"{given} is no file")
+    if name in PROMPTS:
+        return PROMPTS[name]
+    if "{" in name or len(name.split()) > 1:
+        return Named(name, "yes_no")
+    status = path_info(name)
+    if status.is_file:
+        return Named(status.path.read_text(encoding="utf-8"), "yes_no")
+    if _FILE.fullmatch(name):
+        raise ValueError(f"there is no file {name}" if status.kind == "absent" else status.why or f"{name} is no file")
     names = ", ".join(PROMPTS)
-    raise ValueError(f"{given!r} is not a prompt.{did_you_mean(given, PROMPTS)} Known: {names}; or a text, or its file")
+    raise ValueError(f"{name!r} is not a prompt.{did_you_mean(name, PROMPTS)} Known: {names}; or a text, or its file")
 
 
 def _places(text: str) -> tuple[str, ...]:

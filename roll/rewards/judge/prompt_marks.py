@@ -42,7 +42,7 @@ def _normalized(text: str) -> str:
 def _enclosing_tags(pieces: Sequence[Piece]) -> list[str]:
     """Names of the tags that are open where a value stands, and are closed behind it."""
     open_tags: list[tuple[str, bool]] = []  # and whether a value came since
-    found: dict[str, None] = {}
+    tags: dict[str, None] = {}
     for text, value in pieces:
         for tag in _TAG.finditer(text):
             if not tag[1]:
@@ -51,11 +51,11 @@ def _enclosing_tags(pieces: Sequence[Piece]) -> list[str]:
             places = [place for place, (name, _) in enumerate(open_tags) if name == tag[2]]
             if places:
                 if open_tags[places[-1]][1]:
-                    found[tag[2]] = None
+                    tags[tag[2]] = None
                 del open_tags[places[-1] :]
         if value is not None:
             open_tags = [(name, True) for name, _ in open_tags]
-    return list(found)
+    return list(tags)
 
 
 def _longer_tag(name: str, values: Sequence[str]) -> str:
@@ -69,14 +69,14 @@ def _renamed(text: str, name: str, longer: str) -> str:
 
 def _marks_beside(pieces: Sequence[Piece]) -> list[str]:
     """Marks of other kinds that stand right before a value, or right behind one: [END], a fence, a line of ===."""
-    found: dict[str, None] = {}
+    marks: dict[str, None] = {}
     for (text, value), (after, _) in itertools.pairwise([*pieces, ("", None)]):
         if value is None:
             continue
         for match in (_OPENS.search(text.rstrip()), _CLOSES.match(after.lstrip())):
             if match is not None:
-                found[match["run"] or match[0]] = None
-    return sorted(found, key=len, reverse=True)
+                marks[match["run"] or match[0]] = None
+    return sorted(marks, key=len, reverse=True)
 
 
 def _longer_mark(mark: str, values: Sequence[str]) -> str:
@@ -86,7 +86,7 @@ def _longer_mark(mark: str, values: Sequence[str]) -> str:
         return mark if most < len(mark) else mark[0] * (most + 1)
     body = mark.rstrip("]>})|")
     spelled = re.compile(rf"{re.escape(_spelled(body))}(?:\d+)?")
-    taken = {found for value in values for found in spelled.findall(_spelled(value))}
+    taken = {sign for value in values for sign in spelled.findall(_spelled(value))}
     return next(longer + mark[len(body) :] for longer in _longer(body, " ") if _spelled(longer) not in taken)
 
 

@@ -75,10 +75,10 @@ class DirectoryBuffer(Buffer):
             self._put(path, json.dumps({"numbers": sorted(numbers)}).encode())
 
     def finished(self) -> list[frozenset[int]]:
-        found: list[frozenset[int]] = []
-        while _is_there(path := self._steps / f"{len(found):06d}.json"):
-            found.append(frozenset(_noted_in(path, "numbers", list)))
-        return found
+        steps: list[frozenset[int]] = []
+        while _is_there(path := self._steps / f"{len(steps):06d}.json"):
+            steps.append(frozenset(_noted_in(path, "numbers", list)))
+        return steps
 
     def is_finished(self, step: int) -> bool:
         return _is_there(self._steps / f"{step:06d}.json")
@@ -109,9 +109,9 @@ class DirectoryBuffer(Buffer):
         if gone := sorted(undone.union(in_use) - there):
             return gone
         for last, known in list(noted.items()):
-            if left := {number: step for number, step in known.items() if number not in undone}:
-                if left != known:
-                    self._note(last, left)
+            if remaining := {number: step for number, step in known.items() if number not in undone}:
+                if remaining != known:
+                    self._note(last, remaining)
             else:
                 (self._trained / f"{last:06d}.json").unlink(missing_ok=True)
                 del noted[last]
@@ -123,12 +123,12 @@ class DirectoryBuffer(Buffer):
         return f"{place}-{kind}-v{experience.oldest_version}.{self._form.ending}"
 
     def _files(self) -> list[tuple[Path, Entry]]:
-        found = []
+        entries = []
         for name in _names_in(self._groups):
             if match := _NAME.fullmatch(name):
                 step, number, version = int(match[1]), int(match[2]), int(match[4])
-                found.append((self._groups / name, Entry(step, number, match[3] == "kept", version)))
-        return found
+                entries.append((self._groups / name, Entry(step, number, match[3] == "kept", version)))
+        return entries
 
     def _listed(self) -> list[Entry]:
         return [entry for _, entry in self._files()]
@@ -150,15 +150,15 @@ class DirectoryBuffer(Buffer):
             known: dict[int, dict[int, int]] = {}
             for name in sorted(_names_in(self._trained)):
                 if match := _STEP.fullmatch(name):
-                    told = _noted_in(self._trained / name, "groups", dict)
-                    known[int(match[1])] = {int(number): step for number, step in told.items()}
+                    noted = _noted_in(self._trained / name, "groups", dict)
+                    known[int(match[1])] = {int(number): step for number, step in noted.items()}
             self._known = known
         return self._known
 
     def _note(self, steps_done: int, groups: Mapping[int, int]) -> None:
         self._noted()[steps_done] = dict(groups)
-        told = {"groups": {str(number): step for number, step in sorted(groups.items())}}
-        self._put(self._trained / f"{steps_done:06d}.json", json.dumps(told).encode())
+        note = {"groups": {str(number): step for number, step in sorted(groups.items())}}
+        self._put(self._trained / f"{steps_done:06d}.json", json.dumps(note).encode())
 
     def _put(self, path: Path, content: bytes) -> None:
         self._stage(path, content)
@@ -198,12 +198,12 @@ def _names_in(directory: Path) -> list[str]:
 def _noted_in(path: Path, key: str, kind: type[T]) -> T:
     """Raises StorageError for a note that somebody has damaged."""
     try:
-        found = read_object(path).get(key)
+        value = read_object(path).get(key)
     except (OSError, ValueError) as error:
         raise StorageError(f"experience.dir: {path} cannot be read: {error}") from error
-    if not isinstance(found, kind):
+    if not isinstance(value, kind):
         raise StorageError(f"experience.dir: {path} cannot be read: it has no {key}")
-    return found
+    return value
 
 
 def _aside(path: Path) -> Path:

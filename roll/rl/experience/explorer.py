@@ -83,6 +83,6 @@ class StreamingRollouter:
 def with_tokens(groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
     rows = fetched([group.trajectories for group in groups])
     return [
-        TrajectoryGroup(group.task, group.group_id, tuple(found), group.surplus, group.greedy_reward)
-        for group, found in zip(groups, rows, strict=True)
+        TrajectoryGroup(group.task, group.group_id, tuple(attempts), group.surplus, group.greedy_reward)
+        for group, attempts in zip(groups, rows, strict=True)
     ]

@@ -159,19 +159,19 @@ class ExperienceReader:
         """The groups of a step. Waits for them; raises StepGivenUp when the run is to end meanwhile, and StorageError
         where on_timeout is fail."""
         keys = self._reading.keys
-        began = told = self._clock()
+        began = reported = self._clock()
         while True:
             is_whole = self._buffer.is_finished(step)  # before the entries: what was written before it is seen
             now = self._clock()
-            is_late = 0 < keys.read_timeout_s <= now - told
-            found = self._ready(step, now)
-            if is_whole or found.is_enough or (is_late and keys.on_timeout == "partial" and found.chosen):
-                return self._take(step, found)
+            is_late = 0 < keys.read_timeout_s <= now - reported
+            selection = self._ready(step, now)
+            if is_whole or selection.is_enough or (is_late and keys.on_timeout == "partial" and selection.chosen):
+                return self._take(step, selection)
             if self._is_stopped():
                 raise StepAbandoned
             if is_late:
-                self._be_late(step, len(found.chosen), now - began)
-                told = now
+                self._be_late(step, len(selection.chosen), now - began)
+                reported = now
             self._wait(_POLL_S)
 
     def _be_late(self, step: int, num_there: int, seconds: float) -> None:
@@ -202,9 +202,9 @@ class ExperienceReader:
         ranked = self._reuse.in_order([*((entry, 0) for entry in fresh), *again], step)
         return _ReadyGroups(ranked[:wanted], dropped, stale, len(ranked) >= wanted)
 
-    def _take(self, step: int, found: _ReadyGroups) -> Taken:
-        chosen = sorted(found.chosen)
-        experiences = self._buffer.read([*chosen, *found.dropped])
+    def _take(self, step: int, selection: _ReadyGroups) -> Taken:
+        chosen = sorted(selection.chosen)
+        experiences = self._buffer.read([*chosen, *selection.dropped])
         groups: list[TrajectoryGroup] = [experience.group for experience in experiences]
         late = sum(entry.step < step and entry.number not in self._uses for entry in chosen)
         reused = sum(entry.number in self._uses for entry in chosen)
@@ -212,16 +212,18 @@ class ExperienceReader:
         for entry in chosen:
             use = self._uses.get(entry.number, Use(entry, 0, step, now))
             self._uses[entry.number] = replace(use, times=use.times + 1, step=step, ended=now)
-        self._uses |= {entry.number: Use(entry, 0, step, now) for entry in (*found.dropped, *found.stale)}
-        if found.stale:
+        self._uses |= {entry.number: Use(entry, 0, step, now) for entry in (*selection.dropped, *selection.stale)}
+        if selection.stale:
             logger.warning(
                 "step %d: %d groups are more than %d steps old (max_staleness) and are not trained on",
                 step + 1,
-                len(found.stale),
+                len(selection.stale),
                 self._reading.max_staleness,
             )
-        missing = max(0, self._reading.num_groups - len(chosen) - len(found.dropped))
-        return Taken(StepGroups(groups[: len(chosen)], groups[len(chosen) :]), late, reused, len(found.stale), missing)
+        missing = max(0, self._reading.num_groups - len(chosen) - len(selection.dropped))
+        return Taken(
+            StepGroups(groups[: len(chosen)], groups[len(chosen) :]), late, reused, len(selection.stale), missing
+        )
 
     def _may_come_back(self, use: Use, step: int) -> bool:
         """True if that step, or one after it, may train on a group again."""

@@ -63,7 +63,7 @@ def _unfit(value: Any) -> str | None:
     if isinstance(value, int):
         return None if value.bit_length() <= _MAX_INTEGER_BITS else f"a number of {value.bit_length()} bits"
     if isinstance(value, list):
-        return next((found for each in value if (found := _unfit(each)) is not None), None)
+        return next((unfit for each in value if (unfit := _unfit(each)) is not None), None)
     if isinstance(value, dict):
         if (key := next((key for key in value if not isinstance(key, str)), None)) is not None:
             return f"a mapping whose keys are of type {type(key).__name__}"
@@ -127,8 +127,8 @@ class ArchiveForm:
 
     def pack(self, experience: Experience) -> bytes:
         pieces, headers = encode([_recorded(experience)])
-        told = json.dumps({"about": _about(experience), "headers": headers})
-        arrays: dict[str, Any] = {**joined(pieces), _REPORTED: np.frombuffer(told.encode("ascii"), np.uint8)}
+        described = json.dumps({"about": _about(experience), "headers": headers})
+        arrays: dict[str, Any] = {**joined(pieces), _REPORTED: np.frombuffer(described.encode("ascii"), np.uint8)}
         stream = io.BytesIO()
         np.savez(stream, **arrays)
         return stream.getvalue()
@@ -139,8 +139,8 @@ class ArchiveForm:
                 arrays = {name: archive[name] for name in archive.files}
         except BadZipFile as error:
             raise ValueError(str(error)) from error
-        told = json.loads(arrays.pop(_REPORTED).tobytes())
-        return _experience(told["about"], arrays, told["headers"])
+        described = json.loads(arrays.pop(_REPORTED).tobytes())
+        return _experience(described["about"], arrays, described["headers"])
 
 
 class LineForm:

@@ -180,8 +180,8 @@ class RolloutRecorder:
     def measure(self, step: int, groups: Sequence[TrajectoryGroup], kind: str = "train") -> None:
         """Writes `step_000012.distributions.json`, of all groups."""
         if groups and self._working:
-            told = {"step": step, "kind": kind, **distributions(groups)}
-            self._write({f"{_stem(step, kind)}.distributions.json": json.dumps(told, allow_nan=False) + "\n"})
+            record = {"step": step, "kind": kind, **distributions(groups)}
+            self._write({f"{_stem(step, kind)}.distributions.json": json.dumps(record, allow_nan=False) + "\n"})
 
     def _write(self, texts: Mapping[str, str]) -> bool:
         """Writes texts, by file name. Returns False, and never writes again, if the disk fails."""
@@ -222,8 +222,8 @@ def _stem(step: int, kind: str) -> str:
 def _sizes_by_age(directory: Path) -> dict[Path, int]:
     """File sizes, oldest file first. Age is the time of writing, since a restarted run may find later steps of another
     run."""
-    found = {path: path.stat() for path in directory.glob("step_*")}
-    return {path: found[path].st_size for path in sorted(found, key=lambda path: (found[path].st_mtime_ns, path.name))}
+    stats = {path: path.stat() for path in directory.glob("step_*")}
+    return {path: stats[path].st_size for path in sorted(stats, key=lambda path: (stats[path].st_mtime_ns, path.name))}
 
 
 def _row(step: int, record: RolloutRecord) -> dict[str, Any]:

@@ -103,8 +103,8 @@ class TokenRecords:
             numbers, groups = self._numbers, self._groups
             self._groups = []
             if (old := scores.get("old_log_probs")) is not None:
-                found = rows_of_scores(ScoreSet(old.of(np.array(numbers))))
-                of_rows = [found[number] for number in numbers]
+                current_scores = rows_of_scores(ScoreSet(old.of(np.array(numbers))))
+                of_rows = [current_scores[number] for number in numbers]
             else:
                 of_rows = _scored(clusters, num_ranks, groups, temperature)
             rows = [(group.group_id, row) for group in groups for row in group.trajectories]
@@ -133,8 +133,8 @@ def _scored(
     order = np.random.default_rng(0)  # of one update, whose rows stay as they are
     samples = share_rows(rows, np.arange(len(rows)), (1, num_ranks), clusters.actor_train, order)
     with clusters.placement.hold(clusters.actor_train.weights):
-        found = rows_of_scores(clusters.actor_train.log_probs(samples, temperature))
-    return [found[number] for number in range(len(rows))]
+        scores = rows_of_scores(clusters.actor_train.log_probs(samples, temperature))
+    return [scores[number] for number in range(len(rows))]
 
 
 def _plain(values: np.ndarray) -> tuple[float | None, ...]:
@@ -168,21 +168,21 @@ class LoggingBoard:
         """The groups that are trained on, before their tokens are given away."""
         if self._working:
             rows = fetched([group.trajectories for group in groups])
-            self._rows = [(group, row) for group, found in zip(groups, rows, strict=True) for row in found]
+            self._rows = [(group, row) for group, attempts in zip(groups, rows, strict=True) for row in attempts]
 
     def write(self, step: int, scores: Mapping[str, ScoreSet]) -> None:
         """These rows, which `scores` number in their order. `step`: steps done with this one."""
         rows, self._rows = self._rows, []
         if not rows:
             return
-        columns = {COLUMNS[kind]: rows_of_scores(found) for kind, found in scores.items()}
+        columns = {COLUMNS[kind]: rows_of_scores(score_set) for kind, score_set in scores.items()}
         path = self._directory / f"step_{step:06d}.jsonl"
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             with path.open("w", encoding="utf-8") as stream:
                 for number, (group, row) in enumerate(rows):
-                    told = self._log_probs_of(step, group, row, {name: of[number] for name, of in columns.items()})
-                    stream.write(json.dumps(told) + "\n")
+                    record = self._log_probs_of(step, group, row, {name: of[number] for name, of in columns.items()})
+                    stream.write(json.dumps(record) + "\n")
         except OSError as error:
             self._working = False
             logger.warning("save_logging_board_dir: no longer written; the run continues: %s", error)

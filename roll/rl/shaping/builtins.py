@@ -99,15 +99,15 @@ class RewardShaping:
         if attempt.failure is not None:
             return float("nan")
         name = self._args.stat
-        found: dict[str, float] = {}
+        stats: dict[str, float] = {}
         for row in group.trajectories:
-            found.update(row.metrics if row.index == attempt.index else {})
-        if name not in found:
+            stats.update(row.metrics if row.index == attempt.index else {})
+        if name not in stats:
             raise AlgorithmError(
                 f"experience_operators: reward_shaping: an attempt at {group.task.task_id} reports no {show(name)}; it "
-                f"has reward, response_length, {', '.join(found) or 'and nothing else'}. Correct args.stat"
+                f"has reward, response_length, {', '.join(stats) or 'and nothing else'}. Correct args.stat"
             )
-        return float(found[name])
+        return float(stats[name])
 
     def _scaled(self, stats: np.ndarray, groups: Groups) -> np.ndarray:
         sizes = [len(group.attempts) for group in groups]
@@ -118,10 +118,10 @@ class RewardShaping:
             return stats
         domains, scaled = np.repeat([group.task.domain for group in groups], sizes), stats.copy()
         for domain in np.unique(domains):
-            own = domains == domain
-            moments = self._moments.get(str(domain), RunningMoments()).update(stats[own])
+            of_domain = domains == domain
+            moments = self._moments.get(str(domain), RunningMoments()).update(stats[of_domain])
             self._moments[str(domain)] = moments
-            scaled[own] = divide_by_std(stats[own] - moments.mean, moments.std)
+            scaled[of_domain] = divide_by_std(stats[of_domain] - moments.mean, moments.std)
         return scaled
 
     def _shaped(self, rewards: np.ndarray, values: np.ndarray) -> np.ndarray:

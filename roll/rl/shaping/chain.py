@@ -74,15 +74,15 @@ class Shaping(StepPart):
         sampled."""
         if not self._entries:
             return groups, {}
-        left = list(groups.groups)
+        remaining = list(groups.groups)
         for entry in self._entries:
-            left = _checked(entry, left, _called(entry, left))
-        ids = {group.group_id for group in left}
+            remaining = _checked(entry, remaining, _called(entry, remaining))
+        ids = {group.group_id for group in remaining}
         dropped = [group for group in groups.groups if group.group_id not in ids]
         rewards = [group.rewards for group in groups.sampled]
         known = np.concatenate(rewards)[~np.isnan(np.concatenate(rewards))] if rewards else np.zeros(0)
         metrics = {"rollout/sampled_reward_mean": float(known.mean())} if len(known) else {}
-        return replace(groups, groups=left, dropped=[*groups.dropped, *dropped]), metrics
+        return replace(groups, groups=remaining, dropped=[*groups.dropped, *dropped]), metrics
 
     def state(self) -> list[dict[str, Any]]:
         """JSON values, one for each operator that remembers something."""
@@ -114,16 +114,16 @@ def _built(at: str, entry: ExperienceOperatorConfig) -> _Entry:
         build = cast("Callable[..., Operator]", resolve(known.build))
         return _Entry(at, entry.name, build(known.args.model_validate(entry.args)), known.drops)
     try:
-        found = cast("Callable[..., Any]", resolve(entry.name))
+        operator = cast("Callable[..., Any]", resolve(entry.name))
     except ImportError as error:
         raise ConfigError(f"{at}: {error}.") from error
     try:
-        if inspect.isclass(found):
-            run = cast("Operator", found(**entry.args))
+        if inspect.isclass(operator):
+            run = cast("Operator", operator(**entry.args))
             inspect.signature(run).bind([])
         else:
-            run = functools.partial(found, **entry.args)
-            inspect.signature(found).bind([], **entry.args)
+            run = functools.partial(operator, **entry.args)
+            inspect.signature(operator).bind([], **entry.args)
     except (Exception, SystemExit) as error:
         raise ConfigError(
             f"{at}: {entry.name} cannot be called with the groups of a step and its args: {describe(error)}"
@@ -142,18 +142,20 @@ def _called(entry: _Entry, groups: Sequence[TrajectoryGroup]) -> Sequence[Trajec
         raise AlgorithmError(f"{text}, for {len(groups)} groups.") from error
 
 
-def _checked(entry: _Entry, given: Sequence[TrajectoryGroup], found: Sequence[Any]) -> list[TrajectoryGroup]:
+def _checked(
+    entry: _Entry, input_groups: Sequence[TrajectoryGroup], output_groups: Sequence[Any]
+) -> list[TrajectoryGroup]:
     """What it left, in the order in which it was given. Raises AlgorithmError for anything else."""
-    for problem in _problems(given, found):
+    for problem in _problems(input_groups, output_groups):
         raise AlgorithmError(f"{entry.at}: {entry.name} {problem}. It must give the groups that stay, each once.")
-    left = {group.group_id: group for group in found}
-    return [left[group.group_id] for group in given if group.group_id in left]
+    by_id = {group.group_id: group for group in output_groups}
+    return [by_id[group.group_id] for group in input_groups if group.group_id in by_id]
 
 
-def _problems(given: Sequence[TrajectoryGroup], found: Sequence[Any]) -> Iterator[str]:
-    before = {group.group_id: group for group in given}
+def _problems(input_groups: Sequence[TrajectoryGroup], output_groups: Sequence[Any]) -> Iterator[str]:
+    before = {group.group_id: group for group in input_groups}
     seen: set[int] = set()
-    for group in found:
+    for group in output_groups:
         if not isinstance(group, TrajectoryGroup):
             yield f"gave {show(group)}, not a TrajectoryGroup"
             return

@@ -127,7 +127,9 @@ class PlainDisplay(Display):
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         line = plain_line(step, self._max_steps, metrics, self._columns)
-        logger.info("%s", line if (left := self._remaining_s(step)) is None else f"{line}  left {duration(left)}")
+        logger.info(
+            "%s", line if (remaining := self._remaining_s(step)) is None else f"{line}  left {duration(remaining)}"
+        )
 
     def _remaining_s(self, step: int) -> float | None:
         """Seconds until the last step ends; None before there is a pace. The first step is no measure of the others,

@@ -50,8 +50,8 @@ def pass_rate(rows: Sequence[OperatorRow], args: PassRateArgs, context: Context)
     if args.rollouts is None:
         rates, source = [row.value(args.column) for row in rows], f"column {args.column!r}"
     else:
-        found = rates_of(Path(args.rollouts), args.solved_at, context.key)
-        rates, source = [found.get(row.id) for row in rows], f"{args.rollouts}"
+        solved_rates = rates_of(Path(args.rollouts), args.solved_at, context.key)
+        rates, source = [solved_rates.get(row.id) for row in rows], f"{args.rollouts}"
     return list(_within(rows, rates, args.min, args.max, args.missing, ("pass rate", source), context))
 
 
@@ -72,7 +72,7 @@ def rates_of(place: Path, solved_at: float, key: str) -> Mapping[str, float]:
             f"{key}.args.rollouts: {place} holds no rollouts (step_*.npz). A run with rollout_mock.mode: dump "
             "writes them"
         )
-    return {task: sum(found) / len(found) for task, found in solved.items() if found}
+    return {task: sum(outcomes) / len(outcomes) for task, outcomes in solved.items() if outcomes}
 
 
 def quality(rows: Sequence[OperatorRow], args: QualityArgs, context: Context) -> list[Verdict]:
@@ -98,13 +98,13 @@ def _scored(rows: Sequence[OperatorRow], args: QualityArgs, scorer: str, key: st
     for start in range(0, len(rows), args.batch_size):
         batch = list(rows[start : start + args.batch_size])
         try:
-            found = [None if each is None else float(each) for each in score(batch, **args.scorer_args)]
+            scores = [None if each is None else float(each) for each in score(batch, **args.scorer_args)]
         except (Exception, SystemExit) as error:
             text = f"{scorer} raised {describe(error)}{line_of(error, __file__)}"
             raise ConfigError(f"{key}.args.scorer: {text}, for {len(batch)} rows from {batch[0].where} on.") from error
-        if len(found) != len(batch):
-            raise ConfigError(f"{key}.args.scorer: {scorer} gave {len(found)} numbers for {len(batch)} rows.")
-        yield from found
+        if len(scores) != len(batch):
+            raise ConfigError(f"{key}.args.scorer: {scorer} gave {len(scores)} numbers for {len(batch)} rows.")
+        yield from scores
 
 
 def _within(

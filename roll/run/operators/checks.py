@@ -44,10 +44,10 @@ def run_op(rows: Sequence[OperatorRow], args: DataJuicerArgs, context: Context) 
     if (missing := missing_package()) is not None:
         raise ConfigError(f"{context.key}: {missing}")
     texts = [_text(row, args.column, context.key) for row in rows]
-    left = _undeclared(texts, args, context)
+    remaining = _undeclared(texts, args, context)
     verdicts: list[Verdict] = []
     for number, text in enumerate(texts):
-        after = left.get(number)
+        after = remaining.get(number)
         if after is None:
             verdicts.append(f"left out by {context.op}")
         elif after == text:
@@ -102,10 +102,10 @@ def unused_arguments(args: Settings) -> Iterator[str]:
 
 
 def _of_pass_rate(args: PassRateArgs) -> Iterator[str]:
-    given = args.model_fields_set
-    if args.rollouts is not None and "column" in given:
+    set_fields = args.model_fields_set
+    if args.rollouts is not None and "column" in set_fields:
         yield ".column does nothing with rollouts, which give the rates. Remove one of the two."
-    if args.rollouts is None and "solved_at" in given:
+    if args.rollouts is None and "solved_at" in set_fields:
         yield ".solved_at does nothing without rollouts: a column holds the rates themselves. Remove it."
     if args.min == 0 and args.max == 1 and args.missing != "drop":
         yield ": without min and max every row stays. Give one, or take the operator out."

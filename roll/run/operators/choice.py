@@ -53,10 +53,10 @@ class CachedChoices:
             return None
         path = self._folder / f"{name}.json"
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            if found["digest"] != _digest_of(found["chosen"]):
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            if stored["digest"] != _digest_of(stored["chosen"]):
                 raise ValueError("its digest does not match")
-            return from_json(found["chosen"])
+            return from_json(stored["chosen"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, LookupError, TypeError) as error:
@@ -102,8 +102,8 @@ def name_of(
     add(args.model_dump_json(exclude=_NO_PART))
     add(*map(_content, sources))
     compares = any((row := operator_of(entry.name)) is not None and row.compares for entry in args.operators)
-    for key, (other, found) in evaluation.items() if compares else ():
-        add(key, other.model_dump_json(exclude=_NO_PART), *map(_content, found))
+    for key, (other, read_sources) in evaluation.items() if compares else ():
+        add(key, other.model_dump_json(exclude=_NO_PART), *map(_content, read_sources))
     for entry in args.operators:
         known = operator_of(entry.name)
         add(*([known.args.model_validate(entry.args).model_dump_json()] if known else []), *_files_of(entry))
@@ -206,18 +206,18 @@ class _Choice:
 
     def _id(self, row: Row) -> str:
         """Id of a row in the recorded rollouts."""
-        own = row.values.get(self._args.id)
-        return row.short_place if own is None else str(own)
+        row_id = row.values.get(self._args.id)
+        return row.short_place if row_id is None else str(row_id)
 
     def _texts(self, row: Row) -> Texts:
         return self.read(row, self._args, self.key)
 
     def _chosen(self, rows: Sequence[OperatorRow], sources: Sequence[DataSource]) -> Chosen:
-        kept, name = CachedChoices(self._args.operators_cache), _name(self.places, self.key, sources)
-        chosen, how = kept.read(name), f"as kept in {self._args.operators_cache}"
+        cache, name = CachedChoices(self._args.operators_cache), _name(self.places, self.key, sources)
+        chosen, how = cache.read(name), f"as kept in {self._args.operators_cache}"
         if chosen is None:
             chosen, how = run_chain(rows, self._args.operators, self.key, self._context), "run now"
-            kept.write(name, chosen)
+            cache.write(name, chosen)
         logger.info("%s.operators, %s:", self.key, how)
         for line in chosen.lines():
             logger.info("  %s", line)
@@ -251,14 +251,14 @@ def dry_report(places: Places, read: Callable[[], ReadTexts]) -> Iterator[str | 
             for entry in args.operators
         )
         yield f"{key}.operators: {chain}"
-        for found in _result_lines(places, key, read):
-            yield found if isinstance(found, Problem) else f"  {found}"
+        for line in _result_lines(places, key, read):
+            yield line if isinstance(line, Problem) else f"  {line}"
 
 
 def _result_lines(places: Places, key: str, read: Callable[[], ReadTexts]) -> Iterator[str | Problem]:
     args = places.data_args[key]
     files = [_local_files(other, at) for at, other in [(key, args), *places.evaluation.items()]]
-    if any(found is None for found in files):
+    if any(of_place is None for of_place in files):
         yield "a real run reports what each drops, before Ray starts: not all rows are in files on this machine."
         return
     sources = files[0] or []
@@ -285,7 +285,7 @@ def _local_files(args: DataArgs, key: str) -> list[DataFile] | None:
 
 
 def _paths(files: Sequence[Sequence[DataFile] | None]) -> Iterator[Path]:
-    yield from (source.path for found in files for source in found or ())
+    yield from (source.path for sources in files for source in sources or ())
 
 
 def _is_quick(entry: OperatorConfig) -> bool:

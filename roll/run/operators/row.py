@@ -151,15 +151,15 @@ def run_chain(
 ) -> Chosen:
     """`key`: the YAML path of the data_args; `context` makes that of an operator from its path and what its name says
     behind the colon. Raises ConfigError for an operator that fails, and for one that leaves nothing."""
-    left = list(enumerate(rows))
+    rest = list(enumerate(rows))
     changes: dict[int, dict[str, Any]] = {}
     steps: list[Taken] = []
     for place, entry in enumerate(chain):
         at = f"{key}.operators[{place}]"
-        verdicts = _verdicts([row for _, row in left], entry, context(at, data_juicer_op(entry.name) or ""))
+        verdicts = _verdicts([row for _, row in rest], entry, context(at, data_juicer_op(entry.name) or ""))
         reasons: Counter[str] = Counter()
         num_changed, after = 0, []
-        for (number, row), verdict in zip(left, verdicts, strict=True):
+        for (number, row), verdict in zip(rest, verdicts, strict=True):
             if isinstance(verdict, Mapping):
                 columns = _plain(verdict, f"{at}: {entry.name}", row)
                 changes[number] = changes.get(number, {}) | columns
@@ -169,13 +169,13 @@ def run_chain(
                 changes.pop(number, None)
                 continue
             after.append((number, row))
-        steps.append(Taken(entry.name, len(left), num_changed, tuple(reasons.most_common())))
+        steps.append(Taken(entry.name, len(rest), num_changed, tuple(reasons.most_common())))
         if not after:
             raise ConfigError(
-                f"{at}: {entry.name} leaves none of {len(left)} rows ({steps[-1].why}). Change its args, or take it out"
+                f"{at}: {entry.name} leaves none of {len(rest)} rows ({steps[-1].why}). Change its args, or take it out"
             )
-        left = after
-    return Chosen(tuple(number for number, _ in left), changes, tuple(steps))
+        rest = after
+    return Chosen(tuple(number for number, _ in rest), changes, tuple(steps))
 
 
 def _verdicts(rows: Sequence[OperatorRow], entry: OperatorConfig, context: Context) -> list[Verdict]:
@@ -188,18 +188,18 @@ def _verdicts(rows: Sequence[OperatorRow], entry: OperatorConfig, context: Conte
     except ImportError as error:
         raise ConfigError(f"{context.key}: {error}") from error
     try:
-        found = list(function(list(rows), **entry.args))
+        verdicts = list(function(list(rows), **entry.args))
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:
         raise ConfigError(f"{context.key}: {entry.name} raised {describe(error)}{line_of(error, __file__)}.") from error
-    return list(_checked(found, rows, f"{context.key}: {entry.name}"))
+    return list(_checked(verdicts, rows, f"{context.key}: {entry.name}"))
 
 
-def _checked(found: Sequence[Any], rows: Sequence[OperatorRow], owner: str) -> Iterator[Verdict]:
-    if len(found) != len(rows):
-        raise ConfigError(f"{owner} gave {len(found)} verdicts for {len(rows)} rows. It must give one for each.")
-    for verdict, row in zip(found, rows, strict=True):
+def _checked(verdicts: Sequence[Any], rows: Sequence[OperatorRow], owner: str) -> Iterator[Verdict]:
+    if len(verdicts) != len(rows):
+        raise ConfigError(f"{owner} gave {len(verdicts)} verdicts for {len(rows)} rows. It must give one for each.")
+    for verdict, row in zip(verdicts, rows, strict=True):
         if verdict is not None and not isinstance(verdict, bool | str | Mapping):
             raise ConfigError(
                 f"{owner} gave {show(verdict)} for {row.where}. Give True, False, a text that says why a row goes, or "

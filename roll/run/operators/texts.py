@@ -32,13 +32,13 @@ def normalized_words(text: str) -> list[str]:
     return _WORD.findall(normalised(text))
 
 
-def ngrams(found: Sequence[str], n: int) -> frozenset[int]:
+def ngrams(tokens: Sequence[str], n: int) -> frozenset[int]:
     """The different n-grams of these words, as 64-bit hashes (XXH3); all words together, where there are fewer than n.
     None of no words."""
-    if not found:
+    if not tokens:
         return frozenset()
-    starts = range(max(1, len(found) - n + 1))
-    grams = ("\0".join(found[at : at + n]).encode(errors="surrogatepass") for at in starts)
+    starts = range(max(1, len(tokens) - n + 1))
+    grams = ("\0".join(tokens[at : at + n]).encode(errors="surrogatepass") for at in starts)
     return frozenset(map(xxhash.xxh3_64_intdigest, grams))
 
 
@@ -56,9 +56,9 @@ def deduplicate(rows: Sequence[OperatorRow], args: DeduplicateArgs, context: Con
         seen.add(texts)
     if args.similarity == 1:
         return verdicts
-    left = [place for place, verdict in enumerate(verdicts) if verdict is None]
-    sets = [ngrams(normalized_words(rows[place].part(args.part)), args.ngram) for place in left]
-    for place, is_near in zip(left, near_duplicates(sets, Fraction(str(args.similarity))), strict=True):
+    undecided = [place for place, verdict in enumerate(verdicts) if verdict is None]
+    sets = [ngrams(normalized_words(rows[place].part(args.part)), args.ngram) for place in undecided]
+    for place, is_near in zip(undecided, near_duplicates(sets, Fraction(str(args.similarity))), strict=True):
         if is_near:
             verdicts[place] = NEAR
     return verdicts
@@ -104,16 +104,16 @@ def contamination(rows: Sequence[OperatorRow], args: ContaminationArgs, context:
     having: dict[int, list[int]] = defaultdict(list)  # the evaluation's rows with an n-gram
     for name, prompts in context.evaluation().items():
         for prompt in prompts:
-            found = ngrams(normalized_words(prompt), args.ngram)
-            for element in found:
+            grams = ngrams(normalized_words(prompt), args.ngram)
+            for element in grams:
                 having[element].append(len(sizes))
-            sizes.append(len(found))
+            sizes.append(len(grams))
             names.append(name)
     share = Fraction(str(args.share))
 
     def verdict(row: OperatorRow) -> Verdict:
-        own = ngrams(normalized_words(row.part(args.part)), args.ngram)
-        shared = Counter(at for element in own for at in having.get(element, ()))
+        row_grams = ngrams(normalized_words(row.part(args.part)), args.ngram)
+        shared = Counter(at for element in row_grams for at in having.get(element, ()))
         hit = next((at for at, count in sorted(shared.items()) if count >= share * sizes[at]), None)
         return None if hit is None else f"shares {args.ngram} words with {names[hit]}"
 

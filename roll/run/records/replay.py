@@ -113,14 +113,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--min_reward", type=float, help="only those with at least this reward")
     parser.add_argument("--max_reward", type=float, help="only those with at most this reward")
     parser.add_argument("--grep", help="only those with this text in prompt, response or a turn")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        file = file_of(given.file, given.step, given.kind) if given.file.is_dir() else given.file
+        file = file_of(options.file, options.step, options.kind) if options.file.is_dir() else options.file
         records = list(read(file))
     except (OSError, ValueError) as error:
-        sys.stderr.write(visible(f"{given.file} cannot be read: {error}\n"))
+        sys.stderr.write(visible(f"{options.file} cannot be read: {error}\n"))
         return 2
-    wanted = Wanted(given.tag, given.group, given.failed, given.min_reward, given.max_reward, given.grep)
+    wanted = Wanted(options.tag, options.group, options.failed, options.min_reward, options.max_reward, options.grep)
     chosen = [record for record in records if wanted.takes(record)]
     try:
         sys.stdout.writelines(visible(line) + "\n" for line in render(chosen))
@@ -135,13 +135,13 @@ def file_of(run: Path, step: int | None, kind: str) -> Path:
     """The recorded rollouts of a run's step, or of its last one. Raises ValueError where there are none."""
     places = [place for place in (run / "rollouts", run) if place.is_dir()]
     middle = "" if kind == "train" else f".{kind}"
-    found = {int(match[1]): path for place in reversed(places) for path in place.glob("step_*.jsonl")
+    files = {int(match[1]): path for place in reversed(places) for path in place.glob("step_*.jsonl")
              if (match := re.fullmatch(rf"step_(\d+){re.escape(middle)}\.jsonl", path.name))}  # fmt: skip
-    if not found:
+    if not files:
         raise ValueError(f"no step_*{middle}.jsonl is in it or in its rollouts; rollout_dump_dir may be elsewhere")
-    if step is not None and step not in found:
-        raise ValueError(f"step {step} was not recorded; those are {', '.join(map(str, sorted(found)))}")
-    return found[max(found) if step is None else step]
+    if step is not None and step not in files:
+        raise ValueError(f"step {step} was not recorded; those are {', '.join(map(str, sorted(files)))}")
+    return files[max(files) if step is None else step]
 
 
 def read(file: Path) -> Iterator[Recorded]:

@@ -98,9 +98,9 @@ class CheckpointStore:
         return None
 
     def _newest_undamaged(self) -> Checkpoint | None:
-        found = next(self._undamaged(), None)
-        if found is not None:
-            logger.info("resuming from %s", found.path)
+        checkpoint = next(self._undamaged(), None)
+        if checkpoint is not None:
+            logger.info("resuming from %s", checkpoint.path)
         elif damaged := [path.name for path in self._entries() if _STEP.fullmatch(path.name)]:
             raise ConfigError(
                 f"resume_from_checkpoint: no checkpoint in {self.directory} is complete and undamaged "
@@ -109,7 +109,7 @@ class CheckpointStore:
             )
         else:
             logger.info("no checkpoint in %s: starting anew", self.directory)
-        return found
+        return checkpoint
 
     def _undamaged(self) -> Iterator[Checkpoint]:
         """Newest first; what is passed over is named."""
@@ -126,7 +126,7 @@ class CheckpointStore:
         except ConfigError as error:
             bases = (path, path / "checkpoints", path.parent)
             stores = (CheckpointStore(base, verify=self.verify) for base in bases)
-            newest = next((found.path for store in stores for found in store._undamaged()), None)
+            newest = next((checkpoint.path for store in stores for checkpoint in store._undamaged()), None)
             hint = (
                 f"Nearest that works: {newest}"
                 if newest

@@ -102,16 +102,16 @@ class HubPushes:
                 shutil.rmtree(copy, ignore_errors=True)
 
     def _newest(self) -> Iterator[tuple[Path, str]]:
-        while (found := self._waiting.get()) is not None:
+        while (entry := self._waiting.get()) is not None:
             try:
                 while (later := self._waiting.get_nowait()) is not None:
-                    shutil.rmtree(found[0], ignore_errors=True)
-                    logger.warning("%s: %s is passed over, the hub is slower than the run", KEY, found[1])
-                    found = later
+                    shutil.rmtree(entry[0], ignore_errors=True)
+                    logger.warning("%s: %s is passed over, the hub is slower than the run", KEY, entry[1])
+                    entry = later
                 self._waiting.put(None)
             except Empty:
                 pass
-            yield found
+            yield entry
 
 
 def _link(source: str, target: str) -> None:
@@ -161,5 +161,5 @@ def message_of(folder: Path) -> str:
 
 
 def _message(directory: str, run: str) -> str:
-    found = _STEP.fullmatch(directory)
-    return "Model" if found is None else f"Step {found[1]}" + (f" of {run}" if run else "")
+    match = _STEP.fullmatch(directory)
+    return "Model" if match is None else f"Step {match[1]}" + (f" of {run}" if run else "")

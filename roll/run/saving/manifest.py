@@ -77,9 +77,9 @@ def read_manifest(directory: Path) -> Manifest:
     missing or damaged."""
     try:
         value = read_object(directory / _MANIFEST)
-        own = value.pop(_OWN_DIGEST, None)
+        digest = value.pop(_OWN_DIGEST, None)
         manifest = Manifest.model_validate(value)
-        if manifest.digests and own != _manifest_digest(value):
+        if manifest.digests and digest != _manifest_digest(value):
             raise ValueError(f"it does not agree with its {_OWN_DIGEST}")
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigError(
@@ -149,12 +149,12 @@ def _manifest_digest(value: dict[str, Any]) -> str:
 
 def _wrong_size(path: Path, size: int) -> str | None:
     try:
-        found = path.stat().st_size if path.is_file() else None
+        actual = path.stat().st_size if path.is_file() else None
     except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
         return f"cannot be looked at ({reason(error)})"
-    if found == size:
+    if actual == size:
         return None
-    return "is missing" if found is None else f"has {found} bytes"
+    return "is missing" if actual is None else f"has {actual} bytes"
 
 
 def _in_parallel(function: Callable[[T], R], items: Iterable[T]) -> list[R]:

@@ -23,9 +23,9 @@ def read_model_config(args: ModelArgs) -> tuple[Mapping[str, Any] | None, str]:
 
 def _read(name: str | None) -> tuple[Mapping[str, Any] | None, str]:
     file = (_cached(name) if name is not None and is_hub_id(name) else None) or Path(name or "", "config.json")
-    look = path_info(file)
-    if not look.is_file:
-        return None, look.why if look.kind == "hidden" else f"no config.json of {name} on this machine"
+    status = path_info(file)
+    if not status.is_file:
+        return None, status.why if status.kind == "hidden" else f"no config.json of {name} on this machine"
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -39,10 +39,10 @@ def _cached(hub_id: str) -> Path | None:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        found = try_to_load_from_cache(hub_id, "config.json")
+        cached = try_to_load_from_cache(hub_id, "config.json")
     except (HFValidationError, OSError):
         return None
-    return Path(found) if isinstance(found, str) else None
+    return Path(cached) if isinstance(cached, str) else None
 
 
 # The adapters that a role starts from, where they lie on this machine.
@@ -57,8 +57,8 @@ def adapter_problems(choice: Choice) -> Iterator[Problem]:
     if not args.has_lora or place is None or is_hub_id(place):
         return
     key = f"{choice.role.name}.model_args.adapter_name_or_path"
-    if not (look := path_info(place)).is_directory:
-        why = look.why if look.kind in ("hidden", "impossible") else f"there is no adapter directory {place}"
+    if not (status := path_info(place)).is_directory:
+        why = status.why if status.kind in ("hidden", "impossible") else f"there is no adapter directory {place}"
         yield Problem(f"{key}: {why}. Correct the path, or give a hub id (owner/name).", (key,), "place")
         return
     lacking = [] if path_info(Path(place, CONFIG)).is_file else [CONFIG]

@@ -252,8 +252,8 @@ class DataPlace(Protocol):
 def model_sizes(worker: WorkerConfig) -> dict[str, Any]:
     """What decides the shapes of a role's weights; {} where its config.json is not on this machine."""
     model, _ = read_model_config(worker.model_args)
-    found = {} if model is None else text_part(model)
-    return {key: found[key] for key in _SHAPE_KEYS if found.get(key) is not None}
+    sizes = {} if model is None else text_part(model)
+    return {key: sizes[key] for key in _SHAPE_KEYS if sizes.get(key) is not None}
 
 
 def state_of_roles(config: RunConfig, plan: RunPlan) -> dict[str, Any]:
@@ -283,9 +283,9 @@ def _state(checkpoint: Checkpoint, kind: type[S]) -> S:
 
 
 def _refusals(
-    checkpoint: Checkpoint, config: RunConfig, plan: RunPlan, state: RunState, found: Sequence[Difference]
+    checkpoint: Checkpoint, config: RunConfig, plan: RunPlan, state: RunState, changes: Sequence[Difference]
 ) -> list[str]:
-    problems = [f"{d} since the checkpoint, but {d.rule.why}." for d in found if d.rule.effect == "refused"]
+    problems = [f"{d} since the checkpoint, but {d.rule.why}." for d in changes if d.rule.effect == "refused"]
     for role, worker in config.learning_roles.items():
         problems += _role_problems(checkpoint, role, worker, plan.trains[role], state)
     keep = (
@@ -298,10 +298,10 @@ def check_resume(checkpoint: Checkpoint, config: RunConfig, plan: RunPlan, kind:
     """The saved state, and the keys whose new values hold from now on, each of which is told. Raises ConfigError with
     everything that stands against going on."""
     state = _state(checkpoint, kind)
-    found = differences(checkpoint.state.config, config)
-    if problems := _refusals(checkpoint, config, plan, state, found):
+    changes = differences(checkpoint.state.config, config)
+    if problems := _refusals(checkpoint, config, plan, state, changes):
         raise ConfigError(*problems)
-    applied = [difference for difference in found if difference.rule.effect == "applied"]
+    applied = [difference for difference in changes if difference.rule.effect == "applied"]
     for difference in applied:
         logger.warning("resuming with another setting: %s (%s)", difference, difference.rule.why)
     return state, frozenset(difference.key for difference in applied)

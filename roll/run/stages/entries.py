@@ -75,9 +75,9 @@ def read_entries(tree: Mapping[str, Any], overrides: Sequence[str]) -> list[Entr
         if not isinstance(item, Mapping):
             problems.append(f"{at}: {show(item)} must be a mapping with a name and the keys that the stage changes.")
             continue
-        own = {key: item[key] for key in StageConfig.model_fields if key in item}
-        changes = {str(key): value for key, value in item.items() if key not in own}
-        checked = validate(StageConfig, own)
+        stage_keys = {key: item[key] for key in StageConfig.model_fields if key in item}
+        changes = {str(key): value for key, value in item.items() if key not in stage_keys}
+        checked = validate(StageConfig, stage_keys)
         problems += [f"{at}.{problem.text}" for problem in checked.problems]
         problems += [f"{at}.{key}: {why}." for key, why in _ELSEWHERE.items() if key in changes]
         if checked.config is not None and not checked.problems:
@@ -168,12 +168,12 @@ def leave_out(cls: type[RunConfig], others: Iterable[type[Settings]], tree: dict
         del tree[ALGORITHM]
         gone.append(ALGORITHM)
     for settings, node, path in list(sections(cls, tree)):
-        own = spellings(settings)
+        spelled = spellings(settings)
         theirs = known.get(path, set())
-        for key in [key for key in node if key not in own and not entry.says((*path, key))]:
+        for key in [key for key in node if key not in spelled and not entry.says((*path, key))]:
             if key in theirs:
                 gone.append(path_text((*path, key)))
-            if key in theirs or (nearest(str(key), theirs, SLIP) and not nearest(str(key), own, SLIP)):
+            if key in theirs or (nearest(str(key), theirs, SLIP) and not nearest(str(key), spelled, SLIP)):
                 del node[key]
     return gone
 

@@ -99,7 +99,7 @@ def receivers(config: RunConfig, entry: Entry, earlier: Sequence[StageModel]) ->
     wanted = entry.settings.models
     if problems := [text for role in wanted for text in _wrong(config, role, wanted[role], earlier)]:
         raise ConfigError(*problems)
-    found: dict[str, StageModel] = {}
+    receivers: dict[str, StageModel] = {}
     for name in _with_models(config):
         named = wanted.get(name)
         giver = None
@@ -108,8 +108,8 @@ def receivers(config: RunConfig, entry: Entry, earlier: Sequence[StageModel]) ->
         elif named is not None and named != AT_THE_START:
             giver = next(giver for giver in earlier if giver.name == named)
         if giver is not None:
-            found[name] = giver
-    return found
+            receivers[name] = giver
+    return receivers
 
 
 def _with_models(config: RunConfig) -> list[str]:

@@ -103,7 +103,7 @@ class Stage:
     def over(self, checkpoints: Mapping[str, str]) -> Loaded:
         """What it runs with, given the last checkpoints of earlier stages by their names."""
         models = {role: f"{checkpoints[name]}/hf_model" for role, name in self.models.items()}
-        states = {role: f"{checkpoints[kept.stage]}/{kept.role}" for role, kept in self.optimizers.items()}
+        states = {role: f"{checkpoints[state.stage]}/{state.role}" for role, state in self.optimizers.items()}
         settings = with_models(self.composed.settings, models, states, self.entry)
         return check(self.spec, replace(self.composed, settings=settings))
 
@@ -113,7 +113,7 @@ class Stage:
         for name in sorted(self.givers):
             if roles := [role for role in self.loaded.config.model_roles if self.models.get(role) == name]:
                 yield f"  {', '.join(roles)}: the model that {name} leaves"
-        for name in dict.fromkeys(kept.stage for kept in self.optimizers.values()):
+        for name in dict.fromkeys(state.stage for state in self.optimizers.values()):
             yield f"  {', '.join(self.optimizers)}: the optimizer of {name} as well"
         if self.left_out:
             yield f"  not of this kind of run, and left out: {', '.join(self.left_out)}"
@@ -123,24 +123,24 @@ def plan_stages(raw: RawTree, overrides: Sequence[str], script: str | None) -> l
     """The stages of a YAML. `script`: the kind of run of those that name none. Raises ConfigError with every problem of
     every stage, and its place."""
     entries = read_entries(raw.tree, overrides)
-    told = StageProblems(len(entries))
+    problems = StageProblems(len(entries))
     kinds: list[tuple[Entry, RawTree, PipelineSpec]] = []
     for entry in entries:
-        with told.about(entry):
+        with problems.about(entry):
             tree = stage_tree(raw, entry)
             kinds.append((entry, tree, kind_of(tree.tree, script)))
-    told.raise_all()
+    problems.raise_all()
     stages: list[Stage] = []
     givers: list[StageModel] = []
     specs = [spec for _, _, spec in kinds]
     for entry, tree, spec in kinds:
         giver = StageModel(entry.name, model_key(spec.config_class()), _UNKNOWN)
-        with told.about(entry):
+        with problems.about(entry):
             stage = _stage(entry, tree, spec, specs, givers, {each.name: each.loaded for each in stages})
             stages.append(stage)
             giver = replace(giver, origin=origin(stage.loaded.config))
         givers.append(giver)
-    told.raise_all()
+    problems.raise_all()
     return stages
 
 
@@ -166,15 +166,15 @@ def _stage(
     if problems := list(_saving_problems(loaded)):
         raise ConfigError(*map(str, problems))
     models = {role: giver.name for role, giver in roles.items()}
-    kept = saved_states(loaded, models, earlier) if entry.settings.optimizer == "kept" else {}
-    stage = Stage(entry, spec, composed, tuple(left_out), loaded, loaded, models, kept, afresh)
+    states = saved_states(loaded, models, earlier) if entry.settings.optimizer == "kept" else {}
+    stage = Stage(entry, spec, composed, tuple(left_out), loaded, loaded, models, states, afresh)
     return replace(stage, shown=stage.over({name: f"of {name}" for name in stage.givers}))
 
 
 def _goes_on(settings: dict[str, object]) -> bool:
     """Lets the stage go on from what it left; True if nothing may be there."""
-    given = settings.get(_RESUME)
-    known = RESUME_WORDS.get(given.lower(), given) if isinstance(given, str) else given
+    value = settings.get(_RESUME)
+    known = RESUME_WORDS.get(value.lower(), value) if isinstance(value, str) else value
     if known is not None and not isinstance(known, bool):
         raise ConfigError(
             f"{_RESUME}: stages go on from what they left themselves. Take it out, or write false where nothing may "

@@ -48,69 +48,69 @@ def progress_of(stage: Stage) -> Progress | None:
     return Progress(path, state.steps_done, is_finished, counted)
 
 
-def progress_lines(left: Progress | None) -> Iterator[str]:
+def progress_lines(state: Progress | None) -> Iterator[str]:
     """What is to be said of a stage of which there is something."""
-    if left is None:
+    if state is None:
         return
-    steps = counted(left.steps_done, "step")
-    yield f"  finished, {steps}: {left.path}" if left.is_finished else f"  goes on after {steps}: {left.path}"
-    for text in left.settings:
+    steps = counted(state.steps_done, "step")
+    yield f"  finished, {steps}: {state.path}" if state.is_finished else f"  goes on after {steps}: {state.path}"
+    for text in state.settings:
         yield f"  was finished under another setting, and stays as it is: {text}"
 
 
-def progress_problems(stages: Sequence[Stage], left: Sequence[Progress | None]) -> Iterator[str]:
+def progress_problems(stages: Sequence[Stage], states: Sequence[Progress | None]) -> Iterator[str]:
     """What stands against going on from what is there."""
     place = Path(stages[0].loaded.config.output_dir).parent
-    there = [stage for stage, found in zip(stages, left, strict=True) if found is not None]
+    there = [stage for stage, known in zip(stages, states, strict=True) if known is not None]
     if there and stages[0].afresh:
         yield (
             f"resume_from_checkpoint: false, and {place} holds checkpoints of {_names(there)}. Take the key out to go "
             "on from them, or choose another output_dir."
         )
         return
-    found = dict(zip((stage.name for stage in stages), left, strict=True))
+    known = dict(zip((stage.name for stage in stages), states, strict=True))
     for i, stage in enumerate(stages):
-        own = found[stage.name]
-        begun = [later for later in stages[i + 1 :] if found[later.name] is not None]
-        if begun and (own is None or not own.is_finished):
-            done = f"{own.steps_done} steps are done" if own else "it has no checkpoint"
+        state = known[stage.name]
+        begun = [later for later in stages[i + 1 :] if known[later.name] is not None]
+        if begun and (state is None or not state.is_finished):
+            done = f"{state.steps_done} steps are done" if state else "it has no checkpoint"
             yield (
                 f"{stage.name} is not finished ({done}), but {_names(begun)} began after it. Bring its settings or its "
                 f"checkpoints back, or move the folders of {_names(begun)} out of {place}."
             )
             return
-        if own is not None and _record(stage) != _began_with(stage, found):
+        if state is not None and _record(stage) != _began_with(stage, known):
             yield (
                 f"{stage.name} began with other models than {_names(stage.givers) or 'the YAML'} would give it now. "
                 f"Bring those back, or move {stage.loaded.config.output_dir} away to begin it anew."
             )
 
 
-def begin(stage: Stage, left: Mapping[str, Progress]) -> None:
+def begin(stage: Stage, states: Mapping[str, Progress]) -> None:
     """Notes what a stage starts from, before its first checkpoint."""
     folder = Path(stage.loaded.config.output_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / _RECORD).write_text(json.dumps(_began_with(stage, left), indent=1))
+        (folder / _RECORD).write_text(json.dumps(_began_with(stage, states), indent=1))
     except OSError as error:
         raise ConfigError(f"output_dir: {folder} cannot be written: {error.strerror}.") from error
 
 
-def check_sound(stage: Stage, left: Progress) -> None:
+def check_sound(stage: Stage, state: Progress) -> None:
     """Reads a model whole before another stage starts from it. Raises ConfigError if it is damaged."""
     if not stage.loaded.config.verify_checkpoint:
         return
-    manifest = read_manifest(left.path)
+    manifest = read_manifest(state.path)
     try:
-        check_digests(left.path, manifest)
+        check_digests(state.path, manifest)
     except ConfigError as error:
-        hint = f"Restore the files, or move {left.path} away: {stage.name} then goes on from the checkpoint before."
+        hint = f"Restore the files, or move {state.path} away: {stage.name} then goes on from the checkpoint before."
         raise ConfigError(*error.problems, hint) from error
 
 
-def _began_with(stage: Stage, left: Mapping[str, Progress | None]) -> dict[str, str]:
+def _began_with(stage: Stage, states: Mapping[str, Progress | None]) -> dict[str, str]:
     """Digests of the models that a stage starts from, by the names of their stages."""
-    return {name: manifest_digest(found.path) for name in sorted(stage.givers) if (found := left[name]) is not None}
+    return {name: manifest_digest(state.path) for name in sorted(stage.givers) if (state := states[name]) is not None}
 
 
 def _record(stage: Stage) -> dict[str, object]:
@@ -131,22 +131,22 @@ def run_stages(stages: Sequence[Stage], before: Callable[[Stage, Loaded], None])
     """Runs what is not finished, and returns the exit code of the first run that does not end well, or 0. `before` each
     run raises ConfigError for what stands against it on this machine: of models that were not there, it is known only
     now."""
-    left: dict[str, Progress] = {}
+    states: dict[str, Progress] = {}
     for stage in stages:
-        found = progress_of(stage)
-        if found is None or not found.is_finished:
+        state = progress_of(stage)
+        if state is None or not state.is_finished:
             for name in stage.givers:
-                check_sound(next(each for each in stages if each.name == name), left[name])
-            loaded = stage.over({name: str(left[name].path) for name in stage.givers})
+                check_sound(next(each for each in stages if each.name == name), states[name])
+            loaded = stage.over({name: str(states[name].path) for name in stage.givers})
             before(stage, loaded)
-            if found is None:
-                begin(stage, left)
+            if state is None:
+                begin(stage, states)
             if code := int(stage.spec.make_run(loaded.config, loaded.plan).run()):
                 return code
-            found = progress_of(stage)
-            if found is None or not found.is_finished:
+            state = progress_of(stage)
+            if state is None or not state.is_finished:
                 raise StorageError(
                     f"{stage.name} ended, and {stage.loaded.config.checkpoint_dir} does not have its last step"
                 )
-        left[stage.name] = found
+        states[stage.name] = state
     return 0

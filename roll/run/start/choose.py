@@ -35,10 +35,10 @@ def choose(spec: PipelineSpec, checked: Checked[RunConfig]) -> tuple[RunConfig |
     config, chosen = checked.config, list[Chosen]()
     if config is None:
         return None, ()
-    given, machine = checked.keys_in_yaml, this_machine()
+    user_keys, machine = checked.keys_in_yaml, this_machine()
     for hooks in spec.defaults:
-        found = spec.choices(hooks, config, given, machine)
-        sound = [choice for choice in found if choice.key not in checked.broken]
+        choices = spec.choices(hooks, config, user_keys, machine)
+        sound = [choice for choice in choices if choice.key not in checked.broken]
         made = validate(type(config), with_chosen(checked.tree, [*chosen, *sound])).config if sound else None
         if made is not None:
             config, chosen = made, [*chosen, *sound]

@@ -44,10 +44,10 @@ def data_args_problems(places: Mapping[str, DataArgs]) -> Iterator[Problem]:
 
 def data_args_warnings(places: Mapping[str, DataArgs]) -> Iterator[str]:
     for at, args in places.items():
-        given = [key for key in ("split", "subset") if args.value(key) is not None]
-        if given and args.file_name and all(has_ending(name) for name in args.file_name):
+        names = [key for key in ("split", "subset") if args.value(key) is not None]
+        if names and args.file_name and all(has_ending(name) for name in args.file_name):
             yield (
-                f"{at}.{', '.join(given)} {'does' if len(given) == 1 else 'do'} nothing here: file_name names files, "
+                f"{at}.{', '.join(names)} {'does' if len(names) == 1 else 'do'} nothing here: file_name names files, "
                 "and only data sets have splits."
             )
         for name, count in _repeated(args, at).items():
@@ -78,8 +78,8 @@ def missing_data_files(places: Mapping[str, DataArgs]) -> Iterator[Problem]:
 
 def has_files(places: Mapping[str, DataArgs]) -> bool:
     """True if some of the data are files of this machine."""
-    found = (source for at, args in places.items() for source in data_sources(args, at, reach=False)[0])
-    return any(isinstance(source, DataFile) for source in found)
+    sources = (source for at, args in places.items() for source in data_sources(args, at, reach=False)[0])
+    return any(isinstance(source, DataFile) for source in sources)
 
 
 def _first_picture(source: DataSource) -> str | None:

@@ -34,10 +34,10 @@ NOTHING = Registry(frozenset(), {})
 
 def engine_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     """An architecture that neither the engine nor transformers has, whose code engines run otherwise."""
-    found = _unknown(choice, model)
-    if found is None or _transformers_has(model):
+    unknown = _unknown(choice, model)
+    if unknown is None or _transformers_has(model):
         return
-    kinds, registry, engine = found
+    kinds, registry, engine = unknown
     key = choice.name_key
     last = next((registry.dropped[kind] for kind in kinds if kind in registry.dropped), None)
     had = f" {engine} {last} was the last with it." if last else ""
@@ -51,11 +51,11 @@ def engine_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[
 
 def engine_model_warning(choice: Choice, model: Mapping[str, Any]) -> str | None:
     """An architecture for which the engine has to run the code of transformers."""
-    found = _unknown(choice, model)
-    if found is None or not _transformers_has(model):
+    unknown = _unknown(choice, model)
+    if unknown is None or not _transformers_has(model):
         return None
     return (
-        f"{choice.role.name}: the installed {found[2]} has no code of its own for {' or '.join(found[0])}, the "
+        f"{choice.role.name}: the installed {unknown[2]} has no code of its own for {' or '.join(unknown[0])}, the "
         f"architecture of {choice.worker.model_args.model_name_or_path}. It runs that of transformers, slower, and "
         "stops as it starts if that does not fit. Try the model in a small run, or set strategy_name: hf_infer."
     )

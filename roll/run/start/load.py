@@ -67,9 +67,9 @@ def check(spec: PipelineSpec, composed: Composed, beside: Beside | None = None) 
         later += spec.hook_findings(spec.problems, Problem, config)
         problems += checked.about_sound_keys(later)
     if problems and config is not None and beside is not None:
-        told = {problem.keys[0] for problem in problems if problem.keys}
-        found = checked.about_sound_keys(beside(config))
-        problems += [each for each in found if not each.keys or each.keys[0] not in told]
+        reported_keys = {problem.keys[0] for problem in problems if problem.keys}
+        more = checked.about_sound_keys(beside(config))
+        problems += [each for each in more if not each.keys or each.keys[0] not in reported_keys]
     if problems:
         raise ConfigError(*joined_problems(problem.text for problem in problems))
     assert config is not None

@@ -32,8 +32,10 @@ def num_visible_gpus(visible: str | None) -> int:
     if visible is None:
         return len(_sizes())
     names = [name.strip() for name in visible.split(",")]
-    seen = next((place for place, name in enumerate(names) if name in ("", "-1")), len(names))  # CUDA stops there
-    return seen if seen and _sizes() else 0
+    num_visible = next(
+        (place for place, name in enumerate(names) if name in ("", "-1")), len(names)
+    )  # CUDA stops there
+    return num_visible if num_visible and _sizes() else 0
 
 
 def _sizes() -> list[str]:
@@ -64,8 +66,8 @@ class MemoryReport:
 
 def memory_report(config: RunConfig, plan: RunPlan) -> MemoryReport:
     """Looks at files and at the driver's word on its GPUs; imports no torch and makes no CUDA context."""
-    given = config.gpu_memory_gb
-    gpu_bytes = given * GB if given is not None else smallest_gpu_bytes()
+    memory_gb = config.gpu_memory_gb
+    gpu_bytes = memory_gb * GB if memory_gb is not None else smallest_gpu_bytes()
     host_bytes = config.host_memory_gb * GB if config.host_memory_gb is not None else None
     facts, missing = gather_facts(config, plan, gpu_bytes)
     if not facts:
@@ -74,15 +76,15 @@ def memory_report(config: RunConfig, plan: RunPlan) -> MemoryReport:
     memory = memory_plan(plan.layout, facts, missing)
     if not memory.by_gpu:
         return MemoryReport("")
-    source = "gpu_memory_gb:" if given is not None else "gpu_memory_gb is not given and this machine's GPUs have"
+    source = "gpu_memory_gb:" if memory_gb is not None else "gpu_memory_gb is not given and this machine's GPUs have"
     on_gpus = tuple(memory_problems(memory, gpu_bytes, None, source))
     on_hosts = tuple(memory_problems(memory, None, host_bytes, source)) if host_bytes is not None else ()
     return MemoryReport(
         text=memory_text(memory, gpu_bytes, host_bytes),
         knows_gpus=gpu_bytes is not None,
         warnings=tuple(memory_warnings(memory, gpu_bytes, host_bytes)),
-        problems=(*(on_gpus if given is not None else ()), *on_hosts),
-        machine_problems=() if given is not None else on_gpus,
+        problems=(*(on_gpus if memory_gb is not None else ()), *on_hosts),
+        machine_problems=() if memory_gb is not None else on_gpus,
     )
 
 

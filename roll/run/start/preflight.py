@@ -64,18 +64,18 @@ def role_strategy_problems(config: RunConfig) -> list[Problem]:
 
 def role_strategy_warnings(config: RunConfig) -> list[str]:
     """What a role's strategy takes otherwise than it is written."""
-    found: list[str] = []
+    warnings: list[str] = []
     for choice in choices(config):
         spec = spec_of(choice.worker.strategy_name)
-        found += spec.hook_findings(spec.warnings, str, choice)
-        found += lora_warnings(choice) if choice.role.learns else ()
+        warnings += spec.hook_findings(spec.warnings, str, choice)
+        warnings += lora_warnings(choice) if choice.role.learns else ()
         runs_transformers = Feature.TRANSFORMERS_MODEL in spec.supports
         if not runs_transformers and choice.role.use != "generate":
             continue
         if (model := read_model_config(choice.worker.model_args)[0]) is not None:
-            told = (untried_warning, cap_warning) if runs_transformers else (engine_model_warning,)
-            found += filter(None, (warning(choice, model) for warning in told))
-    return found
+            checks = (untried_warning, cap_warning) if runs_transformers else (engine_model_warning,)
+            warnings += filter(None, (warning(choice, model) for warning in checks))
+    return warnings
 
 
 def machine_report(config: RunConfig) -> MachineReport:
@@ -143,16 +143,16 @@ def _multimodal_refusal(config: RunConfig, choice: Choice, model: Mapping[str, A
 
 def multimodal_notes(config: RunConfig) -> Iterator[str]:
     """Models that take more than text, and are trained on it alone."""
-    told: set[str | None] = set()
+    reported: set[str | None] = set()
     for choice in choices(config):
         name = choice.worker.model_args.model_name_or_path
         model, _ = read_model_config(choice.worker.model_args)
-        if model is None or name in told or not _is_loaded_here(choice) or choice.role.head is None:
+        if model is None or name in reported or not _is_loaded_here(choice) or choice.role.head is None:
             continue
         key = _model_key(config, choice.role.name, choice.worker)
         text = None if multimodal.refused(model, choice.role.head) else multimodal.note(model, key, name)
         if text is not None:
-            told.add(name)
+            reported.add(name)
             yield text
 
 
@@ -177,12 +177,12 @@ def _model_problems(config: RunConfig) -> Iterator[Problem]:
             continue
         seen.add(name)
         key = _model_key(config, role, worker)
-        look, inside = path_info(name), path_info(Path(name, "config.json"))
-        if unclear := next((each.why for each in (look, inside) if each.kind in ("hidden", "impossible")), None):
+        status, inside = path_info(name), path_info(Path(name, "config.json"))
+        if unclear := next((each.why for each in (status, inside) if each.kind in ("hidden", "impossible")), None):
             yield Problem(
                 f"{key}: {unclear}. Choose another directory, or give a hub id (owner/name).", (key,), "place"
             )
-        elif not look.is_directory:
+        elif not status.is_directory:
             yield Problem(
                 f"{key}: there is no model directory {name}. Correct the path, or give a hub id (owner/name).",
                 (key,),
@@ -217,8 +217,8 @@ def _tokenizer_problems(config: RunConfig) -> Iterator[Problem]:
         if name is None or is_hub_id(name):
             continue
         key = f"{role}.model_args.tokenizer_path"
-        if not (look := path_info(name)).is_directory:
-            why = look.why if look.kind in ("hidden", "impossible") else f"there is no directory {name}"
+        if not (status := path_info(name)).is_directory:
+            why = status.why if status.kind in ("hidden", "impossible") else f"there is no directory {name}"
             yield Problem(f"{key}: {why}. Correct the path, or give a hub id (owner/name).", (key,), "place")
         elif not any(path_info(Path(name, file)).is_file for file in TOKENIZER_FILES):
             yield Problem(f"{key}: {name} holds no tokenizer: none of {', '.join(TOKENIZER_FILES)}.", (key,), "place")
@@ -317,8 +317,8 @@ def _head_problems(role: str, worker: WorkerConfig, model: Mapping[str, Any]) ->
 
 def _tensor_size(worker: WorkerConfig) -> int:
     config = worker.strategy_config
-    given = config.get("tensor_parallel_size", config.get("tp_size"))
-    return given if type(given) is int and given > 0 else worker.num_gpus_per_worker
+    tensor = config.get("tensor_parallel_size", config.get("tp_size"))
+    return tensor if type(tensor) is int and tensor > 0 else worker.num_gpus_per_worker
 
 
 def _python_problems() -> Iterator[Problem]:
@@ -342,20 +342,20 @@ def _external_problems(config: RunConfig) -> Iterator[Problem]:
 
 
 def _directory_problems(config: RunConfig) -> Iterator[Problem]:
-    told: set[Path] = set()
+    reported: set[Path] = set()
     for key, place in config.directories.items():
         if place is None:
             continue
         # The first that is there, or that nobody may look at: what is below it is not there, or hidden as well.
         whole = Path(place).absolute()
-        look = next(look for path in (whole, *whole.parents) if (look := path_info(path)).kind != "absent")
-        existing = look.path
-        if existing in told:
+        status = next(status for path in (whole, *whole.parents) if (status := path_info(path)).kind != "absent")
+        existing = status.path
+        if existing in reported:
             continue
-        told.add(existing)
-        if not look.exists:
-            yield Problem(f"{key}: {look.why}. Choose another {key}.", (key,), "place")
-        elif not look.is_directory:
+        reported.add(existing)
+        if not status.exists:
+            yield Problem(f"{key}: {status.why}. Choose another {key}.", (key,), "place")
+        elif not status.is_directory:
             yield Problem(
                 f"{key}: {place} cannot be a directory: {existing} is a file. Choose another {key}.", (key,), "place"
             )
@@ -367,19 +367,19 @@ def _directory_problems(config: RunConfig) -> Iterator[Problem]:
 
 def _source_problems(config: RunConfig) -> Iterator[Problem]:
     for key, place in config.sources.items():
-        look = path_info(place)
-        if not look.is_directory:
-            unclear = look.kind in ("hidden", "impossible")
+        status = path_info(place)
+        if not status.is_directory:
+            unclear = status.kind in ("hidden", "impossible")
             yield Problem(
-                f"{key}: {look.why if unclear else f'there is no directory {place}'}. Correct it.", (key,), "place"
+                f"{key}: {status.why if unclear else f'there is no directory {place}'}. Correct it.", (key,), "place"
             )
 
 
 def _resume_problems(config: RunConfig) -> Iterator[Problem]:
     place = config.resume_from_checkpoint
-    if isinstance(place, str) and not (look := path_info(place)).is_directory:
-        unclear = look.kind in ("hidden", "impossible")
-        what = look.why if unclear else f"there is no checkpoint directory {place}"
+    if isinstance(place, str) and not (status := path_info(place)).is_directory:
+        unclear = status.kind in ("hidden", "impossible")
+        what = status.why if unclear else f"there is no checkpoint directory {place}"
         yield Problem(
             f"resume_from_checkpoint: {what}. Correct the path, or write true for the newest one.",
             ("resume_from_checkpoint",),

@@ -25,10 +25,10 @@ FULL_RATE, LORA_RATE, CRITIC_RATE = 1e-6, 1e-5, 1e-5
 _SAMPLING = "actor_infer.generating_args"
 
 
-def group_defaults(config: AlgorithmConfig, given: KeysInYaml, machine: Machine) -> Iterator[Chosen]:
+def group_defaults(config: AlgorithmConfig, user_keys: KeysInYaml, machine: Machine) -> Iterator[Chosen]:
     """The size of a group where advantages compare rewards within it, which one sample could not."""
     key = config.batch_keys[1]
-    if key in given or not compares_in_groups(config):
+    if key in user_keys or not compares_in_groups(config):
         return
     answers = config.actor_infer.generating_args.num_return_sequences
     if answers is not None and not config.is_multi_turn:
@@ -43,10 +43,10 @@ def compares_in_groups(config: AlgorithmConfig) -> bool:
     return config.estimator.needs_groups or compares_within_groups(config)
 
 
-def rate_defaults(config: AlgorithmConfig, given: KeysInYaml, machine: Machine) -> Iterator[Chosen]:
+def rate_defaults(config: AlgorithmConfig, user_keys: KeysInYaml, machine: Machine) -> Iterator[Chosen]:
     for name, worker in config.learning_roles.items():
         key = f"{name}.training_args.learning_rate"
-        if key in given:
+        if key in user_keys:
             continue
         if config.roles[name].head == "value":
             yield Chosen(key, CRITIC_RATE, "a critic learns faster than a policy", rolls=5e-5)
@@ -56,17 +56,17 @@ def rate_defaults(config: AlgorithmConfig, given: KeysInYaml, machine: Machine) 
             yield Chosen(key, FULL_RATE, "all weights are trained", rolls=5e-5)
 
 
-def length_defaults(config: AlgorithmConfig, given: KeysInYaml, machine: Machine) -> Iterator[Chosen]:
+def length_defaults(config: AlgorithmConfig, user_keys: KeysInYaml, machine: Machine) -> Iterator[Chosen]:
     """Lengths within the limits of model and engine."""
-    if says_any(given, "response_length", "sequence_length"):
+    if says_any(user_keys, "response_length", "sequence_length"):
         return
     limit, why = _limit(config)
-    if config.is_multi_turn and "prompt_length" not in given:
+    if config.is_multi_turn and "prompt_length" not in user_keys:
         length = LONGEST_EPISODE if limit is None else min(LONGEST_EPISODE, limit)
         yield Chosen("sequence_length", length, f"at most {LONGEST_EPISODE}, {why}")
         return
     prompt = config.prompt_length
-    if "prompt_length" not in given and limit is not None and limit // 2 < prompt:
+    if "prompt_length" not in user_keys and limit is not None and limit // 2 < prompt:
         prompt = max(1, limit // 2)
         yield Chosen("prompt_length", prompt, f"half of what {why}", rolls=LONGEST_PROMPT)
     answer = config.actor_infer.generating_args.max_new_tokens
@@ -91,32 +91,32 @@ def _limit(config: AlgorithmConfig) -> tuple[int | None, str]:
     return None, "as the model's limit is not known here" if model is None else "as the model names no limit"
 
 
-def batch_defaults(config: AlgorithmConfig, given: KeysInYaml, machine: Machine) -> Iterator[Chosen]:
+def batch_defaults(config: AlgorithmConfig, user_keys: KeysInYaml, machine: Machine) -> Iterator[Chosen]:
     """Prompts of a step that split over the ranks, and one update of them all."""
-    unit = math.lcm(*(_unit(config, given, name) for name in config.learning_roles))
+    unit = math.lcm(*(_unit(config, user_keys, name) for name in config.learning_roles))
     groups, size, key = config.num_groups, config.group_size, "rollout_batch_size"
-    if key not in given and config.update_rounding == "whole" and groups * size % unit:
+    if key not in user_keys and config.update_rounding == "whole" and groups * size % unit:
         step = unit // math.gcd(unit, size)
         groups = max(step, groups // step * step)
         yield Chosen(key, groups, f"its samples split over {unit} ranks and rows", rolls=128)
     for name in config.learning_roles:
-        yield from _update_defaults(config, given, name, groups * size)
+        yield from _update_defaults(config, user_keys, name, groups * size)
 
 
-def _unit(config: AlgorithmConfig, given: KeysInYaml, name: str) -> int:
+def _unit(config: AlgorithmConfig, user_keys: KeysInYaml, name: str) -> int:
     """Samples of which an update of a role is a multiple, by what the YAML says."""
     args, plan = f"{name}.training_args", role_train_plan(config, name, config.learning_roles[name])
-    micro = plan.micro_batch_size if f"{args}.per_device_train_batch_size" in given else 1
-    passes = plan.accumulation if f"{args}.gradient_accumulation_steps" in given else 1
+    micro = plan.micro_batch_size if f"{args}.per_device_train_batch_size" in user_keys else 1
+    passes = plan.accumulation if f"{args}.gradient_accumulation_steps" in user_keys else 1
     return plan.dp_size * micro * passes
 
 
-def _update_defaults(config: AlgorithmConfig, given: KeysInYaml, name: str, samples: int) -> Iterator[Chosen]:
+def _update_defaults(config: AlgorithmConfig, user_keys: KeysInYaml, name: str, samples: int) -> Iterator[Chosen]:
     args, plan = f"{name}.training_args", role_train_plan(config, name, config.learning_roles[name])
     micro_key, passes_key = f"{args}.per_device_train_batch_size", f"{args}.gradient_accumulation_steps"
     micro, ranks = plan.micro_batch_size, plan.dp_size
-    passes = plan.accumulation if passes_key in given else 1
-    if micro_key not in given:
+    passes = plan.accumulation if passes_key in user_keys else 1
+    if micro_key not in user_keys:
         most = max(1, math.ceil(samples / (ranks * passes)))
         whole = config.update_rounding == "whole"
         fitting = [n for n in range(1, min(micro, most) + 1) if not whole or most % n == 0]
@@ -124,7 +124,7 @@ def _update_defaults(config: AlgorithmConfig, given: KeysInYaml, name: str, samp
             micro = fitting[-1]
             yield Chosen(micro_key, micro, f"{samples} samples over {ranks} ranks split into it", rolls=8)
     wanted = math.ceil(samples / (micro * ranks))
-    if passes_key not in given and wanted != 1:
+    if passes_key not in user_keys and wanted != 1:
         yield Chosen(passes_key, wanted, "one update is made of a step's samples", rolls=1)
 
 
@@ -186,7 +186,7 @@ def num_parameters(args: ModelArgs, head: Head = "lm") -> float | None:
 
 def _about(model: Mapping[str, Any]) -> float | None:
     """12 layers x width^2 and the embedding, as of a plain transformer."""
-    layers, width, words = (model.get(key) for key in ("num_hidden_layers", "hidden_size", "vocab_size"))
-    if type(layers) is int and type(width) is int and type(words) is int:
-        return float(12 * layers * width**2 + words * width)
+    layers, width, vocab = (model.get(key) for key in ("num_hidden_layers", "hidden_size", "vocab_size"))
+    if type(layers) is int and type(width) is int and type(vocab) is int:
+        return float(12 * layers * width**2 + vocab * width)
     return None

@@ -87,22 +87,22 @@ class Foreseen:
 
 def refusals(spec: PipelineSpec, loaded: Loaded, memory: MemoryReport, ignored: Collection[str] = NONE) -> list[str]:
     """Everything that stands against the run, all at once. Findings on `ignored` keys are left out."""
-    found = [*start_problems(spec, loaded.config, is_plan=False), *memory.problems, *memory.machine_problems]
-    return _problem_texts(problem for problem in found if not {*problem.keys} & {*ignored})
+    problems = [*start_problems(spec, loaded.config, is_plan=False), *memory.problems, *memory.machine_problems]
+    return _problem_texts(problem for problem in problems if not {*problem.keys} & {*ignored})
 
 
 def foreseen(
-    spec: PipelineSpec, loaded: Loaded, memory: MemoryReport, asked: StartOptions, ignored: Collection[str] = NONE
+    spec: PipelineSpec, loaded: Loaded, memory: MemoryReport, options: StartOptions, ignored: Collection[str] = NONE
 ) -> Foreseen:
     """What a plan says of the same. Reads files of this machine, imports what the YAML names of the user's code, and
     asks nobody else."""
     config = loaded.config
     said = spec.hook_findings(spec.reports, (str, Problem), config)
-    found = [*start_problems(spec, config, is_plan=True), *memory.problems]
-    found += [replace(problem, of="machine") for problem in memory.machine_problems]
-    found += [each for each in said if isinstance(each, Problem)]
-    found += _checkpoint_problems(loaded)
-    stops, unchecked = sort_out(found, config, asked, ignored)
+    problems = [*start_problems(spec, config, is_plan=True), *memory.problems]
+    problems += [replace(problem, of="machine") for problem in memory.machine_problems]
+    problems += [each for each in said if isinstance(each, Problem)]
+    problems += _checkpoint_problems(loaded)
+    stops, unchecked = sort_out(problems, config, options, ignored)
     unchecked += [*machine_report(config).unchecked, *_of_other_machines(config)]
     lines = [each for each in said if isinstance(each, str)]
     lines += [f"Not checked here: {text}" for text in dict.fromkeys(unchecked)]
@@ -119,15 +119,17 @@ def _checkpoint_problems(loaded: Loaded) -> list[Problem]:
 
     keys = ("resume_from_checkpoint",)
     try:
-        found = CheckpointStore(config.checkpoint_dir, verify=False).resolve(place, cleans=False)
+        checkpoint = CheckpointStore(config.checkpoint_dir, verify=False).resolve(place, cleans=False)
     except ConfigError as error:
         return [Problem(text, keys, "place") for text in error.problems]
-    return [] if found is None else [Problem(text, keys) for text in resume_problems(found, config, loaded.plan)]
+    return (
+        [] if checkpoint is None else [Problem(text, keys) for text in resume_problems(checkpoint, config, loaded.plan)]
+    )
 
 
-def beside_mistakes(spec: PipelineSpec, asked: StartOptions, config: RunConfig) -> list[Problem]:
+def beside_mistakes(spec: PipelineSpec, options: StartOptions, config: RunConfig) -> list[Problem]:
     """What else would stop a start, where the settings have mistakes: `config` is built from what is right of them."""
-    stops, _ = sort_out(start_problems(spec, config, is_plan=True), config, asked)
+    stops, _ = sort_out(start_problems(spec, config, is_plan=True), config, options)
     return stops
 
 
@@ -147,28 +149,28 @@ def start_problems(spec: PipelineSpec, config: RunConfig, is_plan: bool) -> list
 
 
 def sort_out(
-    problems: Iterable[Problem], config: RunConfig, asked: StartOptions, ignored: Collection[str] = NONE
+    problems: Iterable[Problem], config: RunConfig, options: StartOptions, ignored: Collection[str] = NONE
 ) -> tuple[list[Problem], list[str]]:
     """What stops it, and what is not checked here: of a plan what only another machine has."""
-    away = _keys_of(asked.unset, config)
+    away = _keys_of(options.unset, config)
     stops: list[Problem] = []
     unchecked = [f"{', '.join(keys[:3])}: the variable {name} is not set here." for name, keys in away.items() if keys]
     unset = {key for keys in away.values() for key in keys}
     for problem in problems:
         if {*problem.keys} & {*ignored}:
             continue
-        if {*problem.keys} & unset or any(f"${name}" in problem.text for name in asked.unset):
+        if {*problem.keys} & unset or any(f"${name}" in problem.text for name in options.unset):
             continue
-        is_away = problem.of == "machine" or (problem.of == "place" and asked.elsewhere)
-        if asked.is_plan and is_away:
+        is_away = problem.of == "machine" or (problem.of == "place" and options.elsewhere)
+        if options.is_plan and is_away:
             unchecked.append(problem.text)
         else:
             stops.append(problem)
     return stops, unchecked
 
 
-def _as_problems(found: Iterable[Problem | str]) -> list[Problem]:
-    return [each if isinstance(each, Problem) else Problem(each) for each in found]
+def _as_problems(findings: Iterable[Problem | str]) -> list[Problem]:
+    return [each if isinstance(each, Problem) else Problem(each) for each in findings]
 
 
 def _problem_texts(problems: Iterable[Problem]) -> list[str]:
@@ -202,8 +204,8 @@ def _of_other_machines(config: RunConfig) -> Iterator[str]:
     if owned := [name for name in of_hub if "/" in name]:
         yield f"{', '.join(owned)}: the Hugging Face hub is not asked."
     for name in [name for name in of_hub if "/" not in name]:
-        told = "there is no such folder here, and the Hugging Face hub, of which it would be an id, is not asked"
-        yield f"{name}: {told}.{folder_hint(name)}"
+        reason = "there is no such folder here, and the Hugging Face hub, of which it would be an id, is not asked"
+        yield f"{name}: {reason}.{folder_hint(name)}"
     if config.num_nodes > 1 and not os.environ.get("RAY_ADDRESS"):
         yield f"num_nodes: {config.num_nodes} nodes, and RAY_ADDRESS names no cluster (docs/many_nodes.md)."
 

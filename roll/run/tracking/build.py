@@ -66,11 +66,11 @@ def make_trackers(
 @contextmanager
 def _command_line(masked: list[str]) -> Iterator[None]:
     """wandb records sys.argv when it starts, and an override there may be `tracker_kwargs.api_key=...`."""
-    given, sys.argv = sys.argv, masked
+    previous, sys.argv = sys.argv, masked
     try:
         yield
     finally:
-        sys.argv = given
+        sys.argv = previous
 
 
 def tracker_problems(names: Sequence[str], kwargs: Mapping[str, Any]) -> list[str]:
@@ -126,8 +126,8 @@ def _nested_problems(name: str, value: Any, chosen: Mapping[str, type[NamedTrack
 
 def _settings_for(name: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     shared = {key: value for key, value in kwargs.items() if key in TRACKERS[name].settings}
-    own = kwargs.get(name)
-    return {**shared, **(own if isinstance(own, Mapping) else {})}
+    settings = kwargs.get(name)
+    return {**shared, **(settings if isinstance(settings, Mapping) else {})}
 
 
 def _is_installed(module: str) -> bool:

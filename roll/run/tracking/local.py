@@ -135,7 +135,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _keep_before(path: Path, step: int) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text("".join(line for found, line in _lines(path) if found < step), encoding="utf-8")
+    aside.write_text("".join(line for line_step, line in _lines(path) if line_step < step), encoding="utf-8")
     aside.replace(path)
 
 
@@ -270,11 +270,11 @@ class _Newest:
     def collect(self) -> Iterator[Metric]:
         from prometheus_client.core import GaugeMetricFamily
 
-        told: set[str] = set()
+        reported: set[str] = set()
         for name, value in self.metrics.items():
             plain = "roll_" + re.sub(r"[^a-zA-Z0-9_]", "_", name)
-            if plain not in told:  # of two that Prometheus cannot tell apart, the first
-                told.add(plain)
+            if plain not in reported:  # of two that Prometheus cannot tell apart, the first
+                reported.add(plain)
                 family = GaugeMetricFamily(plain, name, labels=["run"])
                 family.add_metric([self._run], value)
                 yield family

@@ -23,19 +23,19 @@ _UNANSWERED = "or mode: offline in tracker_kwargs, or take it out."
 def login_problems(names: tuple[str, ...], settings_of: Callable[[str], Mapping[str, Any]]) -> list[str]:
     """The trackers among these that have no credentials; only what is certain."""
     checks = {"wandb": _wandb_problem, "swanlab": _swanlab_problem}
-    found = [checks[name](settings_of(name)) for name in names if name in checks]
-    return [problem for problem in found if problem]
+    problems = [checks[name](settings_of(name)) for name in names if name in checks]
+    return [problem for problem in problems if problem]
 
 
 def _wandb_problem(settings: Mapping[str, Any]) -> str | None:
     mode = settings.get("mode") or os.environ.get("WANDB_MODE") or "online"
-    given = (
+    logins = (
         settings.get("api_key"),
         settings.get("settings"),
         *_environment("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"),
     )
     own_files = (Path("wandb/settings"), Path(os.environ.get("WANDB_CONFIG_DIR", "~/.config/wandb"), "settings"))
-    if mode != "online" or any(given) or any(_is_file(path) for path in own_files):
+    if mode != "online" or any(logins) or any(_is_file(path) for path in own_files):
         return None
     host = str(settings.get("host") or os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai")
     if _netrc_may_know(urlsplit(host).netloc or host):
@@ -48,9 +48,9 @@ def _wandb_problem(settings: Mapping[str, Any]) -> str | None:
 
 def _swanlab_problem(settings: Mapping[str, Any]) -> str | None:
     mode = settings.get("mode") or os.environ.get("SWANLAB_MODE") or "online"
-    given = (settings.get("api_key"), settings.get("login_kwargs"), *_environment("SWANLAB_API_KEY"))
+    logins = (settings.get("api_key"), settings.get("login_kwargs"), *_environment("SWANLAB_API_KEY"))
     folders = (Path(".swanlab"), Path(os.environ.get("SWANLAB_SAVE_DIR", "~/.swanlab")), Path("~/.swanlab"))
-    if mode not in ("online", "cloud") or any(given) or any(_is_file(folder / ".netrc") for folder in folders):
+    if mode not in ("online", "cloud") or any(logins) or any(_is_file(folder / ".netrc") for folder in folders):
         return None
     return (
         "track_with: swanlab has no API key. Run `swanlab login`, or set SWANLAB_API_KEY or tracker_kwargs.api_key, "
@@ -126,13 +126,13 @@ class WandbTracker(NamedTracker):
     def __init__(self, run: TrackedRun, settings: Mapping[str, Any]):
         import wandb  # pyright: ignore[reportMissingImports]
 
-        given = dict(settings)
-        login = {"key": given.pop("api_key", None), "host": given.pop("host", None)}
-        if login["key"] and given.get("mode") not in ("offline", "disabled"):
+        remaining = dict(settings)
+        login = {"key": remaining.pop("api_key", None), "host": remaining.pop("host", None)}
+        if login["key"] and remaining.get("mode") not in ("offline", "disabled"):
             wandb.login(**{name: value for name, value in login.items() if value})
-        directory = Path(given.pop("log_dir", None) or run.directory)
+        directory = Path(remaining.pop("log_dir", None) or run.directory)
         directory.mkdir(parents=True, exist_ok=True)
-        options = {"project": _PROJECT, "name": run.name, **given}
+        options = {"project": _PROJECT, "name": run.name, **remaining}
         run_id = _run_id(run, "wandb")
         self._table: Any = wandb.Table
         self._run = wandb.init(dir=str(directory), id=run_id, resume="allow", config=dict(run.config), **options)
@@ -165,18 +165,18 @@ class SwanlabTracker(NamedTracker):
     def __init__(self, run: TrackedRun, settings: Mapping[str, Any]):
         import swanlab  # pyright: ignore[reportMissingImports]
 
-        given = dict(settings)
-        login = dict(given.pop("login_kwargs", None) or {})
-        if api_key := given.pop("api_key", None):
+        remaining = dict(settings)
+        login = dict(remaining.pop("login_kwargs", None) or {})
+        if api_key := remaining.pop("api_key", None):
             login["api_key"] = api_key
-        online = given.get("mode") in (None, "cloud", "online")
+        online = remaining.get("mode") in (None, "cloud", "online")
         if login and online:
             swanlab.login(**login)
-        log_dir = given.pop("log_dir", None)
-        directory = Path(given.pop("logdir", None) or log_dir or run.directory / "swanlog")
+        log_dir = remaining.pop("log_dir", None)
+        directory = Path(remaining.pop("logdir", None) or log_dir or run.directory / "swanlog")
         directory.mkdir(parents=True, exist_ok=True)
-        name = given.pop("name", None)
-        options = {"project": _PROJECT, "experiment_name": name or run.name, **given}
+        name = remaining.pop("name", None)
+        options = {"project": _PROJECT, "experiment_name": name or run.name, **remaining}
         if online:  # only the service can continue an experiment
             options |= {"id": _run_id(run, "swanlab"), "resume": "allow"}
         swanlab.init(logdir=str(directory), config=dict(run.config), **options)

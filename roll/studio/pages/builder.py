@@ -60,13 +60,13 @@ class FormView:
 
     def _find(self) -> None:
         self._results.clear()
-        words = self._search.value or ""
-        if self._form is None or not words.strip():
+        query = self._search.value or ""
+        if self._form is None or not query.strip():
             return
         tree = tree_of(self._text)
         with self._results:
-            found = self._form.search(words, tree)
-            self._section(f"found: {len(found)}" if found else "no key has these words", found, tree)
+            matches = self._form.search(query, tree)
+            self._section(f"found: {len(matches)}" if matches else "no key has these words", matches, tree)
 
     def _section(self, title: str, fields: list[Field], tree: dict[str, Any]) -> None:
         with (
@@ -96,9 +96,9 @@ class FormView:
             element = ui.input(label, value=shown, on_change=change).props("debounce=500 spellcheck=false")
         return element.mark(field.key)
 
-    async def _set(self, field: Field, given: Any, element: Element) -> None:
+    async def _set(self, field: Field, entered: Any, element: Element) -> None:
         try:
-            value = value_of(given) if given not in (None, _UNSET) and field.kind != "text" else given or None
+            value = value_of(entered) if entered not in (None, _UNSET) and field.kind != "text" else entered or None
             self._text = set_key(self._text, field.path, value)
         except ConfigError as error:
             element.props(f"error error-message={written(visible(str(error)))!r}")
@@ -243,8 +243,8 @@ class Builder:
             self._planning.cancel()
 
     def _show_plan(self, plan: Plan) -> None:
-        words, color = ("The plan works.", "text-green-8") if plan.is_good else ("It cannot start:", "text-red-8")
-        self._state.set_text(words)
+        message, color = ("The plan works.", "text-green-8") if plan.is_good else ("It cannot start:", "text-red-8")
+        self._state.set_text(message)
         self._state.classes(replace=f"text-weight-medium {color}")
         self._problems.clear()
         with self._problems:
@@ -283,7 +283,7 @@ class Builder:
         with ui.dialog(value=True) as dialog, ui.card().style("min-width: 760px; max-width: 90vw"):
             ui.label("Import a configuration").classes("text-h6")
             ui.label("A YAML or a shell script of verl, a YAML of Trinity-RFT or of an older ROLL.").classes("soft")
-            told = ui.label().classes("mono text full-width")
+            label = ui.label().classes("mono text full-width")
             wrong = ui.label().classes("text-red-8 text")
 
             async def take(event: UploadEventArguments) -> None:
@@ -293,7 +293,7 @@ class Builder:
                     wrong.set_text(visible("\n".join(error.problems)))
                     return
                 wrong.set_text("")
-                told.set_text(visible(report))
+                label.set_text(visible(report))
                 await self._replace(text)
 
             upload = ui.upload(

@@ -49,11 +49,11 @@ class Reports:
         return made.html
 
 
-def add(app: FastAPI, found: RunList) -> None:
+def add(app: FastAPI, run_list: RunList) -> None:
     reports, waits = Reports(), Waits()
 
     def made(key: str) -> str | None:
-        directory = found.directory(key)
+        directory = run_list.directory(key)
         return None if directory is None else reports.of(directory)
 
     @app.get("/report/{key}")

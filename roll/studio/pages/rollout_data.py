@@ -43,8 +43,8 @@ def add(app: FastAPI, indexes: RolloutIndexes) -> None:
             return PlainTextResponse("No such run or column.", 404)
         query = Query(domain, kind, finish, least_reward, most_reward, first_step, last_step, failed, text)
         end = min(end, start + _MOST_ROWS)
-        found = index.rows(query, start, end, order, descending)
-        return JSONResponse({"rows": found.rows, "count": found.count})
+        page = index.rows(query, start, end, order, descending)
+        return JSONResponse({"rows": page.rows, "count": page.count})
 
     @app.get("/data/{key}/rollout/{number}")
     def rollout(key: str, number: int) -> Response:

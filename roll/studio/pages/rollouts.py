@@ -127,10 +127,10 @@ class RolloutView:
         self._grid.run_grid_method("setGridOption", "datasource", {":getRows": self._fetch(query)})
 
     def _query(self) -> Query:
-        given = {name: field.value for name, field in self._fields.items()}
-        steps = {name: None if given[name] is None else int(given[name]) for name in ("first_step", "last_step")}
-        chosen = {name: "" if given[name] == _ANY else given[name] for name in ("domain", "kind", "finish")}
-        return Query(**{**given, **steps, **chosen, "text": given["text"] or ""})
+        values = {name: field.value for name, field in self._fields.items()}
+        steps = {name: None if values[name] is None else int(values[name]) for name in ("first_step", "last_step")}
+        chosen = {name: "" if values[name] == _ANY else values[name] for name in ("domain", "kind", "finish")}
+        return Query(**{**values, **steps, **chosen, "text": values["text"] or ""})
 
     def _fetch(self, query: Query) -> str:
         return _FETCH.replace("QUERY", json.dumps(query_values(asdict(query)))).replace("KEY", self._key)

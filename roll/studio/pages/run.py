@@ -94,14 +94,14 @@ def _points(steps: Sequence[float], values: Sequence[float]) -> list[list[float]
 # A run that was started here and has not written anything yet.
 
 
-def show_starting(key: str, launched: Launched, found: RunList) -> None:
+def show_starting(key: str, launched: Launched, run_list: RunList) -> None:
     """What it has printed; its own page as soon as there is one."""
     with ui.row().classes("items-center full-width"):
         ui.label(visible(launched.directory.name)).classes("text-h5")
         state = ui.badge("starting", color="blue-7")
         ui.space()
         button = ui.button("Stop", on_click=launched.stop, icon="stop", color="red-7").props("no-caps")
-    words = ui.label().classes("mono text card full-width")
+    label = ui.label().classes("mono text card full-width")
 
     waits = Waits()
 
@@ -110,9 +110,9 @@ def show_starting(key: str, launched: Launched, found: RunList) -> None:
             await show()
 
     async def show() -> None:
-        words.set_text(visible(await waits.wait("words", launched.last_words)))
+        label.set_text(visible(await waits.wait("words", launched.last_words)))
         code = launched.exit_code
-        if await waits.wait("directory", lambda: found.directory(key)) is not None:
+        if await waits.wait("directory", lambda: run_list.directory(key)) is not None:
             ui.navigate.reload()
         elif code is not None:
             state.set_text(f"ended, exit code {code}")
@@ -125,19 +125,19 @@ def show_starting(key: str, launched: Launched, found: RunList) -> None:
 _MOST_WARNINGS = 200
 
 
-def add(found: RunList, launches: dict[str, Launched]) -> None:
+def add(run_list: RunList, launches: dict[str, Launched]) -> None:
     waits = Waits()
 
     @ui.page("/run/{key}")
     def page(key: str) -> None:
         async def build() -> None:
-            live = await waits.wait(("run", key, ui.context.client.id), lambda: _live_run(found, key))
+            live = await waits.wait(("run", key, ui.context.client.id), lambda: _live_run(run_list, key))
             if live is not None:
                 ui.page_title(f"{live.files.name} - roll studio")
                 ui.timer(REFRESH_S, RunView(key, live).refresh)
             elif key in launches:
                 ui.page_title(f"{launches[key].directory.name} - roll studio")
-                show_starting(key, launches[key], found)
+                show_starting(key, launches[key], run_list)
             else:
                 ui.label("There is no such run below the folders, or it was removed.")
 
@@ -145,8 +145,8 @@ def add(found: RunList, launches: dict[str, Launched]) -> None:
             later(build)
 
 
-def _live_run(found: RunList, key: str) -> LiveRun | None:
-    directory = found.directory(key)
+def _live_run(run_list: RunList, key: str) -> LiveRun | None:
+    directory = run_list.directory(key)
     try:
         return None if directory is None else LiveRun(directory)
     except ConfigError:
@@ -288,8 +288,8 @@ class RunView:
 
 
 def _table(columns: Sequence[str], title: str = "") -> ui.table:
-    told = [{"name": name, "label": name, "field": name, "align": "left"} for name in columns]
-    table = ui.table(columns=told, rows=[], title=title or None).classes("q-mb-md")
+    column_specs = [{"name": name, "label": name, "field": name, "align": "left"} for name in columns]
+    table = ui.table(columns=column_specs, rows=[], title=title or None).classes("q-mb-md")
     table.props('flat bordered dense wrap-cells :rows-per-page-options="[0]" hide-pagination')
     return table
 

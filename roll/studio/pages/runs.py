@@ -27,7 +27,7 @@ _REWARD = """<q-td :props="props">{{ props.value }} <span class="soft">{{ props.
 _AGE = '<q-td :props="props">{{ props.row.ago }} ago</q-td>'
 
 
-def add(found: RunList) -> None:
+def add(run_list: RunList) -> None:
     waits = Waits()
 
     @ui.page("/")
@@ -35,7 +35,7 @@ def add(found: RunList) -> None:
         with frame("Runs", "Runs"):
             with ui.row().classes("items-center full-width"):
                 ui.label("Runs").classes("text-h5")
-                ui.label(", ".join(str(folder) for folder in found.folders)).classes("soft mono")
+                ui.label(", ".join(str(folder) for folder in run_list.folders)).classes("soft mono")
                 ui.space()
                 search = ui.input(placeholder="search").props("dense outlined clearable")
             table = ui.table(columns=_COLUMNS, rows=[], row_key="key", pagination={"rowsPerPage": 25})
@@ -50,7 +50,7 @@ def add(found: RunList) -> None:
 
             async def refresh() -> None:
                 with suppress(Unanswered):
-                    glances = await waits.wait("runs", found.glances)
+                    glances = await waits.wait("runs", run_list.glances)
                     show([_row(glance) for glance in glances])
 
             def show(rows: list[dict[str, Any]]) -> None:

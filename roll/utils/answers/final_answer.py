@@ -83,8 +83,8 @@ def _is_blank(text: str, box: Box) -> bool:
 
 def last_tagged(text: str) -> str | None:
     """Content of the last `<answer>...</answer>`; None if there is none."""
-    found = TAGGED.findall(text)
-    return found[-1].strip() if found else None
+    matches = TAGGED.findall(text)
+    return matches[-1].strip() if matches else None
 
 
 def final_answer(text: str) -> tuple[str | None, Literal["boxed", "tag", "said", ""]]:

@@ -60,18 +60,18 @@ _LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z]")
 
 def formula_around(text: str, start: int, end: int) -> tuple[int, int, str] | None:
     """Start, end and conclusion of what the number from `start` to `end` is a part of."""
-    for found in _MARKED.finditer(text, max(0, text.rfind("\n", 0, start))):
-        if found.start() < start and end <= found.end():
-            content = found[found.lastindex or 0].strip()
-            return None if _PLAIN_WORD.search(content) else (*found.span(), conclusion(content))
-    for found in _LIST.finditer(text, max(0, start - NEARBY)):
-        if found.start() <= start and end <= found.end():
-            return *found.span(), re.sub(r"^\{(.*)\}$", r"\\{\1\\}", found[0].replace("$", ""))
+    for match in _MARKED.finditer(text, max(0, text.rfind("\n", 0, start))):
+        if match.start() < start and end <= match.end():
+            content = match[match.lastindex or 0].strip()
+            return None if _PLAIN_WORD.search(content) else (*match.span(), conclusion(content))
+    for match in _LIST.finditer(text, max(0, start - NEARBY)):
+        if match.start() <= start and end <= match.end():
+            return *match.span(), re.sub(r"^\{(.*)\}$", r"\\{\1\\}", match[0].replace("$", ""))
     if (run := _run(text, start, end)) is not None:
         return run
-    for found in _TERMS.finditer(text, max(0, start - NEARBY)):
-        if found.start() <= start and end <= found.end() and re.search("[a-z]", found[0]):
-            return *found.span(), found[0]
+    for match in _TERMS.finditer(text, max(0, start - NEARBY)):
+        if match.start() <= start and end <= match.end() and re.search("[a-z]", match[0]):
+            return *match.span(), match[0]
     return None
 
 

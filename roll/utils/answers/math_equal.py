@@ -118,10 +118,10 @@ class MathEqual:
             return True
 
     def _is_same_value(self, one: Any, other: Any) -> bool:
-        found = self._values.same(one, other, self._tolerance)
-        if found is None and not isinstance(one, PlainNumber) and not isinstance(other, PlainNumber):
-            found = self._verified([one], [other])
-        return bool(found)
+        is_same = self._values.same(one, other, self._tolerance)
+        if is_same is None and not isinstance(one, PlainNumber) and not isinstance(other, PlainNumber):
+            is_same = self._verified([one], [other])
+        return bool(is_same)
 
     def _is_about(self, one: Any, other: Any) -> bool:
         numbers = self._values.number_of(one), self._values.number_of(other)
@@ -137,9 +137,9 @@ class MathEqual:
         pred = self._parsed(answer)
         values = self._first(truth, gold), self._first(answer, pred)
         if None not in values:
-            found = self._values.same(*values, self._tolerance)
-            if found is not None:
-                return found
+            is_same = self._values.same(*values, self._tolerance)
+            if is_same is not None:
+                return is_same
         return self._verified(gold, pred)
 
     def _verified(self, gold: list[Any], pred: list[Any]) -> bool:
@@ -183,9 +183,9 @@ def equal_at_sight(truth: str, answer: str, tolerance: float | None = None) -> b
     """The verdict where nothing has to be parsed; None where something has. Several forms of one value must all be
     right."""
     truth, answer = prepared(truth, answer)
-    found = _at_sight(truth, answer, tolerance)
-    if found or len(parts := said_again(answer)) < 2 or not is_one_value(truth):
-        return found
+    is_equal = _at_sight(truth, answer, tolerance)
+    if is_equal or len(parts := said_again(answer)) < 2 or not is_one_value(truth):
+        return is_equal
     verdicts = [equal_at_sight(truth, part, tolerance) for part in parts]
     return None if None in verdicts and False not in verdicts else all(verdicts)
 
@@ -235,7 +235,7 @@ def is_huge(text: str) -> bool:
         return True
     if math.prod(max(1, int(exponent[:9])) for exponent in RAISED.findall(text)) > 100_000:
         return True
-    if any(int(next(filter(None, found))[:9]) > MAX_DIGITS for found in CHOICE.findall(text)):
+    if any(int(next(filter(None, groups))[:9]) > MAX_DIGITS for groups in CHOICE.findall(text)):
         return True
     return any(int(n[:9]) > 1000 for n in FACTORIAL.findall(text))
 

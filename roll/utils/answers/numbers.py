@@ -90,11 +90,11 @@ def read_number(text: str) -> PlainNumber | None:
     while percent is None and (unit := _UNIT.search(text)) is not None and unit.start():
         text = _unwrapped(text[: unit.start()])
     text = _DOTS.sub(r"\1", _CURRENCY.sub(r"\1", text)).replace(r"\!", "").strip()
-    text = _SPACED.sub(lambda found: found[1] + "".join(re.findall(r"\d", found[2])), text)
-    found = _decimal(text) or _fraction(text) or _repeating(text)
-    if found is None or percent is None:
-        return found
-    return PlainNumber(found.value, found.decimals, found.digits, is_percent=True)
+    text = _SPACED.sub(lambda match: match[1] + "".join(re.findall(r"\d", match[2])), text)
+    number = _decimal(text) or _fraction(text) or _repeating(text)
+    if number is None or percent is None:
+        return number
+    return PlainNumber(number.value, number.decimals, number.digits, is_percent=True)
 
 
 def _unwrapped(text: str) -> str:
@@ -105,47 +105,47 @@ def _unwrapped(text: str) -> str:
 
 
 def _decimal(text: str) -> PlainNumber | None:
-    found = _NUMBER.fullmatch(text)
-    if found is None:
+    match = _NUMBER.fullmatch(text)
+    if match is None:
         return None
-    exponent = found["e"] or found["power"] or found["alone"] or "0"
+    exponent = match["e"] or match["power"] or match["alone"] or "0"
     if len(exponent) > 6 or abs(int(exponent)) > MAX_EXPONENT:
         return None
-    mantissa = (found["mantissa"] or "1").replace(",", "")
+    mantissa = (match["mantissa"] or "1").replace(",", "")
     whole, _, part = mantissa.partition(".")
     value = Fraction(f"{whole or '0'}.{part or '0'}") * Fraction(10) ** int(exponent)
-    value = -value if found["sign"] == "-" else value
-    if not part and int(exponent) >= 0 and not found["e"]:
+    value = -value if match["sign"] == "-" else value
+    if not part and int(exponent) >= 0 and not match["e"]:
         return PlainNumber(value)
-    decimals = None if found["alone"] else len(part) - int(exponent)
+    decimals = None if match["alone"] else len(part) - int(exponent)
     return PlainNumber(value, decimals, len((whole + part).lstrip("0")))
 
 
 def _fraction(text: str) -> PlainNumber | None:
-    found = _FRACTION.fullmatch(text)
-    if found is None:
+    match = _FRACTION.fullmatch(text)
+    if match is None:
         return None
-    over, under = found["a"] or found["b"] or found["x"], found["c"] or found["d"] or found["y"]
+    over, under = match["a"] or match["b"] or match["x"], match["c"] or match["d"] or match["y"]
     top, bottom = _decimal(over), _decimal(under)
     if top is None or bottom is None or bottom.value == 0:
         return None
     value = top.value / bottom.value
-    if found["whole"] is not None:
+    if match["whole"] is not None:
         if not 0 < value < 1 or "." in over + under:  # 2 3/2 is no mixed number
             return None
-        value += int(found["whole"])
-    return PlainNumber(-value if found["sign"] == "-" else value)
+        value += int(match["whole"])
+    return PlainNumber(-value if match["sign"] == "-" else value)
 
 
 def _repeating(text: str) -> PlainNumber | None:
-    found = _REPEATING.fullmatch(text)
-    if found is None:
+    match = _REPEATING.fullmatch(text)
+    if match is None:
         return None
-    once, again = found["once"], found["again"]
-    value = Fraction(f"{found['whole'] or '0'}.{once or '0'}") + Fraction(
+    once, again = match["once"], match["again"]
+    value = Fraction(f"{match['whole'] or '0'}.{once or '0'}") + Fraction(
         int(again), (10 ** len(again) - 1) * 10 ** len(once)
     )
-    return PlainNumber(-value if found["sign"] == "-" else value)
+    return PlainNumber(-value if match["sign"] == "-" else value)
 
 
 def equal_numbers(truth: PlainNumber, answer: PlainNumber, tolerance: float | None = None) -> bool:

@@ -124,7 +124,7 @@ def _said_formula(text: str) -> str | None:
 
 
 def _last_number(text: str) -> str | None:
-    text = _NO_LAST.sub(lambda found: " " * len(found[0]), text)
+    text = _NO_LAST.sub(lambda match: " " * len(match[0]), text)
     numbers = deque(NUMBER.finditer(text), maxlen=1)
     if not numbers:
         return None

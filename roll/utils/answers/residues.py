@@ -39,12 +39,12 @@ class Residue:
 
 def read_residue(text: str) -> Residue | None:
     r"""None for what ends in no modulus, or names several. Example: r"x \equiv 5 \pmod{7}" -> 5, modulus 7."""
-    found = _WITH_MODULUS.fullmatch(_MOD_AS_TEXT.sub(r" \1 ", text).strip(" $"))
-    if found is None or not found["left"].strip() or _SEVERAL_OR_NONE.search(found["left"]):
+    match = _WITH_MODULUS.fullmatch(_MOD_AS_TEXT.sub(r" \1 ", text).strip(" $"))
+    if match is None or not match["left"].strip() or _SEVERAL_OR_NONE.search(match["left"]):
         return None
-    parts = [part.strip() for part in _SIGN.split(found["left"]) if part.strip()]
-    modulus = found["modulus"].strip("{} ")
-    is_class = found["bracket"] is not None or r"\pmod" in text or len(parts) > 1
+    parts = [part.strip() for part in _SIGN.split(match["left"]) if part.strip()]
+    modulus = match["modulus"].strip("{} ")
+    is_class = match["bracket"] is not None or r"\pmod" in text or len(parts) > 1
     residue = Residue(parts[-1], modulus, is_class) if parts else None
     number = residue.number() if residue else None
     if residue is None or number is None:
@@ -62,15 +62,15 @@ def as_residues(truth: str, answer: str) -> tuple[str, str]:
     Examples: (r"5 \pmod 7", r"12 \pmod 7") -> ("5", "5"), ("5", r"12 \pmod 7") -> ("5", "12"), ("5", r"12 \bmod 7") ->
     ("5", "5"), (r"5 \pmod 7", r"5 \pmod 8") -> (r"5 \pmod 7", "")
     """
-    wanted, given = read_residue(truth), read_residue(answer)
-    if given is not None and given.is_false:
+    wanted, answered = read_residue(truth), read_residue(answer)
+    if answered is not None and answered.is_false:
         return truth, ""
-    if wanted is not None and given is not None:
-        if "".join(wanted.modulus.split()) != "".join(given.modulus.split()):
+    if wanted is not None and answered is not None:
+        if "".join(wanted.modulus.split()) != "".join(answered.modulus.split()):
             return truth, ""
-        return wanted.reduced(), given.reduced()
-    if given is not None and given.number():
-        return truth, given.value if given.is_class else given.reduced()
+        return wanted.reduced(), answered.reduced()
+    if answered is not None and answered.number():
+        return truth, answered.value if answered.is_class else answered.reduced()
     if wanted is not None and wanted.number():
         return wanted.value if wanted.is_class else wanted.reduced(), answer
     return truth, answer

@@ -79,12 +79,12 @@ def names_other_than_one_value(truth: str, answer: str) -> bool:
 
     Examples for the truth 7: r"\neq 7", "4 or 7", "0 | 7", r"6\ 7", r"\pm 7", "7, 8", "7 to 9".
     """
-    wanted, given = _plain_text(truth), _plain_text(answer)
-    if any(pattern.search(given) and not pattern.search(wanted) for pattern in _SAYS_OTHER):
+    wanted, answered = _plain_text(truth), _plain_text(answer)
+    if any(pattern.search(answered) and not pattern.search(wanted) for pattern in _SAYS_OTHER):
         return True
     if not is_one_value(wanted) or re.search(r"[([{].*,.*[)\]}]", wanted, re.DOTALL):
         return False
-    return not is_one_value(given) or (bool(re.search(r"\d", wanted)) and _has_unknown_sign(answer, truth))
+    return not is_one_value(answered) or (bool(re.search(r"\d", wanted)) and _has_unknown_sign(answer, truth))
 
 
 def is_one_value(text: str) -> bool:

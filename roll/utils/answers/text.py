@@ -55,7 +55,7 @@ def written_out(text: str) -> str:
     """
     text = _CALLED_ROOT.sub(r"\\sqrt{\1}", _CALLED_PI.sub(r"\\pi ", text))
     text = _COLOURED.sub(r"\1", text.translate(_SIGNS).replace(r"\varnothing", r"\emptyset"))
-    return _ROOT.sub(lambda found: rf"\sqrt{{{found[1] or found[2] or found[3]}}}", text).strip()
+    return _ROOT.sub(lambda match: rf"\sqrt{{{match[1] or match[2] or match[3]}}}", text).strip()
 
 
 def normalized(text: str) -> str:
@@ -73,7 +73,7 @@ def trimmed(text: str) -> str:
     Examples: r"\,5\," -> "5", r"\text{5 apples}" -> "5 apples", r"P(A \cap B) = 1/4" -> "1/4",
     r"\textbf{(B)}\ 12" -> "12"
     """
-    text = _ANGLE.sub(lambda found: ")" if found["right"] else "(", written_out(text))
+    text = _ANGLE.sub(lambda match: ")" if match["right"] else "(", written_out(text))
     text = _LG.sub(r"\\log_{10} ", _LN.sub(r"\\ln ", _TENDS.sub(r"\1\\to ", text)))
     text = _LETTERED.sub("", _FULL_STOP.sub("", _SPACES_AROUND.sub("", text + " ")))
     whole = TEXT.fullmatch(text)

@@ -70,7 +70,7 @@ def _json_list(text: str) -> list[str] | None:
     if not text.lstrip().startswith('["'):
         return None
     try:
-        found = json.loads(text)
+        entries = json.loads(text)
     except ValueError:
         return None
-    return found if isinstance(found, list) and all(isinstance(entry, str) for entry in found) else None
+    return entries if isinstance(entries, list) and all(isinstance(entry, str) for entry in entries) else None

@@ -55,15 +55,15 @@ def same(gold: Any, pred: Any, tolerance: float | None = None) -> bool | None:
 
 def _matched(gold: Sequence[Any], pred: list[Any], tolerance: float | None) -> bool | None:
     for one in gold:
-        found = [same(one, other, tolerance) for other in pred]
-        if True not in found:
-            return None if None in found else False
-        pred.pop(found.index(True))
+        verdicts = [same(one, other, tolerance) for other in pred]
+        if True not in verdicts:
+            return None if None in verdicts else False
+        pred.pop(verdicts.index(True))
     return True
 
 
-def _all(found: Sequence[bool | None]) -> bool | None:
-    return False if False in found else None if None in found else True
+def _all(verdicts: Sequence[bool | None]) -> bool | None:
+    return False if False in verdicts else None if None in verdicts else True
 
 
 def number_of(expression: Any) -> Number | None:
@@ -90,8 +90,8 @@ def _fraction(part: Any) -> Fraction:
     if isinstance(part, sympy.Rational) and part.is_finite:
         return Fraction(int(part.p), int(part.q))
     if isinstance(part, sympy.Float) and part.is_finite:
-        found: Any = sympy.Rational(part)
-        return Fraction(int(found.p), int(found.q))
+        rational: Any = sympy.Rational(part)
+        return Fraction(int(rational.p), int(rational.q))
     raise ValueError(f"{part} is no number")
 
 

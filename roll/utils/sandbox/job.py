@@ -44,13 +44,13 @@ class Limits:
     users: tuple[int, int] = USERS
 
 
-def checked_users(given: object) -> tuple[int, int]:
+def checked_users(users: object) -> tuple[int, int]:
     """First and last number of users for `Limits`, None: the usual ones. Raises ValueError for anything else."""
-    if given is None:
+    if users is None:
         return USERS
-    numbers = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else ()
+    numbers = tuple(users) if isinstance(users, Sequence) and not isinstance(users, str) else ()
     if len(numbers) != 2 or any(isinstance(number, bool) or not isinstance(number, int) for number in numbers):
-        raise ValueError(f"sandbox_uids: {given!r} are not two numbers, the first user and the last, as {list(USERS)}")
+        raise ValueError(f"sandbox_uids: {users!r} are not two numbers, the first user and the last, as {list(USERS)}")
     first, last = numbers
     if not 0 < first <= last <= _LAST_USER:
         raise ValueError(f"sandbox_uids: {first} to {last} is no range within 1 to {_LAST_USER}; user 0 is root")
@@ -73,9 +73,9 @@ class View:
 
 def view(*more: str) -> View:
     """The system's programs and libraries, and `more`; nothing of /home, /etc, /proc, /sys and the rest of /dev."""
-    found = [path for path in (*SYSTEM, *LINKS, *FILES) if os.path.lexists(path)]
-    links = [path for path in found if os.path.islink(path)]
-    paths = [path for path in (*found, *more) if path not in links]
+    present = [path for path in (*SYSTEM, *LINKS, *FILES) if os.path.lexists(path)]
+    links = [path for path in present if os.path.islink(path)]
+    paths = [path for path in (*present, *more) if path not in links]
     inner = {path for path in paths for other in paths if path != other and Path(path).is_relative_to(other)}
     return View(
         tuple(dict.fromkeys(path for path in paths if path not in inner)),
@@ -177,9 +177,9 @@ def _nobody(users: tuple[int, int], process: int) -> int:
 
 def _exists(user: int) -> bool:
     """True if a user or group with this id exists, also in a directory such as LDAP if the machine uses one."""
-    for found in (pwd.getpwuid, grp.getgrgid):
+    for look_up in (pwd.getpwuid, grp.getgrgid):
         try:
-            found(user)
+            look_up(user)
         except KeyError:
             continue
         return True

@@ -58,15 +58,15 @@ def test_events_are_shifted_to_another_clock():
 
 def test_the_shortest_round_trip_says_how_far_a_clock_is_away():
     offset = ClockOffset()
-    offset.learn(asked=10.0, answered=10.2, shown=110.1)
+    offset.learn(asked_at=10.0, answered=10.2, shown=110.1)
     assert offset.seconds == pytest.approx(-100.0)
-    offset.learn(asked=20.0, answered=21.0, shown=120.9)  # a long one says less
+    offset.learn(asked_at=20.0, answered=21.0, shown=120.9)  # a long one says less
     assert offset.seconds == pytest.approx(-100.0)
-    offset.learn(asked=30.0, answered=30.02, shown=130.015)
+    offset.learn(asked_at=30.0, answered=30.02, shown=130.015)
     assert offset.seconds == pytest.approx(-100.005)
 
 
 def test_what_the_round_trip_explains_is_no_offset():
     offset = ClockOffset()
-    offset.learn(asked=10.0, answered=10.2, shown=10.01)
+    offset.learn(asked_at=10.0, answered=10.2, shown=10.01)
     assert offset.seconds == 0.0

@@ -90,7 +90,7 @@ class JobPool:
         self._num_started = 0
         self._is_closed = False
         self._tasks = BackgroundTasks()
-        self._workers = [self._start(seat) for seat in resources.seats(place)]
+        self._workers = [self._start(slot) for slot in resources.seats(place)]
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -311,13 +311,13 @@ class JobPool:
         self._workers[self._workers.index(worker)] = fresh
         self.num_restarts += 1
 
-    def _start(self, seat: AssignedSlot) -> _Worker:
+    def _start(self, slot: AssignedSlot) -> _Worker:
         name = f"{self.role}-{self._num_started}"
         self._num_started += 1
-        options = actor_options(self.role, self._resources, seat, self._system_envs)
+        options = actor_options(self.role, self._resources, slot, self._system_envs)
         actor = ray.remote(AsyncHost).options(**options, max_concurrency=_MAX_CONCURRENCY)
-        handle = actor.remote(seat.rank, {"CUDA_VISIBLE_DEVICES": ""}, script_code())
-        return _Worker(name, seat, handle, handle.build.remote(self._worker_class, self._arguments_of(name), 0))
+        handle = actor.remote(slot.rank, {"CUDA_VISIBLE_DEVICES": ""}, script_code())
+        return _Worker(name, slot, handle, handle.build.remote(self._worker_class, self._arguments_of(name), 0))
 
 
 def _settle(waiting: _Waiting, result: Any) -> None:

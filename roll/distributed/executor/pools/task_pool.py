@@ -108,7 +108,7 @@ class TaskPool:
         self._queue: deque[_Call] = deque()
         self._wake_up_is_due = False
         self._tasks = BackgroundTasks()
-        self._workers = [self._start(seat) for seat in resources.seats(place)]
+        self._workers = [self._start(slot) for slot in resources.seats(place)]
         self.num_restarts = 0
 
     def __len__(self) -> int:
@@ -164,10 +164,10 @@ class TaskPool:
         refs = {worker.slot.rank: worker.handle.call.remote(method, *arguments) for worker in self._workers}
         return Calls(self.role, method, refs)
 
-    def usage(self, look: TraceOptions) -> list[WorkerUsage]:
+    def usage(self, request: TraceOptions) -> list[WorkerUsage]:
         """Usage of each worker, as the driver sees it: busy from when it gets a batch until it replies."""
         workers = self._workers
-        return [WorkerUsage(w.slot.rank, tuple(w.slot.devices), w.meter.take(look.trace)) for w in workers]
+        return [WorkerUsage(w.slot.rank, tuple(w.slot.devices), w.meter.take(request.trace)) for w in workers]
 
     def kill(self) -> None:
         """Ends all worker processes at once."""
@@ -261,13 +261,13 @@ class TaskPool:
         worker.handle, worker.ready, worker.mark = fresh.handle, fresh.ready, fresh.mark
         self.num_restarts += 1
 
-    def _start(self, seat: AssignedSlot) -> _Worker:
-        options = actor_options(self.role, self._resources, seat, self._system_envs)
+    def _start(self, slot: AssignedSlot) -> _Worker:
+        options = actor_options(self.role, self._resources, slot, self._system_envs)
         mark = uuid.uuid4().hex
-        environment = rank_environment([seat], seat, is_distributed=False) | {_MARK: mark}
-        handle = ray.remote(PoolHost).options(**options).remote(seat.rank, environment, script_code())
+        environment = rank_environment([slot], slot, is_distributed=False) | {_MARK: mark}
+        handle = ray.remote(PoolHost).options(**options).remote(slot.rank, environment, script_code())
         ready = handle.build.remote(self._worker_class, self._arguments, 0)
-        return _Worker(seat, handle, ready, mark, Meter(self.role, f"rank {seat.rank}"))
+        return _Worker(slot, handle, ready, mark, Meter(self.role, f"rank {slot.rank}"))
 
 
 async def _next_reply(stream: Any) -> list[Any]:

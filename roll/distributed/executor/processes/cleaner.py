@@ -25,17 +25,17 @@ RAY = "ray"  # Ray's part of the directory
 def marked_processes(variable: str, value: str) -> list[int]:
     """Living processes that started with this in their environment."""
     mark = f"{variable}={value}\0".encode()
-    found = []
+    pids = []
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
         try:
             with open(f"/proc/{name}/environ", "rb") as environ:
                 if mark in environ.read() + b"\0":
-                    found.append(int(name))
+                    pids.append(int(name))
         except OSError:  # gone meanwhile, or another user's
             continue
-    return found
+    return pids
 
 
 def kill_marked(variable: str, value: str, within_s: float = 20.0) -> None:

@@ -111,8 +111,8 @@ def wait_all(
     pending = list(place)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while pending:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        done, pending = ray.wait(pending, num_returns=1, timeout=left)
+        remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+        done, pending = ray.wait(pending, num_returns=1, timeout=remaining)
         if not done:
             running = sorted(
                 {f"{calls[i].role} rank {rank}: {calls[i].method}" for i, rank in (place[ref] for ref in pending)}
@@ -149,16 +149,16 @@ def death_of(error: RayActorError, rank: int) -> Failure:
 
 
 def actor_options(
-    role: str, resources: ResourceManager, seat: AssignedSlot, system_envs: Mapping[str, str]
+    role: str, resources: ResourceManager, slot: AssignedSlot, system_envs: Mapping[str, str]
 ) -> dict[str, Any]:
     """Ray's options for one worker: it asks for nothing, its devices are set by its environment."""
-    environment = {**seat.host.variables, **role_environment(role, system_envs, seat)}
+    environment = {**slot.host.variables, **role_environment(role, system_envs, slot)}
     environment |= import_environment(own_folders(), code_folder(), system_envs)
     return {
         "num_cpus": 0,
         "num_gpus": 0,
         "max_restarts": 0,
-        "scheduling_strategy": resources.scheduling(seat),
+        "scheduling_strategy": resources.scheduling(slot),
         "runtime_env": {"env_vars": environment},
     }
 
@@ -236,11 +236,11 @@ class Cluster:
             values.append(refs[1:])
         return Calls(self.role, method, summaries, self.workers.timeout_s), values
 
-    def ask_usage(self, look: TraceOptions) -> dict[int, ray.ObjectRef]:
+    def ask_usage(self, request: TraceOptions) -> dict[int, ray.ObjectRef]:
         """References of each rank's `usage`. A worker on an event loop measures its own."""
         if self.spec.is_async:
-            return {rank: handle.call.remote("usage", look) for rank, handle in enumerate(self.workers.handles)}
-        return {rank: handle.usage.remote(look) for rank, handle in enumerate(self.workers.handles)}
+            return {rank: handle.call.remote("usage", request) for rank, handle in enumerate(self.workers.handles)}
+        return {rank: handle.usage.remote(request) for rank, handle in enumerate(self.workers.handles)}
 
     def kill(self) -> None:
         """Ends all worker processes at once."""
@@ -252,10 +252,10 @@ class Cluster:
         more = {"max_concurrency": _MAX_CONCURRENCY} if spec.is_async else {}
         more["max_restarts"] = spec.max_restarts
         return tuple(
-            actor.options(**{**actor_options(self.role, resources, seat, spec.system_envs), **more}).remote(
-                seat.rank, rank_environment(self.seats, seat, spec.is_distributed), script_code()
+            actor.options(**{**actor_options(self.role, resources, slot, spec.system_envs), **more}).remote(
+                slot.rank, rank_environment(self.seats, slot, spec.is_distributed), script_code()
             )
-            for seat in self.seats
+            for slot in self.seats
         )
 
     def _build(self, spec: WorkerSpec) -> Calls:
@@ -282,9 +282,9 @@ class SuspensionWatch:
 
     Time counts in looks: while the driver itself was suspended, as Slurm does with whole jobs, none passes."""
 
-    def __init__(self, limit_s: float, own: Mapping[int, str]):
-        """`own`: pids of further processes that nothing goes on without, with their names."""
-        self._limit_s, self._own_pids = limit_s, own
+    def __init__(self, limit_s: float, pids: Mapping[int, str]):
+        """`pids`: pids of further processes that nothing goes on without, with their names."""
+        self._limit_s, self._own_pids = limit_s, pids
         self._interval_s = min(_LONGEST_INTERVAL_S, limit_s / _LOOKS_PER_LIMIT)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="suspension watch", daemon=True)
@@ -294,11 +294,11 @@ class SuspensionWatch:
         self._closed.set()
 
     def _watch(self) -> None:
-        seen: dict[int, float] = {}
+        suspended_s: dict[int, float] = {}
         while not self._closed.wait(self._interval_s):
             suspended = suspended_processes(RUN_ID, self._own_pids)
-            seen = {pid: seen.get(pid, -self._interval_s) + self._interval_s for pid in suspended}
-            for pid in [pid for pid, seconds in seen.items() if seconds >= self._limit_s]:
+            suspended_s = {pid: suspended_s.get(pid, -self._interval_s) + self._interval_s for pid in suspended}
+            for pid in [pid for pid, seconds in suspended_s.items() if seconds >= self._limit_s]:
                 logger.warning(
                     "%s (pid %d) has been suspended (SIGSTOP) for %g s (suspend_timeout): it is killed",
                     suspended[pid],
@@ -308,20 +308,20 @@ class SuspensionWatch:
                 _kill(pid)
 
 
-def suspended_processes(run_id: str, own: Mapping[int, str]) -> dict[int, str]:
-    """Names of the suspended workers of this run on this host, and of those in `own`. What a worker started itself is
+def suspended_processes(run_id: str, pids: Mapping[int, str]) -> dict[int, str]:
+    """Names of the suspended workers of this run on this host, and of those in `pids`. What a worker started itself is
     none of ours."""
-    found = {}
+    names = {}
     for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
         state, parent = _state(pid)
         if state != _SUSPENDED:
             continue
         variables = _environment(pid)
-        if pid in own:
-            found[pid] = own[pid]
+        if pid in pids:
+            names[pid] = pids[pid]
         elif variables.get(RUN_MARK) == run_id != _environment(parent).get(RUN_MARK):
-            found[pid] = f"a worker of {variables.get('ROLL_ROLE')}"
-    return found
+            names[pid] = f"a worker of {variables.get('ROLL_ROLE')}"
+    return names
 
 
 def _state(pid: int) -> tuple[str, int]:

@@ -86,9 +86,9 @@ class Host:
         except BaseException as error:
             return Failure.of(error, self._rank)
 
-    def usage(self, look: TraceOptions) -> Usage:
+    def usage(self, request: TraceOptions) -> Usage:
         """Its time by method since the last time."""
-        return self._memory.add_to(self._meter.take(look.trace), look)
+        return self._memory.add_to(self._meter.take(request.trace), request)
 
     def call_split(self, method: str, num_values: int, *arguments: Any) -> tuple[Any, ...]:
         """Calls a method that returns (summary, value, ...). The driver reads the summary; the values stay in the
@@ -122,16 +122,16 @@ class PoolHost(Host):
             yield packed(replies)
 
     def _call_with(self, method: str, arguments: tuple[Any, ...], fetched: dict[ray.ObjectRef, Any]) -> Any:
-        given = list(arguments)
+        values = list(arguments)
         try:
             for place, argument in enumerate(arguments):
                 if isinstance(argument, ray.ObjectRef):
                     if argument not in fetched:
                         fetched[argument] = ray.get(argument)
-                    given[place] = fetched[argument]
+                    values[place] = fetched[argument]
         except Exception as error:  # its owner, or the node that held it, is gone
             return Failure.of(error, self._rank)
-        return self._reply(method, given)
+        return self._reply(method, values)
 
 
 class AsyncHost(Host):

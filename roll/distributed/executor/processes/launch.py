@@ -212,8 +212,8 @@ def _failed_agent(logs: Path) -> str | None:
     """The agent for whose death the raylet ended, as it says in its log."""
     for name in _RAYLET_LOGS:
         try:
-            if found := _OF_AN_AGENT.search((logs / name).read_bytes()):
-                return found[1].decode()
+            if match := _OF_AN_AGENT.search((logs / name).read_bytes()):
+                return match[1].decode()
         except OSError:
             continue
     return None

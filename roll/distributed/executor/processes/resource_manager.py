@@ -82,7 +82,7 @@ class AssignedSlot(WorkerSlot):
 
 
 def devices_of(seats: Iterable[WorkerSlot]) -> frozenset[int]:
-    return frozenset(device for seat in seats for device in seat.devices)
+    return frozenset(device for slot in seats for device in slot.devices)
 
 
 class ResourceManager:
@@ -117,10 +117,10 @@ class ResourceManager:
 
     def seats(self, place: RolePlace) -> list[AssignedSlot]:
         """Seats of the workers of a role."""
-        return [AssignedSlot(**vars(seat), host=self.nodes[seat.node]) for seat in place.workers]
+        return [AssignedSlot(**vars(slot), host=self.nodes[slot.node]) for slot in place.workers]
 
-    def scheduling(self, seat: WorkerSlot) -> PlacementGroupSchedulingStrategy:
-        return PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=seat.node)
+    def scheduling(self, slot: WorkerSlot) -> PlacementGroupSchedulingStrategy:
+        return PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=slot.node)
 
     def release(self) -> None:
         """Gives the bundles back, and kills whatever still runs in them: where Ray goes on after the run, nobody else
@@ -133,13 +133,13 @@ class ResourceManager:
         usable = [n for n in with_gpus if n["Resources"]["GPU"] >= num_gpus_per_node] if self.has_gpus else nodes
         if len(usable) >= num_nodes:
             return
-        found = ", ".join(f"{n['NodeManagerAddress']} ({int(n['Resources'].get('GPU', 0))} GPUs)" for n in nodes)
+        there = ", ".join(f"{n['NodeManagerAddress']} ({int(n['Resources'].get('GPU', 0))} GPUs)" for n in nodes)
         remedy = "start Ray on more nodes (ray start --address=...) and set RAY_ADDRESS, or lower num_nodes"
         if self.has_gpus and max(n["Resources"]["GPU"] for n in with_gpus) < num_gpus_per_node:
             remedy = f"set num_gpus_per_node: {int(max(n['Resources']['GPU'] for n in with_gpus))} or use larger nodes"
         raise ResourceError(
             f"num_nodes: {num_nodes} with num_gpus_per_node: {num_gpus_per_node} need more than the cluster has: "
-            f"{found}. {remedy}."
+            f"{there}. {remedy}."
         )
 
     def _gpu_ids(self, num_nodes: int, num_gpus_per_node: int) -> list[tuple[str, ...]]:
@@ -204,15 +204,15 @@ RUN_ID = uuid.uuid4().hex  # of this driver's
 SHARES_GPUS = "ROLL_SHARES_GPUS"  # in the environment of workers whose GPUs another role uses as well
 
 
-def begin_environment(variables: MutableMapping[str, str], own: Mapping[str, str]) -> list[str]:
-    """Adds to a worker's variables what is its `own`, before torch is imported. Returns the variables, inherited from a
+def begin_environment(variables: MutableMapping[str, str], extra: Mapping[str, str]) -> list[str]:
+    """Adds `extra` to a worker's variables, before torch is imported. Returns the variables, inherited from a
     shell or an image, in which expandable segments were switched off: of roles that share GPUs, memory must be open to
     other processes (`roll.utils.allocator`).
 
     With GPUs the programs of its Python environment are on PATH, also where nobody has activated it: vLLM 0.32 takes
     FlashInfer's fused all-reduce only where it finds `ninja` and `nvcc`.
     """
-    variables.update(own)
+    variables.update(extra)
     if variables.get("CUDA_VISIBLE_DEVICES"):
         programs, path = os.path.dirname(sys.executable), variables.get("PATH", os.defpath)
         if programs not in path.split(os.pathsep):
@@ -220,7 +220,7 @@ def begin_environment(variables: MutableMapping[str, str], own: Mapping[str, str
     return clear_expandable(variables) if SHARES_GPUS in variables else []
 
 
-def role_environment(role: str, system_envs: Mapping[str, str], seat: AssignedSlot) -> dict[str, str]:
+def role_environment(role: str, system_envs: Mapping[str, str], slot: AssignedSlot) -> dict[str, str]:
     """What a process of a role starts with; `system_envs` win. ROLL_ROLE tells a process list who is who.
 
     One thread per process without a GPU: several ranks share the cores, and spinning threads make each other 4-10 times
@@ -228,8 +228,8 @@ def role_environment(role: str, system_envs: Mapping[str, str], seat: AssignedSl
     say 1).
     """
     defaults = {"ROLL_ROLE": role, RUN_MARK: RUN_ID, "TOKENIZERS_PARALLELISM": "false"}
-    if seat.gpu_ids:
-        share = max(seat.host.num_cores // len(seat.host.gpu_ids), 1)
+    if slot.gpu_ids:
+        share = max(slot.host.num_cores // len(slot.host.gpu_ids), 1)
         defaults |= {"OMP_NUM_THREADS": str(share), **_NCCL_DEFAULTS}
     else:
         defaults |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
@@ -249,17 +249,17 @@ def import_environment(folders: Sequence[str], code: str | None, system_envs: Ma
     return names
 
 
-def rank_environment(seats: Sequence[AssignedSlot], seat: AssignedSlot, is_distributed: bool) -> dict[str, str]:
+def rank_environment(seats: Sequence[AssignedSlot], slot: AssignedSlot, is_distributed: bool) -> dict[str, str]:
     """What one worker adds before torch is imported: its devices, and where torch.distributed meets (but for
     MASTER_PORT)."""
-    visible = {"CUDA_VISIBLE_DEVICES": ",".join(seat.gpu_ids)}
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(slot.gpu_ids)}
     if not is_distributed:
         return visible
     one_host = len({other.host.address for other in seats}) == 1
     return visible | {
-        "RANK": str(seat.rank),
+        "RANK": str(slot.rank),
         "WORLD_SIZE": str(len(seats)),
-        "LOCAL_RANK": "0" if seat.gpu_ids else str(seat.local_rank),  # each worker sees its own GPU only
-        "LOCAL_WORLD_SIZE": str(sum(other.node == seat.node for other in seats)),
+        "LOCAL_RANK": "0" if slot.gpu_ids else str(slot.local_rank),  # each worker sees its own GPU only
+        "LOCAL_WORLD_SIZE": str(sum(other.node == slot.node for other in seats)),
         "MASTER_ADDR": LOOPBACK if one_host else seats[0].host.address,
     }

@@ -34,8 +34,8 @@ def _shown(lines: list[str]) -> str:
 
 
 def _name(header: list[str]) -> str | None:
-    given = (line.removeprefix(":worker:").strip() for line in header if line.startswith(":worker:"))
-    return next((name for name in given if _NAME.fullmatch(name)), None)
+    names = (line.removeprefix(":worker:").strip() for line in header if line.startswith(":worker:"))
+    return next((name for name in names if _NAME.fullmatch(name)), None)
 
 
 def _read(path: Path) -> str | None:
@@ -44,8 +44,8 @@ def _read(path: Path) -> str | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
+    file_stat = os.fstat(descriptor)
+    if not stat.S_ISREG(file_stat.st_mode) or file_stat.st_uid != os.getuid():
         os.close(descriptor)
         return None
     with os.fdopen(descriptor, errors="replace") as file:

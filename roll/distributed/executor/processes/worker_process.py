@@ -28,15 +28,15 @@ class MemoryWatch:
         self._family: list[str] = []
         self._looked = -math.inf
 
-    def add_to(self, usage: Usage, look: TraceOptions) -> Usage:
-        """The usage with the memory. Where `look` asks for snapshots, the allocator's history is recorded from now on,
+    def add_to(self, usage: Usage, query: TraceOptions) -> Usage:
+        """The usage with the memory. Where `query` asks for snapshots, the allocator's history is recorded from now on,
         and what it holds is written to `<name>.pickle`, in place of the one before. A process without a context on a
         GPU makes none: neither the driver, nor one whose engine has processes of its own."""
         usage, torch = replace(usage, host_bytes=self.host_peak()), _torch_with_gpu()
         if torch is None:
             return usage
-        if look.snapshots:
-            torch.cuda.memory._dump_snapshot(str(Path(look.snapshots, f"{self._name}.pickle")))
+        if query.snapshots:
+            torch.cuda.memory._dump_snapshot(str(Path(query.snapshots, f"{self._name}.pickle")))
             torch.cuda.memory._record_memory_history(max_entries=_MOST_ALLOCATIONS)
         peak = int(torch.cuda.max_memory_allocated())
         torch.cuda.reset_peak_memory_stats()
@@ -51,14 +51,14 @@ class MemoryWatch:
 
 
 def _family(process: str) -> list[str]:
-    found = [process]
-    for parent in found:  # grows on the way
+    pids = [process]
+    for parent in pids:  # grows on the way
         for listed in Path("/proc", parent, "task").glob("*/children"):
             try:
-                found += listed.read_text().split()
+                pids += listed.read_text().split()
             except OSError:  # it has ended meanwhile
                 continue
-    return found
+    return pids
 
 
 def _resident_peak(place: Path) -> int:

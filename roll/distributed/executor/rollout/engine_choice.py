@@ -185,28 +185,28 @@ class EngineChoice:
         self._line: list[_Waiting] = []  # a heap
         self._num_arrived = 0
 
-    async def choose(self, asked: PendingRequest) -> Replica | None:
+    async def choose(self, call: PendingRequest) -> Replica | None:
         """The engine, of whose load it is part from here on. None if it was cut before there was one. Raises the
         failure where none is left."""
-        rank = None if self._has_line() else self._reserve(asked)
-        while not asked.is_cut:
+        rank = None if self._has_line() else self._reserve(call)
+        while not call.is_cut:
             if rank is None:
-                rank = await self._wait(asked)
+                rank = await self._wait(call)
             else:
                 replica = self.replicas[rank]
                 if replica.failure is None and not replica.is_away:
                     return replica
-                self.give_back(asked)  # it went between the call and now
-            if asked.rank is None:
-                rank = self._reserve(asked)
-        self.give_back(asked)
+                self.give_back(call)  # it went between the call and now
+            if call.rank is None:
+                rank = self._reserve(call)
+        self.give_back(call)
         return None
 
-    def give_back(self, asked: PendingRequest) -> None:
+    def give_back(self, call: PendingRequest) -> None:
         """Its place at an engine, if it has one and is not asked after all."""
-        rank, asked.rank = asked.rank, None
+        rank, call.rank = call.rank, None
         if rank is not None and self.replicas[rank].failure is None:
-            self.has_less_load(rank, asked.num_open)
+            self.has_less_load(rank, call.num_open)
 
     def has_less_load(self, rank: int, num_answers: int) -> None:
         self.router.add(rank, -num_answers)
@@ -241,22 +241,22 @@ class EngineChoice:
             assert failure is not None
             raise failure
 
-    def _reserve(self, asked: PendingRequest) -> int | None:
-        asked.rank = self.router.choose(asked.request)
-        if asked.rank is not None:
-            self.router.add(asked.rank, asked.num_open)
-        return asked.rank
+    def _reserve(self, call: PendingRequest) -> int | None:
+        call.rank = self.router.choose(call.request)
+        if call.rank is not None:
+            self.router.add(call.rank, call.num_open)
+        return call.rank
 
-    async def _wait(self, asked: PendingRequest) -> int | None:
+    async def _wait(self, call: PendingRequest) -> int | None:
         """The rank that has room for it; None after `retry_choice`."""
         self._raise_if_none_comes()
         called: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._num_arrived += 1
-        heappush(self._line, _Waiting(asked.request.order, self._num_arrived, asked, called))
+        heappush(self._line, _Waiting(call.request.order, self._num_arrived, call, called))
         try:
             return await called
         except asyncio.CancelledError:
-            self.give_back(asked)
+            self.give_back(call)
             raise
 
     def _has_line(self) -> bool:

@@ -158,19 +158,19 @@ class EngineClient:
             replica.outbox.clear()
             if replica.waiting:
                 self._call(replica, "abort", list(replica.waiting))
-        if owed := [asked.done for replica in self._replicas for asked in replica.waiting.values()]:
+        if owed := [call.done for replica in self._replicas for call in replica.waiting.values()]:
             await asyncio.wait(owed, timeout=limit_s)
         return [whole.begun() for whole in self._open]
 
-    async def _ask_somewhere(self, asked: PendingRequest) -> WorkerError | None:
+    async def _ask_somewhere(self, call: PendingRequest) -> WorkerError | None:
         """Returns when the engine owes nothing of it any more; the error if it died."""
-        if (replica := await self._engines.choose(asked)) is None:
+        if (replica := await self._engines.choose(call)) is None:
             return None
         if self._is_over:
-            self._engines.give_back(asked)
+            self._engines.give_back(call)
             return None
         try:
-            await self._request(replica, asked)
+            await self._request(replica, call)
         except WorkerError as error:
             return error
         return None
@@ -217,9 +217,9 @@ class EngineClient:
             error = worker_error(self.workers.role, "submit", [reply])
         for request in requests:
             self.cut.comes(replica.rank, request.request_id, None)
-            if (asked := replica.waiting.pop(request.request_id, None)) is not None:
-                self._engines.has_less_load(replica.rank, asked.num_open)
-                asked.fails(error)
+            if (call := replica.waiting.pop(request.request_id, None)) is not None:
+                self._engines.has_less_load(replica.rank, call.num_open)
+                call.fails(error)
 
     async def _exchange(self, replica: Replica) -> None:
         """Hands in requests and takes answers as long as something is waiting."""
@@ -256,54 +256,54 @@ class EngineClient:
 
     def _settle(self, replica: Replica, finished: FinishedRequests, handles: Sequence[object]) -> None:
         for request_id, result in finished.unpack(handles):
-            if (asked := replica.waiting.get(request_id)) is None:
+            if (call := replica.waiting.get(request_id)) is None:
                 self.cut.comes(replica.rank, request_id, None if isinstance(result, str) else result.values())
                 continue
-            num_ended = asked.num_open if isinstance(result, str) else len(result)
-            if num_ended == asked.num_open:
+            num_ended = call.num_open if isinstance(result, str) else len(result)
+            if num_ended == call.num_open:
                 del replica.waiting[request_id]
             if isinstance(result, str):
-                asked.fails(StrategyError(f"{self.workers.role} rank {replica.rank}: {result}"))
+                call.fails(StrategyError(f"{self.workers.role} rank {replica.rank}: {result}"))
             else:
                 if any(answer.finish_reason == "moved" for answer in result.values()):
                     self._went_away(replica)
-                asked.comes(result)
-                if asked.to.has_enough:
-                    for part in asked.parts:
+                call.comes(result)
+                if call.to.has_enough:
+                    for part in call.parts:
                         self._cut(part)
             self._engines.has_less_load(replica.rank, num_ended)
 
-    def _forget(self, replica: Replica, asked: PendingRequest) -> None:
-        request = asked.request
+    def _forget(self, replica: Replica, call: PendingRequest) -> None:
+        request = call.request
         if replica.waiting.pop(request.request_id, None) is None or replica.failure is not None:
             return
         if request in replica.outbox:
             replica.outbox.remove(request)
         else:
-            self.cut.owes(replica.rank, request.request_id, asked.num_open)
+            self.cut.owes(replica.rank, request.request_id, call.num_open)
             self._call(replica, "abort", [request.request_id])
-        self._engines.has_less_load(replica.rank, asked.num_open)
+        self._engines.has_less_load(replica.rank, call.num_open)
 
-    def _cut(self, asked: PendingRequest) -> None:
+    def _cut(self, call: PendingRequest) -> None:
         """Ends a request early, with the tokens it has so far, since there are enough responses without it."""
-        if asked.is_cut:
+        if call.is_cut:
             return
-        asked.is_cut = True
-        replica = None if asked.rank is None else self._replicas[asked.rank]
-        if replica is None or asked.request.request_id not in replica.waiting:
+        call.is_cut = True
+        replica = None if call.rank is None else self._replicas[call.rank]
+        if replica is None or call.request.request_id not in replica.waiting:
             self._engines.retry_choice()
-        elif asked.request in replica.outbox:
-            self._forget(replica, asked)
-            asked.ends()
-        elif not asked.done.done():
-            self._call(replica, "abort", [asked.request.request_id])
+        elif call.request in replica.outbox:
+            self._forget(replica, call)
+            call.ends()
+        elif not call.done.done():
+            self._call(replica, "abort", [call.request.request_id])
 
     def _fail(self, replica: Replica, error: RollError) -> None:
         if replica.failure is not None:  # two calls may tell of one death
             return
         replica.failure = error
-        for asked in replica.waiting.values():
-            asked.fails(error)
+        for call in replica.waiting.values():
+            call.fails(error)
         replica.waiting.clear()
         replica.outbox.clear()
         self.cut.gone(replica.rank)

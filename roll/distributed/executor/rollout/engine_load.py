@@ -38,20 +38,20 @@ class EngineMeter:
 
     def begin(self, request: GenerationRequest) -> None:
         """The engine reads a prompt, once for all its answers."""
-        given = len(request.prompt_ids)
-        self._counts["prompt_tokens"] += given
-        self._counts["pairs"] += given * (given + 1) / 2
+        num_prompt = len(request.prompt_ids)
+        self._counts["prompt_tokens"] += num_prompt
+        self._counts["pairs"] += num_prompt * (num_prompt + 1) / 2
         if request.order != FIRST_IN_LINE:
             self._meter.spans.mark(request.order, "begun")
         self._open(request.num_samples)
 
     def answered(self, request: GenerationRequest, answer: Generation) -> None:
         """An answer is there, whole or cut short."""
-        given, sampled, versions = len(request.prompt_ids), answer.num_tokens, answer.policy_versions
+        num_prompt, sampled, versions = len(request.prompt_ids), answer.num_tokens, answer.policy_versions
         self._counts["other_tokens" if request.order == FIRST_IN_LINE else "sampled_tokens"] += sampled
-        self._counts["pairs"] += sampled * given + sampled * (sampled + 1) / 2
+        self._counts["pairs"] += sampled * num_prompt + sampled * (sampled + 1) / 2
         if self._recomputes and sampled and versions[0] != versions[-1]:
-            self._counts["recomputed_tokens"] += recomputed(given, versions)
+            self._counts["recomputed_tokens"] += recomputed(num_prompt, versions)
         self._open(-1)
 
     def moved(self) -> None:
@@ -78,11 +78,11 @@ class EngineMeter:
         self._away -= states
         self._sample()
 
-    def take(self, look: TraceOptions) -> Usage:
+    def take(self, request: TraceOptions) -> Usage:
         for name, value in self._counts.items():
             self._meter.count(name, value)
         self._counts.clear()
-        return self._memory.add_to(self._meter.take(look.trace), look)
+        return self._memory.add_to(self._meter.take(request.trace), request)
 
     def _open(self, num_answers: int) -> None:
         if num_answers:

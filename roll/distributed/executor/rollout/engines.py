@@ -155,10 +155,10 @@ class EngineRecovery:
         knows the cause best."""
         handles, ranks = self._cluster.workers.handles, self.serving()
         built = {rank: handles[rank].is_built.remote() for rank in ranks}
-        found = {rank: _answer(ref) for rank, ref in built.items()}
-        health = {rank: handles[rank].call.remote("check_health") for rank, answer in found.items() if answer is True}
-        found |= {rank: _answer(ref) for rank, ref in health.items()}
-        return {rank: _cause(answer, rank) for rank, answer in found.items() if answer is not None}
+        replies = {rank: _answer(ref) for rank, ref in built.items()}
+        health = {rank: handles[rank].call.remote("check_health") for rank, answer in replies.items() if answer is True}
+        replies |= {rank: _answer(ref) for rank, ref in health.items()}
+        return {rank: _cause(answer, rank) for rank, answer in replies.items() if answer is not None}
 
     def _restart(self, rank: int) -> None:
         started = time.monotonic()

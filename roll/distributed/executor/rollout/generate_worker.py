@@ -344,7 +344,7 @@ class GenerateWorker:
                 part.cancel()
             self._flights.pop(request.request_id, None)
 
-    async def _begin(self, part: GenerationRequest, flight: _Flight, tell: Answered) -> list[Generation]:
+    async def _begin(self, part: GenerationRequest, flight: _Flight, on_answer: Answered) -> list[Generation]:
         """Gives the slot of each answer back as soon as that is there."""
         num_open = part.num_samples
         whole: dict[int, Generation] = {}
@@ -354,8 +354,8 @@ class GenerateWorker:
             generation = whole[number] = self._ended(part, rest)
             num_open -= 1
             self._slots.give_back(1)
-            self._meter.answered(asked, rest)
-            tell(number, generation)
+            self._meter.answered(pending, rest)
+            on_answer(number, generation)
             flight.num_whole += generation.finish_reason != "abort"
             if flight.num_whole == part.enough and not flight.is_aborted:
                 flight.is_aborted = True  # for those that are not begun
@@ -364,10 +364,10 @@ class GenerateWorker:
         if flight.is_aborted:
             self._slots.give_back(num_open)
             return [self._cut_short(part)] * num_open
-        asked = rest_of(part)
-        self._meter.begin(asked)
+        pending = rest_of(part)
+        self._meter.begin(pending)
         try:
-            await self.strategy.generate(asked, answered)
+            await self.strategy.generate(pending, answered)
             return [whole[number] for number in part.samples]
         finally:
             self._slots.give_back(num_open)
@@ -402,9 +402,9 @@ class GenerateWorker:
         self._slots.leave(flight.request.request_id for flight in flights)
         await self._life.while_alive(self.strategy.abort([part for flight in flights for part in flight.parts]))
 
-    def usage(self, look: TraceOptions) -> Usage:
+    def usage(self, request: TraceOptions) -> Usage:
         """Time and tokens used since the last call."""
-        return self._meter.take(look)
+        return self._meter.take(request)
 
     async def hand_over(self, states: frozenset[State]) -> None:
         """Leaves the devices until `load_states`, and ends what is in flight so that another engine can go on with it.

@@ -302,8 +302,8 @@ class WeightSender:
 
     def close(self) -> None:
         """Gives buffers, groups and files back."""
-        for lane in self._lanes:
-            lane.close()
+        for route in self._lanes:
+            route.close()
         self._lanes, self._plan = [], None
 
     def _send(self, rounds: Rounds, peers: Peers, plan: SendPlan, version: int, whole: bool) -> list[int] | None:
@@ -317,7 +317,9 @@ class WeightSender:
         for number in count():
             index = index_bucket(bucket)
             self.sent_bytes += sum(entry.num_bytes for entry in index.entries)
-            mine = {reader: place for lane in lanes for reader, place in lane.write(bucket, index, number % 2).items()}
+            mine = {
+                reader: place for route in lanes for reader, place in route.write(bucket, index, number % 2).items()
+            }
             bucket = rounds.next_bucket()
             if pending is not None:
                 pending.result()
@@ -330,15 +332,15 @@ class WeightSender:
                 pending = peers.start(
                     "receive_weights", {i: (source, number == 0, last_version, whole) for i, source in sources.items()}
                 )
-                for lane in lanes:
-                    lane.transmit(pending)
+                for route in lanes:
+                    route.transmit(pending)
             if bucket is None:
                 break
         versions = None if pending is None else pending.result()
         rounds.meet({}, is_last=True)
         _after(lanes, number % 2)
-        for lane in lanes:
-            lane.rest()
+        for route in lanes:
+            route.rest()
         return versions
 
     def _open(self, peers: Peers, plan: SendPlan) -> list[RouteSender]:
@@ -431,5 +433,5 @@ def _sources(plan: SendPlan, filled: Mapping[Reader, BucketPlace]) -> dict[int, 
 
 
 def _after(lanes: Sequence[RouteSender], turn: int) -> None:
-    for lane in lanes:
-        lane.after(turn)
+    for route in lanes:
+        route.after(turn)

@@ -153,7 +153,7 @@ def choose_route(
 
 def _sender(here: Sequence[AssignedSlot], lead: int) -> int:
     """One of the ranks on a host: the lead if it is there."""
-    return min((seat.rank for seat in here), key=lambda rank: (rank != lead, rank))
+    return min((slot.rank for slot in here), key=lambda rank: (rank != lead, rank))
 
 
 def plan_send(
@@ -169,13 +169,13 @@ def plan_send(
         choose_route(trainers, lead, receiver, count, route)
         for receiver, count in zip(receivers, num_ranks, strict=True)
     )
-    members = [trainers[lead], *(seat for seat, way in zip(receivers, ways, strict=True) if way.route == "broadcast")]
-    gpus = [(seat.node, gpu) for seat in members for gpu in seat.gpu_ids]
-    on_gpus_of_their_own = all(seat.gpu_ids for seat in members) and len(set(gpus)) == len(gpus)
+    members = [trainers[lead], *(slot for slot, way in zip(receivers, ways, strict=True) if way.route == "broadcast")]
+    gpus = [(slot.node, gpu) for slot in members for gpu in slot.gpu_ids]
+    on_gpus_of_their_own = all(slot.gpu_ids for slot in members) and len(set(gpus)) == len(gpus)
     return SendPlan(
         ways=ways,
         lead=lead,
         backend="nccl" if on_gpus_of_their_own else "gloo",
-        address=LOOPBACK if all(seat.node == trainers[lead].node for seat in members) else trainers[lead].host.address,
+        address=LOOPBACK if all(slot.node == trainers[lead].node for slot in members) else trainers[lead].host.address,
         directory=directory,
     )

@@ -192,12 +192,12 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
 
     def _trained_on_host(self) -> dict[str, torch.Tensor]:
         """Trained weights in host memory, by their names in `pretrained`. Collective."""
-        found = {}
+        trained = {}
         for name, parameter in self.model.module.named_parameters():
             if parameter.requires_grad:
                 with self.rank.gathered([parameter], modify=False):
-                    found[self.model.hf_names[name]] = parameter.detach().to("cpu", copy=True)
-        return found
+                    trained[self.model.hf_names[name]] = parameter.detach().to("cpu", copy=True)
+        return trained
 
     def offload_states(self, states: frozenset[State]) -> None:
         """Moves states to host memory. On a CPU everything is there already."""

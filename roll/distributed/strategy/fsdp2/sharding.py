@@ -88,7 +88,7 @@ def _direct_modules(root: nn.Module) -> Iterator[nn.Module]:
 
 def _large(root: nn.Module, chosen: set[int], least: int) -> set[int]:
     """Modules with so many parameters, those of chosen and large ones inside not counted."""
-    found: set[int] = set()
+    ids: set[int] = set()
     reachable = {id(module) for module in _direct_modules(root)}
 
     def rest(module: nn.Module) -> int:
@@ -97,12 +97,12 @@ def _large(root: nn.Module, chosen: set[int], least: int) -> set[int]:
         if id(module) in chosen:
             return 0
         if num >= least and id(module) in reachable:
-            found.add(id(module))
+            ids.add(id(module))
             return 0
         return num
 
     rest(root)
-    return found
+    return ids
 
 
 def _held(module: nn.Module) -> Iterator[nn.Parameter]:
@@ -144,8 +144,8 @@ class RankMesh:
             SHARD: size,
             TENSOR: settings.tensor_parallel_size,
         }
-        kept = {name: size for name, size in sizes.items() if size > 1 or name == SHARD}
-        return cls(init_device_mesh(kind, tuple(kept.values()), mesh_dim_names=tuple(kept)))
+        dims = {name: size for name, size in sizes.items() if size > 1 or name == SHARD}
+        return cls(init_device_mesh(kind, tuple(dims.values()), mesh_dim_names=tuple(dims)))
 
     @property
     def data(self) -> DeviceMesh:
@@ -249,8 +249,8 @@ def _of_blocks(model: LoadedModel) -> dict[str, str]:
 def norms_of_heads(model: LoadedModel) -> frozenset[str]:
     """Names of the parameters that every rank has whole, and applies to its own heads."""
     patterns = [name for name, word in _of_blocks(model).items() if word == _OF_HEADS]
-    found = {own for own, name in model.hf_names.items() for p in patterns if fnmatchcase(name, f"{p}.*")}
-    return frozenset(found)
+    names = {local_name for local_name, name in model.hf_names.items() for p in patterns if fnmatchcase(name, f"{p}.*")}
+    return frozenset(names)
 
 
 def make_one(shards: Mapping[str, nn.Parameter], summed: frozenset[str], group: dist.ProcessGroup) -> None:

@@ -59,8 +59,8 @@ class Updater:
         self.optimizer = optimizer_of(rank.module, args, lambda shard: shard.dim())
         self.schedule = schedule(self.optimizer, args, plan.total_updates, plan.warmup_updates)
         self._copies = HostCopies()
-        own, given = plan.optimizer_waits, rank.settings
-        self._waits = (given.optimizer_offload or own) and not given.offload_policy  # between two updates
+        waits, settings = plan.optimizer_waits, rank.settings
+        self._waits = (settings.optimizer_offload or waits) and not settings.offload_policy  # between two updates
 
     def step(self, role: str) -> dict[str, float]:
         """Clips, updates, and returns `grad_norm` (before clipping) and `learning_rate`. StrategyError on every rank,
@@ -82,11 +82,11 @@ class Updater:
     def _norm(self) -> float:
         """Norm of the gradients of all ranks' shards. A weight that tensor-parallel ranks hold whole counts once. The
         result is the same on all ranks."""
-        found = [shard.grad for shard in self.trained.values() if isinstance(shard.grad, DTensor)]
-        divided = [local(gradient) for gradient in found if tensor_placement(gradient) is not None]
-        others = [local(gradient) for gradient in found if tensor_placement(gradient) is None]
-        own = [float(get_total_norm(gradients)) ** 2 for gradients in (divided, others)]
-        of_divided, of_others = all_reduce(own, self._rank.context, group=self._rank.mesh.shard_group)
+        all_gradients = [shard.grad for shard in self.trained.values() if isinstance(shard.grad, DTensor)]
+        divided = [local(gradient) for gradient in all_gradients if tensor_placement(gradient) is not None]
+        others = [local(gradient) for gradient in all_gradients if tensor_placement(gradient) is None]
+        squares = [float(get_total_norm(gradients)) ** 2 for gradients in (divided, others)]
+        of_divided, of_others = all_reduce(squares, self._rank.context, group=self._rank.mesh.shard_group)
         if (group := self._rank.mesh.tensor_group) is not None:
             of_divided = all_reduce([of_divided], self._rank.context, group=group)[0]
         return math.sqrt(of_divided + of_others)
@@ -136,8 +136,8 @@ def save(directory: Path, rank: Fsdp2Rank, updater: Updater, fixed: dict[str, ob
         state[_UPDATES] = torch.tensor(updater.schedule.last_epoch)
         state_dict_saver.save(state, storage_writer=OneByOne(target))
         if isinstance(optimizer, OfShards):
-            own = {name: optimizer.saved(shard) for name, shard in updater.trained.items()}
-            torch.save(own, _local_moments(directory, context.rank))
+            moments = {name: optimizer.saved(shard) for name, shard in updater.trained.items()}
+            torch.save(moments, _local_moments(directory, context.rank))
     torch.save(random_state(), random_state_file(directory, context.rank))
     if context.rank == 0:
         SavedFacts(fixed, _layout(rank)).write(directory)
@@ -151,24 +151,24 @@ def load(directory: Path, rank: Fsdp2Rank, updater: Updater) -> None:
     reader = PlainReader(directory / _FOLDER)
     there = reader.read_metadata().state_dict_metadata
     state: dict[str, torch.Tensor] = {f"model.{n}": shard.detach() for n, shard in _saved(rank, updater).items()}
-    found: dict[str, dict[str, torch.Tensor]] = {}
+    loaded: dict[str, dict[str, torch.Tensor]] = {}
     for name, shard in updater.trained.items():
         if f"{_MOMENTUM}.{name}" in there:  # Muon's
-            found[name] = {_MOMENTUM: torch.zeros_like(shard.detach())}
+            loaded[name] = {_MOMENTUM: torch.zeros_like(shard.detach())}
         elif f"{_STEPS}.{name}" in there:  # a weight that no update has reached has none
             device = local(shard).device if updater.optimizer.param_groups[0]["fused"] else "cpu"
-            found[name] = {key: torch.zeros_like(shard.detach()) for key in _MOMENTS}
-            found[name][_STEPS] = torch.zeros((), dtype=torch.float32, device=device)
-        state |= {f"{key}.{name}": value for key, value in found.get(name, {}).items()}
+            loaded[name] = {key: torch.zeros_like(shard.detach()) for key in _MOMENTS}
+            loaded[name][_STEPS] = torch.zeros((), dtype=torch.float32, device=device)
+        state |= {f"{key}.{name}": value for key, value in loaded.get(name, {}).items()}
     state[_UPDATES] = torch.tensor(0)
     state_dict_loader.load(state, storage_reader=reader)
     updater.optimizer.state.clear()
     with updater.moments_at_work():
-        for name, values in found.items():
+        for name, values in loaded.items():
             updater.optimizer.state[updater.trained[name]] = values
         if isinstance(optimizer := updater.optimizer, OfShards):
-            own = torch.load(_local_moments(directory, rank.context.rank), weights_only=True, map_location="cpu")
-            optimizer.restore({updater.trained[name]: values for name, values in own.items()})
+            moments = torch.load(_local_moments(directory, rank.context.rank), weights_only=True, map_location="cpu")
+            optimizer.restore({updater.trained[name]: values for name, values in moments.items()})
     go_on_after(updater.schedule, int(state[_UPDATES]))
     if SavedFacts.read(directory).layout == _layout(rank):
         set_random_state(torch.load(random_state_file(directory, rank.context.rank), weights_only=True))

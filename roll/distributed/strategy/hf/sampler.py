@@ -137,8 +137,8 @@ class BatchSampler:
         for chunk in _chunks(tokens, lengths):
             cache, _ = self._decoder.prefill(chunk)
             first = sum(len(part.rows) for part in parts)
-            for row, own in enumerate(self._prefilled([len(sequence) for sequence in chunk]), first):
-                self._table.routes[int(self._slots[rows[row]])] = [own]
+            for row, routes in enumerate(self._prefilled([len(sequence) for sequence in chunk]), first):
+                self._table.routes[int(self._slots[rows[row]])] = [routes]
             parts.append(Part(cache, self._decoder.tensor(np.arange(len(chunk)))))
         self._next_ids = self._next_ids[self._decoder.tensor(rows)]
         self._rebuild(parts, self._slots[rows], np.array(lengths))
@@ -215,8 +215,8 @@ class BatchSampler:
             parts.append(Part(cache, rows))
             logits.append(chunk_logits[rows])
             opened = [self._open(request) for request in chunk]
-            for own, of_request in zip(self._prefilled([len(r.prompt_ids) for r in chunk]), opened, strict=False):
-                self._table.routes |= {int(slot): [own] for slot in of_request}
+            for routes, of_request in zip(self._prefilled([len(r.prompt_ids) for r in chunk]), opened, strict=False):
+                self._table.routes |= {int(slot): [routes] for slot in of_request}
             slots += opened
             lengths.append(np.repeat([len(request.prompt_ids) for request in chunk], repeats))
         self._rebuild(parts, np.concatenate(slots), np.concatenate(lengths))

@@ -227,8 +227,8 @@ def _sharded_state(
 def _trained(described: Mapping[str, Any], chunk: Any) -> dict[str, Any]:
     """What is trained in full beside adapters, which are described by their own names."""
     trained = {id(parameter) for parameter in chunk.parameters() if parameter.requires_grad}
-    found = {name: place for name, place in described.items() if id(getattr(place, "data", None)) in trained}
-    return {name: place for name, place in found.items() if f".{CHILD}." not in name}
+    places = {name: place for name, place in described.items() if id(getattr(place, "data", None)) in trained}
+    return {name: place for name, place in places.items() if f".{CHILD}." not in name}
 
 
 def _is_shared(optimizer: Any) -> bool:

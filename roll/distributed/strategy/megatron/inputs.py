@@ -59,8 +59,8 @@ class ModelInput:
         """The experts that the tokens of the slots go to, [slots * rows, layers, k]; -1 where a router chooses."""
         if self.batch.routes is None:
             return None
-        own = self.batch.routes.flatten(0, 1)[self.sources.clamp(min=0)].long()
-        return torch.where(self.sources[:, None, None] >= 0, own, -1)
+        routes = self.batch.routes.flatten(0, 1)[self.sources.clamp(min=0)].long()
+        return torch.where(self.sources[:, None, None] >= 0, routes, -1)
 
 
 def prepare(batch: MicroBatch, layout: SlotLayout, extent: tuple[int, int], counts: bool = True) -> ModelInput:
@@ -80,8 +80,8 @@ def prepare(batch: MicroBatch, layout: SlotLayout, extent: tuple[int, int], coun
     places = next_place[slots]
     shape = (-1, 1 if layout.packs else extent[0])
     lengths = (batch.lengths - 1).clamp(min=1)
-    seen = (rows < len(batch)) & (positions < lengths[rows.clamp(max=len(batch) - 1)])
-    padding = ~seen if counts else torch.ones_like(seen)
+    is_token = (rows < len(batch)) & (positions < lengths[rows.clamp(max=len(batch) - 1)])
+    padding = ~is_token if counts else torch.ones_like(is_token)
     return ModelInput(
         batch,
         ids.view(shape).T.contiguous(),
@@ -91,7 +91,7 @@ def prepare(batch: MicroBatch, layout: SlotLayout, extent: tuple[int, int], coun
         places,
         padding.view(shape).T.contiguous(),
         counts,
-        torch.where(seen, here, -1),
+        torch.where(is_token, here, -1),
     )
 
 

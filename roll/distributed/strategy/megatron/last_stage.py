@@ -35,14 +35,14 @@ class MtpInputs:
     targets: torch.Tensor
 
     @classmethod
-    def of(cls, given: ModelInput) -> MtpInputs:
+    def of(cls, model_input: ModelInput) -> MtpInputs:
         """Index arithmetic, as for the slots themselves: rows are not mixed, and no rank asks another."""
-        batch, sources = given.batch, given.sources
+        batch, sources = model_input.batch, model_input.sources
         width = batch.input_ids.shape[1]
         ids, trained = batch.input_ids.reshape(-1), batch.response_mask.reshape(-1)
         is_there = [(sources >= 0) & (sources % width + ahead < width) for ahead in (1, 2)]
         following, target = (torch.where(real, sources + i, 0) for i, real in enumerate(is_there, 1))
-        shape = given.input_ids.T.shape
+        shape = model_input.input_ids.T.shape
         slots = (is_there[1] & trained[target]).nonzero()[:, 0]
         return cls(torch.where(is_there[0], ids[following], 0).view(shape).T.contiguous(), slots, ids[target[slots]])
 
@@ -94,14 +94,14 @@ class HeadRequest:
 
 
 def answer(
-    model: TokenModel, hidden: torch.Tensor, further: torch.Tensor | None, ask: HeadRequest
+    model: TokenModel, hidden: torch.Tensor, mtp_hidden: torch.Tensor | None, ask: HeadRequest
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Hidden states [s, b, h] to [num_outputs, n]; with those of the head for further tokens, also the sum of its
     cross-entropies, over this rank's positions. Collective over the tensor-parallel ranks."""
-    found = _outputs(model, hidden, ask)
-    if further is None or ask.mtp is None:
-        return found
-    return found, _cross_entropy(model, further, ask, ask.mtp)
+    outputs = _outputs(model, hidden, ask)
+    if mtp_hidden is None or ask.mtp is None:
+        return outputs
+    return outputs, _cross_entropy(model, mtp_hidden, ask, ask.mtp)
 
 
 def _outputs(model: TokenModel, hidden: torch.Tensor, ask: HeadRequest) -> torch.Tensor:
@@ -114,19 +114,19 @@ def _outputs(model: TokenModel, hidden: torch.Tensor, ask: HeadRequest) -> torch
         if ask.distillation is not None:
             return vocab_parallel_targets(chosen, head, ask.distillation, share)
         log_probs, entropy = token_scores(chosen, head, ask.targets, share)
-        found = [log_probs, entropy] if ask.entropy else [log_probs]
+        values = [log_probs, entropy] if ask.entropy else [log_probs]
         if ask.teacher_targets is not None:
-            found.append(divergence_of_shares(chosen, head, ask.teacher_targets, share))
-        return torch.stack(found)
+            values.append(divergence_of_shares(chosen, head, ask.teacher_targets, share))
+        return torch.stack(values)
 
     return model.with_head(scores)
 
 
-def _cross_entropy(model: TokenModel, hidden: torch.Tensor, ask: HeadRequest, further: MtpInputs) -> torch.Tensor:
+def _cross_entropy(model: TokenModel, hidden: torch.Tensor, ask: HeadRequest, mtp: MtpInputs) -> torch.Tensor:
     assert model.mtp_head is not None
-    chosen, shared = _chosen(model, hidden, further.slots), model.mtp_head.shared
+    chosen, shared = _chosen(model, hidden, mtp.slots), model.mtp_head.shared
     share = _share(ask, 1.0)
-    return model.with_head(lambda head: -token_scores(chosen, shared(head), further.targets, share)[0].sum())
+    return model.with_head(lambda head: -token_scores(chosen, shared(head), mtp.targets, share)[0].sum())
 
 
 def _chosen(model: TokenModel, hidden: torch.Tensor, slots: torch.Tensor, values: bool = False) -> torch.Tensor:

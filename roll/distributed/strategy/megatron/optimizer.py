@@ -174,8 +174,8 @@ class Updater:
             return 0.0
         norms = []
         for part in self.optimizer.chained_optimizers:
-            own = [p for p in part.get_parameters() if _is_apart(p) and p.grad is not None]
-            gradients = [p.grad for p in own if param_is_not_tensor_parallel_duplicate(p)]
+            params = [p for p in part.get_parameters() if _is_apart(p) and p.grad is not None]
+            gradients = [p.grad for p in params if param_is_not_tensor_parallel_duplicate(p)]
             norms.append(megatron_optimizer.get_grad_norm_fp32(gradients, 2, part.get_grad_stats_parallel_group()))
         return math.hypot(*map(float, norms))
 

@@ -75,7 +75,7 @@ class Passes:
         loss: Loss,
         scale: LossScale,
         temperature: float,
-        further: MtpLoss | None = None,
+        mtp: MtpLoss | None = None,
     ) -> MetricSums:
         """Leaves the summed gradients of all micro batches of all ranks where the optimizer takes them. `mtp`: that
         of the head for further tokens, where it is trained."""
@@ -84,24 +84,24 @@ class Passes:
             temperature=temperature,
             entropy="entropy" in loss.needs,
             values="values" in loss.needs,
-            further=further is not None,
+            further=mtp is not None,
         )
         metrics: list[MetricSums] = []
 
-        def conclude(given: ModelInput, output: Any) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+        def conclude(model_input: ModelInput, output: Any) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
             counted = torch.zeros((), dtype=torch.int)  # not used: the loss has divided by global counts already
-            own, cross_entropy = output if further is not None else (output, None)
-            if not given.counts:
+            main, cross_entropy = output if mtp is not None else (output, None)
+            if not model_input.counts:
                 # Of the head, too: ranks that share its experts wait for each other in the backward pass.
-                nothing = own.sum() * 0.0
+                nothing = main.sum() * 0.0
                 return nothing if cross_entropy is None else nothing + cross_entropy * 0.0, counted, {}
-            asked = ask(given)
-            total, sums = loss(self._outputs(given, own, asked), given.batch, scale)
-            if further is not None and cross_entropy is not None:
+            request = ask(model_input)
+            total, sums = loss(self._outputs(model_input, main, request), model_input.batch, scale)
+            if mtp is not None and cross_entropy is not None:
                 if self._config.context_parallel_size > 1:
                     cross_entropy = SumOverContext.apply(cross_entropy)
-                total = total + further(cross_entropy)
-                sums.add("mtp_loss", cross_entropy.detach(), float(given.batch.response_mask[:, 2:].sum()))
+                total = total + mtp(cross_entropy)
+                sums.add("mtp_loss", cross_entropy.detach(), float(model_input.batch.response_mask[:, 2:].sum()))
             metrics.append(sums)
             return total, counted, {}
 
@@ -121,8 +121,8 @@ class Passes:
             return [TokenOutputs(values=output[0]) for output in outputs]
         routes = self._routes(batches) if self._replays.tells else [None] * len(batches)
         return [
-            TokenOutputs(log_probs=output[0], entropy=output[1] if entropy else None, routes=told)
-            for output, told in zip(outputs, routes, strict=True)
+            TokenOutputs(log_probs=output[0], entropy=output[1] if entropy else None, routes=row_routes)
+            for output, row_routes in zip(outputs, routes, strict=True)
         ]
 
     @torch.no_grad()
@@ -137,29 +137,31 @@ class Passes:
         """The outputs [num_outputs, B, T] of every micro batch on the CPU, on every rank."""
         placed: list[torch.Tensor] = []
 
-        def conclude(given: ModelInput, output: torch.Tensor, non_loss_data: bool = False) -> None:
-            placed.append(self._placed(given, output))
+        def conclude(model_input: ModelInput, output: torch.Tensor, non_loss_data: bool = False) -> None:
+            placed.append(self._placed(model_input, output))
 
         for chunk in self._chunks:
             chunk.eval()
         inputs = self._inputs(batches)
         self._run(inputs, ask, conclude, forward_only=True)
-        whole = self._broadcast([(ask(given).num_outputs, *given.batch.input_ids.shape) for given in inputs], placed)
+        whole = self._broadcast(
+            [(ask(model_input).num_outputs, *model_input.batch.input_ids.shape) for model_input in inputs], placed
+        )
         return whole[: len(batches)]
 
     def _routes(self, batches: Sequence[MicroBatch]) -> list[torch.Tensor | None]:
         """The experts of every micro batch in the run before, int16 [B, T, layers, k] on the CPU, on every rank: of
         each of its layers from the stage that has it, of each position from the rank that has that."""
-        told, self._reported_routes = self._reported_routes, []
+        recorded, self._reported_routes = self._reported_routes, []
         whole: dict[int, torch.Tensor] = {}
-        for stage, given, chosen in told:
-            shape = (given.batch.input_ids.numel(), stage.layers, stage.top_k)
-            rows = whole.setdefault(id(given), torch.zeros(shape, dtype=torch.int32, device=self._device))
-            is_token = given.sources >= 0
+        for stage, model_input, chosen in recorded:
+            shape = (model_input.batch.input_ids.numel(), stage.layers, stage.top_k)
+            rows = whole.setdefault(id(model_input), torch.zeros(shape, dtype=torch.int32, device=self._device))
+            is_token = model_input.sources >= 0
             for layer, experts in chosen.items():
-                rows[given.sources[is_token], layer] = experts[is_token].int() + 1
-        found = list(whole.values())
-        for rows in found:
+                rows[model_input.sources[is_token], layer] = experts[is_token].int() + 1
+        all_rows = list(whole.values())
+        for rows in all_rows:
             for group in (
                 parallel_state.get_context_parallel_group(),
                 parallel_state.get_pipeline_model_parallel_group(),
@@ -167,7 +169,7 @@ class Passes:
                 dist.all_reduce(rows, group=group)
         shapes = [batch.input_ids.shape for batch in batches]
         return [
-            (rows - 1).to(torch.int16).unflatten(0, shape).cpu() for rows, shape in zip(found, shapes, strict=False)
+            (rows - 1).to(torch.int16).unflatten(0, shape).cpu() for rows, shape in zip(all_rows, shapes, strict=False)
         ]
 
     def _run(
@@ -181,20 +183,20 @@ class Passes:
             return
 
         def step(source: Iterator[ModelInput], model: nn.Module) -> tuple[torch.Tensor, Callable[..., Any]]:
-            given = next(source)
-            padding = None if forward_only or not self._balances else given.padding
+            model_input = next(source)
+            padding = None if forward_only or not self._balances else model_input.padding
             stage = self._stages_routes.get(id(model))
             if stage is not None:
-                stage.give(given.routes(), recomputes=not forward_only)
-            asked = ask(given)
-            following = None if asked.mtp is None else asked.mtp.following
-            output = model(given.input_ids, given.packed, asked, padding, following)
+                stage.give(model_input.routes(), recomputes=not forward_only)
+            request = ask(model_input)
+            following = None if request.mtp is None else request.mtp.following
+            output = model(model_input.input_ids, model_input.packed, request, padding, following)
             if stage is not None and forward_only and self._replays.tells:
-                self._reported_routes.append((stage, given, stage.reported()))
-            return output, partial(conclude, given)
+                self._reported_routes.append((stage, model_input, stage.reported()))
+            return output, partial(conclude, model_input)
 
         sources = [iter(inputs) for _ in self._chunks]
-        rows, positions = self._extent([given.batch for given in inputs])
+        rows, positions = self._extent([model_input.batch for model_input in inputs])
         get_forward_backward_func()(
             forward_step_func=step,
             data_iterator=sources if len(sources) > 1 else sources[0],
@@ -263,16 +265,16 @@ class Passes:
             rows, positions = (int(value) for value in most)
         return rows, positions
 
-    def _placed(self, given: ModelInput, output: torch.Tensor) -> torch.Tensor:
+    def _placed(self, model_input: ModelInput, output: torch.Tensor) -> torch.Tensor:
         """[num_outputs, n] to [num_outputs, B, T], 0 where nothing was asked for."""
-        batch = given.batch
-        flat = output.new_zeros(len(output), batch.input_ids.numel()).index_copy(1, given.places, output)
+        batch = model_input.batch
+        flat = output.new_zeros(len(output), batch.input_ids.numel()).index_copy(1, model_input.places, output)
         if self._config.context_parallel_size > 1:
             flat = SumOverContext.apply(flat)
         return flat.view(len(output), *batch.input_ids.shape)
 
-    def _outputs(self, given: ModelInput, output: torch.Tensor, ask: HeadRequest) -> TokenOutputs:
-        placed = self._placed(given, output)
+    def _outputs(self, model_input: ModelInput, output: torch.Tensor, ask: HeadRequest) -> TokenOutputs:
+        placed = self._placed(model_input, output)
         if ask.values:
             return TokenOutputs(values=placed[0])
         divergence = None if ask.teacher_targets is None else placed[-1]

@@ -43,9 +43,9 @@ class MegatronRank:
     def __init__(self, role: WorkerConfig, context: RankContext):
         self.role, self.context = role, context
         self.platform = platform_of(context.device)
-        found = list(megatron_problems(f"{context.role}.strategy_args.strategy_config", role.strategy_config))
-        if found:
-            raise StrategyError(" ".join(problem.text for problem in found))
+        problems = list(megatron_problems(f"{context.role}.strategy_args.strategy_config", role.strategy_config))
+        if problems:
+            raise StrategyError(" ".join(problem.text for problem in problems))
         if role.model_args.dtype == "fp16":
             raise StrategyError(
                 "model_args.dtype: fp16 is not supported by the megatron strategies (its range is too small for "
@@ -158,11 +158,11 @@ class MegatronRank:
                 f"{self.model_parallel_size}"
             )
         at = f"{self.context.role}.strategy_args.strategy_config"
-        found = [*ranks_problems(at, s, ranks), *missing_packages(at, s)]
+        problems = [*ranks_problems(at, s, ranks), *missing_packages(at, s)]
         if self.device.type == "cpu":
-            found += cpu_problems(at, s)
-        if found:
-            raise StrategyError(" ".join(problem.text for problem in found))
+            problems += cpu_problems(at, s)
+        if problems:
+            raise StrategyError(" ".join(problem.text for problem in problems))
 
 
 # What training and scoring share: the rank's part of the role's model, and passes through it.
@@ -255,7 +255,7 @@ def freeze(chunks: Sequence[TokenModel], weights: WeightMap, prefixes: str | Non
                 f"model_args.freeze_module_prefix: {prefix!r} names single experts, but a checkpoint of Megatron holds "
                 "all experts of a layer as one tensor. Freeze them all (end the prefix with `experts.`), or none."
             )
-        found = torch.zeros(1, device=next(chunks[0].parameters()).device)
+        count = torch.zeros(1, device=next(chunks[0].parameters()).device)
         for name, parameter in global_parameters(chunks):
             hf_names = weights.entry(EMBEDDING if name == HEAD and ties_head else name).hf_names
             hit = [hf_name.startswith(prefix) for hf_name in hf_names]
@@ -266,9 +266,9 @@ def freeze(chunks: Sequence[TokenModel], weights: WeightMap, prefixes: str | Non
                 )
             if all(hit):
                 parameter.requires_grad_(False)
-                found += 1
-        torch.distributed.all_reduce(found)
-        if not found:
+                count += 1
+        torch.distributed.all_reduce(count)
+        if not count:
             raise StrategyError(f"model_args.freeze_module_prefix: no parameter's name begins with {prefix!r}")
 
 

@@ -56,10 +56,10 @@ def likeliest(
     for span, logits, _, _ in _chunks(hidden, weight, ids, share):
         if logits.shape[1] == 0:
             continue
-        found = logits.topk(min(count, logits.shape[1]))
-        own = found.values.shape[1]
-        values[span, :own], ids[span, :own] = found.values, found.indices + first
-        total[span] = (logits - found.values[:, :1]).exp_().sum(1)
+        top = logits.topk(min(count, logits.shape[1]))
+        width = top.values.shape[1]
+        values[span, :width], ids[span, :width] = top.values, top.indices + first
+        total[span] = (logits - top.values[:, :1]).exp_().sum(1)
     largest = values[:, 0].clone()
     if share.group.size() > 1 and len(hidden):
         overall = largest.clone()
@@ -72,9 +72,9 @@ def likeliest(
     return values - (largest + total.log())[:, None], ids
 
 
-def _of_all(own: torch.Tensor, share: VocabShard) -> torch.Tensor:
-    parts = [torch.empty_like(own) for _ in range(share.group.size())]
-    dist.all_gather(parts, own, group=share.group)
+def _of_all(part: torch.Tensor, share: VocabShard) -> torch.Tensor:
+    parts = [torch.empty_like(part) for _ in range(share.group.size())]
+    dist.all_gather(parts, part, group=share.group)
     return torch.cat(parts, 1)
 
 
@@ -162,16 +162,16 @@ def vocab_parallel_targets(
 
 
 def divergence_of_shares(
-    hidden: torch.Tensor, weight: torch.Tensor, lesson: TeacherTargets, share: VocabShard
+    hidden: torch.Tensor, weight: torch.Tensor, teacher_targets: TeacherTargets, share: VocabShard
 ) -> torch.Tensor:
     """How far a student is from its teacher [N], the same on every rank. The gradient of `hidden` is this rank's share,
     as that of `token_scores`."""
-    told = lesson.student_outputs.distillation
-    if told.top_k:
-        log_q, ids = lesson.likeliest()
-        share = replace(share, vocab_size=told.vocab_size, temperature=told.divergence.temperature)
-        return told.divergence.of_likeliest(token_scores(hidden, weight, ids, share)[0], log_q)
+    distillation = teacher_targets.student_outputs.distillation
+    if distillation.top_k:
+        log_q, ids = teacher_targets.likeliest()
+        share = replace(share, vocab_size=distillation.vocab_size, temperature=distillation.divergence.temperature)
+        return distillation.divergence.of_likeliest(token_scores(hidden, weight, ids, share)[0], log_q)
     if share.group.size() > 1:
         raise StrategyError("the whole distribution of a teacher needs the student's head whole on a rank")
     products = [Product(hidden, weight[: share.vocab_size])]
-    return divergence(products, None, PLAIN, lesson, share.logits_per_chunk, compiled=False)
+    return divergence(products, None, PLAIN, teacher_targets, share.logits_per_chunk, compiled=False)

@@ -71,7 +71,7 @@ def engine_arguments(
 ) -> dict[str, Any]:
     """Keyword arguments of ServerArgs: ours, and over them the user's `strategy_config`. `most_answers`: in flight at
     once."""
-    given = {key: value for key, value in role.strategy_config.items() if value is not None}
+    settings = {key: value for key, value in role.strategy_config.items() if value is not None}
     arguments: dict[str, Any] = {
         "dtype": _DTYPES[role.model_args.dtype],
         "random_seed": seed,
@@ -93,12 +93,12 @@ def engine_arguments(
     else:  # so that a trainer on the same devices can have the memory, and the weights come back as they were
         arguments |= {"enable_memory_saver": True, "enable_weights_cpu_backup": True}
         arguments |= default_share(role, shares_devices)
-        if most_answers is not None and not _GRAPH_SIZES & given.keys():
+        if most_answers is not None and not _GRAPH_SIZES & settings.keys():
             # SGLang's own limit is 256 on an 80 GB GPU, above which batches run without a graph.
             arguments["cuda_graph_max_bs_decode"] = min(most_answers, _LARGEST_GRAPH)
     return (
         arguments
-        | given
+        | settings
         | {
             "model_path": role.model_args.model_name_or_path,
             "device": "cpu" if on_cpu else "cuda",
@@ -154,7 +154,9 @@ def engine_argument_kinds() -> dict[str, Kinds | None] | None:
         return None
     root = Path(next(iter(spec.submodule_search_locations))) / "srt"
     files = sorted((root / "arg_groups" / "fields").glob("*.py")) or [root / "server_args.py"]
-    found: dict[str, ast.expr] = {}
+    annotations: dict[str, ast.expr] = {}
     for path in files:
-        found |= class_annotations(ast.parse(path.read_text(encoding="utf-8")))
-    return {key: kinds_of(annotation) for key, annotation in found.items()} if "model_path" in found else None
+        annotations |= class_annotations(ast.parse(path.read_text(encoding="utf-8")))
+    return (
+        {key: kinds_of(annotation) for key, annotation in annotations.items()} if "model_path" in annotations else None
+    )

@@ -175,11 +175,11 @@ def _kill(processes: list[BaseProcess]) -> None:
 @contextmanager
 def _sockets_in(directory: str | None) -> Iterator[None]:
     """SGLang finds names for its sockets among the temporary files."""
-    kept, tempfile.tempdir = tempfile.tempdir, directory or tempfile.tempdir
+    previous, tempfile.tempdir = tempfile.tempdir, directory or tempfile.tempdir
     try:
         yield
     finally:
-        tempfile.tempdir = kept
+        tempfile.tempdir = previous
 
 
 @contextmanager
@@ -190,7 +190,7 @@ def _process_kept() -> Iterator[None]:
     handlers, level = logger.handlers[:], logger.level
     logger.handlers[:] = []  # it would close them
     in_main = threading.current_thread() is threading.main_thread()
-    kept = {number: signal.getsignal(number) for number in _SIGNALS}
+    previous = {number: signal.getsignal(number) for number in _SIGNALS}
     policy = asyncio.get_event_loop_policy()
     start_method = multiprocessing.get_start_method(allow_none=True)
     try:
@@ -202,6 +202,6 @@ def _process_kept() -> Iterator[None]:
         multiprocessing.set_start_method(start_method, force=True)
         if in_main:
             loop = asyncio.get_running_loop()
-            for number, handler in kept.items():
+            for number, handler in previous.items():
                 loop.remove_signal_handler(number)
                 signal.signal(number, handler)

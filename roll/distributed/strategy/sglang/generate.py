@@ -64,10 +64,10 @@ class ReportedRoutes:
 
     def read(self, meta: Mapping[str, Any]) -> np.ndarray | None:
         """int16 [tokens, layers with experts, k]; None of an answer that was cut short before it had any."""
-        told = meta.get("routed_experts")
-        if told is None:
+        encoded = meta.get("routed_experts")
+        if encoded is None:
             return None
-        numbers = np.frombuffer(base64.b64decode(told), np.int32).reshape(-1, self.num_layers, self.top_k)
+        numbers = np.frombuffer(base64.b64decode(encoded), np.int32).reshape(-1, self.num_layers, self.top_k)
         chosen = numbers[:, list(self.mixtures)]
         if chosen.size and chosen.min() < 0:
             raise StrategyError("sglang does not report the experts of all tokens of a response")
@@ -96,8 +96,8 @@ def to_sglang(sampling: SamplingParams, index: int) -> dict[str, Any]:
     }
 
 
-def to_generation(answer: Any, was_aborted: bool, told: ReportedRoutes | None = None) -> Generation:
-    """StrategyError if SGLang ended the request for a reason of its own. `told`: experts come with it."""
+def to_generation(answer: Any, was_aborted: bool, route_reader: ReportedRoutes | None = None) -> Generation:
+    """StrategyError if SGLang ended the request for a reason of its own. `route_reader`: experts come with it."""
     meta = answer["meta_info"]
     ended = meta["finish_reason"] or {}
     reason = _FINISH_REASONS.get(ended.get("type", ""))
@@ -116,8 +116,8 @@ def to_generation(answer: Any, was_aborted: bool, told: ReportedRoutes | None = 
     for span in spans:
         versions[span["start"] : span["end"]] = int(span["version"])
     log_probs = np.array([log_prob for log_prob, *_ in sampled], np.float32)
-    routes = told.read(meta) if told is not None else None
-    if told is not None and routes is None and reason != "abort":
+    routes = route_reader.read(meta) if route_reader is not None else None
+    if route_reader is not None and routes is None and reason != "abort":
         raise StrategyError("sglang does not report which experts processed the tokens of a response")
     return Generation(np.array(token_ids, np.int32), log_probs, versions, reason, routes)
 
@@ -243,7 +243,7 @@ class SglangStrategy(EngineStrategy):
 
         parameters = to_sglang(request.sampling, index)
         prompt = request.prompt_ids.tolist()
-        asked = GenerateReqInput(
+        engine_request = GenerateReqInput(
             input_ids=prompt,
             sampling_params=parameters,
             return_logprob=True,
@@ -253,12 +253,14 @@ class SglangStrategy(EngineStrategy):
         )
         try:
             async with self._failures():
-                answers = [answer async for answer in self._running().tokenizer_manager.generate_request(asked)]
+                answers = [
+                    answer async for answer in self._running().tokenizer_manager.generate_request(engine_request)
+                ]
         except asyncio.CancelledError:
             if not flight.is_aborted:
                 raise
             return nothing()
-        return to_generation(answers[-1], was_aborted=flight.is_aborted, told=self._reported_routes)
+        return to_generation(answers[-1], was_aborted=flight.is_aborted, route_reader=self._reported_routes)
 
     async def _while_alive(self, work: Coroutine[Any, Any, T]) -> T:
         return await self._running().while_alive(work)

@@ -44,10 +44,10 @@ def _draw_every_sample_from_its_seed() -> None:
 
 def _hash_on_a_cpu_without_its_kernel() -> None:
     """SGLang's CPU kernel is in no package; on a GPU its own kernel is taken, which makes the hashes in one pass."""
-    own = sampler.murmur_hash32
+    original = sampler.murmur_hash32
 
     def by_device(seeds: torch.Tensor, positions: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        return (murmur_hash32 if seeds.device.type == "cpu" else own)(seeds, positions, columns)
+        return (murmur_hash32 if seeds.device.type == "cpu" else original)(seeds, positions, columns)
 
     sampler.murmur_hash32 = by_device
 
@@ -118,8 +118,8 @@ def _penalise_repetition_of_the_prompt() -> None:
         prepare(self)
         penalties = self.cumulated_repetition_penalties
         for row, request in enumerate(self.orchestrator.reqs()):
-            seen = torch.tensor([*request.origin_input_ids, *request.output_ids], dtype=torch.int64)
-            penalties[row, seen.to(penalties.device)] = request.sampling_params.repetition_penalty
+            tokens = torch.tensor([*request.origin_input_ids, *request.output_ids], dtype=torch.int64)
+            penalties[row, tokens.to(penalties.device)] = request.sampling_params.repetition_penalty
 
     BatchedRepetitionPenalizer._prepare = prepare_with_prompt  # type: ignore[method-assign]
 

@@ -83,8 +83,8 @@ def engine_arguments(
 ) -> dict[str, Any]:
     """Keyword arguments of AsyncEngineArgs: ours, and over them the user's `strategy_config`. `most_answers`: in flight
     at once."""
-    given = {key: value for key, value in role.strategy_config.items() if value is not None}
-    pipeline = int(given.get("pipeline_parallel_size", 1))
+    settings = {key: value for key, value in role.strategy_config.items() if value is not None}
+    pipeline = int(settings.get("pipeline_parallel_size", 1))
     arguments: dict[str, Any] = {
         "dtype": _DTYPES[role.model_args.dtype],
         "seed": seed,
@@ -108,10 +108,14 @@ def engine_arguments(
         }
     else:
         # so that a trainer on the same devices can have the memory
-        arguments |= {"enable_sleep_mode": True, **default_share(role, shares_devices), **_batch(given, most_answers)}
+        arguments |= {
+            "enable_sleep_mode": True,
+            **default_share(role, shares_devices),
+            **_batch(settings, most_answers),
+        }
     return (
         arguments
-        | given
+        | settings
         | {
             "model": role.model_args.model_name_or_path,
             "worker_extension_cls": WORKER_EXTENSION,
@@ -120,13 +124,13 @@ def engine_arguments(
     )
 
 
-def _batch(given: Mapping[str, Any], most_answers: int | None) -> dict[str, int]:
+def _batch(settings: Mapping[str, Any], most_answers: int | None) -> dict[str, int]:
     """Sizes of an engine's batch on a GPU. Without them an AsyncLLM that no server starts has 128 sequences and
     prefills 2,048 tokens at a time (vLLM 0.32, arg_utils.py: ENGINE_CONTEXT is in none of its tables)."""
-    tokens = given.get("max_num_batched_tokens") or _PREFILL_TOKENS
+    tokens = settings.get("max_num_batched_tokens") or _PREFILL_TOKENS
     sizes = {} if most_answers is None else {"max_num_seqs": min(most_answers, tokens)}
     # Prompts that are not prefilled in parts must fit: vLLM knows how long they are.
-    return sizes if given.get("enable_chunked_prefill") is False else sizes | {"max_num_batched_tokens": tokens}
+    return sizes if settings.get("enable_chunked_prefill") is False else sizes | {"max_num_batched_tokens": tokens}
 
 
 def problems(choice: Choice) -> Iterator[Problem]:
@@ -172,5 +176,5 @@ def engine_argument_kinds() -> dict[str, Kinds | None] | None:
     if spec is None or not spec.submodule_search_locations:
         return None
     source = Path(next(iter(spec.submodule_search_locations))) / "engine" / "arg_utils.py"
-    found = class_annotations(ast.parse(source.read_text(encoding="utf-8")), ("EngineArgs", "AsyncEngineArgs"))
-    return {key: kinds_of(annotation) for key, annotation in found.items()}
+    annotations = class_annotations(ast.parse(source.read_text(encoding="utf-8")), ("EngineArgs", "AsyncEngineArgs"))
+    return {key: kinds_of(annotation) for key, annotation in annotations.items()}

@@ -70,7 +70,7 @@ class AdapterUpdate:
         helper.validate_legal(self._manager.lora_config)
         model: Any = self._manager._adapter_manager.model
         mapper = getattr(model, "hf_to_vllm_mapper", None)
-        found = LoRAModel.from_lora_tensors(
+        adapter = LoRAModel.from_lora_tensors(
             ADAPTER_ID,
             {f"{_PREFIX}{name}": tensor for name, tensor in tensors.items()},
             helper,
@@ -79,9 +79,9 @@ class AdapterUpdate:
             model_vocab_size=self._manager.vocab_size,
             weights_mapper=mapper.get_rename_mapper() if mapper is not None else None,
         )
-        if unknown := sorted(found.loras.keys() - self._layers()):
+        if unknown := sorted(adapter.loras.keys() - self._layers()):
             raise ValueError(f"vllm has no adapters for {', '.join(unknown[:3])}")
-        return found
+        return adapter
 
     def _layers(self) -> set[str]:
         """Layers that take an adapter, by Hugging Face's names: q, k and v of one that vLLM holds in one piece."""

@@ -17,7 +17,7 @@ def session_metrics(
 ) -> dict[str, float]:
     """Counts of one session, and what its program reported under names that are not of these counts."""
     counts = transcript.counts
-    found = {
+    measured = {
         "num_turns": num_answers,
         REQUESTS: counts["requests"],
         ROWS: num_rows,
@@ -29,9 +29,9 @@ def session_metrics(
         "overridden_requests": counts["overridden"],
     }
     causes = {name: counts[name] for cause in CAUSES if (name := f"broken_{cause}")}
-    told = {name: value for name, value in of_program.items() if name not in causes}
-    seen = {name: value for name, value in causes.items() if value}
-    return {name: float(value) for name, value in (told | found | seen).items()}
+    reported = {name: value for name, value in of_program.items() if name not in causes}
+    counted = {name: value for name, value in causes.items() if value}
+    return {name: float(value) for name, value in (reported | measured | counted).items()}
 
 
 def agentic_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:

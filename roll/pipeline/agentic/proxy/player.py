@@ -76,8 +76,8 @@ class Tasks:
 
 
 def _of(path: str) -> Any:
-    found: Any = resolve(path)
-    return found() if callable(found) else found
+    program: Any = resolve(path)
+    return program() if callable(program) else program
 
 
 def _of_library(value: Any) -> Any:
@@ -174,10 +174,10 @@ class ProgramPlayer:
             raise EnvCrash(f"the program ended with exit code {ended.code}{tail}")
         result = None if ended is None else ended.result
         if result is not None:
-            given = result if isinstance(result, Mapping) else {"reward": result}
+            outcome = result if isinstance(result, Mapping) else {"reward": result}
             try:
-                session.reward = checked_reward(given.get("reward"))
-                session.metrics |= checked_metrics(given.get("metrics"))
+                session.reward = checked_reward(outcome.get("reward"))
+                session.metrics |= checked_metrics(outcome.get("metrics"))
             except ValueError as error:
                 raise EnvError(f"the program gave no reward: {error}") from None
         if session.reward is None:
@@ -190,8 +190,8 @@ class ProgramPlayer:
 
     def _rows(self, job: EpisodeJob, session: Session, counts: Counts) -> list[Trajectory]:
         transcript = session.transcript
-        found = list(transcript_rows(transcript.root))
-        if not found or session.reward is None:
+        row_pairs = list(transcript_rows(transcript.root))
+        if not row_pairs or session.reward is None:
             raise EnvError("no response reached the program")
         for one in transcript.breaks:
             if one.cause not in self._reported_causes:
@@ -199,7 +199,7 @@ class ProgramPlayer:
                 logger.info("%s: %s. Each such request starts a new training row.", job.name, one.text())
         rows = [
             replace(row, reward=session.reward, index=job.index, state_key=state_key(_answer_text(answer)))
-            for row, answer in found
+            for row, answer in row_pairs
         ]
         assert rows[-1].turn_rewards is not None
         last = rows[-1].turn_rewards.copy()
@@ -226,7 +226,7 @@ def _turns(transcript: Transcript, reward: float) -> tuple[Turn, ...]:
     for answer in answers:
         before = answer.history[:-1]
         since = max((i + 1 for i, message in enumerate(before) if message.role == ASSISTANT), default=0)
-        seen = "\n".join(f"[{message.role}] {message.content}" for message in before[since:])
+        text = "\n".join(f"[{message.role}] {message.content}" for message in before[since:])
         calls = "".join(f"\n{call.name}({call.arguments})" for call in answer.message.calls)
-        turns.append(Turn(seen, answer.message.content + calls, None, reward if answer is answers[-1] else 0.0))
+        turns.append(Turn(text, answer.message.content + calls, None, reward if answer is answers[-1] else 0.0))
     return tuple(turns)

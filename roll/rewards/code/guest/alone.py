@@ -12,15 +12,15 @@ from task import ANSWER, FILE, WORD  # pyright: ignore[reportMissingImports]
 
 
 def main():
-    given = common_names()
+    names = common_names()
     answer, loader = types.ModuleType("solution"), TextLoader("solution.py", ANSWER)
-    vars(answer).update(given)  # the answer may use them without importing them
+    vars(answer).update(names)  # the answer may use them without importing them
     answer.__spec__ = importlib.util.spec_from_loader("solution", loader)
     loader.exec_module(answer)
     file = File(0, **json.loads(FILE))
     file.try_without_answer(lambda *_: None)
     values = {name: value for name, value in vars(answer).items() if not is_dunder(name)}
-    defined = {name: value for name, value in values.items() if given.get(name, file) is not value}
+    defined = {name: value for name, value in values.items() if names.get(name, file) is not value}
     known = {name: value for name, value in defined.items() if file.is_answers(name)}
     solution = SolutionModule(defined.__getitem__, [name for name in known if not name.startswith("_")])
     candidate = (lambda: candidate_of(defined, file.function)) if file.function else None

@@ -67,12 +67,12 @@ class AnswerSide:
 
     def do_names(self):
         """What the answer defines, by name, and what built-in exceptions an exception class of it is."""
-        found = {
+        exceptions = {
             name: value
             for name, value in vars(self._module).items()
             if not (name.startswith("__") and name.endswith("__")) and self._common_names.get(name, self) is not value
         }
-        return [[name, exception_bases(value)] for name, value in found.items()]
+        return [[name, exception_bases(value)] for name, value in exceptions.items()]
 
     def do_name(self, name):
         return [self._plain(vars(self._module)[name])]
@@ -134,15 +134,15 @@ class AnswerSide:
         """(name, kind, [default] or [], [annotation] or []) of each parameter, and [annotation] or [] of the result."""
         import inspect  # takes a while, and few tests ask for one
 
-        found, none = inspect.signature(self._objects[number]), inspect.Signature.empty
+        signature, none = inspect.signature(self._objects[number]), inspect.Signature.empty
 
-        def given(value):
+        def encoded(value):
             return [] if value is none else [self._plain(value)]
 
-        parameters = found.parameters.values()
+        parameters = signature.parameters.values()
         return [
-            [[one.name, int(one.kind), given(one.default), given(one.annotation)] for one in parameters],
-            given(found.return_annotation),
+            [[one.name, int(one.kind), encoded(one.default), encoded(one.annotation)] for one in parameters],
+            encoded(signature.return_annotation),
         ]
 
     def do_operate(self, number, name, arguments):

@@ -46,9 +46,9 @@ class SolutionModule(types.ModuleType):
 class File:
     """What `Suite` of suites.py says of a text, and the function that the row names."""
 
-    def __init__(self, index, text, takes, libraries, own, called, asserts, function):
+    def __init__(self, index, text, takes, libraries, answer_names, called, asserts, function):
         self.index, self.text, self.name = index, text, f"case_{index}"
-        self.asserts, self.function, self.called, self.local_names = asserts, function, set(called), set(own)
+        self.asserts, self.function, self.called, self.local_names = asserts, function, set(called), set(answer_names)
         self.takes = {name for name in takes if not is_dunder(name) and self.is_answers(name)}
         self.libraries = {name: LIBRARIES[name] for name in libraries}
         nodes = ast.walk(ast.parse(text))
@@ -65,13 +65,13 @@ class File:
         them; `built_in`: what is another one there than Python's."""
         loader = TextLoader(f"{self.name}.py", self.text)
         module = types.ModuleType(self.name)
-        given = {**{name: value for name, value in COMMON.items() if self.is_tool(name)}, **names}
-        vars(module).update(given, __builtins__=self._builtins(built_in))
+        provided = {**{name: value for name, value in COMMON.items() if self.is_tool(name)}, **names}
+        vars(module).update(provided, __builtins__=self._builtins(built_in))
         module.__spec__ = importlib.util.spec_from_loader(module.__name__, loader)
         sys.modules["solution"], sys.modules[module.__name__] = solution, module
         vars(module).update({name: self._library(library) for name, library in self.libraries.items()})
         loader.exec_module(module)
-        return units_of(module, is_answers, given, candidate, self.called)
+        return units_of(module, is_answers, provided, candidate, self.called)
 
     def _builtins(self, built_in):
         """Python's own, but for names that are the answer's: one that it does not define is not there."""

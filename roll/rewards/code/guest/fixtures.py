@@ -50,27 +50,27 @@ class Fixtures:
             self._ends.callback(end)
 
     def of_class(self, cls):
-        found = {}
+        fixtures = {}
         for owner in reversed(cls.__mro__):
             for value in vars(owner).values():
                 if isinstance(value, pytest.fixture):
-                    found[value.name] = (value, cls)
-        return found
+                    fixtures[value.name] = (value, cls)
+        return fixtures
 
-    def needed(self, function, cls, given, asked):
+    def needed(self, function, cls, provided, requested):
         """Names of all fixtures of a test, its fixtures' own included. Raises Fault for one that there is not."""
         known = {**self._known, **(self.of_class(cls) if cls else {})}
-        names, left = [], [*asked, *(name for name, (fixture, _) in known.items() if fixture.autouse)]
-        left += [name for name in wanted(function) if name not in given]
-        while left:
-            name = left.pop(0)
+        names, pending = [], [*requested, *(name for name, (fixture, _) in known.items() if fixture.autouse)]
+        pending += [name for name in wanted(function) if name not in provided]
+        while pending:
+            name = pending.pop(0)
             if name in names or name == "request":
                 continue
             if name not in known:
                 raise Fault(f"{function.__name__} asks for {name}, which is no fixture here")
             names.append(name)
             fixture, owner = known[name]
-            left += [each for each in wanted(fixture.function) if not (owner and each == "self")]
+            pending += [each for each in wanted(fixture.function) if not (owner and each == "self")]
         return {name: known[name] for name in names}
 
     def variants(self, needed, to_fixtures):

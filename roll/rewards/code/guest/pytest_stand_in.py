@@ -167,10 +167,10 @@ class _Marks:
             through = set(names) if indirect is True else set(indirect or ())
             now = [
                 (
-                    {**given, **{k: v for k, v in row.items() if k not in through}},
+                    {**values, **{k: v for k, v in row.items() if k not in through}},
                     {**to_fixtures, **{k: v for k, v in row.items() if k in through}},
                 )
-                for (given, to_fixtures), row in itertools.product(before, rows)
+                for (values, to_fixtures), row in itertools.product(before, rows)
             ]
             return _marked(thing, "pytest_parameters", now)
 

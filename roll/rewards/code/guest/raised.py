@@ -23,7 +23,7 @@ class Raised:
         return {name: None if bases is None else self._made(name, bases) for name, bases in pairs}
 
     def _made(self, name, bases):
-        base = next(found for base in bases if (found := self._classes.get(base) or _built_in(base)) is not None)
+        base = next(cls for base in bases if (cls := self._classes.get(base) or _built_in(base)) is not None)
         self._classes[name] = type(name, (base,), {"__str__": _said})
         return self._classes[name]
 
@@ -67,5 +67,5 @@ def _with_arguments(kind, text, arguments):
 
 
 def _built_in(name):
-    found = getattr(builtins, name, None)
-    return found if isinstance(found, type) and issubclass(found, BaseException) else None
+    value = getattr(builtins, name, None)
+    return value if isinstance(value, type) and issubclass(value, BaseException) else None

@@ -61,17 +61,17 @@ class Peer:
             parameters, result = reply
             none = inspect.Signature.empty
 
-            def given(values):
+            def decoded(values):
                 return self._value(values[0]) if values else none
 
             return inspect.Signature(
                 [
                     inspect.Parameter(
-                        name, inspect._ParameterKind(kind), default=given(default), annotation=given(noted)
+                        name, inspect._ParameterKind(kind), default=decoded(default), annotation=decoded(noted)
                     )
                     for name, kind, default, noted in parameters
                 ],
-                return_annotation=given(result),
+                return_annotation=decoded(result),
             )
 
         return self._read(read)

@@ -13,16 +13,16 @@ class Unit:
         self.name, self.run = name, run
 
 
-def units_of(module, is_answers, given, candidate, called):
-    """`given`: names that the file did not define itself; `called`: those that it calls, helpers if they need arguments
+def units_of(module, is_answers, known, candidate, called):
+    """`known`: names that the file did not define itself; `called`: those that it calls, helpers if they need arguments
     that nobody has. Raises Fault. `candidate()` is what `check` gets, None where the row names none."""
-    own = {
+    defined = {
         name: value
         for name, value in vars(module).items()
-        if not is_answers(value) and given.get(name, module) is not value
+        if not is_answers(value) and known.get(name, module) is not value
     }
-    fixtures, units, seen = Fixtures(own.values()), [], set()
-    for name, value in own.items():
+    fixtures, units, seen = Fixtures(defined.values()), [], set()
+    for name, value in defined.items():
         if name.startswith("test") and callable(value) and not isinstance(value, type | pytest.fixture):
             if name in called and not _can_run(value, fixtures):
                 continue
@@ -30,7 +30,7 @@ def units_of(module, is_answers, given, candidate, called):
         elif isinstance(value, type) and value.__module__ == module.__name__ and value not in seen:
             seen.add(value)
             units += _of_class(name, value, module, fixtures)
-    check = own.get("check")
+    check = defined.get("check")
     if callable(check) and "check" not in called and candidate is not None and len(wanted(check)) == 1:
         _refuse_generator("check", check)
         units.append(Unit("check", lambda: _finish(check(candidate()))))
@@ -79,18 +79,18 @@ def _of_function(name, function, cls, cls_name, module, fixtures):
 
 def _variants(function, cls, name, fixtures):
     """Combinations of parameters: for each the arguments, the needed fixtures, and the params of those."""
-    asked = (*getattr(cls, "pytest_fixtures", ()), *getattr(function, "pytest_fixtures", ()))
+    requested = (*getattr(cls, "pytest_fixtures", ()), *getattr(function, "pytest_fixtures", ()))
     bound = function if cls is None else getattr(object.__new__(cls), name)
-    found = []
+    variants = []
     for outer, outer_through in getattr(cls, "pytest_parameters", [({}, {})]):
         for inner, inner_through in getattr(function, "pytest_parameters", [({}, {})]):
-            given, through = {**outer, **inner}, {**outer_through, **inner_through}
-            needed = fixtures.needed(bound, cls, given, (*asked, *through))
-            found += [(given, needed, params) for params in fixtures.variants(needed, through)]
-    return found
+            values, through = {**outer, **inner}, {**outer_through, **inner_through}
+            needed = fixtures.needed(bound, cls, values, (*requested, *through))
+            variants += [(values, needed, params) for params in fixtures.variants(needed, through)]
+    return variants
 
 
-def _run(function, cls, name, module, fixtures, given, needed, params):
+def _run(function, cls, name, module, fixtures, values, needed, params):
     hooks = vars(module)
     fixtures.once("module", *_hooks(module, hooks.get("setup_module"), hooks.get("teardown_module")))
     with contextlib.ExitStack() as stack:
@@ -111,9 +111,9 @@ def _run(function, cls, name, module, fixtures, given, needed, params):
         made = {}
         for each in needed:
             fixtures.value(each, needed, params, instance, function, stack, made)
-        arguments = dict(given)
+        arguments = dict(values)
         for each in wanted(about):
-            if each not in given:
+            if each not in values:
                 arguments[each] = fixtures.value(each, needed, params, instance, function, stack, made)
         _finish(about(**arguments))
 

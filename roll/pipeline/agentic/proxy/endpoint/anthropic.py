@@ -111,10 +111,10 @@ def _answer(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             calls.append({"id": block.get("id", ""), "type": "function", "function": inner})
         else:
             texts.append(_text([block]))
-    found: dict[str, Any] = {"role": ASSISTANT, "content": "".join(texts)}
+    message: dict[str, Any] = {"role": ASSISTANT, "content": "".join(texts)}
     if thoughts:
-        found["reasoning_content"] = "".join(thoughts)
-    return found | ({"tool_calls": calls} if calls else {})
+        message["reasoning_content"] = "".join(thoughts)
+    return message | ({"tool_calls": calls} if calls else {})
 
 
 def _blocks(content: Any) -> list[Mapping[str, Any]]:

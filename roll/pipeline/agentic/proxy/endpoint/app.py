@@ -112,8 +112,8 @@ class _Routes:
         body = await _body(request)
         try:
             with _read():
-                given = json.loads(body)
-                session.give_reward(given["reward"], given.get("metrics"))
+                payload = json.loads(body)
+                session.give_reward(payload["reward"], payload.get("metrics"))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise Refusal(400, f'Send {{"reward": a number, "metrics": numbers by name}}: {describe(error)}') from None
         return JSONResponse({"reward": session.reward})

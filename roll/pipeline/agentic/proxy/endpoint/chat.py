@@ -101,9 +101,11 @@ def shown_tools(tools: Sequence[Mapping[str, Any]], choice: str | Mapping[str, A
 
 def read_messages(messages: list[dict[str, Any]]) -> tuple[ChatMessage, ...]:
     """Raises Refusal for what no chat template takes, by its place."""
-    given = [{**m, "content": ""} if m.get("content") is None and m.get("role") == ASSISTANT else m for m in messages]
+    with_content = [
+        {**m, "content": ""} if m.get("content") is None and m.get("role") == ASSISTANT else m for m in messages
+    ]
     try:
-        cleaned = clean_messages(given, parses=False)
+        cleaned = clean_messages(with_content, parses=False)
         return tuple(_message(message) for message in cleaned)
     except (TypeError, ValueError, KeyError) as error:
         raise Refusal(400, f"messages: {error}", param="messages") from None
@@ -180,12 +182,12 @@ class ChatWire:
 
     def _message(self, answer: Answer) -> dict[str, Any]:
         message = answer.message
-        found: dict[str, Any] = {"role": ASSISTANT, "content": message.content or (None if message.calls else "")}
+        fields: dict[str, Any] = {"role": ASSISTANT, "content": message.content or (None if message.calls else "")}
         if message.reasoning:
-            found["reasoning_content"] = message.reasoning
+            fields["reasoning_content"] = message.reasoning
         if message.calls:
-            found["tool_calls"] = [_call(call) for call in message.calls]
-        return found
+            fields["tool_calls"] = [_call(call) for call in message.calls]
+        return fields
 
     def _log_probs(self, answer: Answer) -> dict[str, Any] | None:
         if not self._body.logprobs:

@@ -25,13 +25,13 @@ def checked_metrics(metrics: object) -> dict[str, float]:
         return {}
     if not isinstance(metrics, Mapping):
         raise ValueError(f"metrics are numbers by name, not {_shown(metrics)}")
-    found: dict[str, float] = {}
+    checked: dict[str, float] = {}
     for name, value in metrics.items():
         number = _number(value)
         if number is None:
             raise ValueError(f"metrics are finite numbers by name, and {_shown(name)} is {_shown(value)}")
-        found[str(name)] = number
-    return found
+        checked[str(name)] = number
+    return checked
 
 
 def _number(value: object) -> float | None:

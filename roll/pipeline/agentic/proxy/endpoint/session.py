@@ -200,8 +200,8 @@ class Session:
         return Reply(tuple(answers), len(prepared.prompt_ids))
 
     def _check(self, call: ChatCall) -> None:
-        own = self.rules.sampling
-        ours = {"temperature": own.temperature, "top_p": own.top_p, "top_k": own.top_k}
+        sampling = self.rules.sampling
+        ours = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
         if any(value != ours.get(name) for name, value in call.overrides.items()):
             self.transcript.counts["overridden"] += 1
         if self.is_closed:
@@ -216,15 +216,15 @@ class Session:
                                "form: leave tools out, or use another template.", "unsupported", "tools")  # fmt: skip
 
     def _request(self, call: ChatCall, prepared: Prepared) -> GenerationRequest:
-        rules, own = self.rules, self.rules.sampling
+        rules, rule_sampling = self.rules, self.rules.sampling
         room = rules.max_length - len(prepared.prompt_ids)
         longest = min(room, rules.max_answer_tokens or room, call.max_tokens or room)
         sampling = replace(
-            own,
+            rule_sampling,
             max_new_tokens=longest,
-            min_new_tokens=min(own.min_new_tokens, longest),
-            stop_strings=(*own.stop_strings, *call.stop),
-            include_stop_string=own.include_stop_string and not call.stop,
+            min_new_tokens=min(rule_sampling.min_new_tokens, longest),
+            stop_strings=(*rule_sampling.stop_strings, *call.stop),
+            include_stop_string=rule_sampling.include_stop_string and not call.stop,
             seed=turn_seed(rules.seed, self.job, prepared.num_before + _MOST_TURNS * prepared.repeat, self.attempt),
         )
         name = f"{self.job.name}-{self.attempt}"

@@ -132,8 +132,8 @@ def _watch(job: dict[str, Any], agent: str) -> NoReturn:
     os.setsid()
     libc.prctl(_SUBREAPER, 1, 0, 0, 0)  # what a program leaves behind becomes a child of this process
     libc.prctl(_DEATH_SIGNAL, signal.SIGTERM, 0, 0, 0)
-    asked: list[float] = []
-    signal.signal(signal.SIGTERM, lambda *_: asked.append(time.monotonic()))
+    stop_times: list[float] = []
+    signal.signal(signal.SIGTERM, lambda *_: stop_times.append(time.monotonic()))
     output, sink = os.pipe()
     program = os.fork()
     if not program:
@@ -142,13 +142,13 @@ def _watch(job: dict[str, Any], agent: str) -> NoReturn:
     os.close(sink)
     code = 1
     try:
-        code = _until_over(program, output, Path(job["log"]), asked)
+        code = _until_over(program, output, Path(job["log"]), stop_times)
     finally:
         _kill_all()
         os._exit(code if 0 <= code < 256 else 128 - code if code > -127 else 255)
 
 
-def _until_over(program: int, output: int, log: Path, asked: list[float]) -> int:
+def _until_over(program: int, output: int, log: Path, stop_times: list[float]) -> int:
     """The exit code of the program; negative: the signal that ended it."""
     ready = select.poll()
     ready.register(output, select.POLLIN)
@@ -163,10 +163,10 @@ def _until_over(program: int, output: int, log: Path, asked: list[float]) -> int
                 is_open = bool(read)
             elif not is_open:
                 time.sleep(0.01)
-            if asked and not was_asked:
+            if stop_times and not was_asked:
                 was_asked = True
                 _signal_all(signal.SIGTERM)
-            if asked and time.monotonic() > asked[0] + GRACE_S:
+            if stop_times and time.monotonic() > stop_times[0] + GRACE_S:
                 _signal_all(signal.SIGKILL)
             ended, status = os.waitpid(program, os.WNOHANG)
             if ended:

@@ -130,9 +130,9 @@ class Programs:
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         while line := await process.stdout.readline():
-            told = json.loads(line)
-            if (ended := self._running.get(told["id"])) is not None and not ended.done():
-                ended.set_result(int(told["code"]))
+            report = json.loads(line)
+            if (ended := self._running.get(report["id"])) is not None and not ended.done():
+                ended.set_result(int(report["code"]))
         for ended in self._running.values():  # the host died, and its programs with it
             if not ended.done():
                 ended.set_exception(EnvError("the process that starts programs died"))
@@ -163,10 +163,10 @@ def _result(folder: Path) -> Any:
     except (OSError, ValueError):
         return None
     try:
-        found = json.loads(text)
+        result = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    return found["value"] if isinstance(found, dict) and found.keys() == {"value"} else found
+    return result["value"] if isinstance(result, dict) and result.keys() == {"value"} else result
 
 
 def _tail(log: Path) -> str:
@@ -176,5 +176,5 @@ def _tail(log: Path) -> str:
             lines: Sequence[str] = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return ""
-    told = [line.strip() for line in lines if line.strip(" ^~")]
-    return " | ".join(told[-_TAIL_LINES:])
+    filled_lines = [line.strip() for line in lines if line.strip(" ^~")]
+    return " | ".join(filled_lines[-_TAIL_LINES:])

@@ -67,10 +67,10 @@ class Parser:
     @cached_property
     def template(self) -> Mapping[str, Any] | None:
         """How calls are written; None where no form is known that the chat template writes."""
-        own = getattr(self.encoder.tokenizer, "response_template", None)
+        template = getattr(self.encoder.tokenizer, "response_template", None)
         source = self.encoder.template_source
-        if own or "<tool_call>" not in source:
-            return own or None
+        if template or "<tool_call>" not in source:
+            return template or None
         return QWEN_XML if "<function=" in source else HERMES
 
     @property
@@ -94,17 +94,17 @@ class Parser:
         if "start_anchor" in schema and schema["start_anchor"] == _OPENING and "<" not in text:
             return plain
         try:
-            found: Any = self.encoder.tokenizer.parse_response(
+            parsed: Any = self.encoder.tokenizer.parse_response(
                 text, dict(schema), prefix=_OPENING, tools=[dict(tool) for tool in tools] or None
             )
-            calls = tuple(_call(call, f"{prefix}{i}") for i, call in enumerate(found.get("tool_calls") or ()))
+            calls = tuple(_call(call, f"{prefix}{i}") for i, call in enumerate(parsed.get("tool_calls") or ()))
         except Exception:  # it raises ValueError, KeyError and others of what is no call
             return Parsed(plain.message, is_malformed=True)
-        content = str(found.get("content") or "")
+        content = str(parsed.get("content") or "")
         before = _before_calls(text)
         if calls and before and before not in content:
             content = f"{before}{content}"
-        return Parsed(ChatMessage(ASSISTANT, self._visible(content), str(found.get("thinking") or ""), calls))
+        return Parsed(ChatMessage(ASSISTANT, self._visible(content), str(parsed.get("thinking") or ""), calls))
 
     def _visible(self, text: str) -> str:
         return self._marks.sub("", text) if self._marks.pattern else text
@@ -121,8 +121,8 @@ def _before_calls(text: str) -> str:
     return text.rpartition("</think>")[2].partition("<tool_call>")[0].strip()
 
 
-def _call(found: Mapping[str, Any], call_id: str) -> Call:
-    inner = found["function"]
+def _call(parsed: Mapping[str, Any], call_id: str) -> Call:
+    inner = parsed["function"]
     name, arguments = inner["name"], inner.get("arguments", {})
     if isinstance(arguments, str):
         arguments = json.loads(arguments)

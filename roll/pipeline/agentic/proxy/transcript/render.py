@@ -59,5 +59,5 @@ class Renderer:
         return min((len(bare) - len(mark) for mark in marks if mark and bare.endswith(mark)), default=len(bare))
 
     def _text(self, messages: Sequence[ChatMessage], tools: Sequence[Tool], asks: bool) -> str:
-        given: list[dict[str, Any]] = [message.for_template() for message in messages]
-        return self.encoder.render(given, [dict(tool) for tool in tools], asks)
+        template_messages: list[dict[str, Any]] = [message.for_template() for message in messages]
+        return self.encoder.render(template_messages, [dict(tool) for tool in tools], asks)

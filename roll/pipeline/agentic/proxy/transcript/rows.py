@@ -21,12 +21,14 @@ def transcript_rows(root: Node) -> Iterator[tuple[Trajectory, Answer]]:
     number = 0
     for leaf in sorted(leaves, key=lambda node: _of(node).request):
         path = leaf.path()
-        own = [node for node in path if node.answer is not None and node.answer.delivered and id(node) not in trained]
-        if not own:
+        new_answers = [
+            node for node in path if node.answer is not None and node.answer.delivered and id(node) not in trained
+        ]
+        if not new_answers:
             continue
-        trained |= {id(node) for node in own}
-        path = path[: path.index(own[-1]) + 1]  # what nobody received at its end is context of nothing
-        yield _row(path, {id(node) for node in own}, number), _of(path[-1])
+        trained |= {id(node) for node in new_answers}
+        path = path[: path.index(new_answers[-1]) + 1]  # what nobody received at its end is context of nothing
+        yield _row(path, {id(node) for node in new_answers}, number), _of(path[-1])
         number += 1
 
 
@@ -35,8 +37,8 @@ def _of(node: Node) -> Answer:
     return node.answer
 
 
-def _row(path: list[Node], own: set[int], number: int) -> Trajectory:
-    """`own`: the nodes of the path that this row trains."""
+def _row(path: list[Node], trained: set[int], number: int) -> Trajectory:
+    """`trained`: the nodes of the path that this row trains."""
     ids = np.concatenate([node.ids for node in path]).astype(np.int32)
     mask = np.zeros(len(ids), bool)
     log_probs = np.zeros(len(ids), np.float32)
@@ -44,7 +46,7 @@ def _row(path: list[Node], own: set[int], number: int) -> Trajectory:
     begin = 0
     for node in path:
         end = begin + len(node.ids)
-        if id(node) in own:
+        if id(node) in trained:
             sampled, part = _of(node).generation, slice(node.begin, node.begin + len(node.ids))
             mask[begin:end] = True
             log_probs[begin:end] = sampled.log_probs[part]

@@ -49,16 +49,16 @@ class Transcript:
         """The prompt: what is known of the conversation stays as it was sampled, and only what follows is tokenised.
         Counts whether the request continues or breaks. Raises RenderRefused."""
         self.counts["requests"] += 1
-        base, given, is_rendering = self._continued(call)
-        found = walk(base, given)
-        self._witness(call, base, found, given, is_rendering)
-        prompt = np.concatenate([base.path_ids(), given]).astype(np.int32)
-        path = found.node.answers() if found.inside == len(found.node.ids) else found.node.path()[-2].answers()
+        base, added_ids, is_rendering = self._continued(call)
+        walked = walk(base, added_ids)
+        self._witness(call, base, walked, added_ids, is_rendering)
+        prompt = np.concatenate([base.path_ids(), added_ids]).astype(np.int32)
+        path = walked.node.answers() if walked.inside == len(walked.node.ids) else walked.node.path()[-2].answers()
         for answer in base.answers():
             answer.delivered = True  # the program has shown it
-        asked = prompt.tobytes()
-        repeat, self._num_requests[asked] = self._num_requests[asked], self._num_requests[asked] + 1
-        return Prepared(call, self.counts["requests"], base, given, prompt, len(path), repeat)
+        key = prompt.tobytes()
+        repeat, self._num_requests[key] = self._num_requests[key], self._num_requests[key] + 1
+        return Prepared(call, self.counts["requests"], base, added_ids, prompt, len(path), repeat)
 
     def commit(self, prepared: Prepared, generation: Generation, message: ChatMessage) -> Answer:
         """Adds what was sampled for a request."""
@@ -82,23 +82,23 @@ class Transcript:
                 continue
             node = _choice(nodes, call.messages[place])
             assert node.answer is not None
-            given = self.renderer.behind(call.messages, place, call.tools, node.answer.generation.token_ids)
-            if given is not None:
-                return node, given, kept_off
+            added_ids = self.renderer.behind(call.messages, place, call.tools, node.answer.generation.token_ids)
+            if added_ids is not None:
+                return node, added_ids, kept_off
             kept_off = True
         return self.root, self.renderer.whole(call.messages, call.tools), kept_off
 
-    def _witness(self, call: ChatCall, base: Node, found: Walk, given: np.ndarray, is_rendering: bool) -> None:
+    def _witness(self, call: ChatCall, base: Node, walked: Walk, added_ids: np.ndarray, is_rendering: bool) -> None:
         if not any(message.role == ASSISTANT for message in call.messages):
             self.counts["fresh"] += 1
             return
         last = max(i for i, message in enumerate(call.messages) if message.role == ASSISTANT)
         is_exact = base.answer is not None and call.chain[last] in self._by_key and not is_rendering
-        if is_exact or found.matched == len(given) or not found.others:
-            self.counts["fresh" if base is self.root and not found.matched else "continued"] += 1
+        if is_exact or walked.matched == len(added_ids) or not walked.others:
+            self.counts["fresh" if base is self.root and not walked.matched else "continued"] += 1
             return
-        old = _newest(found.others)
-        started = any(node.answer is not None for node in found.node.path()[: None if found.inside else -1])
+        old = _newest(walked.others)
+        started = any(node.answer is not None for node in walked.node.path()[: None if walked.inside else -1])
         if not (started or self._is_known(call.messages)):
             self.counts["fresh"] += 1
             return
@@ -106,12 +106,12 @@ class Transcript:
         self.counts["broken"] += 1
         self.counts[f"broken_{cause}"] += 1
         if len(self.breaks) < _MOST_BREAKS:
-            self.breaks.append(self._break(place, cause, base, found, given))
+            self.breaks.append(self._break(place, cause, base, walked, added_ids))
 
-    def _break(self, place: int, cause: str, base: Node, found: Walk, given: np.ndarray) -> Break:
-        before = np.concatenate([base.path_ids(), given[: found.matched]])
-        other = found.others[0]
-        was = other.ids[found.inside :] if other is found.node else other.ids
+    def _break(self, place: int, cause: str, base: Node, walked: Walk, added_ids: np.ndarray) -> Break:
+        before = np.concatenate([base.path_ids(), added_ids[: walked.matched]])
+        other = walked.others[0]
+        was = other.ids[walked.inside :] if other is walked.node else other.ids
         show = self.renderer.encoder.show
 
         def shown(ids: np.ndarray) -> str:
@@ -124,7 +124,7 @@ class Transcript:
             cause=cause,
             before=show(before[-_SHOWN_TOKENS:])[-_LONGEST_SHOWN:],
             was=shown(was),
-            now=shown(given[found.matched :]),
+            now=shown(added_ids[walked.matched :]),
         )
 
     def _is_known(self, messages: Sequence[ChatMessage]) -> bool:

@@ -94,8 +94,8 @@ def walk(start: Node, ids: np.ndarray) -> Walk:
     return Walk(node, inside, matched)
 
 
-def _count(found: tuple[int, Node]) -> int:
-    return found[0]
+def _count(entry: tuple[int, Node]) -> int:
+    return entry[0]
 
 
 def _shared(a: np.ndarray, b: np.ndarray) -> int:
@@ -107,11 +107,11 @@ def _shared(a: np.ndarray, b: np.ndarray) -> int:
 def insert(start: Node, ids: np.ndarray) -> Node:
     """The node that ends with these ids behind `start`: shared tokens stay where they are, and a node that holds others
     behind them is split at exactly the first token that differs."""
-    found = walk(start, ids)
-    end = _split(found.node, found.inside) if found.inside < len(found.node.ids) else found.node
-    if found.matched == len(ids):
+    walked = walk(start, ids)
+    end = _split(walked.node, walked.inside) if walked.inside < len(walked.node.ids) else walked.node
+    if walked.matched == len(ids):
         return end
-    node = Node(end, ids[found.matched :])
+    node = Node(end, ids[walked.matched :])
     end.children.append(node)
     return node
 

@@ -57,7 +57,7 @@ def test_a_suspended_worker_is_killed_and_neither_a_running_one_nor_what_is_not_
         suspended.pid: "a worker of reference",
         own.pid: "Ray's raylet",
     }
-    watch = SuspensionWatch(0.2, own={})
+    watch = SuspensionWatch(0.2, pids={})
     try:
         assert suspended.wait(60) == -signal.SIGKILL
         assert (running.poll(), of_another_run.poll(), own.poll()) == (None, None, None)
@@ -67,7 +67,7 @@ def test_a_suspended_worker_is_killed_and_neither_a_running_one_nor_what_is_not_
 
 def test_a_worker_that_goes_on_before_the_limit_stays(start: Start) -> None:
     worker, _ = start(of_run("reference"))
-    watch = SuspensionWatch(3600.0, own={})
+    watch = SuspensionWatch(3600.0, pids={})
     try:
         os.kill(worker.pid, signal.SIGSTOP)
         os.kill(worker.pid, signal.SIGCONT)
