@@ -176,10 +176,11 @@ _EVERY = 10  # steps, while none of them can tell
 
 
 class EngineProbe(StepPart):
-    """Where rollouts run ahead, steps may train on no token of the weights that learn, so that nothing shows whether
-    engines and trainer agree about these. Then every engine is asked for a short answer as soon as it has new weights.
-    It travels beside the rollouts; before the next training the trainer scores it, as it does rows. An answer that is
-    not there by then is not waited for."""
+    """Compares engines and trainer under the newest weights, where rollouts run ahead.
+
+    Steps may then train on no token of the weights that learn, so that nothing else shows whether the two agree about
+    these. Every engine is asked for a short answer as soon as it has new weights. It travels beside the rollouts;
+    before the next training the trainer scores it, as it does rows. An answer that is late is not waited for."""
 
     def __init__(self, sampling: SamplingParams, seed: int, alarm: GapAlarm):
         self._sampling = replace(sampling, max_new_tokens=min(_MAX_TOKENS, sampling.max_new_tokens), min_new_tokens=0)

@@ -48,7 +48,7 @@ def of_checkpoint(config: C, checkpoint: Checkpoint) -> C:
     return config.model_copy(update={"actor_infer": changed})
 
 
-def told(metrics: Mapping[str, float]) -> Iterator[str]:
+def summary_lines(metrics: Mapping[str, float]) -> Iterator[str]:
     """The figures as lines."""
     width = max(map(len, metrics), default=0)
     yield from (f"{name:<{width}}  {value:.4f}" for name, value in metrics.items())

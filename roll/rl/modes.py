@@ -14,7 +14,7 @@ from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.run import RunConfig
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.errors import StorageError
-from roll.rl.bench import checkpoint_to_measure, of_checkpoint, told
+from roll.rl.bench import checkpoint_to_measure, of_checkpoint, summary_lines
 from roll.rl.experience.buffer import Buffer
 from roll.rl.experience.directory import DirectoryBuffer
 from roll.rl.experience.explorer import Explorer, Progress, StreamingRollouter
@@ -60,10 +60,10 @@ def make_reader(config: AlgorithmConfig, buffer: Buffer, is_stopped: Callable[[]
     return ExperienceReader(buffer, Reading(keys, config.num_groups, oldest_allowed(config)), reuse, is_stopped)
 
 
-# One explorer and one trainer at a buffer: each takes its seat for as long as it lives.
+# One explorer and one trainer at a buffer: each holds its lock for as long as it lives.
 
 
-class Seat:
+class ProcessLock:
     """A lock on `<experience.dir>/<mode>.lock`, which the kernel takes back when the process ends, however it ends.
     Two writers would give one number twice, and two readers release each other's groups."""
 
@@ -101,7 +101,7 @@ class RLMode(RunMode):
     def __init__(self, config: AlgorithmConfig, is_stopped: Callable[[], bool]):
         """`is_stopped`: True once the run is to end, so that nothing is waited for any more."""
         self.config, self.is_stopped = config, is_stopped
-        self._seat: Seat | None = None  # at the buffer
+        self._lock: ProcessLock | None = None  # at the buffer
         self._buffer: Buffer | None = None
 
     @property
@@ -114,14 +114,14 @@ class RLMode(RunMode):
         """Opens the buffer of a run in parts. Raises StorageError where that fails, or another process does the same
         part."""
         if self.config.is_in_parts:
-            self._seat = Seat(Path(self.config.experience_dir), self.config.mode)
+            self._lock = ProcessLock(Path(self.config.experience_dir), self.config.mode)
             self._buffer = make_buffer(self.config)
 
     def close(self) -> None:
         if self._buffer is not None:
             self._buffer.close()
-        if self._seat is not None:
-            self._seat.leave()
+        if self._lock is not None:
+            self._lock.leave()
 
     def prepare(self, config: AlgorithmConfig, plan: BatchPlan, checkpoint: Checkpoint | None) -> AlgorithmConfig:
         """The settings that the process goes on with, once data and length of the run are known."""
@@ -224,7 +224,7 @@ class BenchMode(RLMode):
         return config if checkpoint is None else of_checkpoint(config, checkpoint)
 
     def show(self, metrics: Mapping[str, float]) -> None:
-        for line in told(metrics):
+        for line in summary_lines(metrics):
             logger.info("%s", line)
 
 

@@ -59,7 +59,6 @@ from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import Keep, StepGroups
 from roll.errors import AlgorithmError, ConfigError
-from roll.pipeline.rollouts.rollout_loop import UserRollouter, load_loop
 from roll.rl import settings
 from roll.rl.alarms import GAP, CollapseAlarm, EngineProbe, GapAlarm, LengthAlarm
 from roll.rl.evaluation import Validation
@@ -70,6 +69,7 @@ from roll.rl.modes import MODES, RLMode
 from roll.rl.parts import GroupSource, StepContext, StepPart, StepParts
 from roll.rl.records.step_records import StepRecords
 from roll.rl.records.token_records import Once
+from roll.rl.rollout_loop import UserRollouter, load_loop
 from roll.rl.rollouters import RecordedRollouter, ReportedRollouter, RolloutDump, RolloutReport
 from roll.rl.scoring import FullKL, StepSamples, StepScores, gathered, teacher_scores, token_scores
 from roll.rl.shaping.chain import Shaping

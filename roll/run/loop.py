@@ -266,7 +266,7 @@ class Run(ABC):
 
     @property
     def _known_steps(self) -> int | None:
-        """Of the run, where no rows have to be counted first."""
+        """Steps of the run; None where rows have to be counted first."""
         return self.config.max_steps if self.mode.takes_steps and not self.config.counts_epochs else None
 
     def has_work(self, steps_done: int) -> bool:

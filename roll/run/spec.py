@@ -121,7 +121,7 @@ _RL: Mapping[str, Any] = {
 _RL_PROBLEMS = (
     "roll.configs.checks.rl:config_problems",
     "roll.rl.user_code:user_code_problems",
-    "roll.pipeline.rollouts.rollout_loop:loop_problems",
+    "roll.rl.rollout_loop:loop_problems",
     "roll.run.start.start_checks:rehearsal_problems",
     "roll.rl.bench:bench_problems",
     "roll.rl.shaping.chain:experience_problems",

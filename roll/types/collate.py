@@ -69,7 +69,7 @@ def sampled_rows(contents: Sequence[LocalRow]) -> SampledRows:
 
 
 def _all_routes(contents: Sequence[LocalRow]) -> np.ndarray | None:
-    """Where some have them, those of the others are unknown."""
+    """Routes of all rows, -1 for rows without; None where no row has any."""
     shape = next((row.routes.shape[1:] for row in contents if row.routes is not None), None)
     if shape is None:
         return None

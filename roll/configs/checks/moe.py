@@ -39,7 +39,7 @@ def balance_problems(choice: Choice) -> Iterator[Problem]:
 
 
 def balance_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
-    """Of a model whose config.json is there."""
+    """Problems of the balance loss with a model whose config.json is there."""
     args, kind, family = choice.worker.model_args, _text(model).get("model_type"), family_of(_text(model))
     experts = family and family.experts
     if args.moe_aux_loss_coef and experts and not experts.has_balance_loss:

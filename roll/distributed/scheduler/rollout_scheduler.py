@@ -192,7 +192,7 @@ class RolloutScheduler:
         return self._metrics()
 
     def saved(self, steps_done: int) -> None:
-        """Nothing is released: what no step took is in the checkpoint itself."""
+        """Releases nothing: the checkpoint itself holds what no step took."""
 
     def trained(self) -> None:
         """The step has learnt from its groups."""

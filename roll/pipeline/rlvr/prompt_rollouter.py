@@ -52,7 +52,7 @@ class StreamedScores(Generic[T]):
         self._begun[number] = start(self._one(generation))
 
     async def of(self, answers: Mapping[int, Generation]) -> dict[int, T]:
-        """By number."""
+        """Scores by the number of the answer; those that were not begun early are scored together."""
         others = [number for number in answers if number not in self._begun]
         late = await self._score([answers[number] for number in others]) if others else ()
         late_scores = dict(zip(others, late, strict=True))
@@ -187,7 +187,7 @@ class PromptRollouter:
         return room if self.max_length is None else min(room, self.max_length - num_prompt)
 
     def _texts(self, generations: Sequence[Generation]) -> list[RowTexts]:
-        """Nothing of answers that are stored."""
+        """Texts of the answers whose tokens are here; those of stored answers stay in the store."""
         here = [generation for generation in generations if generation.is_here]
         texts = answer_texts(self.decode, here, self.sampling)
         raw = texts if self.decode_raw is None else answer_texts(self.decode_raw, here, self.sampling)

@@ -11,7 +11,7 @@ REPOSITORY = Path(__file__).parents[3]
 DRIVER = """
 import asyncio, sys
 sys.path.insert(0, {repository!r})  # as the scripts in examples/ do
-from roll.configs.plan.layout import RolePlace, Seat
+from roll.configs.plan.layout import RolePlace, WorkerSlot
 from roll.distributed.executor.processes.launch import RayRuntime
 from roll.distributed.executor.processes.resource_manager import ResourceManager
 from roll.distributed.executor.pools.task_pool import TaskPool
@@ -20,7 +20,7 @@ from roll.utils.imports import add_folder
 
 add_folder(Path({folder!r}))
 runtime = RayRuntime()
-place = RolePlace("rewards.math", (Seat(0),))
+place = RolePlace("rewards.math", (WorkerSlot(0),))
 pool = TaskPool("rewards.math", ResourceManager(1, 8), place, "code_of_mine:Worker", (), {{"PYTHONPATH": "/users"}})
 print("found", asyncio.run(pool.call("places", timeout_s=60)))
 runtime.shutdown()

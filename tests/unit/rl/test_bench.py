@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from roll.errors import ConfigError
-from roll.rl.bench import bench_problems, checkpoint_to_measure, of_checkpoint, told
+from roll.rl.bench import bench_problems, checkpoint_to_measure, of_checkpoint, summary_lines
 from roll.run.saving.checkpoint import Checkpoint, CheckpointStore
 from roll.run.saving.driver_state import DriverState, write_state
 from tests.helpers.configs import config
@@ -66,7 +66,7 @@ def test_there_must_be_something_to_measure() -> None:
 
 
 def test_figures_are_told_a_line_each() -> None:
-    assert list(told({"val/a/reward_mean": 0.5, "val/b": 1.0})) == [
+    assert list(summary_lines({"val/a/reward_mean": 0.5, "val/b": 1.0})) == [
         "val/a/reward_mean  0.5000",
         "val/b              1.0000",
     ]

@@ -79,7 +79,7 @@ class Continuation:
         return self.request.enough is not None and self._num_whole >= self.request.enough
 
     def answers(self) -> list[Generation] | None:
-        """In order, once all are there, or enough of them and nothing is asked any more."""
+        """Answers in order, once all are there, or enough of them and none is being sampled."""
         if self.has_enough:
             for number in self.request.samples:
                 if number not in self._answers:
@@ -231,7 +231,7 @@ class FinishedRequests:
         )
 
     def unpack(self, handles: Sequence[object] = ()) -> list[tuple[str, dict[int, Generation] | str]]:
-        """By request id. `handles` stand for the rows and the texts of what is stored."""
+        """Answers, or an error, by request id. `handles` stand for the rows and the texts of what is stored."""
         answers = self._answers() if self.stored is None else self._stored_answers(*handles)
         numbered = iter(zip(self.numbers.tolist(), answers, strict=True))
         return [

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from roll.errors import ConfigError, TaskError
-from roll.pipeline.rollouts.rollout_loop import UserRollouter, load_loop, loop_problems
+from roll.rl.rollout_loop import UserRollouter, load_loop, loop_problems
 from roll.types.rollout import Task, Trajectory, TrajectoryGroup
 from tests.helpers.configs import config
 from tests.helpers.pages import snippets

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from roll.errors import StorageError
-from roll.rl.modes import Seat
+from roll.rl.modes import ProcessLock
 
 _SITS = """
 import sys, time
 from pathlib import Path
-from roll.rl.modes import Seat
-seat = Seat(Path(sys.argv[1]), "explore")
+from roll.rl.modes import ProcessLock
+lock = ProcessLock(Path(sys.argv[1]), "explore")
 print("here", flush=True)
 time.sleep(600)
 """
@@ -26,23 +26,23 @@ def test_a_second_explorer_is_refused_until_the_first_is_gone_and_a_trainer_is_n
     try:
         assert first.stdout is not None and first.stdout.readline() == b"here\n"
         with pytest.raises(StorageError, match="another process with mode: explore is running"):
-            Seat(tmp_path, "explore")
-        Seat(tmp_path, "train").leave()
+            ProcessLock(tmp_path, "explore")
+        ProcessLock(tmp_path, "train").leave()
     finally:
         first.kill()
         first.communicate()
-    Seat(tmp_path, "explore").leave()
+    ProcessLock(tmp_path, "explore").leave()
 
 
 def test_a_seat_that_was_left_is_free(tmp_path: Path) -> None:
-    seat = Seat(tmp_path, "train")
+    lock = ProcessLock(tmp_path, "train")
     with pytest.raises(StorageError):
-        Seat(tmp_path, "train")
-    seat.leave()
-    Seat(tmp_path, "train").leave()
+        ProcessLock(tmp_path, "train")
+    lock.leave()
+    ProcessLock(tmp_path, "train").leave()
 
 
 def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot be written"):
-        Seat(tmp_path / "file" / "buffer", "train")
+        ProcessLock(tmp_path / "file" / "buffer", "train")
