@@ -60,7 +60,7 @@ class LateRewards(StepPart):
         if self.is_empty:
             return groups, {}
         with at.timer("reward"):
-            return at.source.judged_again(groups, self.complete(groups.sampled), at.step), {}
+            return at.source.rescore(groups, self.complete(groups.sampled), at.step), {}
 
     def complete(self, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
         """The same groups in the same order, none of them waiting any more."""

@@ -51,7 +51,7 @@ class GroupSource(Protocol):
         """The groups of this step, which may be waited for."""
         ...
 
-    def judged_again(self, groups: StepGroups, completed: Sequence[TrajectoryGroup], step: int) -> StepGroups:
+    def rescore(self, groups: StepGroups, completed: Sequence[TrajectoryGroup], step: int) -> StepGroups:
         """The groups of a step once late rewards are there. `completed`: `groups.sampled`, in its order."""
         ...
 

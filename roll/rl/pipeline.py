@@ -162,7 +162,7 @@ class RLPipeline(Run):
         """What validation needs of files; raises ConfigError likewise."""
 
     @abstractmethod
-    def keep(self) -> Keep | None:
+    def group_filter(self) -> Keep | None:
         """Which groups are worth training on; None: all."""
 
     def prepare(self, checkpoint: Checkpoint | None) -> None:
@@ -204,7 +204,7 @@ class RLPipeline(Run):
             return self.recorded
         if self.rollout_loop is not None:
             rollouter = UserRollouter(self.rollout_loop(rollouter), self.plan.group_size)
-        is_settled = self.plan.bounds.is_in_order and self.late_rewards.is_empty and self.keep() is None
+        is_settled = self.plan.bounds.is_in_order and self.late_rewards.is_empty and self.group_filter() is None
         rollouter = self.mode.rollouter(rollouter, is_settled)
         if self.config.runner_state_report_interval:
             report = RolloutReport(self.config.runner_state_report_interval, self.running.actor_infer.loads)

@@ -337,7 +337,7 @@ class EngineModel:
             self._preempt()
         self._admit()
         for answer in ended:
-            answer.tell()
+            answer.notify()
         self._plan()
 
     def _preempt(self) -> None:

@@ -44,7 +44,7 @@ class PathInfo:
 def path_info(path: Path | str) -> PathInfo:
     """What is at a path, `~` included. Never raises for what was written.
 
-    Example: look_at("~nosuchuser/x").why == "there is no user nosuchuser, so ~nosuchuser/x is no path"
+    Example: path_info("~nosuchuser/x").why == "there is no user nosuchuser, so ~nosuchuser/x is no path"
     """
     path = Path(path)
     try:

@@ -34,7 +34,7 @@ FORGERIES = {
     "raises what ends an iteration": "def f(x): raise StopIteration(0)",
     "raises a skipped test": "import unittest\ndef f(x): raise unittest.SkipTest('no')",
     "raises an exit": "def f(x): raise SystemExit(0)",
-    "raises the channel's end": "import wire\ndef f(x): raise wire.Gone",
+    "raises the channel's end": "import wire\ndef f(x): raise wire.PeerClosed",
     "looks through the frames": """
 import sys
 def f(x):

@@ -96,7 +96,7 @@ class Saved(Prepared):
     def metrics(self) -> dict[str, float]:
         return {"rollout/engine_restarts": 0.0}
 
-    def judged_again(self, groups: StepGroups, completed: Sequence[TrajectoryGroup], step: int) -> StepGroups:
+    def rescore(self, groups: StepGroups, completed: Sequence[TrajectoryGroup], step: int) -> StepGroups:
         return groups
 
     def save(self, directory: Path, ends: bool = False) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 from roll.errors import ConfigError, StorageError
 from roll.rl.rollouters import RecordedRollouter, RolloutDump
 from roll.types.group_codec import RecordedGroup, read_groups, write_groups
-from roll.types.rollout import Task, Trajectory, TrajectoryGroup, Turn
+from roll.types.rollout import LocalRow, Task, Trajectory, TrajectoryGroup, Turn
 from tests.helpers.configs import config
 
 
@@ -50,7 +50,8 @@ def same(one: Any, other: Any) -> bool:
 def assert_same_rows(found: tuple[Any, ...], expected: tuple[Trajectory, ...]) -> None:
     assert len(found) == len(expected)
     for row, wanted in zip(found, expected, strict=True):
-        differing = [f.name for f in fields(Trajectory) if not same(getattr(row, f.name), getattr(wanted, f.name))]
+        names = [f.name for f in (*fields(Trajectory), *fields(LocalRow)) if f.name != "content"]
+        differing = [name for name in names if not same(getattr(row, name), getattr(wanted, name))]
         assert differing == []
 
 

@@ -16,7 +16,7 @@ class Cleaner:
     def __init__(self, directory: str, logs: Path | None):
         self.texts: list[str] = []
 
-    def say_if_dead(self, texts: dict[int, str]) -> None:
+    def report_dead(self, texts: dict[int, str]) -> None:
         self.texts += texts.values()
 
     def nothing_to_say(self) -> None:

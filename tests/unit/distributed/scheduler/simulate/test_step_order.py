@@ -45,7 +45,7 @@ class Writing:
         self._entered.append(("hold", *needs))
         return nullcontext()
 
-    def kept_free(self, *needs: str) -> AbstractContextManager[None]:
+    def reserved(self, *needs: str) -> AbstractContextManager[None]:
         self._entered.append(("kept free", *needs))
         return nullcontext()
 
