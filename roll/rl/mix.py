@@ -12,11 +12,11 @@ import numpy as np
 
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.sections.algorithm import AlgorithmConfig
-from roll.datasets.conversations import load_conversations
+from roll.configs.sections.teachers import ExpertRowsConfig
+from roll.datasets.conversations import Columns, load_conversations
 from roll.datasets.mixing import RowSource
 from roll.distributed.executor.jobs import TrainJob
 from roll.distributed.executor.roles import share
-from roll.rl.mix_checks import columns_of
 from roll.rl.parts import ActorJob, StepContext, StepPart
 from roll.rl.settings import mixed_loss
 from roll.run.operators.choice import Places, row_choice
@@ -102,3 +102,9 @@ class Mix(StepPart):
             everything.lengths,
             share(everything, rows_by_rank(everything.lengths, order, num_updates, self._num_ranks)),
         )
+
+
+def columns_of(keys: ExpertRowsConfig) -> Columns:
+    """The columns of an expert's rows, as the keys of `mix.rows` name them."""
+    names = (keys.prompt_key, keys.query_key, keys.response_key, keys.system_key, keys.tools_key)
+    return Columns(*names, keys.train_on)

@@ -9,8 +9,6 @@ from roll.configs.plan.batch_plan import role_train_plan
 from roll.configs.presets.table import PRESETS
 from roll.configs.problems import Problem
 from roll.configs.sections.algorithm import AlgorithmConfig
-from roll.configs.sections.teachers import ExpertRowsConfig
-from roll.datasets.conversations import Columns
 from roll.datasets.templates import template_name_problem
 from roll.run.operators.checks import missing_packages, operator_problems, user_function_problems
 from roll.run.start.data_files import data_args_problems, has_files, missing_rows
@@ -91,6 +89,7 @@ def _row_problems(config: AlgorithmConfig, reach: bool) -> Iterator[str]:
     if not reach and not has_files({at: rows.data_args for at, rows in drawn.items()}):
         return
     from roll.datasets.conversations import look_at_rows  # torch: only where there is something to read
+    from roll.rl.mix import columns_of
 
     for at, rows in drawn.items():
         yield from look_at_rows(rows.data_args, at, columns_of(rows), reach)
@@ -99,11 +98,3 @@ def _row_problems(config: AlgorithmConfig, reach: bool) -> Iterator[str]:
 def mix_operator_problems(config: AlgorithmConfig) -> Iterator[str]:
     """Operators of the user's own that cannot be imported."""
     yield from user_function_problems(config.mix.data_args)
-
-
-# Reads the keys that describe an expert's rows.
-
-
-def columns_of(keys: ExpertRowsConfig) -> Columns:
-    names = (keys.prompt_key, keys.query_key, keys.response_key, keys.system_key, keys.tools_key)
-    return Columns(*names, keys.train_on)

@@ -124,7 +124,7 @@ _RL_PROBLEMS = (
     "roll.rl.rollout_loop:loop_problems",
     "roll.run.start.start_checks:rehearsal_problems",
     "roll.rl.bench:bench_problems",
-    "roll.rl.shaping.chain:experience_problems",
+    "roll.rl.shaping.checks:experience_problems",
     "roll.rl.mix_checks:mix_problems",
 )
 _RL_MACHINE = ("roll.configs.checks.rollout:mode_machine_problems", "roll.rl.mix_checks:missing_mix_files")

@@ -141,9 +141,7 @@ def _tree_rows(plan: RunPlan, roles: Mapping[str, WorkerConfig]) -> Iterator[tup
         if Feature.PREFIX_SHARING not in spec_of(worker.strategy_name).supports:
             reasons = [f"{worker.strategy_name} does not {FEATURES[Feature.PREFIX_SHARING].does}"]
         how = (
-            f"; off here: {reasons[0]}"
-            if reasons
-            else ", tokens that rows of a micro batch begin with are computed once"
+            f"; off here: {reasons[0]}" if reasons else ", common beginnings of rows in a micro batch are computed once"
         )
         yield "prefix sharing", f"{role}: {worker.use_prefix_sharing}{how}"
 

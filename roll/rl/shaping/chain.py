@@ -14,20 +14,17 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
-from roll.configs.load.validate import validate
-from roll.configs.problems import Problem, did_you_mean
-from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.operators import EXPERIENCE_OPERATORS, ExperienceOperatorConfig
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.errors import AlgorithmError, ConfigError, describe
 from roll.rl.parts import Metrics, StepContext, StepPart
+from roll.rl.shaping.checks import KEY
 from roll.types.rollout import TrajectoryGroup
-from roll.utils.imports import line_of, resolve, split
+from roll.utils.imports import line_of, resolve
 from roll.utils.text import show
 
 logger = logging.getLogger(__name__)
 
-KEY = "experience_operators"
 Operator = Callable[[Sequence[TrajectoryGroup]], Sequence[TrajectoryGroup]]
 
 
@@ -193,28 +190,3 @@ def _plain(entry: _Entry, state: object) -> Any:
         return json.loads(json.dumps(state, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise AlgorithmError(f"{entry.at}: the state of {entry.name} is no JSON value: {error}.") from error
-
-
-# What is wrong with `experience_operators`, told before anything is read.
-
-
-def experience_problems(config: AlgorithmConfig) -> Iterator[Problem]:
-    """Names and arguments; code of the user's own is not imported."""
-    for place, entry in enumerate(config.experience_operators):
-        at, known = f"{KEY}[{place}]", EXPERIENCE_OPERATORS.get(entry.name)
-        if known is None:
-            try:
-                split(entry.name, dict.fromkeys(EXPERIENCE_OPERATORS, ""))
-            except ImportError as error:
-                yield Problem(f"{at}.name: {error}.{did_you_mean(entry.name, EXPERIENCE_OPERATORS)}", (KEY,))
-            continue
-        checked = validate(known.args, entry.args)
-        yield from (Problem(f"{at}.args.{problem.text}", (KEY,)) for problem in checked.problems)
-        if known.drops and checked.config is not None and not checked.config.model_dump(exclude_none=True):
-            yield Problem(f"{at}: {entry.name} without args keeps every group. Give a threshold.", (KEY,))
-        if config.estimator.per_turn and not known.drops:
-            yield Problem(
-                f"{at}: {entry.name} changes the reward of whole attempts, and adv_estimator: {config.adv_estimator} "
-                "reads what single turns earned. Choose an estimator of whole attempts, or take it out.",
-                (KEY, "adv_estimator"),
-            )

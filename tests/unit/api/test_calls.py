@@ -84,7 +84,7 @@ def test_a_plan_has_devices_text_and_every_mistake() -> None:
     assert "32 prompts x 8 samples = 256" in str(good)
     assert {"Roles", "Algorithm", "Batch", "Schedule"} <= {*str(good).splitlines()}
     short: dict[str, Any] = {key: value for key, value in KEYS.items() if not key.startswith("actor_")}
-    assert "\nChosen, since" in str(roll.plan(model="org/model", data=ROWS, reward=right, **short))
+    assert "\nChosen for this run, since" in str(roll.plan(model="org/model", data=ROWS, reward=right, **short))
     bad = plan(max_step=3, seed="x")
     assert (bad.ok, bad.text, bad.config, bad.devices) == (False, "", None, {})
     assert sum("max_step" in problem or "seed" in problem for problem in bad.problems) == 2

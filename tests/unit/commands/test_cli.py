@@ -193,7 +193,7 @@ def test_a_model_that_megatron_does_not_know_is_refused_with_the_families_it_doe
 ) -> None:
     (model / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_head": 4}))
     message = (
-        f"actor_train.strategy_args.strategy_name: megatron knows no gpt2 models; they know {', '.join(FAMILIES)}. "
+        f"actor_train.strategy_args.strategy_name: megatron knows no gpt2 models; it knows {', '.join(FAMILIES)}. "
         "docs/adding_a_model.md shows how to add one; the deepspeed strategies take any Hugging Face model."
     )
     assert "llama" in message
@@ -393,10 +393,10 @@ def test_the_yaml_of_the_current_folder_comes_before_that_of_the_scripts_folder_
     (scripts / "run.yaml").write_text(broken)
     for given in ((), ("--config_path", "."), ("--config_path=./",)):
         code, said = start("run.yaml", *given)
-        assert code == 0 and f"run.yaml is also in {scripts}; the one in {recipe} is meant." in said
+        assert code == 0 and f"run.yaml is also in {scripts}; the one in {recipe} is used." in said
     (scripts / "only.yaml").write_text(broken)
     code, said = start("only")
-    assert code == 2 and "nonsense" in said and "is meant" not in said
+    assert code == 2 and "nonsense" in said and "is used" not in said
     code, said = start("none")
     assert code == 2 and f"there is no none.yaml in {recipe}" in said
 

@@ -218,7 +218,7 @@ def test_only_known_findings_are_the_machines() -> None:
         "envs/build.py",
         "pipeline/agentic/env_checks.py",
         "run/operators/checks.py",
-        "rewards/table.py",
+        "pipeline/rlvr/reward_checks.py",
         "run/saving/hub.py",
         "run/start/data_files.py",
         "run/start/engine_models.py",

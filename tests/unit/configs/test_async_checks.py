@@ -221,7 +221,7 @@ def test_a_correction_by_log_probs_of_a_cut_distribution_is_refused(
     engine: str, cut: dict[str, Any], correction: dict[str, Any]
 ) -> None:
     sampling = {f"actor_infer.generating_args.{key}": value for key, value in cut.items()}
-    found = [text for text in problems({ENGINE: engine, **sampling, **correction}) if "of what is left of it" in text]
+    found = [text for text in problems({ENGINE: engine, **sampling, **correction}) if "those of the rest of it" in text]
     narrowing = [key for key in cut if key in CUT_BY[engine]]
     assert len(found) == bool(narrowing)
     for text in found:

@@ -37,7 +37,10 @@ STAGE_3 = {f"{SETTINGS}.zero_optimization.stage": 3}
             "actor_train.model_args.enable_activation_offload: true with actor_train.use_torch_compile: true, whose ",
         ),
         (MUON, "actor_train.training_args.optim: muon needs whole matrices, and ZeRO and bf16 lay weights end to end"),
-        (MUON | {NAME: "megatron_train"}, "actor_train.training_args.optim: muon with megatron_train, which has Adam"),
+        (
+            MUON | {NAME: "megatron_train"},
+            "actor_train.training_args.optim: muon with megatron_train, which supports AdamW only",
+        ),
         (
             MUON | {NAME: "fsdp2_train", f"{SETTINGS}.offload_policy": True},
             "actor_train.training_args.optim: muon gathers matrices between the ranks, and offload_policy keeps them ",

@@ -48,7 +48,7 @@ def test_no_number_is_infinite_or_none(key: str, value: float) -> None:
         ("num_gpus_per_node", 1e40, "num_gpus_per_node: 1e+40 must be"),
         ("num_nodes", 2**31, "num_nodes: 2147483648 must be at most 100000."),
         ("rewards.math.world_size", 2**63 - 1, "rewards.math.world_size: 9223372036854775807 must be at most 10000."),
-        ("actor_train.device_mapping", [10**40], "is beyond the 1000000 devices, the limit"),
+        ("actor_train.device_mapping", [10**40], "is beyond the limit of 1000000 devices"),
         ("actor_train.device_mapping", "list(range(10**3))", "is not a whole number"),
         ("actor_train.device_mapping", f"list(range(0, {10**40}))", "names more than 1000000 devices"),
         ("actor_train.device_mapping", " + ".join(["list(range(1000000))"] * 9), "more than 1000000 devices"),

@@ -164,13 +164,13 @@ def shape_of(name: str, role: Role = ACTOR_TRAIN) -> ModelShape:
             {"lora_target": "q_proj", "freeze_module_prefix": "model."},
             "qwen2.5-7b",
             "actor_train.model_args.freeze_module_prefix: model. leaves no layer that "
-            "actor_train.model_args.lora_target names.",
+            "actor_train.model_args.lora_target could name.",
         ),
         (
             {"lora_target": "q_proj, o_proj", "additional_target": "self_attn"},
             "qwen2.5-7b",
             "actor_train.model_args.additional_target: self_attn leaves no layer that "
-            "actor_train.model_args.lora_target names.",
+            "actor_train.model_args.lora_target could name.",
         ),
         ({"lora_target": "q_proj, up_proj", "additional_target": "self_attn"}, "qwen2.5-7b", None),
         ({"lora_target": "layers.3.mlp.up_proj"}, "qwen2.5-7b", None),

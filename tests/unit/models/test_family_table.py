@@ -15,7 +15,7 @@ def test_every_family_is_known_by_its_bare_type(model_type: str) -> None:
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ({"model_type": "gpt2"}, "knows no gpt2 models; they know llama, qwen2"),
+        ({"model_type": "gpt2"}, "knows no gpt2 models; it knows llama, qwen2"),
         ({"model_type": "qwen2", "use_sliding_window": True}, "qwen2 with use_sliding_window True .*only False"),
         ({"model_type": "llama", "hidden_act": "gelu"}, "hidden_act 'gelu' .*only 'silu'"),
         ({"model_type": "qwen2_moe", "qkv_bias": False}, "qkv_bias False .*only True"),

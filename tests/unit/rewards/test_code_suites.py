@@ -58,7 +58,7 @@ BAD = {
     "def test_a(tmp_path): assert f(str(tmp_path)) == 1": "the fixture tmp_path, which does not reach",
     "class TestA:\n    def test_a(self, monkeypatch): f(1)": "the fixture monkeypatch, which does not reach",
     "def test_a(data): assert f(data) == 2": "the parameter data, which is no fixture here",
-    "import pytest\ndef test_a():\n    with pytest.warns(UserWarning): f(1)": "uses pytest.warns, which does not exist",
+    "import pytest\ndef test_a():\n    with pytest.warns(UserWarning): f(1)": "uses pytest.warns, which is not there",
     "from pytest import warns\ndef test_a():\n    with warns(UserWarning): f(1)": "uses pytest.warns",
     "from unittest.mock import patch\ndef test_a():\n    with patch('solution.g'): f(1)": "uses patch, which does not",
     "from unittest import mock\nimport unittest.mock\n@unittest.mock.patch('a.b')\ndef test_a(m): f(1)": "uses patch",

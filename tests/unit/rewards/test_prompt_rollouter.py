@@ -205,7 +205,7 @@ def test_seeds_never_change() -> None:
 
 
 def test_counts_that_do_not_fit_are_errors() -> None:
-    with pytest.raises(ValueError, match="1 answers, 2 were requested"):
+    with pytest.raises(ValueError, match="1 responses, but 2 were requested"):
         run(rollouter(Scores(), 2), Engine("stop"))
     with pytest.raises(ValueError, match="0 outcomes for 1 answers"):
         run(rollouter(Scores(), 1), Engine("stop"))

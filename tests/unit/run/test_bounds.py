@@ -18,20 +18,20 @@ def row(bubble: float = 0.5, busy: dict[str, float] | None = None, **phases: flo
             row(rollout=3.8, train_actor=3.0, score=0.5, other=2.7),
             "rollout",
             0.38,
-            "trainer waits 38%of the time: use more rollout devices, or rollouts that run further ahead "
+            "the trainer waits 38% of the time: use more rollout devices, or rollouts that run further ahead "
             "(docs/rollouts.md)",
         ),
         (
             row(busy={"rewards.math": 0.5}, rollout=6.0, train_actor=4.0),
             "rollout",
             0.6,
-            "all wait 60% of the time for rollouts, whose rewards are busy: raise rewards.math.world_size",
+            "all roles wait 60% of the time for rollouts, whose rewards are busy: raise rewards.math.world_size",
         ),
         (
             row(busy={"rewards.math": 0.4}, rollout=6.0, train_actor=4.0),
             "rollout",
             0.6,
-            "trainer waits 60%of the time: use more rollout devices, or rollouts that run further ahead "
+            "the trainer waits 60% of the time: use more rollout devices, or rollouts that run further ahead "
             "(docs/rollouts.md)",
         ),
         (
@@ -57,7 +57,8 @@ def row(bubble: float = 0.5, busy: dict[str, float] | None = None, **phases: flo
             row(rollout=2.0, weight_sync=5.0, train_actor=3.0),
             "weights",
             0.5,
-            "all wait 50% of the time for weights to reach the engines: model_update_frequency, weight_sync_route",
+            "all roles wait 50% of the time for weights to reach the engines: model_update_frequency, "
+            "weight_sync_route",
         ),
         (
             row(rollout=2.0, gather=3.0, other=3.0, train_actor=2.0),
@@ -70,19 +71,19 @@ def row(bubble: float = 0.5, busy: dict[str, float] | None = None, **phases: flo
             row(rollout=2.0, reward=5.0, train_actor=3.0),
             "rewards",
             0.5,
-            "all wait 50% of the time for rewards after the rollout: use more devices or processes for them",
+            "all roles wait 50% of the time for rewards after the rollout: use more devices or processes for them",
         ),
         (
             row(rollout=2.0, validate=5.0, train_actor=3.0),
             "validation",
             0.5,
-            "validation takes 50%of the time: use a larger eval_steps, or fewer rows",
+            "validation takes 50% of the time: use a larger eval_steps, or fewer rows",
         ),
         (
             row(rollout=2.0, checkpoint=5.0, train_actor=3.0),
             "checkpoint",
             0.5,
-            "checkpoints take 50%of the time: use a larger save_steps, or a faster disk",
+            "checkpoints take 50% of the time: use a larger save_steps, or a faster disk",
         ),
     ],
 )

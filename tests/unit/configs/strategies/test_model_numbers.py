@@ -184,7 +184,7 @@ def test_a_type_that_nobody_tried_is_said_in_the_plan(tmp_path: Path) -> None:
     assert untried_warning(choice(), {"model_type": "qwen3"}) is None
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "newcomer", "logits_scaling": 2.0}))
     made = config({"pretrain": str(tmp_path), "track_with": "jsonl"})
-    assert any("models of type newcomer are untried" in text for text in role_strategy_warnings(made))
+    assert any("models of type newcomer are untested" in text for text in role_strategy_warnings(made))
     assert any("logits_scaling: 2.0, which is not known here" in p.text for p in machine_report(made).problems)
 
 

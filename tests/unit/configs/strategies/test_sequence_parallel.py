@@ -52,7 +52,7 @@ def test_a_step_that_does_not_split_is_told_with_the_ranks_that_share() -> None:
         ),
         (
             {SIZE: 2, "actor_train.model_args.attn_implementation": "eager"},
-            "actor_train.model_args.attn_implementation: eager with actor_train.model_args.ulysses_size: 2, for which",
+            "actor_train.model_args.attn_implementation: eager with actor_train.model_args.ulysses_size: 2, which it",
         ),
         (
             {SIZE: 2, "actor_train.strategy_args.strategy_config": {"sequence_parallel_size": 2}},

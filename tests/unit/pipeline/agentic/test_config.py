@@ -71,7 +71,7 @@ def test_a_plain_configuration_has_no_problems() -> None:
 def test_an_environment_that_nobody_plays_may_be_anything() -> None:
     unplayed = {"env_type": "sokoban_sandbox", "agent_template": "{no_such_field}", "max_tokens_per_step": 600}
     assert problems({"custom_envs.Shop": unplayed}) == []
-    assert "nothing plays Shop" in agentic_warnings(config(custom_envs__Shop=unplayed))[0]
+    assert "Shop is in no tags of an env manager" in agentic_warnings(config(custom_envs__Shop=unplayed))[0]
 
 
 def test_what_follows_a_filter_does_nothing_without_one() -> None:

@@ -122,7 +122,7 @@ def test_late_groups_that_are_too_old_are_told_and_never_trained_on(world: World
 
 def test_fail_ends_the_run_and_wait_goes_on(world: World) -> None:
     world.buffer.write([experience(0)])
-    with pytest.raises(StorageError, match="step 1: 1 of 2 groups joined within 5 s"):
+    with pytest.raises(StorageError, match="step 1: 1 of 2 groups are there after 5 s"):
         world.reader(read_timeout_s=5.0, on_timeout="fail").take(0)
     world.later = {40: lambda: world.explore(0, [0, 1])}
     assert numbers(world.reader(read_timeout_s=5.0).take(0)) == [0, 1]

@@ -87,5 +87,5 @@ def test_numbers_of_numpy_are_numbers(ending: str) -> None:
 
 def test_pictures_are_refused() -> None:
     shown = replace(row(3, 0, 6), media=(Image(np.zeros((2, 2, 3), np.uint8)),))
-    with pytest.raises(StorageError, match="group 3 shows pictures"):
+    with pytest.raises(StorageError, match="group 3 contains pictures"):
         FORMS["npz"].pack(Experience(0, TrajectoryGroup(experience(3).group.task, 3, (shown,))))

@@ -141,7 +141,7 @@ class Holding:
     def hold(self, *needs: str) -> AbstractContextManager[None]:
         return nullcontext()
 
-    kept_free = hold
+    reserved = hold
 
 
 @dataclass

@@ -72,7 +72,7 @@ TOKENS = {"name": "length", "args": {"unit": "tokens", "max": 3}}
 def test_the_rows_are_the_same_from_the_cache(files: Path, caplog: pytest.LogCaptureFixture) -> None:
     asked = places(files, "deduplicate", CONTAMINATION)
     assert chosen(asked) == ["a b", "a b c"]
-    assert not runs(asked, caplog) and "2 of 4 rows are left" in caplog.text
+    assert not runs(asked, caplog) and "2 of 4 rows remain" in caplog.text
     assert chosen(asked) == ["a b", "a b c"]
     assert len(list((files / "cache").iterdir())) == 1
 

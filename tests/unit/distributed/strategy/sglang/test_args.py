@@ -74,7 +74,7 @@ def test_unknown_keys_are_named_with_the_nearest_known_one() -> None:
 
 def test_keys_of_other_settings_are_refused_unless_they_change_nothing() -> None:
     assert problems(role(dp_size=1, context_length=64)) == []
-    assert "dp_size cannot be set: more devices" in problems(role(dp_size=2))[0]
+    assert "dp_size cannot be set: add devices to device_mapping" in problems(role(dp_size=2))[0]
     assert "model_path cannot be set: set model_args" in problems(role(model_path="x"))[0]
 
 
