@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
+from roll.distributed.executor.rollout.answer_slots import AnswerSlots
 from roll.distributed.executor.rollout.answers import Continuation
 from roll.distributed.executor.rollout.engine_choice import EngineChoice, PendingRequest
-from roll.distributed.executor.rollout.engine_load import AnswerSlots
 from roll.errors import WorkerError
 from roll.simulate.engine_model import Answer, EngineModel, EngineSeconds, nobody
 from roll.simulate.setup import Costs

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from roll.distributed.executor.pools.job import FinishedJobs, Job
-from roll.distributed.executor.rollout.answers import DIRECT_TOKENS
 from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS, EngineClient
+from roll.distributed.executor.rollout.finished_requests import DIRECT_TOKENS
 from roll.envs.config import PROXY
 from roll.errors import describe
 from roll.models.tokenizer import tokenizer_of

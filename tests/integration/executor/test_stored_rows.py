@@ -17,8 +17,8 @@ from roll.distributed.executor.pools.task_pool import TaskPool
 from roll.distributed.executor.processes.cluster import Cluster
 from roll.distributed.executor.processes.resource_manager import ResourceManager
 from roll.distributed.executor.roles import TrainCluster
-from roll.distributed.executor.rollout.answers import DIRECT_TOKENS
 from roll.distributed.executor.rollout.engines import GenerateCluster
+from roll.distributed.executor.rollout.finished_requests import DIRECT_TOKENS
 from roll.distributed.executor.step_rows import StepRows, fetched, texts_at, texts_of
 from roll.errors import WorkerError
 from roll.pipeline.rlvr.reward_model import AnswerReader, AnswerReading, RewardModel

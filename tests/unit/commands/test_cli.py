@@ -404,7 +404,7 @@ def test_the_yaml_of_the_current_folder_comes_before_that_of_the_scripts_folder_
     assert start("run", "--config_path", "sub")[0] == 0
     (scripts / "sub" / "run.yaml").write_text(broken)
     code, said = start("run", "--config_path", "sub")
-    assert code == 2 and f"is also in {recipe / 'sub'}; the one in {scripts / 'sub'} is meant." in said
+    assert code == 2 and f"is also in {recipe / 'sub'}; the one in {scripts / 'sub'} is used." in said
 
 
 def test_a_name_may_have_its_folder_before_it(

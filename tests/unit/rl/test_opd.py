@@ -85,7 +85,7 @@ def test_what_cannot_work_is_said() -> None:
     assert missing.startswith("use_opd: no teacher is configured. Add a section `teacher`")
     (first,) = config({}).domains
     found = texts({"use_opd": True, **CODE, "teachers": {"code": TEACHER, "other": TEACHER}})
-    assert found[0].startswith(f"teachers: {first}.")
+    assert found[0].startswith(f"teachers: {first} has no teacher.")
     assert found[1].startswith("teachers.other is for other, but there is no such domain. Domains:")
     assert len(found) == 2
     (twice,) = texts({

@@ -351,7 +351,7 @@ def test_a_step_that_is_handed_over_looks_at_its_rollouts_and_trains_nothing(
             "Noting.scores: 'old_logprobs' is no field of TokenScores. Its fields: ",
         ),
         ([{"values": None}], "Noting.scores: 'values' is there already"),
-        ([{"teacher_targets": None}, {"teacher_targets": None}], "Noting.scores: 'lesson' is there already"),
+        ([{"teacher_targets": None}, {"teacher_targets": None}], "Noting.scores: 'teacher_targets' is there already"),
     ],
     ids=["unknown", "of the step", "twice"],
 )

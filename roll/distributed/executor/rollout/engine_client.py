@@ -15,8 +15,9 @@ from ray.exceptions import RayActorError
 from roll.distributed.executor.pools.job import packed
 from roll.distributed.executor.processes.cluster import WorkerHandles, death_of
 from roll.distributed.executor.processes.worker_process import Failure, worker_error
-from roll.distributed.executor.rollout.answers import Continuation, FinishedRequests
+from roll.distributed.executor.rollout.answers import Continuation
 from roll.distributed.executor.rollout.engine_choice import EngineChoice, PendingRequest, Replica
+from roll.distributed.executor.rollout.finished_requests import FinishedRequests
 from roll.errors import RollError, StrategyError, WorkerError, describe
 from roll.types.rollout import Answered, Generation, GenerationRequest, PartialRequest
 from roll.utils.background import BackgroundTasks, start

@@ -12,18 +12,16 @@ from typing import Any, TypeVar
 
 from roll.datasets.encoding import Decode, decoder
 from roll.distributed.executor.blueprint import Blueprint
-from roll.distributed.executor.rollout.answers import (
-    NOTHING,
+from roll.distributed.executor.rollout.answer_slots import AnswerSlots
+from roll.distributed.executor.rollout.answers import NOTHING, joined, names_of, rest_of
+from roll.distributed.executor.rollout.engine_meter import EngineMeter
+from roll.distributed.executor.rollout.finished_requests import (
     EngineUnavailable,
     Finished,
     FinishedRequests,
     is_large,
-    joined,
-    names_of,
-    rest_of,
     store,
 )
-from roll.distributed.executor.rollout.engine_load import AnswerSlots, EngineMeter
 from roll.distributed.executor.worker import build_strategy
 from roll.distributed.strategy.base import GenerateStrategy, State
 from roll.distributed.strategy.stop_strings import StopStrings

@@ -185,7 +185,9 @@ def test_a_type_that_nobody_tried_is_said_in_the_plan(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "newcomer", "logits_scaling": 2.0}))
     made = config({"pretrain": str(tmp_path), "track_with": "jsonl"})
     assert any("models of type newcomer are untested" in text for text in role_strategy_warnings(made))
-    assert any("logits_scaling: 2.0, which is not known here" in p.text for p in machine_report(made).problems)
+    assert any(
+        "logits_scaling: 2.0, which is not supported for newcomer" in p.text for p in machine_report(made).problems
+    )
 
 
 def test_every_family_of_other_tables_was_tried() -> None:

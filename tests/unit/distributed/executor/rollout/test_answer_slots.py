@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from roll.distributed.executor.rollout.engine_load import AnswerSlots
+from roll.distributed.executor.rollout.answer_slots import AnswerSlots
 
 
 async def settle() -> None:

@@ -16,8 +16,8 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.processes.worker_process import Failure
 from roll.distributed.executor.rollout import engine_client
-from roll.distributed.executor.rollout.answers import FinishedRequests
 from roll.distributed.executor.rollout.engine_client import EngineClient
+from roll.distributed.executor.rollout.finished_requests import FinishedRequests
 from roll.distributed.executor.rollout.generate_worker import GenerateWorker
 from roll.errors import RollError, WorkerError
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams

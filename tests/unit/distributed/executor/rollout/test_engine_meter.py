@@ -5,7 +5,7 @@ import pytest
 
 from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.executor.blueprint import Blueprint
-from roll.distributed.executor.rollout.engine_load import EngineMeter, recomputed
+from roll.distributed.executor.rollout.engine_meter import EngineMeter, recomputed
 from roll.distributed.strategy.base import State
 from roll.types.rollout import FIRST_IN_LINE, Generation, GenerationRequest, SamplingParams
 from roll.utils.spans import Interval, Level, Mark

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from roll.distributed.executor.rollout.answers import DIRECT_TOKENS, FinishedRequests, is_large, store
+from roll.distributed.executor.rollout.finished_requests import DIRECT_TOKENS, FinishedRequests, is_large, store
 from roll.types.rollout import (
     FinishReason,
     Generation,
