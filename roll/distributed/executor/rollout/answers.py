@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
@@ -145,10 +146,10 @@ def joined(request: GenerationRequest, rest: Generation, stop_strings: Callable[
         count = stop_strings().completed_after(sampling.stop_strings, before, rest.token_ids[early:])
         if count is not None and early + count <= end:
             end, reason = early + count, "stop"
-    pairs: Mapping[str, np.ndarray] = {
+    columns: dict[str, Any] = {
         name: np.concatenate([getattr(prefix, name), getattr(rest, name)[:end]])
         for name in ("token_ids", "log_probs", "policy_versions")
     }
     whole = len(request.prompt_ids) + prefix.num_tokens + end  # the engine was given what there was as its prompt
     known = prefix.routes if rest.routes is None else rest.routes  # an answer cut short before it went on has no others
-    return Generation(**pairs, finish_reason=reason, routes=None if known is None else known[:whole])
+    return Generation(**columns, finish_reason=reason, routes=None if known is None else known[:whole])

@@ -31,6 +31,9 @@ class Engines:
     def everything(self) -> Claim:
         return Claim(self)  # type: ignore[arg-type]
 
+    def metrics(self) -> dict[str, float]:
+        return {}
+
     async def give_up(self, limit_s: float) -> list[Any]:
         raise AssertionError("the run does not end on purpose")
 
@@ -77,12 +80,13 @@ def test_a_judge_on_its_own_devices_is_asked_at_once_and_one_that_shares_them_af
     try:
         pipeline.prepare(None)
         pipeline.build()
-        groups = pipeline.scheduler.collect(0)
+        scheduler = pipeline.scheduler
+        assert scheduler is not None
+        groups = scheduler.collect(0)
         assert engines["reward_model"].num_requests == (0 if is_late else 256)
-        assert (pipeline.late_rewards is not None) == is_late
-        if pipeline.late_rewards is not None:
-            completed = pipeline.late_rewards.complete(groups.sampled)
-            groups = pipeline.scheduler.judged_again(groups, completed, 0)
+        assert pipeline.late_rewards.is_empty != is_late
+        if is_late:
+            groups = scheduler.rescore(groups, pipeline.late_rewards.complete(groups.sampled), 0)
         assert engines["reward_model"].num_requests == 256
         rewards = {(g.task.domain, t.reward, t.failure) for g in groups.groups for t in g.trajectories}
         assert rewards == {("math", 1.0, None), ("code", 0.25, None)}

@@ -67,12 +67,12 @@ def updates_of(rows: RowSet, num_updates: int) -> list[list[int]]:
 
 def drawn(given: Mix, steps: range) -> list[list[list[int]]]:
     found = [given.add_expert_rows(JOB, step) for step in steps]
-    return [updates_of(mixed.rows, 2) for mixed in found if mixed is not None]
+    return [updates_of(mixed.rows, 2) for mixed in found if mixed is not None and mixed.rows is not None]
 
 
 def test_every_update_has_its_part_of_each_source_in_the_order_of_the_data() -> None:
     mixed = mix().add_expert_rows(JOB, 0)
-    assert mixed is not None and len(mixed.rows.lengths) == 32
+    assert mixed is not None and mixed.rows is not None and len(mixed.rows.lengths) == 32
     first, second = updates_of(mixed.rows, 2)
     assert [number for number in first if number >= 200] == list(range(200, 207))
     assert [number for number in second if number >= 200] == list(range(207, 214))
@@ -88,14 +88,14 @@ def test_every_update_has_its_part_of_each_source_in_the_order_of_the_data() -> 
 @pytest.mark.parametrize("num_ranks", [1, 4])
 def test_rows_do_not_depend_on_ranks(num_ranks: int) -> None:
     mixed = mix(num_ranks).add_expert_rows(JOB, 0)
-    assert mixed is not None and len(mixed.rows.shards) == num_ranks
+    assert mixed is not None and mixed.rows is not None and len(mixed.rows.shards) == num_ranks
     assert drawn(mix(num_ranks), range(5)) == drawn(mix(2), range(5))
 
 
 def test_ranks_that_rows_do_not_fill_get_copies_with_nothing_to_learn() -> None:
     given, plan = made(rows={"a": {"share": 0.05, "data_args": {"file_name": "x.jsonl"}}})
     mixed = Mix(given, plan, {"a": RowSource(numbered(100, 20), 1, True, "a")}).add_expert_rows(JOB, 0)
-    assert mixed is not None  # 3 rows of an update on 2 ranks
+    assert mixed is not None and mixed.rows is not None  # 3 rows of an update on 2 ranks
     assert [len(update) for update in updates_of(mixed.rows, 2)] == [3, 3]
     assert [len(shard.rows) for shard in mixed.rows.shards] == [4, 4]
     assert mixed.metrics["actor/expert_rows"] == 6
