@@ -62,7 +62,7 @@ def test_rows_that_show_pictures_are_refused_in_the_plan(
     monkeypatch.chdir(tmp_path)
     assert plan(tmp_path, {"model_type": "qwen3", **TEXT}, row) == cli.EXIT_BAD_CONFIG
     said = capsys.readouterr()
-    assert "train.jsonl:1: column" in said.err and "runs read text alone" in said.err
+    assert "train.jsonl:1: column" in said.err and "runs read text only" in said.err
     assert "The plan works." not in said.out
 
 

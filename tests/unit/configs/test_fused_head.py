@@ -30,7 +30,7 @@ CCE = {f"{KEY}.impl_backend": "cut_cross_entropy"}
                 "training_args": {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2},
                 "model_args": {"fused_kernel_options": {"logits_per_chunk": 5}},
             }},
-            "critic.model_args.fused_kernel_options: critic computes no log-probs and does not use it. Remove it.",
+            "critic.model_args.fused_kernel_options: critic computes no log-probs, and has no use for it. Remove it.",
         ),
     ],
     ids=["liger", "zero", "megatron", "critic"],

@@ -101,7 +101,7 @@ def test_what_is_no_number_is_a_failure_and_not_a_zero(tiny_tokenizer: PreTraine
         [group(tiny_tokenizer, "31", "13", "1")]
     )
     failed, fine = scored.trajectories
-    assert failed.failure == f"the model of rewards.chat gave {bad:g}, which is not a reward"
+    assert failed.failure == f"the model of rewards.chat returned {bad:g}, which is not a reward"
     assert failed.finish_reason == "failed" and math.isnan(failed.reward) and fine.reward == 1.0
 
 

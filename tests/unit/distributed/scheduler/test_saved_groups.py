@@ -169,7 +169,7 @@ def test_a_group_of_another_task_is_played_again(
 ) -> None:
     state = stopped(loop, tmp_path)
     again, rollouter = resumed(loop, tmp_path, state, Source(prefix="other"))
-    assert "group 3 was of task task 3 is sampled again" in caplog.text
+    assert "group 3 of task task 3 is sampled again" in caplog.text
     again.published(1)
     assert [group.task.task_id for group in again.collect(1).groups] == ["other 3", "other 4"]
     assert 3 in rollouter.played

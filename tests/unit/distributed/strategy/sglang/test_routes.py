@@ -45,7 +45,7 @@ def test_layers_with_experts_are_those_that_have_routers() -> None:
 
 def test_an_answer_without_experts_is_told_unless_it_was_cut_short() -> None:
     answer = {"output_ids": [], "meta_info": {"finish_reason": {"type": "stop"}}}
-    with pytest.raises(StrategyError, match="does not say which experts the tokens of an answer"):
+    with pytest.raises(StrategyError, match="does not report which experts processed the tokens"):
         to_generation(answer, was_aborted=False, route_reader=TOLD)
     answer["meta_info"] = {"finish_reason": {"type": "abort"}}
     assert to_generation(answer, was_aborted=True, route_reader=TOLD).routes is None
