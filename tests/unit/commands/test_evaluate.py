@@ -56,7 +56,7 @@ def test_the_exit_code_is_that_of_the_run(calls: list[Call]) -> None:
 
 
 def test_an_option_that_is_none_is_told(calls: list[Call]) -> None:
-    with pytest.raises(ConfigError, match="--checkpiont=x: no option here"):
+    with pytest.raises(ConfigError, match="--checkpiont=x: unknown option"):
         evaluate.run(["sums.yaml", "--checkpiont=x"])
     assert calls == []
 

@@ -122,7 +122,7 @@ def test_what_bounds_the_steps_is_told_when_it_is_news(tmp_path: Path, caplog: p
     for step in range(1, 7):
         made.observe(step, row)
     assert [record.getMessage() for record in caplog.records] == [
-        "step 3: trainer waits 60%of the time: use more rollout devices, or rollouts that run further ahead "
+        "step 3: the trainer waits 60% of the time: use more rollout devices, or rollouts that run further ahead "
         "(docs/rollouts.md)"
     ]
 

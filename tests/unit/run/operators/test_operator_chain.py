@@ -58,7 +58,7 @@ def test_each_sees_what_the_ones_before_left() -> None:
     ]
     assert [row.prompt for row in apply(chosen, some)] == ["AB"]
     assert chosen.lines()[0].split() == ["operator", "rows", "taken", "why"]
-    assert chosen.lines()[-1] == "1 of 4 rows are left"
+    assert chosen.lines()[-1] == "1 of 4 rows remain"
 
 
 def test_an_id_that_an_operator_gives_is_the_rows() -> None:
