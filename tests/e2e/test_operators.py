@@ -17,7 +17,7 @@ def test_operators_choose_rows_and_shape_rewards_and_a_resumed_run_is_the_same(
     cache = f"actor_train.data_args.operators_cache={tmp_path}"
     whole = start_run(sort_data, "tiny_sort_operators", *STEPS, cache, name="whole")
     assert whole.wait() == 0, whole.text
-    assert "actor_train.data_args.operators, run now:" in whole.text and " rows are left" in whole.text
+    assert "actor_train.data_args.operators, run now:" in whole.text and " rows remain" in whole.text
     for step in range(1, 5):
         row = whole.metrics[step]
         assert row["rollout/kept_groups"] + row["rollout/dropped_groups"] == 32
