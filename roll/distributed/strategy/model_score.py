@@ -128,7 +128,7 @@ class ModelScoreStrategy(ScoreStrategy):
         plain = {name: part[: distillation.vocab_size].float().numpy() for name, part in parts.items()}
         return TeacherHead(plain["weight"], plain.get("bias"), module.head.transform, parts["weight"].dtype)
 
-    def learn_from(self, distillation: Distillation, head: TeacherHead | None) -> None:
+    def set_teacher_head(self, distillation: Distillation, head: TeacherHead | None) -> None:
         self._check_policy()
         self._student_outputs = StudentOutputs.of(distillation, head, self.context.device)
 

@@ -114,7 +114,7 @@ def test_preflight_refuses_an_interpreter_that_does_not_start_in_the_sandbox(tmp
 def test_preflight_says_what_to_install_for_a_language(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("roll.rewards.code.languages.os.path.exists", lambda path: False)
     (problem,) = preflight(settings(reward_args={"languages": ["python", "cpp"]}))
-    assert "cpp needs /usr/bin/g++, which does not exist. Install it: apt install g++" in problem
+    assert "cpp needs /usr/bin/g++, which is not there. Install it: apt install g++" in problem
 
 
 def test_preflight_of_the_data_names_file_row_and_column(tmp_path: Path) -> None:

@@ -46,9 +46,9 @@ class SolutionModule(types.ModuleType):
 class File:
     """What `Suite` of suites.py says of a text, and the function that the row names."""
 
-    def __init__(self, index, text, takes, libraries, answer_names, called, asserts, function):
+    def __init__(self, index, text, takes, libraries, local_names, called, asserts, function):
         self.index, self.text, self.name = index, text, f"case_{index}"
-        self.asserts, self.function, self.called, self.local_names = asserts, function, set(called), set(answer_names)
+        self.asserts, self.function, self.called, self.local_names = asserts, function, set(called), set(local_names)
         self.takes = {name for name in takes if not is_dunder(name) and self.is_answers(name)}
         self.libraries = {name: LIBRARIES[name] for name in libraries}
         nodes = ast.walk(ast.parse(text))
