@@ -1,6 +1,6 @@
 """How a conversation becomes the text that the model continues: the `template` key.
 
-- `native`: the tokenizer's own chat template; ROLL's names for it and others of ROLL's are in `forms.py`;
+- `native`: the tokenizer's own chat template; ROLL's names for it and others of ROLL's are in the table below;
 - `plain`: no template, the prompt as it is, with the special tokens the tokenizer itself puts around a text (such as
   BOS);
 - anything else: the path of a Jinja chat template, which sees `messages`, `add_generation_prompt` and the tokenizer's

@@ -406,7 +406,7 @@ SOFTWARE = (
 )
 
 
-# All known errors. A new one is a row in the file of its subject, and a line in the test.
+# All known errors. A new one is a row in the tuple of its subject, and a line in the test.
 
 KNOWN_ERRORS = (*GPU_MEMORY, *ENGINES, *COMMUNICATION, *HOST, *SOFTWARE)
 """The first row that fits a line is the one that is told."""

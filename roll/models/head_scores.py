@@ -211,7 +211,7 @@ class HeadScores(NamedTuple):
     - `top_log_probs`, `top_ids`: [N, k], largest first
     - `forward_kl`: KL(q | p) with a teacher q of the model p, [N]
     - `reverse_kl`: KL(p | q), [N]
-    - `divergence`: from teacher targets (`lessons.py`), [N]
+    - `divergence`: from teacher targets (`teacher_targets.py`), [N]
     """
 
     log_probs: torch.Tensor

@@ -139,7 +139,7 @@ class TokenLogProbModel(nn.Module):
 
         A row's first token is preceded by nothing: its log-prob is 0 whatever the mask says. With `teacher_targets` the
         divergence from the teacher comes third, and if `balanced`, what the routers of a mixture say last
-        (`router_balance.py`). A teacher (`distillation`) gives its lesson alone, of response tokens.
+        (`routers.py`). A teacher (`distillation`) gives its targets alone, of response tokens.
         """
         layout = layout or Padded(input_ids)
         encoded = _seen_before(self.backbone, response_mask, layout, balanced)

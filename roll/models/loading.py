@@ -269,7 +269,7 @@ def write_hf_model(
     trained: Mapping[str, torch.Tensor],
 ) -> None:
     """Writes config.json, safetensors of `weights`, what the model keeps beside them without training it, and the files
-    of its start (`start_files`). The weights of adapters, `trained` by the names of `pretrained`, go into a folder
+    of its start (`copy_start_files`). The weights of adapters, `trained` by the names of `pretrained`, go into a folder
     `adapter` beside them that peft loads."""
     form = load_model(args, head, empty=True).pretrained
     buffers = dict(_kept_buffers(model.pretrained))

@@ -52,7 +52,7 @@ def measures_after(config: RunConfig, steps_done: int) -> bool:
 
 
 class RunMode:
-    """What a process does of its run: here all of it. `pipeline/modes.py` has others, for reinforcement learning."""
+    """What a process does of its run: here all of it. `rl/modes.py` has others, for reinforcement learning."""
 
     takes_steps: ClassVar[bool] = True
     """False of a process that only measures."""

@@ -175,10 +175,11 @@ class TrainBatch:
         return len(self.samples)
 
 
-def _check_teacher_targets(owner: object, lesson: np.ndarray, rows: Rows) -> None:
+def _check_teacher_targets(owner: object, targets: np.ndarray, rows: Rows) -> None:
     count = int(rows.response_lengths.sum())
-    if lesson.dtype != np.float32 or len(lesson) != count:
-        raise ValueError(f"{type(owner).__name__}.lesson is {lesson.dtype} [{len(lesson)}], not float32 [{count}]")
+    if targets.dtype != np.float32 or len(targets) != count:
+        name = f"{type(owner).__name__}.teacher_targets"
+        raise ValueError(f"{name} is {targets.dtype} [{len(targets)}], not float32 [{count}]")
 
 
 def rows_of(batch: Rows | TrainBatch) -> Rows:

@@ -3,7 +3,7 @@
 Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (arXiv 1910.02054), section
 3: AdamW in mixed precision holds weights, gradients and, in fp32, master weights and two moments. Stage 1 divides the
 optimizer's 12 bytes per parameter by the ranks, stage 2 the gradients, stage 3 the weights. What is in fp32 besides,
-and where, is that of DeepSpeed 0.19 as `deepspeed_config.py` sets it up.
+and where, is that of DeepSpeed 0.19 as `strategy/deepspeed/rank.py` sets it up.
 """
 
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 Weights are cut as `roll/models/megatron` cuts them. Gradients are a buffer in fp32. AdamW holds fp32 weights and two
 moments, with `use_distributed_optimizer` divided by the ranks that hold the same weights (data x context parallel; for
-experts the ranks of a stage over expert and expert-tensor parallel). Activations: `activations.py`; a pipeline's first
+experts the ranks of a stage over expert and expert-tensor parallel). Activations: `passes.py`; a pipeline's first
 stage keeps those of as many micro batches as there are stages (1F1B; Narayanan et al., arXiv 2104.04473, section 2.2).
 """
 

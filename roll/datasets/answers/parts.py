@@ -39,9 +39,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Wording:
-    """How messages are put for a template. `reasoning`: the name of the reasoning, None as it is; `texts`: arguments of
-    calls as JSON texts; `null`: content None where a call stands alone; with either, calls say that they are functions.
-    `splits`: reasoning that an answer's content begins with has its own place. `composes`: as AskedTurns.turn says."""
+    """How messages are put for a template.
+
+    - `reasoning`: the name of the reasoning, None as it is
+    - `texts`: arguments of calls as JSON texts
+    - `null`: content None where a call stands alone; with this or `texts`, calls say that they are functions
+    - `splits`: reasoning that an answer's content begins with has its own place
+    - `composes`: as PromptedTurns.turn says
+    """
 
     reasoning: str | None = None
     texts: bool = False

@@ -176,8 +176,8 @@ class TrainStrategy(ScoreStrategy):
         """Restores what `save_checkpoint` wrote, exactly. Collective."""
 
     def begin_schedule(self) -> None:
-        """Puts the schedule before its first update, behind `load_checkpoint`; weights and moments stay. Of strategies
-        whose spec `takes_over`."""
+        """Puts the schedule before its first update, behind `load_checkpoint`; weights and moments stay. For
+        strategies that support `Feature.OPTIMIZER_FROM`."""
         raise StrategyError(f"{type(self).__name__} cannot begin with the optimizer of another run")
 
     @abstractmethod

@@ -44,8 +44,8 @@ _WORKFLOWS: Mapping[str, tuple[str, str]] = {
 _NEAREST: Mapping[str, str] = {
     "alfworld": "an environment of yours that wraps it: env_type: package.module:Class",
     "sciworld": "an environment of yours that wraps it: env_type: package.module:Class",
-    "react": "env_type: roll_math or roll_qa with a tool_wrapper asks rows in several turns (docs/tools.md)",
-    "search": "env_type: roll_qa with a tool_wrapper of yours searches in several turns (docs/tools.md)",
+    "react": "env_type: roll_math or roll_qa with a tool_wrapper asks rows in several turns (docs/adding_an_env.md)",
+    "search": "env_type: roll_qa with a tool_wrapper of yours searches in several turns (docs/adding_an_env.md)",
     "toolcall": "data_args.tools offers tools in the prompt; a reward of yours compares the calls",
     "rubric": "reward: llm_judge with a judge_prompt of yours (docs/judges.md)",
     "ruler": "reward: llm_judge (docs/judges.md)",

@@ -214,9 +214,3 @@ def _indented(first: str, text: str) -> Iterable[str]:
 
 if __name__ == "__main__":
     sys.exit(main())
-
-
-# The former place of `python -m roll.run.records.replay`, which shows the rollouts of every pipeline.
-
-if __name__ == "__main__":
-    sys.exit(main())

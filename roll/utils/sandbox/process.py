@@ -244,7 +244,7 @@ class _Streams:
 
 @contextmanager
 def later_alarms() -> Iterator[None]:
-    """An alarm (see time_limit.py) that comes in the block is handled at its end: a process that was
+    """An alarm (see utils/timing.py) that comes in the block is handled at its end: a process that was
     started is known, and one that is to be ended is ended."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,6 +1,6 @@
 """Builds the sandbox around itself and runs a job in it; a program of its own, which imports nothing of roll.
 
-`python -I -S -c <this file> <fd>`: the descriptor holds what to do, as JSON (see namespaces.py). Three processes: the
+`python -I -S -c <this file> <fd>`: the descriptor holds what to do, as JSON (see backends.py). Three processes: the
 first waits outside, the second is number 1 of the sandbox's processes, all of which end with it, the third becomes the
 job. Each ends with the one before it.
 """

@@ -1,7 +1,7 @@
 """`kl_loss_type: full`: value and gradient of the policy loss, whose KL comes chunk by chunk from hidden states,
 against torch's kl_div of whole logits in float64; and that credit and lesson keep to the same tokens.
 
-Not covered: strategies (strategies/test_lessons.py).
+Not covered: strategies (strategies/test_teacher_targets.py).
 """
 
 import numpy as np

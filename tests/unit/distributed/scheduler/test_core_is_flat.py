@@ -12,7 +12,7 @@ from roll.configs.plan.batch_plan import RolloutBounds
 from roll.distributed.scheduler.rollout_core import RolloutCore
 from roll.types.rollout import Task, TrajectoryGroup
 
-OURS = ("rollout_core.py", "active_groups.py", "admission.py", "rollout_bounds.py")
+OURS = ("rollout_core.py", "batch_plan.py")  # the second has the bounds
 TASK = Task("t", "d", np.zeros(1, np.int32))
 
 
