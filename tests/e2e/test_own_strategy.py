@@ -68,7 +68,7 @@ def test_a_dry_run_shows_the_strategy_and_asks_its_spec(folder: Path, capsys: py
         ("wrong:RAISES", "strategy raises: wrong:raises raised KeyError: 'threads' (wrong.py, line 4)."),
         (
             "wrong:GIVES_NONE",
-            "strategy gives_none: wrong:gives_none did not return a list. It must yield, or return a list",
+            "strategy gives_none: wrong:gives_none did not return a list. It must yield Problem",
         ),
         ("wrong:GIVES_TEXT", "strategy gives_text: wrong:gives_text gave a str. It must yield P"),
         ("wrong:SIZES", "strategy sizes: wrong:gives_none returned a NoneType. It must return a ParallelSizes."),

@@ -49,7 +49,7 @@ class TokenModel(GPTModel):
     """GPTModel whose last stage hands its hidden states to `top` instead of computing the logits of every position."""
 
     top: Top
-    mtp_head: PredictionHead | None
+    prediction_head: PredictionHead | None
 
     def _postprocess(  # type: ignore[override]
         self,
@@ -60,9 +60,9 @@ class TokenModel(GPTModel):
         **unused: Any,
     ) -> Any:
         """`labels`: the next tokens, where the head for further ones is asked."""
-        if self.mtp_head is None or labels is None:
+        if self.prediction_head is None or labels is None:
             return hidden_states
-        mtp_hidden = self.mtp_head(hidden_states, labels, self.embedding, rotary_pos_emb, packed_seq_params)
+        mtp_hidden = self.prediction_head(hidden_states, labels, self.embedding, rotary_pos_emb, packed_seq_params)
         return hidden_states, mtp_hidden
 
     def forward(  # type: ignore[override]
@@ -157,7 +157,7 @@ def _build(blueprint: Blueprint, stage: int | None, top: Top) -> TokenModel:
         vp_stage=stage,
     )
     plan = blueprint.mtp_head if model.post_process else None
-    model.mtp_head = None if plan is None else PredictionHead(config, plan, stage, not model.pre_process)
+    model.prediction_head = None if plan is None else PredictionHead(config, plan, stage, not model.pre_process)
     if blueprint.mtp_head is not None and model.pre_process != model.post_process:
         _have_two_embeddings(model)
     if config.num_moe_experts and config.expert_tensor_parallel_size != config.tensor_model_parallel_size:

@@ -114,7 +114,7 @@ def test_a_model_of_an_unknown_family_is_refused_with_the_known_ones(rank_pool: 
     GPT2Config().save_pretrained(tmp_path)
     with pytest.raises(
         AssertionError,
-        match="megatron knows no gpt2 models; they know llama, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe, glm, glm4",
+        match="megatron knows no gpt2 models; it knows llama, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe, glm, glm4",
     ):
         rank_pool(2).run(ranks.scores_and_weights, Run(tmp_path, TP2))
 

@@ -123,8 +123,8 @@ def _outputs(model: TokenModel, hidden: torch.Tensor, ask: HeadRequest) -> torch
 
 
 def _cross_entropy(model: TokenModel, hidden: torch.Tensor, ask: HeadRequest, mtp: MtpInputs) -> torch.Tensor:
-    assert model.mtp_head is not None
-    chosen, shared = _chosen(model, hidden, mtp.slots), model.mtp_head.shared
+    assert model.prediction_head is not None
+    chosen, shared = _chosen(model, hidden, mtp.slots), model.prediction_head.shared
     share = _share(ask, 1.0)
     return model.with_head(lambda head: -token_scores(chosen, shared(head), mtp.targets, share)[0].sum())
 

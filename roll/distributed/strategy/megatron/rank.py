@@ -191,7 +191,7 @@ class Model:
     @property
     def apart(self) -> list[nn.Parameter]:
         """What this rank has of such a head: no part of the policy's gradient."""
-        heads = [chunk.mtp_head for chunk in self.chunks] if self.head_is_apart else []
+        heads = [chunk.prediction_head for chunk in self.chunks] if self.head_is_apart else []
         return [p for head in heads if head is not None for p in head.parameters()]
 
     @property
