@@ -84,7 +84,7 @@ def targets_of(study: StudentOutputs | None, values: torch.Tensor | None) -> Tea
     if values is None:
         return None
     if study is None:
-        raise StrategyError("rows with a teacher's lesson came before set_teacher_head()")
+        raise StrategyError("rows with a teacher's targets came before set_teacher_head()")
     return TeacherTargets(study, values)
 
 

@@ -146,7 +146,7 @@ def test_ids_of_large_vocabularies_come_back_exactly_and_tokens_are_found_by_the
     mask = torch.tensor([[False, True, False], [True, False, True]])
     assert among_response_tokens(mask, torch.tensor([1, 3, 5])).tolist() == [0, 1, 2]
     assert targets_of(None, None) is None
-    with pytest.raises(StrategyError, match="before learn_from"):
+    with pytest.raises(StrategyError, match="before set_teacher_head"):
         targets_of(None, values)
 
 
