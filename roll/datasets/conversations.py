@@ -32,7 +32,7 @@ USUAL_COLUMNS = (
     ("instruction", "response"), ("input", "output"), ("question", "answer"), ("question", "response"),
     ("query", "response"), ("problem", "solution"),
 )  # fmt: skip
-"""Of prompts and responses in public data sets."""
+"""Names of prompts and responses in public data sets."""
 _OFTEN_FORGOTTEN = {"input": "query_key", "context": "query_key", "system": "system_key", "system_prompt": "system_key"}
 ROWS_LOOKED_AT = 1000
 MOST_PROBLEMS = 5

@@ -7,10 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from roll.doctor import known_errors as logs
-from roll.doctor import machine, packages
-from roll.doctor import machine as nodes
-from roll.doctor import packages as gpus
+from roll.doctor import known_errors, machine, packages
 from roll.doctor.machine import Finding, Section, findings, lines, summary
 from roll.utils.logging import say
 
@@ -45,7 +42,7 @@ def _machine() -> Section:
             "Python": machine.python_findings,
             "packages": packages.package_findings,
             "torch": packages.torch_findings,
-            "GPUs": gpus.gpu_findings,
+            "GPUs": packages.gpu_findings,
             "memory": machine.host_findings,
             "/dev/shm": machine.shm_findings,
             "limits": machine.limit_findings,
@@ -64,11 +61,11 @@ def _sections(options: argparse.Namespace) -> Iterator[Section]:
         sections = run_sections(options.config, options.overrides)
         yield from sections
         folders = [section.folder for section in sections if section.folder is not None]
-    if nodes.has_cluster():
-        yield Section("The cluster", {"nodes": lambda: nodes.cluster_findings(folders[0] if folders else None)})
+    if machine.has_cluster():
+        yield Section("The cluster", {"nodes": lambda: machine.cluster_findings(folders[0] if folders else None)})
     if options.log is not None:
-        files = logs.log_files(options.log)
-        yield Section("Errors in logs", {"logs": lambda: logs.log_findings(files)})
+        files = known_errors.log_files(options.log)
+        yield Section("Errors in logs", {"logs": lambda: known_errors.log_findings(files)})
 
 
 def _parser() -> argparse.ArgumentParser:

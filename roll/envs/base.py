@@ -16,7 +16,7 @@ from roll.errors import EnvError
 VALID = "action_is_valid"
 SUCCESS = "success"
 Message = Mapping[str, Any]
-"""As chat templates know them: `role`, `content`, and what else a role has (`tool_calls`)."""
+"""A message as chat templates know it: `role`, `content`, and what else a role has (`tool_calls`)."""
 
 
 class EnvStep(NamedTuple):
@@ -43,7 +43,7 @@ class Env(ABC):
     instruction: str = ""
     """What the game is about and which actions there are: {env_instruction} of the prompt template."""
     reward_range: tuple[float, float] = (-math.inf, math.inf)
-    """Of a whole episode, the sum of its rewards."""
+    """Least and greatest sum of the rewards of an episode."""
 
     @abstractmethod
     def reset(self, seed: int) -> str:

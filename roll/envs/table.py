@@ -21,8 +21,7 @@ ENVIRONMENTS: Mapping[str, str] = {
 }
 
 ADAPTERS = ("gymnasium", "gem", "native", "roll_math", "roll_qa", "webshop")
-"""Of these, those that take what is installed or read files: only the machine of the run can tell whether they can be
-built."""
+"""Environments that need a package or read files: only the machine of the run can tell whether they can be built."""
 
 ASKS_ROWS = ("roll_math", "roll_qa")
 """Those that ask the rows of a data file, which can be counted."""

@@ -19,7 +19,7 @@ CHANGES: Outcome = "changes the run"
 """What is lost is of the matter: data, rewards, tools, environments, the loss, what is trained. What only costs memory
 or speed is `not to be had`."""
 NOTHING: Any = object()
-"""In place of a default: the key has none of its own that matters here."""
+"""Stands for a missing default: the key has none that matters here."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ _AS_TEXT: Mapping[str, Literal["whole", "text"]] = {
     "qwen3_5_moe": TEXT_PART,
     "qwen4_exp": TEXT_PART,
 }
-"""By model_type, what AutoModelForCausalLM of the pinned transformers makes of them."""
+"""Classes by model_type: what AutoModelForCausalLM of the pinned transformers makes of them."""
 _SCORING = frozenset({"gemma3", "modernvbert", "qwen3_5"})
 _WITH_HEAD: Mapping[str, frozenset[str]] = {
     "value": frozenset({"modernvbert", "qwen3_5", "qwen3_asr"}),

@@ -13,7 +13,7 @@ from roll.run.records.replay import Recorded, RecordedTokens, read
 from roll.utils.files import open_regular
 
 GAP_STEPS = (0.01, 0.03, 0.1, 0.3, 1.0)
-"""Where the colours begin, in nats."""
+"""Differences at which the colours begin, in nats."""
 _MOST_COLOURED = 30_000  # tokens of a report: each takes some 100 bytes of it
 
 

@@ -17,7 +17,8 @@ SCORES: Mapping[RewardType, tuple[float, float, float, float]] = {
     "loose": (1.0, 1.0, -1.0, -1.0),
     "strict": (1.0, -1.0, -1.0, -1.0),
 }
-r"""Of an answer that is right in a \boxed{}, right outside, wrong in a box, wrong outside. All but hard as in ROLL."""
+r"""Scores of an answer that is right in a \boxed{}, right outside, wrong in a box, wrong outside. All but hard as in
+ROLL."""
 MAX_CHARS = 2000  # a longer text is no choice, and taking it apart would only take time
 WRAPPERS = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|boldsymbol|mbox)\s*\{([^{}]*)\}")
 MARKS = re.compile(r"\\[()\[\]]|\*\*")
@@ -72,7 +73,8 @@ OF_FALSE_ONES = Denials(
         re.I,
     ),
 )
-"""Where a question asks which choice is not true: "(B) is not true" names it, "(A) is true" does not."""
+"""Denials in answers to a question for the choice that is not true: "(B) is not true" names it, "(A) is true" does
+not."""
 ASKS_FOR_A_FALSE_ONE = re.compile(
     r"\b(?:which|what|select|identify|choose|find|pick|name)\b[^.?!\n]*\b(?:not|cannot|can't|isn't|aren't|false|incorrect|untrue|"
     r"invalid|wrong|inaccurate|except|exception)\b|\ball\b[^.?!\n]*\bexcept\b",

@@ -229,4 +229,4 @@ class BenchMode(RLMode):
 
 
 MODES: Mapping[str, type[RLMode]] = {"both": RLMode, "explore": ExploreMode, "train": TrainMode, "bench": BenchMode}
-"""By the value of `mode`."""
+"""Modes by the value of `mode`."""

@@ -135,13 +135,13 @@ class Fleet:
         self._costs = costs
         self._choice = EngineChoice(num_engines, max_running, waits=True)
         self.cut: list[tuple[int, bool]] = []  # answers of requests that were cancelled, as `GroupBacklog.cut` has them
-        self._seats = [EngineQueue(EngineModel(costs, spans, str(rank)), max_running) for rank in range(num_engines)]
+        self._queues = [EngineQueue(EngineModel(costs, spans, str(rank)), max_running) for rank in range(num_engines)]
         self._away: set[int] = set()
         self.version = 0
 
     @property
     def engines(self) -> list[EngineModel]:
-        return [replica.engine for replica in self._seats]
+        return [replica.engine for replica in self._queues]
 
     @property
     def seconds(self) -> EngineSeconds:
@@ -158,7 +158,7 @@ class Fleet:
             try:
                 replica = await self._choice.choose(call)
                 assert replica is not None
-                await self._seats[replica.rank].answer(flight)
+                await self._queues[replica.rank].answer(flight)
             except EngineLost:
                 flight.begins_anew()
             except EngineLeft:
@@ -175,9 +175,9 @@ class Fleet:
         """The first so many engines leave their devices. If all do, they stand still with what they are at."""
         self._away = set(range(count))
         for rank in self._away:
-            if count < len(self._seats) and (replica := self._choice.replicas[rank]).failure is None:
+            if count < len(self._queues) and (replica := self._choice.replicas[rank]).failure is None:
                 self._choice.close(replica)
-                self._seats[rank].hand_over()
+                self._queues[rank].hand_over()
             self.engines[rank].stop("away")
 
     def come_back(self) -> None:
@@ -192,12 +192,12 @@ class Fleet:
 
     def hold(self) -> None:
         """Those on their devices stand still."""
-        for rank in set(range(len(self._seats))) - self._away:
+        for rank in set(range(len(self._queues))) - self._away:
             self.engines[rank].stop("held")
 
     def release(self) -> None:
         """Resumes the engines, with keys and values computed again."""
-        for rank in set(range(len(self._seats))) - self._away:
+        for rank in set(range(len(self._queues))) - self._away:
             self.engines[rank].go_on(True)
 
     def slow_down(self, slowness: float) -> None:
@@ -214,7 +214,7 @@ class Fleet:
         replica = self._choice.replicas[rank]
         replica.failure = WorkerError(f"engine {rank} died")
         self._choice.leave(replica)
-        self._seats[rank].engine.die()
+        self._queues[rank].engine.die()
         await asyncio.sleep(self._costs.restart_s)
         replica.failure = None
         if not replica.is_away:

@@ -32,23 +32,23 @@ class Costs:
     kv_tokens: int | None = None
     """Tokens that the KV cache of an engine holds; None: as many as come."""
     train_tokens_per_s: float = 9_000.0
-    """Of one device, prompts included, with whatever scoring is done in the same phase."""
+    """Tokens that one device trains on, prompts included, with whatever scoring is done in the same phase."""
     train_overhead_s: float = 0.0
     score_tokens_per_s: float = 30_000.0
-    """Of one device, in a pass for old log-probs, a reference or a critic's values."""
+    """Tokens that one device scores, in a pass for old log-probs, a reference or a critic's values."""
     publish_s: float = 2.0
-    """From the trainer to all engines; each stands still so long."""
+    """Seconds of a publish from the trainer to all engines; each stands still so long."""
     turn_s: float = 5.0
-    """Where devices are shared: for the one to leave and the other to come."""
+    """Seconds of a turn on shared devices: one role leaves and the other comes."""
     driver_s: float = 0.0
-    """Of each step, on the driver: making rows, metrics, files."""
+    """Seconds of the driver in each step: making rows, metrics, files."""
     answer_s: float = 0.0
-    """Of each request on its way to the engine and back."""
+    """Seconds of each request on its way to the engine and back."""
     beside: float = 1.0
-    """So many times as long takes a decode step while the trainer or the driver works, and their work while the engines
+    """Factor on the time of a decode step while the trainer or the driver works, and their work while the engines
     sample: above 1 where they share the cores and the memory of a host."""
     restart_s: float = 60.0
-    """Until an engine that died serves again."""
+    """Seconds until an engine that died serves again."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "decode_s", tuple((float(n), float(s)) for n, s in self.decode_s))

@@ -95,7 +95,7 @@ class Image:
 
 
 Media = tuple[Image, ...]
-"""Of one row, in the order of their places among its tokens."""
+"""Images of one row, in the order of their places among its tokens."""
 
 
 # Arithmetic over rows that are stored flat: `lengths` says where each ends.

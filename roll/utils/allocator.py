@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, MutableMapping
 
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
-"""Where torch reads the settings of its allocator, oldest name first."""
+"""Variables in which torch reads the settings of its allocator, oldest name first."""
 
 _SWITCHED_ON = re.compile(r"(?:^|,)\s*expandable_segments\s*:\s*True\s*(?=,|$)", re.IGNORECASE)
 

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from itertools import pairwise
 
 from tests.layout.source import Module, modules, parse
 
@@ -22,13 +23,28 @@ def test_a_docstring_begins_with_a_verb_or_a_noun() -> None:
 
 def test_the_first_word_is_found_behind_marks_and_in_any_case() -> None:
     code = 'def a():\n    "Of all ranks."\ndef b():\n    "`at`: its path."\ndef c():\n    "Offers tools."\n'
-    assert list(begun_midway(parse(code))) == ["example.py:1: Of all ranks.", "example.py:3: `at`: its path."]
+    code += 'D = 1\n"By name."\n'
+    assert sorted(begun_midway(parse(code))) == [
+        "example.py:1: Of all ranks.",
+        "example.py:3: `at`: its path.",
+        "example.py:8: By name.",
+    ]
 
 
 def begun_midway(module: Module) -> Iterator[str]:
+    for line, text in documented(module):
+        word = (text.split() or [""])[0].strip(".,:;`'\"").lower()
+        if word in NOT_FIRST.split():
+            yield f"{module.relative}:{line}: {text.splitlines()[0]}"
+
+
+def documented(module: Module) -> Iterator[tuple[int, str]]:
+    """(line, text) of the docstrings of modules, classes and functions, and of the texts below fields and constants."""
     for node in module.nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            text = (ast.get_docstring(node) or "").strip()
-            word = (text.split() or [""])[0].strip(".,:;`'\"").lower()
-            if word in NOT_FIRST.split():
-                yield f"{module.relative}:{getattr(node, 'lineno', 1)}: {text.splitlines()[0]}"
+            yield getattr(node, "lineno", 1), (ast.get_docstring(node) or "").strip()
+        if isinstance(node, ast.Module | ast.ClassDef):
+            for above, below in pairwise(node.body):
+                match above, below:
+                    case ast.Assign() | ast.AnnAssign(), ast.Expr(value=ast.Constant(value=str(text))):
+                        yield below.lineno, text.strip()

@@ -147,7 +147,7 @@ def _number(value: Any) -> float | None:
 CLASS_DECIDES = "the role decides which class runs it"
 
 AROUND = "../"
-"""In front of a key of the section around."""
+"""Prefix of a key of the section around."""
 
 RENAMED: Mapping[tuple[str, str], str] = {
     ("DataArgs", "path"): "file_name",

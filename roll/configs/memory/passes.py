@@ -122,7 +122,7 @@ def _chunk(shape: ModelShape, tokens: int, tensor: int, logits: int, copies: int
 # What a pass over tokens costs in floating-point operations, from the shape of the model, and what devices can do.
 
 TRAINING_PASSES = 3
-"""Of a training step, in forward passes: the backward pass computes two gradients for every product."""
+"""Forward passes that a training step costs: the backward pass computes two gradients for every product."""
 
 _PEAK_TFLOPS: Mapping[str, float] = {
     "B200": 2250,

@@ -70,20 +70,20 @@ def place_roles(roles: Mapping[str, WorkerConfig], num_nodes: int, num_devices_p
     Example: device_mapping 0..3 with num_gpus_per_worker 2 on nodes of 8 are two workers, on local ids (0, 1) and
     (2, 3) of node 0.
     """
-    places = (RolePlace(role, _seats(worker, num_nodes, num_devices_per_node)) for role, worker in roles.items())
+    places = (RolePlace(role, _slots(worker, num_nodes, num_devices_per_node)) for role, worker in roles.items())
     return Layout(num_nodes, num_devices_per_node, tuple(places))
 
 
-def _seats(worker: WorkerConfig, num_nodes: int, per_node: int) -> tuple[WorkerSlot, ...]:
+def _slots(worker: WorkerConfig, num_nodes: int, per_node: int) -> tuple[WorkerSlot, ...]:
     """CPU workers are spread over the nodes."""
     ids, size = worker.device_mapping, worker.num_gpus_per_worker
-    seats: list[WorkerSlot] = []
+    slots: list[WorkerSlot] = []
     for rank in range(worker.num_workers):
         devices = () if ids is None else ids[rank * size : (rank + 1) * size]
         node = devices[0] // per_node if devices else rank * num_nodes // worker.num_workers
-        local_rank = sum(other.node == node for other in seats)
-        seats.append(WorkerSlot(rank, node, local_rank, devices, tuple(device % per_node for device in devices)))
-    return tuple(seats)
+        local_rank = sum(other.node == node for other in slots)
+        slots.append(WorkerSlot(rank, node, local_rank, devices, tuple(device % per_node for device in devices)))
+    return tuple(slots)
 
 
 def devices_apart(worker: WorkerConfig, taken: Collection[int]) -> list[tuple[int, ...]]:

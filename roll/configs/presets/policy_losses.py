@@ -184,4 +184,4 @@ LOSS_PRESETS = (
         ),
     ),
 )
-"""In the order in which messages list them."""
+"""Presets in the order in which messages list them."""

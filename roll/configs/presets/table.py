@@ -307,7 +307,7 @@ _ROWS = (
     *MIX_PRESETS,
 )
 PRESETS: Mapping[str, Preset] = {row.name: row for row in (*_ROWS, *ROW_PRESETS)}
-"""By name, in the order in which messages list them."""
+"""Algorithms by name, in the order in which messages list them."""
 
 
 def any_algorithm(name: str) -> str:

@@ -359,7 +359,7 @@ class RunConfig(Settings):
 
 LONGEST_STAGE_NAME = 60
 AT_THE_START = "start"
-"""In `models`: what the YAML names, not what an earlier stage learnt."""
+"""Value in `models` that takes the model that the YAML names, not what an earlier stage learnt."""
 
 
 def _stage_name(name: str) -> str:

@@ -118,7 +118,7 @@ _ROWS = (
     ),
 )
 ESTIMATORS: Mapping[str, Estimator] = {row.name: row for row in _ROWS}
-"""By name, in the order in which messages list them."""
+"""Estimators by name, in the order in which messages list them."""
 
 
 def estimator_of(name: str) -> Estimator:

@@ -199,7 +199,7 @@ FAMILIES: Mapping[str, Family] = {
         megatron=MegatronForm("gpt_oss", {"attention_bias": True, "swiglu_alpha": 1.702}, "sinks in attention"),
     ),
 }  # fmt: skip
-"""By the model_type of config.json. Who adds a family to Megatron adds its row here (docs/adding_a_model.md)."""
+"""Families by the model_type of config.json. A new family of Megatron adds its row here (docs/adding_a_model.md)."""
 
 
 def family_of(model: Model) -> Family | None:

@@ -31,7 +31,7 @@ class PolicyForm:
     reads_ratio: bool = True
     """The ratio of new to old policy enters, so that importance_sampling has a say."""
     weighs_by_ratio: bool = False
-    """Where that ratio is 1, as in a step with one update, it is the policy gradient."""
+    """True for a loss whose gradient is the policy gradient where that ratio is 1, as in a step with one update."""
     needs_old_log_probs: bool = False
     """Something about a whole update is made of old log-probs before it begins."""
     is_zero_without_advantage: bool = True
@@ -162,7 +162,7 @@ _ROWS = (
     ),
 )
 POLICY_FORMS: Mapping[str, PolicyForm] = {row.name: row for row in _ROWS}
-"""By name, in the order in which messages list them."""
+"""Policy losses by name, in the order in which messages list them."""
 
 
 def policy_form_of(name: str) -> PolicyForm:

@@ -217,7 +217,7 @@ class RunClusters:
         return spec.call_hook(spec.environment, dict, settings, on_cpu, directory) if spec.environment else {}
 
     def _cluster(self, name: str, settings: WorkerConfig, max_restarts: int = 0) -> Cluster:
-        role, seats = self._config.roles[name], self.resources.seats(self._plan.layout[name])
+        role, slots = self._config.roles[name], self.resources.slots(self._plan.layout[name])
         assert settings.strategy_name is not None and role.head is not None
         strategy_class = strategy_class_path(settings.strategy_name, role.use)
         most_answers = self._answers_at_once(settings)
@@ -225,7 +225,7 @@ class RunClusters:
             Blueprint(
                 role=name,
                 rank=slot.rank,
-                world_size=len(seats),
+                world_size=len(slots),
                 local_rank=slot.local_rank,
                 seed=self._config.seed,
                 device="cuda:0" if slot.gpu_ids else "cpu",
@@ -239,7 +239,7 @@ class RunClusters:
                 reports_routes=self._plan.reports_routes,
                 most_answers=most_answers,
             )
-            for slot in seats
+            for slot in slots
         ]
         is_engine = role.use == "generate"
         shares = self.resources.has_gpus and self._plan.layout.shares_devices(name)
@@ -253,7 +253,7 @@ class RunClusters:
             timeout_s=self._config.rpc_timeout,
             max_restarts=max_restarts,
         )
-        cluster = Cluster(name, self.resources, seats, spec)
+        cluster = Cluster(name, self.resources, slots, spec)
         self._clusters.append(cluster)
         return cluster
 
@@ -261,7 +261,7 @@ class RunClusters:
 # The clusters of reinforcement learning: a policy that learns, engines that sample, and the way of its weights.
 
 STORED_BYTES_PER_TOKEN = 40
-"""Of a step: 13 as it was sampled, 13 in a rank's shard, and 4 for each score."""
+"""Bytes of a token in a step: 13 as it was sampled, 13 in a rank's shard, and 4 for each score."""
 
 
 class RLClusters(RunClusters):
@@ -296,9 +296,9 @@ class RLClusters(RunClusters):
             return
         trainer, engines = self.actor_train.cluster, self.actor_infer.cluster
         plan = plan_send(
-            trainer.seats,
+            trainer.slots,
             self.actor_train.lead_rank,
-            engines.seats,
+            engines.slots,
             num_ranks=replies[self.actor_infer],
             route=self._config.weight_sync_route,
             directory=Path(self._config.output_dir).absolute() / "weight_sync",

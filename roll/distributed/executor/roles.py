@@ -91,11 +91,11 @@ class ScoreCluster:
         return self._score("values", samples, 1.0)[0]
 
     def teacher_targets(
-        self, samples: RowSet | SampleSet, response_lengths: np.ndarray, told: Distillation
+        self, samples: RowSet | SampleSet, response_lengths: np.ndarray, distillation: Distillation
     ) -> ScoreSet:
         """What a teacher tells of the response tokens, whose number in each row is given; rows beyond have none."""
         entries = [_reports_of(response_lengths, shard) for shard in samples.shards]
-        return self._split("compute_teacher_targets", (told, self._limits), samples, entries)[0]
+        return self._split("compute_teacher_targets", (distillation, self._limits), samples, entries)[0]
 
     def teacher_head(self, distillation: Distillation) -> object:
         """A handle on the head that makes distributions of what `teacher_targets` tells, where it tells hidden
@@ -200,9 +200,9 @@ class TrainCluster(ScoreCluster):
         calls.result()
         return tuple(Shard(rows, *values[first_of[dp_rank]]) for dp_rank, rows in enumerate(rows_by_rank))
 
-    def set_teacher_head(self, told: Distillation, head: object | None) -> None:
+    def set_teacher_head(self, distillation: Distillation, head: object | None) -> None:
         """What lessons are about, before the first of them comes."""
-        self.cluster.call_all("set_teacher_head", told, head)
+        self.cluster.call_all("set_teacher_head", distillation, head)
 
     def train(
         self,

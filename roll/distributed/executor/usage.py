@@ -77,6 +77,6 @@ class UsageRequest:
         for ref in done:
             cluster, rank = self._pending.pop(ref)
             if isinstance(reply := fetch(ref, rank), Usage):
-                devices = tuple(cluster.seats[rank].devices)
+                devices = tuple(cluster.slots[rank].devices)
                 self._usages[cluster.role].append(WorkerUsage(rank, devices, reply, self._sent_s, answered))
         return bool(done)

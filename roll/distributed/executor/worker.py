@@ -105,16 +105,16 @@ class ScoreWorker:
         return (None, *(part for flat in flats for part in np.split(flat, ends)))
 
     def compute_teacher_targets(
-        self, told: Distillation, limits: BatchLimits, chosen: Sequence[np.ndarray], *shards: Rows
+        self, distillation: Distillation, limits: BatchLimits, chosen: Sequence[np.ndarray], *shards: Rows
     ) -> tuple[Any, ...]:
         """The same of what is told of the response tokens: float32 [tokens, numbers of each] of each shard."""
         parts = _parts(chosen, shards)
         if not parts:
-            self.strategy.teacher_targets([], told)
+            self.strategy.teacher_targets([], distillation)
             return (None,)
         batch = type(parts[0]).concatenate(parts)
         groups = _cut(self.strategy, batch, np.arange(len(batch)), limits)
-        found = self.strategy.teacher_targets(_padded(self.strategy, batch, groups, limits), told)
+        found = self.strategy.teacher_targets(_padded(self.strategy, batch, groups, limits), distillation)
         flat = np.concatenate([values.numpy() for values in found])
         ends = np.cumsum([part.response_lengths.sum() for part in parts])
         return (None, *np.split(_reordered(flat, groups, batch.response_lengths), ends[:-1]))
@@ -167,8 +167,8 @@ class TrainWorker(ScoreWorker):
         strategy = self.strategy
         return WorkerInfo(strategy.dp_rank, strategy.dp_size, strategy.exports_weights, strategy.shares_prefixes)
 
-    def set_teacher_head(self, told: Distillation, head: TeacherHead | None) -> None:
-        self.strategy.set_teacher_head(told, head)
+    def set_teacher_head(self, distillation: Distillation, head: TeacherHead | None) -> None:
+        self.strategy.set_teacher_head(distillation, head)
 
     def assemble(self, table: RowTable | None, *pieces: SampledRows) -> tuple[Any, ...]:
         """Returns (None, the SampleBatch with these rows), without a table (None,)."""

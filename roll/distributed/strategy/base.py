@@ -102,7 +102,7 @@ class ScoreStrategy(Strategy):
         """Critic values without gradient, one output per micro batch, on the CPU. StrategyError if the model has no
         value head."""
 
-    def teacher_targets(self, micro_batches: Sequence[MicroBatch], told: Distillation) -> list[torch.Tensor]:
+    def teacher_targets(self, micro_batches: Sequence[MicroBatch], distillation: Distillation) -> list[torch.Tensor]:
         """What a teacher tells of the response tokens of each micro batch, without gradient, float32 [tokens, numbers
         of each], on the CPU (roll/models/teacher_targets.py)."""
         raise StrategyError(f"{type(self).__name__} does not support students")
@@ -126,7 +126,7 @@ class TrainStrategy(ScoreStrategy):
         """Tokens of the rows that were trained on since the last call, and how many of them were computed."""
         return 0, 0
 
-    def set_teacher_head(self, told: Distillation, head: TeacherHead | None) -> None:
+    def set_teacher_head(self, distillation: Distillation, head: TeacherHead | None) -> None:
         """Prepares for micro batches with a teacher's targets. `head`: the teacher's, if the targets are hidden
         states."""
         raise StrategyError(f"{type(self).__name__} does not learn from a teacher")

@@ -148,7 +148,7 @@ def agents_table(table: Table, values: Mapping[str, Any]) -> Table:
 
 
 def _episodes(played: Callable[[SourceLookup], _Played]) -> Callable[[SourceLookup], CombinedKeys]:
-    def sum(source: SourceLookup) -> CombinedKeys:
+    def combine(source: SourceLookup) -> CombinedKeys:
         made = played(source)
         validated = dict(made.validated) if source(f"{_TRINITY_ONLY}{_SETS}.0.path") else None
         changed = dict(_lost_arguments(source, made.args))
@@ -168,7 +168,7 @@ def _episodes(played: Callable[[SourceLookup], _Played]) -> Callable[[SourceLook
         text = f"custom_envs: {made.env['env_type']}, at most {made.env['max_steps']} turns."
         return CombinedKeys(environment(made.env, validated), text, made.near, changes=changed)
 
-    return sum
+    return combine
 
 
 def _lost_arguments(source: SourceLookup, known: tuple[str, ...]) -> Iterable[tuple[str, str]]:
@@ -198,7 +198,7 @@ def system_prompt(source: SourceLookup) -> str:
 def _lengths(rows: Callable[[SourceLookup], CombinedKeys]) -> Callable[[SourceLookup], CombinedKeys]:
     """The conversation has the room of a prompt and an answer, and no more than max_model_len."""
 
-    def sum(source: SourceLookup) -> CombinedKeys:
+    def combine(source: SourceLookup) -> CombinedKeys:
         lengths = dict(rows(source).settings)
         prompt, response = (
             int(lengths.get(f"{kind}_length") or source.number(f"data.max_{kind}_length"))
@@ -209,22 +209,22 @@ def _lengths(rows: Callable[[SourceLookup], CombinedKeys]) -> Callable[[SourceLo
         settings = {"prompt_length": min(prompt, total - 1), "sequence_length": total}
         return CombinedKeys(settings, f"sequence_length: {total}, the whole conversation.")
 
-    return sum
+    return combine
 
 
 def _epochs(asks_rows: bool) -> Callable[[SourceLookup], CombinedKeys]:
-    def sum(source: SourceLookup) -> CombinedKeys:
+    def combine(source: SourceLookup) -> CombinedKeys:
         if not asks_rows:
             source.unresolved.add("buffer.total_steps")
             raise NotHere("an environment has no rows that epochs could count: give buffer.total_steps")
         epochs = source("trainer.total_epochs")
         return CombinedKeys({"num_train_epochs": epochs}, f"num_train_epochs: {epochs}.", _DRAWN)
 
-    return sum
+    return combine
 
 
 def _tasks(rows: Callable[[SourceLookup], CombinedKeys], asks_rows: bool) -> Callable[[SourceLookup], CombinedKeys]:
-    def sum(source: SourceLookup) -> CombinedKeys:
+    def combine(source: SourceLookup) -> CombinedKeys:
         if asks_rows:
             result = rows(source)
             files = next(iter(result.settings.values()))
@@ -235,7 +235,7 @@ def _tasks(rows: Callable[[SourceLookup], CombinedKeys], asks_rows: bool) -> Cal
         reason = "the environment draws its tasks by the seed and reads no file"
         return CombinedKeys({}, reason, lost={f"{_TRINITY_ONLY}{_TASKS}.path": reason})
 
-    return sum
+    return combine
 
 
 def _no_operators(source: SourceLookup) -> CombinedKeys:

@@ -204,7 +204,7 @@ TYPE, _STRATEGY, _ARGS = "algorithm.algorithm_type", "algorithm.sample_strategy"
 _NAMES: tuple[str, ...] = ("sft_dataset",)
 _AT = f"buffer.trainer_input.auxiliary_buffers.{_NAMES[0]}"
 _OLDER = "buffer.trainer_input.sft_warmup_dataset"
-"""Where the expert's rows were named before, beside those of a fine-tuning before the run."""
+"""Section in which older files name the expert's rows, beside those of a fine-tuning before the run."""
 _OF_FILES = ("path", "split", "subset_name", "format.prompt_key", "format.response_key", "format.messages_key")
 _NO_MIX = "rows of answers are fine-tuned on in a run of their own, or in a stage before (docs/sft.md, docs/stages.md)"
 _RATIO, _LOSS = f"{_STRATEGY}_args.expert_data_ratio", "algorithm.policy_loss_fn"

@@ -58,7 +58,7 @@ _OF_TASKS: Mapping[str, Callable[[Mapping[str, Any]], tuple[Made, str]]] = {
     "document_deduplicator": _same,
     "document_minhash_deduplicator": _alike,
 }
-"""Of Data-Juicer's operators those that are here without its package."""
+"""Operators of Data-Juicer that roll has without its package."""
 
 
 def _of_task(name: str, args: Mapping[str, Any], source: SourceLookup) -> tuple[Made, str]:
@@ -121,7 +121,7 @@ _JUDGED = "reward_shaping_mapper"
 def _chain(
     at: str, target: str, translate: Callable[[str, Mapping[str, Any], SourceLookup], tuple[Made, str]]
 ) -> Callable[[SourceLookup], CombinedKeys]:
-    def sum(source: SourceLookup) -> CombinedKeys:
+    def combine(source: SourceLookup) -> CombinedKeys:
         if source(f"{_TRINITY_ONLY}{at}.config_path"):
             raise ChangesRun(f"{at}.config_path counts there, and its file is not read")
         made: Made = []
@@ -144,7 +144,7 @@ def _chain(
             {target: made} if made else {}, f"{target}: {names or 'none'}.", changes=lost, differences=nears
         )
 
-    return sum
+    return combine
 
 
 def _written(source: SourceLookup, at: str) -> Iterator[tuple[str, Mapping[str, Any], list[str]]]:

@@ -141,7 +141,7 @@ def over_share(source: SourceLookup) -> float:
 
 
 def _batches(role: str, section: str) -> Callable[[SourceLookup], CombinedKeys]:
-    def sum(source: SourceLookup) -> CombinedKeys:
+    def combine(source: SourceLookup) -> CombinedKeys:
         step, train, shares = _step(source), trainer_gpus(source), _shares(source, section)
         ranks, samples = max(1, train // shares), step.prompts * step.group
         micro = micro_batch(source, section, ("ppo_micro_batch_size",), ranks)
@@ -163,7 +163,7 @@ def _batches(role: str, section: str) -> Callable[[SourceLookup], CombinedKeys]:
 
     def known(source: SourceLookup) -> CombinedKeys:
         try:
-            return sum(source)
+            return combine(source)
         except LeftOpen:
             raise
         except NotHere as reason:  # without its batches it would be the run of the defaults here

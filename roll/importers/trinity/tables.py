@@ -76,7 +76,7 @@ TRINITY_RL = Table(
     algorithm_defaults,
 )
 _TABLES: Mapping[str, Table] = {"sft": TRINITY_SFT, "dpo": TRINITY_DPO}
-"""By the algorithm's name; those of all others are RL's."""
+"""Tables by the algorithm's name; all other algorithms have that of RL."""
 
 
 # Trinity-RFT's `stages`: each is imported by the table of its own algorithm; what all have in common stands once.
@@ -86,7 +86,7 @@ _NAME = "stage_name"
 _ONE_PROCESS = "a stage samples and trains in one process"
 _UNUSED: Outcome = "asks for nothing"
 _WEIGHT: tuple[Outcome, ...] = (CHANGES, "not to be had", "approximated", "mapped", _UNUSED)
-"""Of a key that several stages read, the first outcome counts."""
+"""Outcomes by weight: of a key that several stages read, the first of these counts."""
 
 Keys = Sequence[tuple[str, Any]]
 

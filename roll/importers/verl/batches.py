@@ -67,7 +67,7 @@ def batches(
     """Prompts, samples, micro batches and accumulation of a role that learns."""
     section = _SECTIONS[role]
 
-    def sum(source: SourceLookup) -> CombinedKeys:
+    def combine(source: SourceLookup) -> CombinedKeys:
         if source("data.train_batch_size") == 0:
             raise ChangesRun(_NO_BATCHES)
         prompts, group = source.size("data.train_batch_size"), source.size(f"{ROLLOUT}.n")
@@ -97,7 +97,7 @@ def batches(
             near = f"{near} The micro batch is {made.micro} instead of {micro}, to divide {made.micro * made.passes}."
         return CombinedKeys(settings, text, near.strip())
 
-    return sum
+    return combine
 
 
 def _open_ranks(source: SourceLookup, role: str, prompts: int, group: int) -> CombinedKeys:
@@ -113,20 +113,20 @@ def _open_ranks(source: SourceLookup, role: str, prompts: int, group: int) -> Co
 def scoring(role: str, section: str, names: tuple[str, ...]) -> Callable[[SourceLookup], CombinedKeys]:
     """Samples of one pass when log-probs or values are computed."""
 
-    def sum(source: SourceLookup) -> CombinedKeys:
+    def combine(source: SourceLookup) -> CombinedKeys:
         ranks = 1 if leaves_gpus_open(source) else _ranks(source, _SECTIONS[role], gpus(source))[0]
         micro = micro_batch(source, section, names, ranks)
         if micro is None:
             return CombinedKeys({}, "not given: infer_batch_size keeps its default")
         return CombinedKeys({f"{role}.infer_batch_size": micro}, f"{role}.infer_batch_size: {micro}, of one rank.")
 
-    return sum
+    return combine
 
 
 def token_batches(role: str, section: str, switch: str, most: str, kind: str) -> Callable[[SourceLookup], CombinedKeys]:
     """Micro batches by tokens."""
 
-    def sum(source: SourceLookup) -> CombinedKeys:
+    def combine(source: SourceLookup) -> CombinedKeys:
         on = source(f"{section}.{switch}", source(f"{ACTOR}.use_dynamic_bsz"))
         if not on:
             return CombinedKeys({}, f"{switch} is off: micro batches are counted in rows")
@@ -144,7 +144,7 @@ def token_batches(role: str, section: str, switch: str, most: str, kind: str) ->
             {f"{role}.use_dynamic_batching_in_{kind}": True, key: limit}, f"{key}: {limit}{shared}.", near
         )
 
-    return sum
+    return combine
 
 
 def placement(source: SourceLookup) -> CombinedKeys:
@@ -236,4 +236,4 @@ _OWN_NAMES: Mapping[str, Mapping[str, str]] = {
         "max_model_len": "context_length",
     },
 }
-"""By the argument for the share of memory, which tells the engines apart: what verl calls their other arguments."""
+"""Names that verl has for an engine's arguments, by its argument for the share of memory, which differs by engine."""

@@ -314,4 +314,4 @@ COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
         "critic", CRITIC, "use_dynamic_bsz", "forward_max_token_len_per_gpu", "infer"
     ),
 }
-"""By the name that rows give. Those of roles or switches that are off write nothing."""
+"""Functions that combine keys, by the name that rows give. Those of roles or switches that are off write nothing."""

@@ -393,7 +393,7 @@ _AGREEMENTS: Mapping[str, str] = {
     "sequence": "sequence",
     "geometric": "geometric",
 }
-"""Over what a ratio is held between bounds; the later names are those of older versions."""
+"""Units over which a ratio is held between bounds; the later names are those of older versions."""
 
 CORRECTION_ROWS: tuple[Row, ...] = (
     summed("algorithm.rollout_is", "correction", False),

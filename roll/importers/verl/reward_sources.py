@@ -53,7 +53,7 @@ DOMAINS: Mapping[str, Domain] = {
         "The share of the cases that a program passes is paid: of all, where verl tries the first ten.",
     ),
 }  # fmt: skip
-"""By the name of the domain."""
+"""Sources of rewards, by the name of the domain."""
 
 
 def domain_of(source: str) -> str:

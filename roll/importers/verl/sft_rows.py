@@ -68,7 +68,7 @@ def _batches(source: SourceLookup) -> CombinedKeys:
 def tokens(longest: Callable[[SourceLookup], int]) -> Callable[[SourceLookup], CombinedKeys]:
     """Micro batches by tokens. `longest` is the longest row that there can be."""
 
-    def sum(source: SourceLookup) -> CombinedKeys:
+    def combine(source: SourceLookup) -> CombinedKeys:
         if not source("data.use_dynamic_bsz"):
             return CombinedKeys({}, "use_dynamic_bsz is off: micro batches are counted in rows")
         group = "engine.context_parallel_size" if _is_on_megatron(source) else "ulysses_sequence_parallel_size"
@@ -81,7 +81,7 @@ def tokens(longest: Callable[[SourceLookup], int]) -> Callable[[SourceLookup], C
             {f"{ROLE}.use_dynamic_batching_in_train": True, key: limit}, f"{key}: {limit}{shared}.", near
         )
 
-    return sum
+    return combine
 
 
 def _placement(source: SourceLookup) -> CombinedKeys:

@@ -28,7 +28,7 @@ _INTERACTIONS = f"{TURNS}.interaction_config_path"
 _LOOP = f"{AGENT}.default_agent_loop"
 _OFF = (None, "", "single_turn_agent")
 _MOST_TURNS = 100
-"""In the place of no bound: the tokens of an episode end it before."""
+"""Turns where the source sets no bound: the tokens of an episode end it before."""
 _TRIES = 5  # as many as verl's own interaction has, where nothing is said
 _SEARCH_ANSWER = "reward_model.ground_truth.target"
 _HASHES = r".*####\s*(-?[\d.,]*\d)"

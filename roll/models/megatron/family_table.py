@@ -18,7 +18,7 @@ ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # those that do not change
 FAMILIES: Mapping[str, MegatronForm] = {
     kind: family.megatron for kind, family in families.FAMILIES.items() if family.megatron is not None
 }
-"""By the model_type of config.json."""
+"""Families by the model_type of config.json."""
 _NORM_KEY = "norm_topk_prob"
 
 

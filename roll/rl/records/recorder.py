@@ -80,11 +80,11 @@ class RolloutRecord:
     prompt_tokens: int = 0
     """Those that were not sampled."""
     response_tokens: int = 0
-    """Of the whole attempt."""
+    """Tokens that were sampled in the whole attempt."""
     turns: tuple[Turn, ...] = ()
-    """Of an attempt in an environment; in the JSONL only."""
+    """Turns of an attempt in an environment; in the JSONL only."""
     tokens: TokenLogProbs | None = None
-    """In the JSONL only, where `recorder.log_prob_steps` asks for them."""
+    """Log-probs of the tokens; in the JSONL only, where `recorder.log_prob_steps` asks for them."""
 
 
 def rollout_records(
@@ -123,9 +123,9 @@ class RecordLimits:
     num_groups: int = 4
     num_samples_per_group: int = 8
     num_characters: int = 8_000
-    """Of a prompt, a response or an observation; the middle is left out beyond."""
+    """Characters of a prompt, a response or an observation; the middle of a longer one is left out."""
     total_bytes: int = 256_000_000
-    """Of all files together; what was written first goes first."""
+    """Bytes of all files together; what was written first goes first."""
     choose: Choice = "first"
     seed: int = 0
 

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 _NO_PART = {
     "operators_cache", "file_name", "shuffle", "domain_interleave_probs", "template", "truncation", "system_prompt",
 }  # fmt: skip
-"""Of data_args, what operators never see."""
+"""Keys of data_args that operators never see."""
 _TOKENIZER_ENDINGS = (".json", ".txt", ".model", ".tiktoken")
 _CHUNK_BYTES = 1 << 20
 

@@ -88,8 +88,8 @@ class OperatorRow:
 
 
 Verdict = bool | str | None | Mapping[str, Any]
-"""Of one row. True, None: it stays. A mapping: it stays, with these columns in place of its own. False, or a text that
-says why: it goes."""
+"""Verdict on one row. True, None: it stays. A mapping: it stays, with these columns in place of its own. False, or a
+text that says why: it goes."""
 
 
 @dataclass(frozen=True)

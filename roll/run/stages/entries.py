@@ -127,7 +127,8 @@ PLACES = (
     "rollout_dump_dir",
     "save_logging_board_dir",
 )
-"""Where a run writes beside its output_dir: where the whole YAML says so, each stage has a folder of its own there."""
+"""Keys of folders that a run writes beside its output_dir: where the whole YAML says so, each stage has a folder of its
+own there."""
 
 
 def stage_tree(raw: RawTree, entry: Entry) -> RawTree:

@@ -19,7 +19,7 @@ _STEPS = 6
 _MOST = 8
 _PATIENCE_S = 180.0  # a long run on a busy machine takes a minute
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; frame-ancestors 'self'"
-"""For documents that hold what others wrote: no script, nothing fetched."""
+"""Policy for documents that hold what others wrote: no script, nothing fetched."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ def clusters_of(resources: ResourceManager) -> Iterator[Callable[..., Cluster]]:
 
     def make(role: str, **options: object) -> Cluster:
         place, spec = worker_setup(role, **options)  # type: ignore[arg-type]
-        clusters.append(Cluster(role, resources, resources.seats(place), spec))
+        clusters.append(Cluster(role, resources, resources.slots(place), spec))
         return clusters[-1]
 
     yield make

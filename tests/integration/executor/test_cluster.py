@@ -95,7 +95,7 @@ def test_bundles_that_were_released_are_gone_and_may_be_released_again(resources
 
 
 def test_cpu_workers_and_devices_get_seats(resources: ResourceManager) -> None:
-    cpu = resources.seats(RolePlace("rewards", (WorkerSlot(0), WorkerSlot(1, local_rank=1))))
+    cpu = resources.slots(RolePlace("rewards", (WorkerSlot(0), WorkerSlot(1, local_rank=1))))
     assert [(seat.rank, seat.local_rank, seat.devices) for seat in cpu] == [(0, 0, ()), (1, 1, ())]
-    pair = resources.seats(RolePlace("actor_infer", (WorkerSlot(0, 0, 0, (4, 5), (4, 5)),)))
+    pair = resources.slots(RolePlace("actor_infer", (WorkerSlot(0, 0, 0, (4, 5), (4, 5)),)))
     assert (pair[0].devices, pair[0].gpu_ids) == ((4, 5), ())

@@ -27,7 +27,7 @@ from tests.integration.executor.parts import worker_setup
 runtime = RayRuntime(logs=Path(sys.argv[2]) if len(sys.argv) > 2 else None)
 resources = ResourceManager(num_nodes=1, num_gpus_per_node=4)
 place, spec = worker_setup("reference", devices=(3,), worker_class="tests.toys:ToyWorker")
-cluster = Cluster("reference", resources, resources.seats(place), spec)
+cluster = Cluster("reference", resources, resources.slots(place), spec)
 print("sum", cluster.call_all("add", 20, 22)[0], "at", ray.get_runtime_context().gcs_address, flush=True)
 if sys.argv[1] == "die":
     print("directory", cluster.call_all("environment")[0]["ROLL_RUNTIME_DIRECTORY"])

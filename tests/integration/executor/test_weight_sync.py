@@ -26,7 +26,7 @@ def test_engines_hold_the_trainers_weights_after_publish(
     engines: Cluster,
     tmp_path: Path,
 ) -> None:
-    plan = plan_send(trainer.seats, 0, engines.seats, (1, 1), route, tmp_path)
+    plan = plan_send(trainer.slots, 0, engines.slots, (1, 1), route, tmp_path)
     assert {way.route for way in plan.ways} == {"memory" if route == "auto" else route}
     sync = WeightSync(trainer, engines, BUCKET_BYTES[buckets], plan)
     for version in (3, 4):

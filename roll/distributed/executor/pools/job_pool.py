@@ -90,7 +90,7 @@ class JobPool:
         self._num_started = 0
         self._is_closed = False
         self._tasks = BackgroundTasks()
-        self._workers = [self._start(slot) for slot in resources.seats(place)]
+        self._workers = [self._start(slot) for slot in resources.slots(place)]
 
     def __len__(self) -> int:
         return len(self._workers)

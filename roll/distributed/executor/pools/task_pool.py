@@ -108,7 +108,7 @@ class TaskPool:
         self._queue: deque[_Call] = deque()
         self._wake_up_is_due = False
         self._tasks = BackgroundTasks()
-        self._workers = [self._start(slot) for slot in resources.seats(place)]
+        self._workers = [self._start(slot) for slot in resources.slots(place)]
         self.num_restarts = 0
 
     def __len__(self) -> int:

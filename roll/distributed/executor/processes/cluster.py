@@ -45,7 +45,8 @@ _MAX_CONCURRENCY = 10_000
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """How the workers of a role are made: `arguments(seat)` go to the constructor of `worker_class` (a dotted path)."""
+    """How the workers of a role are made: the `arguments` of each rank go to the constructor of `worker_class`, a
+    dotted path."""
 
     worker_class: str
     arguments: Sequence[tuple[Any, ...]]  # per rank
@@ -181,20 +182,20 @@ class WorkerHandles:
 class Cluster:
     """N workers of one role. Starts them on construction without waiting; `wait_ready` waits."""
 
-    def __init__(self, role: str, resources: ResourceManager, seats: Sequence[AssignedSlot], spec: WorkerSpec):
+    def __init__(self, role: str, resources: ResourceManager, slots: Sequence[AssignedSlot], spec: WorkerSpec):
         self.role = role
-        self.seats = tuple(seats)
+        self.slots = tuple(slots)
         self.spec = spec
         self.workers = WorkerHandles(role, self._start(resources, spec), spec.timeout_s)
         self.ready = self._build(spec)
 
     def __len__(self) -> int:
-        return len(self.seats)
+        return len(self.slots)
 
     @property
     def parts(self) -> tuple[frozenset[int]]:
         """One: the ranks compute together (`placement.Occupant`)."""
-        return (devices_of(self.seats),)
+        return (devices_of(self.slots),)
 
     def offload(self, states: frozenset[State], parts: Sequence[int]) -> Calls:
         return self.start_all("offload_states", states)
@@ -253,9 +254,9 @@ class Cluster:
         more["max_restarts"] = spec.max_restarts
         return tuple(
             actor.options(**{**actor_options(self.role, resources, slot, spec.system_envs), **more}).remote(
-                slot.rank, rank_environment(self.seats, slot, spec.is_distributed), script_code()
+                slot.rank, rank_environment(self.slots, slot, spec.is_distributed), script_code()
             )
-            for slot in self.seats
+            for slot in self.slots
         )
 
     def _build(self, spec: WorkerSpec) -> Calls:

@@ -72,7 +72,7 @@ class Node:
 
 @dataclass(frozen=True)
 class AssignedSlot(WorkerSlot):
-    """A seat of the plan on a node that is there."""
+    """A slot of the plan on a node that is there."""
 
     host: Node = field(kw_only=True)
 
@@ -81,8 +81,8 @@ class AssignedSlot(WorkerSlot):
         return tuple(self.host.gpu_ids[i] for i in self.local_ids) if self.host.gpu_ids else ()
 
 
-def devices_of(seats: Iterable[WorkerSlot]) -> frozenset[int]:
-    return frozenset(device for slot in seats for device in slot.devices)
+def devices_of(slots: Iterable[WorkerSlot]) -> frozenset[int]:
+    return frozenset(device for slot in slots for device in slot.devices)
 
 
 class ResourceManager:
@@ -115,7 +115,7 @@ class ResourceManager:
             for i, network in enumerate(networks)
         ]
 
-    def seats(self, place: RolePlace) -> list[AssignedSlot]:
+    def slots(self, place: RolePlace) -> list[AssignedSlot]:
         """Seats of the workers of a role."""
         return [AssignedSlot(**vars(slot), host=self.nodes[slot.node]) for slot in place.workers]
 
@@ -249,17 +249,17 @@ def import_environment(folders: Sequence[str], code: str | None, system_envs: Ma
     return names
 
 
-def rank_environment(seats: Sequence[AssignedSlot], slot: AssignedSlot, is_distributed: bool) -> dict[str, str]:
+def rank_environment(slots: Sequence[AssignedSlot], slot: AssignedSlot, is_distributed: bool) -> dict[str, str]:
     """What one worker adds before torch is imported: its devices, and where torch.distributed meets (but for
     MASTER_PORT)."""
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(slot.gpu_ids)}
     if not is_distributed:
         return visible
-    one_host = len({other.host.address for other in seats}) == 1
+    one_host = len({other.host.address for other in slots}) == 1
     return visible | {
         "RANK": str(slot.rank),
-        "WORLD_SIZE": str(len(seats)),
+        "WORLD_SIZE": str(len(slots)),
         "LOCAL_RANK": "0" if slot.gpu_ids else str(slot.local_rank),  # each worker sees its own GPU only
-        "LOCAL_WORLD_SIZE": str(sum(other.node == slot.node for other in seats)),
-        "MASTER_ADDR": LOOPBACK if one_host else seats[0].host.address,
+        "LOCAL_WORLD_SIZE": str(sum(other.node == slot.node for other in slots)),
+        "MASTER_ADDR": LOOPBACK if one_host else slots[0].host.address,
     }

@@ -259,8 +259,8 @@ class GenerateCluster(EngineClient):
     @property
     def parts(self) -> list[frozenset[int]]:
         """Engines come and go one by one."""
-        seats = self.cluster.seats
-        return [devices_of(seats[rank] for rank in ranks) for ranks in self._ranks_of_part]
+        slots = self.cluster.slots
+        return [devices_of(slots[rank] for rank in ranks) for ranks in self._ranks_of_part]
 
     @property
     def ready(self) -> Calls:

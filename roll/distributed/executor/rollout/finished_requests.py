@@ -25,8 +25,8 @@ from roll.types.rollout import (
 )
 
 DIRECT_TOKENS = 8192
-"""So many tokens travel with the reply: their arrays have 100 kB, and Ray itself keeps less than that in the memory of
-who receives it."""
+"""Tokens that still travel with the reply: their arrays have 100 kB, and Ray itself keeps less than that in the memory
+of who receives it."""
 
 Finished = tuple[GenerationRequest, Mapping[int, Generation] | str]
 """A request with its answers by their numbers, all or some of them, or the text of what went wrong."""

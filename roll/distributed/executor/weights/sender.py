@@ -202,7 +202,7 @@ class FileRouteSender(RouteSender):
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
-def make_lanes(peers: Peers, plan: SendPlan, rank: int, device: torch.device) -> Iterator[RouteSender]:
+def make_routes(peers: Peers, plan: SendPlan, rank: int, device: torch.device) -> Iterator[RouteSender]:
     """What this rank of the trainer sends by."""
     if readers := plan.readers("memory", rank):
         yield MemoryRouteSender(readers)
@@ -264,7 +264,7 @@ class WeightSender:
         self._rank = rank
         self._device = device
         self._plan: SendPlan | None = None
-        self._lanes: list[RouteSender] = []
+        self._routes: list[RouteSender] = []
         self._meetings: dict[tuple[int, ...], Meeting] = {}
         self.sent_bytes = 0  # of the weights in the last update, whatever their receivers are
 
@@ -302,13 +302,13 @@ class WeightSender:
 
     def close(self) -> None:
         """Gives buffers, groups and files back."""
-        for route in self._lanes:
+        for route in self._routes:
             route.close()
-        self._lanes, self._plan = [], None
+        self._routes, self._plan = [], None
 
     def _send(self, rounds: Rounds, peers: Peers, plan: SendPlan, version: int, whole: bool) -> list[int] | None:
         """The last meeting is for the lead to say that the last bucket was read."""
-        lanes = self._open(peers, plan)
+        routes = self._open(peers, plan)
         bucket = rounds.next_bucket()
         if bucket is None:
             raise StrategyError("the trainer exports no weights")
@@ -318,37 +318,37 @@ class WeightSender:
             index = index_bucket(bucket)
             self.sent_bytes += sum(entry.num_bytes for entry in index.entries)
             mine = {
-                reader: place for route in lanes for reader, place in route.write(bucket, index, number % 2).items()
+                reader: place for route in routes for reader, place in route.write(bucket, index, number % 2).items()
             }
             bucket = rounds.next_bucket()
             if pending is not None:
                 pending.result()
             filled = rounds.meet(mine)
             if number > 0:
-                _after(lanes, 1 - number % 2)
+                _after(routes, 1 - number % 2)
             if self._rank == plan.lead:
                 last_version = version if bucket is None else None
                 sources = _sources(plan, filled)
                 pending = peers.start(
                     "receive_weights", {i: (source, number == 0, last_version, whole) for i, source in sources.items()}
                 )
-                for route in lanes:
+                for route in routes:
                     route.transmit(pending)
             if bucket is None:
                 break
         versions = None if pending is None else pending.result()
         rounds.meet({}, is_last=True)
-        _after(lanes, number % 2)
-        for route in lanes:
+        _after(routes, number % 2)
+        for route in routes:
             route.rest()
         return versions
 
     def _open(self, peers: Peers, plan: SendPlan) -> list[RouteSender]:
         if plan != self._plan:
             self.close()
-            self._lanes = list(make_lanes(peers, plan, self._rank, self._device))
+            self._routes = list(make_routes(peers, plan, self._rank, self._device))
             self._plan = plan
-        return self._lanes
+        return self._routes
 
 
 class OtherRankFailed(Exception):
@@ -432,6 +432,6 @@ def _sources(plan: SendPlan, filled: Mapping[Reader, BucketPlace]) -> dict[int, 
     return sources
 
 
-def _after(lanes: Sequence[RouteSender], turn: int) -> None:
-    for route in lanes:
+def _after(routes: Sequence[RouteSender], turn: int) -> None:
+    for route in routes:
         route.after(turn)

@@ -133,8 +133,8 @@ def choose_route(
     """
     if route in ("file", "broadcast"):
         return EngineRoute(route, (lead,) * num_ranks)
-    here = [seat for seat in trainers if seat.node == receiver.node]
-    owners = {gpu: seat.rank for seat in here for gpu in seat.gpu_ids}
+    here = [slot for slot in trainers if slot.node == receiver.node]
+    owners = {gpu: slot.rank for slot in here for gpu in slot.gpu_ids}
     shared = [gpu for gpu in receiver.gpu_ids if gpu in owners]
     if receiver.gpu_ids and len(shared) == len(receiver.gpu_ids):
         return EngineRoute(
@@ -143,7 +143,7 @@ def choose_route(
     if here and (route == "memory" or shared or not (owners and receiver.gpu_ids)):
         return EngineRoute("memory", (_sender(here, lead),) * num_ranks)
     if route == "memory":
-        hosts = sorted({seat.host.address for seat in trainers})
+        hosts = sorted({slot.host.address for slot in trainers})
         raise ConfigError(
             f"weight_sync_route: memory needs one host, but the trainer is on {', '.join(hosts)} and an engine on "
             f"{receiver.host.address}. Set weight_sync_route: broadcast or file."

@@ -126,10 +126,12 @@ class Passes:
         ]
 
     @torch.no_grad()
-    def teacher_targets(self, batches: Sequence[MicroBatch], told: Distillation) -> list[torch.Tensor]:
+    def teacher_targets(self, batches: Sequence[MicroBatch], distillation: Distillation) -> list[torch.Tensor]:
         """What it tells as a teacher of the response tokens of every micro batch, on the CPU, on every rank."""
-        temperature = told.divergence.teacher_temperature
-        ask = partial(self._head_request, temperature=temperature, entropy=False, values=False, told=told)
+        temperature = distillation.divergence.teacher_temperature
+        ask = partial(
+            self._head_request, temperature=temperature, entropy=False, values=False, distillation=distillation
+        )
         found = zip(batches, self._scored(batches, ask), strict=True)
         return [output[:, batch.response_mask].T.contiguous() for batch, output in found]
 
@@ -214,7 +216,7 @@ class Passes:
         temperature: float,
         entropy: bool,
         values: bool,
-        told: Distillation | None = None,
+        distillation: Distillation | None = None,
         further: bool = False,
     ) -> HeadRequest:
         lesson = targets_of(self.student_outputs, given.batch.teacher_targets)
@@ -222,7 +224,7 @@ class Passes:
             lesson = lesson.at(among_response_tokens(given.batch.response_mask, given.places))
         chunk = self._logits_per_chunk
         return HeadRequest(
-            given.slots, given.targets, temperature, entropy, values, self._vocab_size, chunk, lesson, told,
+            given.slots, given.targets, temperature, entropy, values, self._vocab_size, chunk, lesson, distillation,
             MtpInputs.of(given) if further else None,
         )  # fmt: skip
 

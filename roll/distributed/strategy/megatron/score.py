@@ -49,9 +49,9 @@ class MegatronScoreStrategy(ScoreStrategy):
         self.rank.check_head(values=True)
         return self._passes.score(micro_batches, 1.0, values=True)
 
-    def teacher_targets(self, micro_batches: Sequence[MicroBatch], told: Distillation) -> list[torch.Tensor]:
+    def teacher_targets(self, micro_batches: Sequence[MicroBatch], distillation: Distillation) -> list[torch.Tensor]:
         self.rank.check_head(values=False)
-        return self._passes.teacher_targets(micro_batches, told)
+        return self._passes.teacher_targets(micro_batches, distillation)
 
     def offload_states(self, states: frozenset[State]) -> None:
         if State.WEIGHTS in states and self._model is not None and self.context.device.type != "cpu":

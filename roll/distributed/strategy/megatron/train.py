@@ -102,9 +102,9 @@ class MegatronTrainStrategy(TrainStrategy):
         tokens = sum(num_routed_tokens(batch.lengths) for batch in micro_batches)
         sums.add("moe_aux_loss", mean_balance(self.model.chunks, self.context.device), float(tokens))
 
-    def set_teacher_head(self, told: Distillation, head: TeacherHead | None) -> None:
+    def set_teacher_head(self, distillation: Distillation, head: TeacherHead | None) -> None:
         self.rank.check_head(values=False)
-        self._passes.student_outputs = StudentOutputs.of(told, head, self.context.device)
+        self._passes.student_outputs = StudentOutputs.of(distillation, head, self.context.device)
 
     def log_probs(
         self, micro_batches: Sequence[MicroBatch], temperature: float, entropy: bool = False

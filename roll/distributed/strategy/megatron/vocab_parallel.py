@@ -154,11 +154,11 @@ def _chunks(
 
 
 def vocab_parallel_targets(
-    hidden: torch.Tensor, weight: torch.Tensor, told: Distillation, share: VocabShard
+    hidden: torch.Tensor, weight: torch.Tensor, distillation: Distillation, share: VocabShard
 ) -> torch.Tensor:
     """The likeliest tokens [2 k, N], as `pack_top_k_targets` has them; `share` is at the teacher's temperature."""
-    share = replace(share, vocab_size=told.vocab_size)
-    return pack_top_k_targets(*likeliest(hidden, weight, told.top_k, share)).T
+    share = replace(share, vocab_size=distillation.vocab_size)
+    return pack_top_k_targets(*likeliest(hidden, weight, distillation.top_k, share)).T
 
 
 def divergence_of_shares(

@@ -33,7 +33,7 @@ def test_a_job_is_cancelled_after_it_was_submitted(turns: int, monkeypatch: pyte
     calls = Calls()
     worker = job_pool._Worker("w", SimpleNamespace(rank=0), calls, None)  # type: ignore[arg-type]
     monkeypatch.setattr(JobPool, "_start", lambda self, seat: worker)
-    resources: Any = SimpleNamespace(seats=lambda place: [None])
+    resources: Any = SimpleNamespace(slots=lambda place: [None])
 
     async def play() -> list[str]:
         pool = JobPool("envs", resources, None, "", lambda name: (), 8)  # type: ignore[arg-type]

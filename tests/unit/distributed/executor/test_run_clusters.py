@@ -51,10 +51,10 @@ def test_a_strategy_is_told_whether_another_role_uses_its_devices(
     devices: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     made = config({"actor_infer.device_mapping": devices, "actor_infer.strategy_args.strategy_name": "hf_infer"})
-    monkeypatch.setattr(run_clusters, "Cluster", lambda role, resources, seats, spec: SimpleNamespace(spec=spec))
+    monkeypatch.setattr(run_clusters, "Cluster", lambda role, resources, slots, spec: SimpleNamespace(spec=spec))
     clusters = RunClusters.__new__(RunClusters)
-    seats = [SimpleNamespace(rank=0, local_rank=0, gpu_ids=("0",))]
-    resources = SimpleNamespace(seats=lambda place: seats, has_gpus=True)
+    slots = [SimpleNamespace(rank=0, local_rank=0, gpu_ids=("0",))]
+    resources = SimpleNamespace(slots=lambda place: slots, has_gpus=True)
     runtime = SimpleNamespace(directory=tmp_path)
     clusters.__dict__ |= {"_config": made, "_plan": build_plan(made), "_clusters": []}
     clusters.__dict__ |= {"resources": resources, "runtime": runtime}

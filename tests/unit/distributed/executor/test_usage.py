@@ -22,11 +22,11 @@ class Workers:
 
     def __init__(self, role: str, count: int):
         self.role, self.asked = role, list[TraceOptions]()
-        self.seats = [SimpleNamespace(devices=(rank,)) for rank in range(count)]
+        self.slots = [SimpleNamespace(devices=(rank,)) for rank in range(count)]
 
     def ask_usage(self, look: TraceOptions) -> dict[int, str]:
         self.asked.append(look)
-        return {rank: f"{self.role} {rank}" for rank in range(len(self.seats))}
+        return {rank: f"{self.role} {rank}" for rank in range(len(self.slots))}
 
 
 @pytest.fixture

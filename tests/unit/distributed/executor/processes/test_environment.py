@@ -82,8 +82,8 @@ def test_gpus_of_a_node_have_the_same_order_in_every_run():
 
 
 def test_ranks_on_two_nodes_see_their_own_gpus_and_meet_at_the_first():
-    seats = [on(FIRST, 0), on(FIRST, 1, rank=1, local_rank=1), on(SECOND, 0, rank=2)]
-    assert rank_environment(seats, seats[1], is_distributed=True) == {
+    slots = [on(FIRST, 0), on(FIRST, 1, rank=1, local_rank=1), on(SECOND, 0, rank=2)]
+    assert rank_environment(slots, slots[1], is_distributed=True) == {
         "CUDA_VISIBLE_DEVICES": "5",
         "RANK": "1",
         "WORLD_SIZE": "3",
@@ -91,7 +91,7 @@ def test_ranks_on_two_nodes_see_their_own_gpus_and_meet_at_the_first():
         "LOCAL_WORLD_SIZE": "2",
         "MASTER_ADDR": "10.0.0.1",
     }
-    assert rank_environment(seats, seats[2], is_distributed=True)["LOCAL_WORLD_SIZE"] == "1"
+    assert rank_environment(slots, slots[2], is_distributed=True)["LOCAL_WORLD_SIZE"] == "1"
 
 
 def test_an_engine_of_several_gpus_sees_them_all_and_no_rank():

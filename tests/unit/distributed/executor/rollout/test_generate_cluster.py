@@ -29,7 +29,7 @@ class Workers:
 
 class Cluster(SimpleNamespace):
     def __len__(self) -> int:
-        return len(self.seats)
+        return len(self.slots)
 
 
 class Recovery:
@@ -50,7 +50,7 @@ class Recovery:
 
 def engines(**options: Any) -> tuple[GenerateCluster, Workers]:
     workers = Workers()
-    cluster = Cluster(seats=TWO_DEVICES_EACH, workers=workers)
+    cluster = Cluster(slots=TWO_DEVICES_EACH, workers=workers)
     return GenerateCluster(cluster, **options), workers  # type: ignore[arg-type]
 
 
