@@ -45,6 +45,10 @@ class TokensElsewhere(RollError, AttributeError):
     `hasattr` and `getattr` with a default tell whether they are here."""
 
 
+class PictureError(RollError):
+    """A picture of a task cannot be shown: the task fails, and is counted; the run goes on."""
+
+
 class RewardError(RollError):
     """User code that scores a trajectory failed, or failed too often."""
 

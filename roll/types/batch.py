@@ -15,7 +15,8 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy as np
 import torch
 
-from roll.types.columns import Media, check_columns, columns, per_row, per_token, per_turn, sum_rows, token_indices
+from roll.types.columns import check_columns, columns, per_row, per_token, per_turn, sum_rows, token_indices
+from roll.types.media import Media, check_spans
 
 FINISH_REASONS = ("stop", "length", "abort", "failed", "moved")
 
@@ -36,6 +37,8 @@ class Rows:
         check_columns(self, {"rows": len(self.lengths), "tokens": int(self.lengths.sum())})
         if self.media is not None and len(self.media) != len(self):
             raise ValueError(f"{type(self).__name__}.media has {len(self.media)} entries for {len(self)} rows")
+        for media, length in zip(self.media or (), self.lengths, strict=False):
+            check_spans(media, int(length), f"{type(self).__name__}.media")
 
     def __len__(self) -> int:
         return len(self.lengths)

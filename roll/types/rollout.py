@@ -17,7 +17,8 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar
 import numpy as np
 
 from roll.errors import TokensElsewhere
-from roll.types.columns import Media, check_columns, per_token
+from roll.types.columns import check_columns, per_token
+from roll.types.media import Media, PictureSource, check_spans
 
 FinishReason = Literal["stop", "length", "abort", "failed", "moved"]
 FIRST_IN_LINE = -1  # the order of requests that wait for no group of the training
@@ -27,7 +28,8 @@ FIRST_IN_LINE = -1  # the order of requests that wait for no group of the traini
 class Task:
     """What to attempt: one prompt, or one environment seed.
 
-    `task_id` names the data row for ever (same id on resume). `messages`: the conversation that the prompt shows, where
+    `task_id` names the data row for ever (same id on resume). `prompt_ids` have one placeholder for each of the
+    `pictures`, which are not decoded yet. `messages`: the conversation that the prompt shows, where
     it comes from rows; the prompt may hold less of it (data_args.truncation). `tools`: those that it offers. `payload`
     is what the reward needs besides the response, such as `ground_truth`; it never reaches the policy.
     """
@@ -37,7 +39,7 @@ class Task:
     prompt_ids: np.ndarray  # int32 [P]
     prompt_text: str = ""
     payload: Mapping[str, object] = field(default_factory=dict)
-    media: Media = ()
+    pictures: tuple[PictureSource, ...] = ()
     messages: tuple[Mapping[str, Any], ...] = ()
     question: str = ""  # what the prompt asks, without a chat template
     tools: tuple[Mapping[str, Any], ...] = ()
@@ -299,6 +301,7 @@ class LocalRow:
 
     def __post_init__(self, known: RowFacts | None) -> None:
         check_columns(self, {"tokens": len(self.input_ids)}, "Trajectory")
+        check_spans(self.media, len(self.input_ids), "Trajectory.media")
         _set(self, "facts", known or _facts(self.response_mask, self.policy_versions))
 
 

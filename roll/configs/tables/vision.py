@@ -1,0 +1,167 @@
+"""The families of models that see, by the model_type of config.json: how large a picture becomes, what it costs in
+tokens, and which of the model's parts see.
+
+Loading, data, engines and the plan read them here, and nowhere else. Plain numbers, without torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from roll.errors import PictureError
+
+MOST_RATIO = 200  # of the longer side to the shorter one; the families' own processors refuse more
+IMAGE_TOKEN, VIDEO_TOKEN, STARTS, ENDS = "image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"
+
+
+@dataclass(frozen=True)
+class VisionFacts:
+    """What tells a family from others.
+
+    - `patch_size`, `merge_size`: of a config.json that says nothing of them
+    - `min_pixels`, `max_pixels`: of a model whose files say nothing of them
+    - `tower`, `merger`: beginnings of the names of what sees, and of what brings features to the text's width, in the
+      model in memory
+    - `has_deepstack`: features enter several layers of the language model
+    """
+
+    patch_size: int = 14
+    merge_size: int = 2
+    min_pixels: int = 56 * 56
+    max_pixels: int = 14 * 14 * 4 * 1280
+    tower: str = "model.visual."
+    merger: tuple[str, ...] = ("model.visual.merger.",)
+    has_deepstack: bool = False
+
+
+_QWEN3 = VisionFacts(
+    patch_size=16,
+    min_pixels=256 * 256,
+    max_pixels=4096 * 4096,
+    merger=("model.visual.merger.", "model.visual.deepstack_merger_list."),
+    has_deepstack=True,
+)
+VISION: Mapping[str, VisionFacts] = {
+    "qwen2_vl": VisionFacts(),
+    "qwen2_5_vl": VisionFacts(),
+    "qwen3_vl": _QWEN3,
+    "qwen3_vl_moe": _QWEN3,
+}
+
+
+@dataclass(frozen=True)
+class PictureSizes:
+    """How large pictures are for one model: its cut, and the fewest and most pixels that a run allows."""
+
+    factor: int  # pixels of a side that are one token
+    min_pixels: int
+    max_pixels: int
+
+    def size(self, height: int, width: int) -> tuple[int, int]:
+        """The size of a picture of this size as the model takes it: sides are multiples of `factor`, the area is within
+        the limits, the shape about the same (smart_resize of Qwen2-VL, arXiv 2409.12191). PictureError for a picture
+        that is far too long.
+
+        Example, with a factor of 28 and 3,136 to 12,544 pixels: 90 x 70 -> (84, 56); 400 x 100 -> (196, 28).
+        """
+        if max(height, width) > MOST_RATIO * min(height, width):
+            raise PictureError(f"it is {width} x {height} pixels: one side is over {MOST_RATIO} times the other")
+        rows, columns = (max(1, round(side / self.factor)) for side in (height, width))
+        if rows * columns * self.factor**2 > self.max_pixels:
+            shrink = math.sqrt(height * width / self.max_pixels)
+            rows, columns = (max(1, math.floor(side / shrink / self.factor)) for side in (height, width))
+        elif rows * columns * self.factor**2 < self.min_pixels:
+            grow = math.sqrt(self.min_pixels / (height * width))
+            rows, columns = (math.ceil(side * grow / self.factor) for side in (height, width))
+        return rows * self.factor, columns * self.factor
+
+    def num_tokens(self, height: int, width: int) -> int:
+        """Tokens of a picture of this size, which is one that `size` gives."""
+        return height // self.factor * (width // self.factor)
+
+    @property
+    def most_tokens(self) -> int:
+        """No picture has more."""
+        return max(1, self.max_pixels // self.factor**2)
+
+
+@dataclass(frozen=True)
+class VisionModel:
+    """A model that sees, as the files beside it say."""
+
+    model_type: str
+    facts: VisionFacts
+    sizes: PictureSizes
+    patch_size: int
+    merge_size: int
+    temporal_patch_size: int
+    image_token: int
+    video_token: int
+    start_token: int
+    end_token: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+    @property
+    def placeholders(self) -> tuple[int, ...]:
+        """Ids that stand for pictures and frames: a model that samples one has said nothing, and its answer ends."""
+        return (self.image_token, self.video_token)
+
+    def grid(self, height: int, width: int) -> tuple[int, int, int]:
+        """Patches of a picture of this size: in time, vertically, horizontally."""
+        return 1, height // self.patch_size, width // self.patch_size
+
+    def with_limits(self, min_pixels: int | None, max_pixels: int | None) -> VisionModel:
+        """The same under a run's limits: the narrower ones count."""
+        sizes = self.sizes
+        least = sizes.min_pixels if min_pixels is None else max(sizes.min_pixels, min_pixels)
+        most = sizes.max_pixels if max_pixels is None else min(sizes.max_pixels, max_pixels)
+        return VisionModel(**{**vars(self), "sizes": PictureSizes(sizes.factor, min(least, most), most)})
+
+
+def vision_model(model: Mapping[str, Any], processor: Mapping[str, Any]) -> VisionModel | None:
+    """What is known of a model by its config.json and preprocessor_config.json (empty, where there is none); None for
+    families that are not in the table, and for those that do not see."""
+    facts, tower = VISION.get(str(model.get("model_type"))), model.get("vision_config")
+    if facts is None or not isinstance(tower, Mapping):
+        return None
+    patch = int(tower.get("patch_size") or facts.patch_size)
+    merge = int(tower.get("spatial_merge_size") or facts.merge_size)
+    named = processor.get("size") if isinstance(processor.get("size"), Mapping) else {}
+    assert isinstance(named, Mapping)
+    least = named.get("shortest_edge") or named.get("min_pixels") or processor.get("min_pixels") or facts.min_pixels
+    most = named.get("longest_edge") or named.get("max_pixels") or processor.get("max_pixels") or facts.max_pixels
+    default = _OPENAI if patch == 14 else _HALVES
+    return VisionModel(
+        model_type=str(model["model_type"]),
+        facts=facts,
+        sizes=PictureSizes(patch * merge, int(least), int(most)),
+        patch_size=patch,
+        merge_size=merge,
+        temporal_patch_size=int(tower.get("temporal_patch_size") or 2),
+        image_token=_token(model, IMAGE_TOKEN),
+        video_token=_token(model, VIDEO_TOKEN),
+        start_token=_token(model, STARTS),
+        end_token=_token(model, ENDS),
+        mean=_three(processor.get("image_mean"), default[0]),
+        std=_three(processor.get("image_std"), default[1]),
+    )
+
+
+_OPENAI = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+_HALVES = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+
+
+def _token(model: Mapping[str, Any], key: str) -> int:
+    value = model.get(key)
+    return -1 if value is None else int(value)
+
+
+def _three(values: Any, default: tuple[float, float, float]) -> tuple[float, float, float]:
+    if not isinstance(values, Sequence) or len(values) != 3:
+        return default
+    first, second, third = (float(value) for value in values)
+    return first, second, third
