@@ -34,6 +34,7 @@ from roll.models.routers import balances
 from roll.models.sequences.layout import Padded, RowLayout
 from roll.models.sequences.tree import asked_once, rows_at
 from roll.models.teacher_targets import TeacherTargets, among_response_tokens, common, divergence, pack_top_k_targets
+from roll.models.vision.inputs import encode
 
 _DEFAULTS = FusedKernelOptions()
 
@@ -240,7 +241,8 @@ class _Inputs(NamedTuple):
 
 def _seen_before(backbone: Any, response_mask: torch.Tensor, layout: RowLayout, balanced: bool) -> _Inputs:
     positions = response_mask[:, 1:].reshape(-1).nonzero()[:, 0]
-    output = backbone(**layout.arguments, **({"output_router_logits": True} if balanced else {}))
+    arguments = layout.arguments | ({"output_router_logits": True} if balanced else {})
+    output = backbone(**arguments) if layout.seen is None else encode(backbone, arguments, layout.seen)
     balance = None
     if balanced:
         top_k = backbone.config.get_text_config().num_experts_per_tok

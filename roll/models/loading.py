@@ -14,6 +14,7 @@ from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     GenerationConfig,
@@ -29,6 +30,7 @@ from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies.model_facts import LOGIT_CAPS, LOGIT_FACTORS
 from roll.configs.strategies.model_numbers import is_dropout, unread_number
 from roll.configs.tables.roles import Head
+from roll.configs.tables.vision import VisionModel
 from roll.errors import StrategyError
 from roll.models.copied_files import copy_start_files
 from roll.models.head_scores import LogitTransform
@@ -38,6 +40,7 @@ from roll.models.lora import Adapters, Exported, add_adapters, plain_name
 from roll.models.mtp_heads import mtp_heads, shared_copies
 from roll.models.multimodal import refusal
 from roll.models.sequences.attention import attention_options
+from roll.models.vision.files import vision_of
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 ADAPTER_FOLDER = "adapter"
@@ -55,6 +58,13 @@ class LoadedModel:
     pretrained: PreTrainedModel  # owns the same parameters
     hf_names: dict[str, str]  # parameter of `module` -> its name in `pretrained`; tied weights occur once
     adapters: Adapters | None = None
+    vision: VisionModel | None = None  # of a model that sees
+
+    def freeze_tower(self) -> None:
+        """Leaves what sees as it is, in a run that shows no pictures."""
+        for name, parameter in self.pretrained.named_parameters():
+            if self.vision is not None and plain_name(name).startswith(self.vision.facts.tower):
+                parameter.requires_grad_(False)
 
     @property
     def exports(self) -> tuple[Exported, ...]:
@@ -65,8 +75,11 @@ class LoadedModel:
 
     def in_checkpoint_form(self, weights: Sequence[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
         """Weights of `pretrained` as its checkpoint names and cuts them: transformers fuses the experts of mixture
-        models while it loads them, here they are taken apart again."""
+        models while it loads them, here they are taken apart again. Models that see keep the names that they have in
+        memory, which engines take as well, unless they have experts."""
         if not getattr(self.pretrained, "_weight_conversions", None):
+            return list(weights)
+        if self.vision is not None and not any(".experts." in name for name, _ in weights):
             return list(weights)
         return list(revert_weight_conversion(self.pretrained, dict(weights)).items())
 
@@ -87,17 +100,18 @@ def load_model(
 
 
 def load_policy(args: ModelArgs, empty: bool = False, adapts: bool = False) -> LoadedModel:
-    """A causal language model that gives log-probs."""
+    """A causal language model that gives log-probs, of text alone or of text with pictures."""
     config = model_config(args)
     if (wrong := refusal(config.to_dict(), "lm", "model_name_or_path", args.model_name_or_path)) is not None:
         raise StrategyError(wrong)
     bend = _logit_transform(config)
-    pretrained, _ = _load(AutoModelForCausalLM, args, config, empty)
+    vision = vision_of(args)
+    pretrained, _ = _load(AutoModelForCausalLM if vision is None else AutoModelForImageTextToText, args, config, empty)
     _check_head(pretrained)
     adapters = _adapters(pretrained, args, "lm", empty) if adapts else None
     lm_head = _lm_head(pretrained)
     head = LogProbHead(lm_head, bend, args.fused_kernel_options)
-    return _finish(TokenLogProbModel(_backbone(pretrained), head), pretrained, args, adapters)
+    return _finish(TokenLogProbModel(_backbone(pretrained), head), pretrained, args, adapters, vision)
 
 
 def _backbone(pretrained: PreTrainedModel) -> nn.Module:
@@ -304,7 +318,11 @@ def _adapters(pretrained: PreTrainedModel, args: ModelArgs, head: Head, empty: b
 
 
 def _finish(
-    module: Module, pretrained: PreTrainedModel, args: ModelArgs, adapters: Adapters | None = None
+    module: Module,
+    pretrained: PreTrainedModel,
+    args: ModelArgs,
+    adapters: Adapters | None = None,
+    vision: VisionModel | None = None,
 ) -> LoadedModel:
     own_names = {id(parameter): name for name, parameter in pretrained.named_parameters()}
     hf_names = {name: own_names[id(parameter)] for name, parameter in module.named_parameters()}
@@ -331,4 +349,4 @@ def _finish(
             raise StrategyError(f"model_args.freeze_module_prefix: no parameter's name begins with {prefix!r}")
         for parameter in frozen:
             parameter.requires_grad_(False)
-    return LoadedModel(module, pretrained, hf_names, adapters)
+    return LoadedModel(module, pretrained, hf_names, adapters, vision)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from roll.configs.tables.roles import Head
+from roll.configs.tables.vision import VISION
 
 _SENSE = re.compile(
     r"(.*_)?(vision|visual|image|img|vit|video|audio|speech|sound|acoustic|codec|vq|thinker|mm)(_.*)?",
@@ -64,7 +65,7 @@ def senses(model: Mapping[str, Any]) -> bool:
 
 def refused(model: Mapping[str, Any], head: Head) -> bool:
     """True where no head of this kind can be put on such a model."""
-    known = _AS_TEXT if head == "lm" else _WITH_HEAD[head]
+    known = {**_AS_TEXT, **VISION} if head == "lm" else _WITH_HEAD[head]
     return senses(model) and model.get("model_type") not in known
 
 

@@ -203,10 +203,11 @@ class EngineProbe(StepPart):
 
     def set_probe_prompt(self, groups: Sequence[TrajectoryGroup]) -> None:
         """What comes before the first answer of the shortest row is asked with, of the first groups that have one
-        without media."""
+        without pictures."""
         if self._prompt is not None:
             return
-        rows = [row for group in groups if not group.task.media for row in group.trajectories if row.facts.num_sampled]
+        attempts = [row for group in groups if not group.task.pictures for row in group.trajectories]
+        rows = [row for row in attempts if row.facts.num_sampled]
         if rows:
             ((row,),) = fetched([[min(rows, key=lambda row: row.facts.num_tokens)]])
             self._prompt = row.input_ids[: int(np.argmax(row.response_mask))]

@@ -14,7 +14,12 @@ from typing import Any
 from roll.errors import PictureError
 
 MOST_RATIO = 200  # of the longer side to the shorter one; the families' own processors refuse more
-IMAGE_TOKEN, VIDEO_TOKEN, STARTS, ENDS = "image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"
+IMAGE_TOKEN, VIDEO_TOKEN, STARTS, ENDS = (
+    "image_token_id",
+    "video_token_id",
+    "vision_start_token_id",
+    "vision_end_token_id",
+)
 
 
 @dataclass(frozen=True)
@@ -142,10 +147,10 @@ def vision_model(model: Mapping[str, Any], processor: Mapping[str, Any]) -> Visi
         patch_size=patch,
         merge_size=merge,
         temporal_patch_size=int(tower.get("temporal_patch_size") or 2),
-        image_token=_token(model, IMAGE_TOKEN),
-        video_token=_token(model, VIDEO_TOKEN),
-        start_token=_token(model, STARTS),
-        end_token=_token(model, ENDS),
+        image_token=_token(model, "image_token_id"),
+        video_token=_token(model, "video_token_id"),
+        start_token=_token(model, "vision_start_token_id"),
+        end_token=_token(model, "vision_end_token_id"),
         mean=_three(processor.get("image_mean"), default[0]),
         std=_three(processor.get("image_std"), default[1]),
     )

@@ -29,6 +29,7 @@ class Blueprint:
     adapter_rank: int | None = None  # of LoRA adapters that are sent by themselves
     reports_routes: bool = False
     most_answers: int | None = None  # in flight in an engine
+    shows_pictures: bool = False
 
 
 @dataclass(frozen=True)

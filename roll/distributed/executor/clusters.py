@@ -238,6 +238,7 @@ class RunClusters:
                 adapter_rank=self._plan.adapter_rank,
                 reports_routes=self._plan.reports_routes,
                 most_answers=most_answers,
+                shows_pictures=self._plan.shows_pictures,
             )
             for slot in slots
         ]

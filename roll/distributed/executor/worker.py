@@ -24,6 +24,7 @@ from roll.distributed.executor.jobs import (
     tree_micro_batches,
     without_zero_gradient_rows,
 )
+from roll.distributed.executor.pictures import with_pixels
 from roll.distributed.executor.weights.send_plan import SendPlan, Sent
 from roll.distributed.executor.weights.sender import Peers, WeightSender
 from roll.distributed.strategy.base import RankContext, ScoreStrategy, State, TrainStrategy
@@ -66,6 +67,7 @@ def build_strategy(blueprint: Blueprint, *more: Any) -> Any:
         adapter_rank=blueprint.adapter_rank,
         reports_routes=blueprint.reports_routes,
         most_answers=blueprint.most_answers,
+        shows_pictures=blueprint.shows_pictures,
     )
     constructor: Any = resolve(blueprint.strategy_class)
     settings = blueprint.settings
@@ -339,9 +341,12 @@ def _cut(
 def _padded(
     strategy: ScoreStrategy, batch: Rows | TrainBatch, groups: Sequence[np.ndarray], limits: BatchLimits
 ) -> list[MicroBatch]:
-    if rows_of(batch).media is not None and not strategy.takes_media:
-        raise StrategyError(f"these rows contain images, which {type(strategy).__name__} does not support")
-    return [pad(batch, group, limits.round_to) for group in groups]
+    padded = [pad(batch, group, limits.round_to) for group in groups]
+    if rows_of(batch).media is None:
+        return padded
+    if not strategy.takes_media:
+        raise StrategyError(f"these rows show pictures, which {type(strategy).__name__} does not support")
+    return [replace(micro_batch, media=with_pixels(micro_batch.media)) for micro_batch in padded]
 
 
 def _gather_scores(

@@ -140,10 +140,11 @@ _DIRECTORY = "rollouts"
 def write_state(
     directory: Path, state: CoreState, groups: Sequence[TrajectoryGroup], begun: Sequence[TrajectoryGroup] = ()
 ) -> dict[str, Any]:
-    """`groups`: all the results of the state, with their tokens; `begun`: what there is of others (`rows_of`)."""
+    """`groups`: all the results of the state, with their tokens; `begun`: what there is of others (`rows_of`). Groups
+    with pictures are not saved: they are sampled again."""
     for name, some in ((FINISHED, groups), (BEGUN, begun)):
-        if some:
-            save_groups(directory / _DIRECTORY, [_recorded(group) for group in some], name)
+        if of_text := [_recorded(group) for group in some if not group.task.pictures]:
+            save_groups(directory / _DIRECTORY, of_text, name)
     return {
         "next": state.next,
         "active": [[group.number, group.admitted_at] for group in state.active],
@@ -189,7 +190,4 @@ def _recorded(group: TrajectoryGroup) -> RecordedGroup:
 
 
 def _group(task: Task, recorded: RecordedGroup) -> TrajectoryGroup:
-    rows = recorded.trajectories
-    if task.media:
-        rows = tuple(replace(row, media=task.media) for row in rows)
-    return TrajectoryGroup(task, recorded.group_id, rows, recorded.surplus, recorded.greedy_reward)
+    return TrajectoryGroup(task, recorded.group_id, recorded.trajectories, recorded.surplus, recorded.greedy_reward)

@@ -54,6 +54,7 @@ class RankContext:
     adapter_rank: int | None = None  # of an engine: it gets LoRA adapters of this rank beside weights that stay
     reports_routes: bool = False  # of an engine: answers come with the experts that their tokens went to
     most_answers: int | None = None  # of an engine: in flight at once
+    shows_pictures: bool = False  # rows of the run may show some beside their tokens
 
 
 class Strategy(ABC):

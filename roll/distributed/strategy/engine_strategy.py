@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from roll.configs.tables.vision import VisionModel
 from roll.distributed.strategy.base import GenerateStrategy, RankContext, State
 from roll.errors import ConfigError, StrategyError
 from roll.types.rollout import Answered, Generation, GenerationRequest
@@ -234,8 +235,8 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def check_request(request: GenerationRequest, limit: int, limit_key: str) -> None:
-    """StrategyError for an empty prompt, no sample, an empty stop string, images, or more than `limit` tokens of
-    prompt and answer together; `limit_key` is the setting that raises the limit."""
+    """StrategyError for an empty prompt, no sample, an empty stop string, or more than `limit` tokens of prompt and
+    answer together; `limit_key` is the setting that raises the limit."""
     num_prompt, sampling = len(request.prompt_ids), request.sampling
     what = f"request {request.request_id}"
     if num_prompt == 0 or request.num_samples < 1:
@@ -245,7 +246,19 @@ def check_request(request: GenerationRequest, limit: int, limit_key: str) -> Non
             f"{what}: prompt of {num_prompt} + max_new_tokens {sampling.max_new_tokens} > {limit_key} {limit}. Shorten "
             f"one of them, or raise {limit_key} in strategy_config."
         )
-    if request.media:
-        raise StrategyError(f"{what} shows {len(request.media)} images: no engine takes any yet")
     if "" in sampling.stop_strings:
         raise StrategyError(f"{what}: stop_strings must not be empty")
+
+
+def check_sees(request: GenerationRequest, vision: VisionModel | None) -> None:
+    """StrategyError for a request with pictures to a model that does not see, and for placeholders in its prompt that
+    stand for none: an engine would take them as text."""
+    what = f"request {request.request_id}"
+    if vision is None:
+        if request.media:
+            raise StrategyError(f"{what} shows {len(request.media)} pictures to a model that takes text alone")
+        return
+    named = int(np.isin(request.prompt_ids, vision.placeholders).sum())
+    shown = sum(each.length for each in request.media)
+    if named != shown:
+        raise StrategyError(f"{what}: its prompt has {named} placeholders, and its pictures have {shown} tokens")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from roll.models.sequences.pack import Pack
 from roll.models.sequences.packed_attention import check_packs, check_trees, tree_refusal, use_packed_attention
 from roll.models.sequences.tree import tree_or_pack
 from roll.models.teacher_targets import StudentOutputs, TeacherHead, targets_of
+from roll.models.vision.inputs import SeenRows
 from roll.types.batch import MicroBatch, TokenOutputs
 
 logger = logging.getLogger(__name__)
@@ -36,6 +38,7 @@ logger = logging.getLogger(__name__)
 class ModelScoreStrategy(ScoreStrategy):
     """Log-probs of a policy, values of a critic, numbers of a reward model. `setup` of the subclass loads the model."""
 
+    takes_media = True
     role: WorkerConfig
     context: RankContext
     _model: LoadedModel | None = None
@@ -193,9 +196,23 @@ class ModelScoreStrategy(ScoreStrategy):
         """How the tokens of the batch, which is on the device, are computed: all but each row's last."""
         if self._shares_prefixes:
             return self._tree(batch, computed(batch.lengths))
+        ids, seen = batch.input_ids, self._seen(batch)
+        if seen is not None:
+            assert self.model.vision is not None
+            ids = seen.cleaned(ids, self.model.vision)
         if not self.role.packs_rows:
-            return Padded(batch.input_ids, batch.lengths)
-        return Pack.scored(batch.input_ids, batch.lengths, self.sequence_ranks)
+            return Padded(ids, batch.lengths, seen)
+        return replace(Pack.scored(ids, batch.lengths, self.sequence_ranks), pictures=seen)
+
+    def _seen(self, batch: MicroBatch) -> SeenRows | None:
+        """The pictures of the batch; None for a model of text alone, and in runs that show none. StrategyError for
+        pictures that it cannot show."""
+        vision, media = self.model.vision, batch.media or ((),) * len(batch)
+        if vision is None or not self.context.shows_pictures:
+            if any(media):
+                raise StrategyError(f"{self.context.role}: these rows show pictures, and its model takes text alone")
+            return None
+        return SeenRows.of(media, batch.input_ids.shape[1], vision, batch.input_ids.device)
 
     def _whole_rows(self, batch: MicroBatch) -> RowLayout | None:
         """The same of all tokens; None: padded, with an attention mask, as a model that looks both ways needs it."""

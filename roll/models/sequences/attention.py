@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AttentionInterface, PretrainedConfig
+from transformers import AttentionInterface, PretrainedConfig, PreTrainedModel
 from transformers.integrations.flash_attention import flash_attention_forward
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -33,6 +33,13 @@ def attention_options(args: ModelArgs, config: PretrainedConfig) -> dict[str, st
     if name is None and attention_cap(text) is not None:
         name = "eager"
     return {"attn_implementation": name} if name else {}
+
+
+def set_text_attention(model: PreTrainedModel, name: str) -> None:
+    """Has the layers of the language model compute attention by the function of this name. A tower for pictures, which
+    looks both ways, keeps its own."""
+    has_parts = model.config.get_text_config() is not model.config and "text_config" in model.config.sub_configs
+    model.set_attn_implementation({"text_config": name} if has_parts else name)
 
 
 def whole_sdpa(

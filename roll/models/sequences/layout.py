@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from roll.models.sequence_ranks import SequenceRanks
+from roll.models.vision.inputs import SeenRows
 
 UNKNOWN = -1  # in place of an expert: the router chooses for itself
 
@@ -32,9 +33,14 @@ class RowLayout(ABC):
         return False
 
     @property
+    def seen(self) -> SeenRows | None:
+        """The pictures of the rows; None: they show none, and the run shows none."""
+        return None
+
+    @property
     @abstractmethod
     def arguments(self) -> dict[str, Any]:
-        """The arguments of the backbone's forward pass."""
+        """The arguments of the backbone's forward pass, but for the pictures themselves."""
 
     @abstractmethod
     def places(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
@@ -64,6 +70,11 @@ class Padded(RowLayout):
 
     input_ids: torch.Tensor  # int64 [B, T]
     lengths: torch.Tensor | None = None  # int64 [B]; asked for where tokens are counted
+    pictures: SeenRows | None = None
+
+    @property
+    def seen(self) -> SeenRows | None:
+        return self.pictures
 
     @property
     def width(self) -> int:
@@ -71,7 +82,8 @@ class Padded(RowLayout):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        return {"input_ids": self.input_ids[:, : self.width], "use_cache": False}
+        given = {"input_ids": self.input_ids[:, : self.width], "use_cache": False}
+        return given if self.pictures is None else given | {"position_ids": self.pictures.positions[..., : self.width]}
 
     def places(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
         return rows * self.width + columns

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from roll.models.sequence_ranks import SequenceRanks
 from roll.models.sequences.layout import UNKNOWN, RowLayout, computed
+from roll.models.vision.inputs import SeenRows
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Pack(RowLayout):
     num_tokens: int  # of the rows, all ranks together
     inside: torch.Tensor  # bool [B, T]: which tokens of the padded rows these are
     shared_by: SequenceRanks | None = None
+    pictures: SeenRows | None = None
 
     @classmethod
     def of(cls, input_ids: torch.Tensor, counts: torch.Tensor) -> Pack:
@@ -68,12 +70,23 @@ class Pack(RowLayout):
         return self.shared_by
 
     @property
+    def seen(self) -> SeenRows | None:
+        return self.pictures
+
+    @property
+    def _positions(self) -> torch.Tensor:
+        """int64 [1, N], or [4, 1, N] of a model that sees: within the row, then in time, vertically, horizontally."""
+        if self.pictures is None:
+            return self.position_ids
+        return torch.cat([self.position_ids, self.pictures.positions[:, self.inside]])[:, None]
+
+    @property
     def arguments(self) -> dict[str, Any]:
         """Arguments of the backbone's forward pass. There is no attention mask and no cache, since transformers would
         treat the pack as one sequence. The rows' starts have the names that its attention functions know."""
         return {
             "input_ids": self.input_ids,
-            "position_ids": self.position_ids,
+            "position_ids": self._positions,
             "use_cache": False,
             "cu_seq_lens_q": self.starts,
             "cu_seq_lens_k": self.starts,

@@ -16,7 +16,7 @@ from roll.errors import StrategyError
 from roll.models.hf import SequenceModel
 from roll.models.loading import LoadedModel
 from roll.models.sequence_ranks import SequenceRanks
-from roll.models.sequences.attention import OTHER_FORMS
+from roll.models.sequences.attention import OTHER_FORMS, set_text_attention
 from roll.models.sequences.layout import RowLayout
 from roll.models.sequences.pack import Pack
 from roll.models.sequences.tree import tree_or_pack
@@ -36,7 +36,7 @@ def use_packed_attention(model: PreTrainedModel, is_shared: bool = False) -> Non
         return
     AttentionInterface.register(PACKED_ATTENTION, packed_attention)
     AttentionMaskInterface.register(PACKED_ATTENTION, reach)
-    model.set_attn_implementation(PACKED_ATTENTION)
+    set_text_attention(model, PACKED_ATTENTION)
 
 
 def reach(

@@ -14,8 +14,10 @@ from typing import Generic, TypeGuard, TypeVar
 import numpy as np
 
 from roll.distributed.strategy.stop_strings import answer_texts
+from roll.errors import PictureError
 from roll.rewards.base import RewardInput, RewardOutcome
 from roll.rewards.service import RewardService
+from roll.types.media import Prompt
 from roll.types.rollout import (
     FIRST_IN_LINE,
     Generate,
@@ -72,6 +74,8 @@ class StreamedScores(Generic[T]):
 
 
 Decode = Callable[[Sequence[np.ndarray]], list[str]]
+MakePrompt = Callable[[Task], Awaitable[Prompt]]
+"""The prompt of a task as the model sees it. PictureError where a picture of it cannot be shown."""
 ABORTED = "generation was aborted"
 TRAINING = "train"
 
@@ -108,19 +112,35 @@ class PromptRollouter:
     redundancy: int = 0
     is_compared: bool = False
     max_length: int | None = None  # of prompt and answer, where the engine allows less than their lengths add up to
+    make_prompt: MakePrompt | None = None  # of tasks that may show pictures
 
     async def run_group(self, task: Task, group_id: int, step: int, generate: Generate) -> TrajectoryGroup:
+        try:
+            prompt = Prompt(task.prompt_ids) if self.make_prompt is None else await self.make_prompt(task)
+        except PictureError as error:
+            return self._failed(task, group_id, str(error))
         if not self.is_compared:
-            return await self._sampled(task, group_id, generate)
-        both = self._sampled(task, group_id, generate), self._greedy_reward(task, group_id, generate)
+            return await self._sampled(task, prompt, group_id, generate)
+        both = self._sampled(task, prompt, group_id, generate), self._greedy_reward(task, prompt, group_id, generate)
         group, reward = await asyncio.gather(*both)
         return replace(group, greedy_reward=reward)
 
-    def _request(self, task: Task, group_id: int) -> GenerationRequest:
-        room = self._room(len(task.prompt_ids))
+    def _failed(self, task: Task, group_id: int, why: str) -> TrajectoryGroup:
+        """The group of a task whose pictures cannot be shown: nothing was sampled."""
+        nothing = Generation(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "abort")
+        attempts = tuple(
+            Trajectory.from_generation(
+                task.prompt_ids, nothing, float("nan"), index=index, response_text="", failure=why
+            )
+            for index in range(self.group_size)
+        )
+        return TrajectoryGroup(task, group_id, attempts, greedy_reward=float("nan") if self.is_compared else None)
+
+    def _request(self, prompt: Prompt, group_id: int) -> GenerationRequest:
+        room = self._room(len(prompt.ids))
         return GenerationRequest(
             request_id=f"{self.purpose}-{group_id}",
-            prompt_ids=task.prompt_ids,
+            prompt_ids=prompt.ids,
             sampling=replace(
                 self.sampling,
                 seed=request_seed(self.seed, self.purpose, group_id),
@@ -128,22 +148,22 @@ class PromptRollouter:
                 min_new_tokens=min(room, self.sampling.min_new_tokens),
             ),
             num_samples=self.group_size + self.redundancy,
-            media=task.media,
+            media=prompt.media,
             order=group_id if self.purpose == TRAINING else FIRST_IN_LINE,
             enough=self.group_size if self.redundancy else None,
         )
 
-    async def _greedy_reward(self, task: Task, group_id: int, generate: Generate) -> float:
+    async def _greedy_reward(self, task: Task, prompt: Prompt, group_id: int, generate: Generate) -> float:
         """NaN where it failed."""
-        sampled = self._request(task, group_id)
+        sampled = self._request(prompt, group_id)
         greedy = replace(sampled.sampling, temperature=0.0, top_p=1.0, top_k=0)
         name = f"{sampled.request_id}-greedy"
         request = replace(sampled, request_id=name, sampling=greedy, num_samples=1, enough=None)
         ((_, outcome),) = await self._scored(task, await generate(request))
         return outcome.score
 
-    async def _sampled(self, task: Task, group_id: int, generate: Generate) -> TrajectoryGroup:
-        request = self._request(task, group_id)
+    async def _sampled(self, task: Task, prompt: Prompt, group_id: int, generate: Generate) -> TrajectoryGroup:
+        request = self._request(prompt, group_id)
         scores = StreamedScores(partial(self._scored, task))
         is_early = task.domain not in self.after_rollout and self.rewards.scores_alone(task.domain)
         try:
@@ -160,7 +180,7 @@ class PromptRollouter:
         finally:
             scores.cancel()
         said = [scored[index][0] for index in chosen]
-        rows = answer_rows(task.prompt_ids, list(chosen.values()), said, task.media)
+        rows = answer_rows(prompt.ids, list(chosen.values()), said, prompt.media)
         trajectories = tuple(
             _trajectory(index, answer, row, scored[index][1])
             for (index, answer), row in zip(chosen.items(), rows, strict=True)

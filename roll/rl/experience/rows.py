@@ -26,7 +26,7 @@ _MAX_INTEGER_BITS = 4_096  # what has more digits Python does not read back
 def check_tasks(tasks: Iterable[Task]) -> None:
     """Raises ConfigError for the first that a buffer could not give back as it is."""
     for task in tasks:
-        if task.media:
+        if task.pictures:
             raise ConfigError(f"mode: {task.task_id} contains pictures, which experience cannot store. Use mode: both.")
         if (reason := _unfit_field(task)) is not None:
             raise ConfigError(f"mode: {reason}. Write it as a text or a number in the data, or use mode: both.")

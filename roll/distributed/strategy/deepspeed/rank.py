@@ -144,6 +144,8 @@ class DeepSpeedRank:
         torch.manual_seed(self.context.seed)
         with self._partitioned_loading():
             model = load_model(self.role.model_args, self.context.head, self.gathered, adapts=adapts)
+        if not self.context.shows_pictures:
+            model.freeze_tower()
         if model.adapters is not None:  # peft makes them in fp32, and ZeRO-3 would leave them so
             for parameter in model.module.parameters():
                 parameter.data = parameter.data.to(DTYPES[self.role.model_args.dtype])

@@ -177,6 +177,8 @@ class Fsdp2Rank:
         return self._model
 
     def _cut(self, model: LoadedModel) -> None:
+        if not self.context.shows_pictures:
+            model.freeze_tower()
         if self.mesh.tensor is not None:
             divide(model, self.mesh.tensor)
             self._norms_of_heads = norms_of_heads(model)

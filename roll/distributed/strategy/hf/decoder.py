@@ -13,9 +13,13 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.masking_utils import sdpa_mask
 
 from roll.configs.strategies.model_numbers import unsampled
+from roll.configs.tables.vision import VisionModel
 from roll.errors import StrategyError
 from roll.models.routers import RouterReplay
-from roll.models.sequences.attention import OTHER_FORMS, whole_sdpa
+from roll.models.sequences.attention import OTHER_FORMS, set_text_attention, whole_sdpa
+from roll.models.vision.inputs import positions as positions_of
+from roll.models.vision.inputs import tensors
+from roll.types.media import Media, pictures_of
 
 # Attention of one new token per row, for decoding on a CPU.
 
@@ -28,7 +32,7 @@ def use_decode_attention(model: PreTrainedModel) -> None:
     if model.device.type == "cpu" and config._attn_implementation == "sdpa":
         AttentionInterface.register(DECODE_ATTENTION, decode_attention)
         AttentionMaskInterface.register(DECODE_ATTENTION, sdpa_mask)
-        model.set_attn_implementation(DECODE_ATTENTION)
+        set_text_attention(model, DECODE_ATTENTION)
 
 
 def decode_attention(
@@ -184,8 +188,10 @@ def _buffer(like: torch.Tensor, num_rows: int, capacity: int) -> torch.Tensor:
 class Decoder:
     """Knows positions and masks, and nothing of requests or sampling."""
 
-    def __init__(self, model: PreTrainedModel, tells_routes: bool = False):
+    def __init__(self, model: PreTrainedModel, tells_routes: bool = False, vision: VisionModel | None = None):
+        """`vision`: of a model that sees."""
         use_decode_attention(model)
+        self.vision = vision
         self._replay = RouterReplay(model) if tells_routes else None
         config = model.config.get_text_config()
         self.device = model.device
@@ -202,8 +208,9 @@ class Decoder:
     def tensor(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(self.device)
 
-    def prefill(self, sequences: Sequence[np.ndarray]) -> tuple[BatchCache, torch.Tensor]:
-        """Keys and values of these tokens, left padded, and the logits [G, V] after each sequence."""
+    def prefill(self, sequences: Sequence[np.ndarray], media: Sequence[Media] = ()) -> tuple[BatchCache, torch.Tensor]:
+        """Keys and values of these tokens, left padded, and the logits [G, V] after each sequence. `media`: what each
+        shows, where some show anything."""
         lengths = np.array([len(sequence) for sequence in sequences])
         width = int(lengths.max())
         starts = width - lengths
@@ -212,12 +219,19 @@ class Decoder:
             ids[row, starts[row] :] = sequence
         columns = np.arange(width)
         positions = np.maximum(columns - starts[:, None], 0)
+        pictures: dict[str, torch.Tensor] = {}
+        if shown := list(pictures_of(media)):
+            assert self.vision is not None
+            positions = np.stack([positions] * 3)
+            for row, of_row in enumerate(media):
+                positions[:, row, starts[row] :] = positions_of(lengths[row], of_row, self.vision)
+            pictures = tensors(shown, self.vision, self.device)
         mask = None
         if starts.any():
             visible = self.tensor(columns >= starts[:, None])
             mask = self._causal_mask(visible) if self._own_masks else visible
         cache = BatchCache(self._num_layers, width)
-        return cache, self._forward(self.tensor(ids), mask, self.tensor(positions), cache)
+        return cache, self._forward(self.tensor(ids), mask, self.tensor(positions), cache, **pictures)
 
     def decode(
         self,
@@ -244,7 +258,12 @@ class Decoder:
         return self._additive(self.tensor(np.arange(num_columns) >= starts[:, None])[:, None, None])
 
     def _forward(
-        self, ids: torch.Tensor, mask: torch.Tensor | None, positions: torch.Tensor, cache: BatchCache
+        self,
+        ids: torch.Tensor,
+        mask: torch.Tensor | None,
+        positions: torch.Tensor,
+        cache: BatchCache,
+        **pictures: torch.Tensor,
     ) -> torch.Tensor:
         outputs = self._model(
             input_ids=ids,
@@ -253,6 +272,7 @@ class Decoder:
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
+            **pictures,
         )
         return outputs.logits[:, -1]
 

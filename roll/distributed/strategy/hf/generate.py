@@ -143,7 +143,8 @@ class HfGenerateStrategy(GenerateStrategy):
 
     def setup(self) -> None:
         model_args = self._role.model_args
-        model = load_policy(model_args.model_copy(update={"disable_gradient_checkpointing": True})).pretrained
+        loaded = load_policy(model_args.model_copy(update={"disable_gradient_checkpointing": True}))
+        model = loaded.pretrained
         torch.nn.Module.to(model, self._context.device).eval().requires_grad_(False)
         tokenizer = tokenizer_of(model_args)
         self._model = model
@@ -156,6 +157,7 @@ class HfGenerateStrategy(GenerateStrategy):
             max_model_len=self._max_model_len(model),
             max_num_seqs=self._settings.max_num_seqs,
             tells_routes=self._context.reports_routes,
+            vision=loaded.vision,
         )
 
     def _max_model_len(self, model: PreTrainedModel) -> int:

@@ -12,11 +12,14 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from roll.distributed.strategy.engine_strategy import check_request
+from roll.configs.tables.vision import VisionModel
+from roll.distributed.strategy.engine_strategy import check_request, check_sees
 from roll.distributed.strategy.hf.decoder import BatchCache, Decoder, Part, assemble
 from roll.distributed.strategy.hf.sampling import IDLE_SLOT, SampleTable, SamplingParams, UniformStreams, draw_tokens
 from roll.distributed.strategy.stop_strings import StopStrings
 from roll.errors import StrategyError
+from roll.models.vision.inputs import position_shift
+from roll.types.media import Media
 from roll.types.rollout import FinishReason, Generation, GenerationRequest
 
 T = TypeVar("T")
@@ -55,13 +58,15 @@ class BatchSampler:
         max_model_len: int,
         max_num_seqs: int,
         tells_routes: bool = False,
+        vision: VisionModel | None = None,
     ):
-        """`tells_routes`: answers come with the experts that their tokens went to."""
+        """`tells_routes`: answers come with the experts that their tokens went to. `vision`: of a model that sees."""
         self.policy_version = 0
         self.max_model_len = max_model_len
-        self._decoder = Decoder(model, tells_routes)
+        self._decoder = Decoder(model, tells_routes, vision)
         self._vocab_size = self._decoder.vocab_size
         self._eos = frozenset(eos_token_ids)
+        self._placeholders = frozenset(vision.placeholders if vision is not None else ())
         self._stop_strings = stop_strings
         self._max_num_seqs = max_num_seqs
         self._streams = UniformStreams()
@@ -92,6 +97,7 @@ class BatchSampler:
         """Raises StrategyError for a request that cannot be served. Changes nothing, so any thread may call it."""
         sampling = request.sampling
         check_request(request, self.max_model_len, "max_model_len")
+        check_sees(request, self._decoder.vision)
         ids = [*request.prompt_ids.tolist(), *sampling.stop_token_ids]
         if min(ids) < 0 or max(ids) >= self._vocab_size:
             raise StrategyError(
@@ -135,8 +141,9 @@ class BatchSampler:
         lengths = [len(sequence) for sequence in tokens]
         parts = []
         for chunk in _chunks(tokens, lengths):
-            cache, _ = self._decoder.prefill(chunk)
             first = sum(len(part.rows) for part in parts)
+            slots = self._slots[rows[first : first + len(chunk)]]
+            cache, _ = self._decoder.prefill(chunk, [self._media(int(slot)) for slot in slots])
             for row, routes in enumerate(self._prefilled([len(sequence) for sequence in chunk]), first):
                 self._table.routes[int(self._slots[rows[row]])] = [routes]
             parts.append(Part(cache, self._decoder.tensor(np.arange(len(chunk)))))
@@ -148,6 +155,10 @@ class BatchSampler:
         request, count = self._table.requests[slot], self._table.position[slot] - 1
         assert request is not None
         return np.concatenate([request.prompt_ids, self._table.tokens[slot, :count]])
+
+    def _media(self, slot: int) -> Media:
+        request = self._table.requests[slot]
+        return () if request is None else request.media
 
     def drop_cache(self) -> None:
         """Gives the memory of all keys and values back. `recompute_cache` comes before the next step."""
@@ -209,7 +220,7 @@ class BatchSampler:
                 slots.append(self._slots[rows])
                 lengths.append(self._cache.length - self._starts[rows])
         for chunk in _chunks(requests, [len(request.prompt_ids) for request in requests]):
-            cache, chunk_logits = self._decoder.prefill([request.prompt_ids for request in chunk])
+            cache, chunk_logits = self._decoder.prefill([r.prompt_ids for r in chunk], [r.media for r in chunk])
             repeats = np.array([request.num_samples for request in chunk])
             rows = self._decoder.tensor(np.repeat(np.arange(len(chunk)), repeats))
             parts.append(Part(cache, rows))
@@ -233,6 +244,7 @@ class BatchSampler:
         sampling = request.sampling
         uniforms = [self._streams.draw(sampling.seed, index, sampling.max_new_tokens) for index in request.samples]
         stops = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self._eos)
+        stops |= self._placeholders  # behind one nothing could be computed: no picture is there
         stop_class = self._stop_classes.setdefault(stops, len(self._stop_classes))
         if stop_class == len(self._stop_masks):
             mask = np.zeros(self._vocab_size, bool)
@@ -306,9 +318,17 @@ class BatchSampler:
         remaining = int((table.max_new_tokens[slots] - table.position[slots]).max())
         self._cache = assemble(parts, longest + min(remaining, _NEW_COLUMNS))
         self._slots, self._starts = slots, longest - lengths
-        self._positions = self._decoder.tensor(lengths)[:, None]
+        self._positions = self._decoder.tensor(lengths + self._shifts(slots))[:, None]
         self._mask = self._decoder.decode_mask(self._starts, longest + remaining)
         self._knobs = self._knobs_of(slots)
+
+    def _shifts(self, slots: np.ndarray) -> np.ndarray:
+        """How far the position of each row's next token is from its place: pictures take fewer positions than
+        tokens."""
+        vision = self._decoder.vision
+        if vision is None:
+            return np.zeros(len(slots), np.int64)
+        return np.array([position_shift(self._media(int(slot)), vision) for slot in slots], np.int64)
 
     def _knobs_of(self, slots: np.ndarray) -> SamplingParams:
         table = self._table

@@ -1,0 +1,68 @@
+"""Pictures on their way: decoded beside the driver, kept in the object store, fetched where they are shown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from roll.configs.tables.vision import PictureSizes, VisionModel
+from roll.datasets.pictures.decode import decode
+from roll.datasets.pictures.expansion import expand
+from roll.errors import PictureError, WorkerError, describe
+from roll.types.media import Media, Picture, PictureSource, Prompt, pictures_of
+from roll.types.rollout import Task
+
+AT_ONCE = 4  # pictures that are decoded at once
+
+
+def with_pixels(rows: Sequence[Media] | None) -> tuple[Media, ...]:
+    """The same pictures with their pixels here. Each is fetched once, without a copy."""
+    found = {picture.digest: picture for picture in pictures_of(rows)}
+    elsewhere = [picture for picture in found.values() if not picture.is_here]
+    if elsewhere:
+        arrays = ray.get([picture.pixels for picture in elsewhere])
+        found |= {p.digest: replace(p, pixels=pixels) for p, pixels in zip(elsewhere, arrays, strict=True)}
+    return tuple(tuple(replace(shown, picture=found[shown.picture.digest]) for shown in media) for media in rows or ())
+
+
+class PictureLoader:
+    """Makes the prompts of tasks that show something. Decoded pictures belong to this process: one that is lost with
+    its node is decoded again."""
+
+    def __init__(self, model: VisionModel):
+        self._model = model
+        self._free = asyncio.Semaphore(AT_ONCE)
+
+    async def prompt(self, task: Task) -> Prompt:
+        """The prompt as the model sees it. PictureError where a picture cannot be shown."""
+        if not task.pictures:
+            return Prompt(task.prompt_ids)
+        pictures = await asyncio.gather(*(self._picture(source) for source in task.pictures))
+        return expand(task.prompt_ids, pictures, self._model)
+
+    async def _picture(self, source: PictureSource) -> Picture:
+        async with self._free:
+            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+            facts, pixels = _decoded.options(scheduling_strategy=here).remote(source, self._model.sizes)
+            try:
+                picture: Picture | str = await facts
+            except ray.exceptions.RayError as error:
+                raise WorkerError(f"{source.where}: its picture could not be decoded: {describe(error)}") from error
+        if isinstance(picture, str):
+            raise PictureError(picture)
+        return replace(picture, pixels=pixels)
+
+
+@ray.remote(num_cpus=0, num_returns=2, max_retries=3)
+def _decoded(source: PictureSource, sizes: PictureSizes) -> tuple[Picture | str, Any]:
+    """The picture without its pixels, and these; or why there is none."""
+    try:
+        picture = decode(source, sizes)
+    except PictureError as error:
+        return str(error), None
+    return replace(picture, pixels=None), picture.array

@@ -1,0 +1,127 @@
+"""Qwen-VL models of about 400 thousand parameters, with their processors' files: what `tiny.py` is for text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+)
+
+from roll.models import tiny
+
+VISION_ARCHITECTURES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+STARTS, ENDS, IMAGE, VIDEO = "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}{{ '<|vision_start|><|image_pad|><|vision_end|>' }}"
+    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}{{ '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def build_vision_tokenizer() -> PreTrainedTokenizerFast:
+    """The tiny tokenizer with the four tokens of pictures, and a template for message parts."""
+    tokenizer = tiny.build_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": [STARTS, ENDS, IMAGE, VIDEO]})
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def build_vision_model(
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    arch: str = "qwen2_5_vl",
+    hidden_size: int = 64,
+    num_layers: int = 2,
+    tower_layers: int = 2,
+    tie_word_embeddings: bool = True,
+    seed: int = 0,
+) -> PreTrainedModel:
+    """A randomly initialised model, the same for the same seed. Text heads and tower heads are 32 wide, the narrowest
+    that vLLM has CPU attention for."""
+    if arch not in VISION_ARCHITECTURES:
+        raise ValueError(f"arch is {arch!r}; tiny models that see exist as {' and '.join(VISION_ARCHITECTURES)}")
+    text: dict[str, Any] = {
+        "vocab_size": (len(tokenizer) + 7) // 8 * 8,
+        "hidden_size": hidden_size,
+        "intermediate_size": 3 * hidden_size,
+        "num_hidden_layers": num_layers,
+        "num_attention_heads": hidden_size // 32,
+        "num_key_value_heads": max(1, hidden_size // 64),
+        "max_position_embeddings": 2048,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [4, 6, 6]},
+        "initializer_range": 0.05,
+        "tie_word_embeddings": tie_word_embeddings,
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    tower: dict[str, Any] = {"depth": tower_layers, "num_heads": 2, "initializer_range": 0.05}
+    ids = {
+        "image_token_id": tokenizer.convert_tokens_to_ids(IMAGE),
+        "video_token_id": tokenizer.convert_tokens_to_ids(VIDEO),
+        "vision_start_token_id": tokenizer.convert_tokens_to_ids(STARTS),
+        "vision_end_token_id": tokenizer.convert_tokens_to_ids(ENDS),
+        "tie_word_embeddings": tie_word_embeddings,
+    }
+    width = {"hidden_size": 64, "intermediate_size": 128, "out_hidden_size": hidden_size}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if arch == "qwen2_vl":
+            tower |= {"embed_dim": 64, "hidden_size": hidden_size, "mlp_ratio": 2}
+            model: PreTrainedModel = Qwen2VLForConditionalGeneration(
+                Qwen2VLConfig(text_config=text, vision_config=tower, **ids)
+            )
+        elif arch == "qwen2_5_vl":
+            tower |= {**width, "window_size": 56, "fullatt_block_indexes": [tower_layers - 1]}
+            model = Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(text_config=text, vision_config=tower, **ids))
+        else:
+            text |= {"head_dim": 32, "rope_parameters": {**text["rope_parameters"], "mrope_interleaved": True}}
+            tower |= {**width, "patch_size": 16, "num_position_embeddings": 64, "deepstack_visual_indexes": [0]}
+            model = Qwen3VLForConditionalGeneration(Qwen3VLConfig(text_config=text, vision_config=tower, **ids))
+    return model.eval()
+
+
+def save_vision_pretrained(
+    directory: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    min_pixels: int = 28 * 28,
+    max_pixels: int = 112 * 112,
+) -> Path:
+    """Writes model, tokenizer and the processor's files as one Hugging Face directory, and returns it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    model.config.architectures = [type(model).__name__]
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    kind = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL", "qwen3_vl": "Qwen3VL"}[model.config.model_type]
+    half = model.config.model_type == "qwen3_vl"
+    processor = {
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "processor_class": f"{kind}Processor",
+        "size": {"shortest_edge": min_pixels, "longest_edge": max_pixels},
+        "patch_size": model.config.vision_config.patch_size,
+        "temporal_patch_size": 2,
+        "merge_size": 2,
+        "image_mean": [0.5] * 3 if half else [0.48145466, 0.4578275, 0.40821073],
+        "image_std": [0.5] * 3 if half else [0.26862954, 0.26130258, 0.27577711],
+    }
+    (directory / "preprocessor_config.json").write_text(json.dumps(processor, indent=2) + "\n")
+    video = "Qwen3VLVideoProcessor" if half else "Qwen2VLVideoProcessor"
+    (directory / "video_preprocessor_config.json").write_text(
+        json.dumps({**processor, "video_processor_type": video}, indent=2) + "\n"
+    )
+    return directory

@@ -1,0 +1,41 @@
+"""What the files beside a model say of how it sees."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers.utils.hub import cached_file
+
+from roll.configs.sections.model import ModelArgs
+from roll.configs.tables.vision import VISION, VisionModel, vision_model
+
+_PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+
+
+def vision_of(args: ModelArgs) -> VisionModel | None:
+    """What is known of how the model of a role sees; None for a model of text alone, or of a family that is not in the
+    table. The model is here, or can be fetched."""
+    name = args.model_name_or_path
+    model = _json(name, "config.json") if name else {}
+    if name is None or model.get("model_type") not in VISION:
+        return None
+    for file in _PROCESSOR_FILES:
+        found = _json(name, file)
+        if processor := found.get("image_processor", found):
+            return vision_model(model, processor)
+    return vision_model(model, {})
+
+
+def _json(name: str, file: str) -> Mapping[str, Any]:
+    """A file's contents; empty where the model has none."""
+    path = cached_file(
+        name,
+        file,
+        _raise_exceptions_for_gated_repo=False,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    return {} if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
