@@ -344,7 +344,8 @@ def _finish(
         if any("jitter" in name for name in vars(child)):
             child.eval()
     for prefix in args.frozen_prefixes:
-        frozen = [p for name, p in pretrained.named_parameters() if plain_name(name).startswith(prefix)]
+        named = str.startswith if vision is None else vision.facts.is_named
+        frozen = [p for name, p in pretrained.named_parameters() if named(plain_name(name), prefix)]
         if not frozen:
             raise StrategyError(f"model_args.freeze_module_prefix: no parameter's name begins with {prefix!r}")
         for parameter in frozen:

@@ -41,7 +41,27 @@ class VisionFacts:
     merger: tuple[str, ...] = ("model.visual.merger.",)
     has_deepstack: bool = False
 
+    def is_named(self, weight: str, word: str) -> bool:
+        """Whether a part of freeze_module_prefix names this weight of the model in memory. It is the beginning of its
+        name, or one of the words that recipes have for the parts of such models, and what follows.
 
+        Example: vision_model is the tower without its merger, vision_model.blocks its blocks, projector the merger.
+        """
+        head, _, rest = word.partition(".")
+        if head in _TOWER_WORDS:
+            return weight.startswith(self.tower + rest) and (bool(rest) or not weight.startswith(self.merger))
+        if head in _MERGER_WORDS:
+            return weight.startswith(tuple(part + rest for part in self.merger))
+        if head == "language_model":
+            return weight.startswith(_LANGUAGE + rest) or (not rest and weight.startswith("lm_head."))
+        return weight.startswith(word)
+
+
+_TOWER_WORDS, _MERGER_WORDS = (
+    ("vision_model", "vision_tower", "visual"),
+    ("projector", "multi_modal_projector", "merger"),
+)
+_LANGUAGE = "model.language_model."
 _QWEN3 = VisionFacts(
     patch_size=16,
     min_pixels=256 * 256,

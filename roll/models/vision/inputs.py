@@ -116,16 +116,28 @@ class SeenRows:
 
 
 def encode(backbone: Any, arguments: dict[str, Any], seen: SeenRows) -> Any:
-    """The backbone's output for these arguments and pictures."""
+    """The backbone's output for these arguments and pictures.
+
+    A blank picture is computed where a real one is, behind the embeddings and before the language layers: ranks gather
+    and reduce weights in the order in which modules are called, and each waits for the others.
+    """
     if not seen.is_blank:
         return backbone(**arguments, **seen.tensors)
-    ids = arguments.pop("input_ids")
-    # Before the language layers: what ranks gather and reduce follows the order of the layers.
-    embedded = backbone.get_input_embeddings()(ids)
-    return backbone(**arguments, inputs_embeds=embedded + nothing_of(backbone, seen.tensors).to(embedded.dtype))
+
+    def add_nothing(
+        module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        embedded = kwargs["inputs_embeds"]
+        return args, kwargs | {"inputs_embeds": embedded + _nothing_of(backbone, seen.tensors).to(embedded.dtype)}
+
+    hook = backbone.language_model.register_forward_pre_hook(add_nothing, with_kwargs=True, prepend=True)
+    try:
+        return backbone(**arguments)
+    finally:
+        hook.remove()
 
 
-def nothing_of(backbone: Any, of: dict[str, torch.Tensor]) -> torch.Tensor:
+def _nothing_of(backbone: Any, of: dict[str, torch.Tensor]) -> torch.Tensor:
     """0, computed with every weight of the tower."""
     found = backbone.get_image_features(**of, return_dict=True)
     features = [*found.pooler_output]

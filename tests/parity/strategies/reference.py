@@ -4,6 +4,7 @@ AdamW."""
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 from peft import PeftModel
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClassification
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoModelForTokenClassification,
+)
 
 from roll.algorithms.loss import Need
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
@@ -112,7 +118,8 @@ def join(parts: list[MicroBatch]) -> MicroBatch:
     names = (
         "input_ids", "lengths", "response_mask", "loss_weights", "rollout_log_probs", "advantages", "returns", "routes",
     )  # fmt: skip
-    return MicroBatch(**{name: joined(name) for name in names if getattr(parts[0], name) is not None})
+    media = None if parts[0].media is None else tuple(shown for part in parts for shown in part.media or ())
+    return MicroBatch(**{name: joined(name) for name in names if getattr(parts[0], name) is not None}, media=media)
 
 
 def scale_of(parts: list[MicroBatch]) -> LossScale:
@@ -120,10 +127,13 @@ def scale_of(parts: list[MicroBatch]) -> LossScale:
     return LossScale(sum(int(m.sum()) for m in masks), sum(int(m.any(1).sum()) for m in masks))
 
 
-def naive_log_probs(model: torch.nn.Module, row: MicroBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probs and entropy of one unpadded row from the whole float32 logits. [1, T]"""
-    logits = model(input_ids=row.input_ids).logits.float() / temperature
-    everything = torch.log_softmax(logits[:, :-1], -1)
+def naive_log_probs(
+    model: torch.nn.Module, row: MicroBatch, temperature: float, more: dict[str, torch.Tensor] | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probs and entropy of one unpadded row from the whole float32 logits, [1, T]. `more`: what the model is given
+    beside the ids."""
+    logits = model(input_ids=row.input_ids, **(more or {})).logits.float() / temperature
+    everything = torch.log_softmax(logits[:, : row.input_ids.shape[1] - 1], -1)
     picked = everything.gather(-1, row.input_ids[:, 1:, None])[..., 0]
     entropy = -(everything.exp() * everything).sum(-1)
     first = torch.zeros(1, 1)
@@ -188,18 +198,26 @@ def train_reference(
     dtype: torch.dtype = torch.float32,
     change: Change | None = None,
     adapter: Path | None = None,
+    given: Callable[[MicroBatch], dict[str, torch.Tensor]] | None = None,
+    frozen: tuple[str, ...] = (),
 ) -> Trace:
     """One update per learning rate on all rows together, row by row without padding. `adapter`: a directory of peft's,
-    which is trained instead of the weights; recorded are its gradients, and the weights with it."""
+    which is trained instead of the weights; recorded are its gradients, and the weights with it. `given`: of a model
+    that sees, what it gets beside a row's ids. `frozen`: beginnings of the names of weights that stay."""
     critic = isinstance(loss, SquaredValueLoss)
     if critic:
         model = AutoModelForTokenClassification.from_pretrained(model_dir, dtype=dtype, num_labels=1).eval()
+    elif given is not None:
+        model = AutoModelForImageTextToText.from_pretrained(model_dir, dtype=dtype, attn_implementation="eager")
     else:
         capped = getattr(AutoConfig.from_pretrained(model_dir), "attn_logit_softcapping", None)
         options = {"attn_implementation": "eager"} if capped else {}  # sdpa leaves the cap out
         model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype, **options)
     if adapter is not None:
         model = PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
+    for name, parameter in model.named_parameters():
+        if name.startswith(frozen):
+            parameter.requires_grad_(False)
     trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
     matrices = [p for n, p in trained if p.dim() > 1 and not n.endswith("_bias")]  # all experts' biases are one tensor
     others = [p for n, p in trained if p.dim() <= 1 or n.endswith("_bias")]
@@ -224,7 +242,7 @@ def train_reference(
                 scores = torch.cat([torch.zeros(1, 1), states[:, :-1]], 1) * row.response_mask
                 outputs = TokenOutputs(values=scores)
             else:
-                scores, entropy = naive_log_probs(model, row, TEMPERATURE)
+                scores, entropy = naive_log_probs(model, row, TEMPERATURE, None if given is None else given(row))
                 outputs = TokenOutputs(log_probs=scores, entropy=entropy)
             if update == 0:
                 trace.scores[index] = scores[0].detach().numpy()

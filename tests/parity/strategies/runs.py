@@ -27,7 +27,7 @@ from roll.models.hf import LogProbHead
 from roll.types.batch import MicroBatch
 from tests.helpers.processes import DEVICE_VARIABLE
 from tests.parity.proof import Case
-from tests.parity.strategies import routes
+from tests.parity.strategies import routes, shown
 from tests.parity.strategies.balance import Balanced
 from tests.parity.strategies.forks import forks
 from tests.parity.strategies.reference import (
@@ -75,6 +75,7 @@ class Run:
     optimizer_waits: bool = False
     replay: str = "disable"  # router_replay.mode
     sequence: int = 1  # neighbouring ranks that share every sequence
+    shows: bool = False  # some rows show pictures, those of shown.py
 
     @property
     def together(self) -> int:
@@ -88,6 +89,8 @@ class Run:
         return "packed" if self.packs or self.sequence > 1 else "padded"
 
     def rows(self) -> list[MicroBatch]:
+        if self.shows:
+            return shown.rows(self.model_dir)
         return rows() if self.shares == "off" else forks()
 
     def config(self) -> WorkerConfig:
@@ -167,15 +170,15 @@ def trains(role: str, model: dict[str, Any]) -> str:
     return f"{'critic' if role == 'critic' else 'policy'}{', LoRA' if 'lora_target' in model else ''}"
 
 
-def context(role: str = "actor_train") -> RankContext:
+def context(role: str = "actor_train", shows: bool = False) -> RankContext:
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = torch.device(os.environ.get(DEVICE_VARIABLE, "cpu"))
-    return RankContext(role, rank, world_size, rank, 0, device, head=ROLES[role].head or "lm")
+    return RankContext(role, rank, world_size, rank, 0, device, head=ROLES[role].head or "lm", shows_pictures=shows)
 
 
 @contextmanager
 def trainer(run: Run) -> Iterator[DeepSpeedTrainStrategy | Fsdp2TrainStrategy]:
-    where = context(run.role)
+    where = context(run.role, run.shows)
     kind = DeepSpeedTrainStrategy if run.fsdp2 is None else Fsdp2TrainStrategy
     strategy = kind(run.config(), where, run.plan(where.world_size // run.together))
     strategy.setup()

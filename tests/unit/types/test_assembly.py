@@ -8,10 +8,10 @@ import pytest
 
 from roll.types.batch import SampleBatch, SampledRows
 from roll.types.collate import RowTable, assemble, collate_groups, padding_rows, row_columns, sampled_rows
-from roll.types.columns import Image
+from roll.types.media import Picture, Shown
 from roll.types.rollout import Task, Trajectory, TrajectoryGroup
 
-IMAGE = Image(np.full((2, 3, 3), 7, np.uint8))
+IMAGE = Shown(Picture("seven", 2, 3, np.full((2, 3, 3), 7, np.uint8)), 0, 1)
 
 
 def trajectory(random: np.random.Generator, index: int) -> Trajectory:

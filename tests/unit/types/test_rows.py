@@ -10,12 +10,13 @@ import torch
 from roll.algorithms.loss import SupervisedLoss
 from roll.types.batch import LossScale, MicroBatch, RowMeta, Rows, SampleBatch, TokenOutputs, TrainBatch
 from roll.types.collate import collate_groups, pad, row_meta
-from roll.types.columns import Image, columns
+from roll.types.columns import columns
+from roll.types.media import Picture, Shown
 from roll.types.rollout import Generation, Task, Trajectory, TrajectoryGroup
 from tests.unit.algorithms.rows import random_samples, random_train_batch
 
-RED = Image(np.full((2, 3, 3), (255, 0, 0), np.uint8))
-BLUE = Image(np.full((4, 1, 3), (0, 0, 255), np.uint8))
+RED = Shown(Picture("red", 2, 3, np.full((2, 3, 3), (255, 0, 0), np.uint8)), 0, 1)
+BLUE = Shown(Picture("blue", 4, 1, np.full((4, 1, 3), (0, 0, 255), np.uint8)), 1, 1)
 
 
 def plain_rows(**changes: Any) -> Rows:
@@ -104,7 +105,7 @@ def test_the_images_of_a_task_reach_the_rows_made_of_it() -> None:
     generation = Generation(token, np.zeros(1, np.float32), token, "stop")
     groups = [
         TrajectoryGroup(
-            Task("t", "d", token, media=media),
+            Task("t", "d", token),
             0,
             (Trajectory.from_generation(token, generation, 1.0, index=0, response_text="", media=media),),
         )
@@ -114,7 +115,9 @@ def test_the_images_of_a_task_reach_the_rows_made_of_it() -> None:
     assert collate_groups(groups[1:]).media is None
 
 
-@pytest.mark.parametrize("pixels", [np.zeros((2, 2), np.uint8), np.zeros((2, 2, 3)), np.zeros((0, 2, 3), np.uint8)])
-def test_an_image_is_bytes_of_height_width_and_three_colours(pixels: np.ndarray) -> None:
-    with pytest.raises(ValueError, match=r"an image is uint8 \[height, width, 3\]"):
-        Image(pixels)
+@pytest.mark.parametrize(
+    "media", [(replace(RED, start=3),), (RED, RED), (BLUE, RED), (replace(RED, length=0),), (replace(BLUE, length=9),)]
+)
+def test_pictures_stand_in_order_inside_their_rows(media: tuple[Shown, ...]) -> None:
+    with pytest.raises(ValueError, match="a picture at tokens"):
+        plain_rows(media=(media, ()))

@@ -17,24 +17,24 @@ from roll.errors import ConfigError
 from roll.run.saving.checkpoint import CheckpointStore
 from roll.run.saving.driver_state import DriverState, write_state
 from roll.run.saving.resume import GroupsState
-from roll.types.columns import Image
+from roll.types.media import PictureSource
 from roll.types.rollout import Generate, StoredRow, Task, Trajectory, TrajectoryGroup, stored_among
 from tests.unit.distributed.scheduler.test_rollout_scheduler import one_token
 
 BOUNDS = RolloutBounds(2, 4, max_staleness=2)
-PICTURE = Image(np.zeros((2, 2, 3), np.uint8))
+PICTURE = PictureSource("file", "a.png", "rows.jsonl:1")
 
 
 @dataclass
 class Source:
     position: int = 0
     prefix: str = "task"
-    media: tuple[Image, ...] = ()
+    pictures: tuple[PictureSource, ...] = ()
 
     def next_tasks(self, count: int) -> list[Task]:
         first, self.position = self.position, self.position + count
         ids = np.array([1, 2], np.int32)
-        return [Task(f"{self.prefix} {i}", "d", ids, media=self.media) for i in range(first, first + count)]
+        return [Task(f"{self.prefix} {i}", "d", ids, pictures=self.pictures) for i in range(first, first + count)]
 
     def state_dict(self) -> dict[str, Any]:
         return {"position": self.position}
@@ -43,7 +43,7 @@ class Source:
         self.position = state["position"]
 
 
-def whole(number: int, media: tuple[Image, ...] = ()) -> Trajectory:
+def whole(number: int) -> Trajectory:
     mask = np.array([False, False, True, True])
     return Trajectory(
         input_ids=np.array([1, 2, number, 7], np.int32),
@@ -54,7 +54,6 @@ def whole(number: int, media: tuple[Image, ...] = ()) -> Trajectory:
         finish_reason="stop",
         metrics={"correct": 1.0},
         response_text=f"answer {number}",
-        media=media,
     )
 
 
@@ -175,11 +174,13 @@ def test_a_group_of_another_task_is_played_again(
     assert 3 in rollouter.played
 
 
-def test_pictures_are_those_of_the_task(loop: EventLoopThread, tmp_path: Path) -> None:
-    state = stopped(loop, tmp_path, Source(media=(PICTURE,)))
-    again, _ = resumed(loop, tmp_path, state, Source(media=(PICTURE,)))
+def test_groups_with_pictures_are_sampled_again(loop: EventLoopThread, tmp_path: Path) -> None:
+    """The files of groups hold no pictures."""
+    state = stopped(loop, tmp_path, Source(pictures=(PICTURE,)))
+    again, rollouter = resumed(loop, tmp_path, state, Source(pictures=(PICTURE,)))
     again.published(1)
-    assert [t.media for g in again.collect(1).groups for t in g.trajectories] == [(PICTURE,)] * 2
+    assert [group.task.task_id for group in again.collect(1).groups] == ["task 3", "task 4"]
+    assert 3 in rollouter.played
 
 
 def test_what_the_filter_dropped_stays_dropped(loop: EventLoopThread, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from roll.errors import StorageError
 from roll.rl.experience.rows import FORMS, Experience
-from roll.types.columns import Image
+from roll.types.media import Picture, Shown
 from roll.types.rollout import TrajectoryGroup, Turn
 from tests.unit.rl.experience.made import experience, row, told
 
@@ -86,6 +86,6 @@ def test_numbers_of_numpy_are_numbers(ending: str) -> None:
 
 
 def test_pictures_are_refused() -> None:
-    shown = replace(row(3, 0, 6), media=(Image(np.zeros((2, 2, 3), np.uint8)),))
+    shown = replace(row(3, 0, 6), media=(Shown(Picture("black", 2, 2, np.zeros((2, 2, 3), np.uint8)), 0, 1),))
     with pytest.raises(StorageError, match="group 3 contains pictures"):
         FORMS["npz"].pack(Experience(0, TrajectoryGroup(experience(3).group.task, 3, (shown,))))

@@ -13,7 +13,7 @@ import pytest
 
 from roll.errors import ConfigError, StorageError
 from roll.rl.experience.rows import FORMS, Experience, check_tasks, fields_of, task_of
-from roll.types.columns import Image
+from roll.types.media import PictureSource
 from roll.types.rollout import Task, TrajectoryGroup
 from tests.unit.rl.experience.made import experience
 
@@ -60,6 +60,6 @@ def test_what_json_would_make_into_something_else_is_refused(payload: Mapping[st
 
 
 def test_pictures_are_refused_before_anything_is_sampled() -> None:
-    shown = replace(task(), media=(Image(np.zeros((2, 2, 3), np.uint8)),))
+    shown = replace(task(), pictures=(PictureSource("file", "a.png", "rows.jsonl:1"),))
     with pytest.raises(ConfigError, match="row 7 contains pictures, which experience cannot store. Use mode: both"):
         check_tasks([shown])

@@ -1,0 +1,93 @@
+"""Rows that show pictures, among rows of text, and what Hugging Face's own code is given for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from transformers import AutoImageProcessor
+
+from roll.configs.sections.model import ModelArgs
+from roll.configs.tables.vision import VisionModel
+from roll.models.tiny_vision import build_vision_model, build_vision_tokenizer, save_vision_pretrained
+from roll.models.vision.files import vision_of
+from roll.types.batch import MicroBatch
+from roll.types.media import Media, Picture, Shown
+from tests.parity.strategies import reference
+
+SHAPES: dict[int, tuple[tuple[int, int], ...]] = {0: ((3, 2),), 4: ((1, 2), (2, 2)), 6: ((1, 1),)}
+"""Tokens of the pictures of some rows: of two ranks, one has none; of four micro batches, one has none."""
+
+
+def save_tiny(directory: Path, arch: str) -> Path:
+    tokenizer = build_vision_tokenizer()
+    return save_vision_pretrained(directory, build_vision_model(tokenizer, arch=arch), tokenizer)
+
+
+@cache
+def vision(model_dir: Path) -> VisionModel:
+    found = vision_of(ModelArgs(model_name_or_path=str(model_dir)))
+    assert found is not None
+    return found
+
+
+def with_pictures(
+    ids: list[int], shapes: tuple[tuple[int, int], ...], model: VisionModel, seed: int
+) -> tuple[list[int], Media]:
+    """The ids behind pictures of these shapes (in tokens), each between its marks."""
+    random, before, media = np.random.default_rng(seed), [40], []
+    for rows, columns in shapes:
+        height, width = rows * model.sizes.factor, columns * model.sizes.factor
+        pixels = random.integers(0, 256, (height, width, 3)).astype(np.uint8)
+        before.append(model.start_token)
+        picture = Picture(f"{seed}/{len(before)}", height, width, pixels)
+        media.append(Shown(picture, len(before), rows * columns))
+        before += [model.image_token] * (rows * columns) + [model.end_token, 50]
+    return [*before, *ids], tuple(media)
+
+
+def rows(model_dir: Path) -> list[MicroBatch]:
+    """The rows of `reference.rows`, some of them behind pictures. A row of text ends in a placeholder that was sampled:
+    it is trained on, and stands for nothing."""
+    model, made = vision(model_dir), []
+    for at, row in enumerate(reference.rows(vocab_size=280)):
+        ids, media = with_pictures(row.input_ids[0].tolist(), SHAPES.get(at, ()), model, at)
+        if at == 3:
+            ids[-1] = model.image_token
+        extra = len(ids) - row.input_ids.shape[1]
+
+        def longer(values: torch.Tensor | None, by: int = extra) -> Any:
+            return None if values is None else torch.nn.functional.pad(values, (by, 0))
+
+        made.append(
+            replace(
+                row,
+                input_ids=torch.tensor([ids]),
+                lengths=row.lengths + extra,
+                response_mask=longer(row.response_mask),
+                rollout_log_probs=longer(row.rollout_log_probs),
+                advantages=longer(row.advantages),
+                returns=longer(row.returns),
+                media=(media,),
+            )
+        )
+    return made
+
+
+def hf_inputs(model_dir: Path, row: MicroBatch) -> dict[str, torch.Tensor]:
+    """What Hugging Face's model is given beside the ids of a row: pictures by its own processor, from which it computes
+    positions itself."""
+    media = row.media[0] if row.media else ()
+    if not media:
+        return {}
+    processor = AutoImageProcessor.from_pretrained(model_dir)
+    given = processor(images=[Image.fromarray(shown.picture.array) for shown in media], return_tensors="pt")
+    types = torch.zeros_like(row.input_ids)
+    for shown in media:
+        types[0, shown.start : shown.end] = 1
+    return {**given, "mm_token_type_ids": types}

@@ -1,0 +1,137 @@
+"""Training and scoring on rows with pictures, against Hugging Face (eager attention, its own processor and positions)
+and torch.optim.AdamW in one process, which sees each row alone and unpadded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from roll.configs.sections.model import ModelArgs
+from roll.models.loading import load_policy
+from roll.models.vision import inputs
+from roll.models.vision.inputs import SeenRows
+from roll.types.batch import MicroBatch
+from tests.helpers.processes import RankPool
+from tests.parity.compare import assert_same_training
+from tests.parity.strategies import runs, shown
+from tests.parity.strategies.reference import LEARNING_RATE, BentLoss, join, train_reference
+from tests.parity.strategies.runs import Run
+
+Pools = Callable[[int], RankPool]
+FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+TRAINERS: dict[str, tuple[int, dict[str, Any]]] = {
+    "zero0-x1": (1, {"stage": 0}),
+    "zero2-x2": (2, {"stage": 2}),
+    "zero3-x2": (2, {"stage": 3}),
+    "zero3-x2-packed": (2, {"stage": 3, "packs": True}),
+    "fsdp2-x1": (1, {"fsdp2": {}}),
+    "fsdp2-x2": (2, {"fsdp2": {}}),
+    "fsdp2-x2-packed": (2, {"fsdp2": {}, "packs": True}),
+    "fsdp2-x1-offload": (1, {"fsdp2": {}, "model": {"enable_activation_offload": True}}),
+}
+CASES = [(family, trainer) for family in FAMILIES for trainer in TRAINERS]
+
+
+@pytest.fixture(scope="module")
+def model_dirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {family: shown.save_tiny(tmp_path_factory.mktemp(family) / "model", family) for family in FAMILIES}
+
+
+def wanted(model_dir: Path, **options: Any) -> Any:
+    given = partial(shown.hf_inputs, model_dir)
+    rates = [LEARNING_RATE] * 3
+    return train_reference(model_dir, shown.rows(model_dir), BentLoss(), rates, given=given, **options)
+
+
+@pytest.mark.gate("qwen2_5_vl-zero3-x2", "qwen3_vl-fsdp2-x2-packed", "qwen2_vl-fsdp2-x1")
+@pytest.mark.parametrize(("family", "trainer"), CASES, ids=["-".join(case) for case in CASES])
+def test_three_updates_with_pictures_equal_torch_adamw(
+    family: str, trainer: str, rank_pool: Pools, model_dirs: dict[str, Path]
+) -> None:
+    """Log-probs, gradients of the first update (of the tower, too), weights and norm of three. Two micro batches on
+    each rank; of two ranks one has no picture, so that what ranks do together goes on without one."""
+    world_size, options = TRAINERS[trainer]
+    model = {"disable_gradient_checkpointing": False} | options.get("model", {})
+    run = Run(model_dirs[family], shows=True, split=(1, 1), **{**options, "model": model})
+    got = rank_pool(world_size).run(runs.train, run)[0]
+    want = wanted(model_dirs[family])
+    assert any(name.startswith("model.visual.") for name in got.gradients)
+    assert_same_training(got, want)
+
+
+@pytest.mark.gate("fsdp2-x2")
+@pytest.mark.parametrize("trainer", ["zero3-x2", "fsdp2-x2"])
+def test_a_frozen_tower_stays_as_it_is(trainer: str, rank_pool: Pools, model_dirs: dict[str, Path]) -> None:
+    """Its features are as they were, and the language model learns as with torch."""
+    world_size, options = TRAINERS[trainer]
+    run = Run(model_dirs["qwen2_5_vl"], shows=True, model={"freeze_module_prefix": "vision_model"}, **options)
+    got = rank_pool(world_size).run(runs.train, run)[0]
+    blocks = ("model.visual.blocks.", "model.visual.patch_embed.")
+    assert not any(name.startswith(blocks) for name in got.gradients)
+    assert_same_training(got, wanted(model_dirs["qwen2_5_vl"], frozen=blocks))
+
+
+@pytest.mark.gate("fsdp2-x2")
+@pytest.mark.parametrize("trainer", ["zero3-x2", "fsdp2-x2"])
+def test_runs_without_pictures_never_call_the_tower(
+    trainer: str, rank_pool: Pools, model_dirs: dict[str, Path]
+) -> None:
+    """Nor do they change it, under weight decay as well."""
+    world_size, options = TRAINERS[trainer]
+    run = Run(model_dirs["qwen2_5_vl"], training={"weight_decay": 0.1}, **options)
+    got = rank_pool(world_size).run(runs.train, run)[0]
+    assert not any(name.startswith("model.visual.") for name in got.gradients)
+    first = load_policy(ModelArgs(model_name_or_path=str(model_dirs["qwen2_5_vl"]), dtype="fp32")).pretrained
+    tower = {name: p.detach().numpy() for name, p in first.named_parameters() if name.startswith("model.visual.")}
+    assert tower and all(np.array_equal(got.parameters[2][name], weight) for name, weight in tower.items())
+
+
+# What happens where one of the rules is broken: each mutation has to show in the log-probs, or a test above proves
+# nothing.
+
+
+def scores_of(model_dir: Path, rows: list[MicroBatch]) -> torch.Tensor:
+    """Log-probs of the rows together, padded, in this process."""
+    model = load_policy(ModelArgs(model_name_or_path=str(model_dir), dtype="fp32", disable_gradient_checkpointing=True))
+    batch = join(rows)
+    assert model.vision is not None and batch.media is not None
+    seen = SeenRows.of(batch.media, batch.input_ids.shape[1], model.vision, torch.device("cpu"))
+    layout = inputs_layout(batch, seen)
+    with torch.no_grad():
+        return model.module(batch.input_ids, batch.response_mask, layout=layout)[0]
+
+
+def inputs_layout(batch: MicroBatch, seen: SeenRows) -> Any:
+    from roll.models.sequences.layout import Padded
+
+    return Padded(batch.input_ids, batch.lengths, seen)
+
+
+@pytest.fixture
+def pictured(model_dirs: dict[str, Path]) -> Iterator[tuple[Path, list[MicroBatch]]]:
+    yield model_dirs["qwen2_5_vl"], [row for row in shown.rows(model_dirs["qwen2_5_vl"]) if row.media and row.media[0]]
+
+
+def test_another_picture_gives_other_log_probs(
+    pictured: tuple[Path, list[MicroBatch]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model_dir, rows = pictured
+    before = scores_of(model_dir, rows)
+    plain = inputs.patches
+    monkeypatch.setattr(inputs, "patches", lambda picture, model: -plain(picture, model))
+    assert float((scores_of(model_dir, rows) - before).abs().max()) > 0.1
+
+
+def test_positions_in_one_dimension_would_give_other_log_probs(
+    pictured: tuple[Path, list[MicroBatch]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model_dir, rows = pictured
+    before = scores_of(model_dir, rows)
+    monkeypatch.setattr(inputs, "positions", lambda length, media, model: np.stack([np.arange(length)] * 3))
+    assert float((scores_of(model_dir, rows) - before).abs().max()) > 1e-2
