@@ -51,6 +51,7 @@ setup(
         "numpy>=2.2,<3",
         "omegaconf>=2.3,<2.4",
         "packaging>=24",
+        "pillow>=11.3",
         "psutil>=7",
         "pyarrow>=20",
         "pydantic>=2.10,<3",

@@ -92,15 +92,16 @@ class PictureSizes:
 
         Example, with a factor of 28 and 3,136 to 12,544 pixels: 90 x 70 -> (84, 56); 400 x 100 -> (196, 28).
         """
-        if max(height, width) > MOST_RATIO * min(height, width):
-            raise PictureError(f"it is {width} x {height} pixels: one side is over {MOST_RATIO} times the other")
-        rows, columns = (max(1, round(side / self.factor)) for side in (height, width))
+        rows, columns = (round(side / self.factor) for side in (height, width))
         if rows * columns * self.factor**2 > self.max_pixels:
             shrink = math.sqrt(height * width / self.max_pixels)
             rows, columns = (max(1, math.floor(side / shrink / self.factor)) for side in (height, width))
-        elif rows * columns * self.factor**2 < self.min_pixels:
-            grow = math.sqrt(self.min_pixels / (height * width))
+        elif rows * columns * self.factor**2 < max(1, self.min_pixels):
+            grow = math.sqrt(max(1, self.min_pixels) / (height * width))
             rows, columns = (math.ceil(side * grow / self.factor) for side in (height, width))
+        if any(max(sides) > MOST_RATIO * min(sides) for sides in ((height, width), (rows, columns))):
+            # engines' processors look at the result as well
+            raise PictureError(f"it is {width} x {height} pixels: one side is over {MOST_RATIO} times the other")
         return rows * self.factor, columns * self.factor
 
     def num_tokens(self, height: int, width: int) -> int:
@@ -109,8 +110,11 @@ class PictureSizes:
 
     @property
     def most_tokens(self) -> int:
-        """No picture has more."""
-        return max(1, self.max_pixels // self.factor**2)
+        """No picture has more. A thin one, or one that had to grow, may have more than `max_pixels` alone would say."""
+        most, least = self.max_pixels / self.factor**2, max(1, self.min_pixels) / self.factor**2
+        thin = math.sqrt(most * MOST_RATIO) if most < MOST_RATIO else most  # one row: as long as the ratio allows
+        grown = least + math.sqrt(least * MOST_RATIO) + math.sqrt(least / MOST_RATIO) + 1  # both sides are rounded up
+        return max(1, math.floor(max(most, thin, grown)))
 
 
 @dataclass(frozen=True)

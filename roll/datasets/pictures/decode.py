@@ -1,0 +1,226 @@
+"""Turns a picture's file into its canonical pixels: upright, RGB on white, of the size that the model takes.
+
+What is broken is a PictureError that names the place and the reason, and never a blank picture.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import threading
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from roll.configs.tables.vision import PictureSizes
+from roll.datasets.pictures.forms import format_of, from_base64
+from roll.datasets.pictures.stored import read_stored
+from roll.datasets.remote import local_path, protocol_of
+from roll.errors import PictureError, describe
+from roll.types.media import Picture, PictureSource
+from roll.utils.secrets import mask
+
+if TYPE_CHECKING:
+    from PIL import Image, ImageFile
+
+MOST_PIXELS = 100_000_000
+"""A picture with more is refused before it is decoded: its pixels alone would take 300 MB."""
+NUM_TRIES = 3  # of what is elsewhere
+_SECONDS_BETWEEN = 0.5
+_DRAFTS_FROM = 4  # times the most pixels of a run: a larger JPEG is decoded at a half, a quarter or an eighth
+_GREY_RANGES = (1.0, 255.0, 65_535.0, 2.0**31 - 1)
+_SWAPPED = (5, 6, 7, 8)  # EXIF orientations that lie on their side
+_ORIENTATION = 0x0112
+
+
+def decode(source: PictureSource, sizes: PictureSizes) -> Picture:
+    """The picture as the model takes it. Raises PictureError."""
+    try:
+        return _decoded(source, sizes)
+    except Exception as error:  # of whatever PIL does with a broken file
+        raise _at(source, error) from error
+
+
+def header_size(source: PictureSource) -> tuple[int, int]:
+    """Height and width of the picture when it stands upright, from its header alone. Raises PictureError."""
+    try:
+        with _stream(source) as stream:
+            image = _opened(stream)
+            return _upright(image)
+    except Exception as error:
+        raise _at(source, error) from error
+
+
+def read_bytes(source: PictureSource) -> bytes:
+    """The picture's file. Raises PictureError; what is elsewhere is tried three times."""
+    try:
+        with _stream(source) as stream:
+            return stream.read()
+    except Exception as error:
+        raise _at(source, error) from error
+
+
+def digest_of(pixels: np.ndarray) -> str:
+    """The name of uint8 pixels [height, width, 3]: 32 hexadecimal digits."""
+    height, width, _ = pixels.shape
+    digest = hashlib.blake2b(f"{height} {width}".encode(), digest_size=16)
+    digest.update(np.ascontiguousarray(pixels).data)
+    return digest.hexdigest()
+
+
+def _decoded(source: PictureSource, sizes: PictureSizes) -> Picture:
+    from PIL import Image, ImageOps
+
+    with _stream(source) as stream:
+        image: Image.Image = _opened(stream)
+        from_height, from_width = _upright(image)
+        height, width = sizes.size(from_height, from_width)
+        _draft(image, height, width, sizes.max_pixels)
+        image.load()
+        rgb = _rgb(ImageOps.exif_transpose(image))
+    if rgb.size != (width, height):
+        rgb = rgb.resize((width, height), Image.Resampling.BICUBIC)
+    pixels = np.array(rgb, np.uint8)
+    scale = (height / from_height, width / from_width)
+    return Picture(digest_of(pixels), height, width, pixels, source, scale)
+
+
+def _at(source: PictureSource, error: Exception) -> PictureError:
+    """An error that names the picture's place, whatever was wrong."""
+    reason = str(error) if isinstance(error, PictureError) else describe(error)
+    return PictureError(f"{source.where}: {_named(source)}{mask(reason)}")
+
+
+def _named(source: PictureSource) -> str:
+    return f"{mask(source.place)}: " if source.form in ("file", "address") else ""
+
+
+def _stream(source: PictureSource) -> IO[bytes]:
+    if source.form == "file":
+        return _file(source.place)
+    if source.form == "address":
+        return io.BytesIO(_fetched(source.place))
+    if source.form == "inline":
+        try:
+            return io.BytesIO(from_base64(source.place))
+        except ValueError as error:
+            raise PictureError(f"its base64 is broken ({error})") from error
+    return _stored_stream(source)
+
+
+def _file(path: str) -> IO[bytes]:
+    try:
+        return Path(path).open("rb")
+    except OSError as error:
+        raise PictureError(f"it cannot be read: {error.strerror}") from error
+
+
+def _stored_stream(source: PictureSource) -> IO[bytes]:
+    """A picture in a parquet file: its bytes, or else what its path names."""
+    with _one_reader:
+        contents, path = read_stored(source.place)
+    if contents is not None:
+        return io.BytesIO(contents)
+    if not path:
+        raise PictureError(f"{source.place} holds no picture")
+    if protocol_of(path):
+        return io.BytesIO(_fetched(path))
+    return _file(str(Path(source.place.rpartition("#")[0]).parent / local_path(path)))
+
+
+_one_reader = threading.Lock()  # one row group is kept, so that threads would read it in turns
+
+
+def _fetched(address: str) -> bytes:
+    import fsspec
+
+    for number in range(1, NUM_TRIES + 1):
+        try:
+            with fsspec.open(address, "rb") as stream:
+                contents: Any = stream
+                return contents.read()
+        except Exception as error:  # of whatever package reads that protocol
+            if number == NUM_TRIES:
+                cause = error.__cause__ or error
+                raise PictureError(f"it cannot be read after {NUM_TRIES} tries: {describe(cause)}") from error
+            time.sleep(_SECONDS_BETWEEN * number)
+    raise AssertionError
+
+
+def _opened(stream: IO[bytes]) -> ImageFile.ImageFile:
+    """PIL's object for a picture that is small enough, its header read. Formats are chosen here and not by PIL, which
+    would start other programs for some, and has a limit of its own for pixels, which warns."""
+    beginning = stream.read(16)
+    stream.seek(0)
+    if not beginning:
+        raise PictureError("it is empty (0 bytes)")
+    name = format_of(beginning)
+    if name is None:
+        raise PictureError("it is no picture in PNG, JPEG, WebP, GIF, BMP or TIFF, the formats that are read")
+    image = _class_of(name)(stream)
+    width, height = image.size
+    if width * height > MOST_PIXELS:
+        raise PictureError(f"it has {width} x {height} pixels, more than {MOST_PIXELS:,}; make it smaller")
+    if not width or not height:
+        raise PictureError(f"it has no pixels ({width} x {height})")
+    return image
+
+
+def _class_of(name: str) -> type[ImageFile.ImageFile]:
+    from PIL import BmpImagePlugin, GifImagePlugin, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin
+
+    return {
+        "PNG": PngImagePlugin.PngImageFile,
+        "JPEG": JpegImagePlugin.JpegImageFile,
+        "GIF": GifImagePlugin.GifImageFile,
+        "WEBP": WebPImagePlugin.WebPImageFile,
+        "BMP": BmpImagePlugin.BmpImageFile,
+        "TIFF": TiffImagePlugin.TiffImageFile,
+    }[name]
+
+
+def _upright(image: ImageFile.ImageFile) -> tuple[int, int]:
+    """Height and width after what EXIF says of how the camera was held. TIFF's sizes are upright already."""
+    width, height = image.size
+    return (width, height) if image.format != "TIFF" and _orientation(image) in _SWAPPED else (height, width)
+
+
+def _orientation(image: ImageFile.ImageFile) -> int:
+    """PNG files say it before their pixels here, or not at all: PIL would decode them to look behind."""
+    if image.format == "PNG" and "exif" not in image.info:
+        return 1
+    return int(image.getexif().get(_ORIENTATION, 1))
+
+
+def _draft(image: ImageFile.ImageFile, height: int, width: int, most: int) -> None:
+    """Lets a JPEG that is far too large be decoded at a part of its size, which is still above the one wanted."""
+    if image.format == "JPEG" and image.size[0] * image.size[1] > _DRAFTS_FROM * most:
+        lies = _orientation(image) in _SWAPPED
+        image.draft(None, (height, width) if lies else (width, height))
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    """RGB, with what shows through on white."""
+    from PIL import Image
+
+    if image.mode == "F" or image.mode.startswith("I"):
+        return _from_grey(image)
+    has_alpha = image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info
+    if image.mode == "P" or has_alpha:
+        clear = image.convert("RGBA")
+        white = Image.new("RGBA", clear.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, clear).convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _from_grey(image: Image.Image) -> Image.Image:
+    """Grey of 16 or 32 bits, or of floats, at 8 bits. The range is that of 16 bits (floats: 1, then 255), or the next
+    one that holds the brightest pixel."""
+    from PIL import Image
+
+    grey = np.nan_to_num(np.asarray(image).astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0).clip(0)
+    ranges = _GREY_RANGES if image.mode == "F" else _GREY_RANGES[2:]
+    most = next((limit for limit in ranges if grey.max() <= limit), float(grey.max()))
+    return Image.fromarray(np.rint(grey / most * 255).astype(np.uint8)).convert("RGB")
