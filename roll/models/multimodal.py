@@ -1,7 +1,7 @@
 """Models that see or hear, by their config.json; read before a run starts, so it needs no torch.
 
-No run reads pictures yet. Some of these models are trained on text all the same: transformers has a causal language
-model for their config.json. The others end where the model is loaded.
+Families of `roll.configs.tables.vision` are shown pictures. Some others are trained on text all the same: transformers
+has a causal language model for their config.json. The rest end where the model is loaded.
 """
 
 from __future__ import annotations
@@ -85,14 +85,15 @@ def refusal(model: Mapping[str, Any], head: Head, key: str, name: str | None) ->
     if not refused(model, head):
         return None
     return (
-        f"{key}: {name} takes pictures, video or sound as well ({_kind(model)}), and runs train and score with text "
-        "alone, so that it could not be loaded. Name a model of text alone"
+        f"{key}: {name} takes pictures, video or sound as well ({_kind(model)}), and could not be loaded: those that "
+        f"are shown pictures are {', '.join(VISION)}, with a head for log-probs. Name one of these, or a model of text "
+        "alone"
     )
 
 
 def note(model: Mapping[str, Any], key: str, name: str | None) -> str | None:
     """The sentence for a model that takes more than text and is trained on text all the same, None for others."""
-    if not senses(model):
+    if not senses(model) or model.get("model_type") in VISION:
         return None
     if loads(model) == WHOLE:
         what = "all of it is loaded, and what reads pictures or sound stays as it is"

@@ -27,6 +27,7 @@ class Feature(StrEnum):
     SEQUENCE_PARALLEL = "sequence_parallel"
     MULTI_DEVICE_WORKER = "multi_device_worker"
     TRANSFORMERS_MODEL = "transformers_model"
+    PICTURES = "pictures"
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,9 @@ FEATURES: Mapping[Feature, FeatureRow] = {
         "use several devices for one worker", "num_gpus_per_worker", uses=("train", "score", "generate")
     ),
     Feature.TRANSFORMERS_MODEL: FeatureRow("run the model of transformers", uses=("train", "score", "generate")),
+    Feature.PICTURES: FeatureRow(
+        "show pictures to its model", remedy="leave such rows out", uses=("train", "score", "generate")
+    ),
 }
 """A new feature is a member above, a row here, and the strategies that have it in `table.py`."""
 

@@ -22,7 +22,7 @@ _MEMORY = "roll.configs.memory"
 _SIZES = ("tensor_parallel_size", "tp_size", "pipeline_parallel_size", "pp_size")
 _TRANSFORMERS = frozenset({
     Feature.TRANSFORMERS_MODEL, Feature.SEQUENCE_PACKING, Feature.PREFIX_SHARING, Feature.TORCH_COMPILE,
-    Feature.FUSED_HEAD,
+    Feature.FUSED_HEAD, Feature.PICTURES,
 })  # fmt: skip
 _TRAINER = frozenset({Feature.LORA, Feature.OPTIMIZER_FROM, Feature.MOE_AUX_LOSS, Feature.ROUTER_REPLAY})
 _TRANSFORMERS_TRAINER = (
@@ -95,7 +95,7 @@ _SPECS = (
         "vllm",
         {"generate": "roll.distributed.strategy.vllm.generate:VllmStrategy"},
         packages=(*_TORCH, Package("vllm", "vllm")),
-        supports=frozenset({Feature.MULTI_DEVICE_WORKER}),
+        supports=frozenset({Feature.MULTI_DEVICE_WORKER, Feature.PICTURES}),
         lora_sync=LoraSync("enable_lora", max_rank=512),
         problems="roll.distributed.strategy.vllm.args:problems",
         environment="roll.distributed.strategy.vllm.args:environment",

@@ -259,6 +259,8 @@ class ModelScoreStrategy(ScoreStrategy):
         config = pretrained.config.get_text_config()
         attention, self._window = config._attn_implementation, window_of(config.to_dict())
         try:
+            if self.context.shows_pictures:
+                raise tree_refusal("rows show pictures, which trees do not hold")
             for key, why in obstacles(self.role, isinstance(self, TrainStrategy)).items():
                 raise tree_refusal(f"{key}: {why}")
             if self.context.device.type != "cpu":

@@ -12,17 +12,21 @@ import numpy as np
 
 from roll.algorithms.loss import PolicyLoss
 from roll.algorithms.masking import row_weights
+from roll.configs.checks.pictures import picture_problems
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.sections.data import DataArgs
+from roll.configs.tables.vision import VisionModel
 from roll.datasets.encoding import decoder, load_tasks
 from roll.datasets.mixing import TaskMixer
 from roll.distributed.executor.clusters import RLClusters
+from roll.distributed.executor.pictures import PictureLoader
 from roll.distributed.executor.step_rows import fetched
 from roll.distributed.scheduler.filters import by_domain, make_filter
 from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import Keep, StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.errors import ConfigError
+from roll.models.vision.files import vision_of
 from roll.pipeline.rlvr.judge_service import AfterRolloutJudge, EngineJudges
 from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter
 from roll.pipeline.rlvr.reward_checks import data_domains
@@ -77,6 +81,15 @@ def check_difficulty(tasks: Sequence[Task]) -> None:
             )
 
 
+def check_shown(config: RLVRConfig) -> None:
+    """Raises ConfigError where the run's rows show pictures, and a setting asks for what pictures have no part in."""
+    problems = list(picture_problems(config))
+    if config.rollout_mock.enable:
+        problems.append("rollout_mock: the rows show pictures, which recorded rollouts do not hold. Remove it")
+    if problems:
+        raise ConfigError(*problems)
+
+
 class RLVRPipeline(RLPipeline):
     """Prompts from files, answers from actor_infer, rewards from a pool of processes per domain."""
 
@@ -84,6 +97,7 @@ class RLVRPipeline(RLPipeline):
 
     def __init__(self, config: RLVRConfig, plan: BatchPlan):
         super().__init__(config, plan)
+        self.vision = vision_of(config.actor_train.model_args)  # None: the policy takes text alone
         self.validation_tasks: Sequence[Sequence[Task]] = ()  # by what is validated
         self.judge_texts: Mapping[str, JudgeText] = {}
         self.answer_readers: Mapping[str, AnswerReader] = {}
@@ -107,6 +121,9 @@ class RLVRPipeline(RLPipeline):
             check_difficulty(tasks)
         if config.is_in_parts:
             check_tasks(tasks)
+        if shows := any(task.pictures for task in tasks):
+            check_shown(config)
+            plan = self.plan = replace(plan, shows_pictures=shows)
         source = TaskMixer(
             tasks,
             block=plan.num_groups,
@@ -151,7 +168,7 @@ class RLVRPipeline(RLPipeline):
                 keys.name,
                 tasks,
                 replace(
-                    self._rollouter(rewards, sampling_params(keys.generating_args, response_length)),
+                    self._rollouter(rewards, sampling_params(keys.generating_args, response_length), keys.data_args),
                     group_size=keys.generating_args.num_return_sequences or 1,
                     purpose=keys.purpose,
                 ),
@@ -161,8 +178,8 @@ class RLVRPipeline(RLPipeline):
         ]
         return Validation(sets, self.config.val_batch_size)
 
-    def _rollouter(self, rewards: RewardService, sampling: SamplingParams) -> PromptRollouter:
-        config = self.config
+    def _rollouter(self, rewards: RewardService, sampling: SamplingParams, data: DataArgs) -> PromptRollouter:
+        config, vision = self.config, self._vision(data)
         return PromptRollouter(
             rewards=rewards,
             decode=decoder(self.tokenizer),
@@ -172,13 +189,14 @@ class RLVRPipeline(RLPipeline):
             seed=config.seed,
             after_rollout=config.after_rollout_domains,
             max_length=config.engine_length,
+            make_prompt=None if vision is None else PictureLoader(vision).prompt,
         )
 
     def _scheduler(self, rewards: RewardService) -> RolloutScheduler:
         config, plan, engines = self.config, self.plan, self.running.actor_infer
         sampling = sampling_params(config.actor_infer.generating_args, plan.response_length)
         more = {"redundancy": config.group_size_redundancy, "is_compared": config.estimator.needs_greedy}
-        train = replace(self._rollouter(rewards, sampling), **more)
+        train = replace(self._rollouter(rewards, sampling, config.actor_train.data_args), **more)
         return RolloutScheduler(
             self.loop,
             self.for_training(train),
@@ -218,7 +236,12 @@ class RLVRPipeline(RLPipeline):
         domains, template = data_domains(config), config.global_template
         by_tag = config.tag_to_template
         choose = row_choice(places(config), key, read_texts(config), self.tokenizer)
-        return load_tasks(args, key, domains, self.tokenizer, max_prompt_tokens, template, by_tag, choose).tasks
+        vision = self._vision(args)
+        return load_tasks(args, key, domains, self.tokenizer, max_prompt_tokens, template, by_tag, choose, vision).tasks
+
+    def _vision(self, args: DataArgs) -> VisionModel | None:
+        """How the policy sees the pictures of these rows."""
+        return None if self.vision is None else self.vision.with_limits(args.image_min_pixels, args.image_max_pixels)
 
     def _rollout_metrics(self, groups: StepGroups, trained: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
         engines = [engine for role in self.config.judge_roles if (engine := self.running.engines.get(role)) is not None]

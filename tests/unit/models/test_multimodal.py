@@ -18,8 +18,7 @@ BOTH = {"text_config": TEXT, "vision_config": TOWER}
 @pytest.mark.parametrize(
     "model",
     [
-        {"model_type": "qwen2_5_vl", "architectures": ["Qwen2_5_VLForConditionalGeneration"], **BOTH},
-        {"model_type": "qwen2_vl", **TEXT, "vision_config": TOWER},
+        {"model_type": "qwen2_5_omni", "architectures": ["Qwen2_5OmniForConditionalGeneration"], **BOTH},
         {"model_type": "qwen3_vl_moe", **BOTH},
         {"model_type": "llava", **BOTH},
         {"model_type": "llava_llama", **TEXT, "mm_vision_tower": "openai/clip-vit-large-patch14-336"},

@@ -69,7 +69,7 @@ class Rollouter:
         self.played.append(group_id)
         if group_id in self.hang:
             await asyncio.Event().wait()
-        row: Trajectory = whole(group_id, task.media)
+        row: Trajectory = whole(group_id)
         if self.stored:
             content = StoredRow("t", "x", group_id, row.facts)
             row = Trajectory(reward=row.reward, finish_reason="stop", content=content)

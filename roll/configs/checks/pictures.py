@@ -1,0 +1,38 @@
+"""Rows that show pictures: which roles of the run cannot take them, told when the rows are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from roll.configs.strategies.choice import Choice
+from roll.configs.strategies.features import Feature
+from roll.configs.strategies.table import feature_problem
+
+if TYPE_CHECKING:
+    from roll.configs.sections.run import RunConfig
+
+DATA_KEY = "actor_train.data_args.file_name"
+
+
+def picture_problems(config: RunConfig) -> Iterator[str]:
+    """What is wrong with a run whose rows show pictures."""
+    for name, worker in config.model_roles.items():
+        role = config.roles[name]
+        if role.is_apart:
+            continue  # its prompts are texts of their own
+        choice = Choice(role, worker)
+        if role.head != "lm":
+            yield (
+                f"{DATA_KEY}: the rows show pictures, and {name} has a {role.head} head, which only models of text have. "
+                f"Use an adv_estimator, and rewards, without {name}"
+            )
+        elif problem := feature_problem(choice, Feature.PICTURES, "rows with pictures", DATA_KEY):
+            yield problem.text
+        elif worker.model_args.ulysses_size > 1:
+            yield (
+                f"{name}.model_args.ulysses_size: {worker.model_args.ulysses_size}, but the rows show pictures, which "
+                "ranks that share sequences do not divide. Set it to 1"
+            )
+        elif worker.use_prefix_sharing == "on":
+            yield f"{name}.use_prefix_sharing: on, but trees hold no pictures, and the rows show some. Set it to off"
