@@ -24,8 +24,8 @@ def picture_problems(config: RunConfig) -> Iterator[str]:
         choice = Choice(role, worker)
         if role.head != "lm":
             yield (
-                f"{DATA_KEY}: the rows show pictures, and {name} has a {role.head} head, which only models of text have. "
-                f"Use an adv_estimator, and rewards, without {name}"
+                f"{DATA_KEY}: the rows show pictures, and {name} has a {role.head} head, which models that see do not "
+                f"have. Use an adv_estimator, and rewards, without {name}"
             )
         elif problem := feature_problem(choice, Feature.PICTURES, "rows with pictures", DATA_KEY):
             yield problem.text

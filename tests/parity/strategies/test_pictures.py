@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from roll.configs.sections.model import ModelArgs
 from roll.models.loading import load_policy
@@ -20,6 +22,7 @@ from roll.types.batch import MicroBatch
 from tests.helpers.processes import RankPool
 from tests.parity.compare import assert_same_training
 from tests.parity.strategies import runs, shown
+from tests.parity.strategies.adapters import LORA, an_adapter
 from tests.parity.strategies.reference import LEARNING_RATE, BentLoss, join, train_reference
 from tests.parity.strategies.runs import Run
 
@@ -135,3 +138,46 @@ def test_positions_in_one_dimension_would_give_other_log_probs(
     before = scores_of(model_dir, rows)
     monkeypatch.setattr(inputs, "positions", lambda length, media, model: np.stack([np.arange(length)] * 3))
     assert float((scores_of(model_dir, rows) - before).abs().max()) > 1e-2
+
+
+@pytest.mark.gate("fsdp2-x2")
+@pytest.mark.parametrize("trainer", ["zero3-x2", "fsdp2-x2"])
+def test_adapters_are_of_the_language_model_alone(
+    trainer: str, rank_pool: Pools, model_dirs: dict[str, Path], tmp_path: Path
+) -> None:
+    """The tower of Qwen2.5-VL has layers gate_proj and up_proj as well."""
+    model_dir, names = model_dirs["qwen2_5_vl"], ["q_proj", "gate_proj"]
+    whole = AutoModelForImageTextToText.from_pretrained(model_dir, dtype=torch.float32)
+    layers = [n for n, _ in whole.named_modules() if "language_model" in n and n.endswith(tuple(names))]
+    adapter = an_adapter(whole, tmp_path / "adapter", target_modules=layers)
+    world_size, options = TRAINERS[trainer]
+    model = LORA | {"lora_target": names, "adapter_name_or_path": str(adapter)}
+    got = rank_pool(world_size).run(runs.train, Run(model_dir, shows=True, model=model, **options))[0]
+    assert_same_training(got, wanted(model_dir, adapter=adapter))
+
+
+def saved(run: Run, directory: Path) -> dict[str, np.ndarray]:
+    """The weights after an update, which are written as a model as well."""
+    with runs.trainer(run) as strategy:
+        runs.one_update(strategy, run)
+        strategy.save_hf_model(directory)
+        return runs.exported(strategy)
+
+
+@pytest.mark.gate("qwen2_5_vl-fsdp2-x2")
+@pytest.mark.parametrize(
+    ("family", "trainer"), [(family, trainer) for family in FAMILIES for trainer in ("zero3-x2", "fsdp2-x2")]
+)
+def test_a_saved_model_is_loaded_by_transformers(
+    family: str, trainer: str, rank_pool: Pools, model_dirs: dict[str, Path], tmp_path: Path
+) -> None:
+    """With the names that its family's files have, and the files of its processor."""
+    world_size, options = TRAINERS[trainer]
+    weights = rank_pool(world_size).run(saved, Run(model_dirs[family], shows=True, **options), tmp_path)[0]
+    found = AutoModelForImageTextToText.from_pretrained(tmp_path, dtype=torch.float32)
+    assert weights.keys() == dict(found.named_parameters()).keys()
+    for name, parameter in found.named_parameters():
+        assert np.array_equal(parameter.detach().numpy(), weights[name]), name
+    stored = set(load_file(tmp_path / "model.safetensors"))
+    assert stored == set(load_file(model_dirs[family] / "model.safetensors"))
+    assert AutoProcessor.from_pretrained(tmp_path).image_processor.patch_size == shown.vision(tmp_path).patch_size

@@ -22,7 +22,7 @@ def plan(path: Path, model: dict[str, Any], row: dict[str, Any], *arguments: str
     return cli.main("rlvr", ["--config_path", str(path), "--config_name", "run", "--dry_run", *arguments])
 
 
-@pytest.mark.parametrize("kind", ["qwen2_5_vl", "mistral3", "a_new_one"])
+@pytest.mark.parametrize("kind", ["qwen2_5_omni", "mistral3", "a_new_one"])
 def test_a_vision_language_model_is_refused_in_the_plan(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
