@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from roll.configs.sections.data import DataArgs, Truncation
+from roll.configs.tables.vision import VisionModel
 from roll.datasets.answers.parts import shape_of
 from roll.datasets.answers.template_coverage import check_prompt
 from roll.datasets.loader import Row
+from roll.datasets.pictures.lengths import PictureLengths, is_elsewhere, missing_files
+from roll.datasets.pictures.placing import named_columns, readable, texts_of
 from roll.datasets.rows import Domain, Example, RowReader
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
@@ -119,6 +122,7 @@ def shortened(items: Sequence[T], most: int, how: Truncation) -> list[T]:
 logger = logging.getLogger(__name__)
 Decode = Callable[[Sequence[np.ndarray]], list[str]]
 ROWS_PER_BATCH = 1024
+_MOST_MISSING = 5  # files that one message names
 MIN_CHARS_TO_MEASURE = 10_000  # shorter texts are tokenized in milliseconds
 
 
@@ -145,24 +149,28 @@ def load_tasks(
     template: str | None = None,
     tag_to_template: Mapping[str, str] = MappingProxyType({}),
     choose: Choose = all_rows,
+    vision: VisionModel | None = None,
 ) -> TaskSet:
     """All tasks of `data_args` (at YAML path `key`), of the rows that `choose` gives. `template`, the global one, wins
-    over the one in `args`, and the one of a row's tag over both.
+    over the one in `args`, and the one of a row's tag over both. `vision`: the model, if it sees pictures.
 
-    Raises ConfigError for whatever `preflight` finds, in any row, and for prompts longer than `max_prompt_tokens` under
-    `truncation: error`.
+    Raises ConfigError for whatever `preflight` finds, in any row, for pictures whose files are missing, and for prompts
+    longer than `max_prompt_tokens` under `truncation: error`.
     """
     sources, problems = data_sources(args, key)
     if problems:
         raise ConfigError(*problems)
-    reader = RowReader(args, key, domains)
+    if vision is not None:
+        vision = vision.with_limits(args.image_min_pixels, args.image_max_pixels)
+        sources = [source.without_pictures(named_columns(args)) for source in sources]
+    reader = RowReader(args, key, domains, vision)
     template_key = "global_template" if template is not None else f"{key}.template"
     templates = _Templates(
         args.tag,
         PromptTemplate.load(template or args.template, tokenizer, template_key),
         {tag: PromptTemplate.load(name, tokenizer, f"tag_to_template.{tag}") for tag, name in tag_to_template.items()},
     )
-    encoder = _Encoder(args, key, reader, templates, max_prompt_tokens)
+    encoder = _Encoder(args, key, reader, templates, max_prompt_tokens, vision)
     for batch in _batches(choose(sources), ROWS_PER_BATCH):
         encoder.add(batch)
     result = encoder.result()
@@ -191,10 +199,47 @@ class _Templates:
         return self.by_tag.get(str(example.row.value(self.tag)), self.for_all)
 
 
+class _Placeholders:
+    """Checks that a prompt has one placeholder for each picture, and none of videos."""
+
+    def __init__(self, vision: VisionModel, tokenizer: PreTrainedTokenizerBase):
+        self.vision = vision
+        self._names = [str(tokenizer.convert_ids_to_tokens(each)) for each in vision.placeholders if each >= 0]
+
+    def check_texts(self, example: Example) -> None:
+        """ConfigError for a row whose own text holds a placeholder."""
+        for text in texts_of((example.messages, example.tools)):
+            for name in self._names:
+                if name in text:
+                    raise ConfigError(
+                        f"{example.row.where}: the text holds {name}, which stands for a picture or a video in what "
+                        "the model reads. Take it out, or write <image> where a picture of the row belongs"
+                    )
+
+    def check(self, example: Example, ids: Sequence[int], key: str) -> None:
+        """ConfigError for a prompt in which the template wrote more or fewer placeholders than there are pictures."""
+        count, num_pictures = ids.count(self.vision.image_token), len(example.pictures)
+        if count == num_pictures and self.vision.video_token not in ids:
+            return
+        raise ConfigError(
+            f"{example.row.where}: {key}: the prompt has {count} placeholders {' or '.join(self._names)} for "
+            f"{num_pictures} pictures. Use a template that writes one for each picture (native, if the tokenizer's own "
+            "one does)"
+        )
+
+
 class _Encoder:
     """Collects tasks batch by batch. Prompts too long are counted over the whole data before `error` raises."""
 
-    def __init__(self, args: DataArgs, key: str, reader: RowReader, templates: _Templates, max_prompt_tokens: int):
+    def __init__(
+        self,
+        args: DataArgs,
+        key: str,
+        reader: RowReader,
+        templates: _Templates,
+        max_prompt_tokens: int,
+        vision: VisionModel | None,
+    ):
         self._args = args
         self._key = key
         self._reader = reader
@@ -203,8 +248,11 @@ class _Encoder:
         self._max_tokens = max_prompt_tokens
         self._tasks: list[Task] = []
         self._ids: set[str] = set()
+        self._placeholders = None if vision is None else _Placeholders(vision, self._tokenizer)
         self._num_rows = 0
         self._num_long = 0
+        self._num_dropped = 0
+        self._num_elsewhere = 0  # pictures whose size is not known yet
         self._longest = (0, "", "")  # tokens, row, "at least " where they were not counted
         self._bound: TokenLowerBound | None = None
         self._repeated_ids: list[str] = []  # with their rows
@@ -214,21 +262,50 @@ class _Encoder:
     def add(self, rows: Sequence[Row]) -> None:
         rendered = [(example, self._rendered(example)) for example in map(self._reader.read, rows)]
         rendered = [(example, text) for example, text in rendered if not self._is_surely_long(example, text)]
-        for (example, text), ids in zip(rendered, self._token_ids(rendered), strict=True):
+        token_ids = self._token_ids(rendered)
+        lengths = self._lengths([example for example, _ in rendered], token_ids)
+        for (example, text), ids, length in zip(rendered, token_ids, lengths, strict=True):
             self._num_rows += 1
-            if len(ids) > self._max_tokens:
+            if length > self._max_tokens:
                 self._num_long += 1
-                self._longest = max(self._longest, (len(ids), example.row.where, ""))
-                if self._args.truncation in ("error", "drop"):
+                self._longest = max(self._longest, (length, example.row.where, ""))
+                if self._args.truncation in ("error", "drop") or example.pictures:  # no cut goes through a picture
+                    self._num_dropped += 1
                     continue
                 ids = shortened(ids, self._max_tokens, self._args.truncation)
                 text = str(self._tokenizer.decode(ids))
             self._tasks.append(self._task(example, text, ids))
 
+    def _lengths(self, examples: Sequence[Example], token_ids: Sequence[Sequence[int]]) -> list[int]:
+        """Tokens of each prompt as the model sees it. Headers of pictures are read only for rows that would not fit if
+        each of theirs were as large as the model takes it."""
+        lengths = [len(ids) for ids in token_ids]
+        if self._placeholders is None:
+            return lengths
+        for example, ids in zip(examples, token_ids, strict=True):
+            self._placeholders.check(example, ids, self._templates.of(example).key)
+        if missing := list(islice(missing_files([p for e in examples for p in e.pictures]), _MOST_MISSING)):
+            raise ConfigError(*missing)
+        sizes = self._placeholders.vision.sizes
+        uncertain = []
+        for place, example in enumerate(examples):
+            bound = lengths[place] + len(example.pictures) * (sizes.most_tokens - 1)
+            if example.pictures and bound > self._max_tokens:
+                uncertain.append(place)
+        if not uncertain:
+            return lengths
+        pictures = [examples[place].pictures for place in uncertain]
+        self._num_elsewhere += sum(is_elsewhere(picture) for row in pictures for picture in row)
+        for place, num_tokens in zip(uncertain, PictureLengths(sizes).num_tokens(pictures), strict=True):
+            lengths[place] += num_tokens - len(examples[place].pictures)
+        return lengths
+
     def _rendered(self, example: Example) -> str:
         """Raises ConfigError for tools and messages of which the template writes nothing; a template is asked once for
         tools, and for messages of each shape."""
         template = self._templates.of(example)
+        if self._placeholders is not None:
+            self._placeholders.check_texts(example)
         if example.tools and id(template) not in self._writes_tools:
             with_them, without = (
                 "" if template.is_plain else template.render_messages(example.messages, example.row, tools=tools)
@@ -278,6 +355,7 @@ class _Encoder:
             return False
         self._num_rows += 1
         self._num_long += 1
+        self._num_dropped += 1
         self._longest = max(self._longest, (least, example.row.where, "at least "))
         return True
 
@@ -293,6 +371,12 @@ class _Encoder:
                 self._key,
             )
         truncation = self._args.truncation
+        if self._num_elsewhere:
+            logger.info(
+                "%s: %d pictures of long prompts are not on this machine; they are measured when they are drawn",
+                self._key,
+                self._num_elsewhere,
+            )
         if truncation == "error" and self._num_long:
             tokens, where, about = self._longest
             raise ConfigError(
@@ -304,14 +388,14 @@ class _Encoder:
             raise ConfigError(f"{self._key}.file_name: no rows in {', '.join(self._args.file_name)}")
         if not self._tasks:
             raise ConfigError(
-                f"{self._key}.truncation: drop left none of {self._num_rows} rows: all prompts are longer than "
+                f"{self._key}.truncation: {truncation} left none of {self._num_rows} rows: all prompts are longer than "
                 f"prompt_length = {self._max_tokens} tokens. Raise prompt_length"
             )
         return TaskSet(
             tuple(self._tasks),
             self._num_rows,
-            num_truncated=self._num_long if truncation in ("left", "right", "middle") else 0,
-            num_dropped=self._num_long if truncation == "drop" else 0,
+            num_truncated=self._num_long - self._num_dropped,
+            num_dropped=self._num_dropped,
         )
 
     def _task(self, example: Example, text: str, ids: list[int]) -> Task:
@@ -323,7 +407,8 @@ class _Encoder:
             prompt_ids=np.array(ids, np.int32),
             prompt_text=text,
             payload=self._reader.payload(example.row),
-            messages=example.messages,
+            pictures=example.pictures,
+            messages=readable(example.messages),
             question=example.question,
             tools=example.tools,
         )

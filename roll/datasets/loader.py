@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 from roll.datasets.json_text import Parsed, parse, parse_whole, skip_space
+from roll.datasets.pictures.stored import picture_columns, stored_pictures
 from roll.datasets.remote import fetch
 from roll.errors import ConfigError
 from roll.utils.secrets import mask
@@ -80,6 +82,11 @@ class DataSource(ABC):
     def is_large(self, num_bytes: int) -> bool:
         """True if it has more than about so many bytes. Raises ConfigError where it cannot be read."""
 
+    def without_pictures(self, columns: Sequence[str]) -> DataSource:
+        """The same rows, with a StoredPicture for each picture in these columns, where a format can leave them out."""
+        del columns
+        return self
+
 
 @dataclass(frozen=True)
 class DataFile(DataSource):
@@ -88,6 +95,7 @@ class DataFile(DataSource):
     path: Path
     format: str
     key: str
+    picture_columns: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -96,12 +104,15 @@ class DataFile(DataSource):
     def rows(self) -> Iterator[Row]:
         try:
             with self.path.open("rb") as stream:
-                yield from read_rows(stream, self.format, self.name, self.key)
+                yield from read_rows(stream, self.format, self.name, self.key, self.picture_columns)
         except OSError as error:
             raise ConfigError(f"{self.key}: cannot read {self.name} as {self.format}: {error}") from error
 
     def is_large(self, num_bytes: int) -> bool:
         return self.path.stat().st_size > num_bytes
+
+    def without_pictures(self, columns: Sequence[str]) -> DataSource:
+        return replace(self, picture_columns=tuple(columns))
 
 
 @dataclass(frozen=True)
@@ -111,13 +122,18 @@ class RemoteFile(DataSource):
     url: str
     format: str
     key: str
+    picture_columns: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         return mask(self.url)
 
     def rows(self) -> Iterator[Row]:
-        yield from read_rows(self._fetch(), self.format, self.name, self.key)
+        yield from read_rows(self._fetch(), self.format, self.name, self.key, self.picture_columns)
+
+    def without_pictures(self, columns: Sequence[str]) -> DataSource:
+        """An address with credentials in it names no pictures, since checkpoints hold the names: they are read."""
+        return self if self.name != self.url else replace(self, picture_columns=tuple(columns))
 
     def is_large(self, num_bytes: int) -> bool:
         return self._fetch().seek(0, os.SEEK_END) > num_bytes
@@ -129,11 +145,12 @@ class RemoteFile(DataSource):
             raise ConfigError(f"{self.key}: {error}") from error
 
 
-def read_rows(stream: IO[bytes], format: str, name: str, key: str) -> Iterator[Row]:
-    """The rows of a file's contents; `name` and `key` are for messages. Raises ConfigError where it is not of its
-    format. The stream stays open."""
+def read_rows(stream: IO[bytes], format: str, name: str, key: str, pictures: Sequence[str] = ()) -> Iterator[Row]:
+    """The rows of a file's contents; `name` and `key` are for messages. Pictures in the columns `pictures` stay in a
+    parquet file. Raises ConfigError where it is not of its format. The stream stays open."""
+    read_parquet = functools.partial(_read_parquet, name=name, pictures=pictures)
     try:
-        for place, values, fault in READERS[format](stream):
+        for place, values, fault in (read_parquet if format == "parquet" else READERS[format])(stream):
             yield Row(name, place, values, fault)
     except UnicodeDecodeError as error:
         bad = error.object[error.start]
@@ -229,15 +246,23 @@ def _read_csv(stream: IO[bytes]) -> Iterator[_ReadRow]:
             yield reader.line_num, record, ""
 
 
-def _read_parquet(stream: IO[bytes]) -> Iterator[_ReadRow]:
+def _read_parquet(stream: IO[bytes], name: str = "", pictures: Sequence[str] = ()) -> Iterator[_ReadRow]:
     import pyarrow
     import pyarrow.parquet
 
     try:
         place = 0
-        for batch in pyarrow.parquet.ParquetFile(stream).iter_batches(batch_size=_ROWS_AT_ONCE):
+        file = pyarrow.parquet.ParquetFile(stream)
+        names = file.schema_arrow.names
+        apart = picture_columns(file.schema_arrow, pictures)
+        held = [stored_pictures(file, name, column) for column in apart]
+        for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[each for each in names if each not in apart]):
             for record in batch.to_pylist():
-                yield place, record, ""
+                yield (
+                    place,
+                    {**record, **{column: next(values) for column, values in zip(apart, held, strict=True)}},
+                    "",
+                )
                 place += 1
     except pyarrow.ArrowException as error:
         raise _Malformed(0, f"not a parquet file: {error}") from error

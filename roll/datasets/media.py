@@ -1,4 +1,4 @@
-"""Pictures, videos and sound in rows. No run reads them yet, so a row that shows any is refused."""
+"""Pictures, videos and sound in rows. A run that does not read what a row shows refuses the row."""
 
 from __future__ import annotations
 
@@ -29,6 +29,11 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{200,}={0,2}")
 _PLACEHOLDER = re.compile(r"<(image|img|picture|video|audio|speech)(_?\d+)?>|<\|(image|video|audio)(_pad|_\d+)?\|>")
 _HELD = ("bytes", "path", "url", "image", "image_url", "video", "audio", "array", "src", "base64")
 _BEGINNINGS = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"OggS", b"fLaC", b"ID3")
+A_PICTURE = _MEDIA_NAMES["image"]
+UNREAD = "but runs read text only: the model would answer without it. Leave such rows out"
+BLIND = (
+    "but the run's model does not see pictures: it would answer without them. Take one that does, leave such rows out"
+)
 _DEPTH = 4  # of lists and mappings that are looked through
 
 
@@ -37,59 +42,61 @@ def part_medium(part: Mapping[str, Any]) -> str | None:
     kind = part.get("type")
     if isinstance(kind, str):
         return _named(kind) if _PART.fullmatch(kind) else None
-    held = next((str(key) for key in part if _PART.fullmatch(str(key)) and _is_something(part[key])), None)
+    held = next((str(key) for key in part if _PART.fullmatch(str(key)) and is_something(part[key])), None)
     return None if held is None else _named(held)
 
 
-def check_text_alone(row: Row) -> None:
+def check_text_alone(row: Row, unread: str = UNREAD) -> None:
     """Raises ConfigError where `shown_in` finds something."""
-    if (what := shown_in(row)) is not None:
+    if (what := shown_in(row, unread)) is not None:
         raise ConfigError(what)
 
 
-def shown_in(row: Row) -> str | None:
+def shown_in(row: Row, unread: str = UNREAD, in_messages: bool = True) -> str | None:
     """What is wrong with a row that has pictures, videos or sound in a column, by its name and what stands in it or by
     that alone, or in the parts of a message. A text in a column `image` counts where it names such a file, or where the
-    row's texts have a placeholder; `python:3.11` in it is no picture."""
+    row's texts have a placeholder; `python:3.11` in it is no picture.
+
+    `unread` says why it is wrong, and what to do. Without `in_messages`, pictures in parts of messages may stand there.
+    """
     for column, value in row.values.items():
         name = str(column)
         is_named, is_mixed = _COLUMN.fullmatch(name) is not None, _MIXED_COLUMN.fullmatch(name) is not None
         if is_mixed and isinstance(value, Mapping):
-            shows = any(_COLUMN.fullmatch(str(key)) and _is_something(inner) for key, inner in value.items())
+            shows = any(_COLUMN.fullmatch(str(key)) and is_something(inner) for key, inner in value.items())
         else:
             shows = _is_medium(value, is_named) or (
-                is_named and _is_something(value) and any(_PLACEHOLDER.search(text) for text in _texts(row.values))
+                is_named and is_something(value) and any(_PLACEHOLDER.search(text) for text in _texts(row.values))
             )
         if shows:
             what = (_named(name) if is_named else None) or "a picture, video or sound"
-            return f"{row.where}: column {name!r} holds {what}, {UNREAD}, or the column out of the rows"
-        if (what := _in_messages(value)) is not None:
-            return f"{row.where}: column {name!r} shows {what} in a message, {UNREAD}"
+            return f"{row.where}: column {name!r} holds {what}, {unread}, or the column out of the rows"
+        if (what := _in_messages(value, in_messages)) is not None:
+            return f"{row.where}: column {name!r} shows {what} in a message, {unread}"
     return None
 
 
-def _in_messages(value: Any) -> str | None:
+def _in_messages(value: Any, pictures_too: bool) -> str | None:
     """What a part of a message shows, of a column with messages."""
     for message in value if isinstance(value, list) else ():
         content = message.get("content", message.get("value")) if isinstance(message, Mapping) else None
         for part in content if isinstance(content, list) else ():
-            if isinstance(part, Mapping) and (what := part_medium(part)) is not None:
+            what = part_medium(part) if isinstance(part, Mapping) else None
+            if what is not None and (pictures_too or what != A_PICTURE):
                 return what
     return None
-
-
-UNREAD = "but runs read text only: the model would answer without it. Leave such rows out"
 
 
 def _named(word: str) -> str | None:
     return next((what for name, what in _MEDIA_NAMES.items() if name in word.lower()), None)
 
 
-def _is_something(value: Any) -> bool:
+def is_something(value: Any) -> bool:
+    """False of null, of empty texts, bytes and lists, and of what holds no more than these."""
     if isinstance(value, Mapping):
-        return any(_is_something(inner) for inner in value.values())
+        return any(is_something(inner) for inner in value.values())
     if isinstance(value, list | tuple):
-        return any(_is_something(inner) for inner in value)
+        return any(is_something(inner) for inner in value)
     return value is not None and not (isinstance(value, str | bytes) and not value)
 
 
@@ -105,7 +112,7 @@ def _is_medium(value: Any, is_named: bool, depth: int = _DEPTH) -> bool:
     if isinstance(value, list | tuple):
         return any(_is_medium(inner, is_named, depth - 1) for inner in value[:100])
     if isinstance(value, Mapping):
-        held = {key: inner for key, inner in value.items() if _is_something(inner)}
+        held = {key: inner for key, inner in value.items() if is_something(inner)}
         if is_named:
             return any(key in _HELD for key in held)
         return set(value) <= {"bytes", "path"} and isinstance(held.get("bytes"), bytes)

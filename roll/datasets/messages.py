@@ -10,7 +10,7 @@ from typing import Any
 from roll.configs.problems import did_you_mean
 from roll.datasets.json_text import parse_whole
 from roll.datasets.loader import Row
-from roll.datasets.media import UNREAD, part_medium
+from roll.datasets.media import A_PICTURE, UNREAD, part_medium
 from roll.datasets.tool_calls import clean_calls, json_in, plain
 from roll.errors import ConfigError
 from roll.utils.text import show
@@ -30,6 +30,10 @@ _SHAREGPT_NAMES = {**_OTHER_NAMES, "observation": "tool", "tool_response": "tool
 _CALLING = ("function_call", "tool_call")  # roles of ShareGPT's whose text is the JSON of a call
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 _TOOLS = ("tool", "ipython", "observation", "tool_response")  # roles whose content may be any JSON
+PICTURE = "image"
+"""The type of a part that shows a picture."""
+SHOWING = ("user", *_TOOLS)
+"""Roles whose turns may show pictures."""
 _PAIRS_OF_KEYS = (
     ("role", "content"), ("role", "tool_calls"), ("role", "function_call"), ("role", "value"), ("from", "value"),
 )  # fmt: skip
@@ -42,13 +46,13 @@ _SHAPE = "must be a list of messages, each with role and content, such as [{'rol
 _TURN = re.compile(r"\n\n(Human|Assistant):")
 
 
-def messages_in(value: object, row: Row, column: str, key: str) -> list[Message]:
+def messages_in(value: object, row: Row, column: str, key: str, shows: bool = False) -> list[Message]:
     """The messages that a column holds, as a list or as JSON, cleaned. Raises ConfigError that names the row where it
-    holds something else. `key` names the column."""
+    holds something else. `key` names the column; with `shows`, turns may show pictures."""
     if isinstance(value, str):
         value = json_in(value, row, column)
     try:
-        return clean_messages(value)
+        return clean_messages(value, shows=shows)
     except _Shapeless as error:
         raise ConfigError(f"{row.where}: column {column!r} ({key}) {error}") from error
     except ValueError as error:
@@ -99,7 +103,7 @@ def _may_be_messages(value: object) -> bool:
     return isinstance(value, Mapping) or are_messages(value)
 
 
-def clean_messages(value: object, parses: bool = True) -> list[Message]:
+def clean_messages(value: object, parses: bool = True, shows: bool = False) -> list[Message]:
     """Messages of OpenAI's form or ShareGPT's (`from`, `value`), as Python's own values:
 
     - keys that hold null are dropped at every depth, and so are calls of tools that are null or empty;
@@ -107,6 +111,9 @@ def clean_messages(value: object, parses: bool = True) -> list[Message]:
     - calls are `tool_calls` (`function_call` of old is one), with a mapping of arguments. Without `parses`, arguments
       that are texts stay texts;
     - roles are those that templates know.
+
+    With `shows`, the content of a turn that shows pictures is a list: {"type": "text", "text"} and {"type": "image",
+    "image"}, which holds the part as it was.
 
     Raises ValueError that names the message: no text, parts that show pictures, a role or a call that is none.
     """
@@ -119,7 +126,7 @@ def clean_messages(value: object, parses: bool = True) -> list[Message]:
     if not isinstance(entries, list) or not entries:
         raise _Shapeless(_SHAPE)
     originals = value if isinstance(value, list) else entries
-    return [_clean(message, originals[place], place + 1, parses) for place, message in enumerate(entries)]
+    return [_clean(message, originals[place], place + 1, parses, shows) for place, message in enumerate(entries)]
 
 
 def _exchange(turns: list[Any]) -> tuple[str, str] | None:
@@ -151,7 +158,7 @@ def _is_columns(value: Mapping[str, Any]) -> bool:
     return is_lists and bool(names) and len({len(each) for each in value.values()}) == 1
 
 
-def _clean(value: Any, original: Any, place: int, parses: bool) -> Message:
+def _clean(value: Any, original: Any, place: int, parses: bool, shows: bool) -> Message:
     """`original`: the message as it stood there, with its nulls."""
     if not isinstance(value, Mapping):
         raise _Shapeless(_SHAPE)
@@ -168,7 +175,7 @@ def _clean(value: Any, original: Any, place: int, parses: bool) -> Message:
         message = _with_calls(message, names, parses)
         if "content" not in message and "tool_calls" not in message and not {"content", "value"} & set(original):
             raise _Shapeless(_SHAPE)
-        return _with_text(message, at)
+        return _with_text(message, at, shows)
     except _Shapeless:
         raise
     except ValueError as error:
@@ -202,12 +209,15 @@ def _calls_of_text(content: Any) -> Any:
         raise ValueError(f"its text should be the JSON of a call, but is not ({error.msg})") from error
 
 
-def _with_text(message: Message, at: str) -> Message:
+def _with_text(message: Message, at: str, shows: bool) -> Message:
     content = message.get("content", "" if "tool_calls" in message else None)
     role = message["role"]
     if content is None or not (isinstance(content, str | list) or role in _TOOLS):
         raise ValueError(f"the content of {at} is {show(content)}, not a text; correct the row, or leave it out")
-    text, thought = _text_of(content, role)
+    if shows and isinstance(content, list) and any(map(_is_picture, content)):
+        text, thought = _parts_of(content, role)
+    else:
+        text, thought = _text_of(content, role)
     rest = {key: inner for key, inner in message.items() if key not in ("role", "content")}
     for key in _REASONING:
         if isinstance(rest.get(key), list):
@@ -231,6 +241,30 @@ def _text_of(content: Any, role: str) -> tuple[str, str]:
         kind, text = _part(part, number)
         (thoughts if kind == "thinking" else texts).append(text)
     return "".join(texts), "".join(thoughts)
+
+
+def _parts_of(content: list[Any], role: str) -> tuple[list[Message], str]:
+    """The parts of a content that shows pictures, texts beside each other as one, and the reasoning among them."""
+    if role not in SHOWING:
+        raise ValueError(f"a turn of the role {role} shows a picture; only turns of users and tools may")
+    parts: list[Message] = []
+    thoughts = ""
+    for number, part in enumerate(content, start=1):
+        if _is_picture(part):
+            parts.append({"type": PICTURE, "image": part})
+            continue
+        kind, text = ("text", part) if isinstance(part, str) else _part(part, number)
+        if kind == "thinking":
+            thoughts += text
+        elif parts and parts[-1]["type"] == "text":
+            parts[-1] = {"type": "text", "text": parts[-1]["text"] + text}
+        elif text:
+            parts.append({"type": "text", "text": text})
+    return parts, thoughts
+
+
+def _is_picture(part: Any) -> bool:
+    return isinstance(part, Mapping) and part_medium(part) == A_PICTURE
 
 
 def _is_part(part: Any) -> bool:

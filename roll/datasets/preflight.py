@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from itertools import islice
 
 from roll.configs.sections.data import DataArgs
+from roll.configs.tables.vision import VisionModel
 from roll.datasets.loader import DataFile, DataSource, Row
+from roll.datasets.pictures.placing import named_columns
 from roll.datasets.rows import Domain, Example, RowReader
 from roll.datasets.sources import data_sources
 from roll.datasets.templates import template_problem
@@ -19,12 +21,18 @@ MAX_PROBLEMS_PER_FILE = 5
 
 
 def preflight(
-    args: DataArgs, key: str, domains: Sequence[Domain], template: str | None = None, reach: bool = True
+    args: DataArgs,
+    key: str,
+    domains: Sequence[Domain],
+    template: str | None = None,
+    reach: bool = True,
+    vision: VisionModel | None = None,
 ) -> list[str]:
     """Every problem with `data_args` (at YAML path `key`): one message each, with file, key and remedy.
 
     Files up to 16 MB are read whole; of a larger one the first 1000 rows, and the rest when the run loads it. What is
-    elsewhere is fetched; without `reach` it is left out, and so are files that are not there.
+    elsewhere is fetched; without `reach` it is left out, and so are files that are not there. `vision`: the model, if
+    it sees pictures.
     """
     problems = [template_problem(template or args.template, "global_template" if template else f"{key}.template")]
     sources, source_problems = data_sources(args, key, reach)
@@ -32,8 +40,10 @@ def preflight(
         problems += source_problems
     else:
         sources = [source for source in sources if isinstance(source, DataFile)]
+    if vision is not None:
+        sources = [source.without_pictures(named_columns(args)) for source in sources]
     try:
-        reader = RowReader(args, key, domains)
+        reader = RowReader(args, key, domains, vision)
     except ConfigError as error:
         return [p for p in problems if p] + list(error.problems)
     lacking = _GroundTruths(key, domains)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from roll.configs.sections.data import DataArgs
+from roll.configs.tables.vision import VisionModel
 from roll.datasets.loader import Row
-from roll.datasets.media import check_text_alone
+from roll.datasets.media import BLIND, check_text_alone
 from roll.datasets.messages import are_messages, conversation_column, messages_in, told_in_text
+from roll.datasets.pictures.placing import RowPictures, readable
 from roll.datasets.tool_calls import Tool, calls_in, tools_in
 from roll.errors import ConfigError
+from roll.types.media import PictureSource
 
 Message = Mapping[str, Any]
 GROUND_TRUTH = "ground_truth"  # the reference answer, whatever its column is called
@@ -39,13 +42,18 @@ class Domain:
 @dataclass(frozen=True)
 class Example:
     """A row understood: a conversation that ends before the answer, and the tools that it offers. A bare prompt is a
-    conversation of one message."""
+    conversation of one message.
+
+    - `row`: without its pictures
+    - `pictures`: in the order of their parts in `messages`
+    """
 
     row: Row
     domain: str
     messages: tuple[Message, ...]
     is_text: bool  # the row held a bare prompt, which is `text`
     tools: tuple[Tool, ...] = ()
+    pictures: tuple[PictureSource, ...] = ()
 
     @property
     def text(self) -> str:
@@ -60,21 +68,23 @@ class Example:
 def shown(messages: Sequence[Message]) -> str:
     """A conversation for a reader: one message by itself, several with their roles. Calls of tools are on lines of
     their own; what else is no text is left out."""
-    texts = [(message["role"], _shown_alone(message)) for message in messages]
+    texts = [(message["role"], _shown_alone(message)) for message in readable(messages)]
     if len(texts) == 1:
         return texts[0][1]
     return "\n\n".join(f"{role}: {text}" for role, text in texts if text)
 
 
 class RowReader:
-    """Turns rows into examples. `key` is the YAML path of `args`, for messages.
+    """Turns rows into examples. `key` is the YAML path of `args`, for messages. `vision`: the model, if it sees
+    pictures; without it rows with pictures are refused.
 
     Tags may be listed by one domain only: two raise ConfigError. A row without a tag belongs to the only domain, if
     there is one.
     """
 
-    def __init__(self, args: DataArgs, key: str, domains: Sequence[Domain]):
+    def __init__(self, args: DataArgs, key: str, domains: Sequence[Domain], vision: VisionModel | None = None):
         self._args = args
+        self._pictures = None if vision is None else RowPictures(args, key)
         self._key = key
         self._domains = {domain.name: domain for domain in domains}
         self._domain_of_tag: dict[str, str] = {}
@@ -102,12 +112,26 @@ class RowReader:
             if problem is not None:
                 about = f", ground_truth is column {self._args.ground_truth!r}" if "ground truth" in problem else ""
                 raise ConfigError(f"{row.where}: {problem} (rewards.{domain}{about})")
-        check_text_alone(row)
+        if self._pictures is None:
+            check_text_alone(row, BLIND)
+        elif (what := self._pictures.problem(row)) is not None:
+            raise ConfigError(what)
         messages, is_text = self._messages(row)
-        tools = self._args.tools
-        return Example(
-            row, domain, messages, is_text, tools_in(row, tools, f"{self._key}.tools") if tools is not None else ()
-        )
+        tools = tools_in(row, self._args.tools, f"{self._key}.tools") if self._args.tools is not None else ()
+        if self._pictures is None:
+            return Example(row, domain, messages, is_text, tools)
+        return self._shown(Example(row, domain, messages, is_text, tools), self._pictures)
+
+    def _shown(self, example: Example, found: RowPictures) -> Example:
+        """The example with the pictures of its row, which leave the row itself."""
+        messages, pictures = found.placed(example.row, example.messages)
+        row = found.without(example.row)
+        if not pictures:
+            return replace(example, row=row)
+        column = self.columns(row)[0]
+        if any(isinstance(message["content"], list) for message in example.messages):  # which may hold whole pictures
+            row = replace(row, values={**row.values, str(column): [dict(message) for message in readable(messages)]})
+        return replace(example, row=row, messages=messages, is_text=False, pictures=pictures)
 
     def columns(self, row: Row) -> list[str | None]:
         """The columns of the row that a run reads, whatever its rewards do."""
@@ -119,7 +143,9 @@ class RowReader:
         return [text, args.tools, args.ground_truth, args.tag, args.id, *needed]
 
     def payload(self, row: Row) -> dict[str, Any]:
-        """All columns of the row; the reference answer is there as `ground_truth` whatever its column is called."""
+        """All columns of the row but those of pictures; the reference answer is there as `ground_truth` whatever its
+        column is called."""
+        row = row if self._pictures is None else self._pictures.without(row)
         value = row.value(self._args.ground_truth)
         if value is None and self._args.ground_truth not in row.values:
             return dict(row.values)
@@ -218,7 +244,7 @@ class RowReader:
                 f"{row.where}: column {column!r} is a text but not JSON (no list); for a bare prompt set "
                 f"{self._key}.prompt: {column}"
             )
-        messages = messages_in(value, row, column, key)
+        messages = messages_in(value, row, column, key, shows=self._pictures is not None)
         if messages[-1]["role"] == "assistant":
             raise ConfigError(
                 f"{row.where}: column {column!r} ends with an assistant message; leave it out, since the policy writes "

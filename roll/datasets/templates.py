@@ -75,12 +75,18 @@ class Form:
 
     def adapted(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         adapted = [
-            {**message, "content": f"{self.user_prefix}{message['content']}"} if message["role"] == "user" else message
+            {**message, "content": self._prefixed(message["content"])} if message["role"] == "user" else message
             for message in messages
         ]
         if self.system is not None and adapted[0]["role"] != "system":
             adapted.insert(0, {"role": "system", "content": self.system})
         return adapted
+
+    def _prefixed(self, content: Any) -> Any:
+        """A text, or the parts of a turn that shows pictures, with the prefix."""
+        if not isinstance(content, list):
+            return f"{self.user_prefix}{content}"
+        return [{"type": "text", "text": self.user_prefix}, *content] if self.user_prefix else content
 
 
 FORMS: Mapping[str, Form] = {
@@ -117,7 +123,7 @@ def template_warning(name: str, key: str) -> str | None:
     if name in OWN_WORDS:
         return f"{key}: {name} has its own wording of ROLL's template; for ROLL's exact wording write a Jinja file."
     if name == "qwen2-vl":
-        return f"{key}: {name} is the tokenizer's own template: images and videos of the rows are not read."
+        return f"{key}: {name} is the tokenizer's own template: videos of the rows are not read."
     return None
 
 

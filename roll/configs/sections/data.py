@@ -95,6 +95,21 @@ class DataArgs(Settings):
     system_prompt: str | None = setting(
         None, "System prompt of rows that bring none, neither in their messages nor in a column of system_key."
     )
+    image_key: str | None = setting(
+        None,
+        "Column with the pictures of a row, for models that see: one or a list of paths, addresses, base64 or bytes. "
+        "Default: `images`, or `image`.",
+        min_length=1,
+    )
+    image_folder: Place | None = setting(
+        None, "Folder in which relative paths of pictures begin. Default: that of the data file."
+    )
+    image_min_pixels: int | None = setting(
+        None, "Pictures with fewer pixels are enlarged. The larger of this and the model's own number counts.", ge=1
+    )
+    image_max_pixels: int | None = setting(
+        None, "Pictures with more pixels are made smaller. The smaller of this and the model's own number counts.", ge=1
+    )
     tag: str = setting("tag", "Column with the tag; rewards.<domain>.tag_included maps tags to domains.")
     id: str = setting(
         "id", "Column with the row's id. Rows without one are named by file and line, those that share one by both."

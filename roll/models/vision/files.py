@@ -10,9 +10,7 @@ from typing import Any
 from transformers.utils.hub import cached_file
 
 from roll.configs.sections.model import ModelArgs
-from roll.configs.tables.vision import VISION, VisionModel, vision_model
-
-_PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+from roll.configs.tables.vision import PROCESSOR_FILES, VISION, VisionModel, vision_model
 
 
 def vision_of(args: ModelArgs) -> VisionModel | None:
@@ -22,7 +20,7 @@ def vision_of(args: ModelArgs) -> VisionModel | None:
     model = _json(name, "config.json") if name else {}
     if name is None or model.get("model_type") not in VISION:
         return None
-    for file in _PROCESSOR_FILES:
+    for file in PROCESSOR_FILES:
         found = _json(name, file)
         if processor := found.get("image_processor", found):
             return vision_model(model, processor)

@@ -159,7 +159,7 @@ def _unused_filters(config: RLVRConfig) -> Iterator[str]:
 def missing_files(config: RLVRConfig) -> list[Problem]:
     """Data files that are not on this machine, and what models that are here say of the lengths of judges."""
     return [
-        *missing_data_files(data_args_of(config)),
+        *missing_data_files(data_args_of(config), read_vision(config.actor_train.model_args) is not None),
         *missing_packages(data_args_of(config)),
         *unknown_templates(_templates(config)),
         *judge_length_problems(config),
@@ -214,7 +214,8 @@ def _row_problems(config: RLVRConfig, reach: bool) -> Iterator[str]:
     for at, args in data_args_of(config).items() if domains else ():  # without any no row has one
         if args.operators:  # which may leave rows out: the run reads what they leave before it starts anything
             continue
-        yield from preflight(args, at, domains, config.global_template, reach)
+        vision = read_vision(config.actor_train.model_args, args)
+        yield from preflight(args, at, domains, config.global_template, reach, vision)
 
 
 def _reward_problems(config: RLVRConfig) -> Iterator[Problem]:

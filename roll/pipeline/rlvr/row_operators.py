@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from roll.configs.problems import Problem
 from roll.configs.sections.data import DataArgs
+from roll.configs.tables.vision import VisionModel
 from roll.datasets.loader import Row
 from roll.datasets.rows import Domain, RowReader
 from roll.pipeline.rlvr.rlvr_checks import LEARNT, data_args_of
@@ -23,15 +24,16 @@ def reports(config: RLVRConfig) -> Iterator[str | Problem]:
     yield from dry_report(places(config), lambda: read_texts(config))
 
 
-def read_texts(config: RLVRConfig) -> ReadTexts:
-    """Rows have prompts alone. What their rewards need is checked when they become tasks."""
+def read_texts(config: RLVRConfig, vision: VisionModel | None = None) -> ReadTexts:
+    """Rows have prompts alone. What their rewards need is checked when they become tasks. `vision`: the model, if it
+    sees pictures."""
     readers: dict[str, RowReader] = {}
     tags = {name: tuple(dict.fromkeys((name, *reward.tag_included))) for name, reward in config.rewards.items()}
     domains = [Domain(name, own, required=()) for name, own in tags.items()]
 
     def read(row: Row, args: DataArgs, key: str) -> Texts:
         if key not in readers:
-            readers[key] = RowReader(args, key, domains)
+            readers[key] = RowReader(args, key, domains, vision)
         return Texts(readers[key].read(row).question)
 
     return read

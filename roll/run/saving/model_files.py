@@ -7,9 +7,12 @@ from typing import Any
 
 from roll.configs.checks.lora import other_form
 from roll.configs.problems import Problem
+from roll.configs.sections.data import DataArgs
 from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies.choice import Choice
+from roll.configs.tables.vision import PROCESSOR_FILES, UNKNOWN, VisionModel, vision_model
 from roll.models.hub import is_on_modelscope
+from roll.models.multimodal import sounds_like_one
 from roll.utils.files import is_hub_id, path_info
 
 
@@ -21,11 +24,24 @@ def read_model_config(args: ModelArgs) -> tuple[Mapping[str, Any] | None, str]:
     return (None, why_not) if content is None else ({**content, **args.model_config_kwargs}, "")
 
 
-def _read(name: str | None) -> tuple[Mapping[str, Any] | None, str]:
-    file = (_cached(name) if name is not None and is_hub_id(name) else None) or Path(name or "", "config.json")
+def read_vision(args: ModelArgs, data: DataArgs | None = None) -> VisionModel | None:
+    """How a role's model sees the pictures of some rows, as far as the files on this machine say; None for a model of
+    text alone. Of one that is not here, what its name says of it."""
+    name = args.model_name_or_path
+    model, _ = read_model_config(args)
+    if model is None:
+        model = UNKNOWN if sounds_like_one(name) else {}
+    processor = next(filter(None, (_read(name, file)[0] for file in PROCESSOR_FILES)), {})
+    found = vision_model(model, processor.get("image_processor", processor))
+    limits = (None, None) if data is None else (data.image_min_pixels, data.image_max_pixels)
+    return None if found is None else found.with_limits(*limits)
+
+
+def _read(name: str | None, what: str = "config.json") -> tuple[Mapping[str, Any] | None, str]:
+    file = (_cached(name, what) if name is not None and is_hub_id(name) else None) or Path(name or "", what)
     status = path_info(file)
     if not status.is_file:
-        return None, status.why if status.kind == "hidden" else f"no config.json of {name} on this machine"
+        return None, status.why if status.kind == "hidden" else f"no {what} of {name} on this machine"
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -33,13 +49,13 @@ def _read(name: str | None) -> tuple[Mapping[str, Any] | None, str]:
     return (content, "") if isinstance(content, dict) else (None, f"{file} holds no JSON object")
 
 
-def _cached(hub_id: str) -> Path | None:
-    """Path of config.json in the hub's cache, of the last known version of `main`; None if it is not there."""
+def _cached(hub_id: str, what: str) -> Path | None:
+    """Path of a file in the hub's cache, of the last known version of `main`; None if it is not there."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
     try:
-        cached = try_to_load_from_cache(hub_id, "config.json")
+        cached = try_to_load_from_cache(hub_id, what)
     except (HFValidationError, OSError):
         return None
     return Path(cached) if isinstance(cached, str) else None

@@ -9,6 +9,7 @@ from roll.configs.problems import Problem
 from roll.configs.sections.data import DataArgs
 from roll.datasets.loader import ENDINGS, DataFile, DataSource
 from roll.datasets.media import shown_in
+from roll.datasets.pictures.placing import RowPictures
 from roll.datasets.sources import DEFAULT_SPLIT, NotHere, data_sources, has_ending, lacking_packages, names_data_set
 from roll.datasets.templates import template_problem
 from roll.errors import ConfigError
@@ -61,9 +62,10 @@ def _repeated(args: DataArgs, at: str) -> Mapping[str, int]:
     return {name: count for name, count in counts.items() if count > 1}
 
 
-def missing_data_files(places: Mapping[str, DataArgs]) -> Iterator[Problem]:
+def missing_data_files(places: Mapping[str, DataArgs], sees: bool = False) -> Iterator[Problem]:
     """Files and folders that are not there, packages that are not, names whose files are all blank, and files whose
-    first rows show pictures. Of rows no more is read, nor is anything looked for elsewhere."""
+    first rows show what the model does not see. Of rows no more is read, nor is anything looked for elsewhere. `sees`:
+    the model sees pictures."""
     for at, args in places.items():
         keys = (f"{at}.file_name",)
         sources, problems = data_sources(args, at, reach=False)
@@ -72,7 +74,7 @@ def missing_data_files(places: Mapping[str, DataArgs]) -> Iterator[Problem]:
         yield from (Problem(f"{text}.", keys, "place" if isinstance(text, NotHere) else "run") for text in problems)
         yield from (Problem(f"{text}.", keys, "machine") for text in lacking_packages(args, at))
         if not args.operators:  # which may leave such rows out
-            shown = filter(None, map(_first_picture, sources))
+            shown = filter(None, (_first_medium(source, RowPictures(args, at) if sees else None) for source in sources))
             yield from (Problem(f"{text}.", (f"{at}.file_name",)) for text in shown)
 
 
@@ -82,13 +84,15 @@ def has_files(places: Mapping[str, DataArgs]) -> bool:
     return any(isinstance(source, DataFile) for source in sources)
 
 
-def _first_picture(source: DataSource) -> str | None:
-    """What is wrong with the first of a file's first rows that shows pictures, video or sound."""
+def _first_medium(source: DataSource, pictures: RowPictures | None) -> str | None:
+    """What is wrong with the first of a file's first rows that shows pictures, video or sound, or with `pictures` what
+    else it shows."""
     if not isinstance(source, DataFile) or not source.path.is_file() or source.path.suffix == ".json":
         return None
     try:
         for row in islice(source.rows(), _ROWS_LOOKED_AT):
-            if (what := shown_in(row)) is not None:
+            what = shown_in(row) if pictures is None else pictures.problem(row)
+            if what is not None:
                 return what
     except ConfigError:
         pass  # a run says what is wrong with it

@@ -109,7 +109,7 @@ def test_geometry3k_writes_pictures_beside_its_rows(tmp_path: Path) -> None:
     rows = [{"images": [picture], "problem": "<image>Find x.", "answer": "3"}]
     (found,) = prepared("geometry3k", write(tmp_path / "train.parquet", rows), "shows a picture in a message")
     first, *texts = found["messages"][0]["content"]
-    assert first["type"] == "image" and Path(first["image"]).read_bytes() == PIXEL
+    assert first["type"] == "image" and (tmp_path / "out" / first["image"]).read_bytes() == PIXEL
     assert texts[0] == {"type": "text", "text": "Find x."} and found["ground_truth"] == "3"
 
 
