@@ -25,6 +25,7 @@ from roll.pipeline.rlvr.rlvr_config import REWARD, RLVRConfig, eval_set_problems
 from roll.rewards.chain import parts_of
 from roll.rewards.config import BUILTINS, RewardConfig, RewardModelArgs
 from roll.run.operators.checks import missing_packages, operator_problems, user_function_problems
+from roll.run.saving.model_files import read_vision
 from roll.run.start.data_files import data_args_problems, data_args_warnings, missing_data_files, unknown_templates
 from roll.utils.imports import split
 from roll.utils.text import show
