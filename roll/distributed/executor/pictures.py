@@ -22,12 +22,32 @@ AT_ONCE = 4  # pictures that are decoded at once
 
 def with_pixels(rows: Sequence[Media] | None) -> tuple[Media, ...]:
     """The same pictures with their pixels here. Each is fetched once, without a copy."""
+    elsewhere = _elsewhere(rows)
+    return _filled(rows, elsewhere, ray.get([picture.pixels for picture in elsewhere]))
+
+
+async def awaited_pixels(media: Media) -> Media:
+    """The same for one row, on an event loop that goes on meanwhile."""
+    elsewhere = _elsewhere([media])
+    (filled,) = _filled([media], elsewhere, await asyncio.gather(*(_awaited(each.pixels) for each in elsewhere)))
+    return filled
+
+
+def _elsewhere(rows: Sequence[Media] | None) -> list[Picture]:
     found = {picture.digest: picture for picture in pictures_of(rows)}
-    elsewhere = [picture for picture in found.values() if not picture.is_here]
-    if elsewhere:
-        arrays = ray.get([picture.pixels for picture in elsewhere])
-        found |= {p.digest: replace(p, pixels=pixels) for p, pixels in zip(elsewhere, arrays, strict=True)}
-    return tuple(tuple(replace(shown, picture=found[shown.picture.digest]) for shown in media) for media in rows or ())
+    return [picture for picture in found.values() if not picture.is_here]
+
+
+def _filled(rows: Sequence[Media] | None, elsewhere: Sequence[Picture], arrays: Sequence[Any]) -> tuple[Media, ...]:
+    found = {p.digest: replace(p, pixels=pixels) for p, pixels in zip(elsewhere, arrays, strict=True)}
+    return tuple(
+        tuple(replace(shown, picture=found.get(shown.picture.digest, shown.picture)) for shown in media)
+        for media in rows or ()
+    )
+
+
+async def _awaited(handle: Any) -> Any:
+    return await handle
 
 
 class PictureLoader:

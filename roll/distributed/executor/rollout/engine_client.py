@@ -205,7 +205,9 @@ class EngineClient:
     async def _hand_in(self, replica: Replica, requests: list[GenerationRequest]) -> None:
         """An engine that does not take them would leave them waiting: they fail with what it says."""
         try:
-            reply = await self._call(replica, "submit", packed(requests), self.name)
+            # Ray's own pickler keeps pictures in the object store for as long as somebody holds their handles.
+            given = requests if any(request.media for request in requests) else packed(requests)
+            reply = await self._call(replica, "submit", given, self.name)
         except RayActorError:  # of this, and of a reply that says the same, `take` tells, too
             return
         except Exception as failure:  # they could not even be sent

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from roll.datasets.encoding import Decode, decoder
 from roll.distributed.executor.blueprint import Blueprint
-from roll.distributed.executor.pictures import with_pixels
+from roll.distributed.executor.pictures import awaited_pixels
 from roll.distributed.executor.rollout.answer_slots import AnswerSlots
 from roll.distributed.executor.rollout.answers import NOTHING, joined, names_of, rest_of
 from roll.distributed.executor.rollout.engine_meter import EngineMeter
@@ -368,8 +368,7 @@ class GenerateWorker:
         try:
             shown = pending
             if pending.media:
-                (media,) = await asyncio.to_thread(with_pixels, [pending.media])
-                shown = replace(pending, media=media)
+                shown = replace(pending, media=await awaited_pixels(pending.media))
             await self.strategy.generate(shown, answered)
             return [whole[number] for number in part.samples]
         finally:
