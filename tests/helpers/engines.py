@@ -68,6 +68,7 @@ class EngineHarness:
         dtype: str = "fp32",
         adapter_rank: int | None = None,
         tells_routes: bool = False,
+        shows_pictures: bool = False,
         **strategy_config: Any,
     ):
         from roll.utils.imports import resolve
@@ -85,7 +86,8 @@ class EngineHarness:
 
         strategy_class: Any = resolve(strategy_class_path(name, "generate"))
         self.engine: GenerateStrategy = strategy_class(
-            role(name, model_dir, num_gpus_per_worker, config, dtype), rank_context(device, adapter_rank, tells_routes)
+            role(name, model_dir, num_gpus_per_worker, config, dtype),
+            rank_context(device, adapter_rank, tells_routes, shows_pictures),
         )
         self.engine.setup()
         self.run(self.engine.start(), timeout_s=600)  # seconds, unless the machine is busy
@@ -250,22 +252,37 @@ def role(
     )
 
 
-def rank_context(device: str = "cpu", adapter_rank: int | None = None, tells_routes: bool = False) -> Any:
+def rank_context(
+    device: str = "cpu",
+    adapter_rank: int | None = None,
+    tells_routes: bool = False,
+    shows_pictures: bool = False,
+) -> Any:
     import torch
 
     from roll.distributed.strategy.base import RankContext
 
     place = torch.device(device if device == "cpu" else "cuda:0")
     return RankContext(
-        "actor_infer", 0, 1, 0, seed=7, device=place, adapter_rank=adapter_rank, reports_routes=tells_routes
+        "actor_infer",
+        0,
+        1,
+        0,
+        seed=7,
+        device=place,
+        adapter_rank=adapter_rank,
+        reports_routes=tells_routes,
+        shows_pictures=shows_pictures,
     )
 
 
 def load_model(model_dir: Path) -> "PreTrainedModel":
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-    return AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
+    sees = hasattr(AutoConfig.from_pretrained(model_dir), "vision_config")
+    auto: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    return auto.from_pretrained(model_dir, dtype=torch.float32).eval()
 
 
 def changed_model(model_dir: Path, seed: int) -> "PreTrainedModel":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from roll.configs.sections.rollout import RolloutConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
 from roll.configs.strategies.table import feature_problem
@@ -17,6 +18,7 @@ DATA_KEY = "actor_train.data_args.file_name"
 
 def picture_problems(config: RunConfig) -> Iterator[str]:
     """What is wrong with a run whose rows show pictures."""
+    keeps = isinstance(config, RolloutConfig) and config.kv_on_update == "keep"
     for name, worker in config.model_roles.items():
         role = config.roles[name]
         if role.is_apart:
@@ -36,3 +38,8 @@ def picture_problems(config: RunConfig) -> Iterator[str]:
             )
         elif worker.use_prefix_sharing == "on":
             yield f"{name}.use_prefix_sharing: on, but trees hold no pictures, and the rows show some. Set it to off"
+        elif role.use == "generate" and worker.strategy_name == "vllm" and keeps:
+            yield (
+                "kv_on_update: keep, but the rows show pictures, and vllm would also keep what the old weights saw in "
+                "them. Set it to recompute"
+            )

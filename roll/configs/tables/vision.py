@@ -136,7 +136,7 @@ class VisionModel:
     @property
     def placeholders(self) -> tuple[int, ...]:
         """Ids that stand for pictures and frames: a model that samples one has said nothing, and its answer ends."""
-        return (self.image_token, self.video_token)
+        return tuple(token for token in (self.image_token, self.video_token) if token >= 0)
 
     def grid(self, height: int, width: int) -> tuple[int, int, int]:
         """Patches of a picture of this size: in time, vertically, horizontally."""

@@ -34,6 +34,7 @@ from roll.distributed.strategy.sglang.args import (
 from roll.distributed.weights.bucket import BucketSource, GroupSpec, encode_source
 from roll.errors import StrategyError
 from roll.models.tokenizer import EngineTokenizer
+from roll.models.vision.files import vision_of
 from roll.types.rollout import FinishReason, Generation, GenerationRequest, SamplingParams
 
 if TYPE_CHECKING:
@@ -154,6 +155,11 @@ class SglangStrategy(EngineStrategy):
 
     async def start(self) -> None:
         where = self._context
+        if where.shows_pictures and vision_of(self._role.model_args) is not None:
+            raise StrategyError(
+                f"{where.role}: sglang shows no pictures here, and the run's data have some. Set strategy_name: vllm, "
+                "or hf_infer."
+            )
         arguments = engine_arguments(self._role, self._on_cpu, where.seed, where.shares_devices, where.most_answers)
         self._tokenizer = EngineTokenizer(self._role.model_args)
         arguments["tokenizer_path"] = self._tokenizer.path
@@ -227,6 +233,11 @@ class SglangStrategy(EngineStrategy):
 
     def _check(self, request: GenerationRequest) -> None:
         self._running()
+        if request.media:
+            raise StrategyError(
+                f"request {request.request_id} shows {len(request.media)} pictures, and sglang shows none here; vllm "
+                "and hf_infer do"
+            )
         check_request(request, self._max_tokens, self._limit_key)
         penalty = request.sampling.repetition_penalty
         if not 0 < penalty <= _MAX_REPETITION_PENALTY:

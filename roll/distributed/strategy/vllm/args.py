@@ -17,7 +17,14 @@ from roll.configs.problems import Problem, nearest
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.value_kinds import Kinds, class_annotations, kinds_of, misfits
+from roll.configs.tables.vision import VisionModel
 from roll.distributed.strategy.engine_options import VLLM, refusals, refused_keys
+from roll.distributed.strategy.vllm.pictures import (
+    OLD_CACHE,
+    picture_arguments,
+    picture_problems,
+    with_new_names,
+)
 from roll.utils.network import LOOPBACK
 
 WORKER_EXTENSION = "roll.distributed.strategy.vllm.worker_extension.RollWorkerExtension"
@@ -80,10 +87,12 @@ def engine_arguments(
     shares_devices: bool = False,
     adapter_rank: int | None = None,
     most_answers: int | None = None,
+    vision: VisionModel | None = None,
+    shows_pictures: bool = False,
 ) -> dict[str, Any]:
     """Keyword arguments of AsyncEngineArgs: ours, and over them the user's `strategy_config`. `most_answers`: in flight
-    at once."""
-    settings = {key: value for key, value in role.strategy_config.items() if value is not None}
+    at once. `vision`: how the model sees, if it does."""
+    settings = with_new_names({key: value for key, value in role.strategy_config.items() if value is not None})
     pipeline = int(settings.get("pipeline_parallel_size", 1))
     arguments: dict[str, Any] = {
         "dtype": _DTYPES[role.model_args.dtype],
@@ -116,6 +125,7 @@ def engine_arguments(
     return (
         arguments
         | settings
+        | picture_arguments(settings, vision, shows_pictures, on_cpu)
         | {
             "model": role.model_args.model_name_or_path,
             "worker_extension_cls": WORKER_EXTENSION,
@@ -144,11 +154,12 @@ def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:
     at = f"{role_name}.strategy_args.strategy_config"
     known = engine_argument_kinds()
     refused = refused_keys(VLLM, role)
-    others = [key for key in role.strategy_config if key not in refused]
+    others = [key for key in role.strategy_config if key not in (*refused, OLD_CACHE)]
     if known is not None:
         kinds = {key: replace(kind, **_RANGES.get(key, {})) for key, kind in known.items() if kind is not None}
         yield from misfits(at, {key: role.strategy_config[key] for key in others}, kinds)
     yield from refusals(VLLM, role_name, role)
+    yield from picture_problems(at, role.strategy_config)
     for key in others:
         if known is not None and key not in known:
             match = nearest(key, known)

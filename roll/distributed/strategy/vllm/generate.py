@@ -18,6 +18,7 @@ from roll.distributed.strategy.engine_strategy import (
     InFlight,
     Samples,
     check_request,
+    check_sees,
     nothing,
 )
 from roll.distributed.strategy.vllm.args import (
@@ -28,28 +29,32 @@ from roll.distributed.strategy.vllm.args import (
     engine_arguments,
     worker_environment,
 )
+from roll.distributed.strategy.vllm.pictures import check_number_of_pictures, picture_prompt
 from roll.distributed.weights.bucket import BucketSource, GroupSpec, encode_source
 from roll.errors import EngineDied, StrategyError
 from roll.models.tokenizer import EngineTokenizer
+from roll.models.vision.files import vision_of
 from roll.types.rollout import FinishReason, Generation, GenerationRequest, SamplingParams
 from roll.utils.network import free_port
 
 if TYPE_CHECKING:
+    from vllm.inputs import EngineInput
     from vllm.lora.request import LoRARequest
     from vllm.outputs import CompletionOutput
     from vllm.sampling_params import SamplingParams as VllmSamplingParams
     from vllm.v1.engine.async_llm import AsyncLLM
 
     from roll.configs.sections.cluster import WorkerConfig
+    from roll.configs.tables.vision import VisionModel
 
 # Sampling parameters to vLLM, answers from it.
 
 _FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
 
 
-def to_vllm(sampling: SamplingParams, index: int) -> VllmSamplingParams:
+def to_vllm(sampling: SamplingParams, index: int, placeholders: tuple[int, ...] = ()) -> VllmSamplingParams:
     """Parameters of sample `index` of a group, which is a request of its own: vLLM seeds the samples of one request
-    with seed + index, so that neighbouring seeds would share samples."""
+    with seed + index, so that neighbouring seeds would share samples. `placeholders` end every answer."""
     from vllm.sampling_params import RequestOutputKind
     from vllm.sampling_params import SamplingParams as VllmSamplingParams
 
@@ -61,7 +66,7 @@ def to_vllm(sampling: SamplingParams, index: int) -> VllmSamplingParams:
         min_tokens=sampling.min_new_tokens,
         repetition_penalty=sampling.repetition_penalty,
         stop=list(sampling.stop_strings),
-        stop_token_ids=list(sampling.stop_token_ids),
+        stop_token_ids=[*sampling.stop_token_ids, *placeholders],
         ignore_eos=sampling.ignore_eos,
         seed=sampling.seed_of(index),
         logprobs=0,
@@ -91,6 +96,11 @@ def to_generation(output: CompletionOutput) -> Generation:
     return Generation(np.array(output.token_ids, np.int32), log_probs, versions, reason)
 
 
+# vLLM ends a request with an error if its engine process no longer has a picture that was sent once, and sends it anew
+# the next time.
+_MOST_TRIES = 4
+
+
 class VllmStrategy(EngineStrategy):
     """One vLLM engine on `num_gpus_per_worker` devices.
 
@@ -104,6 +114,7 @@ class VllmStrategy(EngineStrategy):
     def __init__(self, role: WorkerConfig, context: RankContext):
         super().__init__(role, context, argument_problems(context.role, role))
         self._engine: AsyncLLM | None = None
+        self._vision: VisionModel | None = None  # set by `start`
 
     def setup(self) -> None:
         """Sets what the launcher has not set of `worker_environment`: vLLM's own processes inherit it."""
@@ -113,12 +124,25 @@ class VllmStrategy(EngineStrategy):
         os.environ.setdefault("VLLM_PORT", str(free_port()))
 
     async def start(self) -> None:
+        where = self._context
+        self._vision = vision_of(self._role.model_args)
+        if self._shows_pictures and where.keeps_kv:
+            raise StrategyError(
+                f"{where.role}: kv_on_update: keep would also keep what the old weights saw in pictures. Set "
+                "kv_on_update: recompute."
+            )
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        where = self._context
         arguments = engine_arguments(
-            self._role, self._on_cpu, where.seed, where.shares_devices, where.adapter_rank, where.most_answers
+            self._role,
+            self._on_cpu,
+            where.seed,
+            where.shares_devices,
+            where.adapter_rank,
+            where.most_answers,
+            self._vision,
+            where.shows_pictures,
         )
         self._tokenizer = EngineTokenizer(self._role.model_args)
         arguments["tokenizer"] = self._tokenizer.path
@@ -137,6 +161,10 @@ class VllmStrategy(EngineStrategy):
         except BaseException:
             self.shutdown()
             raise
+
+    @property
+    def _shows_pictures(self) -> bool:
+        return self._vision is not None and self._context.shows_pictures
 
     def shutdown(self) -> None:
         engine, self._engine = self._engine, None
@@ -158,24 +186,34 @@ class VllmStrategy(EngineStrategy):
 
     def _check(self, request: GenerationRequest) -> None:
         check_request(request, self._running().model_config.max_model_len, "max_model_len")
+        check_sees(request, self._vision)
+        check_number_of_pictures(request, self._running())
 
     def _sample_name(self, request: GenerationRequest, index: int) -> str:
         return f"{request.request_id}/{index}"
 
     async def _sample(self, flight: InFlight, name: str, request: GenerationRequest, index: int) -> Generation:
-        if flight.is_aborted:
-            return nothing()
+        for _ in range(_MOST_TRIES if request.media else 1):
+            if flight.is_aborted:
+                return nothing()
+            async with self._failures():
+                prompt = await self._prompt(request)
+                parameters = to_vllm(request.sampling, index, self._vision.placeholders if self._vision else ())
+                # FINAL_ONLY: one output, when the sample has ended
+                outputs = self._running().generate(prompt, parameters, name, lora_request=self._adapter())
+                answers = [output.outputs[0] async for output in outputs]
+            if not answers:
+                raise StrategyError(f"vllm did not reply to request {request.request_id}")
+            if answers[-1].finish_reason != "error":
+                break
+        return to_generation(answers[-1])
+
+    async def _prompt(self, request: GenerationRequest) -> EngineInput:
         from vllm.inputs import tokens_input
 
-        async with self._failures():
-            prompt = tokens_input(request.prompt_ids.tolist(), cache_salt=self._cache_key)
-            parameters = to_vllm(request.sampling, index)
-            # FINAL_ONLY: one output, when the sample has ended
-            outputs = self._running().generate(prompt, parameters, name, lora_request=self._adapter())
-            answers = [output.outputs[0] async for output in outputs]
-        if not answers:
-            raise StrategyError(f"vllm did not reply to request {request.request_id}")
-        return to_generation(answers[-1])
+        if request.media:
+            return await picture_prompt(self._running(), request, self._cache_key)
+        return tokens_input(request.prompt_ids.tolist(), cache_salt=self._cache_key)
 
     def _adapter(self) -> LoRARequest | None:
         """Every request has it, whose weights are 0 before the first update: in a batch that some rows of have an
@@ -214,9 +252,12 @@ class VllmStrategy(EngineStrategy):
             await self._running().update_weight_version(str(version))
 
     async def _drop_cache(self) -> None:
-        """Drops the cache, also of requests in flight: they are prefilled again."""
+        """Drops the cache, also of requests in flight: they are prefilled again. What the tower made of pictures goes
+        too. Their pixels stay: they depend on no weight, and vLLM's two processes have to forget them together."""
         async with self._failures():
             await self._running().reset_prefix_cache(reset_running_requests=True)
+            if self._shows_pictures:
+                await self._running().reset_encoder_cache()
 
     async def _free_memory(self, states: frozenset[State]) -> frozenset[State]:
         """vLLM lets go of weights and key-value cache together, or of the cache alone; not of that while it has

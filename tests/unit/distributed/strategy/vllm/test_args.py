@@ -9,6 +9,7 @@ import pytest
 
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.value_kinds import kinds_of
+from roll.configs.tables.vision import VisionModel, vision_model
 from roll.distributed.strategy.vllm import args as vllm_args
 from roll.distributed.strategy.vllm.args import argument_problems, engine_arguments, worker_environment
 
@@ -160,3 +161,67 @@ def test_an_engine_on_a_gpu_samples_all_answers_that_it_is_given_at_once(
 def test_an_engine_on_a_cpu_keeps_its_sizes() -> None:
     arguments = engine_arguments(make_role(), on_cpu=True, seed=0, most_answers=512)
     assert arguments["max_num_seqs"] == 256 and "max_num_batched_tokens" not in arguments
+
+
+def sees(**processor: Any) -> VisionModel:
+    found = vision_model({"model_type": "qwen2_5_vl", "vision_config": {}}, processor)
+    assert found is not None
+    return found
+
+
+def test_a_model_that_sees_is_served_without_its_tower_where_no_row_shows_a_picture() -> None:
+    arguments = engine_arguments(make_role(), on_cpu=False, seed=0, vision=sees())
+    assert arguments["limit_mm_per_prompt"] == {"image": 0, "video": 0}
+    assert not {"mm_processor_kwargs", "mm_processor_cache_gb"} & arguments.keys()
+    given = make_role(limit_mm_per_prompt={"image": 2})
+    assert engine_arguments(given, False, 0, vision=sees())["limit_mm_per_prompt"] == {"image": 2, "video": 0}
+    assert "limit_mm_per_prompt" not in engine_arguments(make_role(), on_cpu=False, seed=0, shows_pictures=True)
+
+
+def test_the_engines_processor_resizes_no_picture_of_a_size_that_the_model_takes() -> None:
+    vision = sees(min_pixels=56 * 56, max_pixels=112 * 112)
+    arguments = engine_arguments(make_role(), on_cpu=True, seed=0, vision=vision, shows_pictures=True)
+    assert arguments["limit_mm_per_prompt"] == {"video": 0}
+    size = arguments["mm_processor_kwargs"]["size"]
+    assert size == {"shortest_edge": 28 * 28, "longest_edge": vision.sizes.most_tokens * 28 * 28}
+    for height, width in ((1, 1), (30, 4000), (90, 70), (3000, 2000), (56, 57)):
+        rows, columns = vision.sizes.size(height, width)
+        assert size["shortest_edge"] <= rows * columns <= size["longest_edge"]
+
+
+def test_the_user_has_the_last_word_on_what_is_no_size_of_pictures() -> None:
+    given = {
+        "limit_mm_per_prompt": {"image": 4},
+        "mm_processor_cache_gb": 2,
+        "mm_processor_kwargs": {"images_kwargs": {"device": "cpu"}},
+    }
+    arguments = engine_arguments(make_role(**given), False, 0, vision=sees(), shows_pictures=True)
+    assert arguments["limit_mm_per_prompt"] == {"image": 4, "video": 0}
+    assert arguments["mm_processor_cache_gb"] == 2
+    assert arguments["mm_processor_kwargs"].keys() == {"images_kwargs", "size"}
+
+
+@pytest.mark.parametrize(("old", "room"), [(True, 0), (False, 0.5)])
+def test_the_old_name_of_the_processors_cache_is_read(old: bool, room: float) -> None:
+    role = make_role(disable_mm_preprocessor_cache=old)
+    arguments = engine_arguments(role, False, 0, vision=sees(), shows_pictures=True)
+    assert arguments["mm_processor_cache_gb"] == room
+    assert "disable_mm_preprocessor_cache" not in arguments
+    assert problems(disable_mm_preprocessor_cache=old) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"mm_processor_kwargs": {"max_pixels": 9}}, "mm_processor_kwargs.max_pixels cannot be set: trainers would"),
+        ({"mm_processor_kwargs": {"images_kwargs": {"size": {}}}}, "mm_processor_kwargs.images_kwargs.size cannot be"),
+        ({"disable_mm_preprocessor_cache": "yes"}, "disable_mm_preprocessor_cache: 'yes' must be true or false."),
+        (
+            {"disable_mm_preprocessor_cache": True, "mm_processor_cache_gb": 4},
+            "disable_mm_preprocessor_cache is true, and mm_processor_cache_gb is 4. Remove one of them.",
+        ),
+    ],
+)
+def test_settings_of_pictures_that_would_disagree_are_refused(given: dict[str, Any], message: str) -> None:
+    (text,) = problems(**given)
+    assert text.startswith("actor_infer.strategy_args.strategy_config.") and message in text
