@@ -30,7 +30,7 @@ from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies.model_facts import LOGIT_CAPS, LOGIT_FACTORS
 from roll.configs.strategies.model_numbers import is_dropout, unread_number
 from roll.configs.tables.roles import Head
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.vision import TOWER, VisionModel, names_part
 from roll.errors import StrategyError
 from roll.models.copied_files import copy_start_files
 from roll.models.head_scores import LogitTransform
@@ -63,7 +63,7 @@ class LoadedModel:
     def freeze_tower(self) -> None:
         """Leaves what sees as it is, in a run that shows no pictures."""
         for name, parameter in self.pretrained.named_parameters():
-            if self.vision is not None and plain_name(name).startswith(self.vision.facts.tower):
+            if self.vision is not None and plain_name(name).startswith(TOWER):
                 parameter.requires_grad_(False)
 
     @property
@@ -344,8 +344,7 @@ def _finish(
         if any("jitter" in name for name in vars(child)):
             child.eval()
     for prefix in args.frozen_prefixes:
-        named = str.startswith if vision is None else vision.facts.is_named
-        frozen = [p for name, p in pretrained.named_parameters() if named(plain_name(name), prefix)]
+        frozen = [p for name, p in pretrained.named_parameters() if names_part(plain_name(name), prefix)]
         if not frozen:
             raise StrategyError(f"model_args.freeze_module_prefix: no parameter's name begins with {prefix!r}")
         for parameter in frozen:

@@ -22,7 +22,7 @@ from roll.configs.checks.lora import FUSED_EXPERTS, PEFT, REFUSED_WORDS, other_f
 from roll.configs.memory.trained import ALL_LINEAR
 from roll.configs.sections.model import ModelArgs
 from roll.configs.tables.roles import Head
-from roll.configs.tables.vision import VISION
+from roll.configs.tables.vision import TOWER, VISION
 from roll.errors import StrategyError
 
 _ADAPTER = "default"  # peft's own name for the only one
@@ -287,11 +287,11 @@ def _config(args: ModelArgs, targets: list[str], trained_in_full: list[str]) -> 
 
 def _targets(pretrained: PreTrainedModel, args: ModelArgs) -> list[str]:
     """Of a model that sees, layers of the language model alone: what sees has layers of the same names."""
-    facts = VISION.get(pretrained.config.model_type)
+    sees = pretrained.config.model_type in VISION
     linear = {
         name: module
         for name, module in pretrained.named_modules()
-        if type(module) is nn.Linear and (facts is None or not name.startswith(facts.tower))
+        if type(module) is nn.Linear and not (sees and name.startswith(TOWER))
     }
     heads = [name for name, module in linear.items() if _is_head(pretrained, module)]
     tied = [name for name in heads if _ties_ends(pretrained) and linear[name] is pretrained.get_output_embeddings()]

@@ -3,12 +3,14 @@ DeepSeek have a number for each expert)."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from roll.configs.checks.mtp import NUM_HEADS
+from roll.configs.memory.tower import in_whole_model, text_part, tower_weights
 from roll.configs.tables.families import FAMILIES, Family, Model, family_of
 from roll.configs.tables.roles import Head
+from roll.configs.tables.vision import VISION
 
 # What each architecture makes of its config.json: the weights of a layer, as transformers has them.
 
@@ -202,9 +204,12 @@ _MOST_LAYERS = 10_000
 
 def model_shape(model: Mapping[str, Any], head: Head = "lm") -> tuple[ModelShape | None, str]:
     """The shape of the model of a config.json (with the role's overrides in it), or None and the reason."""
+    if model.get("model_type") in VISION and isinstance(model.get("vision_config"), Mapping):
+        return _shape_with_tower(model, head)
     family = family_of(model)
     if family is None:
-        return None, f"the arithmetic knows no {model.get('model_type')} models; it knows {', '.join(FAMILIES)}"
+        known = ", ".join((*FAMILIES, *VISION))
+        return None, f"the arithmetic knows no {model.get('model_type')} models; it knows {known}"
     number = family.experts.number if family.experts else ""
     if number in _EXPERTS:
         model = {**model, number: model.get(_EXPERTS[0]) or model.get(_EXPERTS[1])}
@@ -216,6 +221,19 @@ def model_shape(model: Mapping[str, Any], head: Head = "lm") -> tuple[ModelShape
     if wrong := list(_wrong_values(model, needed)):
         return None, f"config.json: {', '.join(wrong)}"
     return _shape(model, family, head), ""
+
+
+def _shape_with_tower(model: Mapping[str, Any], head: Head) -> tuple[ModelShape | None, str]:
+    """The language model's shape with the weights of what sees, which lie before its first layer and are cut by
+    nothing."""
+    text, why_not = model_shape(text_part(model), head)
+    if text is None:
+        return None, why_not
+    try:
+        tower = [Weight(name, shape, "whole", -1, "tower") for name, shape in tower_weights(model)]
+    except (KeyError, TypeError) as error:
+        return None, f"config.json: vision_config lacks a size ({error})"
+    return replace(text, weights=(*map(in_whole_model, text.weights), *tower)), ""
 
 
 def _wrong_values(model: Mapping[str, Any], needed: Iterable[str]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from roll.configs.memory.model_shape import SHARED_GATE, ModelShape, Weight
 from roll.configs.sections.model import ModelArgs
 from roll.configs.tables.families import FAMILIES
+from roll.configs.tables.vision import names_part
 
 ALL_LINEAR = "all-linear"
 EXPERT = "{expert}"  # stands for the number of each
@@ -18,7 +19,7 @@ def is_frozen(weight: Weight, prefixes: tuple[str, ...]) -> bool:
     """True for a weight that model_args.freeze_module_prefix names, as files or as transformers call it."""
     named = tuple(prefix.replace("block_sparse_moe", "mlp") for prefix in prefixes)
     fused = _UNFUSED.sub("gate_up_proj", weight.name.replace(f"{EXPERT}.", "")) if EXPERT in weight.name else ""
-    return weight.name.startswith(named) or fused.startswith(named)
+    return weight.name.startswith(named) or fused.startswith(named) or any(names_part(weight.name, w) for w in prefixes)
 
 
 def held_weights(shape: ModelShape, args: ModelArgs, experts: bool = False) -> list[tuple[Weight, bool]]:

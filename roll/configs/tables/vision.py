@@ -28,8 +28,6 @@ class VisionFacts:
 
     - `patch_size`, `merge_size`: of a config.json that says nothing of them
     - `min_pixels`, `max_pixels`: of a model whose files say nothing of them
-    - `tower`, `merger`: beginnings of the names of what sees, and of what brings features to the text's width, in the
-      model in memory
     - `has_deepstack`: features enter several layers of the language model
     """
 
@@ -37,36 +35,21 @@ class VisionFacts:
     merge_size: int = 2
     min_pixels: int = 56 * 56
     max_pixels: int = 14 * 14 * 4 * 1280
-    tower: str = "model.visual."
-    merger: tuple[str, ...] = ("model.visual.merger.",)
     has_deepstack: bool = False
-
-    def is_named(self, weight: str, word: str) -> bool:
-        """Whether a part of freeze_module_prefix names this weight of the model in memory. It is the beginning of its
-        name, or one of the words that recipes have for the parts of such models, and what follows.
-
-        Example: vision_model is the tower without its merger, vision_model.blocks its blocks, projector the merger.
-        """
-        head, _, rest = word.partition(".")
-        if head in _TOWER_WORDS:
-            return weight.startswith(self.tower + rest) and (bool(rest) or not weight.startswith(self.merger))
-        if head in _MERGER_WORDS:
-            return weight.startswith(tuple(part + rest for part in self.merger))
-        if head == "language_model":
-            return weight.startswith(_LANGUAGE + rest) or (not rest and weight.startswith("lm_head."))
-        return weight.startswith(word)
 
 
 _TOWER_WORDS, _MERGER_WORDS = (
     ("vision_model", "vision_tower", "visual"),
     ("projector", "multi_modal_projector", "merger"),
 )
-_LANGUAGE = "model.language_model."
+LANGUAGE, TOWER = "model.language_model.", "model.visual."
+"""Beginnings of the names of the two parts, of a model in memory."""
+MERGER, DEEPSTACK = f"{TOWER}merger.", f"{TOWER}deepstack_merger_list."
+"""The same of what brings features to the width of the text."""
 _QWEN3 = VisionFacts(
     patch_size=16,
     min_pixels=256 * 256,
     max_pixels=4096 * 4096,
-    merger=("model.visual.merger.", "model.visual.deepstack_merger_list."),
     has_deepstack=True,
 )
 VISION: Mapping[str, VisionFacts] = {
@@ -74,6 +57,22 @@ VISION: Mapping[str, VisionFacts] = {
     "qwen2_5_vl": VisionFacts(),
     "qwen3_vl": _QWEN3,
 }
+
+
+def names_part(weight: str, word: str) -> bool:
+    """Whether a part of freeze_module_prefix names this weight of a model in memory. It is the beginning of its name,
+    or one of the words that recipes have for the parts of models that see, and what follows.
+
+    Example: vision_model is the tower without its merger, vision_model.blocks its blocks, projector the merger.
+    """
+    head, _, rest = word.partition(".")
+    if head in _TOWER_WORDS:
+        return weight.startswith(TOWER + rest) and (bool(rest) or not weight.startswith((MERGER, DEEPSTACK)))
+    if head in _MERGER_WORDS:
+        return weight.startswith(tuple(part + rest for part in (MERGER, DEEPSTACK)))
+    if head == "language_model":
+        return weight.startswith(LANGUAGE + rest) or (not rest and weight.startswith("lm_head."))
+    return weight.startswith(word)
 
 
 @dataclass(frozen=True)

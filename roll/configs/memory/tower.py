@@ -1,0 +1,81 @@
+"""The weights of models that see: those of the language model, and those of the tower before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from roll.configs.tables.vision import DEEPSTACK, LANGUAGE, MERGER, TOWER, VISION
+
+if TYPE_CHECKING:
+    from roll.configs.memory.model_shape import Weight
+
+_TEXT_KINDS = {"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3"}
+_CHANNELS = 3
+
+
+def text_part(model: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The language model of a model that sees, as a config.json of a family of text. Older files have its keys beside
+    those of the tower."""
+    kind = str(model.get("model_type"))
+    text = {**model, **(model.get("text_config") or {})}
+    text["tie_word_embeddings"] = bool(text.get("tie_word_embeddings", model.get("tie_word_embeddings", False)))
+    return {**text, "model_type": _TEXT_KINDS[kind]}
+
+
+def in_whole_model(weight: Weight) -> Weight:
+    """A weight of the language model under its name in the whole model."""
+    if not weight.name.startswith("model."):
+        return weight
+    return replace(weight, name=LANGUAGE + weight.name.removeprefix("model."))
+
+
+def tower_weights(model: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of the tower's weights, the mergers' too. KeyError where config.json lacks a size."""
+    kind = str(model.get("model_type"))
+    facts, tower = VISION[kind], model["vision_config"]
+    width = tower["embed_dim"] if kind == "qwen2_vl" else tower["hidden_size"]
+    out = tower["hidden_size"] if kind == "qwen2_vl" else tower["out_hidden_size"]
+    inner = int(width * tower["mlp_ratio"]) if kind == "qwen2_vl" else tower["intermediate_size"]
+    side, merged = (
+        tower.get("patch_size") or facts.patch_size,
+        (tower.get("spatial_merge_size") or facts.merge_size) ** 2,
+    )
+    at = TOWER
+    yield f"{at}patch_embed.proj.weight", (width, _CHANNELS, tower.get("temporal_patch_size") or 2, side, side)
+    if kind == "qwen3_vl":
+        yield f"{at}patch_embed.proj.bias", (width,)
+        yield f"{at}pos_embed.weight", (tower["num_position_embeddings"], width)
+    for block in range(tower["depth"]):
+        yield from _block(f"{at}blocks.{block}.", kind, width, inner)
+    yield from _mergers(kind, width, width * merged, out, len(tower.get("deepstack_visual_indexes") or ()))
+
+
+def _block(at: str, kind: str, width: int, inner: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for norm in ("norm1", "norm2"):
+        yield f"{at}{norm}.weight", (width,)
+        if kind != "qwen2_5_vl":  # whose norms have no bias (RMSNorm)
+            yield f"{at}{norm}.bias", (width,)
+    layers = {"attn.qkv": (3 * width, width), "attn.proj": (width, width)}
+    if kind == "qwen2_5_vl":
+        layers |= {"mlp.gate_proj": (inner, width), "mlp.up_proj": (inner, width), "mlp.down_proj": (width, inner)}
+    else:
+        first, second = ("mlp.fc1", "mlp.fc2") if kind == "qwen2_vl" else ("mlp.linear_fc1", "mlp.linear_fc2")
+        layers |= {first: (inner, width), second: (width, inner)}
+    for name, (rows, columns) in layers.items():
+        yield f"{at}{name}.weight", (rows, columns)
+        yield f"{at}{name}.bias", (rows,)
+
+
+def _mergers(kind: str, width: int, merged: int, out: int, deepstack: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    named = ("norm", "linear_fc1", "linear_fc2") if kind == "qwen3_vl" else ("ln_q", "mlp.0", "mlp.2")
+    norm, first, second = named
+    places = [(MERGER, width), *((f"{DEEPSTACK}{i}.", merged) for i in range(deepstack))]
+    for at, normed in places:
+        yield f"{at}{norm}.weight", (normed,)
+        if kind != "qwen2_5_vl":
+            yield f"{at}{norm}.bias", (normed,)
+        for name, rows in ((first, merged), (second, out)):
+            yield f"{at}{name}.weight", (rows, merged)
+            yield f"{at}{name}.bias", (rows,)

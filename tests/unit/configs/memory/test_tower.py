@@ -1,0 +1,37 @@
+"""The weights of models that see, counted from config.json alone, against the models that transformers builds."""
+
+from __future__ import annotations
+
+import pytest
+
+from roll.configs.memory.model_shape import model_shape
+from roll.configs.memory.trained import is_frozen
+from roll.models.tiny_vision import VISION_ARCHITECTURES, build_vision_model, build_vision_tokenizer
+
+
+@pytest.mark.parametrize("ties", [True, False])
+@pytest.mark.parametrize("arch", VISION_ARCHITECTURES)
+def test_every_weight_has_its_name_and_shape(arch: str, ties: bool) -> None:
+    model = build_vision_model(build_vision_tokenizer(), arch=arch, tie_word_embeddings=ties)
+    shape, why_not = model_shape(model.config.to_dict())
+    assert shape is not None, why_not
+    found = {weight.name: weight.shape for weight in shape.weights}
+    assert found == {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+
+
+def test_words_of_recipes_name_parts_of_the_model() -> None:
+    model = build_vision_model(build_vision_tokenizer(), arch="qwen3_vl")
+    shape, _ = model_shape(model.config.to_dict())
+    assert shape is not None
+    names = {word: {w.name for w in shape.weights if is_frozen(w, (word,))} for word in ("vision_model", "projector")}
+    assert all(name.startswith("model.visual.") and "merger" not in name for name in names["vision_model"])
+    assert all("merger" in name for name in names["projector"])
+    tower = {w.name for w in shape.weights if w.name.startswith("model.visual.")}
+    assert names["vision_model"] | names["projector"] == tower
+    blocks = {w.name for w in shape.weights if is_frozen(w, ("vision_model.blocks", "vision_model.patch_embed"))}
+    assert blocks == names["vision_model"] - {"model.visual.pos_embed.weight"}
+
+
+def test_a_tower_without_sizes_is_told() -> None:
+    model = build_vision_model(build_vision_tokenizer()).config.to_dict() | {"vision_config": {"depth": 2}}
+    assert model_shape(model) == (None, "config.json: vision_config lacks a size ('hidden_size')")
