@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from roll.datasets.json_text import Parsed, parse, parse_whole, skip_space
-from roll.datasets.pictures.stored import picture_columns, stored_pictures
+from roll.datasets.pictures.stored import parquet_file, picture_columns, stored_pictures
 from roll.datasets.remote import fetch
 from roll.errors import ConfigError
 from roll.utils.secrets import mask
@@ -252,7 +252,7 @@ def _read_parquet(stream: IO[bytes], name: str = "", pictures: Sequence[str] = (
 
     try:
         place = 0
-        file = pyarrow.parquet.ParquetFile(stream)
+        file = parquet_file(stream) if pictures else pyarrow.parquet.ParquetFile(stream)
         names = file.schema_arrow.names
         apart = picture_columns(file.schema_arrow, pictures)
         held = [stored_pictures(file, name, column) for column in apart]

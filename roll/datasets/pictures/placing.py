@@ -1,4 +1,4 @@
-"""Where the pictures of a row stand in its conversation.
+"""Finds the pictures of a row, and where they stand in its conversation.
 
 - parts of messages show them: `{"type": "image", "image": ...}`, or `{"type": "image"}` for the next one of the column;
 - or texts of user and tool turns name them, one `<image>` for each picture of the column;

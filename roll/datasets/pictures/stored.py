@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     import pyarrow.parquet
 
 _PLACE = re.compile(r"(.*)#(\d+)/(.*)/(\d+)", re.DOTALL)
-_ROWS_AT_ONCE = 64  # of pictures whose bytes have to be passed over
+_ROWS_AT_ONCE = 16  # of pictures whose bytes have to be passed over
+_ROWS_READ = 4  # of a row group at once, on the way to a picture
+_BUFFER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,13 @@ class StoredPicture:
     @staticmethod
     def at(file: str, row: int, column: str, index: int) -> StoredPicture:
         return StoredPicture(f"{file}#{row}/{column}/{index}")
+
+
+def parquet_file(stream: IO[bytes]) -> pyarrow.parquet.ParquetFile:
+    """A parquet file that is read in pieces: by default whole row groups are fetched ahead, with all their pictures."""
+    import pyarrow.parquet
+
+    return pyarrow.parquet.ParquetFile(stream, pre_buffer=False, buffer_size=_BUFFER_BYTES)
 
 
 def picture_columns(schema: pyarrow.Schema, names: Sequence[str]) -> list[str]:
@@ -57,7 +66,8 @@ def stored_pictures(
     """What stands for a column's pictures in each row, in the column's own shape. Bytes are read only where the file
     says in no other way whether a picture is there, and are not kept. `name`: the file's."""
     row = 0
-    for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[_cheapest_leaf(file.schema_arrow, column)]):
+    leaf = _cheapest_leaf(file.schema_arrow, column)
+    for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[leaf], use_threads=False):
         values = batch.column(0)
         is_list = hasattr(values, "value_lengths")
         lengths = values.value_lengths().to_pylist() if is_list else values.is_valid().to_pylist()
@@ -90,41 +100,60 @@ def read_stored(place: str) -> tuple[bytes | None, str | None]:
         raise PictureError(f"{place} is not FILE#ROW/COLUMN/INDEX of a parquet file")
     name, row, column, index = match[1], int(match[2]), match[3], int(match[4])
     try:
-        first, values = _row_group(name, column, row)
-        value = values[row - first].as_py()
+        value = _value(name, column, row)
         held = value[index] if isinstance(value, list) else value
     except Exception as error:  # of pyarrow and of fsspec, and of a file that has changed since
         raise PictureError(f"{place} cannot be read: {error}") from error
     return (held.get("bytes"), held.get("path")) if isinstance(held, dict) else (held, None)
 
 
-@functools.lru_cache(maxsize=4)
-def _starts(name: str) -> list[int]:
-    """The first row of each row group, and the number of rows."""
-    import pyarrow.parquet
-
-    with _open(name) as stream:
-        metadata = pyarrow.parquet.ParquetFile(stream).metadata
-    starts = [0]
-    for number in range(metadata.num_row_groups):
-        starts.append(starts[-1] + metadata.row_group(number).num_rows)
-    return starts
+def _value(name: str, column: str, row: int) -> Any:
+    """What stands in a row of a column."""
+    if row < _cursor(name, column).row:
+        _cursor.cache_clear()
+    return _cursor(name, column).value(row)
 
 
-def _row_group(name: str, column: str, row: int) -> tuple[int, Any]:
-    """The first row of the row group that a row is in, and the column's values in it."""
-    starts = _starts(name)
-    number = next(n for n in range(len(starts) - 1) if starts[n] <= row < starts[n + 1])
-    return starts[number], _column_of(name, column, number)
+class _Cursor:
+    """A place in a column from which pictures are read on, `row` at the earliest. Whoever reads the rows of a row group
+    in their order reads it once; for any other row the rows before it are passed over, and not kept."""
+
+    def __init__(self, name: str, column: str):
+        self._file, self._column = parquet_file(_open(name)), column
+        self._batches: Iterator[Any] = iter(())
+        self._values: Any = ()
+        self._end = 0  # of the row group
+        self.row = 0  # of the first of the values
+
+    def value(self, row: int) -> Any:
+        if row >= self._end:
+            number, self.row = _row_group(self._file, row)
+            self._end = self.row + self._file.metadata.row_group(number).num_rows
+            self._values = ()
+            self._batches = self._file.iter_batches(
+                _ROWS_READ, row_groups=[number], columns=[self._column], use_threads=False
+            )
+        while row >= self.row + len(self._values):
+            self.row += len(self._values)
+            self._values = next(self._batches).column(0)
+        return self._values[row - self.row].as_py()
 
 
 @functools.lru_cache(maxsize=1)
-def _column_of(name: str, column: str, number: int) -> Any:
-    """A column of one row group. The last one is kept, for rows that are read in order."""
-    import pyarrow.parquet
+def _cursor(name: str, column: str) -> _Cursor:
+    """The cursor of the column that was read last."""
+    return _Cursor(name, column)
 
-    with _open(name) as stream:
-        return pyarrow.parquet.ParquetFile(stream).read_row_group(number, columns=[column]).column(column)
+
+def _row_group(file: pyarrow.parquet.ParquetFile, row: int) -> tuple[int, int]:
+    """The row group that a row is in, and the number of rows before it."""
+    before = 0
+    for number in range(file.metadata.num_row_groups):
+        rows = file.metadata.row_group(number).num_rows
+        if row < before + rows:
+            return number, before
+        before += rows
+    raise IndexError(f"there is no row {row}")
 
 
 def _open(name: str) -> IO[bytes]:

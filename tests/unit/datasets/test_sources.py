@@ -293,7 +293,7 @@ def test_pictures_of_a_data_set_are_not_decoded_but_refused(tmp_path: Path, monk
         str(tmp_path / "shown/train.parquet")
     )
     (wrong,) = preflight(args(str(tmp_path / "shown"), split="train"), KEY, [Domain("math", ("math",), ())])
-    assert "column 'images' holds a picture, but runs read text only" in wrong
+    assert "column 'images' holds a picture, but the run's model does not see" in wrong
 
 
 def test_a_data_set_in_the_cache_is_read_where_the_hub_cannot_be_reached(
