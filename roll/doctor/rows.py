@@ -16,6 +16,7 @@ from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.rewards.base import RewardInput
 from roll.rewards.worker import RewardWorker
 from roll.run.policy_tokenizer import policy_tokenizer
+from roll.run.saving.model_files import read_vision
 from roll.types.rollout import Task
 from roll.utils.text import show
 from roll.utils.thinking import thinking_end
@@ -40,6 +41,7 @@ def row_findings(config: RLVRConfig) -> Iterator[Finding]:
             config.global_template,
             config.tag_to_template,
             choose=_first,
+            vision=read_vision(config.actor_train.model_args, args),
         ).tasks
         yield from _prompts(key, args, tasks, config.prompt_length)
         for task in tasks:

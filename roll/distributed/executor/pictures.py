@@ -54,16 +54,23 @@ class PictureLoader:
     """Makes the prompts of tasks that show something. Decoded pictures belong to this process: one that is lost with
     its node is decoded again."""
 
-    def __init__(self, model: VisionModel):
-        self._model = model
+    def __init__(self, model: VisionModel, most_tokens: int):
+        """`most_tokens`: of a prompt. Those whose pictures nobody could measure before are measured here."""
+        self._model, self._most_tokens = model, most_tokens
         self._free = asyncio.Semaphore(AT_ONCE)
 
     async def prompt(self, task: Task) -> Prompt:
-        """The prompt as the model sees it. PictureError where a picture cannot be shown."""
+        """The prompt as the model sees it. PictureError where a picture cannot be shown, or the prompt is too long."""
         if not task.pictures:
             return Prompt(task.prompt_ids)
         pictures = await asyncio.gather(*(self._picture(source) for source in task.pictures))
-        return expand(task.prompt_ids, pictures, self._model)
+        prompt = expand(task.prompt_ids, pictures, self._model)
+        if len(prompt.ids) > self._most_tokens:
+            raise PictureError(
+                f"{task.pictures[0].where}: the prompt has {len(prompt.ids)} tokens with its pictures, more than "
+                f"prompt_length = {self._most_tokens}; lower image_max_pixels"
+            )
+        return prompt
 
     async def _picture(self, source: PictureSource) -> Picture:
         async with self._free:

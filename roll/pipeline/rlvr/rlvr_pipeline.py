@@ -168,7 +168,12 @@ class RLVRPipeline(RLPipeline):
                 keys.name,
                 tasks,
                 replace(
-                    self._rollouter(rewards, sampling_params(keys.generating_args, response_length), keys.data_args),
+                    self._rollouter(
+                        rewards,
+                        sampling_params(keys.generating_args, response_length),
+                        keys.data_args,
+                        self.plan.val_prompt_length,
+                    ),
                     group_size=keys.generating_args.num_return_sequences or 1,
                     purpose=keys.purpose,
                 ),
@@ -178,7 +183,10 @@ class RLVRPipeline(RLPipeline):
         ]
         return Validation(sets, self.config.val_batch_size)
 
-    def _rollouter(self, rewards: RewardService, sampling: SamplingParams, data: DataArgs) -> PromptRollouter:
+    def _rollouter(
+        self, rewards: RewardService, sampling: SamplingParams, data: DataArgs, most_tokens: int
+    ) -> PromptRollouter:
+        """`most_tokens`: of a prompt."""
         config, vision = self.config, self._vision(data)
         return PromptRollouter(
             rewards=rewards,
@@ -189,14 +197,14 @@ class RLVRPipeline(RLPipeline):
             seed=config.seed,
             after_rollout=config.after_rollout_domains,
             max_length=config.engine_length,
-            make_prompt=None if vision is None else PictureLoader(vision).prompt,
+            make_prompt=None if vision is None else PictureLoader(vision, most_tokens).prompt,
         )
 
     def _scheduler(self, rewards: RewardService) -> RolloutScheduler:
         config, plan, engines = self.config, self.plan, self.running.actor_infer
         sampling = sampling_params(config.actor_infer.generating_args, plan.response_length)
         more = {"redundancy": config.group_size_redundancy, "is_compared": config.estimator.needs_greedy}
-        train = replace(self._rollouter(rewards, sampling, config.actor_train.data_args), **more)
+        train = replace(self._rollouter(rewards, sampling, config.actor_train.data_args, plan.prompt_length), **more)
         return RolloutScheduler(
             self.loop,
             self.for_training(train),
@@ -235,8 +243,8 @@ class RLVRPipeline(RLPipeline):
         config = self.config
         domains, template = data_domains(config), config.global_template
         by_tag = config.tag_to_template
-        choose = row_choice(places(config), key, read_texts(config), self.tokenizer)
         vision = self._vision(args)
+        choose = row_choice(places(config), key, read_texts(config, vision), self.tokenizer)
         return load_tasks(args, key, domains, self.tokenizer, max_prompt_tokens, template, by_tag, choose, vision).tasks
 
     def _vision(self, args: DataArgs) -> VisionModel | None:

@@ -13,6 +13,7 @@ from roll.pipeline.rlvr.rlvr_checks import LEARNT, data_args_of
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.run.operators.choice import Places, dry_report
 from roll.run.operators.row import ReadTexts, Texts
+from roll.run.saving.model_files import read_vision
 
 
 def places(config: RLVRConfig) -> Places:
@@ -21,7 +22,7 @@ def places(config: RLVRConfig) -> Places:
 
 def reports(config: RLVRConfig) -> Iterator[str | Problem]:
     """What a plan says of operators."""
-    yield from dry_report(places(config), lambda: read_texts(config))
+    yield from dry_report(places(config), lambda: read_texts(config, read_vision(config.actor_train.model_args)))
 
 
 def read_texts(config: RLVRConfig, vision: VisionModel | None = None) -> ReadTexts:
