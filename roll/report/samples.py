@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 from roll.report.run_files import RunFiles
+from roll.report.thumbnails import Thumbnail, thumbnail
 from roll.run.records.replay import Recorded, RecordedTokens, read
 from roll.utils.files import open_regular
 
@@ -42,6 +43,7 @@ class Group:
     group_id: str | int
     domain: str
     prompt: str
+    pictures: Sequence[Thumbnail]
     ground_truth: str | None
     samples: Sequence[Sample]
 
@@ -75,7 +77,8 @@ class SampleReader:
             members = list(each)
             first = members[0]
             samples = [self._sample(record) for record in members]
-            groups.append(Group(group_id, domain, first.prompt_text, first.ground_truth, samples))
+            pictures = [thumbnail(picture) for picture in first.pictures]
+            groups.append(Group(group_id, domain, first.prompt_text, pictures, first.ground_truth, samples))
         return groups
 
     def _sample(self, record: Recorded) -> Sample:

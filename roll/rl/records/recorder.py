@@ -16,6 +16,7 @@ import numpy as np
 
 from roll.configs.sections.rollout import Choice, RecorderConfig
 from roll.rl.records.token_records import RowKey, TokenLogProbs
+from roll.types.media import PictureSource
 from roll.types.rollout import RowTexts, TrajectoryGroup, Turn
 from roll.utils.json_values import NOT_RECORDED, plain_fields
 from roll.utils.text import middle_left_out, storable, visible
@@ -85,6 +86,8 @@ class RolloutRecord:
     """Turns of an attempt in an environment; in the JSONL only."""
     tokens: TokenLogProbs | None = None
     """Log-probs of the tokens; in the JSONL only, where `recorder.log_prob_steps` asks for them."""
+    pictures: tuple[PictureSource, ...] = ()
+    """Where those of the prompt came from; those that are part of their rows without what they are."""
 
 
 def rollout_records(
@@ -110,6 +113,7 @@ def rollout_records(
             response_tokens=lengths[trajectory.index],
             turns=said.turns,
             tokens=tokens.get((group.group_id, trajectory.index, trajectory.turn)),
+            pictures=tuple(replace(p, place="") if p.form == "inline" else p for p in group.task.pictures),
         )
         for trajectory, said in zip(group.trajectories, texts, strict=True)
         if said.turns or trajectory.failure or not any(other.turns for other in texts)
@@ -230,7 +234,8 @@ def _row(step: int, record: RolloutRecord) -> dict[str, Any]:
     row = {"step": step, **{of.name: getattr(record, of.name) for of in fields(record)}}
     row["turns"] = [{**asdict(turn), "metrics": plain_fields(turn.metrics)} for turn in record.turns]
     row["tokens"] = None if record.tokens is None else asdict(record.tokens)
-    return {name: value for name, value in row.items() if name not in ("turns", "tokens") or value}
+    row["pictures"] = [asdict(picture) for picture in record.pictures]
+    return {name: value for name, value in row.items() if name not in ("turns", "tokens", "pictures") or value}
 
 
 def choose_groups(records: Iterable[RolloutRecord], limits: RecordLimits) -> list[list[RolloutRecord]]:
@@ -296,6 +301,9 @@ def render(step: int, kind: str, groups: Sequence[Sequence[RolloutRecord]], num_
         )
         blocks.append(f"{'=' * 100}\ngroup {first.group_id} | {first.domain} | {len(group)} samples | {spread}")
         blocks.append(f"prompt:\n{_indent(first.prompt_text)}")
+        if first.pictures:
+            shown = "\n".join(picture.place or picture.where for picture in first.pictures)
+            blocks.append(f"pictures:\n{_indent(shown)}")
         if first.ground_truth is not None:
             blocks.append(f"ground truth:\n{_indent(first.ground_truth)}")
         for number, record in enumerate(group, 1):

@@ -42,6 +42,14 @@ class RecordedTokens(BaseModel):
         return self
 
 
+class RecordedPicture(BaseModel):
+    """Where a picture of a prompt came from; `place` is empty where it was part of its row."""
+
+    form: str
+    place: str
+    where: str
+
+
 class Recorded(BaseModel):
     """A line of the file: what RolloutRecord holds, and its step."""
 
@@ -57,6 +65,7 @@ class Recorded(BaseModel):
     turns: list[RecordedTurn] = []
     response_tokens: int = 0
     tokens: RecordedTokens | None = None
+    pictures: list[RecordedPicture] = []
 
 
 USAGE = """roll replay RUN [--step N] [--kind train] [--tag TAG] [--group ID] [--failed] [--min_reward R]
@@ -181,6 +190,8 @@ def render(records: Iterable[Recorded]) -> Iterator[str]:
         else:
             if (record.domain, record.group_id) != last:
                 yield from _indented("asked ", record.prompt_text)
+                for picture in record.pictures:
+                    yield from _indented("shown ", picture.place or picture.where)
                 if record.ground_truth is not None:
                     yield from _indented("truth ", record.ground_truth)
             yield from _indented("says  ", record.response_text)
