@@ -144,6 +144,16 @@ def lake_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shared / "tiny-frozen-lake"
 
 
+@pytest.fixture(scope="session")
+def count_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The counting example's model and pictures, likewise."""
+    shared = shared_directory(tmp_path_factory)
+    command = [sys.executable, "examples/tiny-count/prepare.py", "--out", str(shared / "tiny-count")]
+    with FileLock(shared / "tiny-count.lock"):
+        subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True)
+    return shared / "tiny-count"
+
+
 def shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.getbasetemp()
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
@@ -174,7 +184,7 @@ def run_starter(directory: Path, temporary: Path | None = None) -> Iterator[Call
     ) -> Run:
         output_dir, mark = directory / name, f"{os.getpid()}-{len(runs)}-{directory.name}"
         log = directory / f"{name}.log"
-        directories = {"TINY_SORT_DIR": str(data), "TINY_FROZEN_LAKE_DIR": str(data)}
+        directories = dict.fromkeys(("TINY_SORT_DIR", "TINY_FROZEN_LAKE_DIR", "TINY_COUNT_DIR"), str(data))
         environment = (
             os.environ | directories | {"TMPDIR": str(temporary), "ROLL_TEST_RUN": mark, "PYTHONPATH": str(REPOSITORY)}
         )

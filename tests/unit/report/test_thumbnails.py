@@ -44,9 +44,7 @@ def test_what_is_gone_or_elsewhere_is_named_and_never_fetched(tmp_path: Path) ->
     assert elsewhere.image is None and elsewhere.caption == "rows.jsonl:4: not kept with the rollout"
 
 
-def test_replay_names_the_pictures_of_a_prompt(
-    red: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_replay_names_the_pictures_of_a_prompt(red: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "step_000001.jsonl").write_text(json.dumps(record(picture(red)).model_dump()) + "\n")
     assert replay.main([str(tmp_path / "step_000001.jsonl")]) == 0
     assert f"shown {red}" in capsys.readouterr().out

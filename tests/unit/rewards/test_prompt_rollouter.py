@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from roll.distributed.executor.step_rows import texts_of
+from roll.errors import PictureError
 from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter, request_seed
 from roll.rewards.base import RewardInput, RewardOutcome
 from roll.rl.records.recorder import rollout_records
+from roll.types.media import Picture, Prompt, Shown
 from roll.types.rollout import (
     Answered,
     FinishReason,
@@ -303,6 +305,34 @@ def test_where_redundancy_does_not_suffice_answers_that_were_cut_fill_the_group(
     assert [(t.index, t.failure) for t in group.trajectories] == [(0, "generation was aborted"), (2, None)]
     assert run(rollouter(Scores(RewardOutcome(1.0)), 1), engine := Engine("stop")).surplus == ()
     assert engine.requests[0].enough is None
+
+
+def test_the_engine_is_shown_the_pictures_of_the_task_and_rows_keep_them() -> None:
+    shown = Shown(Picture("red", 28, 56, np.zeros((28, 56, 3), np.uint8)), 1, 2)
+    prompt = Prompt(np.array([1, 9, 9, 3], np.int32), (shown,))
+
+    async def make_prompt(task: Task) -> Prompt:
+        assert task is TASK
+        return prompt
+
+    engine = Engine("stop", "length")
+    sees = replace(rollouter(Scores(RewardOutcome(1.0), RewardOutcome(0.0)), 2), make_prompt=make_prompt, max_length=7)
+    group = run(sees, engine)
+    (request,) = engine.requests
+    assert request.prompt_ids is prompt.ids and request.media == (shown,) and request.sampling.max_new_tokens == 3
+    assert [t.media for t in group.trajectories] == [(shown,)] * 2
+    assert [t.input_ids[:4].tolist() for t in group.trajectories] == [[1, 9, 9, 3]] * 2
+
+
+def test_a_task_whose_picture_is_broken_fails_and_nothing_is_sampled() -> None:
+    async def make_prompt(task: Task) -> Prompt:
+        raise PictureError("rows.jsonl:7, column images[0]: it is empty (0 bytes)")
+
+    engine = Engine("stop", "stop")
+    group = run(replace(rollouter(Scores(), 2), make_prompt=make_prompt), engine)
+    assert engine.requests == []
+    assert [t.failure for t in group.trajectories] == ["rows.jsonl:7, column images[0]: it is empty (0 bytes)"] * 2
+    assert not any(t.response_mask.any() for t in group.trajectories) and np.isnan(group.rewards).all()
 
 
 def test_it_can_be_pickled_for_a_worker_of_its_own() -> None:
