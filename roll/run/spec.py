@@ -152,7 +152,7 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             local_rows=("roll.pipeline.rlvr.rlvr_checks:local_rows", *_RL_ROWS),
             data_problems=("roll.pipeline.rlvr.rlvr_checks:data_problems", *_RL_DATA),
             reports=("roll.pipeline.rlvr.row_operators:reports",),
-            **_RL,
+            **(_RL | {"batch": "roll.pipeline.rlvr.rlvr_checks:plan_rows"}),
         ),
         PipelineSpec(
             "agentic",

@@ -9,6 +9,8 @@ from roll.configs.checks.roles import RLVR, switched_off
 from roll.configs.checks.rollout import unused_filter_keys
 from roll.configs.load.aliases import REWARD_MODEL, ROLL_REWARDS
 from roll.configs.load.validate import validate
+from roll.configs.plan.batch_plan import BatchPlan
+from roll.configs.plan.describe import batch_rows
 from roll.configs.problems import Problem, did_you_mean
 from roll.configs.sections.cluster import ANSWERS_AT_ONCE
 from roll.configs.sections.data import DataArgs
@@ -165,6 +167,17 @@ def missing_files(config: RLVRConfig) -> list[Problem]:
         *unknown_templates(_templates(config)),
         *judge_length_problems(config),
     ]
+
+
+def plan_rows(config: RLVRConfig, plan: BatchPlan) -> Iterator[tuple[str, ...]]:
+    """What a plan says of a step."""
+    yield from batch_rows(config, plan)
+    vision = read_vision(config.actor_train.model_args, config.actor_train.data_args)
+    if vision is not None and config.has_rollouts:
+        sizes = vision.sizes
+        least, most = (max(1, pixels // sizes.factor**2) for pixels in (sizes.min_pixels, sizes.max_pixels))
+        area = f"{sizes.min_pixels:,} to {sizes.max_pixels:,} pixels, {sizes.factor} x {sizes.factor} for each token"
+        yield "pictures", f"{least:,} to {most:,} tokens each ({area})"
 
 
 def data_args_of(config: RLVRConfig) -> dict[str, DataArgs]:
