@@ -37,7 +37,7 @@ from roll.models.tiny_vision import (
     build_vision_tokenizer,
     save_vision_pretrained,
 )
-from roll.models.vision.inputs import SeenRows
+from roll.models.vision.inputs import PictureInputs
 from roll.types.media import Picture, Shown
 
 DEFAULT_OUT = Path("output/tiny-count")  # where tiny_count.yaml looks, unless TINY_COUNT_DIR says otherwise
@@ -132,7 +132,7 @@ def warm_up(
         width = max(map(len, rows))
         input_ids = torch.tensor([row + [tokenizer.pad_token_id] * (width - len(row)) for row in rows])
         targets = torch.tensor([label + [IGNORED] * (width - len(label)) for label in labels])
-        seen = SeenRows.of(media, width, vision, torch.device("cpu"))
+        seen = PictureInputs.of(media, width, vision, torch.device("cpu"))
         logits = model(input_ids=input_ids, position_ids=seen.positions, use_cache=False, **seen.tensors).logits
         loss = torch.nn.functional.cross_entropy(
             logits[:, :-1].flatten(0, 1), targets[:, 1:].flatten(), ignore_index=IGNORED

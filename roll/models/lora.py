@@ -286,7 +286,8 @@ def _config(args: ModelArgs, targets: list[str], trained_in_full: list[str]) -> 
 
 
 def _targets(pretrained: PreTrainedModel, args: ModelArgs) -> list[str]:
-    """Of a model that sees, layers of the language model alone: what sees has layers of the same names."""
+    """Layers that adapters are put on; of a model that sees, of its language model alone: the tower has layers of the
+    same names."""
     sees = pretrained.config.model_type in VISION
     linear = {
         name: module

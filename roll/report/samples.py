@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 
+from roll.configs.tables.vision import PictureSizes
+from roll.datasets.pictures.decode import decode
+from roll.errors import PictureError
 from roll.report.run_files import RunFiles
-from roll.report.thumbnails import Thumbnail, thumbnail
-from roll.run.records.replay import Recorded, RecordedTokens, read
+from roll.run.records.replay import Recorded, RecordedPicture, RecordedTokens, read
+from roll.types.media import PictureSource
 from roll.utils.files import open_regular
 
 GAP_STEPS = (0.01, 0.03, 0.1, 0.3, 1.0)
@@ -139,3 +145,38 @@ def _records(path: Path) -> list[Recorded]:
         return list(read(path))
     except (OSError, ValueError):
         return []
+
+
+# Small copies of the pictures that a recorded prompt showed, inside a page.
+
+_THUMBNAIL_PIXELS = 192 * 192
+_ON_THIS_MACHINE = ("file", "parquet")  # what is elsewhere is not fetched for a page
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """`image` is a data address; None: `caption` says what it was, and why it is not shown."""
+
+    caption: str
+    image: str | None
+
+
+def thumbnail(picture: RecordedPicture) -> Thumbnail:
+    """A small copy of a recorded picture."""
+    if picture.form not in _ON_THIS_MACHINE:
+        return Thumbnail(f"{picture.where}: not kept with the rollout", None)
+    return _small(picture.form, picture.place, picture.where)
+
+
+@lru_cache(maxsize=512)
+def _small(form: str, place: str, where: str) -> Thumbnail:
+    source = PictureSource("file" if form == "file" else "parquet", place, where)
+    try:
+        small = decode(source, PictureSizes(1, 1, _THUMBNAIL_PIXELS))
+    except PictureError as error:
+        return Thumbnail(str(error), None)
+    from PIL import Image
+
+    stream = io.BytesIO()
+    Image.fromarray(small.array).save(stream, "WEBP", quality=80)
+    return Thumbnail(place, "data:image/webp;base64," + base64.b64encode(stream.getvalue()).decode("ascii"))

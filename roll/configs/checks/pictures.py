@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from roll.configs.sections.rollout import RolloutConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
-from roll.configs.strategies.table import feature_problem
+from roll.configs.strategies.table import feature_problem, spec_of
 
 if TYPE_CHECKING:
     from roll.configs.sections.run import RunConfig
@@ -38,8 +38,8 @@ def picture_problems(config: RunConfig) -> Iterator[str]:
             )
         elif worker.use_prefix_sharing == "on":
             yield f"{name}.use_prefix_sharing: on, but trees hold no pictures, and the rows show some. Set it to off"
-        elif role.use == "generate" and worker.strategy_name == "vllm" and keeps:
+        elif role.use == "generate" and spec_of(worker.strategy_name).share is not None and keeps:
             yield (
-                "kv_on_update: keep, but the rows show pictures, and vllm would also keep what the old weights saw in "
-                "them. Set it to recompute"
+                f"kv_on_update: keep, but the rows show pictures, and {worker.strategy_name} would also keep what the "
+                "old weights saw in them. Set it to recompute"
             )

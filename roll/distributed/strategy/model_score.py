@@ -29,7 +29,7 @@ from roll.models.sequences.pack import Pack
 from roll.models.sequences.packed_attention import check_packs, check_trees, tree_refusal, use_packed_attention
 from roll.models.sequences.tree import tree_or_pack
 from roll.models.teacher_targets import StudentOutputs, TeacherHead, targets_of
-from roll.models.vision.inputs import SeenRows
+from roll.models.vision.inputs import PictureInputs
 from roll.types.batch import MicroBatch, TokenOutputs
 
 logger = logging.getLogger(__name__)
@@ -196,15 +196,15 @@ class ModelScoreStrategy(ScoreStrategy):
         """How the tokens of the batch, which is on the device, are computed: all but each row's last."""
         if self._shares_prefixes:
             return self._tree(batch, computed(batch.lengths))
-        ids, seen = batch.input_ids, self._seen(batch)
-        if seen is not None:
+        ids, shown = batch.input_ids, self._pictures(batch)
+        if shown is not None:
             assert self.model.vision is not None
-            ids = seen.cleaned(ids, self.model.vision)
+            ids = shown.cleaned(ids, self.model.vision)
         if not self.role.packs_rows:
-            return Padded(ids, batch.lengths, seen)
-        return replace(Pack.scored(ids, batch.lengths, self.sequence_ranks), pictures=seen)
+            return Padded(ids, batch.lengths, shown)
+        return replace(Pack.scored(ids, batch.lengths, self.sequence_ranks), pictures=shown)
 
-    def _seen(self, batch: MicroBatch) -> SeenRows | None:
+    def _pictures(self, batch: MicroBatch) -> PictureInputs | None:
         """The pictures of the batch; None for a model of text alone, and in runs that show none. StrategyError for
         pictures that it cannot show."""
         vision, media = self.model.vision, batch.media or ((),) * len(batch)
@@ -212,7 +212,7 @@ class ModelScoreStrategy(ScoreStrategy):
             if any(media):
                 raise StrategyError(f"{self.context.role}: these rows show pictures, and its model takes text alone")
             return None
-        return SeenRows.of(media, batch.input_ids.shape[1], vision, batch.input_ids.device)
+        return PictureInputs.of(media, batch.input_ids.shape[1], vision, batch.input_ids.device)
 
     def _whole_rows(self, batch: MicroBatch) -> RowLayout | None:
         """The same of all tokens; None: padded, with an attention mask, as a model that looks both ways needs it."""

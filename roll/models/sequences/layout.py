@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from roll.models.sequence_ranks import SequenceRanks
-from roll.models.vision.inputs import SeenRows
+from roll.models.vision.inputs import PictureInputs
 
 UNKNOWN = -1  # in place of an expert: the router chooses for itself
 
@@ -33,7 +33,7 @@ class RowLayout(ABC):
         return False
 
     @property
-    def seen(self) -> SeenRows | None:
+    def picture_inputs(self) -> PictureInputs | None:
         """The pictures of the rows; None: they show none, and the run shows none."""
         return None
 
@@ -70,10 +70,10 @@ class Padded(RowLayout):
 
     input_ids: torch.Tensor  # int64 [B, T]
     lengths: torch.Tensor | None = None  # int64 [B]; asked for where tokens are counted
-    pictures: SeenRows | None = None
+    pictures: PictureInputs | None = None
 
     @property
-    def seen(self) -> SeenRows | None:
+    def picture_inputs(self) -> PictureInputs | None:
         return self.pictures
 
     @property

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from roll.models.sequence_ranks import SequenceRanks
 from roll.models.sequences.layout import UNKNOWN, RowLayout, computed
-from roll.models.vision.inputs import SeenRows
+from roll.models.vision.inputs import PictureInputs
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Pack(RowLayout):
     num_tokens: int  # of the rows, all ranks together
     inside: torch.Tensor  # bool [B, T]: which tokens of the padded rows these are
     shared_by: SequenceRanks | None = None
-    pictures: SeenRows | None = None
+    pictures: PictureInputs | None = None
 
     @classmethod
     def of(cls, input_ids: torch.Tensor, counts: torch.Tensor) -> Pack:
@@ -70,7 +70,7 @@ class Pack(RowLayout):
         return self.shared_by
 
     @property
-    def seen(self) -> SeenRows | None:
+    def picture_inputs(self) -> PictureInputs | None:
         return self.pictures
 
     @property

@@ -26,7 +26,7 @@ def patches(picture: Picture, model: VisionModel) -> torch.Tensor:
 
 
 def positions(length: int, media: Media, model: VisionModel) -> np.ndarray:
-    """Where the tokens of a row stand, int64 [3, length]: in time, vertically, horizontally (M-RoPE, arXiv 2409.12191).
+    """Positions of the tokens of a row, int64 [3, length]: in time, vertically, horizontally (M-RoPE, arXiv 2409.12191).
     Tokens of a picture stand on its grid; behind it the row goes on at its longer side.
 
     Example: two tokens of text, a picture of 1 x 2 tokens, one of text are at 0 1 | 2 2 | 4, 0 1 | 2 2 | 4 and
@@ -80,7 +80,7 @@ def blank_picture(model: VisionModel) -> Picture:
 
 
 @dataclass(frozen=True)
-class SeenRows:
+class PictureInputs:
     """What a backbone is told of the pictures of rows [B, T] beside their tokens.
 
     Where no row shows any, `tensors` are of a blank picture, which is computed and counts nothing: all ranks of a
@@ -93,7 +93,7 @@ class SeenRows:
     is_text: torch.Tensor  # bool [B, T]: no token of a picture
 
     @classmethod
-    def of(cls, media: Sequence[Media], width: int, model: VisionModel, device: torch.device) -> SeenRows:
+    def of(cls, media: Sequence[Media], width: int, model: VisionModel, device: torch.device) -> PictureInputs:
         """Rows of `width` tokens that show `media`."""
         shown = list(pictures_of(media))
         is_text = np.ones((len(media), width), bool)
@@ -115,20 +115,20 @@ class SeenRows:
         return input_ids.masked_fill(stray, 0)
 
 
-def encode(backbone: Any, arguments: dict[str, Any], seen: SeenRows) -> Any:
+def encode(backbone: Any, arguments: dict[str, Any], pictures: PictureInputs) -> Any:
     """The backbone's output for these arguments and pictures.
 
     A blank picture is computed where a real one is, behind the embeddings and before the language layers: ranks gather
     and reduce weights in the order in which modules are called, and each waits for the others.
     """
-    if not seen.is_blank:
-        return backbone(**arguments, **seen.tensors)
+    if not pictures.is_blank:
+        return backbone(**arguments, **pictures.tensors)
 
     def add_nothing(
         module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         embedded = kwargs["inputs_embeds"]
-        return args, kwargs | {"inputs_embeds": embedded + _nothing_of(backbone, seen.tensors).to(embedded.dtype)}
+        return args, kwargs | {"inputs_embeds": embedded + _nothing_of(backbone, pictures.tensors).to(embedded.dtype)}
 
     hook = backbone.language_model.register_forward_pre_hook(add_nothing, with_kwargs=True, prepend=True)
     try:

@@ -87,7 +87,7 @@ class RolloutRecord:
     tokens: TokenLogProbs | None = None
     """Log-probs of the tokens; in the JSONL only, where `recorder.log_prob_steps` asks for them."""
     pictures: tuple[PictureSource, ...] = ()
-    """Where those of the prompt came from; those that are part of their rows without what they are."""
+    """Those of the prompt, by where they came from; those that are part of their rows without what they are."""
 
 
 def rollout_records(

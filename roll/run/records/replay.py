@@ -43,7 +43,7 @@ class RecordedTokens(BaseModel):
 
 
 class RecordedPicture(BaseModel):
-    """Where a picture of a prompt came from; `place` is empty where it was part of its row."""
+    """A picture of a prompt, by where it came from; `place` is empty where it was part of its row."""
 
     form: str
     place: str

@@ -17,7 +17,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from roll.configs.sections.model import ModelArgs
 from roll.models.loading import load_policy
 from roll.models.vision import inputs
-from roll.models.vision.inputs import SeenRows
+from roll.models.vision.inputs import PictureInputs
 from roll.types.batch import MicroBatch
 from tests.helpers.processes import RankPool
 from tests.parity.compare import assert_same_training
@@ -104,13 +104,13 @@ def scores_of(model_dir: Path, rows: list[MicroBatch]) -> torch.Tensor:
     model = load_policy(ModelArgs(model_name_or_path=str(model_dir), dtype="fp32", disable_gradient_checkpointing=True))
     batch = join(rows)
     assert model.vision is not None and batch.media is not None
-    seen = SeenRows.of(batch.media, batch.input_ids.shape[1], model.vision, torch.device("cpu"))
+    seen = PictureInputs.of(batch.media, batch.input_ids.shape[1], model.vision, torch.device("cpu"))
     layout = inputs_layout(batch, seen)
     with torch.no_grad():
         return model.module(batch.input_ids, batch.response_mask, layout=layout)[0]
 
 
-def inputs_layout(batch: MicroBatch, seen: SeenRows) -> Any:
+def inputs_layout(batch: MicroBatch, seen: PictureInputs) -> Any:
     from roll.models.sequences.layout import Padded
 
     return Padded(batch.input_ids, batch.lengths, seen)

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from roll.report.command import render_rollout
-from roll.report.thumbnails import thumbnail
+from roll.report.samples import thumbnail
 from roll.run.records import replay
 from roll.run.records.replay import Recorded, RecordedPicture
 
