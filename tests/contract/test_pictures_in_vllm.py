@@ -328,9 +328,10 @@ def test_aborts_and_lost_callers_leave_an_engine_that_sees(harness: EngineHarnes
 
 @pytest.mark.slow
 def test_more_pictures_at_once_than_the_tower_takes_in_one_pass(harness: EngineHarness, vision: VisionModel) -> None:
-    """Also more than are kept of them. On a CPU vLLM cannot prefill a prompt in parts."""
+    """Rows of little else than pictures, so also more of these than vLLM keeps. On a CPU it cannot prefill a prompt in
+    parts, as it would where only some of a prompt's pictures found room."""
     rows = [
-        shown_row(vision, [random_picture(vision, 4, 4, seed=300 + 3 * n + k) for k in range(3)], 300, n)
+        shown_row(vision, [random_picture(vision, 1, 40, seed=300 + 3 * n + k) for k in range(3)], 4, n)
         for n in range(60)
     ]
     requests = [asking(harness, row, 2, max_new_tokens=3, seed=n) for n, row in enumerate(rows)]
