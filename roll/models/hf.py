@@ -242,7 +242,9 @@ class _Inputs(NamedTuple):
 def _seen_before(backbone: Any, response_mask: torch.Tensor, layout: RowLayout, balanced: bool) -> _Inputs:
     positions = response_mask[:, 1:].reshape(-1).nonzero()[:, 0]
     arguments = layout.arguments | ({"output_router_logits": True} if balanced else {})
-    output = backbone(**arguments) if layout.picture_inputs is None else encode(backbone, arguments, layout.picture_inputs)
+    output = (
+        backbone(**arguments) if layout.picture_inputs is None else encode(backbone, arguments, layout.picture_inputs)
+    )
     balance = None
     if balanced:
         top_k = backbone.config.get_text_config().num_experts_per_tok

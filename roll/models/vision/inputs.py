@@ -26,7 +26,7 @@ def patches(picture: Picture, model: VisionModel) -> torch.Tensor:
 
 
 def positions(length: int, media: Media, model: VisionModel) -> np.ndarray:
-    """Positions of the tokens of a row, int64 [3, length]: in time, vertically, horizontally (M-RoPE, arXiv 2409.12191).
+    """Positions of a row's tokens, int64 [3, length]: in time, vertically, horizontally (M-RoPE, arXiv 2409.12191).
     Tokens of a picture stand on its grid; behind it the row goes on at its longer side.
 
     Example: two tokens of text, a picture of 1 x 2 tokens, one of text are at 0 1 | 2 2 | 4, 0 1 | 2 2 | 4 and
