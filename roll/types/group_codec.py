@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
+from roll.types.media import media_fields, media_of
 from roll.types.rollout import RowTexts, Trajectory, Turn
 from roll.utils.json_values import plain_fields
 
@@ -49,8 +50,7 @@ Header = dict[str, Any]
 
 @dataclass(frozen=True)
 class RecordedGroup:
-    """The attempts of a group, and the task that they are of. What they show beside their tokens is not in it: that of
-    the task."""
+    """The attempts of a group, and the task that they are of. Of pictures, files hold where they are."""
 
     group_id: int
     task_id: str
@@ -106,6 +106,7 @@ def decode(arrays: Mapping[str, np.ndarray], headers: Sequence[Header]) -> list[
                 routes=routes[i],
                 response_text=text.tobytes().decode("utf-8", "surrogatepass"),
                 turns=tuple(Turn(**turn) for turn in header["turns"]),
+                media=media_of(header.get("media", ())),
             )
         )
         first.setdefault(header["group"], header)
@@ -155,6 +156,7 @@ def _header(group: RecordedGroup, row: Trajectory, num_bytes: int) -> Header:
         "metrics": {name: float(value) for name, value in row.metrics.items()},
         "extra": plain_fields(row.extra),
         "turns": [_turn(turn) for turn in row.turns],
+        **({"media": media_fields(row.media)} if row.media else {}),
     }
 
 
@@ -218,8 +220,6 @@ _HEADERS, _GROUPS = "headers", "groups"
 
 def write_groups(path: Path, groups: Sequence[RecordedGroup]) -> None:
     """Writes groups to a file, under another name until it is complete."""
-    if any(row.media for group in groups for row in group.trajectories):
-        raise ValueError("pictures of rollouts are not recorded")
     pieces, headers = encode(groups)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.unfinished")

@@ -7,9 +7,9 @@ All lengths, masks and log-probs from there on speak of that form.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 
@@ -33,7 +33,8 @@ class PictureSource:
 class Picture:
     """A picture as models take it: upright, RGB on white, its sides multiples of what the model cuts it into.
 
-    `digest` names its pixels. `pixels` are uint8 [height, width, 3], or an opaque handle on such an array elsewhere.
+    `digest` names its pixels. `pixels` are uint8 [height, width, 3], or an opaque handle on such an array elsewhere;
+    None: they are to be read from its source.
     `scale` is how much larger it is than the picture in its file, (vertically, horizontally), for tasks that speak of
     pixels.
     """
@@ -101,3 +102,42 @@ def pictures_of(rows: Sequence[Media] | None) -> Iterator[Picture]:
     for media in rows or ():
         for shown in media:
             yield shown.picture
+
+
+# Pictures in files: what they are and where they come from, without their pixels.
+
+
+def media_fields(media: Media) -> list[dict[str, Any]]:
+    """The pictures of a row as JSON values. ValueError for one that came from no file, address or row."""
+    found = []
+    for shown in media:
+        picture = shown.picture
+        if picture.source is None:
+            raise ValueError("a picture that an environment drew has no place from which it could be read again")
+        found.append(
+            {
+                "digest": picture.digest,
+                "size": [picture.height, picture.width],
+                "scale": list(picture.scale),
+                "source": asdict(picture.source),
+                "span": [shown.start, shown.length],
+            }
+        )
+    return found
+
+
+def media_of(fields: Sequence[Mapping[str, Any]]) -> Media:
+    """The inverse. Pixels are read again, by who shows them."""
+    return tuple(
+        Shown(
+            Picture(
+                entry["digest"],
+                *entry["size"],
+                pixels=None,
+                source=PictureSource(**entry["source"]),
+                scale=tuple(entry["scale"]),
+            ),
+            *entry["span"],
+        )
+        for entry in fields
+    )

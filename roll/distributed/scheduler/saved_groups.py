@@ -140,11 +140,10 @@ _DIRECTORY = "rollouts"
 def write_state(
     directory: Path, state: CoreState, groups: Sequence[TrajectoryGroup], begun: Sequence[TrajectoryGroup] = ()
 ) -> dict[str, Any]:
-    """`groups`: all the results of the state, with their tokens; `begun`: what there is of others (`rows_of`). Groups
-    with pictures are not saved: they are sampled again."""
+    """`groups`: all the results of the state, with their tokens; `begun`: what there is of others (`rows_of`)."""
     for name, some in ((FINISHED, groups), (BEGUN, begun)):
-        if of_text := [_recorded(group) for group in some if not group.task.pictures]:
-            save_groups(directory / _DIRECTORY, of_text, name)
+        if some:
+            save_groups(directory / _DIRECTORY, [_recorded(group) for group in some], name)
     return {
         "next": state.next,
         "active": [[group.number, group.admitted_at] for group in state.active],

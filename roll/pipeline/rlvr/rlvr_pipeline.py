@@ -83,10 +83,7 @@ def check_difficulty(tasks: Sequence[Task]) -> None:
 
 def check_shown(config: RLVRConfig) -> None:
     """Raises ConfigError where the run's rows show pictures, and a setting asks for what pictures have no part in."""
-    problems = list(picture_problems(config))
-    if config.rollout_mock.enable:
-        problems.append("rollout_mock: the rows show pictures, which recorded rollouts do not hold. Remove it")
-    if problems:
+    if problems := list(picture_problems(config)):
         raise ConfigError(*problems)
 
 
@@ -137,6 +134,8 @@ class RLVRPipeline(RLPipeline):
 
     def build(self) -> None:
         config = self.config
+        if not config.has_rollouts and self.vision is not None:  # what experience shows is known when it is read
+            self.plan = replace(self.plan, shows_pictures=True)
         logger.info("starting Ray")
         self.clusters = RLClusters(config, self.plan, on_lost=self.interrupts.fail)
         if config.uses_engines:

@@ -7,7 +7,7 @@ import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 from zipfile import BadZipFile
 
@@ -16,6 +16,7 @@ import xxhash
 
 from roll.errors import ConfigError, StorageError
 from roll.types.group_codec import Arrays, Header, RecordedGroup, decode, encode, joined
+from roll.types.media import PictureSource
 from roll.types.rollout import Task, TrajectoryGroup
 
 # What a task carries through a buffer: whole, in JSON's own types, or refused before anything is sampled.
@@ -26,8 +27,6 @@ _MAX_INTEGER_BITS = 4_096  # what has more digits Python does not read back
 def check_tasks(tasks: Iterable[Task]) -> None:
     """Raises ConfigError for the first that a buffer could not give back as it is."""
     for task in tasks:
-        if task.pictures:
-            raise ConfigError(f"mode: {task.task_id} contains pictures, which experience cannot store. Use mode: both.")
         if (reason := _unfit_field(task)) is not None:
             raise ConfigError(f"mode: {reason}. Write it as a text or a number in the data, or use mode: both.")
 
@@ -45,6 +44,7 @@ def fields_of(task: Task) -> dict[str, Any]:
         "payload": dict(task.payload),
         "messages": [dict(message) for message in task.messages],
         "tools": [dict(tool) for tool in task.tools],
+        **({"pictures": [asdict(source) for source in task.pictures]} if task.pictures else {}),
     }
 
 
@@ -81,6 +81,7 @@ def task_of(fields: Mapping[str, Any]) -> Task:
         messages=tuple(fields["messages"]),
         question=fields["question"],
         tools=tuple(fields.get("tools", ())),
+        pictures=tuple(PictureSource(**source) for source in fields.get("pictures", ())),
     )
 
 
@@ -190,15 +191,8 @@ class ParquetForm:
 
 
 def _recorded(experience: Experience) -> RecordedGroup:
-    """Raises StorageError for what cannot be written."""
-    group, rows = experience.group, []
-    for row in group.trajectories:
-        if row.media:
-            raise StorageError(
-                f"group {group.group_id} contains pictures, which experience cannot store. Use mode: both"
-            )
-        rows.append(row)
-    return RecordedGroup(group.group_id, group.task.task_id, tuple(rows), group.surplus, group.greedy_reward)
+    group = experience.group
+    return RecordedGroup(group.group_id, group.task.task_id, group.trajectories, group.surplus, group.greedy_reward)
 
 
 def _about(experience: Experience) -> dict[str, Any]:

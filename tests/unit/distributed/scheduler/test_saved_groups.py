@@ -17,7 +17,7 @@ from roll.errors import ConfigError
 from roll.run.saving.checkpoint import CheckpointStore
 from roll.run.saving.driver_state import DriverState, write_state
 from roll.run.saving.resume import GroupsState
-from roll.types.media import PictureSource
+from roll.types.media import Picture, PictureSource, Shown
 from roll.types.rollout import Generate, StoredRow, Task, Trajectory, TrajectoryGroup, stored_among
 from tests.unit.distributed.scheduler.test_rollout_scheduler import one_token
 
@@ -43,7 +43,11 @@ class Source:
         self.position = state["position"]
 
 
-def whole(number: int) -> Trajectory:
+def shown() -> Shown:
+    return Shown(Picture("black", 28, 28, np.zeros((28, 28, 3), np.uint8), PICTURE), 0, 1)
+
+
+def whole(number: int, shows: bool = False) -> Trajectory:
     mask = np.array([False, False, True, True])
     return Trajectory(
         input_ids=np.array([1, 2, number, 7], np.int32),
@@ -54,6 +58,7 @@ def whole(number: int) -> Trajectory:
         finish_reason="stop",
         metrics={"correct": 1.0},
         response_text=f"answer {number}",
+        media=(shown(),) if shows else (),
     )
 
 
@@ -69,7 +74,7 @@ class Rollouter:
         self.played.append(group_id)
         if group_id in self.hang:
             await asyncio.Event().wait()
-        row: Trajectory = whole(group_id)
+        row: Trajectory = whole(group_id, bool(task.pictures))
         if self.stored:
             content = StoredRow("t", "x", group_id, row.facts)
             row = Trajectory(reward=row.reward, finish_reason="stop", content=content)
@@ -174,13 +179,12 @@ def test_a_group_of_another_task_is_played_again(
     assert 3 in rollouter.played
 
 
-def test_groups_with_pictures_are_sampled_again(loop: EventLoopThread, tmp_path: Path) -> None:
-    """The files of groups hold no pictures."""
+def test_pictures_come_back_by_where_they_are(loop: EventLoopThread, tmp_path: Path) -> None:
     state = stopped(loop, tmp_path, Source(pictures=(PICTURE,)))
     again, rollouter = resumed(loop, tmp_path, state, Source(pictures=(PICTURE,)))
     again.published(1)
-    assert [group.task.task_id for group in again.collect(1).groups] == ["task 3", "task 4"]
-    assert 3 in rollouter.played
+    rows = [t for group in again.collect(1).groups for t in group.trajectories]
+    assert [t.media for t in rows] == [(shown(),)] * len(rows) and 3 not in rollouter.played
 
 
 def test_what_the_filter_dropped_stays_dropped(loop: EventLoopThread, tmp_path: Path) -> None:

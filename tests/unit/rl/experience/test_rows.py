@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roll.errors import StorageError
 from roll.rl.experience.rows import FORMS, Experience
-from roll.types.media import Picture, Shown
+from roll.types.media import Picture, PictureSource, Shown
 from roll.types.rollout import TrajectoryGroup, Turn
 from tests.unit.rl.experience.made import experience, row, told
 
@@ -85,7 +84,14 @@ def test_numbers_of_numpy_are_numbers(ending: str) -> None:
     assert found.turns == (Turn("seen", "said", None, 0.5, {"n": 0.5}),)
 
 
-def test_pictures_are_refused() -> None:
-    shown = replace(row(3, 0, 6), media=(Shown(Picture("black", 2, 2, np.zeros((2, 2, 3), np.uint8)), 0, 1),))
-    with pytest.raises(StorageError, match="group 3 contains pictures"):
-        FORMS["npz"].pack(Experience(0, TrajectoryGroup(experience(3).group.task, 3, (shown,))))
+@pytest.mark.parametrize("ending", FORMS)
+def test_rows_keep_where_their_pictures_are(ending: str) -> None:
+    source = PictureSource("file", "black.png", "rows.jsonl:3, column images[0]")
+    black = Picture("black", 28, 56, np.zeros((28, 56, 3), np.uint8), source, (1.0, 0.5))
+    shown = replace(row(3, 0, 6), media=(Shown(black, 0, 1),))
+    group = TrajectoryGroup(experience(3).group.task, 3, (shown,))
+    (found,) = FORMS[ending].unpack(FORMS[ending].pack(Experience(0, group))).group.trajectories
+    assert found.media == shown.media and found.media[0].picture.pixels is None
+    drawn = replace(shown, media=(Shown(replace(black, source=None), 0, 1),))
+    with pytest.raises(ValueError, match="has no place from which it could be read again"):
+        FORMS[ending].pack(Experience(0, TrajectoryGroup(experience(3).group.task, 3, (drawn,))))

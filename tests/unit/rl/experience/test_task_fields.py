@@ -59,7 +59,7 @@ def test_what_json_would_make_into_something_else_is_refused(payload: Mapping[st
         check_tasks([task(fine="yes"), task(**payload)])
 
 
-def test_pictures_are_refused_before_anything_is_sampled() -> None:
+def test_pictures_come_back_by_where_they_are() -> None:
     shown = replace(task(), pictures=(PictureSource("file", "a.png", "rows.jsonl:1"),))
-    with pytest.raises(ConfigError, match="row 7 contains pictures, which experience cannot store. Use mode: both"):
-        check_tasks([shown])
+    check_tasks([shown])
+    assert task_of(json.loads(json.dumps(fields_of(shown)))).pictures == shown.pictures
