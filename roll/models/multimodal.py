@@ -53,6 +53,12 @@ _WITH_HEAD: Mapping[str, frozenset[str]] = {
 """The same of AutoModelForTokenClassification and AutoModelForSequenceClassification."""
 
 
+ONES_SHOWN = (
+    f"those that are shown pictures are {', '.join(VISION)}, with a head for log-probs. Name one of these, or a model "
+    "of text alone"
+)
+
+
 def senses(model: Mapping[str, Any]) -> bool:
     """True for a config.json of a model that takes more than text: it describes a tower for pictures, video or sound
     (vision_config, visual, audio_config ...), any encoder beside its part for text, or patches of pictures."""
@@ -85,9 +91,7 @@ def refusal(model: Mapping[str, Any], head: Head, key: str, name: str | None) ->
     if not refused(model, head):
         return None
     return (
-        f"{key}: {name} takes pictures, video or sound as well ({_kind(model)}), and could not be loaded: those that "
-        f"are shown pictures are {', '.join(VISION)}, with a head for log-probs. Name one of these, or a model of text "
-        "alone"
+        f"{key}: {name} takes pictures, video or sound as well ({_kind(model)}), and could not be loaded: {ONES_SHOWN}"
     )
 
 

@@ -21,6 +21,7 @@ from roll.importers.rows import (
     summed,
     to,
 )
+from roll.importers.trinity.pictures import no_pictures
 
 _TRINITY_ONLY = "trinity."
 _INPUT = "buffer.explorer_input"
@@ -143,6 +144,7 @@ def agents_table(table: Table, values: Mapping[str, Any]) -> Table:
         "tasks": _tasks(table.sums["tasks"], asks_rows),
         "task operators": _no_operators,
         "eval sets": _one_set,
+        "trinity pictures": no_pictures,
     }
     return of_episodes(table, _rows(), sums, asks_rows)
 

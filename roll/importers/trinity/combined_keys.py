@@ -17,6 +17,7 @@ from roll.importers.trinity.modes import (
 )
 from roll.importers.trinity.old_keys import OLD_CONDITIONS
 from roll.importers.trinity.operators import INPUTS, OPERATOR_COMBINED_KEYS
+from roll.importers.trinity.pictures import pictures
 from roll.importers.trinity.rewards import REWARD_COMBINED_KEYS, REWARD_CONDITIONS
 from roll.importers.trinity.steps import STEP_COMBINED_KEYS, STEP_CONDITIONS, over_share
 from roll.importers.verl.common import ACTOR, CRITIC, MODEL, ROLLOUT
@@ -332,6 +333,7 @@ TRINITY_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "lengths": _lengths,
     "entropy": _entropy,
     "tasks": _tasks,
+    "trinity pictures": pictures,
     **MODE_COMBINED_KEYS,
     **MIX_COMBINED_KEYS,
     **OPD_COMBINED_KEYS,

@@ -24,7 +24,7 @@ from roll.importers.rows import (
     to,
 )
 from roll.importers.trinity.rewards import system_prompt_of
-from roll.importers.verl.common import ACTOR, CONDITIONS, NO_PICTURES
+from roll.importers.verl.common import ACTOR, CONDITIONS
 
 _TRINITY_ONLY = "trinity."
 _BUFFER = "buffer.trainer_input.experience_buffer"
@@ -47,6 +47,7 @@ _OF_A_SET = {
     "subset_name": "data_args.subset",
     "format.prompt_key": "data_args.prompt",
     "format.response_key": "data_args.ground_truth",
+    "format.image_key": "data_args.image_key",
     "repeat_times": "generating_args.num_return_sequences",
     "rollout_args.n": "generating_args.num_return_sequences",
     "rollout_args.temperature": "generating_args.temperature",
@@ -234,7 +235,7 @@ MIX_ROWS: tuple[Row, ...] = (
         for at in (_AT, _OLDER) for key in ("format.prompt_type", "schema_type", "algorithm_type")
     ),
     *(needless(f"{at}.{key}", "rows are read from files") for at in (_AT, _OLDER) for key in ("name", "storage_type")),
-    *(lacks(f"{at}.format.image_key", NO_PICTURES) for at in (_AT, _OLDER)),
+    *(lacks(f"{at}.format.image_key", "rows of an expert show no pictures") for at in (_AT, _OLDER)),
     needless(f"{_AT}.total_epochs", "rows are gone through as often as the run takes"),
     lacks(
         "buffer.trainer_input.auxiliary_buffers.**", f"mix.rows has the rows of {_NAMES[0]} (docs/mix.md)", 0

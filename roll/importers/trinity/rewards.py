@@ -37,6 +37,7 @@ _WORKFLOWS: Mapping[str, tuple[str, str]] = {
     _BOXED_FLOW: ("math_boxed_reward", _BOXED),
     _EVALUATES: ("math_boxed_reward", _BOXED),
     "simple_workflow": ("", ""),
+    "simple_mm_workflow": ("", ""),
     "on_policy_distill_workflow": ("", ""),
     "on_policy_distill_math_workflow": ("math_boxed_reward", ""),
 }
@@ -50,7 +51,6 @@ _NEAREST: Mapping[str, str] = {
     "rubric": "reward: llm_judge with a judge_prompt of yours (docs/judges.md)",
     "ruler": "reward: llm_judge (docs/judges.md)",
     "_rm_": "reward: reward_model (docs/reward_models.md)",
-    "mm_": "pictures are not read yet",
     "sudoku": "an environment of yours: env_type: package.module:Class",
 }
 _ANOTHER = "an environment or rollout loop of yours (docs/adding_an_env.md, docs/adding_a_rollout_loop.md)"

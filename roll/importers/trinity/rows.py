@@ -12,7 +12,8 @@ from roll.importers.trinity.modes import EVAL_ROWS, MIX_ROWS, MODE_ROWS, REC_ROW
 from roll.importers.trinity.old_keys import CONFIG_ROW
 from roll.importers.trinity.operators import OPERATOR_ROWS
 from roll.importers.trinity.rewards import REWARD_ROWS
-from roll.importers.verl.common import ACTOR, CRITIC, MODEL, NO_PICTURES, ROLLOUT, TURNS
+from roll.importers.verl.common import ACTOR, CRITIC, MODEL, ROLLOUT, TURNS
+from roll.importers.verl.pictures import NO_VIDEOS, ONLY_RLVR
 
 EMBEDDED = "trainer.trainer_config"
 _ENGINE, _TASKS, _EVAL = (
@@ -197,7 +198,9 @@ OWN_ROWS: tuple[Row, ...] = tuple(
             summed(f"{_TASKS}.path", "tasks"),
             to(f"{_TASKS}.subset_name", "actor_train.data_args.subset"),
             to(f"{_TASKS}.split", "actor_train.data_args.split"),
-            *(changes(f"**.format.{kind}_key", NO_PICTURES) for kind in ("image", "video")),
+            *(summed(f"{at}.format.image_key", "trinity pictures") for at in (_TASKS, f"{_EVAL}.0")),
+            changes("**.format.image_key", ONLY_RLVR),
+            changes("**.format.video_key", NO_VIDEOS),
             needless("**.format.prompt_type", "texts and messages are told apart row by row"),
             to(f"{_TASKS}.format.prompt_key", "actor_train.data_args.prompt", default="prompt"),
             to(f"{_TASKS}.format.response_key", "actor_train.data_args.ground_truth", default="response"),

@@ -26,7 +26,7 @@ from roll.importers.trinity.combined_keys import folders, resume, trackers
 from roll.importers.trinity.old_keys import OLD_CONDITIONS, OLD_ROWS, present_key
 from roll.importers.trinity.rows import BUFFER, EMBEDDED, SHARED, shuffles, trinity_only
 from roll.importers.trinity.steps import lengths_in_yaml, shortest
-from roll.importers.verl.common import NO_PICTURES
+from roll.importers.verl.pictures import NO_VIDEOS, ONLY_RLVR
 from roll.importers.verl.sft_rows import ROLE, SFT, tokens
 
 _TRINITY_ONLY = "trinity."
@@ -97,7 +97,8 @@ OF_ROWS: tuple[Row, ...] = (
     lacks("monitor.detailed_stats", "metrics have mean, least and most where they say more", False),
     to(f"{BUFFER}.format.system_prompt_key", "system_key"),
     to(f"{BUFFER}.format.system_prompt", "sft_train.data_args.system_prompt"),
-    *(changes(f"{BUFFER}.format.{kind}_key", NO_PICTURES) for kind in ("image", "video")),
+    changes(f"{BUFFER}.format.image_key", ONLY_RLVR),
+    changes(f"{BUFFER}.format.video_key", NO_VIDEOS),
     changes(f"{BUFFER}.format.chat_template", "global_template takes the path of a file with it"),
     to(f"{BUFFER}.subset_name", "sft_train.data_args.subset"),
     to(f"{BUFFER}.split", "sft_train.data_args.split"),

@@ -196,9 +196,10 @@ def engine_arguments(source: SourceLookup) -> CombinedKeys:
         if source.is_set(f"{ROLLOUT}.{key}") and key not in names:
             lost[f"{ROLLOUT}.{key}"] = f"{spec.name} has no such argument; its own go into {at}"
     engine_kwargs = source.below(f"{ROLLOUT}.engine_kwargs.{spec.name}")
-    for old, (new, converted) in _RENAMED.items():
-        if old in engine_kwargs:
-            config |= {new: converted[0]} if engine_kwargs.pop(old) else {}
+    if source.is_set(_LIMIT) and spec.name == "vllm":
+        config["limit_mm_per_prompt.image"] = source.size(_LIMIT)
+    elif source.is_set(_LIMIT):
+        lost[_LIMIT] = f"{spec.name} shows no pictures; vllm does"
     config |= engine_kwargs
     idle, of_others = _of_other_engines(source, spec.name)
     shown = ", ".join(f"{name} {value}" for name, value in config.items())
@@ -219,8 +220,7 @@ def _of_other_engines(source: SourceLookup, engine: str) -> tuple[dict[str, str]
     return idle, lost
 
 
-_RENAMED: Mapping[str, tuple[str, tuple[Any]]] = {"disable_mm_preprocessor_cache": ("mm_processor_cache_gb", (0,))}
-"""Switches of older engines: their names now, with the value of one that is on."""
+_LIMIT = f"{ROLLOUT}.limit_images"
 _OWN_NAMES: Mapping[str, Mapping[str, str]] = {
     "gpu_memory_utilization": {
         "tensor_model_parallel_size": "tensor_parallel_size",

@@ -11,14 +11,12 @@ from roll.importers.verl.common import (
     ACTOR,
     CORRECTION_COMBINED_KEYS,
     CRITIC,
-    NO_PICTURES,
     OVERLONG,
-    PICTURES,
     REF,
     ROLLOUT,
-    sees,
     validates,
 )
+from roll.importers.verl.pictures import pictures
 from roll.importers.verl.reward_sources import WHOLE, rewards_by_source
 from roll.importers.verl.role_rows import adapters, head_training
 
@@ -198,17 +196,6 @@ def rows_of_data(source: SourceLookup) -> CombinedKeys:
     settings |= {f"{section}.data_args.ground_truth": "reward_model.ground_truth" for section in sections}
     idle = {"data.truncation": "filter_overlong_prompts: none is left to cut"} if rule == "drop" else {}
     return CombinedKeys(settings, f"data_args.truncation: {rule}.", near, idle=idle)
-
-
-def pictures(source: SourceLookup) -> CombinedKeys:
-    """Columns of pictures, videos and sound. A whole configuration of verl has the names of all; without a model that
-    sees, they are of no row."""
-    keys = {key: source(key) for key in PICTURES if source.is_set(key)}
-    is_whole = keys == {key: name for key, name in PICTURES.items() if key in keys}
-    is_whole = is_whole and ("data.video_key" in keys or source.is_set("data.return_raw_input_ids"))
-    if is_whole and not sees(source):
-        return CombinedKeys({}, "the names of columns that rows of text have not.")
-    return CombinedKeys({}, "", changes=dict.fromkeys(keys, NO_PICTURES))
 
 
 def sampling(source: SourceLookup) -> CombinedKeys:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 
 from roll.configs.strategies.megatron_config import KNOWN, SET_ELSEWHERE, UNUSED
@@ -27,7 +26,6 @@ from roll.utils.text import show
 
 TRAIN, INFER = "actor_train", "actor_infer"
 PROFILES = "profiler_timeline and profiler_memory record a run here (docs/profiling.md)"
-NO_PICTURES = "pictures, videos and sound are not read yet"
 OWN_CODE = "models are loaded without code of their own; one that needs it is refused when it is loaded"
 ITSELF = "roll does it by itself"
 TURNS = "roles that share devices take turns: what waits is in host memory anyway"
@@ -225,22 +223,6 @@ OVERLONG = (
     "reward.reward_kwargs.overlong_buffer_cfg",
 )
 """Sections in which versions of verl have DAPO's soft penalty."""
-
-
-PICTURES: Mapping[str, str] = {"data.image_key": "images", "data.video_key": "videos", "data.audio_key": "audios"}
-"""Columns with their names by default."""
-_SEES = re.compile(
-    r"(?i)[-_.\d](vl|vision|omni|vlm)([-_.\d/]|$)|minicpm-?[vo]|internvl|llava|glm-?4\.\dv|glm45v|gemma-?3-(4|12|27)b"
-)
-
-
-def sees(source: SourceLookup) -> bool:
-    """True for a model whose name says that it reads pictures."""
-    return name_sees(source(f"{MODEL}.path"))
-
-
-def name_sees(name: object) -> bool:
-    return _SEES.search(str(name or "").rstrip("/").rpartition("/")[2]) is not None
 
 
 PER_ANSWER = ("gspo", "sapo", "geo_mean")

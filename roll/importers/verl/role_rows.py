@@ -29,6 +29,7 @@ from roll.importers.verl.common import (
     optimizer,
     runs_on,
 )
+from roll.importers.verl.pictures import MODULE_ROWS
 
 # verl's keys of adapters: flat ones with FSDP, a section of Megatron Bridge's words with Megatron.
 
@@ -53,7 +54,6 @@ ADAPTER_ROWS: tuple[Row, ...] = (
     summed(f"{MODEL}.lora_alpha", "lora", 16, needs="lora"),
     summed(f"{MODEL}.target_modules", "lora", "all-linear", needs="lora"),
     to(f"{MODEL}.lora_adapter_path", f"{_ARGS}.adapter_name_or_path", needs="lora"),
-    changes(f"{MODEL}.exclude_modules", "lora_target names what gets adapters"),
     summed(f"{SECTION}.rank", "lora", 0),
     summed(f"{SECTION}.alpha", "lora", 32, needs="lora section"),
     summed(f"{SECTION}.target_modules", "lora", list(_ALL), needs="lora section"),
@@ -254,7 +254,6 @@ ACTOR_ROWS: tuple[Row, ...] = (
     to(f"{ACTOR}.optim.clip_grad", "max_grad_norm", via=words.number),
     to(f"{ACTOR}.use_torch_compile", f"{TRAIN}.use_torch_compile", idle=(False,)),
     to(f"{ACTOR}.use_remove_padding", f"{TRAIN}.use_sequence_packing"),
-    changes(f"{ACTOR}.freeze_vision_tower", "model_args.freeze_module_prefix freezes parts by name", False),
     to(f"{ACTOR}.router_replay.mode", f"{TRAIN}.router_replay.mode", via=words.router_replay, default="disabled"),
     needless(f"{ACTOR}.router_replay._target_", "classes of verl's"),
     changes(f"{ACTOR}.router_replay.**", "experts are neither recorded to a file nor read from one"),
@@ -302,7 +301,13 @@ ROLLOUT_ROWS: tuple[Row, ...] = (
     summed(f"{ROLLOUT}.gpu_memory_utilization", "engine", 0.5),
     *(
         summed(f"{ROLLOUT}.{name}", "engine")
-        for name in ("enforce_eager", "max_num_batched_tokens", "max_model_len", "enable_chunked_prefill")
+        for name in (
+            "enforce_eager",
+            "max_num_batched_tokens",
+            "max_model_len",
+            "enable_chunked_prefill",
+            "limit_images",
+        )
     ),
     summed(f"{ROLLOUT}.enable_prefix_caching", "engine"),
     summed(f"{ROLLOUT}.engine_kwargs.*.**", "engine"),
@@ -425,7 +430,7 @@ CRITIC_ROWS: tuple[Row, ...] = (
     *checkpoint(CRITIC),
 )
 
-ROLE_ROWS: tuple[Row, ...] = (*MODEL_ROWS, *ACTOR_ROWS, *REF_ROWS, *ROLLOUT_ROWS, *CRITIC_ROWS)
+ROLE_ROWS: tuple[Row, ...] = (*MODULE_ROWS, *MODEL_ROWS, *ACTOR_ROWS, *REF_ROWS, *ROLLOUT_ROWS, *CRITIC_ROWS)
 
 
 # verl's keys of rewards: functions, managers, the sandbox, a model that scores.

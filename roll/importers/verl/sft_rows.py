@@ -28,6 +28,7 @@ from roll.importers.rows import (
 from roll.importers.verl.batches import gpus, leaves_gpus_open
 from roll.importers.verl.combined_keys import board
 from roll.importers.verl.common import MEGATRON, OWN_CODE, counts_epochs, megatron, steps
+from roll.importers.verl.pictures import COLUMNS, NO_VIDEOS, ONLY_RLVR
 
 ROLE = "sft_train"
 _ARGS, _MODEL, _DATA = f"{ROLE}.training_args", f"{ROLE}.model_args", f"{ROLE}.data_args"
@@ -216,6 +217,7 @@ _ROWS: tuple[Row, ...] = (
     summed("data.multiturn.messages_key", "columns", "messages"),
     to("data.multiturn.tools_key", "tools_key"),
     changes("data.multiturn.*", "switches of thinking are what the rows' template makes of them"),
+    *(changes(key, ONLY_RLVR if key == "data.image_key" else NO_VIDEOS) for key in COLUMNS),
     changes("data.chat_template", "data_args.template takes the path of a file with it"),
     changes("data.custom_cls.*", "rows of one's own become a file of rows: docs/data.md"),
     changes("data.*_max_samples", "all rows are read; data_args.split takes a part of a data set of the hub", -1),

@@ -17,12 +17,12 @@ from roll.importers.verl.common import (
     CONDITIONS,
     CORRECTION_ROWS,
     ITSELF,
-    NO_PICTURES,
     OWN_CODE,
     PROFILES,
     ROLLOUT,
     TRAIN,
 )
+from roll.importers.verl.pictures import PICTURE_ROWS, picture_notes
 from roll.importers.verl.role_rows import REWARD_ROWS, ROLE_ROWS
 from roll.importers.verl.sft_rows import SFT
 from roll.importers.verl.turns import plays, turns_table
@@ -124,14 +124,10 @@ _DATA = (
     needless("data.dataloader_num_workers", "prompts are read as they are needed"),
     lacks("data.validation_shuffle", "all rows are validated, in their order", False),
     changes("data.*_max_samples", "all rows are read; data_args.split takes a part of a data set of the hub", -1),
-    summed("data.image_key", "pictures"),
-    summed("data.video_key", "pictures"),
-    summed("data.audio_key", "pictures"),
-    changes("data.mm_processor_kwargs**", NO_PICTURES, {}),
+    *PICTURE_ROWS,
     to("data.prompt_id_key", f"{TRAIN}.data_args.id", idle=(None,)),
     needless("data.max_prompt_id_length", "ids of rows are texts, of any length"),
     changes("data.need_tools_kwargs", "tools belong to agentic runs: custom_envs.<tag>.tool_wrapper", False),
-    needless("data.image_patch_size", NO_PICTURES),
     *(
         needless(f"data.return_{what}", "messages, texts and tokens of a row are kept where something reads them")
         for what in ("raw_input_ids", "raw_chat", "full_prompt", "multi_modal_inputs")
@@ -295,6 +291,8 @@ def verl_notes(original: SourceKeys) -> Iterator[str]:
     values = {_known_as(key): value for key, value in original.keys}
     there = values.keys()
     yield from version_notes(values)
+    shows = verl_table(original) is VERL_RL
+    yield from picture_notes({_known_as(key): value for key, value in verl_keys(original)}, shows)
     yield from program_notes(original.command.program if original.command else ())
     for flag, known_as in FLAGS.items():
         value = original.command.flag(flag) if original.command else None

@@ -12,6 +12,7 @@ import yaml
 from roll.configs.load.yaml_file import read_yaml
 from roll.errors import ConfigError
 from roll.importers.verl.files import beside
+from roll.importers.verl.pictures import ONLY_RLVR
 
 _OWN_TOOL = "write it as a Tool of roll.envs.tools.base: tool_id: package.module:Class"
 _PICTURES = ("geo3k", "image", "zoom", "video", "crop")
@@ -66,7 +67,7 @@ def _add(tools: Tools, entry: Mapping[str, Any]) -> None:
     if "mcp" in lowered or config.get("type") == "mcp":
         tools.lost.append(f"{name or 'a tool'}: servers of the Model Context Protocol are not asked here; {_OWN_TOOL}")
     elif any(word in lowered for word in _PICTURES):
-        tools.lost.append(f"{name}: pictures are not read yet")
+        tools.lost.append(f"{name}: {ONLY_RLVR}")
     elif is_theirs and any(word in lowered for word in _SEARCHES):
         _search(tools, name, config)
     elif is_theirs and any(word in lowered for word in _RUNS_CODE):

@@ -20,6 +20,7 @@ from roll.importers.rows import (
     to,
 )
 from roll.importers.verl.common import OVERLONG, ROLLOUT, validates
+from roll.importers.verl.pictures import no_pictures
 from roll.importers.verl.tools import Tools, tools_of
 
 TURNS, AGENT = f"{ROLLOUT}.multi_turn", f"{ROLLOUT}.agent"
@@ -52,6 +53,7 @@ def turns_table(table: Table, values: Mapping[str, Any], script: Path | None) ->
     if values.get(_INTERACTIONS):
         tools[_INTERACTIONS] = tools_of(str(values[_INTERACTIONS]), script, "interaction")
     sums = {"episodes": _Episodes(tools), "lengths": _lengths, "filter": without_equal_groups}
+    sums["pictures"] = no_pictures
     return of_episodes(table, _ROWS, sums, asks_rows=True)
 
 

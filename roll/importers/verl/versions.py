@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from roll.importers.rows import Change
-from roll.importers.verl.common import ACTOR, MODEL, NO_PICTURES, PICTURES, REF, ROLLOUT, SPLITS, name_sees
+from roll.importers.verl.common import ACTOR, MODEL, REF, ROLLOUT, SPLITS
 
 _OLD = (
     f"{ACTOR}.fsdp_config.grad_offload",
@@ -63,9 +63,6 @@ def version_notes(values: Mapping[str, Any]) -> Iterator[str]:
     for key in _NEEDED:
         if values.get(key) == "":
             yield Change(f"{key} is empty: what it names is set outside of the script. Give it after the file.")
-    name = values.get(f"{MODEL}.path") or values.get("model.partial_pretrain")
-    if name_sees(name) and not any(values.get(key) is not None for key in PICTURES):
-        yield Change(f"{name} reads pictures, in the column images by default: {NO_PICTURES}.")
     if is_old(values):
         yield (
             "Read as verl before 0.2, by its keys: a KL in the reward (kl_ctrl.kl_coef) unless actor.use_kl_loss, "

@@ -103,7 +103,6 @@ def test_turns_of_an_episode_are_no_samples_of_their_own(place: Path) -> None:
             "data_processor.task_pipeline.operators.0.name",
         ),
         ((f"{TASKS}.default_workflow_type=alfworld_workflow",), f"{TASKS}.default_workflow_type"),
-        ((f"{TASKS}.default_workflow_type=simple_mm_workflow",), f"{TASKS}.default_workflow_type"),
     ],
 )
 def test_what_an_environment_cannot_say_makes_another_run(words: tuple[str, ...], key: str, place: Path) -> None:

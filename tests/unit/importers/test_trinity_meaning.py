@@ -232,7 +232,7 @@ def test_a_workflow_that_is_not_here_makes_another_run(flow: str, nearest: str, 
     "words",
     [
         (f"{TASKS}.default_reward_fn_type=toolcall_reward",),
-        (f"{TASKS}.format.image_key=images",),
+        (f"{TASKS}.format.video_key=videos",),
         (f"{TASKS}.format.workflow_key=kind",),
         (f"{TASKS}.workflow_args.use_base=true",),
         (f"{TASKS}.workflow_args.max_turns=10",),
