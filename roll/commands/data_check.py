@@ -34,7 +34,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--for", dest="pipeline", choices=["rlvr", "sft", "dpo"], help="the run; dpo is also rm")
     parser.add_argument(
         "--tokenizer",
-        help="a model's directory or hub id: the first row is shown as the model sees it, and tokens are counted",
+        help="a model's directory or hub id: the first row is shown as the model sees it, tokens of texts and pictures "
+        "are counted",
     )
     parser.add_argument("--max_tokens", type=int, help="with --tokenizer: count the rows that are longer")
     parser.add_argument(

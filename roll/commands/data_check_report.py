@@ -12,18 +12,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from roll.commands.data_check_pictures import CheckedPictures, check_pictures
 from roll.configs.base import LARGEST
 from roll.configs.problems import did_you_mean
 from roll.configs.sections.data import DataArgs
+from roll.configs.sections.model import ModelArgs
+from roll.configs.tables.vision import UNKNOWN, VisionModel, vision_model
 from roll.datasets.conversations import USUAL_COLUMNS, Columns, load_conversations
 from roll.datasets.encoding import load_tasks
 from roll.datasets.loader import DataFile, Row
 from roll.datasets.messages import CONVERSATIONS, are_messages, clean_messages
+from roll.datasets.pictures.lengths import PictureLengths
+from roll.datasets.pictures.placing import named_columns
+from roll.datasets.pictures.stored import StoredPicture
 from roll.datasets.preferences import PairColumns, load_pairs
 from roll.datasets.rows import Domain, RowReader
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.errors import ConfigError
 from roll.models.tokenizer import load_tokenizer
+from roll.models.vision.files import vision_of
 from roll.pipeline.dpo.dpo_config import DPOConfig
 from roll.pipeline.rows.row_sources import pair_texts
 from roll.pipeline.sft.sft_config import SFTConfig
@@ -31,6 +38,7 @@ from roll.run.operators.conversation_texts import conversation_texts
 from roll.run.operators.row import Texts
 from roll.run.operators.texts import near_duplicates, ngrams, normalised, normalized_words
 from roll.types.batch import Rows
+from roll.types.media import PictureSource
 from roll.utils.text import middle_left_out, show, table, visible
 
 if TYPE_CHECKING:
@@ -59,7 +67,8 @@ class ReadOptions:
 @dataclass(frozen=True)
 class Kind:
     """`read`: the texts of a row; raises ConfigError for one that cannot be read. `lengths`: tokens by what they are
-    of, through template and tokenizer; `shown`: one row through them. `columns`: those that a run reads of a row."""
+    of, through template and tokenizer; `shown`: one row through them. `columns`: those that a run reads of a row;
+    `pictures`: those that it shows."""
 
     pipeline: str
     what: str
@@ -67,6 +76,7 @@ class Kind:
     lengths: Callable[[PreTrainedTokenizerBase, Choose], Lengths]
     shown: Callable[[PreTrainedTokenizerBase, Row], ShownRow]
     columns: Callable[[Row], Sequence[str | None]]
+    pictures: Callable[[Row], Sequence[PictureSource]]
 
 
 def likely(rows: Sequence[Row], inputs: ReadOptions) -> str:
@@ -89,40 +99,51 @@ def likely(rows: Sequence[Row], inputs: ReadOptions) -> str:
 def _is_answered(value: object) -> bool:
     """True of messages that end with the assistant's."""
     try:
-        return are_messages(value) and clean_messages(value)[-1]["role"] == "assistant"
+        return are_messages(value) and clean_messages(value, shows=True)[-1]["role"] == "assistant"
     except ValueError:
         return False
 
 
-def kind_of(pipeline: str, inputs: ReadOptions, tags: Sequence[str]) -> Kind:
-    """`tags`: those of the rows. Raises ConfigError for a word that this kind does not read."""
-    args = inputs.args
+def kind_of(pipeline: str, inputs: ReadOptions, tags: Sequence[str], vision: VisionModel | None) -> Kind:
+    """`tags`: those of the rows; `vision`: the model, None if it does not see pictures. Raises ConfigError for a word
+    that this kind does not read."""
+    args, sees = inputs.args, vision is not None
     check_columns(pipeline, inputs)
     if pipeline == "rlvr":
         domains = (Domain("rows", tuple(tags), required=()),)
-        reader = RowReader(args, KEY, domains)
+        reader = RowReader(args, KEY, domains, vision)
 
         def prompts(tokenizer: PreTrainedTokenizerBase, choose: Choose) -> Lengths:
-            tasks = load_tasks(args, KEY, domains, tokenizer, LARGEST, choose=choose).tasks
-            return {"prompt": np.array([len(task.prompt_ids) for task in tasks])}
+            tasks = load_tasks(args, KEY, domains, tokenizer, LARGEST, choose=choose, vision=vision).tasks
+            lengths = np.array([len(task.prompt_ids) - len(task.pictures) for task in tasks])
+            if vision is None:
+                return {"prompt": lengths}
+            sizes = vision.with_limits(args.image_min_pixels, args.image_max_pixels).sizes
+            return {"prompt": lengths + PictureLengths(sizes).num_tokens([task.pictures for task in tasks])}
 
         def prompt(tokenizer: PreTrainedTokenizerBase, row: Row) -> ShownRow:
-            (task,) = load_tasks(args, KEY, domains, tokenizer, LARGEST, choose=lambda _: [row]).tasks
+            (task,) = load_tasks(args, KEY, domains, tokenizer, LARGEST, choose=lambda _: [row], vision=vision).tasks
             return [("prompt", task.prompt_text)]
 
         return Kind(
-            pipeline, "prompts for RLVR", lambda row: Texts(reader.read(row).question), prompts, prompt, reader.columns
+            pipeline,
+            "prompts for RLVR",
+            lambda row: Texts(reader.read(row).question),
+            prompts,
+            prompt,
+            lambda row: [*reader.columns(row), *_picture_columns(args, sees)],
+            lambda row: reader.read(row).pictures,
         )
     if pipeline == "sft":
-        columns = Columns(**_renamed(_named(SFTConfig, _CONVERSATION, inputs)))
+        columns = Columns(**_renamed(_named(SFTConfig, _CONVERSATION, inputs)), sees=sees)
         read_texts = conversation_texts(columns)
 
         def conversations(tokenizer: PreTrainedTokenizerBase, choose: Choose) -> Lengths:
-            rows = load_conversations(args, KEY, columns, tokenizer, LARGEST, choose=choose)
+            rows = load_conversations(args, KEY, columns, tokenizer, LARGEST, choose=choose, vision=vision)
             return {"row": rows.lengths, "learnt": rows.response_lengths}
 
         def conversation(tokenizer: PreTrainedTokenizerBase, row: Row) -> ShownRow:
-            rows = load_conversations(args, KEY, columns, tokenizer, LARGEST, choose=lambda _: [row])
+            rows = load_conversations(args, KEY, columns, tokenizer, LARGEST, choose=lambda _: [row], vision=vision)
             return _pieces(tokenizer, rows, ("learnt",) * len(rows))
 
         return Kind(
@@ -132,15 +153,16 @@ def kind_of(pipeline: str, inputs: ReadOptions, tags: Sequence[str]) -> Kind:
             conversations,
             conversation,
             lambda row: columns.reads(row, args),
+            lambda row: columns.read(row, args, KEY).pictures,
         )
-    pair = PairColumns(**_renamed(_named(DPOConfig, _PAIR, inputs)))
+    pair = PairColumns(**_renamed(_named(DPOConfig, _PAIR, inputs)), sees=sees)
 
     def pairs(tokenizer: PreTrainedTokenizerBase, choose: Choose) -> Lengths:
-        rows = load_pairs(args, KEY, pair, tokenizer, LARGEST, choose=choose)
+        rows = load_pairs(args, KEY, pair, tokenizer, LARGEST, choose=choose, vision=vision)
         return {"chosen row": rows.lengths[::2], "rejected row": rows.lengths[1::2]}
 
     def both(tokenizer: PreTrainedTokenizerBase, row: Row) -> ShownRow:
-        rows = load_pairs(args, KEY, pair, tokenizer, LARGEST, choose=lambda _: [row])
+        rows = load_pairs(args, KEY, pair, tokenizer, LARGEST, choose=lambda _: [row], vision=vision)
         return _pieces(tokenizer, rows, ("chosen", "rejected"))
 
     return Kind(
@@ -150,7 +172,12 @@ def kind_of(pipeline: str, inputs: ReadOptions, tags: Sequence[str]) -> Kind:
         pairs,
         both,
         lambda row: pair.reads(row, args),
+        lambda row: pair.read(row, args, KEY).pictures,
     )
+
+
+def _picture_columns(args: DataArgs, sees: bool) -> Sequence[str]:
+    return named_columns(args) if sees else ()
 
 
 def _pieces(tokenizer: PreTrainedTokenizerBase, rows: Rows, answers: Sequence[str]) -> ShownRow:
@@ -189,6 +216,7 @@ def check_columns(pipeline: str, inputs: ReadOptions) -> None:
 
 ARGS = (
     "prompt", "messages", "tools", "tag", "id", "ground_truth", "template", "split", "subset", "dataset_type",
+    "image_key", "image_folder", "image_min_pixels", "image_max_pixels",
 )  # fmt: skip
 COLUMNS = ("prompt_key", "query_key", "response_key", "system_key", "tools_key", "chosen_key", "rejected_key")
 MOST_PROBLEMS = 8
@@ -201,6 +229,12 @@ NGRAM = 5
 class _Readable:
     row: Row
     texts: Texts
+    pictures: Sequence[PictureSource] = ()
+
+    @property
+    def prompt(self) -> str:
+        """Its text, and where its pictures are: the same question of other pictures is another one."""
+        return "\n".join([self.texts.prompt, *(picture.place for picture in self.pictures)])
 
 
 def report(options: argparse.Namespace) -> Iterator[str]:
@@ -210,13 +244,19 @@ def report(options: argparse.Namespace) -> Iterator[str]:
     yield from _file_lines(rows, inputs.args)
     pipeline = options.pipeline or likely(rows, inputs)
     tags = sorted({str(tag) for row in rows if (tag := row.values.get(inputs.args.tag)) is not None})
-    kind = kind_of(pipeline, inputs, tags)
+    vision = _vision(options.tokenizer)
+    kind = kind_of(pipeline, inputs, tags, vision)
     yield f"Read as {kind.what}{'' if options.pipeline else ', by the columns of the first row; --for says otherwise'}"
     readable, problems = _read(rows, kind)
     yield from (f"  {line}" for line in _about(readable, inputs.args, kind, tags))
     yield from (f"  {line}" for line in _unread_lines(rows, kind))
+    pictures = _checked_pictures(readable, inputs.args, None if options.tokenizer is None else vision)
+    problems += pictures.problems
+    broken = {number for number, _ in pictures.broken}
+    yield from pictures.lines(len(readable), options.tokenizer)
     yield from _length_lines(readable)
     yield from _duplicate_lines(readable, options.similarity)
+    readable = [entry for number, entry in enumerate(readable) if number not in broken]
     tokenizer = None if options.tokenizer is None else load_tokenizer(options.tokenizer, "--tokenizer")
     if readable:
         yield from _shown_lines(readable[0], kind, tokenizer)
@@ -227,6 +267,17 @@ def report(options: argparse.Namespace) -> Iterator[str]:
     if problems:
         raise ConfigError(*problems)
     yield f"Every one of {len(rows)} rows can be read."
+
+
+def _vision(model: str | None) -> VisionModel | None:
+    """How the model sees that is named; without one, rows may show pictures as if any did."""
+    return vision_model(UNKNOWN, {}) if model is None else vision_of(ModelArgs(model_name_or_path=model))
+
+
+def _checked_pictures(readable: Sequence[_Readable], args: DataArgs, vision: VisionModel | None) -> CheckedPictures:
+    limits = args.image_min_pixels, args.image_max_pixels
+    sizes = None if vision is None else vision.with_limits(*limits).sizes
+    return check_pictures([entry.pictures for entry in readable], sizes)
 
 
 def _read_options(words: Sequence[str]) -> ReadOptions:
@@ -248,7 +299,7 @@ def _rows(args: DataArgs) -> list[Row]:
     sources, problems = data_sources(args, KEY)
     if problems:
         raise ConfigError(*problems)
-    rows = list(all_rows(sources))
+    rows = list(all_rows([source.without_pictures(named_columns(args)) for source in sources]))
     if not rows:
         raise ConfigError(f"{', '.join(args.file_name)}: there are no rows.")
     return rows
@@ -282,6 +333,8 @@ def _kind(value: object) -> str:
         return "text"
     if isinstance(value, int | float):
         return "number"
+    if isinstance(value, StoredPicture):
+        return "picture"
     if isinstance(value, list):
         return "messages" if value and isinstance(value[0], Mapping) and "role" in value[0] else "list"
     return "mapping" if isinstance(value, Mapping) else type(value).__name__
@@ -294,7 +347,7 @@ def _read(rows: Sequence[Row], kind: Kind) -> tuple[list[_Readable], list[str]]:
     counts: Counter[str] = Counter()
     for row in rows:
         try:
-            readable.append(_Readable(row, kind.read(row)))
+            readable.append(_Readable(row, kind.read(row), kind.pictures(row)))
         except ConfigError as error:
             text = str(error).removeprefix(row.where)
             first.setdefault(text, str(error))
@@ -342,8 +395,8 @@ def _statistics(parts: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 def _duplicate_lines(readable: Sequence[_Readable], similarity: float | None) -> Iterator[str]:
     yield "Duplicates"
     for name, texts in (
-        ("prompts", [entry.texts.prompt for entry in readable]),
-        ("whole rows", ["\n".join([entry.texts.prompt, *entry.texts.responses]) for entry in readable]),
+        ("prompts", [entry.prompt for entry in readable]),
+        ("whole rows", ["\n".join([entry.prompt, *entry.texts.responses]) for entry in readable]),
     ):
         if name == "whole rows" and not any(entry.texts.responses for entry in readable):
             continue

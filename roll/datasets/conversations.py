@@ -9,18 +9,23 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from roll.configs.sections.data import DataArgs
+from roll.configs.sections.data import DataArgs, Truncation
+from roll.configs.tables.vision import VisionModel
 from roll.datasets.answers.parts import reasoning_of
-from roll.datasets.answers.turns import Message, Turns
-from roll.datasets.encoding import shortened
-from roll.datasets.loader import DataFile, Row
-from roll.datasets.media import check_text_alone
+from roll.datasets.answers.turns import Encoded, Message, Turns
+from roll.datasets.encoding import cut_of, shortened
+from roll.datasets.loader import DataFile, DataSource, Row
+from roll.datasets.media import BLIND, check_text_alone
 from roll.datasets.messages import conversation_column, messages_in, told_in_text
+from roll.datasets.pictures.expansion import cut_media
+from roll.datasets.pictures.lengths import ShowsPictures, measured, missing_files
+from roll.datasets.pictures.placing import RowPictures, named_columns, num_pictures
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.tool_calls import Tool, plain, tools_in
 from roll.errors import ConfigError
 from roll.types.batch import Rows
+from roll.types.media import Media, PictureSource
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -42,17 +47,19 @@ MOST_PROBLEMS = 5
 class Conversation:
     """Messages, of which the assistant's is the last, and the tools that were offered. The first `num_context_messages`
     are a prompt: nothing of them is learnt. `unanswered`: how many messages of the row nobody has answered; they are
-    left out."""
+    left out. `pictures`: those that the messages show."""
 
     messages: list[Message]
     tools: Sequence[Tool] = ()
     num_context_messages: int = 0
     unanswered: int = 0
+    pictures: tuple[PictureSource, ...] = ()
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns of a row's texts, and the turns to learn: all of the assistant's, or the last."""
+    """Columns of a row's texts, and the turns to learn: all of the assistant's, or the last. `sees`: the model sees
+    pictures; else rows that show any are refused."""
 
     prompt: str
     query: str | None
@@ -60,28 +67,30 @@ class Columns:
     system: str | None
     tools: str | None = None
     train_on: Literal["all", "last"] = "all"
+    sees: bool = False
 
     def read(self, row: Row, args: DataArgs, key: str) -> Conversation:
         """The row's conversation, which ends with the assistant. Raises ConfigError that names the row and the key."""
         if row.fault:
             raise ConfigError(f"{row.where}: {row.fault}")
-        check_text_alone(row)
+        pictures = check_media(row, args, key, self.sees)
         column = args.messages or conversation_column(row, self.prompt)
         answer: list[Message] = []
-        unanswered = 0
         if column is not None:
-            whole = messages_in(row.value(column), row, column, f"{key}.messages")
-            messages = up_to_answer(whole, row, column)
-            unanswered = len(whole) - len(messages)
+            whole = messages_in(row.value(column), row, column, f"{key}.messages", self.sees)
         else:
-            prompt = prompt_in(row, self.prompt, self.query, self._hint(row))
+            prompt = prompt_in(row, self.prompt, self.query, self._hint(row), self.sees)
             answer = ends_with_answer(self._answer(row), row, self.response)
-            messages = [*prompt, *answer]
+            whole = [*prompt, *answer]
+        whole, shown = placed(pictures, row, whole)
+        messages = whole if column is None else up_to_answer(whole, row, column)
+        unanswered = len(whole) - len(messages)
+        shown = shown[: num_pictures(messages)]
         messages = with_system(messages, row, self.system, args.system_prompt)
         tools = () if self.tools is None else tools_in(row, self.tools)
         num_context = len(messages) - len(answer) if answer else 0
         self._check_says_something(messages, num_context, row)
-        return Conversation(messages, tools, num_context, unanswered)
+        return Conversation(messages, tools, num_context, unanswered, shown)
 
     def _check_says_something(self, messages: list[Message], num_context: int, row: Row) -> None:
         answers = [
@@ -100,7 +109,7 @@ class Columns:
         """The columns that a run reads of the row."""
         column = args.messages or conversation_column(row, self.prompt)
         texts = [self.prompt, self.query, self.response] if column is None else [column]
-        return [*texts, self.system, self.tools]
+        return [*texts, self.system, self.tools, *(named_columns(args) if self.sees else ())]
 
     def forgotten(self, row: Row, args: DataArgs) -> list[str]:
         """Columns of the row that hold a part of what is asked in most data sets, and that no key names."""
@@ -131,59 +140,113 @@ def load_conversations(
     max_tokens: int,
     template: str | None = None,
     choose: Choose = all_rows,
+    vision: VisionModel | None = None,
 ) -> Rows:
     """All rows of `data_args` (at YAML path `key`) that `choose` gives, but for those of which nothing is learnt; a
     row's first token never is, for nothing predicts it. A conversation is several rows where the template changes
-    earlier turns. Raises ConfigError for a row that cannot be read or rendered, and for rows longer than `max_tokens`
-    under `truncation: error`."""
+    earlier turns. `vision`: the model, if it sees pictures and `columns` read them; their pixels are read when a row is
+    learnt. Raises ConfigError for a row that cannot be read or rendered, and for rows longer than `max_tokens` under
+    `truncation: error`."""
     sources, problems = data_sources(args, key)
     if problems:
         raise ConfigError(*problems)
+    vision, sources = of_data(vision, args, sources)
     at = "global_template" if template is not None else f"{key}.template"
-    turns = Turns(PromptTemplate.load(template or args.template, tokenizer, at), columns.train_on)
-    ids: list[list[int]] = []
-    trained: list[list[bool]] = []
-    num_rows = num_with_tools = num_unanswered = num_long = longest = 0
+    turns = Turns(PromptTemplate.load(template or args.template, tokenizer, at), columns.train_on, vision=vision)
+    used: list[Encoded] = []
+    num_rows = num_with_tools = num_unanswered = num_long = num_through_pictures = longest = 0
     forgotten: Counter[str] = Counter()
     read = ((row, columns.read(row, args, key)) for row in choose(sources))
     encoded = (
         (row, said, one)
-        for row, said in read
-        for one in turns.rows(said.messages, row, said.num_context_messages, said.tools)
+        for row, said, pictures in measured(read, vision and vision.sizes)
+        for one in turns.rows(said.messages, row, said.num_context_messages, said.tools, pictures)
     )
-    for row, conversation, (tokens, mask) in encoded:
+    for row, conversation, one in encoded:
         num_rows, num_with_tools = num_rows + 1, num_with_tools + bool(conversation.tools)
         num_unanswered += conversation.unanswered > 0
         forgotten.update(columns.forgotten(row, args))
-        if len(tokens) > max_tokens:
-            num_long, longest = num_long + 1, max(longest, len(tokens))
+        if len(one.ids) > max_tokens:
+            num_long, longest = num_long + 1, max(longest, len(one.ids))
             if args.truncation in ("error", "drop"):
                 continue
-            tokens, mask = (shortened(each, max_tokens, args.truncation) for each in (tokens, mask))
-        mask = predicted(mask)
-        if not any(mask):
-            continue
-        ids.append(tokens)
-        trained.append(mask)
+            shorter = cut(one, max_tokens, args.truncation)
+            if shorter is None:
+                num_through_pictures += 1
+                continue
+            one = shorter
+        mask = predicted(one.learnt)
+        if any(mask):
+            used.append(Encoded(one.ids, mask, one.media))
     if args.truncation == "error" and num_long:
         raise ConfigError(
             f"{key}: {num_long} of {num_rows} rows are longer than sequence_length = {max_tokens} tokens; the longest "
             f"has {longest}. Raise sequence_length, or set {key}.truncation: left, right, middle or drop"
         )
-    if not ids:
+    if not used:
         raise ConfigError(f"{key}.file_name: no rows to learn from in {', '.join(args.file_name)} ({num_rows} rows)")
     for name, count in forgotten.items():
         remedy = f"Set {_OFTEN_FORGOTTEN[name]}: {name} if it is part of the prompt"
         logger.warning("%s: %d rows have a column %r that nothing reads. %s", key, count, name, remedy)
     counts = f"{num_with_tools} of them with tools, {num_long} too long"
-    logger.info("%s: %d rows, %s, %d used", key, num_rows, counts, len(ids))
+    logger.info("%s: %d rows, %s, %d used", key, num_rows, counts, len(used))
+    if num_through_pictures:
+        logger.info("%s: %d rows are left out, since a cut would go through their pictures", key, num_through_pictures)
     if num_unanswered:
         logger.info(
             "%s: %d rows end with messages without a response: those messages are left out", key, num_unanswered
         )
     if turns.cost:
         logger.info("%s: %s", key, turns.cost)
-    return Rows.of(ids, trained)
+    return rows_of_encoded(used)
+
+
+def rows_of_encoded(encoded: Sequence[Encoded]) -> Rows:
+    """The rows, with pictures if some show any."""
+    media = [each.media for each in encoded]
+    return Rows.of([each.ids for each in encoded], [each.learnt for each in encoded], media if any(media) else None)
+
+
+def cut(encoded: Encoded, most: int, how: Truncation) -> Encoded | None:
+    """The row within its length; None where the cut would take a picture, or a part of one, that the rest follows."""
+    media: Media | None = cut_media(encoded.media, *cut_of(len(encoded.ids), most, how), len(encoded.ids))
+    if media is None:
+        return None
+    return Encoded(shortened(encoded.ids, most, how), shortened(encoded.learnt, most, how), media)
+
+
+# What runs on rows read of pictures.
+
+
+def check_media(row: Row, args: DataArgs, key: str, sees: bool) -> RowPictures | None:
+    """What finds the pictures of rows, for a model that sees. Raises ConfigError for what the model does not take."""
+    if not sees:
+        check_text_alone(row, BLIND)
+        return None
+    pictures = RowPictures(args, key)
+    if (what := pictures.problem(row)) is not None:
+        raise ConfigError(what)
+    return pictures
+
+
+def placed(
+    pictures: RowPictures | None, row: Row, messages: list[Message]
+) -> tuple[list[Message], tuple[PictureSource, ...]]:
+    """The messages with a part for each picture of the row, and the pictures."""
+    if pictures is None:
+        return messages, ()
+    shown, sources = pictures.placed(row, tuple(messages))
+    return [dict(message) for message in shown], sources
+
+
+def of_data(
+    vision: VisionModel | None, args: DataArgs, sources: Sequence[DataSource]
+) -> tuple[VisionModel | None, Sequence[DataSource]]:
+    """The model under the limits of these data_args, and their files, read without their pictures."""
+    if vision is None:
+        return None, sources
+    sources = [source.without_pictures(named_columns(args)) for source in sources]
+    return vision.with_limits(args.image_min_pixels, args.image_max_pixels), sources
 
 
 def predicted(mask: Sequence[bool]) -> list[bool]:
@@ -194,7 +257,10 @@ def predicted(mask: Sequence[bool]) -> list[bool]:
 class Reads(Protocol):
     """How a row is read. Raises ConfigError that names the row and the key."""
 
-    def read(self, row: Row, args: DataArgs, key: str) -> object: ...
+    @property
+    def sees(self) -> bool: ...
+
+    def read(self, row: Row, args: DataArgs, key: str) -> ShowsPictures: ...
 
 
 def look_at_rows(args: DataArgs, key: str, columns: Reads, reach: bool = True) -> Iterator[str]:
@@ -207,10 +273,11 @@ def look_at_rows(args: DataArgs, key: str, columns: Reads, reach: bool = True) -
         sources = [source for source in sources if isinstance(source, DataFile)]
     for source in sources:
         wrong: list[str] = []
+        source = source.without_pictures(named_columns(args)) if columns.sees else source
         try:
             for row in islice(source.rows(), ROWS_LOOKED_AT):
                 try:
-                    columns.read(row, args, key)
+                    wrong += missing_files(columns.read(row, args, key).pictures)
                 except ConfigError as error:
                     wrong += error.problems
         except ConfigError as error:
@@ -228,17 +295,20 @@ def text_in(row: Row, column: str, key: str, hint: str = "") -> str:
     return value
 
 
-def prompt_in(row: Row, column: str, query: str | None, hint: str = "") -> list[Message]:
+def prompt_in(row: Row, column: str, query: str | None, hint: str = "", sees: bool = False) -> list[Message]:
     """The messages that ask, where a row has no conversation: a text, with more of it from the column `query`, or a
-    list of messages, whose last one has the query behind it. Raises ConfigError where there are none."""
+    list of messages, whose last one has the query behind it. `sees`: parts of them may show pictures. Raises
+    ConfigError where there are none."""
     value = told_in_text(plain(row.value(column)))
     if isinstance(value, list):
-        messages = messages_in(value, row, column, "prompt_key")
+        messages = messages_in(value, row, column, "prompt_key", sees)
     else:
         messages = [{"role": "user", "content": text_in(row, column, "prompt_key", hint)}]
     if query is not None and row.value(query):
         more = text_in(row, query, "query_key")
-        messages[-1] = {**messages[-1], "content": f"{messages[-1]['content']}\n{more}"}
+        asked = messages[-1]["content"]
+        parts = [*asked, {"type": "text", "text": f"\n{more}"}] if isinstance(asked, list) else f"{asked}\n{more}"
+        messages[-1] = {**messages[-1], "content": parts}
     return messages
 
 

@@ -20,7 +20,8 @@ from roll.datasets.answers.parts import shape_of
 from roll.datasets.answers.template_coverage import check_prompt
 from roll.datasets.loader import Row
 from roll.datasets.pictures.lengths import PictureLengths, is_elsewhere, missing_files
-from roll.datasets.pictures.placing import named_columns, readable, texts_of
+from roll.datasets.pictures.placeholders import Placeholders
+from roll.datasets.pictures.placing import named_columns, readable
 from roll.datasets.rows import Domain, Example, RowReader
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
@@ -114,9 +115,14 @@ def shortened(items: Sequence[T], most: int, how: Truncation) -> list[T]:
 
     Example: of abcdefg and 5 middle leaves abefg, as verl cuts.
     """
-    excess = max(0, len(items) - most)
+    begin, end = cut_of(len(items), most, how)
+    return [*items[:begin], *items[end:]]
+
+
+def cut_of(length: int, most: int, how: Truncation) -> tuple[int, int]:
+    """Where the cut begins and ends. Example: of 7 items and at most 5, middle cuts 2 to 4."""
     begin = {"left": 0, "middle": most // 2}.get(how, most)
-    return [*items[:begin], *items[begin + excess :]]
+    return begin, begin + max(0, length - most)
 
 
 logger = logging.getLogger(__name__)
@@ -199,35 +205,6 @@ class _Templates:
         return self.by_tag.get(str(example.row.value(self.tag)), self.for_all)
 
 
-class _Placeholders:
-    """Checks that a prompt has one placeholder for each picture, and none of videos."""
-
-    def __init__(self, vision: VisionModel, tokenizer: PreTrainedTokenizerBase):
-        self.vision = vision
-        self._names = [str(tokenizer.convert_ids_to_tokens(each)) for each in vision.placeholders if each >= 0]
-
-    def check_texts(self, example: Example) -> None:
-        """ConfigError for a row whose own text holds a placeholder."""
-        for text in texts_of((example.messages, example.tools)):
-            for name in self._names:
-                if name in text:
-                    raise ConfigError(
-                        f"{example.row.where}: the text holds {name}, which stands for a picture or a video in what "
-                        "the model reads. Take it out, or write <image> where a picture of the row belongs"
-                    )
-
-    def check(self, example: Example, ids: Sequence[int], key: str) -> None:
-        """ConfigError for a prompt in which the template wrote more or fewer placeholders than there are pictures."""
-        count, num_pictures = ids.count(self.vision.image_token), len(example.pictures)
-        if count == num_pictures and self.vision.video_token not in ids:
-            return
-        raise ConfigError(
-            f"{example.row.where}: {key}: the prompt has {count} placeholders {' or '.join(self._names)} for "
-            f"{num_pictures} pictures. Use a template that writes one for each picture (native, if the tokenizer's own "
-            "one does)"
-        )
-
-
 class _Encoder:
     """Collects tasks batch by batch. Prompts too long are counted over the whole data before `error` raises."""
 
@@ -248,7 +225,7 @@ class _Encoder:
         self._max_tokens = max_prompt_tokens
         self._tasks: list[Task] = []
         self._ids: set[str] = set()
-        self._placeholders = None if vision is None else _Placeholders(vision, self._tokenizer)
+        self._placeholders = None if vision is None else Placeholders(vision, self._tokenizer)
         self._num_rows = 0
         self._num_long = 0
         self._num_dropped = 0
@@ -283,7 +260,8 @@ class _Encoder:
         if self._placeholders is None:
             return lengths
         for example, ids in zip(examples, token_ids, strict=True):
-            self._placeholders.check(example, ids, self._templates.of(example).key)
+            at = self._templates.of(example).key
+            self._placeholders.check(ids, len(example.pictures), example.row.where, at)
         if missing := list(islice(missing_files([p for e in examples for p in e.pictures]), _MOST_MISSING)):
             raise ConfigError(*missing)
         sizes = self._placeholders.vision.sizes
@@ -305,7 +283,7 @@ class _Encoder:
         tools, and for messages of each shape."""
         template = self._templates.of(example)
         if self._placeholders is not None:
-            self._placeholders.check_texts(example)
+            self._placeholders.check_texts((example.messages, example.tools), example.row.where)
         if example.tools and id(template) not in self._writes_tools:
             with_them, without = (
                 "" if template.is_plain else template.render_messages(example.messages, example.row, tools=tools)

@@ -11,16 +11,30 @@ import numpy as np
 
 from roll.configs.base import LARGEST
 from roll.configs.sections.data import DataArgs, Truncation
-from roll.datasets.answers.turns import Message, Turns
-from roll.datasets.conversations import ends_with_answer, not_there, predicted, prompt_in, with_system
+from roll.configs.tables.vision import VisionModel
+from roll.datasets.answers.turns import Encoded, Message, Turns
+from roll.datasets.conversations import (
+    check_media,
+    ends_with_answer,
+    not_there,
+    of_data,
+    placed,
+    predicted,
+    prompt_in,
+    rows_of_encoded,
+    with_system,
+)
 from roll.datasets.loader import Row
-from roll.datasets.media import check_text_alone
 from roll.datasets.messages import messages_in, told_in_text, transcript
+from roll.datasets.pictures.expansion import cut_media
+from roll.datasets.pictures.lengths import measured
+from roll.datasets.pictures.placing import RowPictures, named_columns, num_pictures
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.tool_calls import Tool, plain, tools_in
 from roll.errors import ConfigError
-from roll.types.batch import PairRows, Rows
+from roll.types.batch import PairRows
+from roll.types.media import PictureSource
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -28,18 +42,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _REMEDY = "Set another template, or give pairs that differ in their last response only"
-Encoded = tuple[list[int], list[bool]]  # tokens, and which of them are the answer's
 
 
 @dataclass(frozen=True)
 class Pair:
     """Two conversations that end with the assistant, and the tools that were offered. They share their first
-    `num_context_messages` messages."""
+    `num_context_messages` messages, which show the `pictures`."""
 
     chosen: Sequence[Message]
     rejected: Sequence[Message]
     margin: float = 0.0
     tools: Sequence[Tool] = ()
+    pictures: tuple[PictureSource, ...] = ()
 
     @property
     def num_context_messages(self) -> int:
@@ -52,7 +66,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class PairColumns:
-    """Columns of a pair's texts."""
+    """Columns of a pair's texts. `sees`: the model sees pictures; else rows that show any are refused."""
 
     prompt: str
     query: str | None
@@ -61,18 +75,28 @@ class PairColumns:
     system: str | None
     margin: str | None = None
     tools: str | None = None
+    sees: bool = False
 
     def read(self, row: Row, args: DataArgs, key: str) -> Pair:
         """The row's pair. Raises ConfigError that names the row and the key."""
         if row.fault:
             raise ConfigError(f"{row.where}: {row.fault}")
-        check_text_alone(row)
+        found = check_media(row, args, key, self.sees)
+        chosen, pictures = self._conversation(row, self.chosen, "chosen_key", args.system_prompt, found)
+        rejected, others = self._conversation(row, self.rejected, "rejected_key", args.system_prompt, found)
         pair = Pair(
-            self._conversation(row, self.chosen, "chosen_key", args.system_prompt),
-            self._conversation(row, self.rejected, "rejected_key", args.system_prompt),
+            chosen,
+            rejected,
             0.0 if self.margin is None else _number(row, self.margin, "margin_key"),
             () if self.tools is None else tools_in(row, self.tools),
+            pictures,
         )
+        count = num_pictures(chosen[: pair.num_context_messages])
+        if [(p.form, p.place) for p in pictures] != [(p.form, p.place) for p in others] or count != len(pictures):
+            raise ConfigError(
+                f"{row.where}: columns {self.chosen!r} and {self.rejected!r} show different pictures; both must answer "
+                "the same prompt, and nothing behind it may show one"
+            )
         starts = [messages[pair.num_context_messages]["role"] for messages in (pair.chosen, pair.rejected)]
         if pair.num_context_messages == 0 or starts != ["assistant", "assistant"]:
             raise ConfigError(
@@ -82,8 +106,10 @@ class PairColumns:
             )
         return pair
 
-    def _conversation(self, row: Row, column: str, key: str, text: str | None) -> list[Message]:
-        """An answer alone, as a text or as messages, is that to the row's prompt."""
+    def _conversation(
+        self, row: Row, column: str, key: str, text: str | None, pictures: RowPictures | None
+    ) -> tuple[list[Message], tuple[PictureSource, ...]]:
+        """An answer alone, as a text or as messages, is that to the row's prompt; and the pictures that it shows."""
         value = told_in_text(plain(row.value(column)))
         if isinstance(value, str):
             prompt = row.value(self.prompt)
@@ -92,17 +118,19 @@ class PairColumns:
             )
             answer = (transcript(value) if is_whole else None) or [{"role": "assistant", "content": value}]
         elif isinstance(value, Mapping | list):
-            answer = messages_in([value] if isinstance(value, Mapping) else value, row, column, key)
+            answer = messages_in([value] if isinstance(value, Mapping) else value, row, column, key, self.sees)
         else:
             raise ConfigError(not_there(row, column, key, value, "a text or messages"))
         answer = [{name: inner for name, inner in said.items() if name != "weight"} for said in answer]
-        whole = answer if answer[0]["role"] != "assistant" else prompt_in(row, self.prompt, self.query) + answer
-        return ends_with_answer(with_system(whole, row, self.system, text), row, column)
+        if answer[0]["role"] == "assistant":
+            answer = prompt_in(row, self.prompt, self.query, sees=self.sees) + answer
+        whole, shown = placed(pictures, row, answer)
+        return ends_with_answer(with_system(whole, row, self.system, text), row, column), shown
 
     def reads(self, row: Row, args: DataArgs) -> list[str | None]:
         """The columns that a run reads of the row."""
-        del args  # no key of it names a column of pairs
-        return [self.prompt, self.query, self.chosen, self.rejected, self.system, self.tools, self.margin]
+        texts = [self.prompt, self.query, self.chosen, self.rejected, self.system, self.tools, self.margin]
+        return [*texts, *(named_columns(args) if self.sees else ())]
 
 
 def load_pairs(
@@ -113,32 +141,34 @@ def load_pairs(
     max_tokens: int,
     template: str | None = None,
     choose: Choose = all_rows,
+    vision: VisionModel | None = None,
 ) -> PairRows:
     """All pairs of `data_args` (at YAML path `key`) that `choose` gives, but for those whose rows are the same, or
-    become so where they are cut, or of which one has nothing to compare (a row's first token never counts). Raises
-    ConfigError for a row that cannot be read or rendered, and for rows longer than `max_tokens` under `truncation:
-    error`."""
+    become so where they are cut, or of which one has nothing to compare (a row's first token never counts). `vision`:
+    as `load_conversations` has it. Raises ConfigError for a row that cannot be read or rendered, and for rows longer
+    than `max_tokens` under `truncation: error`."""
     sources, problems = data_sources(args, key)
     if problems:
         raise ConfigError(*problems)
+    vision, sources = of_data(vision, args, sources)
     at = "global_template" if template is not None else f"{key}.template"
-    turns = Turns(PromptTemplate.load(template or args.template, tokenizer, at), "all", _REMEDY)
+    turns = Turns(PromptTemplate.load(template or args.template, tokenizer, at), "all", _REMEDY, vision)
     used: list[tuple[Sequence[Encoded], float]] = []
     num_pairs = num_ties = num_long = longest = 0
-    for row in choose(sources):
+    read = ((row, columns.read(row, args, key)) for row in choose(sources))
+    for row, pair, pictures in measured(read, vision and vision.sizes):
         num_pairs += 1
-        pair = columns.read(row, args, key)
         answers = (pair.chosen, pair.rejected)
         both: Sequence[Encoded] = [
-            turns.encode(answer, row, pair.num_context_messages, pair.tools) for answer in answers
+            turns.encode(answer, row, pair.num_context_messages, pair.tools, pictures) for answer in answers
         ]
-        if both[0] != both[1] and (length := max(len(ids) for ids, _ in both)) > max_tokens:
+        if both[0] != both[1] and (length := max(len(one.ids) for one in both)) > max_tokens:
             num_long, longest = num_long + 1, max(longest, length)
             both = _cut(both, max_tokens, args.truncation)
-        both = [(ids, predicted(mask)) for ids, mask in both]
+        both = [one._replace(learnt=predicted(one.learnt)) for one in both]
         if both and both[0] == both[1]:  # as messages they may differ, in what the template does not show
             num_ties += 1
-        elif both and all(any(mask) for _, mask in both):
+        elif both and all(any(one.learnt) for one in both):
             used.append((both, pair.margin))
     if args.truncation == "error" and num_long:
         raise ConfigError(
@@ -155,26 +185,38 @@ def load_pairs(
 
 def _cut(both: Sequence[Encoded], max_tokens: int, how: Truncation) -> Sequence[Encoded]:
     """The rows of a pair within their length; none where that leaves nothing to compare. `left` and `middle` take as
-    much of the prompt of both, so that they still answer the same one, and leave the pair out where it is too short."""
-    excess = max(len(ids) for ids, _ in both) - max_tokens
-    shared = min([*mask, True].index(True) for _, mask in both)
+    much of the prompt of both, so that they still answer the same one, and leave the pair out where it is too short. A
+    pair whose pictures would be cut is left out."""
+    excess = max(len(one.ids) for one in both) - max_tokens
+    shared = min([*one.learnt, True].index(True) for one in both)
     if how == "right":
-        return [(ids[:max_tokens], mask[:max_tokens]) for ids, mask in both]
+        return _without(both, max_tokens, max(len(one.ids) for one in both))
     if how not in ("left", "middle") or excess >= shared:
         return ()
     begin = (shared - excess) // 2 if how == "middle" else 0
-    end = begin + excess
-    return [(ids[:begin] + ids[end:], mask[:begin] + mask[end:]) for ids, mask in both]
+    return _without(both, begin, begin + excess)
+
+
+def _without(both: Sequence[Encoded], begin: int, end: int) -> Sequence[Encoded]:
+    """Both rows without these tokens; none where they are tokens of a picture."""
+    left = []
+    for ids, mask, media in both:
+        shown = cut_media(media, begin, end, len(ids))
+        if shown is None:
+            return ()
+        left.append(Encoded(ids[:begin] + ids[end:], mask[:begin] + mask[end:], shown))
+    return left
 
 
 def _pair_rows(pairs: Sequence[tuple[Sequence[Encoded], float]]) -> PairRows:
     rows = [row for both, _ in pairs for row in both]
-    flat = Rows.of([ids for ids, _ in rows], [mask for _, mask in rows])
+    flat = rows_of_encoded(rows)
     return PairRows(
         lengths=flat.lengths,
         input_ids=flat.input_ids,
         response_mask=flat.response_mask,
         loss_weights=flat.loss_weights,
+        media=flat.media,
         margins=np.repeat(np.array([margin for _, margin in pairs], np.float32), 2),
     )
 

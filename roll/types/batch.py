@@ -53,13 +53,17 @@ class Rows:
         return sum_rows(self.response_mask.astype(np.int64), self.lengths)
 
     @staticmethod
-    def of(input_ids: Sequence[Sequence[int]], trained: Sequence[Sequence[bool]]) -> Rows:
-        """Rows of token ids, each with the tokens on which the loss counts. Example: of([[5, 6]], [[False, True]])."""
+    def of(
+        input_ids: Sequence[Sequence[int]], trained: Sequence[Sequence[bool]], media: Sequence[Media] | None = None
+    ) -> Rows:
+        """Rows of token ids, each with the tokens on which the loss counts, and with its pictures, if some show any.
+        Example: of([[5, 6]], [[False, True]])."""
         return Rows(
             lengths=np.array([len(ids) for ids in input_ids], np.int32),
             input_ids=np.array([token for ids in input_ids for token in ids], np.int32),
             response_mask=np.array([counts for mask in trained for counts in mask], np.bool_),
             loss_weights=np.ones(len(input_ids), np.float32),
+            media=None if media is None else tuple(media),
         )
 
     def select(self, rows: np.ndarray) -> Self:

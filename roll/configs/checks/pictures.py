@@ -13,11 +13,10 @@ from roll.configs.strategies.table import feature_problem, spec_of
 if TYPE_CHECKING:
     from roll.configs.sections.run import RunConfig
 
-DATA_KEY = "actor_train.data_args.file_name"
 
-
-def picture_problems(config: RunConfig) -> Iterator[str]:
-    """What is wrong with a run whose rows show pictures."""
+def picture_problems(config: RunConfig, learner: str) -> Iterator[str]:
+    """What is wrong with a run whose rows show pictures. `learner`: the role whose data_args name the rows."""
+    at = f"{learner}.data_args.file_name"
     keeps = isinstance(config, RolloutConfig) and config.kv_on_update == "keep"
     for name, worker in config.model_roles.items():
         role = config.roles[name]
@@ -25,11 +24,13 @@ def picture_problems(config: RunConfig) -> Iterator[str]:
             continue  # its prompts are texts of their own
         choice = Choice(role, worker)
         if role.head != "lm":
+            is_learner = name == learner
+            remedy = "Take rows of text" if is_learner else f"Use an adv_estimator, and rewards, without {name}"
             yield (
-                f"{DATA_KEY}: the rows show pictures, and {name} has a {role.head} head, which models that see do not "
-                f"have. Use an adv_estimator, and rewards, without {name}"
+                f"{at}: the rows show pictures, and {name} has a {role.head} head, which models that see do not have. "
+                f"{remedy}"
             )
-        elif problem := feature_problem(choice, Feature.PICTURES, "rows with pictures", DATA_KEY):
+        elif problem := feature_problem(choice, Feature.PICTURES, "rows with pictures", at):
             yield problem.text
         elif worker.model_args.ulysses_size > 1:
             yield (

@@ -3,25 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
+import numpy as np
+
+from roll.configs.tables.vision import VisionModel
 from roll.datasets.answers.parts import Message, reasoning_of
 from roll.datasets.answers.prompted import PromptedAnswer, PromptedTurns
 from roll.datasets.answers.template_coverage import WrittenParts
 from roll.datasets.loader import Row
+from roll.datasets.pictures.expansion import expand, expand_mask
+from roll.datasets.pictures.placeholders import Placeholders
+from roll.datasets.pictures.placing import num_pictures
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.tool_calls import Tool
 from roll.errors import ConfigError
+from roll.types.media import Media, Picture
 
-Encoded = tuple[list[int], list[bool]]  # tokens, and which of them are learnt
+
+class Encoded(NamedTuple):
+    """A row: its tokens, which of them are learnt, and the pictures among them, each as many tokens as it has."""
+
+    ids: list[int]
+    learnt: list[bool]
+    media: Media = ()
 
 
 class Turns:
     """Renders a conversation turn by turn, as a run would see it: what the model is asked is tokenized by itself, and
-    so is what it answers. `remedy`: what to do where all turns must be in one row and cannot."""
+    so is what it answers. `remedy`: what to do where all turns must be in one row and cannot. `vision`: the model, if
+    it sees pictures."""
 
-    def __init__(self, template: PromptTemplate, train_on: Literal["all", "last"], remedy: str = ""):
+    def __init__(
+        self,
+        template: PromptTemplate,
+        train_on: Literal["all", "last"],
+        remedy: str = "",
+        vision: VisionModel | None = None,
+    ):
         self._template, self._train_on, self._remedy = template, train_on, remedy
+        self._placeholders = None if vision is None else Placeholders(vision, template.tokenizer)
         self._turns = PromptedTurns(template)
         self._written = WrittenParts(self._turns, template.key)
         self._writes_tools: bool | None = None
@@ -39,9 +60,16 @@ class Turns:
             "last turn only"
         )
 
-    def encode(self, messages: Sequence[Message], row: Row, prefix: int = 0, tools: Sequence[Tool] = ()) -> Encoded:
+    def encode(
+        self,
+        messages: Sequence[Message],
+        row: Row,
+        prefix: int = 0,
+        tools: Sequence[Tool] = (),
+        pictures: Sequence[Picture] = (),
+    ) -> Encoded:
         """All turns in one row, as `rows` has them. Raises ConfigError where they are several."""
-        rows = self.rows(messages, row, prefix, tools)
+        rows = self.rows(messages, row, prefix, tools, pictures)
         if len(rows) > 1:
             raise ConfigError(
                 f"{row.where}: {self._template.key}: the template changes earlier responses when more turns follow, so "
@@ -49,26 +77,38 @@ class Turns:
             )
         return rows[0]
 
-    def rows(self, messages: Sequence[Message], row: Row, prefix: int = 0, tools: Sequence[Tool] = ()) -> list[Encoded]:
+    def rows(
+        self,
+        messages: Sequence[Message],
+        row: Row,
+        prefix: int = 0,
+        tools: Sequence[Tool] = (),
+        pictures: Sequence[Picture] = (),
+    ) -> list[Encoded]:
         """Tokens, and which are learnt: none of the first `prefix` messages. Every answer stands behind the prompt that
         asks for it; one with a `weight` of 0 is not learnt. It shares the row of the answers before it as long as that
         prompt begins with them; a template that writes earlier turns otherwise, without their reasoning for instance,
-        makes it a row of its own.
+        makes it a row of its own. `pictures`: those that the messages show, in their order.
 
-        Raises ConfigError for what the template does not write (tools, calls, reasoning, messages), and for an answer
-        that does not end."""
+        Raises ConfigError for what the template does not write (tools, calls, reasoning, messages, pictures), and for
+        an answer that does not end."""
+        if self._placeholders is not None:
+            self._placeholders.check_texts((messages, tools), row.where)
         if tools:
             self._check_tools(messages, row, tools)
         rows: list[Encoded] = []
+        shown: list[int] = []  # pictures of each row
         done = ""
-        for turn in self._prompted(messages, row, prefix, tools):
+        for place, turn in self._prompted(messages, row, prefix, tools):
             if not self._turns.ends.is_ended(turn.ids):
                 problem = self._turns.ends.problem(turn.ids)
                 raise ConfigError(f"{row.where}: {self._template.key}: {problem}")
             if not rows or not turn.prompt.startswith(done):
-                rows.append(([], []))
+                rows.append(Encoded([], []))
+                shown.append(0)
                 done = ""
-            tokens, mask = rows[-1]
+            tokens, mask, _ = rows[-1]
+            shown[-1] = num_pictures(messages[:place])
             starts = self._template.adds_special_tokens and not tokens
             prompt = self._turns.ids(turn.prompt[len(done) :], starts)
             end = self._turns.ends.of_answer(turn.ids)
@@ -77,17 +117,30 @@ class Turns:
             done = turn.prompt + turn.answer
         if not rows:
             return rows
-        lengths = [len(tokens) for tokens, _ in rows]
+        if self._placeholders is not None:
+            rows = [
+                self._expanded(*each, row) for each in zip(rows, (pictures[:count] for count in shown), strict=True)
+            ]
+        lengths = [len(each.ids) for each in rows]
         self._num_conversations, self._num_rows = self._num_conversations + 1, self._num_rows + len(rows)
         self._num_tokens, self._num_last = self._num_tokens + sum(lengths), self._num_last + lengths[-1]
         return rows
 
+    def _expanded(self, encoded: Encoded, pictures: Sequence[Picture], row: Row) -> Encoded:
+        """The row as the model sees it, with the pictures that its messages show."""
+        assert self._placeholders is not None
+        self._placeholders.check(encoded.ids, len(pictures), row.where, self._template.key)
+        if not pictures:
+            return encoded
+        whole = expand(np.array(encoded.ids, np.int32), pictures, self._placeholders.vision)
+        return Encoded(whole.ids.tolist(), expand_mask(encoded.learnt, whole.media, len(whole.ids)), whole.media)
+
     def _prompted(
         self, messages: Sequence[Message], row: Row, given: int, tools: Sequence[Tool]
-    ) -> Iterator[PromptedAnswer]:
-        """The answers that are learnt."""
+    ) -> Iterator[tuple[int, PromptedAnswer]]:
+        """The answers that are learnt, each with its place among the messages."""
         if self._takes_one_prompt:
-            yield self._one_answer(messages, row, tools)
+            yield 1, self._one_answer(messages, row, tools)
             return
         answers = [place for place, message in enumerate(messages) if message["role"] == "assistant" and place >= given]
         answers = [place for place in answers if messages[place].get("weight") != 0]
@@ -104,7 +157,7 @@ class Turns:
         for place in learnt:
             asked = self._turns.turn(worded, place, row, tools, wording.composes)
             self._written.check_answer(worded[place], place + 1, asked.answer, row)
-            yield asked
+            yield place, asked
 
     def _one_answer(self, messages: Sequence[Message], row: Row, tools: Sequence[Tool]) -> PromptedAnswer:
         """The one turn of templates that are made for a single prompt. Its response ends with the tokenizer's own
@@ -115,6 +168,8 @@ class Turns:
                 f"{', '.join(message['role'] for message in messages)}. Use native, or a Jinja file"
             )
         unwritten = "tool calls" if messages[1].get("tool_calls") else ""
+        if num_pictures(messages):
+            unwritten = "pictures"
         if (reasoning := reasoning_of(messages[1])) is not None:
             unwritten = reasoning[0]
         if unwritten:

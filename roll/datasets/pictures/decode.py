@@ -9,6 +9,9 @@ import hashlib
 import io
 import threading
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -19,7 +22,7 @@ from roll.datasets.pictures.forms import format_of, from_base64
 from roll.datasets.pictures.stored import read_stored
 from roll.datasets.remote import local_path, protocol_of
 from roll.errors import PictureError, describe
-from roll.types.media import Picture, PictureSource
+from roll.types.media import Media, Picture, PictureSource, pictures_of
 from roll.utils.secrets import mask
 
 if TYPE_CHECKING:
@@ -28,8 +31,10 @@ if TYPE_CHECKING:
 MOST_PIXELS = 100_000_000
 """A picture with more is refused before it is decoded: its pixels alone would take 300 MB."""
 NUM_TRIES = 3  # of what is elsewhere
+_OF_PLACE = "place:"  # before the digest of a picture whose pixels nobody has read
 _SECONDS_BETWEEN = 0.5
-_DRAFTS_FROM = 4  # times the most pixels of a run: a larger JPEG is decoded at a half, a quarter or an eighth
+_AT_ONCE = 4  # pictures that are decoded at once, of a rank's micro batch
+_DRAFTS_FROM = 4  # times the pixels that are wanted: a larger JPEG is decoded at a half, a quarter or an eighth
 _GREY_RANGES = (1.0, 255.0, 65_535.0, 2.0**31 - 1)
 _SWAPPED = (5, 6, 7, 8)  # EXIF orientations that lie on their side
 _ORIENTATION = 0x0112
@@ -38,9 +43,62 @@ _ORIENTATION = 0x0112
 def decode(source: PictureSource, sizes: PictureSizes) -> Picture:
     """The picture as the model takes it. Raises PictureError."""
     try:
-        return _decoded(source, sizes)
+        pixels, scale = _decoded(source, sizes.size)
     except Exception as error:  # of whatever PIL does with a broken file
         raise _at(source, error) from error
+    height, width, _ = pixels.shape
+    return Picture(digest_of(pixels), height, width, pixels, source, scale)
+
+
+def measure(source: PictureSource, sizes: PictureSizes) -> Picture:
+    """The picture without its pixels, its size as the model takes it, from its header alone; `with_pixels` decodes it.
+    Its digest is that of its place. Raises PictureError."""
+    from_height, from_width = header_size(source)
+    try:
+        height, width = sizes.size(from_height, from_width)
+    except PictureError as error:
+        raise _at(source, error) from error
+    place = hashlib.blake2b(f"{source.form} {source.place} {height} {width}".encode(), digest_size=16).hexdigest()
+    return Picture(_OF_PLACE + place, height, width, None, source, (height / from_height, width / from_width))
+
+
+def with_pixels(picture: Picture) -> Picture:
+    """A picture that was measured, or decoded by a run before, with its pixels: what `decode` makes of it. Raises
+    PictureError, for a file that is another one than it was, too."""
+    source = picture.source
+    assert source is not None, "a picture without pixels and without a source"
+    then = round(picture.height / picture.scale[0]), round(picture.width / picture.scale[1])
+
+    def size(height: int, width: int) -> tuple[int, int]:
+        if (height, width) != then:
+            raise PictureError(
+                f"it is {width} x {height} pixels, and was {then[1]} x {then[0]} when the rows were read; do not "
+                "change pictures during a run"
+            )
+        return picture.height, picture.width
+
+    try:
+        pixels, _ = _decoded(source, size)
+    except Exception as error:
+        raise _at(source, error) from error
+    if not picture.digest.startswith(_OF_PLACE) and digest_of(pixels) != picture.digest:
+        changed = PictureError("it is not the picture any more that it was when its row was sampled; restore it")
+        raise _at(source, changed)
+    return replace(picture, pixels=pixels)
+
+
+def all_decoded(rows: Sequence[Media]) -> tuple[Media, ...]:
+    """The same pictures, of which those without pixels are decoded, each once and several at a time. Raises
+    PictureError."""
+    waiting = {picture.digest: picture for picture in pictures_of(rows) if picture.pixels is None}
+    if not waiting:
+        return tuple(rows)
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        found = dict(zip(waiting, threads.map(with_pixels, waiting.values()), strict=True))
+    return tuple(
+        tuple(replace(shown, picture=found.get(shown.picture.digest, shown.picture)) for shown in media)
+        for media in rows
+    )
 
 
 def header_size(source: PictureSource) -> tuple[int, int]:
@@ -70,21 +128,23 @@ def digest_of(pixels: np.ndarray) -> str:
     return digest.hexdigest()
 
 
-def _decoded(source: PictureSource, sizes: PictureSizes) -> Picture:
+def _decoded(
+    source: PictureSource, size: Callable[[int, int], tuple[int, int]]
+) -> tuple[np.ndarray, tuple[float, float]]:
+    """The pixels, and how much larger they are than the file's. `size`: of the result, by the file's height and
+    width."""
     from PIL import Image, ImageOps
 
     with _stream(source) as stream:
         image: Image.Image = _opened(stream)
         from_height, from_width = _upright(image)
-        height, width = sizes.size(from_height, from_width)
-        _draft(image, height, width, sizes.max_pixels)
+        height, width = size(from_height, from_width)
+        _draft(image, height, width)
         image.load()
         rgb = _rgb(ImageOps.exif_transpose(image))
     if rgb.size != (width, height):
         rgb = rgb.resize((width, height), Image.Resampling.BICUBIC)
-    pixels = np.array(rgb, np.uint8)
-    scale = (height / from_height, width / from_width)
-    return Picture(digest_of(pixels), height, width, pixels, source, scale)
+    return np.array(rgb, np.uint8), (height / from_height, width / from_width)
 
 
 def _at(source: PictureSource, error: Exception) -> PictureError:
@@ -194,9 +254,9 @@ def _orientation(image: ImageFile.ImageFile) -> int:
     return int(image.getexif().get(_ORIENTATION, 1))
 
 
-def _draft(image: ImageFile.ImageFile, height: int, width: int, most: int) -> None:
+def _draft(image: ImageFile.ImageFile, height: int, width: int) -> None:
     """Lets a JPEG that is far too large be decoded at a part of its size, which is still above the one wanted."""
-    if image.format == "JPEG" and image.size[0] * image.size[1] > _DRAFTS_FROM * most:
+    if image.format == "JPEG" and image.size[0] * image.size[1] > _DRAFTS_FROM * height * width:
         lies = _orientation(image) in _SWAPPED
         image.draft(None, (height, width) if lies else (width, height))
 

@@ -1,4 +1,4 @@
-"""Turns one placeholder per picture into one id per picture token, and back."""
+"""Turns one placeholder per picture into one id per picture token, and back; and cuts rows between pictures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,38 @@ def shorten(ids: np.ndarray, media: Media) -> np.ndarray:
     """The same row with one placeholder for each picture, by their spans alone. ValueError for spans that are not of
     this row."""
     check_spans(media, len(ids), "a row to shorten")
-    stays = np.ones(len(ids), bool)
+    return np.asarray(ids)[_stays(media, len(ids))]
+
+
+def expand_mask(short: Sequence[bool], media: Media, num_tokens: int) -> list[bool]:
+    """The mask of a row with one placeholder for each picture, for the row with these spans: False where a picture is.
+
+    Example: False False True, with a picture of 3 tokens at 1 -> False, three times False, True.
+    """
+    mask = np.zeros(num_tokens, bool)
+    mask[_stays(media, num_tokens)] = short
+    for shown in media:
+        mask[shown.start : shown.end] = False
+    return mask.tolist()
+
+
+def cut_media(media: Media, begin: int, end: int, num_tokens: int) -> Media | None:
+    """The pictures of a row without its tokens `begin` to `end`. None where the cut takes a picture, or a part of one,
+    that what is left follows. What is cut from the end may take its pictures along."""
+    left: list[Shown] = []
+    for shown in media:
+        if shown.end <= begin:
+            left.append(shown)
+        elif shown.start >= end:
+            left.append(shown.moved(begin - end))
+        elif end < num_tokens or shown.start < begin:
+            return None
+    return tuple(left)
+
+
+def _stays(media: Media, num_tokens: int) -> np.ndarray:
+    """Which tokens are there with one placeholder for each picture."""
+    stays = np.ones(num_tokens, bool)
     for shown in media:
         stays[shown.start + 1 : shown.end] = False
-    return np.asarray(ids)[stays]
+    return stays

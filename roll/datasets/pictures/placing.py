@@ -134,6 +134,11 @@ def readable(messages: Sequence[Message]) -> Messages:
     )
 
 
+def num_pictures(messages: Sequence[Message]) -> int:
+    """How many pictures the parts of these messages show."""
+    return sum(part["type"] == PICTURE for message in messages if _shows(message) for part in message["content"])
+
+
 def texts_of(value: Any) -> Iterator[str]:
     """All texts of a message, at any depth."""
     if isinstance(value, str):

@@ -21,7 +21,8 @@ AT_ONCE = 4  # pictures that are decoded at once
 
 
 def with_pixels(rows: Sequence[Media] | None) -> tuple[Media, ...]:
-    """The same pictures with their pixels here. Each is fetched once, without a copy."""
+    """The same pictures with their pixels here. Each is fetched once, without a copy. Those that nobody has decoded yet
+    stay so: who computes with a row reads its pictures."""
     elsewhere = _elsewhere(rows)
     return _filled(rows, elsewhere, ray.get([picture.pixels for picture in elsewhere]))
 
@@ -35,7 +36,7 @@ async def awaited_pixels(media: Media) -> Media:
 
 def _elsewhere(rows: Sequence[Media] | None) -> list[Picture]:
     found = {picture.digest: picture for picture in pictures_of(rows)}
-    return [picture for picture in found.values() if not picture.is_here]
+    return [picture for picture in found.values() if picture.pixels is not None and not picture.is_here]
 
 
 def _filled(rows: Sequence[Media] | None, elsewhere: Sequence[Picture], arrays: Sequence[Any]) -> tuple[Media, ...]:

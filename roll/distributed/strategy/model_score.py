@@ -15,9 +15,10 @@ from roll.algorithms.distillation import Distillation
 from roll.algorithms.loss import Loss
 from roll.configs.checks.prefix_sharing import obstacles, window_of
 from roll.configs.sections.cluster import WorkerConfig
+from roll.datasets.pictures.decode import all_decoded
 from roll.distributed.strategy.base import RankContext, ScoreStrategy, TrainStrategy
 from roll.distributed.weights.bucket import with_partners
-from roll.errors import StrategyError
+from roll.errors import PictureError, StrategyError
 from roll.models.execution import ActivationOffload, compile_model
 from roll.models.hf import SequenceModel, TokenLogProbModel, TokenValueModel
 from roll.models.loading import LoadedModel
@@ -31,6 +32,7 @@ from roll.models.sequences.tree import tree_or_pack
 from roll.models.teacher_targets import StudentOutputs, TeacherHead, targets_of
 from roll.models.vision.inputs import PictureInputs
 from roll.types.batch import MicroBatch, TokenOutputs
+from roll.types.media import Media
 
 logger = logging.getLogger(__name__)
 
@@ -212,7 +214,15 @@ class ModelScoreStrategy(ScoreStrategy):
             if any(media):
                 raise StrategyError(f"{self.context.role}: these rows show pictures, and its model takes text alone")
             return None
-        return PictureInputs.of(media, batch.input_ids.shape[1], vision, batch.input_ids.device)
+        return PictureInputs.of(self._decoded(media), batch.input_ids.shape[1], vision, batch.input_ids.device)
+
+    def _decoded(self, media: Sequence[Media]) -> Sequence[Media]:
+        """The pictures with their pixels. Those of rows that were there before the run are read now, for one micro
+        batch at a time. StrategyError for a picture that cannot be."""
+        try:
+            return all_decoded(media)
+        except PictureError as error:
+            raise StrategyError(f"{self.context.role}: {error}") from error
 
     def _whole_rows(self, batch: MicroBatch) -> RowLayout | None:
         """The same of all tokens; None: padded, with an attention mask, as a model that looks both ways needs it."""

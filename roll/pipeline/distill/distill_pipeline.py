@@ -6,17 +6,15 @@ from collections.abc import Mapping
 
 from roll.algorithms.distillation import Distillation, DistillLoss, Divergence
 from roll.configs.plan.run_plan import RunPlan
-from roll.datasets.conversations import Columns, load_conversations
+from roll.datasets.conversations import Columns
 from roll.distributed.executor.jobs import ScoreSet
 from roll.distributed.executor.roles import ScoreCluster
 from roll.errors import ConfigError
 from roll.models.loading import shared_vocabulary
 from roll.pipeline.distill.distill_config import DistillConfig
 from roll.pipeline.rows.row_pipeline import RowPipeline
-from roll.pipeline.rows.row_sources import places
+from roll.pipeline.rows.row_sources import conversations_of
 from roll.run.display.view import Column, Curve, View
-from roll.run.operators.choice import row_choice
-from roll.run.operators.conversation_texts import conversation_texts
 from roll.run.policy_tokenizer import check_teacher, policy_tokenizer
 from roll.types.batch import Rows, RowSet
 
@@ -59,14 +57,9 @@ class DistillPipeline(RowPipeline):
         self.loss = DistillLoss(config.distill_loss_weight)
 
     def load_rows(self) -> tuple[Rows, Rows | None]:
-        config, learner = self.config, self.config.student
-        self.tokenizer = policy_tokenizer("student", learner.model_args)
+        self.tokenizer = policy_tokenizer("student", self.config.student.model_args)
         self.distillation = self._read_distillation()
-        reads = columns(config), self.tokenizer, config.sequence_length, config.global_template
-        texts = conversation_texts(columns(config))
-        choices = {at: row_choice(places(config), at, texts, self.tokenizer) for at in config.data_args}
-        rows, *held_out = (load_conversations(args, at, *reads, choices[at]) for at, args in config.data_args.items())
-        return rows, held_out[0] if held_out else None
+        return conversations_of(self.config, columns(self.config), self.tokenizer, self.vision)
 
     def _read_distillation(self) -> Distillation:
         student, teacher = self.config.student.model_args, self.config.teacher.model_args

@@ -83,7 +83,7 @@ def check_difficulty(tasks: Sequence[Task]) -> None:
 
 def check_shown(config: RLVRConfig) -> None:
     """Raises ConfigError where the run's rows show pictures, and a setting asks for what pictures have no part in."""
-    if problems := list(picture_problems(config)):
+    if problems := list(picture_problems(config, "actor_train")):
         raise ConfigError(*problems)
 
 

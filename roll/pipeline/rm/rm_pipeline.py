@@ -56,6 +56,7 @@ def read_at_the_end(pairs: PairRows, padding: int) -> PairRows:
         input_ids=flat.input_ids,
         response_mask=flat.response_mask,
         loss_weights=flat.loss_weights,
+        media=pairs.media,
         margins=pairs.margins,
     )
 

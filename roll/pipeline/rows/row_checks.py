@@ -1,6 +1,7 @@
 """What is wrong with the settings and the files of runs whose rows are there before them."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 from roll.configs.problems import Problem
@@ -9,6 +10,7 @@ from roll.pipeline.rows.row_sources import places
 from roll.run.operators.checks import missing_packages, operator_problems, user_function_problems
 from roll.run.operators.choice import dry_report
 from roll.run.operators.row import ReadTexts
+from roll.run.saving.model_files import read_vision
 from roll.run.start.data_files import data_args_problems, has_files, missing_rows
 from roll.run.start.load import unread_keys
 from roll.utils.imports import resolve
@@ -22,7 +24,7 @@ def file_problems(config: RowConfig) -> Iterator[Problem]:
 
 def missing_files(config: RowConfig) -> Iterator[Problem]:
     """Data files and templates that are not on this machine."""
-    yield from missing_rows(config.data_args, config.global_template)
+    yield from missing_rows(config.data_args, config.global_template, _sees(config))
     yield from missing_packages(config.data_args)
 
 
@@ -53,7 +55,11 @@ def operator_reports(config: RowConfig) -> Iterator[str | Problem]:
 
 
 def _columns(config: RowConfig) -> Any:
-    return cast(Callable[[RowConfig], Any], resolve(config.columns))(config)
+    return replace(cast(Callable[[RowConfig], Any], resolve(config.columns))(config), sees=_sees(config))
+
+
+def _sees(config: RowConfig) -> bool:
+    return read_vision(config.value(config.learner).model_args) is not None
 
 
 def operator_code_problems(config: RowConfig) -> Iterator[str]:

@@ -6,18 +6,23 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from roll.algorithms.loss import Loss
+from roll.configs.checks.pictures import picture_problems
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.sections.run import RunConfig
+from roll.configs.tables.vision import VisionModel
 from roll.datasets.mixing import RowSource, whole
 from roll.distributed.executor.clusters import RunClusters
 from roll.distributed.executor.jobs import ScoreSet, TrainJob
 from roll.distributed.executor.roles import ScoreCluster, TrainCluster, share, total_of
+from roll.errors import ConfigError
+from roll.models.vision.files import vision_of
 from roll.pipeline.rows.row_config import PairConfig
 from roll.pipeline.rows.row_sources import pairs_of
 from roll.run.display.view import Column, Curve, View
@@ -32,6 +37,28 @@ from roll.types.metrics import MetricSums, prefixed
 from roll.types.packing import neighbours_by_rank, parts_in_order
 
 logger = logging.getLogger(__name__)
+
+
+def check_shown(config: RunConfig, learner: str, vision: VisionModel | None) -> None:
+    """Raises ConfigError where the run's rows show pictures and a role cannot take them: `learner` says how many tokens
+    each has, and every model has to agree."""
+    problems = list(picture_problems(config, learner))
+    for name, worker in config.model_roles.items():
+        model = vision if name == learner else vision_of(worker.model_args)
+        if model is None:
+            problems.append(f"{name}: the rows show pictures, which its model does not see. Take one that does")
+        elif vision is not None and (model.image_token, model.sizes.factor) != (
+            vision.image_token,
+            vision.sizes.factor,
+        ):
+            problems.append(
+                f"{name}: the rows show pictures, of which its model makes other tokens (one of {model.sizes.factor} "
+                f"pixels, id {model.image_token}) than that of {learner} ({vision.sizes.factor} pixels, id "
+                f"{vision.image_token}). Take models of one family"
+            )
+    if problems:
+        raise ConfigError(*problems)
+
 
 VIEW = View(
     columns=(
@@ -59,6 +86,7 @@ class RowPipeline(Run):
         self.plan = plan
         (self.train_plan,) = plan.trains.values()
         self.clusters: RunClusters | None = None
+        self.vision: VisionModel | None = None  # of the model that learns, if it sees pictures
         self.source: RowSource
         self.validation: Rows | None = None
 
@@ -68,7 +96,11 @@ class RowPipeline(Run):
         the data."""
 
     def prepare(self, checkpoint: Checkpoint | None) -> None:
+        self.vision = vision_of(self.config.learning_roles[self.train_plan.role].model_args)
         rows, self.validation = self.load_rows()
+        if any(each is not None and each.media is not None for each in (rows, self.validation)):
+            check_shown(self.config, self.train_plan.role, self.vision)
+            self.plan = replace(self.plan, shows_pictures=True)
         per_step = self.train_plan.samples_per_step
         role, args = self.train_plan.role, self.config.learning_roles[self.train_plan.role].data_args
         size = whole(len(rows), per_step, f"{role}.data_args") if args.drop_last else len(rows)
@@ -180,7 +212,7 @@ class PairPipeline(RowPipeline):
     def load_rows(self) -> tuple[Rows, Rows | None]:
         learner = self.config.learner
         self.tokenizer = policy_tokenizer(learner, self.config.value(learner).model_args)
-        pairs, *held_out = pairs_of(self.config, self.tokenizer, self.config.sequence_length)
+        pairs, *held_out = pairs_of(self.config, self.tokenizer, self.config.sequence_length, self.vision)
         return self.as_rows(pairs), self.as_rows(held_out[0]) if held_out else None
 
     def as_rows(self, pairs: PairRows) -> PairRows:

@@ -1,18 +1,22 @@
-"""The pairs of a run, from its settings."""
+"""The conversations and the pairs of a run, from its settings."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from roll.configs.sections.data import DataArgs
+from roll.configs.tables.vision import VisionModel
+from roll.datasets.conversations import Columns, load_conversations
 from roll.datasets.loader import Row
 from roll.datasets.preferences import PairColumns, load_pairs
 from roll.datasets.rows import shown
 from roll.pipeline.rows.row_config import PairConfig, RowConfig
 from roll.run.operators.choice import Places, row_choice
+from roll.run.operators.conversation_texts import conversation_texts
 from roll.run.operators.row import ReadTexts, Texts
-from roll.types.batch import PairRows
+from roll.types.batch import PairRows, Rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -27,6 +31,20 @@ def places(config: RowConfig) -> Places:
     return Places(config.data_args, f"{learner}.data_args", f"{learner} {columns}", config.value(learner).model_args)
 
 
+def conversations_of(
+    config: RowConfig, columns: Columns, tokenizer: PreTrainedTokenizerBase, vision: VisionModel | None
+) -> tuple[Rows, Rows | None]:
+    """The conversations to learn from and, with a validation, those that are held out. `vision`: the learner, if it
+    sees pictures. Raises ConfigError for what is wrong with them."""
+    columns = replace(columns, sees=vision is not None)
+    reads = columns, tokenizer, config.sequence_length, config.global_template
+    choices = {at: row_choice(places(config), at, conversation_texts(columns), tokenizer) for at in config.data_args}
+    rows, *held_out = (
+        load_conversations(args, at, *reads, choices[at], vision) for at, args in config.data_args.items()
+    )
+    return rows, held_out[0] if held_out else None
+
+
 def columns(config: PairConfig) -> PairColumns:
     return PairColumns(
         config.prompt_key,
@@ -39,12 +57,15 @@ def columns(config: PairConfig) -> PairColumns:
     )
 
 
-def pairs_of(config: PairConfig, tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> tuple[PairRows, ...]:
-    """Those to learn from and, with a validation, those that are held out. Raises ConfigError for what is wrong with
-    them."""
-    reads = columns(config), tokenizer, max_tokens, config.global_template
-    choices = {at: row_choice(places(config), at, read_texts(columns(config)), tokenizer) for at in config.data_args}
-    return tuple(load_pairs(args, at, *reads, choices[at]) for at, args in config.data_args.items())
+def pairs_of(
+    config: PairConfig, tokenizer: PreTrainedTokenizerBase, max_tokens: int, vision: VisionModel | None = None
+) -> tuple[PairRows, ...]:
+    """Those to learn from and, with a validation, those that are held out. `vision`: the learner, if it sees pictures.
+    Raises ConfigError for what is wrong with them."""
+    names = replace(columns(config), sees=vision is not None)
+    reads = names, tokenizer, max_tokens, config.global_template
+    choices = {at: row_choice(places(config), at, read_texts(names), tokenizer) for at in config.data_args}
+    return tuple(load_pairs(args, at, *reads, choices[at], vision) for at, args in config.data_args.items())
 
 
 def read_texts(columns: PairColumns) -> ReadTexts:

@@ -112,9 +112,10 @@ def _is_empty(source: DataSource) -> bool:
     return b"".join(text.split()) in (b"", b"[]")
 
 
-def missing_rows(places: Mapping[str, DataArgs], global_template: str | None) -> Iterator[Problem]:
-    """What is not on this machine of runs that learn from given rows: their files, and the templates in use."""
-    yield from missing_data_files(places)
+def missing_rows(places: Mapping[str, DataArgs], global_template: str | None, sees: bool = False) -> Iterator[Problem]:
+    """What is not on this machine of runs that learn from given rows: their files, and the templates in use. `sees`:
+    the model sees pictures."""
+    yield from missing_data_files(places, sees)
     yield from unknown_templates(
         {f"{at}.template": args.template for at, args in places.items()}
         if global_template is None

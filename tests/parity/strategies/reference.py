@@ -19,7 +19,7 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
-from roll.algorithms.loss import Need
+from roll.algorithms.loss import Need, SupervisedLoss
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
 from tests.parity.proof import Case
@@ -191,7 +191,7 @@ class Change:
 def train_reference(
     model_dir: Path,
     parts: list[MicroBatch],
-    loss: BentLoss | SquaredValueLoss,
+    loss: BentLoss | SquaredValueLoss | SupervisedLoss,
     learning_rates: list[float],
     max_norm: float = 0.0,
     weight_decay: float = 0.0,

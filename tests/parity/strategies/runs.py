@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 
+from roll.algorithms.loss import SupervisedLoss
 from roll.configs.plan.run_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.tables.roles import ROLES
@@ -63,7 +64,7 @@ class Run:
     max_norm: float = 0.0
     total_updates: int = 100
     warmup_updates: int = 0
-    loss: BentLoss | SquaredValueLoss = field(default_factory=BentLoss)
+    loss: BentLoss | SquaredValueLoss | SupervisedLoss = field(default_factory=BentLoss)
     role: str = "actor_train"
     positions_per_chunk: int | None = None
     masters: bool = False  # record the fp32 master weights instead of the exported ones
@@ -76,6 +77,7 @@ class Run:
     replay: str = "disable"  # router_replay.mode
     sequence: int = 1  # neighbouring ranks that share every sequence
     shows: bool = False  # some rows show pictures, those of shown.py
+    conversations: Path | None = None  # of which the rows are made, those of shown.py
 
     @property
     def together(self) -> int:
@@ -89,6 +91,8 @@ class Run:
         return "packed" if self.packs or self.sequence > 1 else "padded"
 
     def rows(self) -> list[MicroBatch]:
+        if self.conversations is not None:
+            return shown.conversations(self.model_dir, self.conversations)
         if self.shows:
             return shown.rows(self.model_dir)
         return rows() if self.shares == "off" else forks()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -10,13 +11,17 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from transformers import AutoImageProcessor
+from transformers import AutoImageProcessor, AutoTokenizer
 
+from roll.configs.sections.data import DataArgs
 from roll.configs.sections.model import ModelArgs
 from roll.configs.tables.vision import VisionModel
+from roll.datasets.conversations import Columns, load_conversations
+from roll.datasets.pictures.decode import all_decoded
 from roll.models.tiny_vision import build_vision_model, build_vision_tokenizer, save_vision_pretrained
 from roll.models.vision.files import vision_of
 from roll.types.batch import MicroBatch
+from roll.types.collate import pad
 from roll.types.media import Media, Picture, Shown
 from tests.parity.strategies import reference
 
@@ -79,12 +84,43 @@ def rows(model_dir: Path) -> list[MicroBatch]:
     return made
 
 
+def write_conversations(folder: Path, model_dir: Path) -> Path:
+    """Eight conversations, most of which show pictures from files, and two of them in several turns."""
+    factor = vision(model_dir).sizes.factor
+    random, lines = np.random.default_rng(7), []
+    for number, shapes in enumerate([((3, 2),), (), ((1, 2), (2, 2)), ((1, 1),), (), ((2, 3),), ((1, 2),), ()]):
+        messages: list[dict[str, Any]] = []
+        for place, (rows, columns) in enumerate(shapes or ((0, 0),)):
+            text = {"type": "text", "text": f"{number}{place}?"}
+            name = folder / f"{number}-{place}.png"
+            if rows:
+                pixels = random.integers(0, 256, (rows * factor + 5, columns * factor - 3, 3)).astype(np.uint8)
+                Image.fromarray(pixels).save(name)
+            parts = [{"type": "image", "image": name.name}, text] if rows else [text]
+            messages += [{"role": "user", "content": parts}, {"role": "assistant", "content": f"{number + place}"}]
+        lines.append(json.dumps({"messages": messages}) + "\n")
+    path = folder / "rows.jsonl"
+    path.write_text("".join(lines))
+    return path
+
+
+def conversations(model_dir: Path, path: Path) -> list[MicroBatch]:
+    """Single rows as supervised fine-tuning reads them of this file: their pictures are not decoded."""
+    tokenizer, columns = AutoTokenizer.from_pretrained(model_dir), Columns("prompt", None, "answer", None, sees=True)
+    args = DataArgs(file_name=(str(path),))
+    read = load_conversations(args, "sft_train.data_args", columns, tokenizer, 500, vision=vision(model_dir))
+    assert read.media is not None
+    assert not any(shown.picture.is_here for media in read.media for shown in media)
+    return [pad(read, np.array([row])) for row in range(len(read))]
+
+
 def hf_inputs(model_dir: Path, row: MicroBatch) -> dict[str, torch.Tensor]:
     """What Hugging Face's model is given beside the ids of a row: pictures by its own processor, from which it computes
     positions itself."""
     media = row.media[0] if row.media else ()
     if not media:
         return {}
+    (media,) = all_decoded([media])
     processor = AutoImageProcessor.from_pretrained(model_dir)
     given = processor(images=[Image.fromarray(shown.picture.array) for shown in media], return_tensors="pt")
     types = torch.zeros_like(row.input_ids)

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
+from roll.algorithms.loss import SupervisedLoss
 from roll.configs.sections.model import ModelArgs
 from roll.models.loading import load_policy
 from roll.models.vision import inputs
@@ -66,6 +67,26 @@ def test_three_updates_with_pictures_equal_torch_adamw(
     want = wanted(model_dirs[family])
     assert any(name.startswith("model.visual.") for name in got.gradients)
     assert_same_training(got, want)
+
+
+@pytest.mark.gate("qwen2_5_vl-fsdp2-x2-packed")
+@pytest.mark.parametrize(
+    ("family", "trainer"),
+    [("qwen2_vl", "fsdp2-x1"), ("qwen2_5_vl", "fsdp2-x2-packed"), ("qwen3_vl", "zero3-x2"), ("qwen3_vl", "zero2-x2")],
+)
+def test_supervised_updates_on_pictures_from_files_equal_torch_adamw(
+    family: str, trainer: str, rank_pool: Pools, model_dirs: dict[str, Path], tmp_path: Path
+) -> None:
+    """Rows as `load_conversations` makes them of a file, from the headers of its pictures: ranks decode these. The
+    reference decodes them by itself as well, and its own processor leaves their size alone."""
+    world_size, options = TRAINERS[trainer]
+    model_dir, path = model_dirs[family], shown.write_conversations(tmp_path, model_dirs[family])
+    run = Run(model_dir, shows=True, conversations=path, loss=SupervisedLoss(), **options)
+    got = rank_pool(world_size).run(runs.train, run)[0]
+    given = partial(shown.hf_inputs, model_dir)
+    rows = shown.conversations(model_dir, path)
+    assert sum(len(row.media[0]) for row in rows if row.media) == 6
+    assert_same_training(got, train_reference(model_dir, rows, SupervisedLoss(), [LEARNING_RATE] * 3, given=given))
 
 
 @pytest.mark.gate("fsdp2-x2")

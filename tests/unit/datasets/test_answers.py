@@ -45,7 +45,7 @@ def learnt(
     turns = Turns(PromptTemplate.load(template, tokenizer, KEY), train_on)
     return [
         (str(tokenizer.decode(ids)), str(tokenizer.decode(list(compress(ids, mask)))))
-        for ids, mask in turns.rows(messages, ROW)
+        for ids, mask, _ in turns.rows(messages, ROW)
     ]
 
 
@@ -67,7 +67,7 @@ def test_every_answer_is_behind_the_prompt_that_asks_for_it_and_ends_where_engin
         rendered(tmp_path, trait, TALK[:place], add_generation_prompt=True, enable_thinking=False) for place in (1, 3)
     ]
     answers = 0
-    for ids, mask in Turns(PromptTemplate.load("native", tokenizer, KEY), "all").rows(TALK, ROW):
+    for ids, mask, _ in Turns(PromptTemplate.load("native", tokenizer, KEY), "all").rows(TALK, ROW):
         for place, (before, is_learnt) in enumerate(zip([False, *mask], mask, strict=False)):
             if is_learnt and not before:
                 answers += 1
@@ -302,11 +302,11 @@ def test_a_system_prompt_that_a_template_writes_beside_the_last_question_alone_i
     asked = [{"role": "user", "content": "yes or no?"}, said, {"role": "user", "content": "sure?"}]
     turns = Turns(PromptTemplate.load("native", tokenizer, "template"), "all")
     rows = turns.rows([system, *asked, {"role": "assistant", "content": "sure"}], Row("", 0, {}))
-    assert [tokenizer.decode(tokens) for tokens, _ in rows] == [
+    assert [tokenizer.decode(tokens) for tokens, _, _ in rows] == [
         "<|bos|>[INST]Be brief.\n\nyes or no?[/INST] yes<|eos|>",
         "<|bos|>[INST]yes or no?[/INST] yes<|eos|>[INST]Be brief.\n\nsure?[/INST] sure<|eos|>",
     ]
-    assert [sum(mask) for _, mask in rows] == [len(tokenizer.encode(f" {word}<|eos|>")) for word in ("yes", "sure")]
+    assert [sum(mask) for _, mask, _ in rows] == [len(tokenizer.encode(f" {word}<|eos|>")) for word in ("yes", "sure")]
 
 
 def test_an_answer_with_a_weight_of_zero_is_not_learnt(tmp_path: Path) -> None:
