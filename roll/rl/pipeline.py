@@ -152,7 +152,7 @@ class RLPipeline(Run):
             parts.append(FullKL(self.temperature))
         length = LengthAlarm(plan.bounds.unfinished == "drop")
         collapse = CollapseAlarm(config.collapse_warning_steps, not config.is_pure_opd)
-        return [*parts, Mix(config, plan), length, gap, collapse]
+        return [*parts, *([Mix(config, plan)] if config.has_training else ()), length, gap, collapse]
 
     @abstractmethod
     def load_data(self) -> TaskSource:

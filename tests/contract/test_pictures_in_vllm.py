@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from roll.configs.sections.model import ModelArgs
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.vision import TOWER, VisionModel
 from roll.distributed.executor.rollout.answers import joined, rest_of
 from roll.errors import StrategyError
 from roll.types.media import Prompt, Shown
@@ -87,7 +87,7 @@ def with_new_tower(model: "PreTrainedModel", vision: VisionModel, seed: int) -> 
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in changed.named_parameters():
-            if name.startswith(vision.facts.tower):
+            if name.startswith(TOWER):
                 parameter += 0.02 * torch.randn(parameter.shape, generator=generator)
     return changed
 

@@ -409,6 +409,14 @@ def test_settings_say_which_parts_a_run_has(
     assert [type(part).__name__ for part in pipeline.parts] == parts
 
 
+@pytest.mark.parametrize("mode", ["explore", "train", "bench"])
+def test_every_mode_has_its_parts(mode: str) -> None:
+    """One that does not train has no plan of actor_train."""
+    made = config({"mode": mode, "validation.data_args.file_name": "x.jsonl", "resume_from_checkpoint": False})
+    pipeline = RLVRPipeline(made, build_plan(made))
+    assert any(isinstance(part, Mix) for part in pipeline.parts) is made.has_training
+
+
 def test_all_that_a_step_uses_is_there_from_construction(make: Callable[..., RLVRPipeline], tmp_path: Path) -> None:
     pipeline = make()
     before = {*vars(pipeline)}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from roll.configs.tables.vision import LANGUAGE, TOWER, VISION
 from roll.distributed.strategy.base import GenerateStrategy, RankContext, State
 from roll.distributed.strategy.hf.args import argument_problems, parse_settings
 from roll.distributed.strategy.hf.sampler import BatchSampler
@@ -97,9 +98,12 @@ class ParameterImport:
 
 def _targets(model: torch.nn.Module) -> Iterator[tuple[str, _Target]]:
     """What may be given, by name: as the model names it, and as its files do."""
-    is_mixtral = getattr(getattr(model, "config", None), "model_type", "") == "mixtral"
+    kind = getattr(getattr(model, "config", None), "model_type", "")
+    is_mixtral = kind == "mixtral"
     for name, parameter in model.named_parameters(remove_duplicate=False):
         yield name, _Target(parameter)
+        if kind in VISION and name.startswith((LANGUAGE, TOWER)):
+            yield name.replace(LANGUAGE, "model.").replace(TOWER, "visual."), _Target(parameter)
         prefix, _, last = name.rpartition(".")
         if prefix.endswith(".experts") and last in _PARTS:
             for expert in range(len(parameter)):

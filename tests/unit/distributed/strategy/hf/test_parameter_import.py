@@ -1,12 +1,21 @@
 """New weights into a model in place."""
 
+from pathlib import Path
+
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from roll.distributed.strategy.hf.generate import ParameterImport
 from roll.errors import StrategyError
+from roll.models.tiny_vision import (
+    VISION_ARCHITECTURES,
+    build_vision_model,
+    build_vision_tokenizer,
+    save_vision_pretrained,
+)
 from tests.parity.megatron import models
 
 
@@ -84,3 +93,18 @@ def test_a_missing_expert_is_refused() -> None:
             StrategyError, match=r"1 parameters were not sent: model\.layers\.1\.mlp\.experts\.gate_up_proj"
         ):
             update.finish()
+
+
+@pytest.mark.parametrize("arch", VISION_ARCHITECTURES)
+def test_models_that_see_take_their_weights_by_the_names_of_files_as_well(arch: str, tmp_path: Path) -> None:
+    """An explorer reads them from a model that the trainer has written."""
+    tokenizer = build_vision_tokenizer()
+    save_vision_pretrained(tmp_path, build_vision_model(tokenizer, arch=arch, seed=1), tokenizer)
+    model = build_vision_model(tokenizer, arch=arch, seed=2)
+    update = ParameterImport(model)
+    update.begin()
+    for name, tensor in load_file(tmp_path / "model.safetensors").items():
+        update.add(name, tensor)
+    update.finish()
+    wanted = build_vision_model(tokenizer, arch=arch, seed=1).state_dict()
+    assert all(torch.equal(tensor, wanted[name]) for name, tensor in model.state_dict().items())
