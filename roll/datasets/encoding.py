@@ -120,7 +120,7 @@ def shortened(items: Sequence[T], most: int, how: Truncation) -> list[T]:
 
 
 def cut_of(length: int, most: int, how: Truncation) -> tuple[int, int]:
-    """Where the cut begins and ends. Example: of 7 items and at most 5, middle cuts 2 to 4."""
+    """The first item that is cut, and the first behind the cut. Example: of 7 items, at most 5, middle: (2, 4)."""
     begin = {"left": 0, "middle": most // 2}.get(how, most)
     return begin, begin + max(0, length - most)
 

@@ -33,10 +33,9 @@ class PictureSource:
 class Picture:
     """A picture as models take it: upright, RGB on white, its sides multiples of what the model cuts it into.
 
-    `digest` names its pixels. `pixels` are uint8 [height, width, 3], or an opaque handle on such an array elsewhere,
-    or None where they are to be read from its source; if nobody has read them yet, `digest` names the place.
-    `scale` is how much larger it is than the picture in its file, (vertically, horizontally), for tasks that speak of
-    pixels.
+    - `digest`: the name of its pixels, or of its place, where its header alone was read
+    - `pixels`: uint8 [height, width, 3], or an opaque handle on such an array elsewhere; None: not decoded yet
+    - `scale`: how much larger it is than in its file, (vertically, horizontally), for tasks that speak of pixels
     """
 
     digest: str

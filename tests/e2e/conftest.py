@@ -135,6 +135,16 @@ def shared_heads_data(tmp_path_factory: pytest.TempPathFactory, sort_task: Modul
 
 
 @pytest.fixture(scope="session")
+def count_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model that has not looked yet and its pictures, made once in the same way."""
+    shared = shared_directory(tmp_path_factory)
+    with FileLock(shared / "tiny-count.lock"):
+        prepare = REPOSITORY / "examples" / "tiny-count" / "prepare.py"
+        subprocess.run([sys.executable, str(prepare), "--out", str(shared / "tiny-count")], check=True)
+    return shared / "tiny-count"
+
+
+@pytest.fixture(scope="session")
 def lake_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The agentic demo's model, with the demo's own warm-up, made once in the same way."""
     shared = shared_directory(tmp_path_factory)
@@ -184,7 +194,7 @@ def run_starter(directory: Path, temporary: Path | None = None) -> Iterator[Call
     ) -> Run:
         output_dir, mark = directory / name, f"{os.getpid()}-{len(runs)}-{directory.name}"
         log = directory / f"{name}.log"
-        directories = dict.fromkeys(("TINY_SORT_DIR", "TINY_FROZEN_LAKE_DIR", "TINY_COUNT_DIR"), str(data))
+        directories = {f"TINY_{task}_DIR": str(data) for task in ("SORT", "FROZEN_LAKE", "COUNT")}
         environment = (
             os.environ | directories | {"TMPDIR": str(temporary), "ROLL_TEST_RUN": mark, "PYTHONPATH": str(REPOSITORY)}
         )

@@ -1,6 +1,7 @@
 """Supervised fine-tuning as a user starts it: it learns, validates, shows its own table, and resumes bit for bit,
 with its length given in epochs as well."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,3 +52,22 @@ def test_it_learns_and_goes_on_from_a_checkpoint_bit_for_bit(
     assert "max_steps" not in resumed.text, "it is that of the checkpoint"
     for step in (4, 5, 6):
         assert comparable(resumed.metrics[step]) == comparable(whole.metrics[step])
+
+
+@pytest.mark.slow
+def test_it_learns_to_look_at_pictures(count_data: Path, start_run: Callable[..., Run]) -> None:
+    """Whoever does not look is right one time in four: of the two tokens of an answer the first costs ln 4. A resumed
+    run takes the same rows and pictures."""
+    length = ("max_steps=40", "eval_steps=20", "save_steps=20")
+    whole = start_run(count_data, "tiny_count_sft", *length, example="tiny-count", pipeline="sft")
+    assert whole.wait() == 0, whole.text
+    validated = [whole.metrics[step]["val/nll_mean"] for step in (0, 20, 40)]
+    chance = math.log(4) / 2
+    assert validated[0] > 0.9 * chance and validated[-1] < 0.7 * chance
+    saved = whole.output_dir / "checkpoints" / "step_000020"
+    again = start_run(
+        count_data, "tiny_count_sft", *length, f"resume_from_checkpoint={saved}",
+        example="tiny-count", pipeline="sft", name="again",
+    )  # fmt: skip
+    assert again.wait() == 0, again.text
+    assert comparable(again.metrics[40]) == comparable(whole.metrics[40])

@@ -165,8 +165,8 @@ def test_a_ground_truth_that_no_row_has_is_told(tmp_path: Path, capsys: pytest.C
     assert "ground_truth=reward_model.ground_truth: no row has it" in capsys.readouterr().err
 
 
-def test_rows_with_pictures_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    part = {"type": "image", "image": "images/1.png"}
+def test_rows_with_videos_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    part = {"type": "video", "video": "1.mp4"}
     file = write(tmp_path / "rows.jsonl", {"messages": [{"role": "user", "content": [part]}], "ground_truth": "1"})
     assert check(file) == 2
-    assert "rows.jsonl:1: column 'messages' shows a picture in a message" in capsys.readouterr().err
+    assert "rows.jsonl:1: column 'messages' shows a video in a message" in capsys.readouterr().err

@@ -1,0 +1,102 @@
+"""Runs on rows that show pictures, before anything starts: the plan knows it, and who cannot take them is named."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.configs.checks.pictures import picture_problems
+from roll.errors import ConfigError
+from roll.models.vision.files import vision_of
+from roll.pipeline.distill.distill_config import DistillConfig
+from roll.pipeline.dpo.dpo_config import DPOConfig
+from roll.pipeline.rm.rm_config import RMConfig
+from roll.pipeline.rows.row_checks import local_rows, missing_files
+from roll.pipeline.rows.row_config import row_plan
+from roll.pipeline.rows.row_pipeline import check_shown
+from roll.pipeline.sft.sft_config import SFTConfig
+from roll.pipeline.sft.sft_pipeline import SFTPipeline
+from tests.helpers.pictures import make_model_dir
+from tests.unit.datasets.pictures.files import png
+
+ROW = {"instruction": "<image>?", "images": ["a.png"], "output": "1"}
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model_dir(tmp_path_factory.mktemp("model"), "qwen2_5_vl")
+
+
+def role(strategy: str = "deepspeed_train", device: int = 0, **more: Any) -> dict[str, Any]:
+    return {"strategy_args": {"strategy_name": strategy}, "device_mapping": [device], **more}
+
+
+def sft(model: Path, folder: Path, *rows: dict[str, Any], strategy: str = "deepspeed_train") -> SFTConfig:
+    (folder / "a.png").write_bytes(png())
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tree = {"pretrain": str(model), "num_gpus_per_node": 1, "max_steps": 1, "output_dir": str(folder / "run")}
+    learner = role(strategy, data_args={"file_name": str(folder / "rows.jsonl"), "drop_last": False})
+    return SFTConfig.model_validate(tree | {"sft_train": learner})
+
+
+@pytest.mark.parametrize("shows", [True, False])
+def test_the_plan_says_whether_rows_show_pictures(shows: bool, model_dir: Path, tmp_path: Path) -> None:
+    config = sft(model_dir, tmp_path, ROW if shows else {"instruction": "31", "output": "13"})
+    run = SFTPipeline(config, row_plan(config))
+    run.prepare(None)
+    assert run.plan.shows_pictures is shows and (run.source.rows.media is not None) is shows
+
+
+def test_a_strategy_that_shows_no_pictures_is_refused_when_the_rows_are_read(model_dir: Path, tmp_path: Path) -> None:
+    config = sft(model_dir, tmp_path, ROW, strategy="megatron_train")
+    with pytest.raises(ConfigError, match=r"sft_train.*megatron_train"):
+        SFTPipeline(config, row_plan(config)).prepare(None)
+
+
+def test_the_files_are_looked_at_as_a_run_reads_them(model_dir: Path, tmp_path: Path, tiny_model_dir: Path) -> None:
+    config = sft(model_dir, tmp_path, ROW, ROW | {"images": ["b.png"]})
+    assert list(missing_files(config)) == []
+    (problem,) = local_rows(config)
+    assert f"{tmp_path}/rows.jsonl:2, column images[0]: there is no file {tmp_path}/b.png" in problem
+    blind = sft(tiny_model_dir, tmp_path, ROW)
+    assert "column 'images' holds a picture" in next(iter(missing_files(blind))).text
+    assert "the run's model does not see pictures" in next(iter(local_rows(blind)))
+
+
+def test_a_head_of_another_kind_is_refused() -> None:
+    config = RMConfig.model_validate({"pretrain": "model", "num_gpus_per_node": 1, "reward_train": role()})
+    (problem,) = picture_problems(config, "reward_train")
+    assert problem.startswith("reward_train.data_args.file_name: the rows show pictures, and reward_train has a ")
+    assert problem.endswith("Take rows of text")
+
+
+def test_every_model_makes_the_same_tokens_of_a_picture(model_dir: Path, tiny_model_dir: Path, tmp_path: Path) -> None:
+    other = make_model_dir(tmp_path, "qwen3_vl")
+    tree = {"num_gpus_per_node": 2, "student": role(), "student_pretrain": str(model_dir)}
+    score = role("hf_infer", 1)
+
+    def problems(teacher: Path) -> list[str]:
+        config = DistillConfig.model_validate(tree | {"teacher": score, "teacher_pretrain": str(teacher)})
+        try:
+            check_shown(config, "student", vision_of(config.student.model_args))
+        except ConfigError as error:
+            return list(error.problems)
+        return []
+
+    assert problems(model_dir) == []
+    assert problems(tiny_model_dir) == [
+        "teacher: the rows show pictures, which its model does not see. Take one that does"
+    ]
+    (problem,) = problems(other)
+    assert problem.startswith(
+        "teacher: the rows show pictures, of which its model makes other tokens (one of 32 pixels"
+    )
+
+
+def test_the_reference_of_dpo_is_looked_at_as_well(model_dir: Path, tiny_model_dir: Path) -> None:
+    tree = {"pretrain": str(model_dir), "num_gpus_per_node": 2, "actor_train": role()}
+    reference = role("hf_infer", 1, model_args={"model_name_or_path": str(tiny_model_dir)})
+    config = DPOConfig.model_validate(tree | {"reference": reference})
+    with pytest.raises(ConfigError, match="^reference: the rows show pictures, which its model does not see"):
+        check_shown(config, "actor_train", vision_of(config.actor_train.model_args))
