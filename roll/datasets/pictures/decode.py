@@ -94,7 +94,8 @@ def all_decoded(rows: Sequence[Media]) -> tuple[Media, ...]:
     if not waiting:
         return tuple(rows)
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        found = dict(zip(waiting, threads.map(with_pixels, waiting.values()), strict=True))
+        decoded = threads.map(with_pixels, waiting.values())
+        found: dict[str, Picture] = {picture.digest: picture for picture in decoded}
     return tuple(
         tuple(replace(shown, picture=found.get(shown.picture.digest, shown.picture)) for shown in media)
         for media in rows

@@ -45,7 +45,8 @@ class Data:
     def __init__(self, folder: Path, tokenizer: "Tokenizer"):
         from roll.models.tiny_vision import ENDS, IMAGE, STARTS, VIDEO
 
-        tokens = dict(zip(NAMES, tokenizer.convert_tokens_to_ids([STARTS, ENDS, IMAGE, VIDEO]), strict=True))
+        marks = zip(NAMES, (STARTS, ENDS, IMAGE, VIDEO), strict=True)
+        tokens = {name: tokenizer.convert_tokens_to_ids(mark) for name, mark in marks}
         vision = vision_model({"model_type": "qwen2_vl", "vision_config": {}, **tokens}, {"max_pixels": 16 * 784})
         assert vision is not None
         self.folder, self.tokenizer, self.vision = folder, tokenizer, vision
@@ -84,7 +85,8 @@ def data(tmp_path: Path, tokenizer: "Tokenizer") -> Data:
 
 def test_a_row_holds_one_id_for_each_token_of_its_pictures_and_no_pixels(data: Data) -> None:
     rows = data.talks({"prompt": "<image>What?", "images": ["a.png"], "answer": "31"})
-    ((shown,),) = rows.media or ()
+    assert rows.media is not None and [len(media) for media in rows.media] == [1]
+    shown = rows.media[0][0]
     ids = rows.input_ids.tolist()
     assert ids.count(data.vision.image_token) == shown.length == 6
     assert set(ids[shown.start : shown.end]) == {data.vision.image_token}
