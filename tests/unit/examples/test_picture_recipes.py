@@ -1,0 +1,76 @@
+"""Recipes of models that see: their plans and memory, ROLL's script for them, and the run of verl's guide."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from roll.commands.run import main
+from roll.configs.load.yaml_file import read_yaml
+from roll.importers.command import imported_from
+from roll.importers.convert import read
+from tests.conftest import REPOSITORY
+
+FOLDER = REPOSITORY / "examples" / "qwen2.5-vl-rlvr"
+MODELS = REPOSITORY / "tests" / "unit" / "configs" / "memory" / "models"
+RECIPES = {"qwen2_5_vl_3b": 21, "qwen2_5_vl_7b": 37, "qwen2_5_vl_32b": 37, "qwen3_vl_4b": 23}
+"""What training takes of a GPU, in GB."""
+
+
+def model_folder(name: str, place: Path) -> Path:
+    """A folder with the published numbers of a model. Example: qwen2_5_vl_3b is qwen2.5-vl-3b.json."""
+    config = MODELS / f"{re.sub('(?<=n2)_5', '.5', name).replace('_', '-')}.json"
+    (place / "config.json").write_text(config.read_text(encoding="utf-8"), encoding="utf-8")
+    (place / "tokenizer.json").write_text("{}", encoding="utf-8")
+    return place
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_trains_on_gpus_of_80_gb_with_what_its_page_says(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MODEL", str(model_folder(name, tmp_path)))
+    words = ["--config_path", str(FOLDER), "--config_name", name, "--dry_run", "--elsewhere"]
+    assert main("rlvr", [*words, "gpu_memory_gb=80", "host_memory_gb=1000"]) == 0, capsys.readouterr().err
+    shown = capsys.readouterr().out
+    assert "The plan works." in shown and "does not fit" not in shown and "Warning" not in shown, shown
+    assert re.search(rf"training +actor_train +~{RECIPES[name]} ", shown), shown
+    page = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert re.search(rf"\| `{name}.yaml` \|.*\| ~{RECIPES[name]} GB \|", page)
+
+
+def test_the_script_that_roll_has_for_pictures_starts_an_rlvr_run(tmp_path: Path) -> None:
+    script = REPOSITORY / "examples" / "start_rlvr_vl_pipeline.py"
+    words = ["--config_path", str(REPOSITORY / "tests" / "recipes" / "rlvr"), "--config_name", "pictures_math"]
+    done = subprocess.run(
+        [sys.executable, str(script), *words, "--dry_run", "--elsewhere"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "The plan works." in done.stdout
+
+
+def test_the_recipe_of_32b_has_the_numbers_of_verls_guide() -> None:
+    guide = imported_from(read(REPOSITORY / "tests" / "importers" / "guide_verl_ascend.yaml"), "verl").tree
+    recipe = read_yaml(FOLDER / "qwen2_5_vl_32b.yaml")
+    shared = read_yaml(FOLDER / "qwen2_5_vl_7b.yaml")
+    for key in ("rollout_batch_size", "num_return_sequences_in_group", "prompt_length", "response_length"):
+        assert recipe[key] == guide[key]
+    for key in ("adv_estimator", "use_kl_loss", "kl_loss_coef", "loss_agg_mode"):
+        assert shared[key] == guide[key]
+    ours, theirs = (tree["actor_train"]["training_args"] for tree in (recipe, guide))
+    assert ours["per_device_train_batch_size"] == theirs["per_device_train_batch_size"] == 1
+    # 32 samples an update: 4 passes of 8 ranks there, 1 of 32 ranks here
+    assert ours["gradient_accumulation_steps"] * 32 == theirs["gradient_accumulation_steps"] * 8
+    assert shared["actor_train"]["training_args"]["learning_rate"] == theirs["learning_rate"]
+    engine, asked = (tree["actor_infer"]["strategy_args"]["strategy_config"] for tree in (recipe, guide))
+    assert {key: engine[key] for key in asked} == asked
+    assert shared["actor_train"]["data_args"]["image_key"] == guide["actor_train"]["data_args"]["image_key"]
