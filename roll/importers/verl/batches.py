@@ -192,14 +192,10 @@ def engine_arguments(source: SourceLookup) -> CombinedKeys:
         value = source(f"{ROLLOUT}.{key}")
         if source.is_set(f"{ROLLOUT}.{key}"):
             config.setdefault(name, value)
-    for key in ("enforce_eager", "max_num_batched_tokens", "max_model_len", "enable_chunked_prefill"):
+    for key in ("enforce_eager", "max_num_batched_tokens", "max_model_len", "enable_chunked_prefill", "limit_images"):
         if source.is_set(f"{ROLLOUT}.{key}") and key not in names:
             lost[f"{ROLLOUT}.{key}"] = f"{spec.name} has no such argument; its own go into {at}"
     engine_kwargs = source.below(f"{ROLLOUT}.engine_kwargs.{spec.name}")
-    if source.is_set(_LIMIT) and spec.name == "vllm":
-        config["limit_mm_per_prompt.image"] = source.size(_LIMIT)
-    elif source.is_set(_LIMIT):
-        lost[_LIMIT] = f"{spec.name} shows no pictures; vllm does"
     config |= engine_kwargs
     idle, of_others = _of_other_engines(source, spec.name)
     shown = ", ".join(f"{name} {value}" for name, value in config.items())
@@ -220,7 +216,6 @@ def _of_other_engines(source: SourceLookup, engine: str) -> tuple[dict[str, str]
     return idle, lost
 
 
-_LIMIT = f"{ROLLOUT}.limit_images"
 _OWN_NAMES: Mapping[str, Mapping[str, str]] = {
     "gpu_memory_utilization": {
         "tensor_model_parallel_size": "tensor_parallel_size",
@@ -229,6 +224,7 @@ _OWN_NAMES: Mapping[str, Mapping[str, str]] = {
         "max_model_len": "max_model_len",
         "enable_chunked_prefill": "enable_chunked_prefill",
         "enable_prefix_caching": "enable_prefix_caching",
+        "limit_images": "limit_mm_per_prompt.image",
     },
     "mem_fraction_static": {
         "tensor_model_parallel_size": "tp_size",
