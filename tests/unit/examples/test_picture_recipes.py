@@ -1,18 +1,27 @@
 """Recipes of models that see: their plans and memory, ROLL's script for them, and the run of verl's guide."""
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from roll.commands.run import main
 from roll.configs.load.yaml_file import read_yaml
+from roll.configs.sections.data import DataArgs
+from roll.configs.tables.vision import vision_model
+from roll.datasets.encoding import load_tasks
+from roll.datasets.rows import Domain
 from roll.importers.command import imported_from
 from roll.importers.convert import read
 from tests.conftest import REPOSITORY
+from tests.unit.datasets.pictures.files import png
 
 FOLDER = REPOSITORY / "examples" / "qwen2.5-vl-rlvr"
 MODELS = REPOSITORY / "tests" / "unit" / "configs" / "memory" / "models"
@@ -74,3 +83,44 @@ def test_the_recipe_of_32b_has_the_numbers_of_verls_guide() -> None:
     engine, asked = (tree["actor_infer"]["strategy_args"]["strategy_config"] for tree in (recipe, guide))
     assert {key: engine[key] for key in asked} == asked
     assert shared["actor_train"]["data_args"]["image_key"] == guide["actor_train"]["data_args"]["image_key"]
+
+
+PICTURE = {"bytes": png(70, 90), "path": None}
+OF_THE_HUB = {"images": [PICTURE], "problem": "<image>Find x.", "answer": "3"}
+OF_VERL = {
+    "data_source": "hiyouga/geometry3k",
+    "prompt": [{"role": "user", "content": "<image>Find x."}],
+    "images": [PICTURE],
+    "reward_model": {"ground_truth": "3", "style": "rule"},
+    "extra_info": {"index": 0, "split": "train"},
+}
+
+
+def of_the_recipe() -> dict[str, Any]:
+    return read_yaml(FOLDER / "qwen2_5_vl_7b.yaml")["actor_train"]["data_args"]
+
+
+def of_the_script() -> dict[str, Any]:
+    path = REPOSITORY / "tests" / "importers" / "verl_geometry3k.sh"
+    return imported_from(read(path), source=path).tree["actor_train"]["data_args"]
+
+
+@pytest.mark.parametrize(
+    ("args", "row"), [(of_the_recipe, OF_THE_HUB), (of_the_script, OF_VERL)], ids=["the hub's", "verl's"]
+)
+def test_rows_of_geometry3k_become_tasks_with_their_pictures(args: Any, row: dict[str, Any], tmp_path: Path) -> None:
+    from roll.models.tiny_vision import build_vision_model, build_vision_tokenizer
+
+    tokenizer = build_vision_tokenizer()
+    vision = vision_model(json.loads(build_vision_model(tokenizer).config.to_json_string(use_diff=False)), {})
+    file = tmp_path / "train.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row, row]), file)
+    tasks = load_tasks(
+        DataArgs(**{**args(), "file_name": str(file)}),
+        "actor_train.data_args",
+        [Domain("geometry", ("geometry",), ("ground_truth",))],
+        tokenizer,
+        max_prompt_tokens=2000,
+        vision=vision,
+    ).tasks
+    assert [(len(task.pictures), task.payload["ground_truth"]) for task in tasks] == [(1, "3"), (1, "3")]
