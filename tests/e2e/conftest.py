@@ -154,16 +154,6 @@ def lake_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shared / "tiny-frozen-lake"
 
 
-@pytest.fixture(scope="session")
-def count_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The counting example's model and pictures, likewise."""
-    shared = shared_directory(tmp_path_factory)
-    command = [sys.executable, "examples/tiny-count/prepare.py", "--out", str(shared / "tiny-count")]
-    with FileLock(shared / "tiny-count.lock"):
-        subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True)
-    return shared / "tiny-count"
-
-
 def shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.getbasetemp()
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
