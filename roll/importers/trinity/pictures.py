@@ -17,8 +17,6 @@ def pictures(source: SourceLookup) -> CombinedKeys:
     """The column of pictures of the tasks, and of the first set of evaluation."""
     keys = {key: role for key, role in _COLUMNS.items() if source.is_set(key)}
     reasons = [refusal(source(f"{MODEL}.path")), *(why for why, _ in stops(source))]
-    if source("trinity.mode") in ("explore", "train"):
-        reasons.append("what is exchanged between parts holds no pictures: mode: both")
     if why := next(filter(None, reasons), ""):
         return CombinedKeys({}, "", changes=dict.fromkeys(keys, why))
     settings = {f"{role}.data_args.image_key": source(key) for key, role in keys.items()}

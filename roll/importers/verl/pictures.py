@@ -22,7 +22,7 @@ from roll.importers.rows import (
 from roll.importers.verl.common import ACTOR, MEGATRON, MODEL, TRAIN, validates
 from roll.models.multimodal import ONES_SHOWN
 
-ONLY_RLVR = "pictures are read by RLVR runs alone"
+ONLY_RLVR = "pictures are imported for RLVR runs alone"
 NO_VIDEOS = "videos and sound are not read yet"
 COLUMNS: Mapping[str, str] = {"data.image_key": "images", "data.video_key": "videos", "data.audio_key": "audios"}
 """Columns with their names by default."""

@@ -141,7 +141,7 @@ def test_the_newer_name_of_a_limit_wins_over_the_older_one() -> None:
 def test_only_rlvr_runs_read_pictures(words: tuple[str, ...], column: tuple[str, ...]) -> None:
     found = of(*words, *column)
     assert found.pipeline in ("agentic", "sft")
-    assert any("pictures are read by RLVR runs alone" in change for change in found.changes), found.changes
+    assert any("pictures are imported for RLVR runs alone" in change for change in found.changes), found.changes
 
 
 def test_trinitys_column_is_read_with_its_workflow_for_pictures() -> None:
@@ -158,9 +158,8 @@ def test_trinitys_column_is_read_with_its_workflow_for_pictures() -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("mode=explore",), "what is exchanged between parts holds no pictures"),
         (("model.model_path=org/InternVL3-8B",), "those that are shown pictures are"),
-        ((f"{TASKS}.default_workflow_type=as_react_workflow",), "pictures are read by RLVR runs alone"),
+        ((f"{TASKS}.default_workflow_type=as_react_workflow",), "pictures are imported for RLVR runs alone"),
     ],
 )
 def test_trinitys_column_is_refused_where_no_picture_is_shown(words: tuple[str, ...], reason: str) -> None:
