@@ -21,6 +21,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # a model this small only loses time to a second thread
 
@@ -110,9 +111,8 @@ def warm_up(
     prompts = {}
     for kind, question in QUESTIONS.items():
         parts = [{"type": "image"}, {"type": "text", "text": question}]
-        text = tokenizer.apply_chat_template(
-            [{"role": "user", "content": parts}], add_generation_prompt=True, tokenize=False
-        )
+        talk: Any = [{"role": "user", "content": parts}]
+        text = tokenizer.apply_chat_template(talk, add_generation_prompt=True, tokenize=False)
         ids = tokenizer(str(text))["input_ids"]
         at = ids.index(vision.image_token)
         prompts[kind] = (ids[:at] + [vision.image_token] * 4 + ids[at + 1 :], at)

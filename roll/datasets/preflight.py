@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from roll.configs.sections.data import DataArgs
 from roll.configs.tables.vision import VisionModel
 from roll.datasets.loader import DataFile, DataSource, Row
+from roll.datasets.pictures.lengths import missing_files
 from roll.datasets.pictures.placing import named_columns
 from roll.datasets.rows import Domain, Example, RowReader
 from roll.datasets.sources import data_sources
@@ -27,12 +28,13 @@ def preflight(
     template: str | None = None,
     reach: bool = True,
     vision: VisionModel | None = None,
+    if_shown: Callable[[], Iterable[str]] = tuple,
 ) -> list[str]:
     """Every problem with `data_args` (at YAML path `key`): one message each, with file, key and remedy.
 
     Files up to 16 MB are read whole; of a larger one the first 1000 rows, and the rest when the run loads it. What is
     elsewhere is fetched; without `reach` it is left out, and so are files that are not there. `vision`: the model, if
-    it sees pictures.
+    it sees pictures. `if_shown`: what else is wrong where a row shows some.
     """
     problems = [template_problem(template or args.template, "global_template" if template else f"{key}.template")]
     sources, source_problems = data_sources(args, key, reach)
@@ -49,21 +51,26 @@ def preflight(
     lacking = _GroundTruths(key, domains)
     for source in sources:
         problems += _row_problems(source, reader, lacking)
-    return [p for p in [*problems, *lacking.problems()] if p]
+    beside = if_shown() if lacking.shows_pictures else ()
+    return [p for p in [*problems, *lacking.problems(), *beside] if p]
 
 
 class _GroundTruths:
-    """Which domains have rows, and none of them a reference answer."""
+    """Which domains have rows, and none of them a reference answer; and whether some row shows pictures."""
 
     def __init__(self, key: str, domains: Sequence[Domain]):
         self._key = key
         self._waiting = {domain.name for domain in domains if domain.some_ground_truth}
         self._first: dict[str, Row] = {}
+        self.shows_pictures = False
 
     def see(self, example: Example, ground_truth: object) -> None:
         if ground_truth is not None:
             self._waiting.discard(example.domain)
         self._first.setdefault(example.domain, example.row)
+        self.shows_pictures |= bool(example.pictures)
+        if missing := next(missing_files(example.pictures), None):
+            raise ConfigError(missing)
 
     def problems(self) -> list[str]:
         return [

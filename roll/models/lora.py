@@ -22,7 +22,7 @@ from roll.configs.checks.lora import FUSED_EXPERTS, PEFT, REFUSED_WORDS, other_f
 from roll.configs.memory.trained import ALL_LINEAR
 from roll.configs.sections.model import ModelArgs
 from roll.configs.tables.roles import Head
-from roll.configs.tables.vision import TOWER, VISION
+from roll.configs.tables.vision import TOWER, VISION, names_part
 from roll.errors import StrategyError
 
 _ADAPTER = "default"  # peft's own name for the only one
@@ -313,7 +313,7 @@ def targets(linear: Sequence[str], args: ModelArgs, heads: Sequence[str] = (), t
             there = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
             raise StrategyError(f"model_args.lora_target: no linear layer of the model is named {word}. It has {there}")
         layers |= dict.fromkeys(named)
-    trained = [name for name in layers if not f"{name}.weight".startswith(args.frozen_prefixes)]
+    trained = [name for name in layers if not _is_frozen(name, args)]
     if not trained:
         raise StrategyError(
             f"model_args.freeze_module_prefix: {args.freeze_module_prefix} leaves no layer that lora_target names"
@@ -332,13 +332,17 @@ def trained_in_full(modules: Sequence[str], tied: Sequence[str], args: ModelArgs
     """The modules (full names) that additional_target matches. `tied`: embedding and head, if they are one weight."""
     layers = []
     for word in args.additional_target:
-        named = [name for name in _named(modules, word) if not f"{name}.weight".startswith(args.frozen_prefixes)]
+        named = [name for name in _named(modules, word) if not _is_frozen(name, args)]
         if not named:
             raise StrategyError(f"model_args.additional_target: no module of the model is named {word}")
         if set(named) & set(tied):
             raise StrategyError(f"model_args.additional_target: {word}: {_ONE_WEIGHT}; two would come of it")
         layers += named
     return layers
+
+
+def _is_frozen(module: str, args: ModelArgs) -> bool:
+    return any(names_part(f"{module}.weight", word) for word in args.frozen_prefixes)
 
 
 def _named(modules: Sequence[str], word: str) -> list[str]:

@@ -218,7 +218,7 @@ class CachedTokens:
 
         async def counted(*arguments: Any, **options: Any) -> Any:
             async for output in generate(*arguments, **options):
-                self.numbers.append(output.num_cached_tokens)
+                self.numbers.append(output.num_cached_tokens or 0)
                 yield output
 
         monkeypatch.setattr(AsyncLLM, "generate", counted)

@@ -28,7 +28,8 @@ def random_picture(vision: VisionModel, rows: int, columns: int, seed: int) -> P
     """A picture of so many tokens."""
     factor = vision.sizes.factor
     pixels = np.random.default_rng(seed).integers(0, 256, (rows * factor, columns * factor, 3)).astype(np.uint8)
-    return Picture(f"{rows}x{columns}-{seed}", *pixels.shape[:2], pixels)
+    height, width, _ = pixels.shape
+    return Picture(f"{rows}x{columns}-{seed}", height, width, pixels)
 
 
 def shown_row(vision: VisionModel, pictures: Sequence[Picture], num_text: int, seed: int = 0) -> Prompt:

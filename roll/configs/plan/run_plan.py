@@ -94,7 +94,8 @@ class RunPlan:
     adapter_rank: int | None = None  # of LoRA adapters that engines get by themselves; None: merged weights
     reports_routes: bool = False  # engines do, of the experts that tokens went to
     fixed_weights: bool = False  # engines keep those that they were started with
-    shows_pictures: bool = False  # some rows do; known when the data are read
+    shows_pictures: bool = False  # some rows do that are trained on; known when the data are read
+    validates_pictures: bool = False  # some rows do that are answered only
 
     def over(self, run_steps: int) -> Self:
         """The same for a run of so many steps."""

@@ -180,7 +180,7 @@ def vision_model(model: Mapping[str, Any], processor: Mapping[str, Any]) -> Visi
 
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 UNKNOWN: Mapping[str, Any] = {"model_type": "qwen2_5_vl", "vision_config": {}}
-"""A config.json in place of one that is not here yet, of a model whose name says that it sees."""
+"""A config.json in place of one that is not here yet, of a model that may see."""
 _OPENAI = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 _HALVES = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 

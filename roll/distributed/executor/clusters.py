@@ -238,7 +238,7 @@ class RunClusters:
                 adapter_rank=self._plan.adapter_rank,
                 reports_routes=self._plan.reports_routes,
                 most_answers=most_answers,
-                shows_pictures=self._plan.shows_pictures,
+                shows_pictures=self._plan.shows_pictures or (role.use == "generate" and self._plan.validates_pictures),
             )
             for slot in slots
         ]

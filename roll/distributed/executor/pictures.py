@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from roll.configs.tables.vision import PictureSizes, VisionModel
@@ -24,7 +25,8 @@ def with_pixels(rows: Sequence[Media] | None) -> tuple[Media, ...]:
     """The same pictures with their pixels here. Each is fetched once, without a copy. Those that nobody has decoded yet
     stay so: who computes with a row reads its pictures."""
     elsewhere = _elsewhere(rows)
-    return _filled(rows, elsewhere, ray.get([picture.pixels for picture in elsewhere]))
+    handles: list[Any] = [picture.pixels for picture in elsewhere]
+    return _filled(rows, elsewhere, ray.get(handles))
 
 
 async def awaited_pixels(media: Media) -> Media:
@@ -76,10 +78,11 @@ class PictureLoader:
     async def _picture(self, source: PictureSource) -> Picture:
         async with self._free:
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-            facts, pixels = _decoded.options(scheduling_strategy=here).remote(source, self._model.sizes)
+            handles: Any = _decoded.options(scheduling_strategy=here).remote(source, self._model.sizes)
+            facts, pixels = handles
             try:
                 picture: Picture | str = await facts
-            except ray.exceptions.RayError as error:
+            except RayError as error:
                 raise WorkerError(f"{source.where}: its picture could not be decoded: {describe(error)}") from error
         if isinstance(picture, str):
             raise PictureError(picture)

@@ -110,6 +110,9 @@ class RLVRPipeline(RLPipeline):
             self._load_tasks(validated.data_args, f"{validated.at}.data_args", self.plan.val_prompt_length)
             for validated in config.validated
         ]
+        if any(task.pictures for tasks in self.validation_tasks for task in tasks):
+            check_shown(config)
+            self.plan = replace(self.plan, validates_pictures=True)
 
     def load_data(self) -> TaskSource:
         config, plan = self.config, self.plan
@@ -118,9 +121,9 @@ class RLVRPipeline(RLPipeline):
             check_difficulty(tasks)
         if config.is_in_parts:
             check_tasks(tasks)
-        if shows := any(task.pictures for task in tasks):
+        if any(task.pictures for task in tasks):
             check_shown(config)
-            plan = self.plan = replace(plan, shows_pictures=shows)
+            plan = self.plan = replace(plan, shows_pictures=True)
         source = TaskMixer(
             tasks,
             block=plan.num_groups,

@@ -35,6 +35,7 @@ def read_texts(config: RLVRConfig, vision: VisionModel | None = None) -> ReadTex
     def read(row: Row, args: DataArgs, key: str) -> Texts:
         if key not in readers:
             readers[key] = RowReader(args, key, domains, vision)
-        return Texts(readers[key].read(row).question)
+        example = readers[key].read(row)
+        return Texts(example.question, pictures=tuple(source.place for source in example.pictures))
 
     return read

@@ -233,9 +233,9 @@ class _Choice:
         ids = self.tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)
         return [len(each) for each in ids["input_ids"]]
 
-    def _evaluation(self) -> dict[str, list[str]]:
+    def _evaluation(self) -> dict[str, list[Texts]]:
         return {
-            at: [self.read(row, args, at).prompt for row in all_rows(_sources(args, at))]
+            at: [self.read(row, args, at) for row in all_rows(_sources(args, at))]
             for at, args in self.places.evaluation.items()
         }
 

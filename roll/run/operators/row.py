@@ -21,10 +21,12 @@ from roll.utils.text import show, table
 
 @dataclass(frozen=True)
 class Texts:
-    """What a row asks, and how it is answered: once, twice in a pair, not at all in RLVR."""
+    """What a row asks, and how it is answered: once, twice in a pair, not at all in RLVR. `pictures`: the places of
+    those that it shows; texts about other pictures are not the same."""
 
     prompt: str
     responses: tuple[str, ...] = ()
+    pictures: tuple[str, ...] = ()
 
 
 ReadTexts = Callable[[Row, DataArgs, str], Texts]
@@ -76,6 +78,10 @@ class OperatorRow:
         prompt = [] if part == "response" else [self.prompt]
         return [*prompt, *([] if part == "prompt" else self.responses)]
 
+    def pictures(self, part: Part) -> tuple[str, ...]:
+        """The places of the pictures that this part shows."""
+        return () if part == "response" else self.texts.pictures
+
     def changed(self, columns: Mapping[str, Any]) -> OperatorRow:
         """The row with these columns in place of its own."""
         row = replace(self._row, values={**self._row.values, **columns})
@@ -95,13 +101,13 @@ text that says why: it goes."""
 @dataclass(frozen=True)
 class Context:
     """What operators may ask beside the rows. `key`: the YAML path of the operator, for messages. `op`: what its name
-    says behind a colon. `count_tokens`: of texts, without a template. `evaluation`: the prompts of the other data_args
-    of the run, by their YAML path."""
+    says behind a colon. `count_tokens`: of texts, without a template. `evaluation`: the rows of the other data_args of
+    the run, by their YAML path."""
 
     key: str
     op: str
     count_tokens: Callable[[Sequence[str]], list[int]]
-    evaluation: Callable[[], Mapping[str, Sequence[str]]]
+    evaluation: Callable[[], Mapping[str, Sequence[Texts]]]
 
 
 MOST_REASONS = 4

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import xxhash
 
-from roll.configs.sections.operators import ContaminationArgs, DeduplicateArgs
+from roll.configs.sections.operators import ContaminationArgs, DeduplicateArgs, Part
 from roll.run.operators.row import Context, OperatorRow, Verdict
 
 # Texts as operators compare them: normalised, and as sets of n-grams.
@@ -32,14 +32,18 @@ def normalized_words(text: str) -> list[str]:
     return _WORD.findall(normalised(text))
 
 
-def ngrams(tokens: Sequence[str], n: int) -> frozenset[int]:
+def ngrams(tokens: Sequence[str], n: int, pictures: Sequence[str] = ()) -> frozenset[int]:
     """The different n-grams of these words, as 64-bit hashes (XXH3); all words together, where there are fewer than n.
-    None of no words."""
+    None of no words. Words about other `pictures` have other n-grams."""
     if not tokens:
         return frozenset()
     starts = range(max(1, len(tokens) - n + 1))
-    grams = ("\0".join(tokens[at : at + n]).encode(errors="surrogatepass") for at in starts)
+    grams = ("\0".join([*tokens[at : at + n], *pictures]).encode(errors="surrogatepass") for at in starts)
     return frozenset(map(xxhash.xxh3_64_intdigest, grams))
+
+
+def _grams(row: OperatorRow, part: Part, n: int) -> frozenset[int]:
+    return ngrams(normalized_words(row.part(part)), n, row.pictures(part))
 
 
 SAME, NEAR = "the same as an earlier row", "near duplicate of an earlier row"
@@ -52,12 +56,13 @@ def deduplicate(rows: Sequence[OperatorRow], args: DeduplicateArgs, context: Con
     verdicts: list[Verdict] = []
     for row in rows:
         texts = tuple(map(normalised, row.parts(args.part)))  # one by one: where a prompt ends is a difference
+        texts += row.pictures(args.part)
         verdicts.append(SAME if texts in seen else None)
         seen.add(texts)
     if args.similarity == 1:
         return verdicts
     undecided = [place for place, verdict in enumerate(verdicts) if verdict is None]
-    sets = [ngrams(normalized_words(rows[place].part(args.part)), args.ngram) for place in undecided]
+    sets = [_grams(rows[place], args.part, args.ngram) for place in undecided]
     for place, is_near in zip(undecided, near_duplicates(sets, Fraction(str(args.similarity))), strict=True):
         if is_near:
             verdicts[place] = NEAR
@@ -103,8 +108,8 @@ def contamination(rows: Sequence[OperatorRow], args: ContaminationArgs, context:
     names: list[str] = []
     having: dict[int, list[int]] = defaultdict(list)  # the evaluation's rows with an n-gram
     for name, prompts in context.evaluation().items():
-        for prompt in prompts:
-            grams = ngrams(normalized_words(prompt), args.ngram)
+        for texts in prompts:
+            grams = ngrams(normalized_words(texts.prompt), args.ngram, texts.pictures)
             for element in grams:
                 having[element].append(len(sizes))
             sizes.append(len(grams))
@@ -112,7 +117,7 @@ def contamination(rows: Sequence[OperatorRow], args: ContaminationArgs, context:
     share = Fraction(str(args.share))
 
     def verdict(row: OperatorRow) -> Verdict:
-        row_grams = ngrams(normalized_words(row.part(args.part)), args.ngram)
+        row_grams = _grams(row, args.part, args.ngram)
         shared = Counter(at for element in row_grams for at in having.get(element, ()))
         hit = next((at for at, count in sorted(shared.items()) if count >= share * sizes[at]), None)
         return None if hit is None else f"shares {args.ngram} words with {names[hit]}"

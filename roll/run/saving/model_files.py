@@ -12,7 +12,6 @@ from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies.choice import Choice
 from roll.configs.tables.vision import PROCESSOR_FILES, UNKNOWN, VisionModel, vision_model
 from roll.models.hub import is_on_modelscope
-from roll.models.multimodal import sounds_like_one
 from roll.utils.files import is_hub_id, path_info
 
 
@@ -26,11 +25,9 @@ def read_model_config(args: ModelArgs) -> tuple[Mapping[str, Any] | None, str]:
 
 def read_vision(args: ModelArgs, data: DataArgs | None = None) -> VisionModel | None:
     """How a role's model sees the pictures of some rows, as far as the files on this machine say; None for a model of
-    text alone. Of one that is not here, what its name says of it."""
+    text alone. One that is not here may see: the run knows."""
     name = args.model_name_or_path
-    model, _ = read_model_config(args)
-    if model is None:
-        model = UNKNOWN if sounds_like_one(name) else {}
+    model = read_model_config(args)[0] or UNKNOWN
     processor = next(filter(None, (_read(name, file)[0] for file in PROCESSOR_FILES)), {})
     found = vision_model(model, processor.get("image_processor", processor))
     limits = (None, None) if data is None else (data.image_min_pixels, data.image_max_pixels)

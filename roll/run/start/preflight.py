@@ -99,7 +99,7 @@ def machine_report(config: RunConfig) -> MachineReport:
             problems += _shape_problems(config, choice, model)
             continue
         if multimodal.sounds_like_one(worker.model_args.model_name_or_path) and _is_loaded_here(choice):
-            what = "whether the model takes pictures or sound, as its name says, and could not be loaded"
+            what = "whether the model is of a family that is shown pictures, as its name says"
             unchecked.append(f"{choice.role.name}: {what} ({why_not}).")
         if spec.unchecked_without_model:
             unchecked.append(f"{choice.role.name}: {spec.unchecked_without_model} ({why_not}).")

@@ -15,7 +15,7 @@ from roll.configs.tables.vision import VisionModel, vision_model
 from roll.distributed.executor.pictures import PictureLoader, awaited_pixels, with_pixels
 from roll.distributed.executor.processes.launch import RayRuntime
 from roll.errors import PictureError
-from roll.types.media import PictureSource, Prompt
+from roll.types.media import Media, PictureSource, Prompt
 from roll.types.rollout import Task
 
 MODEL = {"model_type": "qwen2_5_vl", "vision_config": {"patch_size": 14}, "image_token_id": 9, "video_token_id": 8}
@@ -62,7 +62,11 @@ def test_a_prompt_has_its_pictures_behind_handles_and_their_pixels_on_request(
 def test_handles_travel_to_actors_inside_of_values(runtime: RayRuntime, model: VisionModel, tmp_path: Path) -> None:
     """As they do in the requests of engines and in the rows of a step; this process may forget them meanwhile."""
     prompt = asyncio.run(PictureLoader(model, 10).prompt(task(saved(tmp_path, "one.png", 56, 28))))
-    sums = ray.remote(lambda value: [int(s.picture.array.sum()) for s in with_pixels([value["media"]])[0]])
+
+    def sums_of(value: dict[str, Media]) -> list[int]:
+        return [int(shown.picture.array.sum()) for shown in with_pixels([value["media"]])[0]]
+
+    sums = ray.remote(sums_of)
     wanted = [len("one.png") * 56 * 28 * 3]
     assert ray.get(sums.options(num_cpus=0).remote({"media": prompt.media}), timeout=60) == wanted
 

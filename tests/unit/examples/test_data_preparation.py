@@ -51,7 +51,7 @@ def prepared(name: str, source: Path, refused: str | None = None) -> list[dict[s
     rows = list(DataFile(target, "json", "x").rows())
     assert f"{target}: {len(rows)} rows" in done.stdout
     tags = sorted({str(row.values["tag"]) for row in rows if "tag" in row.values})
-    kind = kind_of("rlvr" if tags else "dpo", ReadOptions(DataArgs()), tags)
+    kind = kind_of("rlvr" if tags else "dpo", ReadOptions(DataArgs()), tags, None)
     for row in rows:
         with nullcontext() if refused is None else pytest.raises(ConfigError, match=refused):
             kind.read(row)

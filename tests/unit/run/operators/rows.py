@@ -23,4 +23,5 @@ def rows(*values: str | Mapping[str, Any]) -> list[OperatorRow]:
 
 def context(evaluation: Mapping[str, Sequence[str]] | None = None, op: str = "") -> Context:
     """Tokens are the words between spaces."""
-    return Context("x.operators[0]", op, lambda texts: [len(text.split()) for text in texts], lambda: evaluation or {})
+    prompts = {name: [Texts(prompt) for prompt in of_name] for name, of_name in (evaluation or {}).items()}
+    return Context("x.operators[0]", op, lambda texts: [len(text.split()) for text in texts], lambda: prompts)
