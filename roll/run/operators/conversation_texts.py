@@ -17,5 +17,6 @@ def conversation_texts(columns: Columns) -> ReadTexts:
 
 
 def _texts(columns: Columns, row: Row, args: DataArgs, key: str) -> Texts:
-    messages = columns.read(row, args, key).messages
-    return Texts(shown(messages[:-1]), (shown(messages[-1:]),))
+    talk = columns.read(row, args, key)
+    places = tuple(source.place for source in talk.pictures)
+    return Texts(shown(talk.messages[:-1]), (shown(talk.messages[-1:]),), places)
