@@ -75,9 +75,9 @@ def test_names_of_actions_are_a_list() -> None:
 def test_check_env_says_what_is_not_installed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for module, package in (("gem", "gem-llm"), ("gymnasium", "gymnasium")):
-        monkeypatch.setattr(f"roll.envs.{module}_env.is_installed", lambda name: False)
-        assert check_env.main([module, "env=Some-v0"]) == 2
+    monkeypatch.setattr("roll.envs.gymnasium.is_installed", lambda name: False)
+    for name, package in (("gem", "gem-llm"), ("gymnasium", "gymnasium")):
+        assert check_env.main([name, "env=Some-v0"]) == 2
         assert f"needs the package {package}" in capsys.readouterr().err
 
 
