@@ -69,4 +69,10 @@ def test_a_resumed_run_equals_it(count_data: Path, start_run: StartRun) -> None:
     again = start(start_run, count_data, *steps, "save_steps=-1", f"resume_from_checkpoint={checkpoint}", name="again")
     assert again.wait() == 0, again.text
     for step in (5, 6):
-        assert comparable(again.metrics[step]) == comparable(whole.metrics[step]), f"step {step}"
+        assert learnt(again, step) == learnt(whole, step), f"step {step}"
+
+
+def learnt(run: Run, step: int) -> dict[str, float]:
+    """All but what tells engine and trainer apart: prompts reach the engine when their pictures are decoded, and its
+    last digits depend on which others it computes at once."""
+    return {name: value for name, value in comparable(run.metrics[step]).items() if not name.startswith("train_infer/")}
