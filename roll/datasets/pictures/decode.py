@@ -20,7 +20,6 @@ import numpy as np
 from roll.configs.tables.vision import PictureSizes
 from roll.datasets.pictures.forms import format_of, from_base64
 from roll.datasets.pictures.stored import read_stored
-from roll.datasets.remote import local_path, protocol_of
 from roll.errors import PictureError, describe
 from roll.types.media import Media, Picture, PictureSource, pictures_of
 from roll.utils.secrets import mask
@@ -36,8 +35,10 @@ _SECONDS_BETWEEN = 0.5
 _AT_ONCE = 4  # pictures that are decoded at once, of a rank's micro batch
 _DRAFTS_FROM = 4  # times the pixels that are wanted: a larger JPEG is decoded at a half, a quarter or an eighth
 _GREY_RANGES = (1.0, 255.0, 65_535.0, 2.0**31 - 1)
-_SWAPPED = (5, 6, 7, 8)  # EXIF orientations that lie on their side
 _ORIENTATION = 0x0112
+_TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
+"""What undoes each orientation of EXIF, by the numbers of PIL's Image.Transpose."""
+_SIDEWAYS = (2, 4, 5, 6)  # those of PIL's that swap height and width
 
 
 def decode(source: PictureSource, sizes: PictureSizes) -> Picture:
@@ -107,7 +108,7 @@ def header_size(source: PictureSource) -> tuple[int, int]:
     try:
         with _stream(source) as stream:
             image = _opened(stream)
-            return _upright(image)
+            return _upright(image, _turn(image))
     except Exception as error:
         raise _at(source, error) from error
 
@@ -134,15 +135,16 @@ def _decoded(
 ) -> tuple[np.ndarray, tuple[float, float]]:
     """The pixels, and how much larger they are than the file's. `size`: of the result, by the file's height and
     width."""
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     with _stream(source) as stream:
         image: Image.Image = _opened(stream)
-        from_height, from_width = _upright(image)
+        turn = _turn(image)
+        from_height, from_width = _upright(image, turn)
         height, width = size(from_height, from_width)
-        _draft(image, height, width)
+        _draft(image, *((width, height) if turn in _SIDEWAYS else (height, width)))
         image.load()
-        rgb = _rgb(ImageOps.exif_transpose(image))
+        rgb = _rgb(image if turn is None else image.transpose(Image.Transpose(turn)))
     if rgb.size != (width, height):
         rgb = rgb.resize((width, height), Image.Resampling.BICUBIC)
     return np.array(rgb, np.uint8), (height / from_height, width / from_width)
@@ -179,16 +181,9 @@ def _file(path: str) -> IO[bytes]:
 
 
 def _stored_stream(source: PictureSource) -> IO[bytes]:
-    """A picture in a parquet file: its bytes, or else what its path names."""
+    """A picture in a parquet file."""
     with _one_reader:
-        contents, path = read_stored(source.place)
-    if contents is not None:
-        return io.BytesIO(contents)
-    if not path:
-        raise PictureError(f"{source.place} holds no picture")
-    if protocol_of(path):
-        return io.BytesIO(_fetched(path))
-    return _file(str(Path(source.place.rpartition("#")[0]).parent / local_path(path)))
+        return io.BytesIO(read_stored(source.place))
 
 
 _one_reader = threading.Lock()  # one row group is kept, so that threads would read it in turns
@@ -242,24 +237,25 @@ def _class_of(name: str) -> type[ImageFile.ImageFile]:
     }[name]
 
 
-def _upright(image: ImageFile.ImageFile) -> tuple[int, int]:
-    """Height and width after what EXIF says of how the camera was held. TIFF's sizes are upright already."""
+def _upright(image: ImageFile.ImageFile, turn: int | None) -> tuple[int, int]:
+    """Height and width after the turn."""
     width, height = image.size
-    return (width, height) if image.format != "TIFF" and _orientation(image) in _SWAPPED else (height, width)
+    return (width, height) if turn in _SIDEWAYS else (height, width)
 
 
-def _orientation(image: ImageFile.ImageFile) -> int:
-    """PNG files say it before their pixels here, or not at all: PIL would decode them to look behind."""
-    if image.format == "PNG" and "exif" not in image.info:
-        return 1
-    return int(image.getexif().get(_ORIENTATION, 1))
+def _turn(image: ImageFile.ImageFile) -> int | None:
+    """What makes the picture stand upright, as EXIF says of how the camera was held. It is read from the header alone,
+    once, so that sizes and pixels agree. PIL turns TIFF itself. What a PNG file says behind its header is not looked
+    for: PIL would decode the pixels first."""
+    if image.format == "TIFF" or (image.format == "PNG" and "exif" not in image.info):
+        return None
+    return _TURNS.get(image.getexif().get(_ORIENTATION, 1))
 
 
 def _draft(image: ImageFile.ImageFile, height: int, width: int) -> None:
     """Lets a JPEG that is far too large be decoded at a part of its size, which is still above the one wanted."""
     if image.format == "JPEG" and image.size[0] * image.size[1] > _DRAFTS_FROM * height * width:
-        lies = _orientation(image) in _SWAPPED
-        image.draft(None, (height, width) if lies else (width, height))
+        image.draft(None, (width, height))
 
 
 def _rgb(image: Image.Image) -> Image.Image:
@@ -284,4 +280,5 @@ def _from_grey(image: Image.Image) -> Image.Image:
     grey = np.nan_to_num(np.asarray(image).astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0).clip(0)
     ranges = _GREY_RANGES if image.mode == "F" else _GREY_RANGES[2:]
     most = next((limit for limit in ranges if grey.max() <= limit), float(grey.max()))
-    return Image.fromarray(np.rint(grey / most * 255).astype(np.uint8)).convert("RGB")
+    clear = grey == image.info.get("transparency", -1)  # the value that a PNG file says is clear
+    return Image.fromarray(np.rint(np.where(clear, most, grey) / most * 255).astype(np.uint8)).convert("RGB")

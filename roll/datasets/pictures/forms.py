@@ -7,20 +7,26 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
-from roll.datasets.pictures.stored import StoredPicture
+from roll.datasets.json_text import parse_whole
+from roll.datasets.media import is_something
+from roll.datasets.pictures.stored import StoredPicture, flat, is_array
 from roll.datasets.remote import local_path, protocol_of
 from roll.errors import ConfigError
 from roll.types.media import PictureSource
 from roll.utils.text import show
 
 KEYS = ("bytes", "base64", "image", "image_url", "input_image", "url", "path", "file", "src", "data")
-"""Keys under which a mapping holds a picture; the first that holds something wins."""
+"""Keys under which a mapping holds a picture. Contents come before places, which may name where they came from."""
+SIZE_KEYS = ("min_pixels", "max_pixels", "resized_height", "resized_width")
+"""Keys by which Qwen's own tools size one picture."""
 BEGINNINGS = {
     "PNG": rb"\x89PNG\r\n\x1a\n",
     "JPEG": rb"\xff\xd8\xff",
@@ -32,15 +38,20 @@ BEGINNINGS = {
 """How files of each format begin, as patterns. No other format is opened."""
 _DATA_URL = re.compile(r"data:[\w.+/-]*(;[\w.+=-]+)*,", re.IGNORECASE)
 _BASE64 = re.compile(r"[A-Za-z0-9+/_\s-]{40,}={0,2}\s*")
+_BASE64_MARK = re.compile(r"base64(,|:/{0,2})", re.IGNORECASE)
 _NO_PATH = 4096  # characters; no path is as long
 
 
 @dataclass(frozen=True)
 class PicturePlaces:
     """The folder in which relative paths begin: the one that `image_folder` names, else the data file's. Both may be
-    addresses."""
+    addresses.
+
+    - `limits`: the sizes that a picture may say of itself, which are those of the run: by min_pixels and max_pixels
+    """
 
     folder: str | None = None
+    limits: Mapping[str, int | None] = field(default_factory=dict)
 
     def of(self, path: str, data_file: str) -> str:
         """A path or an address, whole."""
@@ -50,7 +61,15 @@ class PicturePlaces:
             start = local_path(self.folder)
         if protocol_of(start):
             return f"{start.rstrip('/')}/{path}"
-        return str(Path(start).expanduser() / Path(path).expanduser())
+        return str((_at_home(start) / _at_home(path)).absolute())
+
+
+def _at_home(path: str) -> Path:
+    """The path with a user's folder in place of ~; a name that no user has is that of a file."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
 
 
 def format_of(beginning: bytes) -> str | None:
@@ -64,29 +83,28 @@ def pictures_in(value: Any, where: str, data_file: str, places: PicturePlaces) -
     `where` names the value in messages, and `data_file` is the file that it stands in. Raises ConfigError where
     something in it is no picture.
     """
-    several = isinstance(value, list | tuple) or _is_array(value)
+    value = _unpacked(value)
+    several = isinstance(value, list | tuple) or is_array(value)
     found: list[PictureSource] = []
-    for number, one in enumerate(_flat(value)):
+    for number, one in enumerate(flat(value)):
         at = f"{where}[{number}]" if several else where
         source = _source(one, at, data_file, places)
         found += [] if source is None else [source]
     return found
 
 
-def _flat(value: Any) -> Iterator[Any]:
-    if isinstance(value, list | tuple) or _is_array(value):
-        for inner in value:
-            yield from _flat(inner)
-    else:
-        yield value
-
-
-def _is_array(value: Any) -> bool:
-    return type(value).__module__ == "numpy" and type(value).__name__ == "ndarray" and value.dtype == object
+def _unpacked(value: Any) -> Any:
+    """A list or a mapping that stands as JSON in a text, as columns of CSV files have to; any other value as it is."""
+    if not isinstance(value, str) or value.strip()[:1] not in ("[", "{"):
+        return value
+    try:
+        return parse_whole(value).value
+    except json.JSONDecodeError:
+        return value
 
 
 def _source(value: Any, where: str, data_file: str, places: PicturePlaces) -> PictureSource | None:
-    if value is None or (isinstance(value, str | bytes) and not value):
+    if not is_something(value):
         return None
     if isinstance(value, StoredPicture):
         return PictureSource("parquet", value.place, where)
@@ -95,29 +113,53 @@ def _source(value: Any, where: str, data_file: str, places: PicturePlaces) -> Pi
     if isinstance(value, str):
         return _of_text(value, where, data_file, places)
     if isinstance(value, Mapping):
-        held = [value[key] for key in KEYS if key in value and value[key] not in (None, "", b"")]
-        if held:
-            return _source(held[0], where, data_file, places)
-        if any(inner not in (None, "", b"", []) for key, inner in value.items() if key != "type"):
-            raise ConfigError(f"{where}: {show(value)} names no picture; the key {' or '.join(KEYS[:4])} would")
-        return None
+        return _of_mapping(value, where, data_file, places)
     raise ConfigError(
         f"{where}: a picture is a path, an address, base64 or bytes, and not {type(value).__name__} ({show(value)})"
     )
 
 
+def _of_mapping(
+    value: Mapping[str, Any], where: str, data_file: str, places: PicturePlaces
+) -> PictureSource | None:
+    held = {key: value[key] for key in KEYS if key in value and is_something(value[key])}
+    if not held:
+        if any(is_something(inner) for key, inner in value.items() if key != "type"):
+            raise ConfigError(f"{where}: {show(value)} names no picture; the key {' or '.join(KEYS[:4])} would")
+        return None
+    first, *others = held
+    source = _source(held[first], where, data_file, places)
+    unlike = [key for key in others if held[key] != held[first]]
+    if source is not None and source.form in ("file", "address") and unlike:
+        raise ConfigError(
+            f"{where}: the keys {first} and {unlike[0]} name a picture each ({show(held[first], 40)}, "
+            f"{show(held[unlike[0]], 40)}); leave one of them out"
+        )
+    for key in SIZE_KEYS:
+        if value.get(key) is not None and value[key] != places.limits.get(key):
+            raise ConfigError(
+                f"{where}: {key}: {show(value[key])}, but a picture has no limits of its own here. Leave it out, and "
+                "set data_args.image_min_pixels and data_args.image_max_pixels for all"
+            )
+    return source
+
+
 def _of_text(text: str, where: str, data_file: str, places: PicturePlaces) -> PictureSource:
-    if (head := _DATA_URL.match(text)) is not None:
+    packed = text.strip()
+    if (head := _DATA_URL.match(packed)) is not None:
         if not head[0].lower().endswith(";base64,"):
-            raise ConfigError(f"{where}: the data URL {show(text, 40)} is not in base64; write it so")
-        return PictureSource("inline", text[head.end() :], where)
-    if _is_base64(text):
-        return PictureSource("inline", text, where)
+            raise ConfigError(f"{where}: the data URL {show(packed, 40)} is not in base64; write it so")
+        return PictureSource("inline", packed[head.end() :], where)
+    if (mark := _BASE64_MARK.match(packed)) is not None:
+        return PictureSource("inline", packed[mark.end() :], where)
+    if _is_base64(packed):
+        return PictureSource("inline", packed, where)
     if "\0" in text or len(text) > _NO_PATH:
         raise ConfigError(f"{where}: {show(text, 40)} is no path, address or base64 of a picture")
     if protocol_of(text) is not None:
         return PictureSource("address", text, where)
-    place = places.of(local_path(text), data_file)
+    path = local_path(text)
+    place = places.of(path if path == text else unquote(path), data_file)
     return PictureSource("address" if protocol_of(place) else "file", place, where)
 
 

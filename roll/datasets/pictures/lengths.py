@@ -15,10 +15,12 @@ from roll.datasets.pictures.decode import header_size, measure
 from roll.datasets.remote import protocol_of
 from roll.errors import ConfigError, PictureError
 from roll.types.media import Picture, PictureSource
+from roll.utils.text import show
 
 NUM_THREADS = 8
 MOST_BROKEN = 5  # pictures that one message names
 _ROWS_AT_ONCE = 256
+_MOST_CHARACTERS = 300  # of a path in a message: base64 that nobody knows for what it is looks like one
 
 
 class PictureLengths:
@@ -99,4 +101,4 @@ def missing_files(sources: Sequence[PictureSource]) -> Iterator[str]:
     """A message for each picture whose file is not on this machine."""
     for source in sources:
         if source.form == "file" and not os.path.isfile(source.place):
-            yield f"{source.where}: there is no file {source.place}"
+            yield f"{source.where}: there is no file {show(source.place, _MOST_CHARACTERS)}"

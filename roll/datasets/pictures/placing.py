@@ -40,7 +40,8 @@ class RowPictures:
     def __init__(self, args: DataArgs, key: str):
         self._args, self._key = args, key
         self._names = named_columns(args)
-        self._places = PicturePlaces(args.image_folder)
+        limits = {"min_pixels": args.image_min_pixels, "max_pixels": args.image_max_pixels}
+        self._places = PicturePlaces(args.image_folder, limits)
 
     def problem(self, row: Row) -> str | None:
         """What is wrong with a row of videos, of sound, or of pictures in another column than the one that is read."""

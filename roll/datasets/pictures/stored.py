@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from roll.datasets.remote import protocol_of
@@ -23,13 +25,14 @@ _BUFFER_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class StoredPicture:
-    """A picture that stayed in its parquet file. `place`: FILE#ROW/COLUMN/INDEX."""
+    """A picture that stayed in its parquet file. `place`: FILE#ROW/COLUMN/INDEX, which counts through lists of lists."""
 
     place: str
 
     @staticmethod
     def at(file: str, row: int, column: str, index: int) -> StoredPicture:
-        return StoredPicture(f"{file}#{row}/{column}/{index}")
+        name = file if protocol_of(file) else str(Path(file).absolute())
+        return StoredPicture(f"{name}#{row}/{column}/{index}")
 
 
 def parquet_file(stream: IO[bytes]) -> pyarrow.parquet.ParquetFile:
@@ -45,13 +48,22 @@ def picture_columns(schema: pyarrow.Schema, names: Sequence[str]) -> list[str]:
 
 
 def _holds_bytes(kind: pyarrow.DataType) -> bool:
+    return _holds_structs(kind) or _is_binary(_inside_lists(kind))
+
+
+def _holds_structs(kind: pyarrow.DataType) -> bool:
     import pyarrow.types as types
 
-    if types.is_list(kind) or types.is_large_list(kind):
-        return _holds_bytes(kind.value_type)
-    if types.is_struct(kind):
-        return "bytes" in kind.names and _is_binary(kind.field("bytes").type)
-    return _is_binary(kind)
+    inner = _inside_lists(kind)
+    return types.is_struct(inner) and "bytes" in inner.names and _is_binary(inner.field("bytes").type)
+
+
+def _inside_lists(kind: pyarrow.DataType) -> pyarrow.DataType:
+    import pyarrow.types as types
+
+    while types.is_list(kind) or types.is_large_list(kind):
+        kind = kind.value_type
+    return kind
 
 
 def _is_binary(kind: pyarrow.DataType) -> bool:
@@ -60,51 +72,98 @@ def _is_binary(kind: pyarrow.DataType) -> bool:
     return types.is_binary(kind) or types.is_large_binary(kind)
 
 
-def stored_pictures(
-    file: pyarrow.parquet.ParquetFile, name: str, column: str
-) -> Iterator[list[StoredPicture] | StoredPicture | None]:
-    """What stands for a column's pictures in each row, in the column's own shape. Bytes are read only where the file
-    says in no other way whether a picture is there, and are not kept. `name`: the file's."""
+def stored_pictures(file: pyarrow.parquet.ParquetFile, name: str, column: str) -> Iterator[Any]:
+    """What a column holds in each row, with a StoredPicture in place of the bytes of each picture, and None where they
+    are null or empty. Bytes are read only where the file says in no other way whether they are there, and are not kept.
+    `name`: the file's."""
     row = 0
-    leaf = _cheapest_leaf(file.schema_arrow, column)
-    for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[leaf], use_threads=False):
-        values = batch.column(0)
-        is_list = hasattr(values, "value_lengths")
-        lengths = values.value_lengths().to_pylist() if is_list else values.is_valid().to_pylist()
-        for length in lengths:
-            pictures = [StoredPicture.at(name, row, column, index) for index in range(int(length or 0))]
-            yield pictures if is_list else next(iter(pictures), None)
+    for group in range(file.metadata.num_row_groups):
+        for value in _group_values(file, group, column):
+            indices = itertools.count()
+            yield _without_bytes(value, lambda index, row=row: StoredPicture.at(name, row, column, index), indices)
             row += 1
 
 
-def _cheapest_leaf(schema: pyarrow.Schema, column: str) -> str:
-    """The part of a column that tells how many pictures a row has: the paths, where there are some beside the bytes.
-
-    Example: "image" of struct<bytes, path> -> "image.path".
-    """
-    import pyarrow.types as types
-
-    kind, path = schema.field(column).type, column
-    while types.is_list(kind) or types.is_large_list(kind):
-        path, kind = f"{path}.list.{kind.value_field.name}", kind.value_type
-    if not types.is_struct(kind):
-        return column
-    other = next((name for name in kind.names if not types.is_nested(kind.field(name).type) and name != "bytes"), None)
-    return column if other is None else f"{path}.{other}"
+def _without_bytes(value: Any, stored: Callable[[int], StoredPicture], indices: Iterator[int]) -> Any:
+    """`indices`: of the pictures of the row, whose lists count as one."""
+    if isinstance(value, list):
+        return [_without_bytes(inner, stored, indices) for inner in value]
+    index = next(indices)
+    if isinstance(value, dict):
+        return {**value, "bytes": stored(index) if value["bytes"] else None}
+    return stored(index) if value else None
 
 
-def read_stored(place: str) -> tuple[bytes | None, str | None]:
-    """The bytes of a picture in a parquet file, and the path that stands beside them. Raises PictureError."""
+_SOME = b"?"  # in place of bytes that were not read
+
+
+def _group_values(file: pyarrow.parquet.ParquetFile, group: int, column: str) -> Iterator[Any]:
+    """The values of a row group, some with _SOME in place of bytes."""
+    chunks = file.metadata.row_group(group)
+    paths = [chunks.column(place).path_in_schema for place in range(chunks.num_columns)]
+    inside = [path for path in paths if path.startswith(f"{column}.")]
+    contents = [path for path in inside if path.endswith(".bytes")]
+    others = [path for path in inside if path not in contents]
+    is_alone = not any(name.startswith(f"{column}.") for name in file.schema_arrow.names)
+    if others and is_alone and len(contents) == 1 and _holds_structs(file.schema_arrow.field(column).type):
+        values = list(_read(file, group, column, others))
+        num_structs = sum(isinstance(each, dict) for value in values for each in flat(value))
+        num_bytes = _num_full(chunks.column(paths.index(contents[0])))
+        if num_bytes in (0, num_structs):
+            yield from (_with_bytes(value, _SOME if num_bytes else None) for value in values)
+            return
+    yield from _read(file, group, column, [column])
+
+
+def _num_full(chunk: pyarrow.parquet.ColumnChunkMetaData) -> int | None:
+    """How many of a column's values are not null; None where the file does not say it, or some are empty."""
+    statistics = chunk.statistics
+    if statistics is None or not statistics.has_null_count or (statistics.has_min_max and not statistics.min):
+        return None
+    return chunk.num_values - statistics.null_count
+
+
+def _read(file: pyarrow.parquet.ParquetFile, group: int, column: str, names: Sequence[str]) -> Iterator[Any]:
+    """The column's values in a row group, of which the columns `names` of the file are read."""
+    for batch in file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=list(names), use_threads=False):
+        yield from batch.column(column).to_pylist()
+
+
+def _with_bytes(value: Any, contents: bytes | None) -> Any:
+    if isinstance(value, list):
+        return [_with_bytes(inner, contents) for inner in value]
+    return value if value is None else {**value, "bytes": contents}
+
+
+def flat(value: Any) -> Iterator[Any]:
+    """What lists hold, at any depth; a value that is none is alone."""
+    if isinstance(value, list | tuple) or is_array(value):
+        for inner in value:
+            yield from flat(inner)
+    else:
+        yield value
+
+
+def is_array(value: Any) -> bool:
+    """True of numpy's arrays of objects, which come from parquet files."""
+    return type(value).__module__ == "numpy" and type(value).__name__ == "ndarray" and value.dtype == object
+
+
+def read_stored(place: str) -> bytes:
+    """The bytes of a picture in a parquet file. Raises PictureError."""
     match = _PLACE.fullmatch(place)
     if match is None:
         raise PictureError(f"{place} is not FILE#ROW/COLUMN/INDEX of a parquet file")
     name, row, column, index = match[1], int(match[2]), match[3], int(match[4])
     try:
         value = _value(name, column, row)
-        held = value[index] if isinstance(value, list) else value
+        held = list(flat(value))[index]
     except Exception as error:  # of pyarrow and of fsspec, and of a file that has changed since
         raise PictureError(f"{place} cannot be read: {error}") from error
-    return (held.get("bytes"), held.get("path")) if isinstance(held, dict) else (held, None)
+    contents = held.get("bytes") if isinstance(held, dict) else held
+    if not contents:
+        raise PictureError(f"{place} holds no picture")
+    return contents
 
 
 def _value(name: str, column: str, row: int) -> Any:
@@ -135,7 +194,7 @@ class _Cursor:
             )
         while row >= self.row + len(self._values):
             self.row += len(self._values)
-            self._values = next(self._batches).column(0)
+            self._values = next(self._batches).column(self._column)
         return self._values[row - self.row].as_py()
 
 

@@ -2,7 +2,9 @@
 
 import base64
 import resource
+import struct
 import warnings
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,6 +129,45 @@ def test_pictures_stand_upright_and_their_headers_say_so(format: str, orientatio
         picture = decode(source, SAME)
         assert header_size(source) == expected.shape[:2] == (picture.height, picture.width)
         assert np.abs(picture.array - expected).max() <= (6 if format == "JPEG" else 0)
+
+
+def png_chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+TIFF_ORIENTED = Image.Exif()
+TIFF_ORIENTED[0x0112] = 6
+EXIF = TIFF_ORIENTED.tobytes()
+XMP = b'<x tiff:Orientation="6"/>'
+LATE = {
+    "exif": png_chunk(b"eXIf", EXIF.removeprefix(b"Exif\0\0")),
+    "raw": png_chunk(b"tEXt", b"Raw profile type exif\0\nexif\n%8d\n%s\n" % (len(EXIF), EXIF.hex().encode())),
+    "broken": png_chunk(b"tEXt", b"Raw profile type exif\0\nexif\n   4\nzz\n"),
+    "xmp": png_chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + XMP),
+}
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("kind", LATE)
+def test_size_and_pixels_of_a_png_agree_whatever_it_says_of_its_orientation(
+    kind: str, is_late: bool, tmp_path: Path
+) -> None:
+    """Only an eXIf chunk before the pixels turns them."""
+    contents = png(24, 40)
+    place = contents.index(b"IEND") - 4 if is_late else 33  # behind the header
+    source = at(tmp_path / "a.png", contents[:place] + LATE[kind] + contents[place:])
+    upright = pixels(24, 40)
+    expected = np.rot90(upright, -1) if kind == "exif" and not is_late else upright
+    assert np.array_equal(decode(source, SAME).array, expected)
+    assert header_size(source) == expected.shape[:2]
+
+
+def test_clear_pixels_of_deep_grey_are_white(tmp_path: Path) -> None:
+    values = np.full((20, 20), 300, np.uint16)
+    values[0, 0] = 65535 // 2
+    source = at(tmp_path / "a.png", encoded(Image.fromarray(values), transparency=300))
+    found = decode(source, SAME).array
+    assert found[0, 0].tolist() == [127] * 3 and (found.reshape(-1, 3)[1:] == 255).all()
 
 
 def test_one_pixel_grows_to_the_least_picture(tmp_path: Path) -> None:

@@ -46,6 +46,16 @@ def sources(value: Any, folder: str | None = None, data_file: str = DATA) -> lis
         ({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PACKED}"}}, "inline", PACKED),
         ({"type": "image_url", "image_url": "a.png"}, "file", "/data/a.png"),
         ({"type": "input_image", "image_url": "a.png"}, "file", "/data/a.png"),
+        ("~no-such-user.png", "file", "/data/~no-such-user.png"),
+        ("file:///abs/a%20b.png", "file", "/abs/a b.png"),
+        ("a%20b.png", "file", "/data/a%20b.png"),
+        (f"\n {PACKED}", "inline", PACKED),
+        (f"base64,{PACKED}", "inline", PACKED),
+        (f"base64://{PACKED}", "inline", PACKED),
+        (f" data:image/png;base64,{PACKED}\n", "inline", PACKED),
+        ({"bytes": b"", "path": "a.png"}, "file", "/data/a.png"),
+        ({"bytes": StoredPicture("/data/a.parquet#3/images/1"), "path": "a.png"}, "parquet", None),
+        ({"url": "a.png", "path": "a.png"}, "file", "/data/a.png"),
         (StoredPicture("/data/a.parquet#3/images/1"), "parquet", "/data/a.parquet#3/images/1"),
     ],
     ids=lambda value: repr(value)[:40],
@@ -59,7 +69,7 @@ def test_a_picture_of_every_form_is_found_alone_and_in_lists(value: Any, form: s
     assert sources(np.array([value, None], dtype=object)) == [PictureSource(one.form, one.place, one.where + "[0]")]
 
 
-@pytest.mark.parametrize("value", [None, "", [], [None], {"bytes": None, "path": None}, {"type": "image"}, {}])
+@pytest.mark.parametrize("value", [None, "", [], [None], {"bytes": b"", "path": ""}, {"type": "image"}, {}, b""])
 def test_nothing_is_no_picture(value: Any) -> None:
     assert sources(value) == []
 
@@ -71,6 +81,9 @@ def test_nothing_is_no_picture(value: Any) -> None:
         ({"caption": "a cat"}, "names no picture"),
         ("data:image/svg+xml,<svg/>", "is not in base64"),
         ("x. " * 2000, "is no path, address or base64"),
+        ({"path": "a.png", "url": "b.png"}, "the keys url and path name a picture each ('b.png', 'a.png')"),
+        ({"image": "a.png", "max_pixels": 784}, "max_pixels: 784, but a picture has no limits of its own here"),
+        ({"image": "a.png", "resized_height": 28}, "set data_args.image_min_pixels and"),
     ],
 )
 def test_what_is_no_picture_is_refused_with_its_place(value: Any, complaint: str) -> None:
@@ -112,22 +125,106 @@ def test_pictures_of_parquet_files_are_read_by_their_rows(kind: Any, rows: list[
     assert picture_columns(file.schema_arrow, ["images", "image", "n"]) == ["images"]
     for row, held in zip(rows, stored_pictures(file, path, "images"), strict=True):
         expected = row if isinstance(row, list) else [] if row is None else [row]
-        found = held if isinstance(held, list) else [] if held is None else [held]
-        assert isinstance(held, list) is isinstance(kind, pyarrow.ListType)
-        for picture, stored in zip(expected, found, strict=True):
-            contents = picture if isinstance(picture, bytes) else picture["bytes"]
-            assert read_bytes(sources(stored)[0]) == contents
+        assert isinstance(held, list) is isinstance(row, list)
+        for picture, source in zip(expected, sources(held), strict=True):
+            assert source.form == "parquet"
+            assert read_bytes(source) == (picture if isinstance(picture, bytes) else picture["bytes"])
 
 
-def test_a_stored_path_names_a_file_beside_the_parquet_file(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(PNG)
+def held_in_parquet(values: list[Any], kind: Any, path: Path, **options: Any) -> list[Any]:
+    """What rows of a parquet file hold of a column of pictures."""
+    pyarrow.parquet.write_table(pyarrow.table({"images": pyarrow.array(values, kind)}), path, **options)
+    return list(stored_pictures(pyarrow.parquet.ParquetFile(path), str(path), "images"))
+
+
+MANY = pyarrow.list_(pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string()), ("w", pyarrow.int32())]))
+ALL = {"bytes": PNG, "path": "a.png", "w": 3}
+NONE: dict[str, Any] = {"bytes": None, "path": None, "w": None}
+PATH = {"bytes": None, "path": "a.png", "w": None}
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+@pytest.mark.parametrize(
+    "values",
+    [
+        [[ALL, ALL], [ALL]],
+        [[PATH], [PATH, PATH], []],
+        [[None, ALL], None, [NONE], [], [PATH]],
+        [[NONE, ALL], [{"bytes": b"", "path": "a.png"}], [{"bytes": b"", "path": None}]],
+        [[{**PATH, "bytes": b""}]],
+        [[NONE], None],
+    ],
+    ids=["bytes", "paths", "mixed", "empty", "empty-alone", "none"],
+)
+def test_parquet_and_json_agree_on_what_is_a_picture(values: list[Any], statistics: bool, tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
-    rows = [{"bytes": None, "path": "a.png"}, {"bytes": None, "path": None}]
-    pyarrow.parquet.write_table(pyarrow.table({"image": pyarrow.array(rows, STRUCT)}), path)
-    assert np.array_equal(decode(PictureSource("parquet", f"{path}#0/image/0", "w"), SAME).array, pixels(20, 30))
-    for place in (f"{path}#1/image/0", f"{path}#2/image/0", f"{path}#0/images/0", "nowhere"):
+    held = held_in_parquet(values, MANY, path, write_statistics=statistics, row_group_size=4)
+    for stored, value in zip(held, values, strict=True):
+        for ours, theirs in zip(sources(stored, "/pictures"), sources(value, "/pictures"), strict=True):
+            assert ours.where == theirs.where
+            if theirs.form == "inline":
+                assert ours.form == "parquet" and read_bytes(ours) == PNG
+            else:
+                assert ours == theirs == PictureSource("file", "/pictures/a.png", theirs.where)
+
+
+def test_lists_of_lists_and_columns_with_points_are_read(tmp_path: Path) -> None:
+    values = [[[png(20, 30, 0)], [png(20, 30, 1), b""]], [[], [png(20, 30, 2)]]]
+    held = held_in_parquet(values, pyarrow.list_(pyarrow.list_(pyarrow.binary())), tmp_path / "a.parquet")
+    assert [[read_bytes(source) for source in sources(each)] for each in held] == [
+        [png(20, 30, 0), png(20, 30, 1)],
+        [png(20, 30, 2)],
+    ]
+    path = str(tmp_path / "b.parquet")
+    columns = {"images.w": [3], "images": pyarrow.array([[{"bytes": PNG}]], MANY)}
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    (stored,) = stored_pictures(pyarrow.parquet.ParquetFile(path), path, "images")
+    assert read_bytes(sources(stored)[0]) == PNG
+
+
+def test_no_bytes_are_read_to_find_pictures_where_the_file_counts_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    iter_batches = pyarrow.parquet.ParquetFile.iter_batches
+    monkeypatch.setattr(
+        pyarrow.parquet.ParquetFile,
+        "iter_batches",
+        lambda *args, **options: read.extend(options["columns"]) or iter_batches(*args, **options),
+    )
+    held_in_parquet([[ALL, {**ALL, "path": None}], [], [None]], MANY, tmp_path / "a.parquet")
+    assert read == ["images.list.element.path", "images.list.element.w"]
+
+
+def test_a_place_in_a_parquet_file_that_holds_nothing_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    held_in_parquet([[NONE], [ALL]], MANY, path)
+    assert np.array_equal(decode(PictureSource("parquet", f"{path}#1/images/0", "w"), SAME).array, pixels(20, 30))
+    for place in (f"{path}#0/images/0", f"{path}#1/images/1", f"{path}#2/images/0", f"{path}#0/image/0", "nowhere"):
         with pytest.raises(PictureError, match="w: "):
             decode(PictureSource("parquet", place, "w"), SAME)
+
+
+def test_places_do_not_depend_on_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert sources("a.png", None, "data/rows.jsonl")[0].place == f"{tmp_path}/data/a.png"
+    assert sources("a.png", "pictures")[0].place == f"{tmp_path}/pictures/a.png"
+    assert StoredPicture.at("rows.parquet", 3, "images", 1).place == f"{tmp_path}/rows.parquet#3/images/1"
+    assert StoredPicture.at("s3://b/rows.parquet", 3, "images", 1).place == "s3://b/rows.parquet#3/images/1"
+
+
+def test_lists_and_mappings_may_be_json_in_a_text() -> None:
+    assert [each.place for each in sources('["a.png", {"path": "b.png"}]')] == ["/data/a.png", "/data/b.png"]
+    assert sources('["a.png"]')[0].where.endswith("[0]") and sources("[]") == []
+    assert sources("[1].png")[0].place == "/data/[1].png"
+
+
+def test_limits_of_a_picture_may_be_those_of_the_run() -> None:
+    places = PicturePlaces(None, {"min_pixels": None, "max_pixels": 784})
+    value = {"image": "a.png", "max_pixels": 784, "min_pixels": None}
+    assert pictures_in(value, "w", DATA, places)[0].place == "/data/a.png"
+    with pytest.raises(ConfigError, match="w: max_pixels: 785"):
+        pictures_in({**value, "max_pixels": 785}, "w", DATA, places)
 
 
 def test_a_gif_in_base64_is_no_path() -> None:
