@@ -333,7 +333,7 @@ def _kind(value: object) -> str:
         return "text"
     if isinstance(value, int | float):
         return "number"
-    if isinstance(value, StoredPicture):
+    if isinstance(value, StoredPicture) or (isinstance(value, Mapping) and _kind(value.get("bytes")) == "picture"):
         return "picture"
     if isinstance(value, list):
         return "messages" if value and isinstance(value[0], Mapping) and "role" in value[0] else "list"

@@ -51,6 +51,13 @@ class Row:
         reward_model.ground_truth.target. None where nothing is."""
         return _entry(self.values, column)
 
+    def without(self, columns: Sequence[str]) -> Row:
+        """The same row without some columns, or entries of columns."""
+        values = self.values
+        for column in columns:
+            values = _without(values, column)
+        return self if values is self.values else replace(self, values=values)
+
 
 def _entry(values: Mapping[str, Any], path: str) -> Any:
     """What is at a path; a key that has points itself comes first."""
@@ -62,6 +69,19 @@ def _entry(values: Mapping[str, Any], path: str) -> Any:
         if isinstance(inner, Mapping) and (entry := _entry(inner, ".".join(names[place:]))) is not None:
             return entry
     return None
+
+
+def _without(values: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """The same mapping where nothing is at the path."""
+    if path in values:
+        return {name: inner for name, inner in values.items() if name != path}
+    names = path.split(".")
+    for place in range(len(names) - 1, 0, -1):
+        start = ".".join(names[:place])
+        inner = values.get(start)
+        if isinstance(inner, Mapping) and (rest := _without(inner, ".".join(names[place:]))) is not inner:
+            return {**values, start: rest}
+    return values
 
 
 class DataSource(ABC):

@@ -29,6 +29,8 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{200,}={0,2}")
 _PLACEHOLDER = re.compile(r"<(image|img|picture|video|audio|speech)(_?\d+)?>|<\|(image|video|audio)(_pad|_\d+)?\|>")
 _HELD = ("bytes", "path", "url", "image", "image_url", "video", "audio", "array", "src", "base64")
 _BEGINNINGS = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"OggS", b"fLaC", b"ID3")
+TEXT_KINDS = ("text", "input_text", "output_text")
+"""Types of parts that hold a text."""
 A_PICTURE = _MEDIA_NAMES["image"]
 UNREAD = "but runs read text only: the model would answer without it. Leave such rows out"
 BLIND = (
@@ -38,12 +40,17 @@ _DEPTH = 4  # of lists and mappings that are looked through
 
 
 def part_medium(part: Mapping[str, Any]) -> str | None:
-    """What a part of a message's content shows beside text. Example: {"type": "input_image"} -> "a picture"."""
+    """What a part of a message's content shows beside text, or in place of one. Example: {"type": "input_image"} -> "a
+    picture"."""
     kind = part.get("type")
-    if isinstance(kind, str):
+    if isinstance(kind, str) and kind not in TEXT_KINDS:
         return _named(kind) if _PART.fullmatch(kind) else None
-    held = next((str(key) for key in part if _PART.fullmatch(str(key)) and is_something(part[key])), None)
-    return None if held is None else _named(held)
+    return next((_named(key) for key in medium_keys(part)), None)
+
+
+def medium_keys(part: Mapping[str, Any]) -> list[str]:
+    """The keys of a part, or of a message, that hold pictures, videos, sound or files by their names."""
+    return [str(key) for key in part if _PART.fullmatch(str(key)) and is_something(part[key])]
 
 
 def check_text_alone(row: Row, unread: str = UNREAD) -> None:

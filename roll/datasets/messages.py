@@ -10,7 +10,8 @@ from typing import Any
 from roll.configs.problems import did_you_mean
 from roll.datasets.json_text import parse_whole
 from roll.datasets.loader import Row
-from roll.datasets.media import A_PICTURE, UNREAD, part_medium
+from roll.datasets.media import A_PICTURE, TEXT_KINDS, UNREAD, medium_keys, part_medium
+from roll.datasets.pictures.forms import KEYS, SIZE_KEYS
 from roll.datasets.tool_calls import clean_calls, json_in, plain
 from roll.errors import ConfigError
 from roll.utils.text import show
@@ -30,6 +31,7 @@ _SHAREGPT_NAMES = {**_OTHER_NAMES, "observation": "tool", "tool_response": "tool
 _CALLING = ("function_call", "tool_call")  # roles of ShareGPT's whose text is the JSON of a call
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 _TOOLS = ("tool", "ipython", "observation", "tool_response")  # roles whose content may be any JSON
+_OF_PICTURES = (*KEYS, *SIZE_KEYS, "text", "detail")
 PICTURE = "image"
 """The type of a part that shows a picture."""
 SHOWING = ("user", *_TOOLS)
@@ -91,6 +93,16 @@ def told_in_text(value: object) -> object:
     except json.JSONDecodeError:
         return value
     return parsed.value if not parsed.fault and are_messages(parsed.value) else value
+
+
+def are_parts(value: object) -> bool:
+    """True of the parts of one message's content, outside of a message: texts or pictures with their types."""
+    return isinstance(value, list) and bool(value) and all(map(_is_lone_part, value))
+
+
+def _is_lone_part(part: Any) -> bool:
+    is_mapping = isinstance(part, Mapping) and not {"role", "from"} & set(part)
+    return is_mapping and (part.get("type") in TEXT_KINDS or _is_picture(part))
 
 
 def _is_message(value: object) -> bool:
@@ -212,9 +224,14 @@ def _calls_of_text(content: Any) -> Any:
 def _with_text(message: Message, at: str, shows: bool) -> Message:
     content = message.get("content", "" if "tool_calls" in message else None)
     role = message["role"]
+    if beside := [key for key in medium_keys(message) if not key.startswith("file")]:
+        raise ValueError(
+            f"{at} has {beside[0]!r} beside its content, which no template shows; write it as a part of the content, "
+            "or leave such rows out"
+        )
     if content is None or not (isinstance(content, str | list) or role in _TOOLS):
         raise ValueError(f"the content of {at} is {show(content)}, not a text; correct the row, or leave it out")
-    if shows and isinstance(content, list) and any(map(_is_picture, content)):
+    if shows and _has_pictures(content, role):
         text, thought = _parts_of(content, role)
     else:
         text, thought = _text_of(content, role)
@@ -231,7 +248,7 @@ def _text_of(content: Any, role: str) -> tuple[str, str]:
     """A content as a text, and the reasoning among its parts. What a tool returns may be any JSON."""
     if isinstance(content, str):
         return content, ""
-    if role in _TOOLS and not (isinstance(content, list) and all(map(_is_part, content))):
+    if role in _TOOLS and not _are_parts(content):
         return json.dumps(content, ensure_ascii=False, default=str), ""
     texts, thoughts = [], []
     for number, part in enumerate(content, start=1):
@@ -251,6 +268,11 @@ def _parts_of(content: list[Any], role: str) -> tuple[list[Message], str]:
     thoughts = ""
     for number, part in enumerate(content, start=1):
         if _is_picture(part):
+            if unread := _beside_picture(part):
+                raise ValueError(
+                    f"part {number} of its content shows a picture and holds {unread!r} too, which would not be read; "
+                    "write a part for each"
+                )
             parts.append({"type": PICTURE, "image": part})
             continue
         kind, text = ("text", part) if isinstance(part, str) else _part(part, number)
@@ -267,8 +289,30 @@ def _is_picture(part: Any) -> bool:
     return isinstance(part, Mapping) and part_medium(part) == A_PICTURE
 
 
+def _has_pictures(content: Any, role: str) -> bool:
+    """True of a list of parts of which some show pictures. What a tool returns may be any other list."""
+    if not isinstance(content, list) or not any(map(_is_picture, content)):
+        return False
+    return role not in _TOOLS or _are_parts(content)
+
+
+def _beside_picture(part: Mapping[str, Any]) -> str | None:
+    """The key of what a part holds beside its picture: a text, or where it says no type anything."""
+    if part.get("text"):
+        return "text"
+    return next((str(key) for key in part if "type" not in part and key not in _OF_PICTURES), None)
+
+
+def _are_parts(content: Any) -> bool:
+    return isinstance(content, list) and all(map(_is_part, content))
+
+
 def _is_part(part: Any) -> bool:
-    return isinstance(part, Mapping) and (isinstance(part.get("type"), str) or isinstance(part.get("text"), str))
+    """True of a mapping with a type or a text, and of one with a picture and nothing that is no part of it."""
+    if not isinstance(part, Mapping):
+        return False
+    has_kind = isinstance(part.get("type"), str) or isinstance(part.get("text"), str)
+    return has_kind or (_is_picture(part) and _beside_picture(part) is None)
 
 
 def _part(part: Any, number: int) -> tuple[str, str]:
@@ -282,7 +326,7 @@ def _part(part: Any, number: int) -> tuple[str, str]:
         inner = part.get("thinking", part.get("text", part.get("reasoning")))
         return "thinking", inner if isinstance(inner, str) else _text_of(inner or "", "assistant")[0]
     text = next((part[key] for key in ("text", "content", "value") if isinstance(part.get(key), str)), None)
-    if kind not in ("text", "input_text", "output_text") or text is None:
+    if kind not in TEXT_KINDS or text is None:
         hint = ". Write calls as tool_calls, and results as messages of the role tool" if "tool_" in str(kind) else ""
         raise ValueError(f"part {number} of its content ({show(kind)}) holds no text{hint}")
     return "text", text

@@ -12,9 +12,9 @@ from roll.configs.sections.data import DataArgs
 from roll.configs.tables.vision import VisionModel
 from roll.datasets.loader import Row
 from roll.datasets.media import BLIND, check_text_alone
-from roll.datasets.messages import are_messages, conversation_column, messages_in, told_in_text
+from roll.datasets.messages import are_messages, are_parts, conversation_column, messages_in, told_in_text
 from roll.datasets.pictures.placing import RowPictures, readable
-from roll.datasets.tool_calls import Tool, calls_in, tools_in
+from roll.datasets.tool_calls import Tool, calls_in, plain, tools_in
 from roll.errors import ConfigError
 from roll.types.media import PictureSource
 
@@ -225,7 +225,7 @@ class RowReader:
         if prompt is None or prompt == "":
             raise self._missing(row, column, "prompt", "the prompt")
         if not isinstance(prompt, str) or told_in_text(prompt) is not prompt:
-            if isinstance(prompt, str) or are_messages(prompt):
+            if isinstance(prompt, str) or are_messages(prompt) or are_parts(plain(prompt)):
                 return self._conversation(row, column), False
             if isinstance(prompt, list):
                 raise ConfigError(
@@ -244,6 +244,8 @@ class RowReader:
                 f"{row.where}: column {column!r} is a text but not JSON (no list); for a bare prompt set "
                 f"{self._key}.prompt: {column}"
             )
+        if are_parts(plain(value)):
+            value = [{"role": "user", "content": value}]
         messages = messages_in(value, row, column, key, shows=self._pictures is not None)
         if messages[-1]["role"] == "assistant":
             raise ConfigError(

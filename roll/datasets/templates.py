@@ -104,6 +104,8 @@ OWN_WORDS = ("base", "longCOT_qwen2.5")
 
 
 PLAIN = "plain"
+_OF_TEXTS = (CHATML, EMPTY, BASE)
+_SHOWS = "shows some. Use native, if the tokenizer's own template writes them, or a Jinja file"
 _MARK = re.compile(r"<\|[a-z_]+\|>")
 _PATH = re.compile(r".*/.*|.*\.(jinja2?|j2|txt|tmpl)", re.DOTALL)
 
@@ -197,6 +199,8 @@ class PromptTemplate:
     def render(self, example: Example) -> str:
         """The text up to where the answer begins. Raises ConfigError with the row when the template fails on it."""
         if self.is_plain:
+            if example.pictures:
+                raise ConfigError(f"{example.row.where}: {self.key}: plain writes no pictures, and the row {_SHOWS}")
             if not example.is_text:
                 raise ConfigError(
                     f"{example.row.where}: {self.key}: plain takes a bare prompt, the row holds messages. Use native, "
@@ -216,6 +220,9 @@ class PromptTemplate:
         """The text of these messages; with `asks`, up to where the answer to them begins. `variables`: what the
         template sees beside its own."""
         from jinja2 import TemplateError
+
+        if self.form.source in _OF_TEXTS and any(isinstance(message.get("content"), list) for message in messages):
+            raise RenderError(f"{row.where}: {self.key}: the template writes no pictures, and the row {_SHOWS}")
 
         def apply(form: list[dict[str, Any]]) -> str:
             return str(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from roll.errors import PictureError
+from roll.errors import ConfigError, PictureError
 
 MOST_RATIO = 200  # of the longer side to the shorter one; the families' own processors refuse more
 IMAGE_TOKEN, VIDEO_TOKEN, STARTS, ENDS = (
@@ -142,8 +142,13 @@ class VisionModel:
         return 1, height // self.patch_size, width // self.patch_size
 
     def with_limits(self, min_pixels: int | None, max_pixels: int | None) -> VisionModel:
-        """The same under a run's limits: the narrower ones count."""
+        """The same under a run's limits: the narrower ones count. ConfigError for a limit below the smallest picture."""
         sizes = self.sizes
+        if max_pixels is not None and max_pixels < sizes.factor**2:
+            raise ConfigError(
+                f"data_args.image_max_pixels: {max_pixels}, but the smallest picture that {self.model_type} takes has "
+                f"{sizes.factor} x {sizes.factor} = {sizes.factor**2} pixels. Set it to that or more"
+            )
         least = sizes.min_pixels if min_pixels is None else max(sizes.min_pixels, min_pixels)
         most = sizes.max_pixels if max_pixels is None else min(sizes.max_pixels, max_pixels)
         return VisionModel(**{**vars(self), "sizes": PictureSizes(sizes.factor, min(least, most), most)})

@@ -7,8 +7,8 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from roll.configs.sections.data import DataArgs
@@ -25,6 +25,7 @@ COLUMNS = ("images", "image")
 """Columns that hold pictures where no key names one."""
 _UNREAD = "but runs read text and pictures only: the model would answer without it. Leave such rows out"
 
+logger = logging.getLogger(__name__)
 Message = Mapping[str, Any]
 Messages = tuple[Message, ...]
 
@@ -42,6 +43,7 @@ class RowPictures:
         self._names = named_columns(args)
         limits = {"min_pixels": args.image_min_pixels, "max_pixels": args.image_max_pixels}
         self._places = PicturePlaces(args.image_folder, limits)
+        self._warned: set[str] = set()  # files
 
     def problem(self, row: Row) -> str | None:
         """What is wrong with a row of videos, of sound, or of pictures in another column than the one that is read."""
@@ -49,29 +51,57 @@ class RowPictures:
         return shown_in(self.without(row), unread, in_messages=False)
 
     def without(self, row: Row) -> Row:
-        """The row without its pictures, which go no further with it."""
-        if not any(name in row.values for name in self._names):
-            return row
-        return replace(row, values={name: held for name, held in row.values.items() if name not in self._names})
+        """The row without its pictures, which go no further with it, and without columns that a run reads pictures of
+        where image_key names no other."""
+        return row.without((*self._names, *COLUMNS))
 
     def placed(self, row: Row, messages: Messages) -> tuple[Messages, tuple[PictureSource, ...]]:
         """The conversation with a part {"type": "image"} where each picture stands, and the pictures in this order.
         Messages that show nothing keep their texts."""
-        name = next((name for name in self._names if is_something(row.values.get(name))), None)
-        held = [] if name is None else pictures_in(row.values[name], self._where(row, name), row.file, self._places)
+        names = [name for name in self._names if is_something(row.value(name))]
+        if len(names) > 1:
+            raise ConfigError(
+                f"{row.where}: the columns {' and '.join(map(repr, names))} hold pictures, and one of them is read; "
+                f"name it as {self._key}.image_key"
+            )
+        held = [source for name in names for source in self._held(row, name)]
         if any(_shows(message) for message in messages):
             return self._of_parts(row, messages, held)
-        if self._args.image_key is not None and self._args.image_key not in row.values:
+        is_there = any(row.without([name]) is not row for name in self._names)
+        if self._args.image_key is not None and not is_there:
             raise ConfigError(
                 f"{row.where}: column {self._args.image_key!r} ({self._key}.image_key) is missing; the row has "
                 f"{', '.join(map(str, row.values)) or 'none'}. Write null where a row shows no picture"
             )
-        is_there = any(name in row.values for name in self._names)
-        return self._of_texts(row, messages, held) if is_there else (messages, ())
+        if is_there:
+            return self._of_texts(row, messages, held)
+        self._warn_of_placeholders(row, messages)
+        return messages, ()
+
+    def _held(self, row: Row, name: str) -> list[PictureSource]:
+        return pictures_in(row.value(name), f"{row.where}, column {name}", row.file, self._places)
+
+    def _warn_of_placeholders(self, row: Row, messages: Messages) -> None:
+        """Logs the first row of each file that has a placeholder and no column of pictures."""
+        if row.file not in self._warned and _num_placeholders(messages):
+            self._warned.add(row.file)
+            logger.warning(
+                "%s: a text has %s, and the row has no column %s, so the word stays text. If another column holds "
+                "pictures, name it as %s.image_key.",
+                row.where,
+                PLACEHOLDER,
+                " or ".join(map(repr, self._names)),
+                self._key,
+            )
 
     def _of_parts(
         self, row: Row, messages: Messages, held: Sequence[PictureSource]
     ) -> tuple[Messages, tuple[PictureSource, ...]]:
+        if count := _num_placeholders(messages):
+            raise ConfigError(
+                f"{row.where}: the texts have {count} {PLACEHOLDER}, and parts of the messages show pictures, so that "
+                "none is left for the texts. Take the word out of the texts"
+            )
         pictures: list[PictureSource] = []
         waiting = iter(held)
         num_bare = 0
@@ -99,8 +129,7 @@ class RowPictures:
     def _of_texts(
         self, row: Row, messages: Messages, held: Sequence[PictureSource]
     ) -> tuple[Messages, tuple[PictureSource, ...]]:
-        counts = [str(message.get("content")).count(PLACEHOLDER) for message in messages]
-        count = sum(n for n, message in zip(counts, messages, strict=True) if message["role"] in SHOWING)
+        count = _num_placeholders(messages)
         if count not in (0, len(held)) or (count and not held):
             raise ConfigError(
                 f"{row.where}: the texts have {count} {PLACEHOLDER}, and the column "
@@ -108,8 +137,8 @@ class RowPictures:
             )
         if not held:
             return messages, ()
-        for number, (n, message) in enumerate(zip(counts, messages, strict=True), start=1):
-            if n and message["role"] not in SHOWING:
+        for number, message in enumerate(messages, start=1):
+            if message["role"] not in SHOWING and PLACEHOLDER in str(message.get("content")):
                 raise ConfigError(
                     f"{row.where}: message {number} ({message['role']}) has {PLACEHOLDER} in its text, but only user "
                     "and tool turns show pictures"
@@ -122,9 +151,6 @@ class RowPictures:
         text = str(messages[first]["content"])
         parts = [*({"type": PICTURE} for _ in held), *_text_parts(text)]
         return (*messages[:first], {**messages[first], "content": parts}, *messages[first + 1 :]), tuple(held)
-
-    def _where(self, row: Row, name: str) -> str:
-        return f"{row.where}, column {name}"
 
 
 def readable(messages: Sequence[Message]) -> Messages:
@@ -147,6 +173,14 @@ def texts_of(value: Any) -> Iterator[str]:
     elif isinstance(value, Mapping | list | tuple):
         for inner in value.values() if isinstance(value, Mapping) else value:
             yield from texts_of(inner)
+
+
+def _num_placeholders(messages: Messages) -> int:
+    """How many placeholders stand in the texts of turns that may show pictures."""
+    contents = [message.get("content") for message in messages if message["role"] in SHOWING]
+    parts = [part for each in contents for part in (each if isinstance(each, list) else [each])]
+    texts = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
+    return sum(str(text).count(PLACEHOLDER) for text in texts)
 
 
 def _read(part: Any) -> str:

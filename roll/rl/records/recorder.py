@@ -19,6 +19,7 @@ from roll.rl.records.token_records import RowKey, TokenLogProbs
 from roll.types.media import PictureSource
 from roll.types.rollout import RowTexts, TrajectoryGroup, Turn
 from roll.utils.json_values import NOT_RECORDED, plain_fields
+from roll.utils.secrets import mask
 from roll.utils.text import middle_left_out, storable, visible
 
 # How rewards and lengths of a step are spread, and why attempts failed: what means do not tell.
@@ -113,7 +114,10 @@ def rollout_records(
             response_tokens=lengths[trajectory.index],
             turns=said.turns,
             tokens=tokens.get((group.group_id, trajectory.index, trajectory.turn)),
-            pictures=tuple(replace(p, place="") if p.form == "inline" else p for p in group.task.pictures),
+            pictures=tuple(
+                replace(picture, place="" if picture.form == "inline" else mask(picture.place))
+                for picture in group.task.pictures
+            ),
         )
         for trajectory, said in zip(group.trajectories, texts, strict=True)
         if said.turns or trajectory.failure or not any(other.turns for other in texts)

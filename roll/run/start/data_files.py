@@ -34,6 +34,13 @@ def data_args_problems(places: Mapping[str, DataArgs]) -> Iterator[Problem]:
                 "Give one for all, one each, or none.",
                 (f"{at}.dataset_type", f"{at}.file_name"),
             )
+        least, most = args.image_min_pixels, args.image_max_pixels
+        if least is not None and most is not None and least > most:
+            yield Problem(
+                f"{at}.image_min_pixels: {least} is more than {at}.image_max_pixels: {most}. No picture has both; "
+                "lower the first one, or raise the second.",
+                (f"{at}.image_min_pixels", f"{at}.image_max_pixels"),
+            )
         sets = [name for name in args.file_name if names_data_set(name)]
         if sets and at.startswith(_VALIDATED) and args.split is None:
             yield Problem(
