@@ -142,7 +142,7 @@ class VisionModel:
         return 1, height // self.patch_size, width // self.patch_size
 
     def with_limits(self, min_pixels: int | None, max_pixels: int | None) -> VisionModel:
-        """The same under a run's limits: the narrower ones count. ConfigError for a limit below the smallest picture."""
+        """The same under a run's limits: the narrower ones count. ConfigError where no picture is as small."""
         sizes = self.sizes
         if max_pixels is not None and max_pixels < sizes.factor**2:
             raise ConfigError(

@@ -119,9 +119,7 @@ def _source(value: Any, where: str, data_file: str, places: PicturePlaces) -> Pi
     )
 
 
-def _of_mapping(
-    value: Mapping[str, Any], where: str, data_file: str, places: PicturePlaces
-) -> PictureSource | None:
+def _of_mapping(value: Mapping[str, Any], where: str, data_file: str, places: PicturePlaces) -> PictureSource | None:
     held = {key: value[key] for key in KEYS if key in value and is_something(value[key])}
     if not held:
         if any(is_something(inner) for key, inner in value.items() if key != "type"):

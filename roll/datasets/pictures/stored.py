@@ -25,7 +25,7 @@ _BUFFER_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class StoredPicture:
-    """A picture that stayed in its parquet file. `place`: FILE#ROW/COLUMN/INDEX, which counts through lists of lists."""
+    """A picture that stayed in its parquet file. `place`: FILE#ROW/COLUMN/INDEX; lists of lists count as one list."""
 
     place: str
 

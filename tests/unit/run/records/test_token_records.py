@@ -1,6 +1,7 @@
 """Recorded tokens: whose log-probs stand beside which token."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from roll.distributed.executor.jobs import ScorePiece, ScoreSet
 from roll.rl.records import token_records
 from roll.rl.records.recorder import rollout_records
 from roll.rl.records.token_records import TokenLogProbs, TokenRecords
+from roll.types.media import PictureForm, PictureSource
 from roll.types.rollout import RowTexts, Task, TrajectoryGroup
 from roll.utils.timing import Timer
 from tests.unit.run.records.test_logging_board import row
@@ -56,6 +58,19 @@ def test_tokens_of_the_shown_rows_stand_beside_what_engine_and_trainer_say(
     assert [record.tokens and record.tokens.texts for record in shown] == [("c", "d"), ("e",)]
     (other, _) = rollout_records(GROUPS[1], [RowTexts("cd"), RowTexts("e")], records.of_rows())
     assert other.tokens is None
+
+
+def test_recorded_places_of_pictures_show_no_credentials_and_no_contents() -> None:
+    places: tuple[tuple[PictureForm, str], ...] = (
+        ("address", "https://user:secret@host/a.png"),
+        ("inline", "iVBORw0KGgo"),
+        ("file", "/data/a.png"),
+    )
+    pictures = tuple(PictureSource(form, place, "rows.jsonl:1") for form, place in places)
+    group = replace(GROUPS[0], task=replace(GROUPS[0].task, pictures=pictures))
+    for record in rollout_records(group, [RowTexts("cd"), RowTexts("e")]):
+        assert [picture.place for picture in record.pictures] == ["https://***@host/a.png", "", "/data/a.png"]
+    assert group.task.pictures[0].place == "https://user:secret@host/a.png"
 
 
 def test_without_scores_of_the_step_the_trainer_is_asked_for_these_rows_alone(

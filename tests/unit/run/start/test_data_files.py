@@ -33,6 +33,14 @@ def test_no_name_at_all_and_types_that_do_not_fit_the_names_are_refused() -> Non
     ]
 
 
+def test_limits_of_pictures_that_contradict_each_other_are_refused() -> None:
+    assert problems(TRAIN, file_name="a.jsonl", image_min_pixels=3136, image_max_pixels=3136) == []
+    args = DataArgs(file_name=("a.jsonl",), image_min_pixels=200_000, image_max_pixels=3136)
+    (problem,) = data_args_problems({TRAIN: args})
+    assert problem.keys == (f"{TRAIN}.image_min_pixels", f"{TRAIN}.image_max_pixels")
+    assert "image_min_pixels: 200000 is more than actor_train.data_args.image_max_pixels: 3136" in problem.text
+
+
 def test_a_split_of_files_is_warned_about() -> None:
     def warnings(**keys: object) -> list[str]:
         return list(data_args_warnings({TRAIN: DataArgs.model_validate(keys)}))
