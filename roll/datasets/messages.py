@@ -231,7 +231,7 @@ def _with_text(message: Message, at: str, shows: bool) -> Message:
         )
     if content is None or not (isinstance(content, str | list) or role in _TOOLS):
         raise ValueError(f"the content of {at} is {show(content)}, not a text; correct the row, or leave it out")
-    if shows and _has_pictures(content, role):
+    if shows and isinstance(content, list) and _has_pictures(content, role):
         text, thought = _parts_of(content, role)
     else:
         text, thought = _text_of(content, role)
@@ -289,9 +289,9 @@ def _is_picture(part: Any) -> bool:
     return isinstance(part, Mapping) and part_medium(part) == A_PICTURE
 
 
-def _has_pictures(content: Any, role: str) -> bool:
-    """True of a list of parts of which some show pictures. What a tool returns may be any other list."""
-    if not isinstance(content, list) or not any(map(_is_picture, content)):
+def _has_pictures(content: list[Any], role: str) -> bool:
+    """True of parts of which some show pictures. What a tool returns may be any other list."""
+    if not any(map(_is_picture, content)):
         return False
     return role not in _TOOLS or _are_parts(content)
 

@@ -158,7 +158,7 @@ def test_what_cannot_be_shown_is_refused_with_its_row(row: dict[str, Any], compl
 
 
 @pytest.mark.parametrize(
-    ("template", "complaint"), [("plain", "it writes no pictures"), ("chatml", "the template fails")]
+    ("template", "complaint"), [("plain", "it writes no pictures"), ("chatml", "the template writes no pictures")]
 )
 def test_a_template_that_writes_no_pictures_is_refused(template: str, complaint: str, data: Data) -> None:
     with pytest.raises(ConfigError, match=complaint):
