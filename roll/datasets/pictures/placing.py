@@ -67,7 +67,7 @@ class RowPictures:
         held = [source for name in names for source in self._held(row, name)]
         if any(_shows(message) for message in messages):
             return self._of_parts(row, messages, held)
-        is_there = any(row.without([name]) is not row for name in self._names)
+        is_there = any(_has(row, name) for name in self._names)
         if self._args.image_key is not None and not is_there:
             raise ConfigError(
                 f"{row.where}: column {self._args.image_key!r} ({self._key}.image_key) is missing; the row has "
@@ -151,6 +151,12 @@ class RowPictures:
         text = str(messages[first]["content"])
         parts = [*({"type": PICTURE} for _ in held), *_text_parts(text)]
         return (*messages[:first], {**messages[first], "content": parts}, *messages[first + 1 :]), tuple(held)
+
+
+def _has(row: Row, name: str) -> bool:
+    """True of a row with the column, or with null in the column whose entry it would be."""
+    column = name.split(".")[0]
+    return row.without([name]) is not row or (column in row.values and row.values[column] is None)
 
 
 def readable(messages: Sequence[Message]) -> Messages:

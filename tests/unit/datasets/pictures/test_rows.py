@@ -262,8 +262,8 @@ def test_image_key_may_be_a_path_and_chooses_among_columns(load: Loader) -> None
     row = {"prompt": "<image>?", "extra": {"images": ["a.png"], "level": 3}, "image": "b.png"}
     task = load.one(row, image_key="extra.images")
     assert names(task) == ["a.png"] and task.payload == {"prompt": "<image>?", "extra": {"level": 3}}
-    rows = [{"prompt": "?", "extra": {"images": None}}, row]
-    assert [names(task) for task in load.all(rows, image_key="extra.images").tasks] == [[], ["a.png"]]
+    rows = [{"prompt": "?", "extra": {"images": None}}, row, {"prompt": "?", "extra": None}]
+    assert [names(task) for task in load.all(rows, image_key="extra.images").tasks] == [[], ["a.png"], []]
     assert "column 'extra.images'" in load.refused({"prompt": "?", "extra": {}}, image_key="extra.images")
 
 
