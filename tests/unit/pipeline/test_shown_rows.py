@@ -58,7 +58,7 @@ def test_the_files_are_looked_at_as_a_run_reads_them(model_dir: Path, tmp_path: 
     config = sft(model_dir, tmp_path, ROW, ROW | {"images": ["b.png"]})
     assert list(missing_files(config)) == []
     (problem,) = local_rows(config)
-    assert f"{tmp_path}/rows.jsonl:2, column images[0]: there is no file {tmp_path}/b.png" in problem
+    assert f"{tmp_path}/rows.jsonl:2, column images[0]: there is no file '{tmp_path}/b.png'" in problem
     blind = sft(tiny_model_dir, tmp_path, ROW)
     assert "column 'images' holds a picture" in next(iter(missing_files(blind))).text
     assert "the run's model does not see pictures" in next(iter(local_rows(blind)))

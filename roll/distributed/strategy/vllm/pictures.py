@@ -113,7 +113,10 @@ async def picture_prompt(engine: AsyncLLM, request: GenerationRequest, cache_sal
     if cache_salt is not None:
         prompt["cache_salt"] = cache_salt
     rendered: Any
-    (rendered,) = await engine.renderer.render_cmpl_async([prompt])
+    try:
+        (rendered,) = await engine.renderer.render_cmpl_async([prompt])
+    except AssertionError:  # vLLM 0.32 forgot the picture between two looks at its cache: now it knows that it has
+        (rendered,) = await engine.renderer.render_cmpl_async([prompt])
     ids: list[int] = rendered["prompt_token_ids"]
     if not np.array_equal(ids, request.prompt_ids):
         raise StrategyError(

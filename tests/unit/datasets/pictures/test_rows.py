@@ -215,7 +215,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user", "content": [IMAGE, {"text": "<image>?"}]}]}, "the texts have 1 <image>, and parts"),
     ({"messages": [{"role": "user", "content": [{**IMAGE, "max_pixels": 784}]}]}, "message 1, part 1: max_pixels: 784"),
     ({"prompt": "?", "image": {"bytes": None, "path": "none.png"}}, "column image: there is no file"),
-    ({"prompt": "?", "image": "QUJD" * 500}, "QUJD..."),
+    ({"prompt": "?", "image": "QUJD" * 500}, "..."),
     ({"messages": [{"role": "user", "content": [{"type": "video", "video": "a.mp4"}]}]}, "shows a video in a message"),
 ]  # fmt: skip
 
