@@ -45,7 +45,7 @@ def _load(name: str, key: str) -> PreTrainedTokenizerBase:
     """transformers 5 rebuilds a tokenizer by its class (`tokenizer_class`, or `model_type` of config.json) and takes no
     more than the vocabulary from tokenizer.json: where another class made the file, text is cut otherwise or loses its
     spaces (a byte-level file under LlamaTokenizerFast), without a word. So the file is taken as it is."""
-    file = _file(name, TOKENIZER_FILE)
+    file = model_file(name, TOKENIZER_FILE)
     if file is None:
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         if not tokenizer("text", add_special_tokens=False)["input_ids"]:
@@ -64,7 +64,7 @@ def _load(name: str, key: str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _file(name: str, file: str) -> Path | None:
+def model_file(name: str, file: str) -> Path | None:
     """Local path of a model's file, downloaded from the hub if needed; None if the model has none."""
     path = cached_file(
         name,

@@ -14,12 +14,6 @@ from typing import Any
 from roll.errors import ConfigError, PictureError
 
 MOST_RATIO = 200  # of the longer side to the shorter one; the families' own processors refuse more
-IMAGE_TOKEN, VIDEO_TOKEN, STARTS, ENDS = (
-    "image_token_id",
-    "video_token_id",
-    "vision_start_token_id",
-    "vision_end_token_id",
-)
 
 
 @dataclass(frozen=True)
@@ -28,14 +22,12 @@ class VisionFacts:
 
     - `patch_size`, `merge_size`: of a config.json that says nothing of them
     - `min_pixels`, `max_pixels`: of a model whose files say nothing of them
-    - `has_deepstack`: features enter several layers of the language model
     """
 
     patch_size: int = 14
     merge_size: int = 2
     min_pixels: int = 56 * 56
     max_pixels: int = 14 * 14 * 4 * 1280
-    has_deepstack: bool = False
 
 
 _TOWER_WORDS, _MERGER_WORDS = (
@@ -50,7 +42,6 @@ _QWEN3 = VisionFacts(
     patch_size=16,
     min_pixels=256 * 256,
     max_pixels=4096 * 4096,
-    has_deepstack=True,
 )
 VISION: Mapping[str, VisionFacts] = {
     "qwen2_vl": VisionFacts(),

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
-
-from transformers.utils.hub import cached_file
 
 from roll.configs.sections.model import ModelArgs
 from roll.configs.tables.vision import PROCESSOR_FILES, VISION, VisionModel, vision_model
+from roll.models.tokenizer import model_file
 
 
 def vision_of(args: ModelArgs) -> VisionModel | None:
@@ -29,11 +27,5 @@ def vision_of(args: ModelArgs) -> VisionModel | None:
 
 def _json(name: str, file: str) -> Mapping[str, Any]:
     """A file's contents; empty where the model has none."""
-    path = cached_file(
-        name,
-        file,
-        _raise_exceptions_for_gated_repo=False,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
-    return {} if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
+    path = model_file(name, file)
+    return {} if path is None else json.loads(path.read_text(encoding="utf-8"))

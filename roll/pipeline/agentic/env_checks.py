@@ -26,8 +26,8 @@ from roll.utils.imports import is_installed, is_missing, split
 from roll.utils.text import show
 
 OTHER_MANAGERS: Mapping[str, str] = {
-    "VLTrajEnvManager": ": it shows pictures, which are not read yet; in words trajectory does the same, with the same "
-    "pre_step_template and next_step_template",
+    "VLTrajEnvManager": ": it shows pictures, which agentic runs do not read; in words trajectory does the same, with "
+    "the same pre_step_template and next_step_template",
 }
 """Why ROLL's other env managers are not here, and what is."""
 PROGRAM_KEYS = ("agent", "agent_command", "tasks")

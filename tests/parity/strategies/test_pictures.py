@@ -4,6 +4,7 @@ and torch.optim.AdamW in one process, which sees each row alone and unpadded."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from roll.algorithms.loss import SupervisedLoss
 from roll.configs.sections.model import ModelArgs
+from roll.distributed.strategy.hf.sampler import BatchSampler
 from roll.models.loading import load_policy
 from roll.models.vision import inputs
 from roll.models.vision.inputs import PictureInputs
 from roll.types.batch import MicroBatch
+from roll.types.rollout import GenerationRequest, SamplingParams
 from tests.helpers.processes import RankPool
 from tests.parity.compare import assert_same_training
 from tests.parity.strategies import runs, shown
@@ -202,3 +205,45 @@ def test_a_saved_model_is_loaded_by_transformers(
     stored = set(load_file(tmp_path / "model.safetensors"))
     assert stored == set(load_file(model_dirs[family] / "model.safetensors"))
     assert AutoProcessor.from_pretrained(tmp_path).image_processor.patch_size == shown.vision(tmp_path).patch_size
+
+
+@pytest.mark.gate("qwen2_5_vl")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_hf_infer_samples_with_the_log_probs_of_transformers(family: str, model_dirs: dict[str, Path]) -> None:
+    """Rows with one, two and no pictures in one batch, two answers each; keys and values computed anew amid them, as
+    after an update."""
+    model_dir = model_dirs[family]
+    loaded = load_policy(
+        ModelArgs(model_name_or_path=str(model_dir), dtype="fp32", disable_gradient_checkpointing=True)
+    )
+    sampler = BatchSampler(loaded.pretrained.eval(), [1], None, 512, 64, vision=loaded.vision)
+    rows = [row for at, row in enumerate(shown.rows(model_dir)) if at in (0, 4, 5)]
+    for number, row in enumerate(rows):
+        ids, (media,) = row.input_ids[0].numpy().astype(np.int32), row.media or ((),)
+        sampling = SamplingParams(max_new_tokens=10, seed=3)
+        sampler.submit(GenerationRequest(str(number), ids, sampling, num_samples=2, media=media))
+    answers = []
+    for step in range(30):
+        answers += sampler.step() if sampler.has_work else []
+        if step == 4:
+            sampler.recompute_cache()
+    assert len(answers) == 6
+    whole = AutoModelForImageTextToText.from_pretrained(model_dir, dtype=torch.float32, attn_implementation="eager")
+    for answer in answers:
+        row, said = rows[int(answer.request_id)], answer.generation
+        stray = np.isin(said.token_ids, shown.vision(model_dir).placeholders)
+        assert not stray[:-1].any(), "a placeholder ends an answer"
+        ids = torch.cat([row.input_ids, torch.from_numpy(said.token_ids[~stray].astype(np.int64))[None]], 1)
+        longer = replace(
+            row,
+            **{
+                name: torch.nn.functional.pad(getattr(row, name), (0, ids.shape[1] - row.input_ids.shape[1]))
+                for name in ("response_mask", "rollout_log_probs", "advantages", "returns")
+            },
+            input_ids=ids,
+            lengths=torch.tensor([ids.shape[1]]),
+        )
+        with torch.no_grad():
+            logits = whole(input_ids=ids, **shown.hf_inputs(model_dir, longer)).logits[0, :-1].log_softmax(-1)
+        wanted = logits.gather(1, ids[0, 1:, None])[row.input_ids.shape[1] - 1 :, 0].numpy()
+        assert np.abs(wanted - said.log_probs[: len(wanted)]).max() < 1e-5

@@ -115,7 +115,7 @@ REFUSED = {
     ),
     "pictures": (
         f"    env_type: sokoban\n    env_manager_cls: {MANAGERS}.vl_traj_env_manager.VLTrajEnvManager\n",
-        "it shows pictures, which are not read yet; in words trajectory does the same",
+        "it shows pictures, which agentic runs do not read; in words trajectory does the same",
     ),
 }  # fmt: skip
 
