@@ -18,6 +18,7 @@ from roll.errors import describe
 from roll.pipeline.agentic.proxy.endpoint.anthropic import AnthropicWire, MessagesBody, read_anthropic
 from roll.pipeline.agentic.proxy.endpoint.chat import ChatBody, ChatWire, read_body, read_chat
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal, not_allowed
+from roll.pipeline.agentic.proxy.endpoint.responses import ResponsesBody, ResponsesWire, read_responses
 from roll.pipeline.agentic.proxy.endpoint.session import Exchange, Reply, Session
 from roll.pipeline.agentic.proxy.transcript.message import ChatCall
 from roll.pipeline.agentic.proxy.transcript.render import RenderRefused
@@ -29,17 +30,19 @@ MODEL = "policy"
 _HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 _SESSION_HEADER = "x-roll-session"
 
+Wire = ChatWire | ResponsesWire | AnthropicWire
 Find = Callable[[str], Session | None]
 """The open session with this id."""
 
 
 def make_app(find: Find) -> FastAPI:
-    """Serves both protocols under /v1, where the key says which session it is, and under /s/SESSION/v1."""
+    """Serves the protocols under /v1, where the key says which session it is, and under /s/SESSION/v1."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     routes = _Routes(find)
     for prefix in ("", "/s/{session_id}"):
         add = app.add_api_route
         add(f"{prefix}/v1/chat/completions", routes.chat, methods=["POST"])
+        add(f"{prefix}/v1/responses", routes.responses, methods=["POST"])
         add(f"{prefix}/v1/messages", routes.messages, methods=["POST"])
         add(f"{prefix}/v1/messages/count_tokens", routes.count_tokens, methods=["POST"])
         add(f"{prefix}/v1/models", routes.models, methods=["GET"])
@@ -76,6 +79,14 @@ class _Routes:
             exchange, reply_id = _exchange(session, request, read_chat(read), body)
         wire = ChatWire(read, session.parser, reply_id)
         return await _answered(session, request, exchange, wire, bool(read.stream))
+
+    async def responses(self, request: Request) -> Response:
+        session = self._session(request)
+        body = await _body(request)
+        with _counted(session), _read():
+            read: ResponsesBody = read_body(ResponsesBody, body)
+            exchange, _ = _exchange(session, request, read_responses(read, session), body)
+        return await _answered(session, request, exchange, ResponsesWire(read, session), bool(read.stream))
 
     async def messages(self, request: Request) -> Response:
         session = self._session(request)
@@ -184,9 +195,7 @@ def _exchange(session: Session, request: Request, call: ChatCall, body: bytes) -
     return exchange, f"{session.session_id[-8:]}{session.num_requests}"
 
 
-async def _answered(
-    session: Session, request: Request, exchange: Exchange, wire: ChatWire | AnthropicWire, streams: bool
-) -> Response:
+async def _answered(session: Session, request: Request, exchange: Exchange, wire: Wire, streams: bool) -> Response:
     """What fails before the first PING_S seconds are over is told by its status, in a stream too."""
     gone = start(_until_gone(request))
     try:
@@ -219,7 +228,7 @@ async def _result(work: Awaitable[Reply]) -> Reply:
         raise Refusal(410, "The session is over.", "session_closed") from None
 
 
-async def _stream(session: Session, exchange: Exchange, wire: ChatWire | AnthropicWire) -> AsyncIterator[str]:
+async def _stream(session: Session, exchange: Exchange, wire: Wire) -> AsyncIterator[str]:
     """A comment now and then until the answer is there, then its events; an error is an event, too."""
     is_delivered = False
     try:

@@ -17,7 +17,7 @@ from roll.errors import StrategyError, describe
 from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules, turn_seed
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
 from roll.pipeline.agentic.proxy.endpoint.reward import checked_metrics, checked_reward
-from roll.pipeline.agentic.proxy.transcript.message import ChatCall
+from roll.pipeline.agentic.proxy.transcript.message import ChatCall, ChatMessage
 from roll.pipeline.agentic.proxy.transcript.parse import Parser
 from roll.pipeline.agentic.proxy.transcript.render import RenderRefused
 from roll.pipeline.agentic.proxy.transcript.transcript import Prepared, Transcript
@@ -94,6 +94,8 @@ class Session:
     num_answers: int = 0
     num_requests: int = 0
     num_refused: int = 0
+    responses: dict[str, tuple[ChatMessage, ...]] = field(default_factory=dict)
+    """Conversations up to an answer, by the id that the protocol of responses gave it, without instructions."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     """The turn limit was met, or nothing more is to come."""
     _exchanges: dict[bytes, Exchange] = field(default_factory=dict)

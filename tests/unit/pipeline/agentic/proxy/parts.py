@@ -5,21 +5,24 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from copy import deepcopy
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import pytest
 
 from roll.envs.config import EnvConfig
 from roll.models.tiny import build_tokenizer
 from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules
 from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
 from roll.pipeline.agentic.proxy.endpoint.session import Session
+from roll.pipeline.agentic.proxy.transcript.rows import transcript_rows
 from roll.pipeline.agentic.sample_forms import ChatEncoder
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams, Trajectory
 from tests.unit.pipeline.agentic.parts import rules
 
+T = TypeVar("T")
 _CALLS = (
     "{% for call in m.tool_calls %}{% if m.content or not loop.first %}{{ '\n' }}{% endif %}"
     '{{ \'<tool_call>\n{"name": "\' + call.function.name + \'", "arguments": \' + (call.function.arguments | tojson)'
@@ -129,3 +132,58 @@ def check_rows(rows: list[Trajectory], engine: Engine, num_trained: int) -> None
 
 def copied(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return deepcopy(messages)
+
+
+ENCODER = tool_encoder()
+ASK: list[Any] = [{"role": "user", "content": "box F?"}]
+
+
+class Place:
+    """An endpoint with one session, and clients of it."""
+
+    def __init__(self, endpoint: Endpoint, session: Session, engine: Engine):
+        self.endpoint, self.session, self.engine = endpoint, session, engine
+        self.variables = endpoint.environment(session)
+        self.open: list[Any] = []
+
+    def openai(self, **keys: Any) -> Any:
+        base, key = self.variables["OPENAI_BASE_URL"], self.variables["OPENAI_API_KEY"]
+        self.open.append(
+            pytest.importorskip("openai").AsyncOpenAI(**{"base_url": base, "api_key": key, "max_retries": 0} | keys)
+        )
+        return self.open[-1]
+
+    def anthropic(self, **keys: Any) -> Any:
+        base, key = self.variables["ANTHROPIC_BASE_URL"], self.variables["ANTHROPIC_API_KEY"]
+        self.open.append(
+            pytest.importorskip("anthropic").AsyncAnthropic(
+                **{"base_url": base, "api_key": key, "max_retries": 0} | keys
+            )
+        )
+        return self.open[-1]
+
+    def rows(self) -> list[Any]:
+        return [row for row, _ in transcript_rows(self.session.transcript.root)]
+
+
+def serve(said: list[str], play: Callable[[Place], Coroutine[Any, Any, T]], **changes: Any) -> T:
+    """What `play` returns with an endpoint that says these texts in turn."""
+
+    async def run() -> T:
+        engine = Engine(ENCODER, lambda number: said[number % len(said)])
+        endpoint = Endpoint(ENCODER, engine)
+        await endpoint.start()
+        place = Place(endpoint, open_session(endpoint, **changes), engine)
+        try:
+            return await asyncio.wait_for(play(place), 60)
+        finally:
+            for client in place.open:
+                await client.close()
+            await endpoint.stop()
+
+    return asyncio.run(run())
+
+
+async def until(holds: Callable[[], bool], pause: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+    while not holds():
+        await pause(0.005)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 import numpy as np
@@ -13,56 +12,23 @@ import pytest
 
 from roll.errors import StrategyError, WorkerError
 from roll.pipeline.agentic.episode import turn_seed
-from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
 from roll.pipeline.agentic.proxy.endpoint.session import MOST_REFUSED, Session
 from roll.pipeline.agentic.proxy.transcript.rows import transcript_rows
-from tests.unit.pipeline.agentic.proxy.parts import CALL, JOB, OPEN, Engine, check_rows, open_session, tool_encoder
+from tests.unit.pipeline.agentic.proxy.parts import (
+    ASK,
+    CALL,
+    ENCODER,
+    JOB,
+    OPEN,
+    Place,
+    check_rows,
+    open_session,
+    serve,
+    until,
+)
 
 openai = pytest.importorskip("openai", reason="the SDK of OpenAI is not installed")
 anthropic = pytest.importorskip("anthropic", reason="the SDK of Anthropic is not installed")
-T = TypeVar("T")
-ENCODER = tool_encoder()
-ASK: list[Any] = [{"role": "user", "content": "box F?"}]
-
-
-class Place:
-    """An endpoint with one session, and clients of it."""
-
-    def __init__(self, endpoint: Endpoint, session: Session, engine: Engine):
-        self.endpoint, self.session, self.engine = endpoint, session, engine
-        self.variables = endpoint.environment(session)
-        self.open: list[Any] = []
-
-    def openai(self, **keys: Any) -> Any:
-        base, key = self.variables["OPENAI_BASE_URL"], self.variables["OPENAI_API_KEY"]
-        self.open.append(openai.AsyncOpenAI(**{"base_url": base, "api_key": key, "max_retries": 0} | keys))
-        return self.open[-1]
-
-    def anthropic(self, **keys: Any) -> Any:
-        base, key = self.variables["ANTHROPIC_BASE_URL"], self.variables["ANTHROPIC_API_KEY"]
-        self.open.append(anthropic.AsyncAnthropic(**{"base_url": base, "api_key": key, "max_retries": 0} | keys))
-        return self.open[-1]
-
-    def rows(self) -> list[Any]:
-        return [row for row, _ in transcript_rows(self.session.transcript.root)]
-
-
-def serve(said: list[str], play: Callable[[Place], Coroutine[Any, Any, T]], **changes: Any) -> T:
-    """What `play` returns with an endpoint that says these texts in turn."""
-
-    async def run() -> T:
-        engine = Engine(ENCODER, lambda number: said[number % len(said)])
-        endpoint = Endpoint(ENCODER, engine)
-        await endpoint.start()
-        place = Place(endpoint, open_session(endpoint, **changes), engine)
-        try:
-            return await asyncio.wait_for(play(place), 60)
-        finally:
-            for client in place.open:
-                await client.close()
-            await endpoint.stop()
-
-    return asyncio.run(run())
 
 
 def test_openai_loop_of_tools_is_one_row() -> None:
@@ -427,6 +393,7 @@ ROUTES = (
     ("POST", "/v1/messages"),
     ("POST", "/v1/messages/count_tokens"),
     ("GET", "/v1/models"),
+    ("POST", "/v1/responses"),
     ("POST", "/v1/reward"),
     ("GET", "/v1/task"),
 )
@@ -441,6 +408,8 @@ def test_without_its_key_no_request_reaches_a_session(method: str, route: str) -
         key = place.session.key
         forged = f"roll-{other.session_id}-{key.rpartition('-')[2]}"
         bodies = {"reward": 1.0} if "reward" in route else {"messages": ASK, "max_tokens": 5}
+        if "responses" in route:
+            bodies = {"input": "box F?"}
         attempts: list[tuple[str, dict[str, Any]]] = [
             (own, {}),
             ("", {}),
@@ -506,8 +475,3 @@ def test_a_hundred_sessions_at_once_keep_apart() -> None:
             assert f"user\n{number}<|im_end|>" in ENCODER.show(row.input_ids)
 
     serve(["yes"], play)
-
-
-async def until(holds: Callable[[], bool], pause: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-    while not holds():
-        await pause(0.005)

@@ -1,0 +1,263 @@
+"""OpenAI's responses: a request's body as a call, and a reply as JSON or as events."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from roll.pipeline.agentic.proxy.endpoint.chat import HARMLESS as HARMLESS_IN_CHAT
+from roll.pipeline.agentic.proxy.endpoint.chat import read_messages, refuse_unknown, shown_tools
+from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
+from roll.pipeline.agentic.proxy.endpoint.session import Reply, Session
+from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, SYSTEM, TOOL, USER, Call, ChatCall, ChatMessage
+from roll.pipeline.agentic.proxy.transcript.tree import Answer
+
+HARMLESS = HARMLESS_IN_CHAT | {"reasoning", "max_tool_calls", "client_metadata", "stream_options"}
+"""Fields that change nothing that the policy sees."""
+_INCLUDED = frozenset({"reasoning.encrypted_content"})
+# The order of one response's items: a later item that does not come after belongs to the next response.
+_REASONING, _MESSAGE, _CALL = range(3)
+
+
+class ResponsesBody(BaseModel):
+    """The fields of a request that are read. Others are refused by name, unless they are harmless."""
+
+    model_config = ConfigDict(extra="allow")
+
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    model: str = ""
+    previous_response_id: str | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    max_output_tokens: int | None = Field(None, ge=1)
+    text: dict[str, Any] | None = None
+    include: list[str] | None = None
+    truncation: str | None = None
+    background: bool | None = None
+    stream: bool | None = None
+
+
+def read_responses(body: ResponsesBody, session: Session) -> ChatCall:
+    """The call, behind the earlier response that the body names. Raises Refusal for what this endpoint does not do."""
+    overrides = refuse_unknown(body, HARMLESS)
+    if ((body.text or {}).get("format") or {}).get("type", "text") != "text":
+        raise Refusal(400, "text.format: this endpoint does not guide decoding. Use type text.", "unsupported", "text")
+    if unknown := sorted(set(body.include or ()) - _INCLUDED):
+        raise Refusal(400, f"include: {unknown[0]} is not supported by this endpoint.", "unsupported", "include")
+    if body.background or body.truncation not in (None, "disabled"):
+        field = "background" if body.background else "truncation"
+        raise Refusal(400, f"{field} is not supported by this endpoint: leave it out.", "unsupported", field)
+    earlier = ()
+    if body.previous_response_id is not None:
+        if body.previous_response_id not in session.responses:
+            raise Refusal(400, f"previous_response_id: this session gave no response {body.previous_response_id!r}.",
+                          "previous_response_not_found", "previous_response_id")  # fmt: skip
+        earlier = session.responses[body.previous_response_id]
+    instructions = (ChatMessage(SYSTEM, body.instructions),) if body.instructions else ()
+    items = [{"role": USER, "content": body.input}] if isinstance(body.input, str) else body.input
+    messages = read_messages(list(_messages(items))) if items else ()
+    if not (earlier or messages):
+        raise Refusal(400, "input: it is empty.", param="input")
+    return ChatCall(
+        messages=(*instructions, *earlier, *messages),
+        tools=shown_tools([_tool(tool) for tool in body.tools or ()], body.tool_choice),
+        max_tokens=body.max_output_tokens,
+        overrides=overrides,
+    )
+
+
+def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    if tool.get("type") != "function" or not tool.get("name"):
+        raise Refusal(400, f"tools: {tool.get('type')!r} is not supported; {{type: function, name, description, "
+                      "parameters}} is.", "unsupported", "tools")  # fmt: skip
+    inner = {"name": tool["name"], "description": tool.get("description") or "",
+             "parameters": tool.get("parameters") or {}}  # fmt: skip
+    return {"type": "function", "function": inner}
+
+
+def _messages(items: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Messages of chat. The items of one response, its reasoning, its text and its calls, are one message."""
+    answer: dict[str, Any] = {}
+    last = -1
+    for place, item in enumerate(items):
+        kind = item.get("type") or "message"
+        if (rank := _rank(kind, item.get("role"))) is not None:
+            if answer and (rank < last or rank == last != _CALL):
+                yield answer
+                answer = {}
+            last = rank
+            answer = answer or {"role": ASSISTANT, "content": ""}
+            _add(answer, rank, item, place)
+            continue
+        if answer:
+            yield answer
+            answer = {}
+        if kind == "message":
+            yield {"role": item.get("role"), "content": _text(item.get("content"), place)}
+        elif kind == "function_call_output":
+            output = _text(item.get("output"), place)
+            yield {"role": TOOL, "tool_call_id": item.get("call_id") or "", "content": output}
+        else:
+            raise _unknown(place, f"an item of type {kind!r}")
+    if answer:
+        yield answer
+
+
+def _rank(kind: str, role: Any) -> int | None:
+    """Where an item stands in a response; None for what is no part of one."""
+    if kind == "message":
+        return _MESSAGE if role == ASSISTANT else None
+    return {"reasoning": _REASONING, "function_call": _CALL}.get(kind)
+
+
+def _add(answer: dict[str, Any], rank: int, item: Mapping[str, Any], place: int) -> None:
+    if rank == _REASONING:
+        answer["reasoning_content"] = _thought(item, place)
+    elif rank == _MESSAGE:
+        answer["content"] = _text(item.get("content"), place)
+    else:
+        inner = {"name": item.get("name"), "arguments": item.get("arguments") or "{}"}
+        call = {"id": item.get("call_id") or "", "type": "function", "function": inner}
+        answer.setdefault("tool_calls", []).append(call)
+
+
+def _text(content: Any, place: int) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not all(isinstance(part, Mapping) for part in content):
+        raise Refusal(400, f"input[{place}]: a text or a list of parts is needed.", param="input")
+    texts: list[str] = []
+    for part in content:
+        text = part.get("refusal" if part.get("type") == "refusal" else "text")
+        if part.get("type") not in ("input_text", "output_text", "text", "refusal") or not isinstance(text, str):
+            raise _unknown(place, f"a part of type {part.get('type')!r}")
+        texts.append(text)
+    return "".join(texts)
+
+
+def _unknown(place: int, what: str) -> Refusal:
+    return Refusal(400, f"input[{place}]: {what} is not supported; texts, function calls, their outputs and reasoning "
+                   "are.", "unsupported", "input")  # fmt: skip
+
+
+def _thought(item: Mapping[str, Any], place: int) -> str:
+    """The reasoning of an item, which clients that store nothing send back in its encrypted form alone."""
+    if item.get("content"):
+        parts = [{**part, "type": "text"} if isinstance(part, Mapping) else part for part in item["content"]]
+        return _text(parts, place)
+    try:
+        return base64.b64decode(item.get("encrypted_content") or "", validate=True).decode()
+    except (binascii.Error, ValueError, TypeError):
+        raise Refusal(400, f"input[{place}]: this reasoning is not of this endpoint.", param="input") from None
+
+
+class ResponsesWire:
+    """Replies to one request. A reply has the same id whenever it is sent, and the session keeps what it ends."""
+
+    def __init__(self, body: ResponsesBody, session: Session):
+        self._body, self._session = body, session
+
+    def reply(self, reply: Reply) -> dict[str, Any]:
+        (answer,) = reply.answers
+        response_id = f"resp_{self._session.session_id[-8:]}{answer.request}"
+        begin = 1 if self._body.instructions else 0  # instructions are of their own request alone
+        self._session.responses[response_id] = answer.history[begin:]
+        is_cut = answer.generation.finish_reason == "length"
+        return {
+            "id": response_id,
+            "object": "response",
+            "created_at": int(time.time()),
+            "status": "incomplete" if is_cut else "completed",
+            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+            "error": None,
+            "instructions": self._body.instructions,
+            "model": self._body.model or "policy",
+            "previous_response_id": self._body.previous_response_id,
+            "output": [item for _, item in _items(answer, response_id)],
+            "parallel_tool_calls": True,
+            "tool_choice": self._body.tool_choice or "auto",
+            "tools": self._body.tools or [],
+            "metadata": {},
+            "temperature": None,
+            "top_p": None,
+            "usage": _usage(reply),
+        }
+
+    def events(self, reply: Reply) -> Iterator[str]:
+        """The events of a stream, made from the whole answer: item by item."""
+        whole = self.reply(reply)
+        begun = {**whole, "status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
+        events: list[tuple[str, dict[str, Any]]] = [(f"response.{name}", {"response": begun})
+                                                    for name in ("created", "in_progress")]  # fmt: skip
+        for index, (kind, item) in enumerate(_items(reply.answers[0], whole["id"])):
+            events += [(f"response.{name}", {"output_index": index, **values}) for name, values in _deltas(kind, item)]
+        events.append((f"response.{whole['status']}", {"response": whole}))
+        for number, (kind, values) in enumerate(events):
+            yield _event(kind, {"sequence_number": number, **values})
+
+    def ping(self) -> str:
+        return ": waiting\n\n"
+
+    def error(self, refusal: Refusal) -> Iterator[str]:
+        error = refusal.openai()["error"]
+        yield _event("error", {"sequence_number": 0, **error, "type": "error"})
+
+
+def _items(answer: Answer, response_id: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The output: what the policy thought, what it said, and what it calls."""
+    message, number = answer.message, response_id.removeprefix("resp_")
+    if message.reasoning:
+        content = [{"type": "reasoning_text", "text": message.reasoning}]
+        sealed = base64.b64encode(message.reasoning.encode("utf-8", "replace")).decode()
+        yield _REASONING, {"id": f"rs_{number}", "type": "reasoning", "summary": [], "content": content,
+                           "encrypted_content": sealed, "status": "completed"}  # fmt: skip
+    if message.content or not message.calls:
+        text = {"type": "output_text", "text": message.content, "annotations": [], "logprobs": []}
+        yield _MESSAGE, {"id": f"msg_{number}", "type": "message", "role": ASSISTANT, "status": "completed",
+                         "content": [text]}  # fmt: skip
+    for place, call in enumerate(message.calls):
+        yield _CALL, _call(call, f"fc_{number}_{place}")
+
+
+def _call(call: Call, item_id: str) -> dict[str, Any]:
+    return {"id": item_id, "type": "function_call", "call_id": call.call_id, "name": call.name,
+            "arguments": call.arguments, "status": "completed"}  # fmt: skip
+
+
+def _deltas(kind: int, item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The events of one item."""
+    at = {"item_id": item["id"]}
+    empty = {"arguments": ""} if kind == _CALL else {"content": []}
+    yield "output_item.added", {"item": {**item, **empty, "status": "in_progress"}}
+    if kind == _CALL:
+        yield "function_call_arguments.delta", {**at, "delta": item["arguments"]}
+        yield "function_call_arguments.done", {**at, "arguments": item["arguments"], "name": item["name"]}
+    else:
+        (part,), at = item["content"], {**at, "content_index": 0}
+        name, more = ("reasoning_text", {}) if kind == _REASONING else ("output_text", {"logprobs": []})
+        yield "content_part.added", {**at, "part": {**part, "text": ""}}
+        yield f"{name}.delta", {**at, "delta": part["text"], **more}
+        yield f"{name}.done", {**at, "text": part["text"], **more}
+        yield "content_part.done", {**at, "part": part}
+    yield "output_item.done", {"item": item}
+
+
+def _usage(reply: Reply) -> dict[str, Any]:
+    return {
+        "input_tokens": reply.num_prompt,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": reply.num_sampled,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": reply.num_prompt + reply.num_sampled,
+    }
+
+
+def _event(kind: str, values: Mapping[str, Any]) -> str:
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **values}, ensure_ascii=False)}\n\n"
