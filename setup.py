@@ -86,6 +86,7 @@ setup(
         "agents": [
             "fastapi>=0.115,<1",
             "uvicorn>=0.30,<1",
+            "httpx>=0.27,<1",
         ],  # env_manager_cls: proxy; vllm, sglang and studio bring them
         "environments": ["gymnasium>=1"],  # env_type: gym
         "launch": ["ray[default]>=2.60,<3"],  # ray job submit, and Ray's dashboard

@@ -16,7 +16,7 @@ TOOLS: list[Any] = [
 async def play(task, session):
     opened = 0
     messages: list[Any] = [{"role": "user", "content": task["question"]}]
-    async with AsyncOpenAI() as client:
+    async with AsyncOpenAI(base_url=session.base_url, api_key=session.api_key) as client:
         for _ in range(3):
             reply = await client.chat.completions.create(model="policy", messages=messages, tools=TOOLS)
             message = reply.choices[0].message

@@ -120,7 +120,8 @@ class EnvConfig(Settings):
     agent: str | None = setting(
         None,
         "env_manager_cls: proxy: the function that plays an episode, module:function, called with a task and a session "
-        "in a process of its own; it returns the reward, or a mapping with reward and metrics. docs/agents.md.",
+        "in a process of its own; it returns the reward, or a mapping with reward and metrics. Without agent and "
+        "agent_command, programs from outside take the sessions: agent_endpoint. docs/agents.md.",
     )
     agent_command: str | None = setting(
         None,
@@ -166,6 +167,11 @@ class EnvConfig(Settings):
         "Most calls into this tag's environments at once, per process; 1 for code that is not thread safe. 0: any.",
         ge=0,
     )
+
+    @property
+    def is_played_outside(self) -> bool:
+        """Programs that the run does not start come for its sessions."""
+        return self.env_manager_cls == PROXY and self.agent is None and self.agent_command is None
 
     @property
     def template(self) -> str:

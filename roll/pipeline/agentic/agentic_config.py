@@ -228,6 +228,27 @@ class EnvMonitorConfig(Settings):
     hung_timeout: int = setting(3600, "Seconds after which a call, or an episode, counts as hung.", ge=1)
 
 
+class AgentEndpointConfig(Settings):
+    """`agent_endpoint`: where programs that run elsewhere take sessions. docs/agents.md."""
+
+    listen: str | None = setting(
+        None,
+        "host:port of the machine that starts the run, for entries of custom_envs with env_manager_cls: proxy that "
+        "have neither agent nor agent_command; port 0: any that is free, told in agent_endpoint.json of output_dir. "
+        "None: no such entries.",
+    )
+    idle_timeout_s: float = setting(
+        600.0, "Seconds without a request after which a session counts as left, and is played anew.", gt=0
+    )
+    group_timeout_s: float = setting(
+        1800.0, "Seconds after the last session of a group was taken, when those that nobody took have failed.", gt=0
+    )
+
+    @property
+    def host(self) -> str:
+        return (self.listen or "").rpartition(":")[0].strip("[]")
+
+
 class AgenticConfig(AlgorithmConfig):
     """All keys of an agentic run."""
 
@@ -245,6 +266,7 @@ class AgenticConfig(AlgorithmConfig):
     )
     reward_normalization: RewardNormalizationConfig = setting({}, "How episode rewards are normalised.")
     env_monitor: EnvMonitorConfig = setting({}, "Episodes that hang.")
+    agent_endpoint: AgentEndpointConfig = setting({}, "Sessions for programs that run elsewhere.")
     batch_adjust_mode: Literal["padding", "copy", "delete", "auto", "random_sample"] = setting(
         "padding",
         "How rows are made to fill the updates. padding: rows with nothing to train on, which change no gradient. The "

@@ -7,8 +7,11 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+import ray
 
 from roll.algorithms.credit import CreditSettings
 from roll.algorithms.episodes import episode_advantages, turn_advantages
@@ -19,6 +22,7 @@ from roll.distributed.executor.pools.job import FatalJobError, Job
 from roll.distributed.executor.pools.job_pool import JobPool
 from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS
 from roll.distributed.executor.step_rows import fetched
+from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import Keep, StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
@@ -26,8 +30,9 @@ from roll.envs.base import SUCCESS, Env, draws_actions
 from roll.envs.build import build_env
 from roll.envs.config import PROXY, EnvConfig
 from roll.envs.table import ENVIRONMENTS
-from roll.errors import EnvError
+from roll.errors import EnvError, describe
 from roll.pipeline.agentic.agentic_config import ROLE, AgenticConfig, ValidatedEnvs
+from roll.pipeline.agentic.env_checks import played
 from roll.pipeline.agentic.env_rollouter import EnvRollouter, EnvTaskSource, Played
 from roll.pipeline.agentic.episode import (
     CRASHES,
@@ -49,6 +54,9 @@ from roll.run.loop import of_known_length
 from roll.types.batch import RowMeta
 from roll.types.collate import placed
 from roll.types.rollout import Task, Trajectory, TrajectoryGroup
+
+if TYPE_CHECKING:
+    from roll.pipeline.agentic.proxy.outside.front import Front, FrontAddress
 
 # How well one does without a policy: by chance, and by the best fixed plan that looks at no observation.
 
@@ -150,6 +158,8 @@ class AgenticPipeline(RLPipeline):
     def __init__(self, config: AgenticConfig, plan: BatchPlan):
         super().__init__(config, plan)
         self.job_pool: JobPool | None = None  # there once it is built
+        self._front: Front | None = None
+        self._front_loop: EventLoopThread | None = None
 
     def make_credit(self) -> StepCredit:
         return EpisodeCredit(self.config, self.plan)
@@ -173,14 +183,34 @@ class AgenticPipeline(RLPipeline):
     def _build_rollouts(self, clusters: RLClusters) -> None:
         """What plays episodes, and what is played for validation."""
         config = self.config
+        front = self._open_front() if any(env.is_played_outside for env in played(config).values()) else None
         self.job_pool = clusters.start_job_pool(
-            ROLE, config.cpu_roles[ROLE], _WORKER, (clusters.config,), config.jobs_per_worker, _placed
+            ROLE, config.cpu_roles[ROLE], _WORKER, (clusters.config, front), config.jobs_per_worker, _placed
         )
         if config.has_rollouts:
             self.scheduler = self._scheduler()
         if config.validated:
             self.validation = self._validation(config.validated)
         self.environments.wait_ready()
+
+    def _open_front(self) -> FrontAddress:
+        """Opens the port at which programs from outside take sessions. Raises EnvError if it is taken."""
+        from roll.pipeline.agentic.proxy.outside.front import Front  # brings fastapi
+
+        keys = self.config.agent_endpoint
+        assert keys.listen is not None, "checked with the configuration"
+        self._front_loop = EventLoopThread("roll_agent_endpoint")
+        self._front = Front(keys.listen, Path(self.config.output_dir), keys.group_timeout_s)
+        try:
+            return self._front_loop.run(self._front.start(ray.util.get_node_ip_address()))
+        except OSError as error:
+            raise EnvError(f"agent_endpoint.listen: {keys.listen} cannot be bound: {describe(error)}") from None
+
+    def close(self) -> None:
+        if self._front is not None and self._front_loop is not None:
+            self._front_loop.run(self._front.stop())
+            self._front_loop.close()
+        super().close()
 
     @property
     def environments(self) -> JobPool:
@@ -276,12 +306,12 @@ class AgenticPipeline(RLPipeline):
         with clusters.placement.hold(clusters.actor_infer.everything):
             groups = self.loop.run(self.validation.answer(clusters.actor_infer.generate))
         metrics = self.validation.metrics(groups)
-        for name, played in self.validation.by_set(groups).items():
+        for name, of_set in self.validation.by_set(groups).items():
             kind, prefix = (f"val.{name}", f"val/{name}") if name else ("val", "val")
-            self.records.write(steps_done, played, kind)
-            metrics |= episode_metrics(played, prefix)
+            self.records.write(steps_done, of_set, kind)
+            metrics |= episode_metrics(of_set, prefix)
             if steps_done == 0:
-                metrics |= self._baselines([group.task for group in played], prefix)
+                metrics |= self._baselines([group.task for group in of_set], prefix)
         return metrics
 
     def _baselines(self, tasks: Sequence[Task], prefix: str) -> dict[str, float]:

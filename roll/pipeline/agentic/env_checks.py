@@ -60,9 +60,10 @@ def is_plain(env: EnvConfig) -> bool:
 
 
 def env_problems(config: AgenticConfig) -> Iterator[Problem]:
+    yield from _listen_problems(config)
     for tag, env in played(config).items():
         at = f"custom_envs.{tag}"
-        yield from _program_problems(at, env)
+        yield from _program_problems(at, env, config.agent_endpoint.listen)
         if env.env_manager_cls == PROXY:
             continue
         yield from _type_problems(at, env)
@@ -71,7 +72,16 @@ def env_problems(config: AgenticConfig) -> Iterator[Problem]:
         yield from _tool_problems(at, env)
 
 
-def _program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
+def _listen_problems(config: AgenticConfig) -> Iterator[Problem]:
+    key, listen = "agent_endpoint.listen", config.agent_endpoint.listen
+    if listen is None:
+        return
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535 or (":" in host and host[0] + host[-1] != "[]"):
+        yield Problem(f"{key}: {show(listen)} is not host:port. Write for example 127.0.0.1:8900.", (key,))
+
+
+def _program_problems(at: str, env: EnvConfig, listen: str | None) -> Iterator[Problem]:
     """Keys of programs, with proxy and without it."""
     names = [key for key in PROGRAM_KEYS if getattr(env, key) is not None]
     manager = f"{at}.env_manager_cls"
@@ -83,11 +93,17 @@ def _program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
                 (f"{at}.{names[0]}", manager),
             )
         return
-    if (env.agent is None) == (env.agent_command is None):
-        what = "both say" if env.agent is not None else "are missing: one says"
+    if env.agent is not None and env.agent_command is not None:
         yield Problem(
-            f"{at}.agent and {at}.agent_command {what} which program plays with {manager}: {PROXY}. Set one of them, "
-            "for example agent: my_agent:play.",
+            f"{at}.agent and {at}.agent_command both say which program plays with {manager}: {PROXY}. Keep one of "
+            "them.",
+            (f"{at}.agent", f"{at}.agent_command"),
+        )
+    if env.is_played_outside and listen is None:
+        yield Problem(
+            f"{at}.agent and {at}.agent_command are missing: one says which program plays with {manager}: {PROXY}. Set "
+            "one of them, for example agent: my_agent:play; or set agent_endpoint.listen, for example 127.0.0.1:8900, "
+            "if programs that run elsewhere take the sessions.",
             (f"{at}.agent", f"{at}.agent_command"),
         )
     if env.env_type != PROGRAM or env.env_config or env.tool_wrapper is not None:
@@ -111,7 +127,8 @@ def _program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
 
 def program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     """What a program needs of the machine: packages, its module, and its tasks. Nothing is imported."""
-    if lacking := [name for name in ("fastapi", "uvicorn") if not is_installed(name)]:
+    needed = ("fastapi", "uvicorn", *(("httpx",) if env.is_played_outside else ()))
+    if lacking := [name for name in needed if not is_installed(name)]:
         yield Problem(
             f"{at}.env_manager_cls: {PROXY} needs {' and '.join(lacking)}. Install roll-rl[agents].",
             (f"{at}.env_manager_cls",),
@@ -237,7 +254,18 @@ def _field_problems(at: str, key: str, text: str, env: EnvConfig, known: Sequenc
 
 
 def env_warnings(config: AgenticConfig) -> Iterator[str]:
-    """Keys that an agent_native environment leaves unread, and a history that is not shown."""
+    """Keys that an agent_native environment leaves unread, a history that is not shown, and who plays programs."""
+    endpoint = config.agent_endpoint
+    if endpoint.listen is not None and not any(env.is_played_outside for env in played(config).values()):
+        yield (
+            f"agent_endpoint.listen: {endpoint.listen} does nothing: every played entry of custom_envs has an agent or "
+            f"another env_manager_cls than {PROXY}."
+        )
+    elif endpoint.listen is not None and endpoint.host not in ("127.0.0.1", "localhost", "::1"):
+        yield (
+            f"agent_endpoint.listen: {endpoint.listen} may be reached from other machines, without encryption. Whoever "
+            "has a key of a session or the run's token can use it."
+        )
     for tag, env in played(config).items():
         if env.env_manager_cls == STEP_CONCAT and "history" not in _names(env):
             yield (
@@ -248,7 +276,12 @@ def env_warnings(config: AgenticConfig) -> Iterator[str]:
         names = [key for key in unread if key in env.model_fields_set and getattr(env, key) is not None]
         if env.env_manager_cls == PROXY and names:
             yield f"custom_envs.{tag}: {', '.join(names)} {'do' if len(names) > 1 else 'does'} nothing with {PROXY}."
-        if env.env_manager_cls == PROXY:
+        if env.is_played_outside:
+            yield (
+                f"custom_envs.{tag}: a step waits until programs have taken its sessions (POST /sessions at "
+                f"{config.agent_endpoint.listen}) and given their rewards."
+            )
+        elif env.env_manager_cls == PROXY:
             yield (
                 f"custom_envs.{tag}: the program runs with the rights of this run, without a sandbox. Use programs and "
                 "models that you trust."

@@ -9,6 +9,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import ray
+
 from roll.distributed.executor.pools.job import FinishedJobs, Job
 from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS, EngineClient
 from roll.distributed.executor.rollout.finished_requests import DIRECT_TOKENS
@@ -27,6 +29,8 @@ from roll.utils.background import start
 
 if TYPE_CHECKING:
     from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
+    from roll.pipeline.agentic.proxy.outside.front import FrontAddress
+    from roll.pipeline.agentic.proxy.outside.line import Line
 
 logger = logging.getLogger(__name__)
 
@@ -43,10 +47,13 @@ class Player(Protocol):
 class Players:
     """One player per tag and purpose, made when it is first needed."""
 
-    def __init__(self, config: AgenticConfig, encoder: ChatEncoder, generate: Generate):
-        self._config, self._encoder, self._generate = config, encoder, generate
+    def __init__(
+        self, config: AgenticConfig, encoder: ChatEncoder, generate: Generate, front: FrontAddress | None = None
+    ):
+        self._config, self._encoder, self._generate, self._front = config, encoder, generate, front
         self._players: dict[tuple[str, str], Player] = {}
         self._endpoint: Endpoint | None = None
+        self._line: Line | None = None
         self._turnstiles: dict[str, asyncio.Semaphore] = {}
 
     async def play(self, job: EpisodeJob, counts: Counts) -> list[Trajectory]:
@@ -73,20 +80,31 @@ class Players:
     def _program_player(self, rules: EpisodeRules, tag: str, purpose: str) -> Player:
         """All programs of a process ask at one port."""
         from roll.pipeline.agentic.proxy.endpoint.server import Endpoint  # brings fastapi
-        from roll.pipeline.agentic.proxy.player import ProgramPlayer
+        from roll.pipeline.agentic.proxy.player import OutsidePlayer, ProgramPlayer
 
-        self._endpoint = self._endpoint or Endpoint(self._encoder, self._generate)
-        return ProgramPlayer(rules, self._endpoint, Path(self._config.output_dir) / "agents" / tag / purpose)
+        logs = Path(self._config.output_dir) / "agents" / tag / purpose
+        if self._front is None:
+            self._endpoint = self._endpoint or Endpoint(self._encoder, self._generate)
+            return ProgramPlayer(rules, self._endpoint, logs)
+        from roll.pipeline.agentic.proxy.outside.line import Line
+
+        here = ray.util.get_node_ip_address()
+        host = "127.0.0.1" if here == self._front.node else here
+        self._endpoint = self._endpoint or Endpoint(self._encoder, self._generate, host)
+        self._line = self._line or Line(self._endpoint, self._front, self._config.agent_endpoint.idle_timeout_s)
+        if rules.config.is_played_outside:
+            return OutsidePlayer(rules, self._endpoint, logs, self._line)
+        return ProgramPlayer(rules, self._endpoint, logs)
 
 
 class EnvWorker:
     """What runs in a worker process of the role `environments`: a JobWorker whose work are EpisodeJobs."""
 
-    def __init__(self, config: AgenticConfig, engines: EngineClient):
+    def __init__(self, config: AgenticConfig, front: FrontAddress | None, engines: EngineClient):
         tokenizer = tokenizer_of(config.actor_train.model_args)
         template = config.actor_train.data_args.template
         encoder = ChatEncoder(tokenizer, template, config.parse_tool_call_parameter_to_dict)
-        self._players = Players(config, encoder, engines.generate)
+        self._players = Players(config, encoder, engines.generate, front)
         self._engines = engines
         self._num_retries_reported = 0
         self._tasks: dict[str, asyncio.Task[list[Trajectory]]] = {}

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roll.errors import EnvError, describe
 from roll.pipeline.agentic.env_calls import EnvCrash
 from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules, failed_row
-from roll.pipeline.agentic.proxy.endpoint.reward import checked_metrics, checked_reward
+from roll.pipeline.agentic.proxy.endpoint.reward import Outcome, checked_metrics, checked_reward
 from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
 from roll.pipeline.agentic.proxy.endpoint.session import Session
 from roll.pipeline.agentic.proxy.metrics import session_metrics
@@ -28,6 +28,9 @@ from roll.pipeline.agentic.sample_forms import state_key
 from roll.types.rollout import Trajectory, Turn
 from roll.utils.background import start
 from roll.utils.imports import resolve
+
+if TYPE_CHECKING:
+    from roll.pipeline.agentic.proxy.outside.line import Line
 
 # The tasks of programs: rows of a file, or of an object of the user's own.
 
@@ -102,6 +105,8 @@ _LAST_S = 10.0  # that a program has after the turn limit
 class ProgramPlayer:
     """Plays episodes of one tag; many at once."""
 
+    _is_outside = False
+
     def __init__(self, rules: EpisodeRules, endpoint: Endpoint, logs: Path):
         config = rules.config
         self._rules, self._endpoint = rules, endpoint
@@ -119,7 +124,7 @@ class ProgramPlayer:
         for attempt in range(1 + self._rules.retries):
             counts.num_tokens = 0
             task = {**self._tasks.of(job.env_seed), "seed": job.env_seed}
-            session = self._endpoint.open(job, attempt, self._rules, counts, task)
+            session = self._endpoint.open(job, attempt, self._rules, counts, task, self._is_outside)
             try:
                 async with asyncio.timeout(self._rules.episode_timeout_s) as clock:
                     session.deadline = clock
@@ -176,11 +181,12 @@ class ProgramPlayer:
         if result is not None:
             outcome = result if isinstance(result, Mapping) else {"reward": result}
             try:
-                session.reward = checked_reward(outcome.get("reward"))
-                session.metrics |= checked_metrics(outcome.get("metrics"))
+                posted = {} if session.outcome is None else session.outcome.metrics
+                metrics = {**posted, **checked_metrics(outcome.get("metrics"))}
+                session.give(Outcome(checked_reward(outcome.get("reward")), metrics))
             except ValueError as error:
                 raise EnvError(f"the program gave no reward: {error}") from None
-        if session.reward is None:
+        if session.outcome is None:
             late = "; it still ran after its last response (max_steps) and was stopped" if ended is None else ""
             raise EnvError(
                 f"the program gave no reward: return one, post it, or write it to ROLL_REWARD_FILE{late}{tail}"
@@ -191,26 +197,48 @@ class ProgramPlayer:
     def _rows(self, job: EpisodeJob, session: Session, counts: Counts) -> list[Trajectory]:
         transcript = session.transcript
         row_pairs = list(transcript_rows(transcript.root))
-        if not row_pairs or session.reward is None:
+        if not row_pairs or session.outcome is None:
             raise EnvError("no response reached the program")
         for one in transcript.breaks:
             if one.cause not in self._reported_causes:
                 self._reported_causes.add(one.cause)
                 logger.info("%s: %s. Each such request starts a new training row.", job.name, one.text())
+        reward = session.outcome.reward
         rows = [
-            replace(row, reward=session.reward, index=job.index, state_key=state_key(_answer_text(answer)))
+            replace(row, reward=reward, index=job.index, state_key=state_key(_answer_text(answer)))
             for row, answer in row_pairs
         ]
         assert rows[-1].turn_rewards is not None
         last = rows[-1].turn_rewards.copy()
-        last[-1] = session.reward
+        last[-1] = reward
         rows[-1] = replace(rows[-1], turn_rewards=last)
-        turns = _turns(transcript, session.reward)
-        metrics = session_metrics(transcript, len(rows), session.num_answers, session.metrics) | counts.metrics()
+        turns = _turns(transcript, reward)
+        measured = session_metrics(transcript, len(rows), session.num_answers, session.outcome.metrics)
         witness = {"witness": [one.as_dict() for one in transcript.breaks]} if transcript.breaks else {}
         text = "\n".join(f"{turn.response}" for turn in turns)
-        rows[0] = replace(rows[0], metrics=metrics, extra=witness, turns=turns, response_text=text)
+        rows[0] = replace(rows[0], metrics=measured | counts.metrics(), extra=witness, turns=turns, response_text=text)
         return rows
+
+
+class OutsidePlayer(ProgramPlayer):
+    """Plays episodes whose programs run elsewhere and take sessions at the front of the run. The time of an episode
+    begins when its session is taken."""
+
+    _is_outside = True
+
+    def __init__(self, rules: EpisodeRules, endpoint: Endpoint, logs: Path, line: Line):
+        super().__init__(rules, endpoint, logs)
+        self._line = line
+
+    async def _until_over(self, job: EpisodeJob, attempt: int, session: Session, task: Mapping[str, Any]) -> Ended:
+        clock, limit_s = session.deadline, self._rules.episode_timeout_s
+        if clock is not None:
+            clock.reschedule(None)
+        await self._line.wait(session, job)
+        if clock is not None and limit_s is not None:
+            clock.reschedule(asyncio.get_running_loop().time() + limit_s)
+        await self._line.play(session)
+        return Ended(0, None, "")
 
 
 def _answer_text(answer: Answer) -> str:

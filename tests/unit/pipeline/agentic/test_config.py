@@ -201,6 +201,24 @@ def test_keys_of_programs_that_do_nothing_are_refused(entry: dict[str, Any], tex
     assert text in found
 
 
+def test_programs_that_run_elsewhere_need_a_port() -> None:
+    outside = {"custom_envs.Lake": {"env_manager_cls": "proxy"}}
+    (without,) = problems(outside)
+    assert "agent_endpoint.listen" in without
+    for listen in ("8900", "host:", ":8900", "host:99999", "::1:8900", "host:http"):
+        (found,) = problems({**outside, "agent_endpoint.listen": listen})
+        assert found.startswith(f"agent_endpoint.listen: '{listen}' is not host:port.")
+    assert problems({**outside, "agent_endpoint.listen": "[::1]:8900"}) == []
+    entry = {"custom_envs__Lake": {"env_manager_cls": "proxy"}}
+    (waits,) = agentic_warnings(config(**entry, agent_endpoint__listen="127.0.0.1:0"))
+    assert "a step waits until programs have taken its sessions" in waits and "sandbox" not in waits
+    public, _ = agentic_warnings(config(**entry, agent_endpoint__listen="0.0.0.0:8900"))
+    assert "without encryption" in public
+    assert "agent_endpoint.listen: 127.0.0.1:1 does nothing" in " ".join(
+        agentic_warnings(config(agent_endpoint__listen="127.0.0.1:1"))
+    )
+
+
 @pytest.mark.parametrize("estimator", ["gae", "gigpo", "step_reinforce"])
 def test_estimators_that_need_whole_rows_or_single_turns_refuse_programs(estimator: str) -> None:
     found = problems({"custom_envs.Lake": {"env_manager_cls": "proxy", "agent": "a:b"}, "adv_estimator": estimator})

@@ -51,7 +51,7 @@ def test_no_result_is_lost_between_takes(tiny_tied_model_dir: Path, tiny_tokeniz
 
     async def play() -> tuple[dict[str, Any], int]:
         engines, num_retries = Engines(tiny_tokenizer), 0
-        worker = EnvWorker(made, engines)  # type: ignore[arg-type]
+        worker = EnvWorker(made, None, engines)  # type: ignore[arg-type]
         jobs = [job(seed=i, index=i) for i in range(40)]
         worker.submit([Job(j.name, j, 10.0) for j in jobs])
         worker.cancel([jobs[7].name])
@@ -78,7 +78,7 @@ def test_of_many_tokens_come_facts_and_apart_from_them_the_rows_and_their_texts(
 
     async def play(num_direct: int) -> tuple[FinishedJobs, SampledRows | None, TextTable | None]:
         monkeypatch.setattr("roll.pipeline.agentic.env_worker.DIRECT_TOKENS", num_direct)
-        worker = EnvWorker(made, Engines(tiny_tokenizer))  # type: ignore[arg-type]
+        worker = EnvWorker(made, None, Engines(tiny_tokenizer))  # type: ignore[arg-type]
         worker.submit([Job("one", job(), 10.0), Job("two", job(index=1), 10.0)])
         await asyncio.wait_for(asyncio.gather(*worker._tasks.values()), 60)
         worker._something.set()

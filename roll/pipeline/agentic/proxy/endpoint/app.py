@@ -6,9 +6,9 @@ import asyncio
 import hashlib
 import hmac
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
@@ -19,7 +19,8 @@ from roll.pipeline.agentic.proxy.endpoint.anthropic import AnthropicWire, Messag
 from roll.pipeline.agentic.proxy.endpoint.chat import ChatBody, ChatWire, read_body, read_chat
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal, not_allowed
 from roll.pipeline.agentic.proxy.endpoint.responses import ResponsesBody, ResponsesWire, read_responses
-from roll.pipeline.agentic.proxy.endpoint.session import Exchange, Reply, Session
+from roll.pipeline.agentic.proxy.endpoint.reward import Outcome, checked_metrics, checked_reward
+from roll.pipeline.agentic.proxy.endpoint.session import Exchange, Reply, Session, session_of
 from roll.pipeline.agentic.proxy.transcript.message import ChatCall
 from roll.pipeline.agentic.proxy.transcript.render import RenderRefused
 from roll.utils.background import start
@@ -27,18 +28,34 @@ from roll.utils.background import start
 MOST_BYTES = 32 << 20  # of a body
 PING_S = 10.0
 MODEL = "policy"
-_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 _SESSION_HEADER = "x-roll-session"
 
 Wire = ChatWire | ResponsesWire | AnthropicWire
-Find = Callable[[str], Session | None]
-"""The open session with this id."""
 
 
-def make_app(find: Find) -> FastAPI:
+class Sessions(Protocol):
+    """What the routes need to know of all sessions."""
+
+    @property
+    def hosts(self) -> Collection[str]:
+        """The names by which the endpoint may be called."""
+        ...
+
+    def find(self, session_id: str) -> Session | None:
+        """The open session with this id."""
+        ...
+
+    def key_of(self, session_id: str) -> str: ...
+
+    def reward_of(self, session_id: str) -> Outcome | None:
+        """What a session earned that is over."""
+        ...
+
+
+def make_app(sessions: Sessions) -> FastAPI:
     """Serves the protocols under /v1, where the key says which session it is, and under /s/SESSION/v1."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-    routes = _Routes(find)
+    routes = _Routes(sessions)
     for prefix in ("", "/s/{session_id}"):
         add = app.add_api_route
         add(f"{prefix}/v1/chat/completions", routes.chat, methods=["POST"])
@@ -49,6 +66,13 @@ def make_app(find: Find) -> FastAPI:
         add(f"{prefix}/v1/models/{{model:path}}", routes.models, methods=["GET"])
         add(f"{prefix}/v1/reward", routes.reward, methods=["POST"])
         add(f"{prefix}/v1/task", routes.task, methods=["GET"])
+    app.add_api_route("/s/{session_id}", routes.give_up, methods=["DELETE"])
+    add_errors(app)
+    return app
+
+
+def add_errors(app: FastAPI) -> None:
+    """Errors in the shape of the request's protocol."""
 
     async def refused(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException):
@@ -60,7 +84,6 @@ def make_app(find: Find) -> FastAPI:
 
     for kind in (Refusal, HTTPException, Exception):
         app.add_exception_handler(kind, refused)
-    return app
 
 
 def _is_anthropic(request: Request) -> bool:
@@ -68,12 +91,12 @@ def _is_anthropic(request: Request) -> bool:
 
 
 class _Routes:
-    def __init__(self, find: Find):
-        self._find = find
+    def __init__(self, sessions: Sessions):
+        self._sessions = sessions
 
     async def chat(self, request: Request) -> Response:
         session = self._session(request)
-        body = await _body(request)
+        body = await read_whole(request)
         with _counted(session), _read():
             read: ChatBody = read_body(ChatBody, body)
             exchange, reply_id = _exchange(session, request, read_chat(read), body)
@@ -82,7 +105,7 @@ class _Routes:
 
     async def responses(self, request: Request) -> Response:
         session = self._session(request)
-        body = await _body(request)
+        body = await read_whole(request)
         with _counted(session), _read():
             read: ResponsesBody = read_body(ResponsesBody, body)
             exchange, _ = _exchange(session, request, read_responses(read, session), body)
@@ -90,7 +113,7 @@ class _Routes:
 
     async def messages(self, request: Request) -> Response:
         session = self._session(request)
-        body = await _body(request)
+        body = await read_whole(request)
         with _counted(session), _read():
             read: MessagesBody = read_body(MessagesBody, body)
             if read.max_tokens is None:
@@ -100,7 +123,7 @@ class _Routes:
 
     async def count_tokens(self, request: Request) -> Response:
         session = self._session(request)
-        body = await _body(request)
+        body = await read_whole(request)
         with _read():
             call = read_anthropic(read_body(MessagesBody, body))
             num_tokens = len(session.transcript.renderer.whole(call.messages, call.tools))
@@ -118,43 +141,70 @@ class _Routes:
         return JSONResponse({"data": [{"id": MODEL, **one}], **more})
 
     async def reward(self, request: Request) -> Response:
-        """{"reward": number, "metrics": {...}}: what the session earned. The last one counts."""
-        session = self._session(request)
-        body = await _body(request)
+        """{"reward": number, "metrics": {...}}: what the session earned. Of a program that the run has started the last
+        one counts; from outside it ends the session, and the same one may be sent again."""
+        session_id = self._named(request)
+        session = self._sessions.find(session_id)
+        body = await read_whole(request)
         try:
             with _read():
                 payload = json.loads(body)
-                session.give_reward(payload["reward"], payload.get("metrics"))
+                earned = Outcome(checked_reward(payload["reward"]), checked_metrics(payload.get("metrics")))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise Refusal(400, f'Send {{"reward": a number, "metrics": numbers by name}}: {describe(error)}') from None
-        return JSONResponse({"reward": session.reward})
+        former = self._sessions.reward_of(session_id) if session is None else session.outcome
+        if former is not None and (session is None or session.is_outside) and former != earned:
+            raise Refusal(400, f"The session has its reward already: {former.reward:g}.", "reward_given")
+        if session is not None:
+            session.give(earned)
+        elif former is None:
+            raise Refusal(410, "The session is over.", "session_closed")
+        return JSONResponse({"reward": earned.reward})
+
+    async def give_up(self, request: Request) -> Response:
+        """Ends a session without a reward. Its attempt is played anew, as another session."""
+        session = self._session(request)
+        if not session.is_outside:
+            raise Refusal(400, "This run has started the program itself: end the program.", "unsupported")
+        session.failure = "the program gave the session up"
+        return JSONResponse({"session": session.session_id})
 
     async def task(self, request: Request) -> Response:
         task = json.dumps(dict(self._session(request).task))  # NaN and lone surrogates as Python writes them
         return Response(task, media_type="application/json")
 
     def _session(self, request: Request) -> Session:
-        """The one that the key opens, which path and header may name besides. Raises Refusal, with the same words
-        whatever is wrong. A web page must not reach the endpoint by a name that it makes point here."""
-        host = request.headers.get("host", "")
-        if (host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]) not in _HOSTS:
-            raise Refusal(403, f"The endpoint is not called {host!r}.")
-        scheme, _, bearer = (header := request.headers.get("authorization", "")).partition(" ")
-        bearer = bearer.strip() if scheme.lower() == "bearer" else header
-        keys = {key for key in (bearer, request.headers.get("x-api-key", "")) if key}
-        key = keys.pop() if len(keys) == 1 else ""
-        named = key.removeprefix("roll-").rpartition("-")[0]
-        session = self._find(named)
-        expected = session.key if session is not None else "-"
-        if not hmac.compare_digest(key.encode(), expected.encode()) or session is None:
-            raise not_allowed()
-        for also in (request.path_params.get("session_id"), request.headers.get(_SESSION_HEADER)):
-            if also is not None and also != session.session_id:
-                raise not_allowed()
+        session = self._sessions.find(self._named(request))
+        if session is None:
+            raise Refusal(410, "The session is over.", "session_closed")
+        session.last_request_s = asyncio.get_running_loop().time()
         return session
 
+    def _named(self, request: Request) -> str:
+        """The session that the key opens, which path and header may name besides. Raises Refusal, with the same words
+        whatever is wrong. A web page must not reach the endpoint by a name that it makes point here."""
+        host = request.headers.get("host", "")
+        if (host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]) not in self._sessions.hosts:
+            raise Refusal(403, f"The endpoint is not called {host!r}.")
+        key = key_in(request.headers)
+        session_id = session_of(key)
+        if not hmac.compare_digest(key.encode(), self._sessions.key_of(session_id).encode()):
+            raise not_allowed()
+        for also in (request.path_params.get("session_id"), request.headers.get(_SESSION_HEADER)):
+            if also is not None and also != session_id:
+                raise not_allowed()
+        return session_id
 
-async def _body(request: Request) -> bytes:
+
+def key_in(headers: Mapping[str, str]) -> str:
+    """The key of a request, in either protocol's header; "" without one, or with two that differ."""
+    scheme, _, bearer = (header := headers.get("authorization", "")).partition(" ")
+    bearer = bearer.strip() if scheme.lower() == "bearer" else header
+    keys = {key for key in (bearer, headers.get("x-api-key", "")) if key}
+    return keys.pop() if len(keys) == 1 else ""
+
+
+async def read_whole(request: Request) -> bytes:
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
@@ -197,7 +247,7 @@ def _exchange(session: Session, request: Request, call: ChatCall, body: bytes) -
 
 async def _answered(session: Session, request: Request, exchange: Exchange, wire: Wire, streams: bool) -> Response:
     """What fails before the first PING_S seconds are over is told by its status, in a stream too."""
-    gone = start(_until_gone(request))
+    gone = start(until_gone(request))
     try:
         await asyncio.wait(
             {exchange.work, gone}, timeout=PING_S if streams else None, return_when=asyncio.FIRST_COMPLETED
@@ -216,7 +266,7 @@ async def _answered(session: Session, request: Request, exchange: Exchange, wire
         gone.cancel()
 
 
-async def _until_gone(request: Request) -> None:
+async def until_gone(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

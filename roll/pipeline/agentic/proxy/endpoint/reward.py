@@ -5,10 +5,19 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from roll.configs.base import LARGEST_REWARD
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a session earned."""
+
+    reward: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 def checked_reward(value: object) -> float:

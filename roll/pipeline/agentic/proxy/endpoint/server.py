@@ -6,13 +6,15 @@ import asyncio
 import contextlib
 import secrets
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import uvicorn
+from fastapi import APIRouter
 
 from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules
 from roll.pipeline.agentic.proxy.endpoint.app import MODEL, make_app
+from roll.pipeline.agentic.proxy.endpoint.reward import Outcome
 from roll.pipeline.agentic.proxy.endpoint.session import Session, session_key
 from roll.pipeline.agentic.proxy.transcript.parse import Parser
 from roll.pipeline.agentic.proxy.transcript.render import Renderer
@@ -21,8 +23,12 @@ from roll.pipeline.agentic.sample_forms import ChatEncoder
 from roll.types.rollout import Generate
 from roll.utils.background import BackgroundTasks
 
+ENDPOINT_NAME = 8  # characters of a session's id that name the endpoint
+_MOST_KEPT = 4096  # rewards of sessions that are over
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
-class _Server(uvicorn.Server):
+
+class QuietServer(uvicorn.Server):
     """Leaves the signals of the process to the process."""
 
     @contextlib.contextmanager
@@ -30,33 +36,43 @@ class _Server(uvicorn.Server):
         yield
 
 
-class Endpoint:
-    """Serves while the event loop runs on which it was started. A session is found by its own key alone."""
+async def until_serving(server: uvicorn.Server) -> None:
+    while not server.started:
+        await asyncio.sleep(0.005)
 
-    def __init__(self, encoder: ChatEncoder, generate: Generate):
-        self._encoder, self._generate = encoder, generate
+
+class Endpoint:
+    """Serves while the event loop runs on which it was started. A session is found by its own key alone. `host`: the
+    address that it binds; `routers` hold more routes."""
+
+    def __init__(self, encoder: ChatEncoder, generate: Generate, host: str = "127.0.0.1"):
+        self._generate, self._host = generate, host
+        self.name = secrets.token_hex(ENDPOINT_NAME // 2)
+        self.routers: list[APIRouter] = []
         self._parser, self._renderer = Parser(encoder), Renderer(encoder)
         self._secret = secrets.token_bytes(32)
         self._sessions: dict[str, Session] = {}
+        self._rewards: dict[str, Outcome] = {}
         self._starting = asyncio.Lock()
         self._tasks = BackgroundTasks()
-        self._server: _Server | None = None
+        self._server: QuietServer | None = None
         self.port = 0
 
     async def start(self) -> None:
-        """Binds a free port of 127.0.0.1, once."""
+        """Binds a free port, once."""
         async with self._starting:
             if self._server is not None:
                 return
-            listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+            family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+            listener = socket.create_server((self._host, 0), family=family, backlog=2048)
             self.port = listener.getsockname()[1]
-            config = uvicorn.Config(
-                make_app(self._sessions.get), loop="none", log_config=None, access_log=False, lifespan="off"
-            )
-            self._server = _Server(config)
+            app = make_app(self)
+            for router in self.routers:
+                app.include_router(router)
+            config = uvicorn.Config(app, loop="none", log_config=None, access_log=False, lifespan="off")
+            self._server = QuietServer(config)
             self._tasks.start(self._server.serve(sockets=[listener]))
-            while not self._server.started:
-                await asyncio.sleep(0.005)
+            await until_serving(self._server)
 
     async def stop(self) -> None:
         """Closes the port."""
@@ -65,14 +81,38 @@ class Endpoint:
             while self._server.started and self._server.servers and any(s.is_serving() for s in self._server.servers):
                 await asyncio.sleep(0.01)
 
+    @property
+    def url(self) -> str:
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self.port}"
+
+    @property
+    def hosts(self) -> Collection[str]:
+        return {*_LOOPBACK, self._host}
+
+    def find(self, session_id: str) -> Session | None:
+        return self._sessions.get(session_id)
+
+    def key_of(self, session_id: str) -> str:
+        return session_key(self._secret, session_id)
+
+    def reward_of(self, session_id: str) -> Outcome | None:
+        return self._rewards.get(session_id)
+
     def open(
-        self, job: EpisodeJob, attempt: int, rules: EpisodeRules, counts: Counts, task: Mapping[str, Any]
+        self,
+        job: EpisodeJob,
+        attempt: int,
+        rules: EpisodeRules,
+        counts: Counts,
+        task: Mapping[str, Any],
+        is_outside: bool = False,
     ) -> Session:
         """A new session, which nobody can name before it is told."""
-        session_id = secrets.token_hex(16)
+        session_id = self.name + secrets.token_hex(12)
         session = Session(
             session_id=session_id,
-            key=session_key(self._secret, session_id),
+            key=self.key_of(session_id),
             job=job,
             attempt=attempt,
             rules=rules,
@@ -81,6 +121,7 @@ class Endpoint:
             generate=self._generate,
             counts=counts,
             task=task,
+            is_outside=is_outside,
         )
         self._sessions[session_id] = session
         return session
@@ -88,11 +129,14 @@ class Endpoint:
     async def close(self, session: Session) -> None:
         """Its key opens nothing any more."""
         await session.close()
-        self._sessions.pop(session.session_id, None)
+        if self._sessions.pop(session.session_id, None) is not None and session.outcome is not None:
+            self._rewards[session.session_id] = session.outcome
+            while len(self._rewards) > _MOST_KEPT:
+                del self._rewards[next(iter(self._rewards))]
 
     def environment(self, session: Session) -> dict[str, str]:
         """The variables by which unchanged programs find the session."""
-        root = f"http://127.0.0.1:{self.port}/s/{session.session_id}"
+        root = f"{self.url}/s/{session.session_id}"
         return {
             "OPENAI_BASE_URL": f"{root}/v1",
             "OPENAI_API_KEY": session.key,

@@ -16,7 +16,7 @@ from roll.distributed.strategy.stop_strings import answer_texts
 from roll.errors import StrategyError, describe
 from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules, turn_seed
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
-from roll.pipeline.agentic.proxy.endpoint.reward import checked_metrics, checked_reward
+from roll.pipeline.agentic.proxy.endpoint.reward import Outcome
 from roll.pipeline.agentic.proxy.transcript.message import ChatCall, ChatMessage
 from roll.pipeline.agentic.proxy.transcript.parse import Parser
 from roll.pipeline.agentic.proxy.transcript.render import RenderRefused
@@ -72,7 +72,8 @@ class Exchange:
 
 @dataclass(eq=False, repr=False)
 class Session:
-    """`deadline` stands still while at least one request is with the engines."""
+    """`deadline` stands still while at least one request is with the engines. `is_outside`: its program is not one that
+    the run has started, and ends it by giving a reward."""
 
     session_id: str
     key: str
@@ -84,10 +85,14 @@ class Session:
     generate: Generate
     counts: Counts
     task: Mapping[str, Any]
+    is_outside: bool = False
+    last_request_s: float = 0.0
+    """By the loop's clock."""
     retry_window_s: float = 30.0
     deadline: asyncio.Timeout | None = None
-    reward: float | None = None
-    metrics: dict[str, float] = field(default_factory=dict)
+    outcome: Outcome | None = None
+    given: asyncio.Event = field(default_factory=asyncio.Event)
+    """There is a reward."""
     failure: str = ""
     error: BaseException | None = None
     is_closed: bool = False
@@ -274,9 +279,15 @@ class Session:
         seed = f"{self.rules.seed}/{self.job.name}/{self.attempt}/{request}/{number}"
         return base64.b32encode(hashlib.blake2b(seed.encode(), digest_size=5).digest()).decode().lower()
 
-    def give_reward(self, value: object, metrics: object = None) -> None:
-        """Takes what the program says it earned. Raises ValueError for what is no reward."""
-        self.reward, self.metrics = checked_reward(value), checked_metrics(metrics)
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a request is with the engines."""
+        return bool(self._open)
+
+    def give(self, earned: Outcome) -> None:
+        """Takes what the program says it earned."""
+        self.outcome = earned
+        self.given.set()
 
     async def close(self) -> None:
         """Closes the session. Requests in flight are cancelled, and nothing more is sampled."""
@@ -291,6 +302,11 @@ class Session:
 def _stop_of(stops: Sequence[str], said: str, text: str) -> str:
     """The string of the request that ended an answer, of which `text` is what stands before it; "" if none did."""
     return next((stop for stop in stops if said.startswith(stop, len(text))), "") if text != said else ""
+
+
+def session_of(key: str) -> str:
+    """The session that a key says it opens."""
+    return key.removeprefix("roll-").rpartition("-")[0]
 
 
 def session_key(secret: bytes, session_id: str) -> str:

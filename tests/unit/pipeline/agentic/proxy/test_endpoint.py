@@ -12,6 +12,7 @@ import pytest
 
 from roll.errors import StrategyError, WorkerError
 from roll.pipeline.agentic.episode import turn_seed
+from roll.pipeline.agentic.proxy.endpoint.reward import Outcome
 from roll.pipeline.agentic.proxy.endpoint.session import MOST_REFUSED, Session
 from roll.pipeline.agentic.proxy.transcript.rows import transcript_rows
 from tests.unit.pipeline.agentic.proxy.parts import (
@@ -355,7 +356,7 @@ def test_a_session_has_max_steps_answers_and_nothing_after_its_end() -> None:
             await client.chat.completions.create(model="m", messages=ASK)
         assert error.value.code == "turn_limit"
         await place.endpoint.close(place.session)
-        with pytest.raises(openai.AuthenticationError):
+        with pytest.raises(openai.APIStatusError, match="The session is over"):
             await client.chat.completions.create(model="m", messages=ASK)
 
     serve(["yes"], play, max_steps=1)
@@ -437,7 +438,7 @@ def test_without_its_key_no_request_reaches_a_session(method: str, route: str) -
             for prefix in (own, ""):
                 reply = await client.request(method, prefix + route, headers=good, json=bodies)
                 assert reply.status_code == 200, reply.text
-        assert not other.num_answers and other.reward is None and other.transcript.counts == {}
+        assert not other.num_answers and other.outcome is None and other.transcript.counts == {}
 
     serve(["yes"], play)
 
@@ -449,9 +450,9 @@ def test_a_reward_is_a_number() -> None:
             for wrong in ({"reward": "much"}, {"reward": None}, [], {"reward": 1e39}, {"reward": 1, "metrics": [2]}):
                 assert (await client.post(url, json=wrong)).status_code == 400
             assert (await client.post(url, content=b'{"reward": NaN}')).status_code == 400
-            assert place.session.reward is None
+            assert place.session.outcome is None
             assert (await client.post(url, json={"reward": 0.5, "metrics": {"won": 1}})).status_code == 200
-            assert (place.session.reward, place.session.metrics) == (0.5, {"won": 1.0})
+            assert place.session.outcome == Outcome(0.5, {"won": 1.0})
             assert (await client.get(url.replace("reward", "task"))).json() == {"seed": 5}
             assert (await client.get(url.replace("reward", "secrets"))).json()["error"]["code"] == "not_found"
 
