@@ -21,6 +21,8 @@ async def serve(url: str, token: str) -> None:
                 reply = await run.post("/sessions", json=asked, headers={"Authorization": f"Bearer {token}"})
             except httpx.TransportError:
                 return  # the run has closed its port
+            if reply.status_code == 410:  # it is over
+                return
             if reply.status_code == 204:  # none waits: the run trains
                 continue
             session = reply.raise_for_status().json()

@@ -12,6 +12,7 @@ import secrets
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ FILE = "agent_endpoint.json"
 SECRET_HEADER = "x-roll-secret"  # between the front and its workers
 LATE_S = 60.0  # a worker that has not reported for so long is gone
 _MOST_GROUPS = 4096  # that are known before those that are over are forgotten
+_FAREWELL_S = 2.0  # that requests have to end when the run does
 _LOOK_S = 0.2  # between two looks for a session, while a program waits for one
 _HOP_BY_HOP = frozenset({"host", "connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade",
                          "content-length", SECRET_HEADER})  # fmt: skip
@@ -100,6 +102,8 @@ class Front:
         self._client = httpx.AsyncClient(timeout=None, limits=httpx.Limits(max_connections=None), trust_env=False)
         self._tasks = BackgroundTasks()
         self._server: QuietServer | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._over = asyncio.Event()
 
     async def start(self, node: str) -> FrontAddress:
         """Binds the port and writes where it is. Raises OSError if the port is taken."""
@@ -108,7 +112,7 @@ class Front:
         port = listener.getsockname()[1]
         config = uvicorn.Config(self._app(), loop="none", log_config=None, access_log=False, lifespan="off")
         self._server = QuietServer(config)
-        self._tasks.start(self._server.serve(sockets=[listener]))
+        self._serving = self._tasks.start(self._server.serve(sockets=[listener]))
         await until_serving(self._server)
         here = f"[{self._host}]" if ":" in self._host else self._host
         url = f"http://{here}:{port}"
@@ -117,9 +121,13 @@ class Front:
         return FrontAddress(f"http://{node if self._host in ('0.0.0.0', '::') else here}:{port}", node, self._secret)
 
     async def stop(self) -> None:
-        """Closes the port."""
-        if self._server is not None:
-            self._server.should_exit = self._server.force_exit = True
+        """Tells those that wait for a session that the run is over, and closes the port."""
+        self._over.set()
+        if self._server is not None and self._serving is not None:
+            self._server.should_exit = True
+            await asyncio.wait({self._serving}, timeout=_FAREWELL_S)
+            self._server.force_exit = True
+            await asyncio.wait({self._serving}, timeout=_FAREWELL_S)
         await self._client.aclose()
 
     def _app(self) -> FastAPI:
@@ -159,9 +167,12 @@ class Front:
         gone = start(until_gone(request))
         try:
             while (taken := await self._taken(asked)) is None:
+                if self._over.is_set():
+                    raise Refusal(410, "The run is over.", "run_over")
                 if gone.done() or time.monotonic() >= until:
                     return Response(status_code=204, headers={"Retry-After": "1"})
-                await asyncio.sleep(_LOOK_S)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._over.wait(), _LOOK_S)
         finally:
             gone.cancel()
         root = f"{request.url.scheme}://{request.headers.get('host', request.url.netloc)}/s/{taken['session']}"

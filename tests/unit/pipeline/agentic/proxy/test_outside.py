@@ -331,6 +331,20 @@ def test_streams_pass_the_front_as_they_are(tmp_path: Path) -> None:
     serve(tmp_path, play)
 
 
+def test_the_end_of_the_run_is_told_to_those_that_wait_for_a_session(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def play(service: Service) -> None:
+        waits = [asyncio.create_task(service.ask(wait_s=60)) for _ in range(3)]
+        await asyncio.sleep(0.5)
+        await service.front.stop()
+        for reply in await asyncio.gather(*waits):
+            assert reply.status_code == 410 and reply.json()["error"]["code"] == "run_over"
+
+    serve(tmp_path, play)
+    assert "Traceback" not in caplog.text
+
+
 def test_fifty_programs_at_once_keep_apart(tmp_path: Path) -> None:
     async def play(service: Service) -> None:
         episodes = {
