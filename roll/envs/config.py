@@ -128,6 +128,12 @@ class EnvConfig(Settings):
         "env_manager_cls: proxy: the command that plays an episode, in place of agent. {base_url}, {api_key}, "
         "{anthropic_base_url}, {model}, {task_file} and {reward_file} are filled in.",
     )
+    sandbox: bool = setting(
+        False,
+        "agent_command: each program runs in a sandbox of its own, which sees this Python, the system's programs and "
+        "the folders of the files that the command names, writes to its own folder alone, and reaches the endpoint and "
+        "nothing else.",
+    )
     tasks: str | None = setting(
         None,
         "env_manager_cls: proxy: a file of JSON lines, or package.module:name of what has a length and items; an "

@@ -4,16 +4,18 @@ together, and none of them fails."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.e2e import foreign_programs
 from tests.e2e.conftest import Run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 DATA = Path(__file__).parents[2] / "examples" / "questions"
 PER_TURN = ("Concat", "Native", "ShopStep")
-KINDS = ("Around", "Math", "Program", "Search", "Shop", "Gem", *PER_TURN)
+KINDS = ("Around", "Math", "Program", "Search", "Shop", "Gem", "Started", "Outside", *PER_TURN)
 YAML = """
 defaults:
   - ../config/deepspeed_zero@_here_
@@ -24,8 +26,8 @@ max_steps: 2
 eval_steps: 2
 save_steps: -1
 track_with: [jsonl]
-rollout_batch_size: 18
-val_batch_size: 9
+rollout_batch_size: 22
+val_batch_size: 11
 prompt_length: 900
 sequence_length: 1800
 adv_estimator: grpo
@@ -61,8 +63,11 @@ custom_envs:
     env_manager_cls: step
     agent_template: "{env_instruction} {history} {observation}"
   Gem: {env_type: gem, env_config: {env: "tests.contract.gem_like:Echo"}, max_steps: 2}
-train_env_manager: {world_size: 2, num_env_groups: 9, group_size: 2, tags: TAGS}
-val_env_manager: {num_env_groups: 9, group_size: 1, tags: TAGS}
+  Started: {env_manager_cls: proxy, agent: "tests.e2e.foreign_programs:play", max_steps: 2}
+  Outside: {env_manager_cls: proxy, max_steps: 2}
+agent_endpoint: {listen: "127.0.0.1:0"}
+train_env_manager: {world_size: 2, num_env_groups: 11, group_size: 2, tags: TAGS}
+val_env_manager: {num_env_groups: 11, group_size: 1, tags: TAGS}
 actor_train:
   model_args: {dtype: fp32}
   training_args: {per_device_train_batch_size: 4, gradient_accumulation_steps: 4}
@@ -83,7 +88,11 @@ def test_every_kind_of_environment_plays_and_trains(
     text = YAML.replace("MODEL", str(tiny_tied_model_dir)).replace("DATA", str(DATA))
     (tmp_path / "kinds.yaml").write_text(text.replace("TAGS", f"[{', '.join(KINDS)}]"))
     run = start_run(tmp_path, "kinds", example=tmp_path, pipeline="agentic")
-    assert run.wait(1500) == 0, run.text
+    with ThreadPoolExecutor(2) as threads:
+        programs = [threads.submit(foreign_programs.serve, run.output_dir) for _ in range(2)]
+        assert run.wait(1500) == 0, run.text
+        played = sum(program.result(timeout=60) for program in programs)
+    assert played == 2 * 2 + 2, "two steps with a group of two, and a validation before and after of one each"
     for step in (1, 2):
         row = run.metrics[step]
         assert {tag: row[f"env/{tag}/failed_fraction"] for tag in KINDS} == dict.fromkeys(KINDS, 0)

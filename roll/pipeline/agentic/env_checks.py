@@ -23,6 +23,7 @@ from roll.envs.config import (
 from roll.envs.table import ADAPTERS, ENVIRONMENTS, NOT_HERE, TOOLS, TOOLS_NOT_HERE, gem_id
 from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig
 from roll.utils.imports import is_installed, is_missing, split
+from roll.utils.sandbox.backends import SandboxUnavailable, find_door_means
 from roll.utils.text import show
 
 OTHER_MANAGERS: Mapping[str, str] = {
@@ -30,7 +31,7 @@ OTHER_MANAGERS: Mapping[str, str] = {
     "the same pre_step_template and next_step_template",
 }
 """Why ROLL's other env managers are not here, and what is."""
-PROGRAM_KEYS = ("agent", "agent_command", "tasks")
+PROGRAM_KEYS = ("agent", "agent_command", "tasks", "sandbox")
 STEP_TEMPLATES = ("pre_step_template", "next_step_template")
 UNREAD_BY_NATIVE = (
     "agent_system_template",
@@ -83,7 +84,7 @@ def _listen_problems(config: AgenticConfig) -> Iterator[Problem]:
 
 def _program_problems(at: str, env: EnvConfig, listen: str | None) -> Iterator[Problem]:
     """Keys of programs, with proxy and without it."""
-    names = [key for key in PROGRAM_KEYS if getattr(env, key) is not None]
+    names = [key for key in PROGRAM_KEYS if getattr(env, key) not in (None, False)]
     manager = f"{at}.env_manager_cls"
     if env.env_manager_cls != PROXY:
         if names:
@@ -98,6 +99,12 @@ def _program_problems(at: str, env: EnvConfig, listen: str | None) -> Iterator[P
             f"{at}.agent and {at}.agent_command both say which program plays with {manager}: {PROXY}. Keep one of "
             "them.",
             (f"{at}.agent", f"{at}.agent_command"),
+        )
+    if env.sandbox and env.agent_command is None:
+        yield Problem(
+            f"{at}.sandbox: only a program that {at}.agent_command starts runs in a sandbox. Write the command, for "
+            "example python agent.py, or remove sandbox.",
+            (f"{at}.sandbox", f"{at}.agent"),
         )
     if env.is_played_outside and listen is None:
         yield Problem(
@@ -134,6 +141,11 @@ def program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
             (f"{at}.env_manager_cls",),
             "machine",
         )
+    if env.sandbox:
+        try:
+            find_door_means()
+        except SandboxUnavailable as error:
+            yield Problem(f"{at}.sandbox: {error}.", (f"{at}.sandbox",), "machine")
     for key in ("agent", "tasks"):
         path = getattr(env, key)
         if path is None or (key == "tasks" and path.endswith((".json", ".jsonl"))):
@@ -281,10 +293,10 @@ def env_warnings(config: AgenticConfig) -> Iterator[str]:
                 f"custom_envs.{tag}: a step waits until programs have taken its sessions (POST /sessions at "
                 f"{config.agent_endpoint.listen}) and given their rewards."
             )
-        elif env.env_manager_cls == PROXY:
+        elif env.env_manager_cls == PROXY and not env.sandbox:
             yield (
                 f"custom_envs.{tag}: the program runs with the rights of this run, without a sandbox. Use programs and "
-                "models that you trust."
+                "models that you trust, or agent_command with sandbox: true."
             )
         if env.env_manager_cls == AGENT_NATIVE and names:
             yield (

@@ -15,6 +15,7 @@ from roll.utils.sandbox import seccomp
 from roll.utils.sandbox.job import (
     BOX,
     DEVICES,
+    DOOR_PORT,
     MIB,
     NOBODY,
     SCRATCH,
@@ -48,7 +49,8 @@ class Bubblewrap:
     def name(self) -> str:
         return f"{self.executable} ({'as root' if self.privileged else 'user namespace'})"
 
-    def launch(self, job: Job, status: int, hold: Hold) -> Launch:
+    def launch(self, job: Job, status: int, hold: Hold, door: int | None = None) -> Launch:
+        assert door is None, "find_door_means"
         command = [self.executable, *self._options(job, status, hold), "--", *self._prefix(job), *job.command]
         user = job_user(job.limits.users) if not self.privileged and os.geteuid() == 0 else None
         return Launch(command, user)
@@ -117,7 +119,7 @@ class Namespaces:
     def name(self) -> str:
         return f"namespaces of the kernel ({'as root' if self.privileged else 'user namespace'})"
 
-    def launch(self, job: Job, status: int, hold: Hold) -> Launch:
+    def launch(self, job: Job, status: int, hold: Hold, door: int | None = None) -> Launch:
         task = {
             "parent": os.getpid(),
             "privileged": self.privileged,
@@ -134,8 +136,10 @@ class Namespaces:
             "disk": job.limits.disk_mb * MIB,
             "inodes": MAX_FILES,
             "files": {name: hold(content) for name, content in job.files.items()},
-            "filter": hold(program(job.may_fork, becomes_nobody=False)),
+            "filter": hold(program(job.may_fork, becomes_nobody=False, has_sockets=job.has_door)),
             "status": status,
+            "door": door,
+            "port": DOOR_PORT,
         }
         orders, source = hold(json.dumps(task).encode()), STAGE.read_text(encoding="utf-8")
         user = job_user(job.limits.users) if not self.privileged and os.geteuid() == 0 else None
@@ -179,6 +183,23 @@ def find_means(*shown: str, users: tuple[int, int] = USERS) -> SandboxBackend:
     )
 
 
+@cache
+def find_door_means(*shown: str, users: tuple[int, int] = USERS) -> SandboxBackend:
+    """The same for jobs with a door, which the kernel's namespaces alone have. Raises SandboxUnavailable."""
+    if not seccomp.is_installed():
+        raise SandboxUnavailable("libseccomp is not installed. Install it: apt install libseccomp2")
+    why = []
+    for means in (Namespaces(privileged) for privileged in _ways()):
+        failure = problem(means, *shown, users=users, has_door=True)
+        if failure is None:
+            return means
+        why.append(f"{means.name}: {failure}")
+    raise SandboxUnavailable(
+        f"programs cannot be run apart from this machine ({'; '.join(why)}). Allow user namespaces (sysctl "
+        "user.max_user_namespaces; a container needs --security-opt seccomp=unconfined or --cap-add SYS_ADMIN)"
+    )
+
+
 def candidates() -> Iterator[SandboxBackend]:
     executable = shutil.which("bwrap")
     if executable is not None and all(map(os.path.exists, HELPERS)):
@@ -190,10 +211,11 @@ def _ways() -> tuple[bool, ...]:
     return (True, False) if os.geteuid() == 0 else (False,)
 
 
-def problem(means: SandboxBackend, *shown: str, users: tuple[int, int] = USERS) -> str | None:
+def problem(means: SandboxBackend, *shown: str, users: tuple[int, int] = USERS, has_door: bool = False) -> str | None:
     """Why nothing can be run this way; None if it can."""
     try:
-        finished = run(Job(PROBE.command, view(*shown), replace(PROBE.limits, users=users)), means)
+        limits = replace(PROBE.limits, users=users)
+        finished = run(Job(PROBE.command, view(*shown), limits, has_door=has_door), means)
     except SandboxError as error:
         return str(error).removeprefix(f"{means.name}: ")
     return None if finished.is_fine else finished.stderr.decode(errors="replace").strip() or f"exit {finished.code}"

@@ -14,6 +14,7 @@ from typing import Protocol
 
 MIB = 2**20
 BOX = "/box"  # the files of a job, read-only
+DOOR_PORT = 8000  # of 127.0.0.1 inside
 STDIN = "stdin"  # the input of a program, among the files
 SCRATCH = "/tmp"  # the only place that can be written
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
@@ -93,6 +94,7 @@ class Job:
     files: Mapping[str, bytes] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     may_fork: bool = False  # start processes beside threads, as a compiler does
+    has_door: bool = False  # a port of its own loopback, behind which who started the job answers
 
     def with_stdin(self, content: bytes) -> Job:
         """The job with its input under the name /dev/stdin, too: there is no /proc for the usual link."""
@@ -113,7 +115,8 @@ class Job:
         cpu = max(1, -int(-self.limits.cpu_s // 1))
         memory, disk = self.limits.memory_mb * MIB, self.limits.disk_mb * MIB
         stack = min(64 * MIB, memory // 4)
-        fixed = {"core": 0, "memlock": 65536, "msgqueue": 0, "sigpending": 256, "nofile": 128}
+        files = 1024 if self.has_door else 128
+        fixed = {"core": 0, "memlock": 65536, "msgqueue": 0, "sigpending": 256, "nofile": files}
         same = fixed | {"as": memory, "fsize": disk, "stack": stack, "nproc": self.limits.threads}
         return {"cpu": (cpu, cpu + 1), **{name: (value, value) for name, value in same.items()}}
 
@@ -154,7 +157,9 @@ class SandboxBackend(Protocol):
     @property
     def name(self) -> str: ...
 
-    def launch(self, job: Job, status: int, hold: Hold) -> Launch: ...
+    def launch(self, job: Job, status: int, hold: Hold, door: int | None = None) -> Launch:
+        """`door`: a socket to which the listening one of a job with a door is sent."""
+        ...
 
 
 def job_user(users: tuple[int, int]) -> int:

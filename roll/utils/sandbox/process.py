@@ -8,6 +8,7 @@ import os
 import select
 import selectors
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -52,6 +53,7 @@ class Process:
 
     def __init__(self, job: Job, means: SandboxBackend, stdin: int | None = None, stdout: int | None = None):
         self._job, self._means, self._ends = job, means, (stdin, stdout)
+        self._door: socket.socket | None = None
         self._started: subprocess.Popen[bytes] | None = None
         self._status = -1
         self._said = b""
@@ -60,8 +62,12 @@ class Process:
         status, theirs = os.pipe()
         os.set_blocking(status, False)
         holder = Holder()
+        door = None
         try:
-            launch = self._means.launch(self._job, theirs, holder.hold)
+            if self._job.has_door:
+                self._door, door = socket.socketpair()
+            door_fd = None if door is None else door.fileno()
+            launch = self._means.launch(self._job, theirs, holder.hold, door_fd)
             stdin, stdout = (subprocess.PIPE if end is None else end for end in self._ends)
             with later_alarms():
                 self._status = status
@@ -73,7 +79,7 @@ class Process:
                     bufsize=0,
                     env={name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ},
                     cwd="/",
-                    pass_fds=(theirs, *holder.fds),
+                    pass_fds=(theirs, *holder.fds, *(() if door_fd is None else (door_fd,))),
                     start_new_session=True,
                     user=launch.user,
                     group=launch.user,
@@ -85,6 +91,8 @@ class Process:
         finally:
             os.close(theirs)
             holder.close()
+            if door is not None:
+                door.close()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -94,6 +102,18 @@ class Process:
                 if stream is not None:
                     stream.close()
             os.close(self._status)
+            if self._door is not None:
+                self._door.close()
+
+    def door(self) -> socket.socket:
+        """The listening socket of a job with a door: who connects to DOOR_PORT of 127.0.0.1 inside is accepted here.
+        Raises SandboxError if the sandbox could not be made."""
+        assert self._door is not None
+        _, descriptors, _, _ = socket.recv_fds(self._door, 16, 1)
+        if not descriptors:
+            self.exit_code(END_S)  # says why
+            raise SandboxError(f"{self._means.name}: it has no door")
+        return socket.socket(fileno=descriptors[0])
 
     @property
     def _process(self) -> subprocess.Popen[bytes]:

@@ -40,6 +40,11 @@ set_tid_address setrlimit setsid sigaltstack sysinfo tgkill tkill uname wait4 wa
 OWN_SOCKETS = "getpeername getsockname getsockopt recvfrom sendto shutdown"  # of socketpair, see seccomp.py
 ALLOWED = tuple(f"{FILES} {MEMORY} {WAITING} {TIME} {PROCESS} {OWN_SOCKETS}".split())
 
+SOCKETS = ("accept", "accept4", "bind", "connect", "listen", "recvmsg", "sendmsg")
+"""For a job with a door: streams within its own network, which has no way out."""
+SOCKET_OPTIONS: tuple[tuple[int, int | None], ...] = ((6, None), (1, 2), (1, 9))
+"""(level, option): all of TCP, SO_REUSEADDR, SO_KEEPALIVE; none that makes buffers larger."""
+
 BECOMING_NOBODY = ("setgroups", "setresgid", "setresuid", "capget", "capset")
 """What `setpriv` needs where root starts the job; who has no privileges can do nothing with them."""
 FORKING = ("fork", "vfork")
@@ -51,7 +56,8 @@ TERMINAL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 ENOSYS = 38
 ALLOW, REFUSE = 0x7FFF0000, 0x00050000 | ENOSYS
 NOT_EQUAL, EQUAL, MASKED_EQUAL = 1, 4, 7
-AF_UNIX = 1
+AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
+SOCK_STREAM, SOCK_KINDS = 1, 0xF  # the kind, without its flags
 F_SETPIPE_SZ = 1031
 CLONE_THREAD = 0x00010000
 CLONE_NEW = 0x7E020080  # every namespace: user, pid, net, ipc, uts, cgroup, mount, time
@@ -74,14 +80,14 @@ def is_installed() -> bool:
 
 
 @cache
-def program(may_fork: bool, becomes_nobody: bool) -> bytes:
+def program(may_fork: bool, becomes_nobody: bool, has_sockets: bool = False) -> bytes:
     """The filter as an array of `struct sock_filter`. Raises OSError if libseccomp is missing or refuses."""
     library = _library()
     context = library.seccomp_init(REFUSE)
     if not context:
         raise OSError("seccomp_init failed")
     try:
-        for name, comparisons in _rules(may_fork, becomes_nobody):
+        for name, comparisons in _rules(may_fork, becomes_nobody, has_sockets):
             number = library.seccomp_syscall_resolve_name(name.encode())
             if number < 0:  # not on this architecture, or unknown to an old libseccomp
                 continue
@@ -97,13 +103,21 @@ def program(may_fork: bool, becomes_nobody: bool) -> bytes:
         library.seccomp_release(context)
 
 
-def _rules(may_fork: bool, becomes_nobody: bool) -> Iterator[Rule]:
+def _rules(may_fork: bool, becomes_nobody: bool, has_sockets: bool) -> Iterator[Rule]:
     names = (*ALLOWED, *(FORKING if may_fork else ()), *(BECOMING_NOBODY if becomes_nobody else ()))
     yield from ((name, ()) for name in names)
     # clone3, whose flags a filter cannot read, stays unknown: the C library then uses clone
     kind = 0 if may_fork else CLONE_THREAD
     yield "clone", (_Comparison(0, MASKED_EQUAL, CLONE_NEW | kind, kind),)
     yield "socketpair", (_Comparison(0, EQUAL, AF_UNIX, 0),)
+    if has_sockets:
+        yield from ((name, ()) for name in SOCKETS)
+        for family in (AF_INET, AF_INET6):
+            kind = _Comparison(1, MASKED_EQUAL, SOCK_KINDS, SOCK_STREAM)
+            yield "socket", (_Comparison(0, EQUAL, family, 0), kind)
+        for level, option in SOCKET_OPTIONS:
+            chosen = () if option is None else (_Comparison(2, EQUAL, option, 0),)
+            yield "setsockopt", (_Comparison(1, EQUAL, level, 0), *chosen)
     yield "fcntl", (_Comparison(1, NOT_EQUAL, F_SETPIPE_SZ, 0),)
     yield from (("ioctl", (_Comparison(1, EQUAL, request, 0),)) for request in TERMINAL)
 

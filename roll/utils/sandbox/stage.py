@@ -6,12 +6,14 @@ job. Each ends with the one before it.
 """
 
 import ctypes
+import fcntl
 import json
 import os
 import resource
 import select
 import signal
 import socket
+import struct
 import sys
 
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x02000000, 0x04000000, 0x08000000
@@ -23,6 +25,7 @@ AT_FDCWD, AT_RECURSIVE = -100, 0x8000
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 22, 4, 38
 PR_CAPBSET_DROP = 24
 SECCOMP_MODE_FILTER = 2
+SIOCSIFFLAGS, IFF_UP = 0x8914, 1
 CAPABILITIES_VERSION_3 = 0x20080522
 MOUNT_SETATTR = 442  # the same number on every architecture
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
@@ -52,6 +55,15 @@ def restrict(path, attributes):
     number, size = ctypes.c_long(MOUNT_SETATTR), ctypes.c_size_t(ctypes.sizeof(values))
     result = libc.syscall(number, AT_FDCWD, os.fsencode(path), AT_RECURSIVE, ctypes.byref(values), size)
     checked(result, f"mount_setattr {path}")
+
+
+def open_door(door, port):
+    """Listens on the loopback of the new network, and hands the socket to who answers there: outside, for a socket
+    stays in the network in which it was made."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", IFF_UP))
+    with socket.socket(fileno=door) as way, socket.create_server(("127.0.0.1", port), backlog=128) as listener:
+        socket.send_fds(way, [b"door"], [listener.fileno()])
 
 
 def leave_namespaces(task):
@@ -188,6 +200,8 @@ def main():
 
     try:
         leave_namespaces(task)
+        if task["door"] is not None:
+            open_door(task["door"], task["port"])
         code = child(first, report, lambda pid: report_to(task["status"], {"child-pid": pid}))
     except OSError as error:
         os.write(report, str(error).encode())

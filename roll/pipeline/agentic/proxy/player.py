@@ -111,7 +111,7 @@ class ProgramPlayer:
         config = rules.config
         self._rules, self._endpoint = rules, endpoint
         self._tasks = Tasks(config.tasks)
-        self._programs = Programs(config.agent, config.agent_command, logs)
+        self._programs = Programs(config.agent, config.agent_command, logs, config.sandbox)
         self._reported_causes: set[str] = set()  # causes of breaks
         self.num_abandoned_threads = 0  # those of environments; a program is killed
 

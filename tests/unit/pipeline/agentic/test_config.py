@@ -192,6 +192,11 @@ def test_a_program_is_named_by_agent_or_by_a_command() -> None:
         ({"env_manager_cls": "proxy", "agent": "a:b", "tasks": "rows"}, "Lake.tasks: 'rows' is not module:name."),
         ({"env_manager_cls": "proxy", "agent": "a:b", "env_type": "sokoban"}, "env_type does nothing with"),
         ({"env_manager_cls": "proxy", "agent": "a:b", "env_config": {"x": 1}}, "env_config does nothing with"),
+        (
+            {"env_manager_cls": "proxy", "agent": "a:b", "sandbox": True},
+            "only a program that custom_envs.Lake.agent_comm",
+        ),
+        ({"env_type": "sokoban", "sandbox": True}, "sandbox is for programs that call over HTTP"),
         ({"env_type": "sokoban", "agent": "a:b"}, "agent is for programs that call over HTTP"),
         ({"env_type": "sokoban", "tasks": "a.jsonl"}, "tasks is for programs that call over HTTP"),
     ],

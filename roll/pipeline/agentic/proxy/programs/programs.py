@@ -13,10 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from roll.errors import EnvError
-from roll.pipeline.agentic.proxy.programs import host
+from roll.pipeline.agentic.proxy.programs import host, sandboxed
 from roll.utils.background import BackgroundTasks
+from roll.utils.sandbox.backends import Namespaces, find_door_means
 
 PLACES = ("base_url", "api_key", "anthropic_base_url", "model", "task_file", "reward_file")
 """Words in braces that a command may hold."""
@@ -36,10 +38,10 @@ class Ended:
 
 class Programs:
     """Starts the programs of one custom_envs entry through one host process (see host.py). `agent` is
-    module:function, else `command` says what is started."""
+    module:function, else `command` says what is started, in a sandbox if `is_apart`."""
 
-    def __init__(self, agent: str | None, command: str | None, logs: Path):
-        self._agent, self._logs = agent, logs
+    def __init__(self, agent: str | None, command: str | None, logs: Path, is_apart: bool = False):
+        self._agent, self._logs, self._is_apart = agent, logs, is_apart
         self._command = None if command is None else [_file(word) for word in shlex.split(command)]
         self._host: asyncio.subprocess.Process | None = None
         self._starting = asyncio.Lock()
@@ -86,6 +88,8 @@ class Programs:
             "anthropic_base_url": environment["ANTHROPIC_BASE_URL"],
             "model": environment["ROLL_MODEL"],
         }
+        if self._is_apart:
+            return self._apart(episode, folder, log, task, environment)
         places = {**session, **files}
         command = None if self._command is None else [_filled(word, places) for word in self._command]
         env = {**environment, "ROLL_TASK_FILE": files["task_file"], "ROLL_REWARD_FILE": files["reward_file"]}
@@ -100,6 +104,39 @@ class Programs:
             "command": command,
             "result": files["reward_file"],
             "session": {**session, "folder": str(folder), "seed": task["seed"]},
+        }
+
+    def _apart(
+        self, episode: str, folder: Path, log: Path, task: Mapping[str, Any], environment: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """The same for a program in a sandbox, where the endpoint has another address."""
+        own = urlsplit(environment["OPENAI_BASE_URL"])
+        inside = {name: value.replace(f"{own.scheme}://{own.netloc}", sandboxed.INSIDE, 1)
+                  for name, value in environment.items()}  # fmt: skip
+        inside |= {"ROLL_TASK_FILE": sandboxed.TASK_FILE, "ROLL_REWARD_FILE": sandboxed.REWARD_FILE}
+        places = {
+            "base_url": inside["OPENAI_BASE_URL"],
+            "api_key": inside["OPENAI_API_KEY"],
+            "anthropic_base_url": inside["ANTHROPIC_BASE_URL"],
+            "model": inside["ROLL_MODEL"],
+            "task_file": sandboxed.TASK_FILE,
+            "reward_file": sandboxed.REWARD_FILE,
+        }
+        assert self._command is not None and own.port is not None, "checked with the configuration"
+        command = [_filled(word, places) for word in self._command]
+        means = find_door_means(*sandboxed.shown_paths(command))
+        order = sandboxed.order_of(command, inside, task, own.port, isinstance(means, Namespaces) and means.privileged)
+        file = folder / "order.json"
+        file.write_text(json.dumps(order), encoding="utf-8")
+        return {
+            "id": episode,
+            "folder": str(folder),
+            "log": str(log),
+            "task": dict(task),
+            "env": {},
+            "command": [sys.executable, "-m", sandboxed.__name__, str(file)],
+            "result": str(folder / "reward.json"),
+            "session": {},
         }
 
     async def _ready(self) -> asyncio.subprocess.Process:
