@@ -41,6 +41,11 @@ class Session:
 
 def asked(url: str, key: str, body: dict[str, Any]) -> tuple[int, Any]:
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Authorization": f"Bearer {key}"})
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=600) as reply:
-        text = reply.read()
-        return reply.status, json.loads(text) if text else None
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=600) as reply:
+            text = reply.read()
+            return reply.status, json.loads(text) if text else None
+    except urllib.error.HTTPError as error:
+        if error.code == 410 and "/sessions" in url:
+            raise ConnectionError("the run is over") from None
+        raise ValueError(f"{url}: {error.code} {error.read().decode(errors='replace')}") from None

@@ -63,8 +63,8 @@ custom_envs:
     env_manager_cls: step
     agent_template: "{env_instruction} {history} {observation}"
   Gem: {env_type: gem, env_config: {env: "tests.contract.gem_like:Echo"}, max_steps: 2}
-  Started: {env_manager_cls: proxy, agent: "tests.e2e.foreign_programs:play", max_steps: 2}
-  Outside: {env_manager_cls: proxy, max_steps: 2}
+  Started: {env_manager_cls: proxy, agent: "tests.e2e.foreign_programs:play", max_steps: 2, max_tokens_per_step: 24}
+  Outside: {env_manager_cls: proxy, max_steps: 2, max_tokens_per_step: 24}
 agent_endpoint: {listen: "127.0.0.1:0"}
 train_env_manager: {world_size: 2, num_env_groups: 11, group_size: 2, tags: TAGS}
 val_env_manager: {num_env_groups: 11, group_size: 1, tags: TAGS}
