@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import ray
 
 from roll.algorithms.credit import CreditSettings
 from roll.algorithms.episodes import episode_advantages, turn_advantages
@@ -20,6 +19,7 @@ from roll.distributed.executor.clusters import RLClusters
 from roll.distributed.executor.jobs import TurnValues
 from roll.distributed.executor.pools.job import FatalJobError, Job
 from roll.distributed.executor.pools.job_pool import JobPool
+from roll.distributed.executor.processes.node_facts import own_address
 from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS
 from roll.distributed.executor.step_rows import fetched
 from roll.distributed.scheduler.event_loop import EventLoopThread
@@ -202,7 +202,7 @@ class AgenticPipeline(RLPipeline):
         self._front_loop = EventLoopThread("roll_agent_endpoint")
         self._front = Front(keys.listen, Path(self.config.output_dir), keys.group_timeout_s)
         try:
-            return self._front_loop.run(self._front.start(ray.util.get_node_ip_address()))
+            return self._front_loop.run(self._front.start(own_address()))
         except OSError as error:
             raise EnvError(f"agent_endpoint.listen: {keys.listen} cannot be bound: {describe(error)}") from None
 

@@ -9,9 +9,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-import ray
-
 from roll.distributed.executor.pools.job import FinishedJobs, Job
+from roll.distributed.executor.processes.node_facts import own_address
 from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS, EngineClient
 from roll.distributed.executor.rollout.finished_requests import DIRECT_TOKENS
 from roll.envs.config import PROXY
@@ -88,7 +87,7 @@ class Players:
             return ProgramPlayer(rules, self._endpoint, logs)
         from roll.pipeline.agentic.proxy.outside.line import Line
 
-        here = ray.util.get_node_ip_address()
+        here = own_address()
         host = "127.0.0.1" if here == self._front.node else here
         self._endpoint = self._endpoint or Endpoint(self._encoder, self._generate, host)
         self._line = self._line or Line(self._endpoint, self._front, self._config.agent_endpoint.idle_timeout_s)

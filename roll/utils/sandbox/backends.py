@@ -185,7 +185,7 @@ def find_means(*shown: str, users: tuple[int, int] = USERS) -> SandboxBackend:
 
 @cache
 def find_door_means(*shown: str, users: tuple[int, int] = USERS) -> SandboxBackend:
-    """The same for jobs with a door, which the kernel's namespaces alone have. Raises SandboxUnavailable."""
+    """Finds the same for jobs with a door, which the kernel's namespaces alone have. Raises SandboxUnavailable."""
     if not seccomp.is_installed():
         raise SandboxUnavailable("libseccomp is not installed. Install it: apt install libseccomp2")
     why = []

@@ -41,7 +41,7 @@ OWN_SOCKETS = "getpeername getsockname getsockopt recvfrom sendto shutdown"  # o
 ALLOWED = tuple(f"{FILES} {MEMORY} {WAITING} {TIME} {PROCESS} {OWN_SOCKETS}".split())
 
 SOCKETS = ("accept", "accept4", "bind", "connect", "listen", "recvmsg", "sendmsg")
-"""For a job with a door: streams within its own network, which has no way out."""
+"""Calls of a job with a door: streams within its own network, which has no way out."""
 SOCKET_OPTIONS: tuple[tuple[int, int | None], ...] = ((6, None), (1, 2), (1, 9))
 """(level, option): all of TCP, SO_REUSEADDR, SO_KEEPALIVE; none that makes buffers larger."""
 

@@ -67,3 +67,8 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return ""
+
+
+def own_address() -> str:
+    """Address of this node, as other nodes of the cluster reach it."""
+    return ray.util.get_node_ip_address()

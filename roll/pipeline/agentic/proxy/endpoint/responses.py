@@ -111,7 +111,7 @@ def _messages(items: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _rank(kind: str, role: Any) -> int | None:
-    """Where an item stands in a response; None for what is no part of one."""
+    """Place of an item in a response; None for what is no part of one."""
     if kind == "message":
         return _MESSAGE if role == ASSISTANT else None
     return {"reasoning": _REASONING, "function_call": _CALL}.get(kind)

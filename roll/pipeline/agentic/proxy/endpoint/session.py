@@ -87,12 +87,12 @@ class Session:
     task: Mapping[str, Any]
     is_outside: bool = False
     last_request_s: float = 0.0
-    """By the loop's clock."""
+    """Time of the last request, by the loop's clock."""
     retry_window_s: float = 30.0
     deadline: asyncio.Timeout | None = None
     outcome: Outcome | None = None
-    given: asyncio.Event = field(default_factory=asyncio.Event)
-    """There is a reward."""
+    rewarded: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when there is a reward."""
     failure: str = ""
     error: BaseException | None = None
     is_closed: bool = False
@@ -287,7 +287,7 @@ class Session:
     def give(self, earned: Outcome) -> None:
         """Takes what the program says it earned."""
         self.outcome = earned
-        self.given.set()
+        self.rewarded.set()
 
     async def close(self) -> None:
         """Closes the session. Requests in flight are cancelled, and nothing more is sampled."""

@@ -84,7 +84,7 @@ class Line:
         is not heard of any more."""
         loop = asyncio.get_running_loop()
         session.last_request_s = loop.time()
-        while not (session.given.is_set() or session.error or session.failure):
+        while not (session.rewarded.is_set() or session.error or session.failure):
             if session.is_waiting:
                 session.last_request_s = loop.time()
             if loop.time() - session.last_request_s > self._idle_timeout_s:
@@ -92,7 +92,7 @@ class Line:
                     f"the program sent nothing for {self._idle_timeout_s:g} s (agent_endpoint.idle_timeout_s)"
                 )
             with suppress(TimeoutError):
-                await asyncio.wait_for(session.given.wait(), min(_LOOK_S, self._idle_timeout_s))
+                await asyncio.wait_for(session.rewarded.wait(), min(_LOOK_S, self._idle_timeout_s))
 
     async def _take(self, request: Request) -> Response:
         if not hmac.compare_digest(request.headers.get(SECRET_HEADER, "").encode(), self._front.secret.encode()):

@@ -130,7 +130,7 @@ def main() -> None:
     try:
         code = asyncio.run(play(order))
     except SandboxError as error:
-        print(f"the sandbox failed: {error}", file=sys.stderr)
+        sys.stderr.write(f"the sandbox failed: {error}\n")
         code = REFUSED
     sys.stdout.flush()
     os._exit(code & 0xFF)
