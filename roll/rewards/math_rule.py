@@ -8,7 +8,7 @@ from typing import Any
 from roll.rewards.base import RewardInput, RewardResult, checks_rows, requires
 from roll.utils.answers.final_answer import boxed_answer, has_open_box
 from roll.utils.answers.math_equal import MathEqual
-from roll.utils.answers.prose import answer_in_prose
+from roll.utils.answers.prose import answer_in_prose, own_words
 from roll.utils.answers.truths import references, truth_problem
 
 
@@ -37,7 +37,7 @@ class MathRule:
     def __call__(self, sample: RewardInput) -> RewardResult:
         if sample.ground_truth is None or (isinstance(sample.ground_truth, str) and not sample.ground_truth.strip()):
             raise ValueError("the row has no ground_truth")
-        text = sample.answer
+        text = own_words(sample.answer)
         boxed = boxed_answer(text)
         answer = boxed if boxed is not None or self._require_boxed or has_open_box(text) else answer_in_prose(text)
         metrics = {"answer_found": float(answer is not None), "boxed": float(boxed is not None)}

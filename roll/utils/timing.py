@@ -96,27 +96,40 @@ class TimeLimitReached(BaseException):
     it."""
 
 
-def call_within(seconds: float, call: Callable[[], T]) -> T:
+class _Alarm(BaseException):
+    """Raised in the stopped code. Only the limit that is over turns it into TimeLimitReached: a limit within that one
+    is not to blame."""
+
+    def __init__(self, limit: object) -> None:
+        super().__init__()
+        self.limit = limit
+
+
+def call_within(seconds: float, call: Callable[[], T], of_cpu: bool = False) -> T:
     """The result of `call()`. Raises TimeLimitReached when it takes longer.
 
-    In the main thread an alarm interrupts Python code, waits and regular expressions. In another thread the call gets a
-    thread of its own, which is told to stop at its next Python instruction and no longer waited for. Neither stops a
-    long operation inside a C extension: only killing the process does. Limits in the main thread may stand within each
-    other: the one that is over first is told.
+    `of_cpu` counts the seconds that the call computes, so that busy neighbours cost it nothing; waits are free then. In
+    the main thread an alarm interrupts Python code, waits and regular expressions. In another thread the call gets a
+    thread of its own, which is told to stop at its next Python instruction and no longer waited for; all threads of the
+    process count for `of_cpu` there. Neither stops a long operation inside a C extension: only killing the process
+    does. Limits in the main thread may stand within each other: the one that is over first is told.
     """
     if threading.current_thread() is threading.main_thread():
-        return _call_with_alarm(seconds, call)
-    return _call_in_thread(seconds, call)
+        return _call_with_alarm(seconds, call, time.thread_time if of_cpu else time.monotonic)
+    return _call_in_thread(seconds, call, time.process_time if of_cpu else time.monotonic)
 
 
-def _call_with_alarm(seconds: float, call: Callable[[], T]) -> T:
-    def stop(signum: int, frame: FrameType | None) -> None:
-        raise TimeLimitReached
-
+def _call_with_alarm(seconds: float, call: Callable[[], T], clock: Callable[[], float]) -> T:
+    limit = object()
     left_s, repeat_s = signal.getitimer(signal.ITIMER_REAL)  # of a limit around this one
-    if 0 < left_s <= seconds:
-        return call()  # that one comes first
-    started = time.monotonic()
+    started, ends = time.monotonic(), clock() + seconds
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        if clock() >= ends:
+            raise _Alarm(limit)
+        if left_s and callable(previous):
+            previous(signum, frame)
+
     previous = _signal.signal(signal.SIGALRM, stop)
 
     def disarm() -> None:
@@ -127,16 +140,18 @@ def _call_with_alarm(seconds: float, call: Callable[[], T]) -> T:
 
     try:
         try:
-            signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_S)
+            signal.setitimer(signal.ITIMER_REAL, min(seconds, left_s or seconds), REPEAT_S)
             return call()
         finally:
             disarm()
-    except TimeLimitReached:
+    except _Alarm as alarm:
         disarm()  # the alarm may have come between the call and the line that switches it off
+        if alarm.limit is limit:
+            raise TimeLimitReached from None
         raise
 
 
-def _call_in_thread(seconds: float, call: Callable[[], T]) -> T:
+def _call_in_thread(seconds: float, call: Callable[[], T], clock: Callable[[], float]) -> T:
     results: list[T] = []
     errors: list[BaseException] = []
 
@@ -147,8 +162,10 @@ def _call_in_thread(seconds: float, call: Callable[[], T]) -> T:
             errors.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
+    ends = clock() + seconds
     thread.start()
-    thread.join(seconds)
+    while thread.is_alive() and (left_s := ends - clock()) > 0:
+        thread.join(max(left_s, 1e-3))
     if thread.is_alive() and thread.ident is not None:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(TimeLimitReached))
         raise TimeLimitReached

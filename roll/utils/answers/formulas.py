@@ -7,6 +7,9 @@ They stand between marks of LaTeX ($3x$), are lists of numbers (1, 2 and 3), wor
 from __future__ import annotations
 
 import re
+from itertools import chain
+
+from roll.utils.answers.environments import on_one_line
 
 NEARBY = 80  # characters before the last number that are looked at
 _POWER_OF_TEN = (
@@ -14,6 +17,7 @@ _POWER_OF_TEN = (
 )
 NUMBER_PATTERN = (
     r"[-+]?\\[dt]?frac\s*\{\s*[-+]?\d+\s*\}\s*\{\s*\d+\s*\}"
+    r"|(?<![\w.])[-+]?\d{1,3}[ ]+\d{1,3}/\d{1,3}(?![\w/])"  # 3 1/2
     rf"|(?<![\w.])[-+]?(?:\d{{1,3}}(?:,\d{{3}})+|\d+)(?:\.\d+)?(?:{_POWER_OF_TEN})?(?:\s*/\s*\d+)?(?:\\?%)?"
     rf"|(?<![\w.])[-+]?\.\d+(?:{_POWER_OF_TEN})?(?:\\?%)?"
 )
@@ -23,11 +27,17 @@ _LIST = re.compile(
     rf"(?<![A-Za-z])[(\[{{]\s*(?:{NUMBER_PATTERN})(?:\s*,\s*(?:{NUMBER_PATTERN}))+\s*[)\]}}]"
     rf"|(?:{NUMBER_PATTERN})(?:\s*,\s*(?:{NUMBER_PATTERN}))+(?:,?\s+(?:and|or)\s+|\s*,\s*)(?:{NUMBER_PATTERN})|(?:{NUMBER_PATTERN})[\s$]+and[\s$]+(?:{NUMBER_PATTERN})"
     rf"|(?:{NUMBER_PATTERN})\s*(?:\(\s*mod(?:ulo)?\s+(?:{NUMBER_PATTERN})\s*\)|mod(?:ulo)?\s+(?:{NUMBER_PATTERN}))"
+    r"|(?<![\w.:])\d+(?::\d+)+(?![\w:])"
 )
-"""Several numbers that are one answer, and a residue: (1, 2)   1, 2 and 3   5 (mod 7)"""
-_MARKED = re.compile(r"\$\$?((?:[^$\\]|\\.)+)\$\$?|\\\((.*?)\\\)|\\\[(.*?)\\\]", re.DOTALL)
+"""Several numbers that are one answer, a residue and a ratio: (1, 2)   1, 2 and 3   5 (mod 7)   3:2"""
+LONGEST = 1000  # characters of a formula: one that never ends is searched for no further
+MARKED = re.compile(rf"\$\$?((?:[^$\\]|\\.)+)\$\$?|\\\((.{{0,{LONGEST}}}?)\\\)|\\\[(.{{0,{LONGEST}}}?)\\\]", re.DOTALL)
+_OF_SEVERAL_LINES = re.compile(
+    rf"\$\$(.*?)\$\$|(?<!\\)\\\[(.{{0,{LONGEST}}}?)(?<!\\)\\\]|(\\begin\{{(?P<name>[a-z]+\*?)\}}.{{0,{LONGEST}}}?\\end\{{(?P=name)\}})",
+    re.DOTALL,
+)
 _NAMES = r"(?:sqrt|sin|cos|tan|log|ln|exp|pi|mod)"
-_PLAIN_WORD = re.compile(  # AB is a distance
+PLAIN_WORD = re.compile(  # AB is a distance
     rf"(?<![\\A-Za-z{{])(?![A-Z]{{2,3}}(?![A-Za-z])|(?:{_NAMES}|or|and|d[a-z])(?![A-Za-z]))[A-Za-z]{{2,}}(?![A-Za-z}}])"
 )
 _TERM = r"(?:\d+(?:\.\d+)?[a-z]?|(?![ai]\s+[a-z]{2})[a-z])(?!\w)"  # no article, no "I"
@@ -60,10 +70,15 @@ _LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z]")
 
 def formula_around(text: str, start: int, end: int) -> tuple[int, int, str] | None:
     """Start, end and conclusion of what the number from `start` to `end` is a part of."""
-    for match in _MARKED.finditer(text, max(0, text.rfind("\n", 0, start))):
+    marked = [MARKED.finditer(text, max(0, text.rfind("\n", 0, start)))]
+    if "\n" in text or r"\begin" in text:
+        marked.insert(0, _OF_SEVERAL_LINES.finditer(text))
+    for match in chain.from_iterable(marked):
         if match.start() < start and end <= match.end():
-            content = match[match.lastindex or 0].strip()
-            return None if _PLAIN_WORD.search(content) else (*match.span(), conclusion(content))
+            content = inside(match)
+            if content.endswith(("(", "=", "+", "-")):  # two amounts in dollars
+                continue
+            return None if PLAIN_WORD.search(content) else (*match.span(), conclusion(content))
     for match in _LIST.finditer(text, max(0, start - NEARBY)):
         if match.start() <= start and end <= match.end():
             return *match.span(), re.sub(r"^\{(.*)\}$", r"\\{\1\\}", match[0].replace("$", ""))
@@ -73,6 +88,11 @@ def formula_around(text: str, start: int, end: int) -> tuple[int, int, str] | No
         if match.start() <= start and end <= match.end() and re.search("[a-z]", match[0]):
             return *match.span(), match[0]
     return None
+
+
+def inside(marked: re.Match[str]) -> str:
+    """What stands between the marks of a match of `MARKED`, several lines of it on one where they are one answer."""
+    return on_one_line(next(filter(None, marked.groups()), "").strip())
 
 
 def _run(text: str, start: int, end: int) -> tuple[int, int, str] | None:
@@ -116,6 +136,8 @@ def conclusion(formula: str) -> str:
     if all("=" in each for each in equations) and not all(map(_DEFINES.match, equations)):
         said = equations[-1].strip()
     result = _RESULT.search(said)
+    if result and result[0].startswith(r"\approx") and _MORE_THAN_DIGITS.search(said, 0, result.start()):
+        return said  # 3\sqrt{13} \approx 10.82 says both
     return result[1] if result and not _LETTER.search(re.sub(_ASIDE, "", said[: result.start()])) else said
 
 

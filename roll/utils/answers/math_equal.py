@@ -7,6 +7,7 @@ import math
 import re
 from typing import Any
 
+from roll.utils.answers.environments import on_one_line, pieces, same_pieces
 from roll.utils.answers.final_answer import last_boxed
 from roll.utils.answers.numbers import PlainNumber, equal_numbers, read_number
 from roll.utils.answers.residues import as_residues
@@ -20,14 +21,15 @@ from roll.utils.answers.text import (
     said_again,
     same_words,
     trimmed,
+    without_unit,
 )
 from roll.utils.timing import TimeLimitReached, call_within
 
 MAX_ANSWER_CHARS = 2000  # a longer "answer" is no answer, and parsing it would only take time
 MAX_DIGITS = 4000  # of a power that is worth computing
-COMPARE_LIMIT_S = 5.0
+COMPARE_LIMIT_S = 5.0  # of CPU time, as the next
 CHECK_LIMIT_S = 1.0  # of one part of a chain of equals, such as an integral
-ABOUT = 0.05  # how far apart, relatively, the parts of an approximation may be
+ABOUT = 0.05  # how far apart, relatively, the parts of an approximation may be, one of which rounds the other
 _EXPONENT = r"\s*(?:\^|\*\*)[\s{(]*(\d+)"
 POWER_OF_POWER = re.compile(rf"(?<!\d)(\d+){_EXPONENT}{_EXPONENT}")
 POWER = re.compile(rf"(?<!\d)(\d+){_EXPONENT}")
@@ -46,8 +48,9 @@ class MathEqual:
     """Compares answers with references, both as text. Loading math-verify takes seconds.
 
     `tolerance`: how far a decimal may be from the reference, relative to the greater of the two; None: it must be the
-    reference, rounded or cut off, to at least six places and five digits. A comparison that takes longer than `limit_s`
-    is False. Raises ValueError for a tolerance that is none.
+    reference, rounded or cut off, to at least six places and five digits. A comparison that computes for longer than
+    `limit_s` is False; time in which others have the processor does not count. Raises ValueError for a tolerance that
+    is none.
     """
 
     def __init__(self, tolerance: float | None = None, limit_s: float = COMPARE_LIMIT_S) -> None:
@@ -71,11 +74,14 @@ class MathEqual:
         if len(parts := said_again(answer)) > 1 and is_one_value(truth):
             return all(self(truth, part) for part in parts)
         try:
-            return call_within(self._limit_s, lambda: self._equal(normalized(truth), normalized(answer)))
+            return call_within(self._limit_s, lambda: self._equal(normalized(truth), normalized(answer)), of_cpu=True)
         except TimeLimitReached:
             return False
 
     def _equal(self, truth: str, answer: str) -> bool:
+        gold_pieces, answered = pieces(truth), pieces(answer)
+        if gold_pieces is not None and answered is not None:
+            return same_pieces(gold_pieces, answered, self._equal_parts)
         gold = self._parsed(truth)
         if not gold:
             raise ValueError(f"ground_truth {truth!r} cannot be read as mathematics")
@@ -90,6 +96,12 @@ class MathEqual:
         if len(parts) == len(wanted) == 2 and "".join(parts[0].split()) == "".join(wanted[0].split()):
             return self._same(wanted[1], self._parsed(wanted[1]), parts[1])
         return self._same(truth, gold, answer)
+
+    def _equal_parts(self, one: str, other: str) -> bool:
+        try:
+            return self._equal(normalized(one), normalized(other))
+        except ValueError:  # a condition in words
+            return False
 
     def _claims(self, parts: list[str], is_about: bool) -> list[str]:
         """What a chain of equals says its value is; nothing where it contradicts itself: where two of its parts, or an
@@ -113,7 +125,7 @@ class MathEqual:
         """True as well where it takes too long to say: the last part is what is claimed."""
         check = self._is_about if is_about else self._is_same_value
         try:
-            return call_within(CHECK_LIMIT_S, lambda: check(part, last))
+            return call_within(CHECK_LIMIT_S, lambda: check(part, last), of_cpu=True)
         except TimeLimitReached:
             return True
 
@@ -128,7 +140,9 @@ class MathEqual:
         if numbers[0] is None or numbers[1] is None:
             return True
         (a, _, _), (b, _, _) = numbers
-        return abs(a - b) <= ABOUT * max(abs(a), abs(b))
+        units = [one.last_place() for one in (one, other) if isinstance(one, PlainNumber)]
+        is_rounded = not units or abs(a - b) < max(units) or max(units) == 0
+        return is_rounded and abs(a - b) <= ABOUT * max(abs(a), abs(b))
 
     def _same(self, truth: str, gold: list[Any], answer: str) -> bool:
         at_sight = _at_sight(truth, answer, self._tolerance)
@@ -182,6 +196,8 @@ def check_tolerance(tolerance: float | None) -> None:
 def equal_at_sight(truth: str, answer: str, tolerance: float | None = None) -> bool | None:
     """The verdict where nothing has to be parsed; None where something has. Several forms of one value must all be
     right."""
+    if len(answer) > MAX_ANSWER_CHARS:
+        return False
     truth, answer = prepared(truth, answer)
     is_equal = _at_sight(truth, answer, tolerance)
     if is_equal or len(parts := said_again(answer)) < 2 or not is_one_value(truth):
@@ -193,11 +209,14 @@ def equal_at_sight(truth: str, answer: str, tolerance: float | None = None) -> b
 def prepared(truth: str, answer: str) -> tuple[str, str]:
     """Both texts in the form in which they are compared: without decoration, with the same logarithms and without a
     common modulus."""
-    return as_residues(*logs_alike(trimmed(truth), trimmed(answer)))
+    truth, answer = (on_one_line(trimmed(text)) for text in (truth, answer))
+    if read_number(truth) is not None:
+        answer = without_unit(answer)
+    return as_residues(*logs_alike(truth, answer))
 
 
 def _at_sight(truth: str, answer: str, tolerance: float | None) -> bool | None:
-    if not answer.strip() or len(answer) > MAX_ANSWER_CHARS:
+    if not answer.strip():
         return False
     if same_words(truth, answer):
         return True

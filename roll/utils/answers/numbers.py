@@ -75,6 +75,15 @@ class PlainNumber:
         decimals = None if self.decimals is None else self.decimals + 2
         return PlainNumber(self.value / 100, decimals, self.digits)
 
+    def last_place(self) -> Fraction:
+        """The value of its last digit that says something; 0 for a fraction. Examples: 10.82 -> 1/100, 1200 -> 100."""
+        if self.decimals is not None:
+            return Fraction(1, 10) ** self.decimals
+        if self.value.denominator != 1 or not self.value:
+            return Fraction(0)
+        digits = str(self.value.numerator)
+        return Fraction(10) ** (len(digits) - len(digits.rstrip("0")))
+
 
 def read_number(text: str) -> PlainNumber | None:
     r"""None for what is no plain number. A unit, a currency and a degree sign are left out.

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
+import resource
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 from roll.utils.answers.math_equal import COMPARE_LIMIT_S, MathEqual, equal_at_sight
@@ -44,7 +47,7 @@ class MathProcesses:
             process = process or _Process(self._tolerance, self._limit_s)
             with self._lock:
                 self._busy.add(process)
-            said = process.ask([truth, answer], self._limit_s + GRACE_S)
+            said = process.ask([truth, answer])
             with self._lock:
                 self._busy.discard(process)
                 if said is None:  # it could not even be stopped: the process is gone
@@ -77,8 +80,8 @@ class _Process:
         if self._said(START_LIMIT_S) is None:
             raise RuntimeError("the process that compares answers with math-verify did not start; its log says why")
 
-    def ask(self, question: list[str], limit_s: float) -> dict[str, Any] | None:
-        """None if it did not answer in time; it is ended then."""
+    def ask(self, question: list[str]) -> dict[str, Any] | None:
+        """None if it ended without an answer, as it does where it can only be killed (`serve`)."""
         assert self._child.stdin is not None
         try:
             self._child.stdin.write(json.dumps(question).encode() + b"\n")
@@ -86,7 +89,7 @@ class _Process:
         except OSError:
             self.close()
             return None
-        return self._said(limit_s)
+        return self._said()
 
     def kill(self) -> None:
         self._child.kill()
@@ -95,10 +98,11 @@ class _Process:
         self._child.kill()
         self._child.communicate()
 
-    def _said(self, limit_s: float) -> dict[str, Any] | None:
+    def _said(self, limit_s: float | None = None) -> dict[str, Any] | None:
         assert self._child.stdout is not None
-        alarm = threading.Timer(limit_s, self._child.kill)
-        alarm.start()
+        alarm = threading.Timer(limit_s or 0.0, self._child.kill)
+        if limit_s is not None:
+            alarm.start()
         line = self._child.stdout.readline()
         alarm.cancel()
         if line.endswith(b"\n"):
@@ -113,7 +117,8 @@ def _here(tolerance: float | None, limit_s: float) -> MathEqual:
 
 
 def serve(arguments: str) -> None:
-    """Answers questions, a line each, until there are no more."""
+    """Answers questions, a line each, until there are no more. One that computes on beyond its limit, in a C extension,
+    ends the process."""
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # whatever a library prints
     tolerance, limit_s = json.loads(arguments)
@@ -121,11 +126,19 @@ def serve(arguments: str) -> None:
     answers.write(b"{}\n")
     for line in sys.stdin.buffer:
         truth, answer = json.loads(line)
+        limit_cpu(time.process_time() + limit_s + GRACE_S)
         try:
             said: dict[str, Any] = {"equal": equal(truth, answer)}
         except ValueError as error:
             said = {"error": str(error)}
         answers.write(json.dumps(said).encode() + b"\n")
+
+
+def limit_cpu(seconds: float) -> None:
+    """Has the kernel end this process when it has computed for so long in all."""
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    soft = math.ceil(seconds)
+    resource.setrlimit(resource.RLIMIT_CPU, (soft if most == resource.RLIM_INFINITY else min(soft, most), most))
 
 
 if __name__ == "__main__":

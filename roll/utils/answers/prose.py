@@ -19,8 +19,18 @@ import re
 from collections import deque
 from itertools import pairwise
 
-from roll.utils.answers.formulas import MATH, NEARBY, NUMBER, NUMBER_PATTERN, formula_around
-from roll.utils.answers.text import BOUND_IN_WORDS
+from roll.utils.answers.formulas import (
+    MARKED,
+    MATH,
+    NEARBY,
+    NUMBER,
+    NUMBER_PATTERN,
+    conclusion,
+    formula_around,
+    inside,
+)
+from roll.utils.answers.numbers import read_number
+from roll.utils.answers.text import BOUND_IN_WORDS, fractions_written_out, powers_written_out
 
 SAID = re.compile(
     r"""\b(?:answer(?:[ ]to[ ](?:the|this)[ ]\w+)?|choice|option|ans\.?(?=[ ]?:))[\s*]*
@@ -35,10 +45,13 @@ SAID = re.compile(
 )
 SENTENCE_END = re.compile(r"(?<!^[A-Z])[.!?](?:\s|$)|\n|\u3002")
 
+_FILLERS = (
+    r"(?:it|is|this|that|even|else|also|might|may|could|be|maybe|perhaps|possibly|about|around|approximately|roughly)"
+)
 _BEFORE = re.compile(
     rf"""(?:(?:{NUMBER_PATTERN})[\s$*]*(?:
-        (?:\s?[a-z]+)?[\s$*,.;(]+(?:(?:and/)?or|maybe|perhaps|possibly|alternatively,?)(?:\s+(?:maybe|perhaps|possibly))?
-        |,?\s+(?P<range>to|through))
+        (?:\s?[a-z]+)?[\s$*,.;?(\u2026\u2013\u2014-]+(?:(?:and/)?or|maybe|perhaps|possibly|alternatively,?)(?:\s+{_FILLERS})*
+        |,?\s+(?P<range>to|through)|(?:\||;|&|\u2228|\u2026|\.\.\.|\bvs\.?(?=\s)|\bversus\b)[\s$*]*)
     | (?P<sum>(?<!sum[ ])(?<!sums[ ])\bup\s+to) | {BOUND_IN_WORDS}
     | \bbetween(?:[\s$]+(?:{NUMBER_PATTERN})[\s$]+and)?
     | (?<=\w\s)(?:[<>]=?|[\u2264\u2265]|\\[lg]eq?)
@@ -57,7 +70,7 @@ _SAME_NAME = re.compile(
 )
 """The values before the last one of what several are given: "x = 1, x = 2 or x = "."""
 _CONTRAST = re.compile(
-    rf"(?P<meant>{NUMBER_PATTERN})[\s$]*(?:[a-z]+\s*)?,?\s*\(?(?:and\s+)?(?:not|rather\s+than|instead\s+of|as\s+opposed\s+to)[\s$]+"
+    rf"(?P<meant>{NUMBER_PATTERN})[\s$]*(?:[a-z]+)?(?:\s+(?!(?:and|but|so|is|are|it|he|she)\b)\(?[a-z]+\)?){{0,4}},?\s*\(?(?:and\s+)?(?:not|rather\s+than|instead\s+of|as\s+opposed\s+to)[\s$]+"
     rf"(?:{NUMBER_PATTERN})[\s$]*\)?"
 )
 _CHOICE = re.compile(r"^\(?[A-H][).:]\s+(?=\S)|\s+\([A-H]\)$")
@@ -82,6 +95,57 @@ _DENIAL_BEHIND = re.compile(
 )
 
 
+_KEY = r"(?:(?:answer|solution)\s+)?key|answer\s+sheet|solutions?\s+manual|grader|marking\s+scheme"
+_TRUTH = r"(?:answer|solution)\s+key|(?:reference|official|model)\s+(?:answer|solution)|ground[\s-]+truth(?:\s+answer)?"
+_SAYS = r"(?:says?|said|states?|lists?|gives?|claims?|wants?|expects?|has)"
+_A_KEY = ("key", "book", "sheet", "manual", "grader", "scheme", "answer", "solution", "truth")  # words of the next
+_OF_A_KEY = re.compile(
+    rf"""(?:[(\[,;]\s*)?(?:\b(?:but|although|though|while|whereas|since|because|and|as)\s+)?(?:\bthe\s+)?
+      (?:\b(?:{_KEY})\s+(?:\w+\s+)?{_SAYS}(?:\s+that)?
+        |\b(?:text)?book\s+(?:\w+\s+)?(?:says?|said|states?|claims?)(?:\s+that)?
+        |\b(?:{_TRUTH})\s*(?::|\b(?:is|was|(?:should|must|would|may|might|could)\s+be)\b)
+        |(?:(?<=\()|(?<=but\s)|(?<=although\s)|(?<=though\s))(?:the\s+)?expected\s+answer\s*(?::|\bis\b))
+      (?:\s+(?:the\s+answer|it)\s+is|\s+it's)?:?[\s$*"]*(?P<box>\\boxed\s*\{{)?\(?(?:{NUMBER_PATTERN}|[A-J]\b)(?(box)\}})[)$*"\]]*""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""What a text says of the key of answers, of a book, or of who judges: not an answer of its own."""
+_BOLD_NUMBER = re.compile(rf"\*\*\s*({NUMBER_PATTERN})\s*\*\*")
+_ASKED = re.compile(rf"({NUMBER_PATTERN})[\s$*]*\?")
+_POWER = re.compile(r"(?<=\d)[\u00b2\u00b3\u00b9\u2070-\u207b]+")
+_MARKED_ONE = re.compile(r"\$([^$=\n]{1,80})\$")
+_BESIDE = re.compile(rf"{_MARKED_ONE.pattern}(?:\s*(?:,\s*(?:and|or)?|and|or)\s*{_MARKED_ONE.pattern})+")
+_BRACKET_OF_WORDS = re.compile(r"(?<=\d)[ ]*\([^()\d]*\)[.\s]*$")
+_OR = re.compile(r"\$\s*,?\s*or\s*\$")
+_SEVERAL = re.compile(
+    rf"(?:(?:either|candidates?|one of)\b[\s:]*)?[|\s]*(?:{NUMBER_PATTERN})"
+    rf"(?:(?:[\s,;|&?\u2228]|\b(?:vs\.?|versus)\b)+(?:{NUMBER_PATTERN}))+[\s.?|]*",
+    re.IGNORECASE,
+)
+_WORDS_BEHIND = r"(?:[\s$*]*(?!(?:or|and|plus|minus|times|not)\b)[A-Za-z\u00b0%]+(?:\^\{?\d\}?)?){0,4}[\s$*]*"
+_BEFORE_BRACKET = re.compile(rf"({NUMBER_PATTERN}){_WORDS_BEHIND}(?<=\s)$")
+_NO_EXPLANATION = re.compile(
+    r"\s*(?:(?:and/)?or|maybe|perhaps|possibly|alternatively|mod(?:ulo)?|not|so|thus|hence|therefore|that\s+is|i\.?e\.?)\b"
+    r"|\s*[=\\]|.*\b(?:answer|total|result|sum)\s*(?:is\b|[:=])",
+    re.IGNORECASE,
+)
+_SUM = re.compile(r"\([\d\s.,+*/\u00d7x$-]*\)")
+_BEFORE_SUM = re.compile(rf"\d\s+{_SUM.pattern}")
+_CALCULATED = re.compile(
+    rf"(?<![-+*/\u00d7])(?<![-+*/\u00d7]\s)(?:{NUMBER_PATTERN})[\s$]*=[\s$]*(?:{NUMBER_PATTERN})"
+    rf"(?:\s*[-+*/\u00d7][\s$]*(?:{NUMBER_PATTERN}))+$"
+)
+"""A value before its calculation: 72 = 48 + 24."""
+_ABOUT = re.compile(
+    r"[\s$*]*(?:,\s*)?\(?\s*(?:(?:or|which\s+is|i\.?e\.?,?|that\s+is,?)\s+)?"
+    r"(?:about|approximately|approx\.?|roughly|around|\\approx|~)\s*[$*]*\s*$"
+)
+_LONG_WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{4,}")
+_OPERATOR = re.compile(r"[-+*/=\u00d7][\s$]*$")
+_CONCLUDES = re.compile(
+    r"(?:\b(?:is|are|to|as|be|gives?|get|obtain|becomes?|yields?|equals?|have|simply|answer)|[:=]|^|\n)[\s*]*$"
+)
+
+
 def last_said(text: str) -> str | None:
     """The rest of the sentence behind the last "answer is", "answer:" or heading "Answer"; None if there is none.
 
@@ -97,8 +161,43 @@ def answer_in_prose(text: str) -> str | None:
     Examples: "it costs $1,234.50 in all." -> "1,234.50", "it is 4 or 5" -> "4 or 5", "it is not 5" -> "not 5",
     r"so it is $\sqrt{5}$" -> r"\sqrt{5}", "it is 3x+5" -> "3x+5", "The answer is x." -> "x"
     """
-    text = text.replace("\u2212", "-")
-    return _said_formula(text) or _last_number(text)
+    text = _as_marked(text)
+    return _listed(text) or _said_formula(text) or _last_formula(text) or _last_number(text)
+
+
+def own_words(text: str) -> str:
+    """The text without what it says of an answer key or a book. Example: "24 (the key says 25)" -> "24 "."""
+    lowered = text.lower()
+    return _OF_A_KEY.sub(" ", text) if any(word in lowered for word in _A_KEY) else text
+
+
+def _as_marked(text: str) -> str:
+    r"""The text with LaTeX for Unicode's fractions and powers, lone numbers without marks, and lists of formulas
+    between one pair of marks. Examples: "3½" -> r"3\frac{1}{2}", "**5**" -> "5", "$a$ and $b$" -> "$a, b$"."""
+    text = fractions_written_out(text).replace("\u2212", "-").replace("\u2044", "/").replace("\u2248", r"\approx ")
+    text = _POWER.sub(lambda match: powers_written_out(match[0]), text)
+    text = MARKED.sub(_bare_number, _BESIDE.sub(_between_marks, text))
+    return _BOLD_NUMBER.sub(r"\1", text)
+
+
+def _bare_number(marked: re.Match[str]) -> str:
+    content = inside(marked)
+    return content if NUMBER.fullmatch(content) else marked[0]
+
+
+def _between_marks(beside: re.Match[str]) -> str:
+    formulas = [formula.strip() for formula in _MARKED_ONE.findall(beside[0])]
+    mark = " or " if _OR.search(beside[0]) else ", "
+    return beside[0] if all(map(NUMBER.fullmatch, formulas)) else f"${mark.join(formulas)}$"
+
+
+def _listed(text: str) -> str | None:
+    """Several numbers and nothing else, in all of the text or in its last line: "24 | 25", "24? 25?"."""
+    text = _BRACKET_OF_WORDS.sub("", text.strip())
+    for part in (text, text.rpartition("\n")[2].rpartition(": ")[2]):
+        if len(part) <= NEARBY and _SEVERAL.fullmatch(part) and read_number(part) is None:
+            return ", ".join(NUMBER.findall(part))
+    return None
 
 
 def _said(text: str) -> tuple[str, str] | None:
@@ -119,6 +218,8 @@ def _said_formula(text: str) -> str | None:
         return None
     if not all(MATH.fullmatch(word) or word in ("and", "or") for word in words):
         return None
+    if _BEFORE_SUM.search(said):  # 72 (48 + 24)
+        return None
     has_unit = any(word[-1].isalnum() and len(after) == 1 and after.isalpha() for word, after in pairwise(words))
     return None if has_unit else " ".join(words)
 
@@ -129,16 +230,67 @@ def _last_number(text: str) -> str | None:
     if not numbers:
         return None
     start, end = numbers[0].span()
+    if (asked := _ASKED.search(text, max(0, start - NEARBY), start)) and text[end:].lstrip("$* ").startswith("?"):
+        return f"{asked[1]} or {text[start:end]}"  # 24? 25?
     contrast = next((one for one in _CONTRAST.finditer(text, max(0, start - NEARBY)) if one.end() >= end), None)
     if contrast is not None:
         start, end = contrast.span("meant")
     others = _SAME_NAME.search(text, max(0, start - NEARBY), start)
-    start, end, said = formula_around(text, start, end) or (start, end, text[start:end])
+    formula = formula_around(text, start, end)
+    if contrast is None and (whole := _with_approximation(text, formula[0] if formula else start, end)):
+        return whole
+    if contrast is None and (explained := _explained(text, formula[0] if formula else start, end)):
+        return explained
+    if formula is None and (calculated := _CALCULATED.search(text, max(0, start - NEARBY), end)):
+        return calculated[0].replace("$", "")
+    start, end, said = formula or (start, end, text[start:end])
     if others is not None:
         values = NUMBER.findall(others[0].replace("$", " "))
         return ", ".join([*values, re.sub(rf"^{_NAMED}\s*", "", said)])
     denial = "not " if _DENIAL_BEHIND.match(text, end) else ""
     return denial + _hedge(text[max(0, start - NEARBY) : start], said) + said
+
+
+def _with_approximation(text: str, start: int, end: int) -> str | None:
+    r"""A formula and its value, where the last number is only about that: "$3\sqrt{13}$ (approximately 10.82)"."""
+    low = max(0, start - NEARBY)
+    about = _ABOUT.search(text[low:start])
+    before = deque(NUMBER.finditer(text, low, low + about.start()), maxlen=1) if about else None
+    exact = formula_around(text, *before[0].span()) if before else None
+    if before and about and re.search("[a-z(]", about[0]) and not _OPERATOR.search(text[low : before[0].start()]):
+        exact = exact or (*before[0].span(), before[0][0])
+    if about is None or exact is None or text[exact[1] : low + about.start()].strip("$* "):
+        return None
+    return rf"{exact[2]} \approx {text[start:end].strip('$ ')}"
+
+
+def _explained(text: str, start: int, end: int) -> str | None:
+    """The answer before the bracket that holds the last number: "72 clips (48 in April, 24 in May)". A calculation in
+    the bracket stays, since it has to hold."""
+    low, depth = max(0, text.rfind("\n", 0, start) + 1, start - 2 * NEARBY), 0
+    opens = None
+    for at in range(start - 1, low - 1, -1):
+        depth += (text[at] == ")") - (text[at] == "(")
+        if depth < 0:
+            opens, depth = at, 0
+    closes = text.find(")", end)
+    before = _BEFORE_BRACKET.search(text, max(low, (opens or 0) - NEARBY), opens) if opens is not None else None
+    if before is None or opens is None or closes < 0 or _NO_EXPLANATION.match(text, opens + 1):
+        return None
+    formula = formula_around(text, *before.span(1)) or (*before.span(1), before[1])
+    return formula[2] + (f" {text[opens : closes + 1]}" if _SUM.fullmatch(text, opens, closes + 1) else "")
+
+
+def _last_formula(text: str) -> str | None:
+    """The last formula between marks, if it holds no number, and is said at the end to be the answer or stands in a
+    text without numbers. Example: "(a + b)(a - b) / 2 is $p - q$." -> "p - q"."""
+    marked = deque(MARKED.finditer(text), maxlen=1)
+    content = inside(marked[0]) if marked else ""
+    if not content or NUMBER.search(content) or _LONG_WORD.search(content):
+        return None
+    start, end = marked[0].span()
+    is_last = not text[end:].strip(" \t\n.!*") and _CONCLUDES.search(text[max(0, start - NEARBY) : start])
+    return conclusion(content) if is_last or not NUMBER.search(text) else None
 
 
 def _hedge(before: str, said: str) -> str:

@@ -3,13 +3,21 @@ r"""Texts of answers: without what says nothing around them, and in the parts th
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
+from fractions import Fraction
+
+from roll.utils.answers.calculations import CalculationProblem, evaluate
 
 _WRITTEN_OUT = {  # signs that LaTeX has commands for
-    "\u00b2": "^2", "\u00b3": "^3", "\u00bd": " 1/2", "\u2153": " 1/3", "\u2154": " 2/3", "\u00bc": " 1/4",
-    "\u00be": " 3/4", "\u221e": r"\infty ", "\u2205": r"\emptyset ", "\u03c0": r"\pi ", "\u2212": "-",
+    "\u221e": r"\infty ", "\u2205": r"\emptyset ", "\u03c0": r"\pi ", "\u03b8": r"\theta ", "\u2212": "-",
+    "\u2248": r"\approx ", "\u2264": r"\le ", "\u2265": r"\ge ", "\u2260": r"\ne ", "\u00b1": r"\pm ",
+    "\u00d7": r"\times ", "\u22c5": r"\cdot ", "\u00b7": r"\cdot ", "\u00f7": r"\div ", "\u222a": r"\cup ",
+    "\u2208": r"\in ", "\u211d": r"\mathbb{R}", "\u2044": "/",
 }  # fmt: skip
 _SIGNS = str.maketrans(_WRITTEN_OUT)
+_FRACTION = re.compile(r"(?:(?<=\d)\s+)?([\u00bc-\u00be\u2150-\u215e\u2189])")
+_RAISED = re.compile(r"[\u00b2\u00b3\u00b9\u2070\u2074-\u207b\u207f]+")
 _ROOT = re.compile(r"\u221a\s*(?:(\d+|[A-Za-z])|\(([^()]*)\)|\{([^{}]*)\})")
 _CALLED_ROOT = re.compile(r"(?<![\\A-Za-z])sqrt\s*\(([^()]*)\)")
 _CALLED_PI = re.compile(r"(?<![\\A-Za-z])pi(?![A-Za-z])")
@@ -27,6 +35,7 @@ MEMBER_OF = re.compile(r"^\s*\$?\s*\\?[a-zA-Z]+\s*(?:\\in\b|\u2208)\s*")
 _JOINED = r"\s*(?:,\s*)?(?:\\(?:text|mathrm|textrm|mbox)\s*\{{\s*(?:{0})\s*\}}|\b(?:{0})\b)\s*"
 _ROW_BREAK = re.compile(r"(?:\\\\\s*)*\\\\(?:\[\s*-?[\d.]+\s*(?:pt|em|ex|in|mu|[cm]m)\s*\])?")
 _SPACES_AROUND = re.compile(r"^(?:\s|\\[,;:! ]|\\q?quad\b)+|(?<!\\)(?:\s|~|\\[,;:! ]|\\q?quad\b)+$")
+_BLANKS = re.compile(r"(?<!\d)\s+|\s+(?!\s|\d)")  # but for one of two numbers
 _FULL_STOP = re.compile(r"(?<![.\\])\.$")
 _CHANCE = re.compile(
     r"^(?:P|\\?Pr|\\(?:mathbb|mathrm|text)\{P(?:r)?\})\s*(?:\\left)?[(\[][^()\[\]]*(?:\\right)?[)\]]\s*=\s*(?=[^=]+$)"
@@ -35,6 +44,22 @@ _LETTERED = re.compile(
     r"^\\(?:text|textbf|textrm|mathrm|mathbf)\s*\{\s*\([A-F]\)\s*\}(?:\s|~|\\[,;:! ]|\\q?quad\b)*(?=\S)"
 )
 """The letter of a choice before its value: \\textbf{(B)}\\ 12."""
+_SHOWN = re.compile(
+    r"(?P<value>[-+]?\$?\d[\d,]*(?:\.\d+)?)(?P<unit>(?:\s+[A-Za-z]+){0,3})"
+    r"\s+\((?P<sum>(?:[\d\s+*/x()$,\u00d7-]|\\times|\\cdot)+)\)(?P<behind>(?:\s+[A-Za-z]+){0,3})"
+)
+"""A value and the calculation that it is the sum of: 72 (48 + 24) clips."""
+_NO_UNIT = (
+    r"(?:(?:[mbtr]|qu\w)+illion|thousand|hundred|dozen|percent|or|and|not|nor|but|to|mod(?:ulo)?|squared|cubed|factorial"
+    r"|times|plus|minus|over|choose|point|half|halves|thirds?|quarters?|base|root|sqrt|pi|sin|cos|tan|log|ln|exp|if|for|when"
+    r"|where|versus|vs|through|until|maybe|perhaps|than|less|more|fewer|greater|at|most|least|about|is|are)s?"
+)
+_COUNTED = re.compile(rf"(\\?\$?[-+]?\d[\d.,]*)(?:\s+(?!{_NO_UNIT}\b)[A-Za-z]{{3,}}){{1,4}}", re.IGNORECASE)
+_ROUNDED = re.compile(
+    r"(?P<exact>.*?\S)\s*,?\s*(?:\\text\s*\{)?\s*\(?(?:or\s+)?(?:about|approximately|approx\.?|roughly)\s*\}?\s*(?P<value>\$?-?\d[\d.,]*)\s*\)?\}?"
+)
+"""An exact value and about what it is: "2\\sqrt{5} (about 4.47)"."""
+_TIMES = re.compile(r"x|\u00d7|\\times|\\cdot")
 _ANGLE = re.compile(r"\\langle\b|\u27e8|(?P<right>\\rangle\b|\u27e9)")
 _POINTED = re.compile(r"(?:[A-Za-z]\s*=\s*)?(?:\\left\s*)?<(?=[^<>]*,)(?P<inside>[^<>]*?)(?:\\right\s*)?>")
 _LN = re.compile(
@@ -47,12 +72,32 @@ _TENDS = re.compile(r"(_\s*\{[^{}]*?)(?:\\(?:long)?rightarrow\b|\u2192)")
 _ACCENT = re.compile(r"\\(?:vec|hat|bar|tilde|dot|overline|overrightarrow|boldsymbol|bm)\s*\{?\s*([A-Za-z]+)\s*\}?")
 
 
+def fractions_written_out(text: str) -> str:
+    r"""The text with `\frac` in place of Unicode's fractions. Example: "2\u00bd" and "2 \u00bd" -> r"2\frac{1}{2}"."""
+    return _FRACTION.sub(lambda match: r"\frac{{{}}}{{{}}}".format(*_plain(match[1]).split("\u2044")), text)
+
+
+def powers_written_out(text: str) -> str:
+    """Example: "10\u00b9\u00b2" -> "10^{12}"."""
+    return _RAISED.sub(_as_power, text)
+
+
+def _plain(signs: str) -> str:
+    return unicodedata.normalize("NFKC", signs).replace("\u2212", "-")
+
+
+def _as_power(match: re.Match[str]) -> str:
+    power = _plain(match[0])
+    return f"^{power}" if len(power) == 1 else f"^{{{power}}}"
+
+
 def written_out(text: str) -> str:
     r"""The text with LaTeX's commands in place of Unicode's signs, and without colours.
 
-    Examples: "2\u221a3" and "2sqrt(3)" -> r"2\sqrt{3}", "x\u00b2" -> "x^2", "2\u00bd" -> "2 1/2",
+    Examples: "2\u221a3" and "2sqrt(3)" -> r"2\sqrt{3}", "x\u00b2" -> "x^2", "2\u00bd" -> r"2\frac{1}{2}",
     r"\textcolor{red}{5}" -> "5"
     """
+    text = powers_written_out(fractions_written_out(text))
     text = _CALLED_ROOT.sub(r"\\sqrt{\1}", _CALLED_PI.sub(r"\\pi ", text))
     text = _COLOURED.sub(r"\1", text.translate(_SIGNS).replace(r"\varnothing", r"\emptyset"))
     return _ROOT.sub(lambda match: rf"\sqrt{{{match[1] or match[2] or match[3]}}}", text).strip()
@@ -81,7 +126,28 @@ def trimmed(text: str) -> str:
         text = whole[1].strip()
     if (pointed := _POINTED.fullmatch(text)) is not None:  # <1, 2>
         text = f"({pointed['inside']})"
-    return _CHANCE.sub("", text)
+    if (rounded := _ROUNDED.fullmatch(text)) is not None:
+        text = rf"{rounded['exact']} \approx {rounded['value']}"
+    return _CHANCE.sub("", _without_calculation(text))
+
+
+def _without_calculation(text: str) -> str:
+    """Example: "72 (48 + 24) clips" -> "72 clips". A calculation of another value stays: 2 (3 + 4) is a product."""
+    shown = _SHOWN.fullmatch(text)
+    if shown is None:
+        return text
+    try:
+        value, _ = evaluate(re.sub("[$,]", "", _TIMES.sub("*", shown["sum"])))
+    except CalculationProblem:
+        return text
+    is_it = value == Fraction(shown["value"].replace(",", "").replace("$", ""))
+    return f"{shown['value']}{shown['unit']}{shown['behind']}" if is_it else text
+
+
+def without_unit(text: str) -> str:
+    """The text without the words behind a number. Example: "72 paper clips" -> "72"."""
+    counted = _COUNTED.fullmatch(text)
+    return text if counted is None else counted[1]
 
 
 def logs_alike(truth: str, answer: str) -> tuple[str, str]:
@@ -99,8 +165,11 @@ def logs_alike(truth: str, answer: str) -> tuple[str, str]:
 
 
 def same_words(one: str, other: str) -> bool:
-    r"""Whether they differ in fonts and spaces alone; of words, as "no solution", in capitals alone."""
-    texts = ["".join(TEXT.sub(r"\1", text).split()) for text in (one, other)]
+    r"""Whether they differ in fonts and spaces alone; of words, as "no solution", in capitals alone.
+
+    Examples: "x + 1" and "x+1" do, "2 5" and "25" do not.
+    """
+    texts = [_BLANKS.sub("", TEXT.sub(r"\1", text)) for text in (one, other)]
     if texts[0] == texts[1]:
         return True
     return texts[0].lower() == texts[1].lower() and re.fullmatch(r"[A-Za-z]{4,}", texts[0]) is not None

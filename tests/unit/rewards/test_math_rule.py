@@ -18,6 +18,7 @@ from roll.rewards.math_rule import MathRule
 from roll.rewards.table import row_checks
 from roll.utils.answers.math_equal import MathEqual, is_huge, reference
 from tests.unit.rewards.math_pairs import FORMS, KEPT, MENDED, ROWS, WRITTEN
+from tests.unit.rewards.math_responses import ANSWERED, HEDGED, TURNED
 from tests.unit.utils.prose_sentences import PAID
 
 
@@ -259,6 +260,15 @@ def test_a_sentence_is_paid_for_what_it_says(math_rule: MathRule, truth: str, re
     assert math_rule(RewardInput("", response, truth)).score == is_right
 
 
+@pytest.mark.parametrize(("truth", "response", "is_right"), [*HEDGED, *ANSWERED, *TURNED])
+def test_a_response_is_paid_for_the_value_that_it_commits_to(
+    math_rule: MathRule, truth: str, response: str, is_right: bool
+) -> None:
+    """A reason in brackets, a rounding or a list of formulas is part of the answer; several guesses, or the value of a
+    key of answers, are none."""
+    assert math_rule(RewardInput("", response, truth)).score == is_right
+
+
 @pytest.mark.parametrize(("tolerance", "is_right"), [(None, False), (0.01, True), (0.001, False)])
 def test_the_tolerance_is_relative_and_for_decimals_alone(tolerance: float | None, is_right: bool) -> None:
     equal = MathEqual(tolerance)
@@ -276,6 +286,20 @@ def test_a_slow_comparison_is_wrong_and_no_failure() -> None:
     equal, started = MathEqual(limit_s=0.5), time.monotonic()
     assert not equal("5", r"\sum_{i=1}^{10^9} \sin(i)")
     assert time.monotonic() - started < 5
+
+
+def test_a_comparison_that_waits_for_the_processor_is_not_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a right answer was 0 after five seconds."""
+    equal = MathEqual(limit_s=0.3)
+    assert equal("x+1", "1+x")
+    compare = equal._equal
+
+    def waits(truth: str, answer: str) -> bool:
+        time.sleep(0.8)
+        return compare(truth, answer)
+
+    monkeypatch.setattr(equal, "_equal", waits)
+    assert equal("x+1", "1+x")
 
 
 def test_a_wrong_answer_may_cost_something() -> None:

@@ -7,7 +7,7 @@ import pytest
 from roll.rewards.base import RewardInput, RewardResult
 from roll.rewards.texts import ExactMatch, Regex
 from roll.utils.answers.final_answer import boxed_answer, final_answer, has_open_box, last_boxed
-from roll.utils.answers.prose import answer_in_prose
+from roll.utils.answers.prose import answer_in_prose, own_words
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_last_boxed(text: str, answer: str | None) -> None:
         ("5-3", "3"),
         ("x2 is no number, 1/2 is", "1/2"),
         ("50%", "50%"),
-        ("1,2,3", "1,2,3"),
+        ("1,2,3", "1, 2, 3"),
         (".5", ".5"),
         ("none", None),
         # one of several, or none of them
@@ -122,13 +122,20 @@ def test_an_open_box_is_one_that_begins_last_and_is_never_closed() -> None:
         "x - " * 50_000,
         "$" + r"\implies " * 20_000 + "5$",
         "$5" + "=5 " * 50_000 + "x$",
+        r"\(" * 20_000 + "5",
+        r"5 \begin{cases}" * 5_000,
+        " " * 200_000 + "5",
+        "5 (" * 50_000,
+        "$5$, " * 50_000,
+        "the key " * 5_000 + "5",
+        "5? " * 50_000,
     ],
 )
 def test_very_long_garbage_is_searched_in_linear_time(text: str) -> None:
     """Milliseconds; in quadratic time it would run into the limit."""
     last_boxed(text)
     boxed_answer(text)
-    answer_in_prose(text)
+    answer_in_prose(own_words(text))
 
 
 def score(reward: ExactMatch, response: str, truth: object = "1234") -> float:

@@ -1,5 +1,8 @@
 """Comparisons from threads: a slow one holds up nobody else. Processes take seconds to start, so there is one test."""
 
+import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -25,6 +28,13 @@ def test_threads_compare_beside_a_slow_comparison_which_is_wrong_and_no_failure(
         assert not waiting.done()
         equal.close()
         assert waiting.result(60) is False
+
+
+def test_a_process_that_computes_on_beyond_its_limit_is_ended() -> None:
+    """`factorial` computes for minutes without a chance to interrupt it."""
+    program = "import math, time\nfrom roll.utils.answers.processes import limit_cpu\n"
+    program += "limit_cpu(time.process_time() + 1)\nmath.factorial(10**8)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=240).returncode == -signal.SIGXCPU
 
 
 @pytest.mark.parametrize(

@@ -55,3 +55,47 @@ def test_a_thread_is_no_longer_waited_for() -> None:
     thread.start()
     thread.join(LONG_S / 2)
     assert found == ["stopped"]
+
+
+def test_a_limit_of_cpu_time_does_not_count_waits() -> None:
+    def wait() -> str:
+        end = time.monotonic() + 0.6
+        while time.monotonic() < end:
+            time.sleep(0.05)
+        return "done"
+
+    assert call_within(0.2, wait, of_cpu=True) == "done"
+    started = time.thread_time()
+    with pytest.raises(TimeLimitReached):
+        call_within(0.2, spin, of_cpu=True)
+    assert 0.2 <= time.thread_time() - started < LONG_S / 2
+
+
+@pytest.mark.parametrize("inner_of_cpu", [False, True])
+def test_a_limit_around_is_not_taken_for_the_one_within(inner_of_cpu: bool) -> None:
+    """Else a comparison that the limit of the reward ends would be a wrong answer."""
+
+    def work() -> str:
+        try:
+            call_within(LONG_S, lambda: time.sleep(LONG_S), of_cpu=inner_of_cpu)
+        except TimeLimitReached:
+            return "taken for the inner one"
+        return "not stopped"
+
+    with pytest.raises(TimeLimitReached):
+        call_within(0.3, work)
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+def test_limits_of_cpu_time_hold_within_each_other() -> None:
+    ended: list[str] = []
+
+    def work() -> None:
+        with pytest.raises(TimeLimitReached):
+            call_within(0.2, spin, of_cpu=True)
+        ended.append("inner")
+        spin()
+
+    with pytest.raises(TimeLimitReached):
+        call_within(0.6, work, of_cpu=True)
+    assert ended == ["inner"]
