@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from roll.rewards.base import RewardInput, RewardResult, requires
 from roll.rewards.config import RewardType
 from roll.utils.answers.final_answer import final_answer
+from roll.utils.answers.prose import own_words
 
 SCORES: Mapping[RewardType, tuple[float, float, float, float]] = {
     "hard": (1.0, 1.0, 0.0, 0.0),
@@ -31,7 +32,7 @@ _BETWEEN = rf"(?i:[)\].:\s(\u2013\u2014-]*(?:(?:[,;\u3001]|{_JOINS})[\s(\[]*)+)"
 JOINED = re.compile(rf"[)*\s,]*(?:{_JOINS}[\s,(]*)+", re.IGNORECASE)
 MENTION = re.compile(
     r"\b(?:(?:option|choice)|I(?:'d|\s+would)?\s+(?:choose|pick|select|go\s+with)(?:\s+(?:option|choice))?)\s+\(?(?P<named>[A-Z])\b"
-    r"|\((?P<bracketed>[A-Z])\)|\b(?-i:(?P<right>[A-Z]))\)?\s+is\s+(?:(?:the\s+)?(?:correct|right|best)|incorrect|false|wrong|untrue|not\s+(?:true|correct|right))\b"
+    r"|\((?P<bracketed>[A-Z])\)|\b(?-i:(?P<right>[A-Z]))\)?\s+(?:fits|matches|is\s+(?:(?:the\s+)?(?:correct|right|best|better|stronger)|incorrect|false|wrong|untrue|not\s+(?:true|correct|right)))\b"
     r"|(?:\bnot|n't)\s+\(?(?-i:[A-Z])\)?,?\s+but\s+(?:rather\s+)?\(?(?-i:(?P<instead>[A-Z]))\b"
     r"|\b(?:it(?:'s|\s+is)|hence|thus|therefore|so|choose|select|pick|go\s+with),?\s+(?-i:(?P<last>[A-Z]))[\s.!*]*\Z",
     re.IGNORECASE,
@@ -43,6 +44,17 @@ _NO_ANSWER = r"out\b|(?:ruled\s+out|eliminated|excluded|rejected|discarded|dismi
 _NO_ANSWER += r"|(?:not|never)(?:\s+(?:the|an?|my))?(?:\s+\w+)?\s+(?:answer|choice|option|it)\b"
 _TRUE = r"(?:\w+\s+)?(?:correct|right|true|valid|accurate)\b"
 _FAILS = r"[)*\s]*(?:fails\b|do(?:es)?(?:n't|\s+not)\s+(?:work|fit|hold|apply|match)\b|can(?:not|'t|\s+not)\s+be\b)"
+_OTHERS_SAY = (
+    r"(?:one|some|many|most|people|students|you|others)\s+(?:\w+\s+){0,3}(?:think|choose|pick|select|say|guess|believe)"
+)
+_OTHERS_SAY += r"(?:\s+(?:of|that))?"
+_IN_PASSING = rf"\b(?:although|though|while|whilst|{_OTHERS_SAY})"
+_SEEMS = r"(?:\w+\s+)?(?:(?:looks?|seems?|appears?|sounds?|feels?)\b|(?:is|be)\s+(?:\w+\s+)?"
+_SEEMS += r"(?:plausible|tempting|attractive|appealing|close|possible|reasonable|popular|considered|part(?:ial)?ly)\b)"
+_CONCEDES = rf"[)*\s]*{_SEEMS}[^.;!?]*[,;.\s]\s*(?:but|however|yet|though|although|nevertheless|still)\b"
+_CONCEDES += r"(?!,?\s+(?:it|this|that)\s+(?:is|fits|works|holds)\b(?!\s+(?:not\b|an?\b|wrong|incorrect|false)))"
+"""That a choice "looks plausible, but ...": what follows is the answer. "..., but it is right" is none of these."""
+_MISLEADS = r"(?:an?|the)\s+(?:\w+\s+)?(?:mistake|distract[oe]r|trap|error|decoy|red\s+herring)\b|too\s+\w+"
 _IS = r"[)*\s]*(?:is|are|was)(?P<contracted>n't)?\s+"
 
 
@@ -55,11 +67,11 @@ class Denials(NamedTuple):
 
 USUAL = Denials(
     re.compile(
-        rf"(?:{_NOT_BEFORE}|cannot\s+be|(?<!which is )(?<!that is )(?:wrong|incorrect))|n't(?:\s+be)?){_TO_A_CHOICE}",
+        rf"(?:{_NOT_BEFORE}|cannot\s+be|{_IN_PASSING}|(?<!which is )(?<!that is )(?:wrong|incorrect))|n't(?:\s+be)?){_TO_A_CHOICE}",
         re.I,
     ),
     re.compile(
-        rf"{_FAILS}|{_IS}(?:{_NO_ANSWER}|(?:un|not\s+)likely\b|(?:not|never)\s*(?:[.;!]|$)|wrong\b|incorrect\b|false\b|untrue\b|(?:not|never)\s+(?:(?:the|an?|my)\s+)?{_TRUE}"
+        rf"{_FAILS}|{_CONCEDES}|{_IS}(?:{_NO_ANSWER}|{_MISLEADS}|(?:un|not\s+)likely\b|(?:not|never)\s*(?:[.;!]|$)|wrong\b|incorrect\b|false\b|untrue\b|(?:not|never)\s+(?:(?:the|an?|my)\s+)?{_TRUE}"
         rf"|(?(contracted)(?:(?:the|an?|my)\s+)?(?:\w+\s+)?(?:answer|choice|option|correct|right|true|it)\b|(?!)))",
         re.I,
     ),
@@ -125,7 +137,7 @@ class MultipleChoice:
         truths = self._truths(sample.ground_truth)
         options = self._options(sample.payload.get(self._options_column))
         denials = OF_FALSE_ONES if ASKS_FOR_A_FALSE_ONE.search(sample.question[-MAX_CHARS:]) else USUAL
-        text = sample.answer
+        text = own_words(sample.answer)
         answer, place = final_answer(text)
         if answer is None or (place == "said" and (DENIED.match(answer) or (JSON.match(text) and FIELD.search(text)))):
             answer = self._unmarked(text, denials)

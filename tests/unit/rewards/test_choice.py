@@ -14,6 +14,19 @@ from tests.helpers.configs import config, problems
 CITIES = ["Paris", "London", "Rome", "Berlin"]
 
 RIGHT = [
+    # after a concession
+    ("Option A looks plausible, but B fits better.", "B"),
+    ("Option A looks plausible, but option B is better.", "B"),
+    ("While option A is tempting, (B) is correct.", "B"),
+    ("Although (A) is close, (B) is exact.", "B"),
+    ("One might think (A), but it is (B).", "B"),
+    ("Option B looks plausible, and it fits all of the data.", "B"),
+    ("Option B looks right.", "B"),
+    ("Option B looks odd, but it is right.", "B"),
+    ("Option B looks odd, but it fits.", "B"),
+    ("Option B seems possible, but so does A. A has no river, so option B.", "B"),
+    ("(A) and (C) are traps. (B) is right, but only just.", "B"),
+    ("The answer is B (the key says A).", "B"),
     # of questions for what is not so
     ("(B) is not a mammal.", "B"),
     ("The answer is (B), which is not a mammal.", "B"),
@@ -166,6 +179,29 @@ RIGHT = [
     (r"\boxed{Lisbon}", ["Lisboa", "Lisbon"]),
 ]
 WRONG = [
+    # conceded, before the answer goes on to another
+    ("Option B looks plausible, but it ignores inflation.", "B"),
+    ("Option B looks plausible, but A fits better.", "B"),
+    ("Option B looks plausible, but the capital of France is Paris.", "B"),
+    ("Option B seems right at first, but the text says Paris.", "B"),
+    ("Option (B) is tempting. However, Paris is the capital.", "B"),
+    ("Option (B) is tempting; however, (A) has the seat of government.", "B"),
+    ("While option B is plausible, Paris is the correct one.", "B"),
+    ("Although (B) sounds attractive, the passage is about France.", "B"),
+    ("(B) may be considered, yet the evidence favours Paris.", "B"),
+    ("At first glance (B) appears correct, but it is a trap.", "B"),
+    ("(B) is close but not exact.", "B"),
+    ("Option B is partially correct, but A is complete.", "B"),
+    ("One might think (B), but it is Paris.", "B"),
+    ("Many students pick option B.", "B"),
+    ("Option B is a common mistake.", "B"),
+    ("(B) is a distractor.", "B"),
+    ("Option B is too narrow.", "B"),
+    ("The answer is A (the key says B).", "B"),
+    ("The answer is A, but the answer key says B.", "B"),
+    (r"\boxed{A} (the reference answer is \boxed{B})", "B"),
+    ("B? C?", "B"),
+    ("B | C", "B"),
     # one of several
     ("The answer is (B) or (C).", "B"),
     ("The answer is B) or C).", "B"),
