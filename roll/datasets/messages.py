@@ -76,7 +76,10 @@ def are_messages(value: object) -> bool:
     return (
         isinstance(plain_value, list)
         and bool(plain_value)
-        and (all(map(_is_message, plain_value)) or _exchange(plain_value) is not None)
+        and (
+            all(map(_is_message, plain_value))
+            or _exchange(value if isinstance(value, list) else plain_value) is not None
+        )
     )
 
 
@@ -133,7 +136,7 @@ def clean_messages(value: object, parses: bool = True, shows: bool = False) -> l
     if isinstance(entries, Mapping) and _is_columns(entries):
         entries = [dict(zip(entries, each, strict=True)) for each in zip(*entries.values(), strict=True)]
         value = entries
-    if isinstance(entries, list) and (keys := _exchange(entries)) is not None:
+    if isinstance(entries, list) and (keys := _exchange(value if isinstance(value, list) else entries)) is not None:
         entries = value = _both_sides(entries, *keys)
     if not isinstance(entries, list) or not entries:
         raise _Shapeless(_SHAPE)
@@ -142,12 +145,13 @@ def clean_messages(value: object, parses: bool = True, shows: bool = False) -> l
 
 
 def _exchange(turns: list[Any]) -> tuple[str, str] | None:
-    """The keys of both sides, where every item is a turn and its answer."""
+    """The keys of both sides, where every item is a turn and its answer; one of both may be null."""
     if not turns or not all(
         isinstance(turn, Mapping) and not {"role", "from", "content"} & set(turn) for turn in turns
     ):
         return None
-    return next((keys for keys in _EXCHANGES if all(set(keys) <= set(turn) for turn in turns)), None)
+    pairs = [keys for keys in _EXCHANGES if all(set(keys) & set(turn) for turn in turns)]
+    return next((keys for keys in pairs if any(set(keys) <= set(turn) for turn in turns)), None)
 
 
 def _both_sides(turns: list[Any], user_key: str, answered: str) -> list[Message]:
@@ -155,7 +159,8 @@ def _both_sides(turns: list[Any], user_key: str, answered: str) -> list[Message]
     for number, turn in enumerate(turns):
         if not number and isinstance(turn.get("system"), str) and turn["system"]:
             messages.append({"role": "system", "content": turn["system"]})
-        messages += [{"role": "user", "content": turn[user_key]}, {"role": "assistant", "content": turn[answered]}]
+        sides = (("user", turn.get(user_key)), ("assistant", turn.get(answered)))
+        messages += [{"role": role, "content": said} for role, said in sides if said is not None]
     return messages
 
 

@@ -48,6 +48,7 @@ _OTHERS_SAY = (
     r"(?:one|some|many|most|people|students|you|others)\s+(?:\w+\s+){0,3}(?:think|choose|pick|select|say|guess|believe)"
 )
 _OTHERS_SAY += r"(?:\s+(?:of|that))?"
+_WRONG = r"(?<!which is )(?<!that is )(?:wrong|incorrect)"
 _IN_PASSING = rf"\b(?:although|though|while|whilst|{_OTHERS_SAY})"
 _SEEMS = r"(?:\w+\s+)?(?:(?:looks?|seems?|appears?|sounds?|feels?)\b|(?:is|be)\s+(?:\w+\s+)?"
 _SEEMS += r"(?:plausible|tempting|attractive|appealing|close|possible|reasonable|popular|considered|part(?:ial)?ly)\b)"
@@ -67,7 +68,7 @@ class Denials(NamedTuple):
 
 USUAL = Denials(
     re.compile(
-        rf"(?:{_NOT_BEFORE}|cannot\s+be|{_IN_PASSING}|(?<!which is )(?<!that is )(?:wrong|incorrect))|n't(?:\s+be)?){_TO_A_CHOICE}",
+        rf"(?:{_NOT_BEFORE}|cannot\s+be|{_IN_PASSING}|{_WRONG})|n't(?:\s+be)?){_TO_A_CHOICE}",
         re.I,
     ),
     re.compile(

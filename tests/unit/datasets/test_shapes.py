@@ -63,6 +63,14 @@ def test_a_shape_of_the_hub_is_the_same_conversation(row: Mapping[str, Any], nam
     assert conversation(row, **names) == [USER, ANSWER]
 
 
+def test_a_side_of_an_exchange_that_is_null_is_no_message() -> None:
+    """Parquet fills nulls in: Capybara's rows that end with a question."""
+    turns = [{"input": "31?", "output": "13"}, {"input": "7?", "output": None}]
+    assert conversation({"conversation": turns}) == [USER, ANSWER]
+    with pytest.raises(ConfigError, match="'conversation' has no message of the assistant to train on; it has user"):
+        conversation({"conversation": turns[1:]})
+
+
 def test_of_a_prompt_in_messages_nothing_is_learnt(tmp_path: "Path", tiny_tokenizer: "Tokenizer") -> None:
     """As TRL learns the completion alone."""
     row = {"prompt": [USER, {"role": "assistant", "content": "42"}, USER], "completion": [ANSWER]}

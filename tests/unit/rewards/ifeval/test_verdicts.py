@@ -200,6 +200,110 @@ ROWS: list[tuple[str, dict[str, Any], str, bool]] = [
 ]
 
 
+LETTER = (
+    "Dear Ms. Lee,\n\nThank you for the kind words. We are glad you liked the soup!\n\nYours,\n[name]\n[town]\n\n"
+    "P.S. Come back soon."
+)
+ESSAY = "<<On rain>>\n\nRain falls. It is *wet* and **cold**.\n\n* drops\n* puddles\n\nMy answer is maybe."
+PARTS = "SECTION 1\nWhat rain is.\n***\nSECTION 2\nWhy it falls.\n***\nSECTION 3\nThe end"
+WHOLE: list[tuple[str, dict[str, Any], str, bool]] = [
+    ("keywords:existence", {"keywords": ["soup", "thank"]}, LETTER, True),
+    ("keywords:existence", {"keywords": ["soups"]}, LETTER, False),
+    ("keywords:frequency", {"keyword": "you", "frequency": 3, "relation": "at least"}, LETTER, True),
+    ("keywords:frequency", {"keyword": "you", "frequency": 3, "relation": "less than"}, LETTER, False),
+    ("keywords:forbidden_words", {"forbidden_words": ["kin", "oup"]}, LETTER, True),
+    ("keywords:forbidden_words", {"forbidden_words": ["kind"]}, LETTER, False),
+    ("keywords:letter_frequency", {"letter": "k", "let_frequency": 4, "let_relation": "at least"}, LETTER, True),
+    ("keywords:letter_frequency", {"letter": "k", "let_frequency": 4, "let_relation": "less than"}, LETTER, False),
+    ("length_constraints:number_sentences", {"num_sentences": 3, "relation": "less than"}, LETTER, False),
+    ("length_constraints:number_sentences", {"num_sentences": 3, "relation": "at least"}, LETTER, True),
+    ("length_constraints:number_words", {"num_words": 24, "relation": "at least"}, LETTER, True),
+    ("length_constraints:number_words", {"num_words": 25, "relation": "at least"}, LETTER, False),
+    ("length_constraints:number_words", {"num_words": 24, "relation": "less than"}, LETTER, False),
+    ("length_constraints:number_paragraphs", {"num_paragraphs": 3}, PARTS, True),
+    ("length_constraints:number_paragraphs", {"num_paragraphs": 2}, PARTS, False),
+    ("length_constraints:number_paragraphs", {"num_paragraphs": 4}, LETTER, False),
+    ("length_constraints:number_paragraphs", {"num_paragraphs": 1}, LETTER, True),
+    ("length_constraints:number_paragraphs", {"num_paragraphs": 3}, PARTS + "\n***\n", True),
+    (
+        "length_constraints:nth_paragraph_first_word",
+        {"num_paragraphs": 4, "nth_paragraph": 2, "first_word": "THANK"},
+        LETTER,
+        True,
+    ),
+    (
+        "length_constraints:nth_paragraph_first_word",
+        {"num_paragraphs": 4, "nth_paragraph": 4, "first_word": "p"},
+        LETTER,
+        True,
+    ),
+    (
+        "length_constraints:nth_paragraph_first_word",
+        {"num_paragraphs": 3, "nth_paragraph": 2, "first_word": "thank"},
+        LETTER,
+        False,
+    ),
+    (
+        "length_constraints:nth_paragraph_first_word",
+        {"num_paragraphs": 4, "nth_paragraph": 3, "first_word": "yours,"},
+        LETTER,
+        False,
+    ),
+    ("detectable_content:number_placeholders", {"num_placeholders": 2}, LETTER, True),
+    ("detectable_content:number_placeholders", {"num_placeholders": 3}, LETTER, False),
+    ("detectable_content:postscript", {"postscript_marker": "P.S."}, LETTER, True),
+    ("detectable_content:postscript", {"postscript_marker": "P.P.S"}, LETTER, False),
+    ("detectable_content:postscript", {"postscript_marker": "N.B."}, "Bye.\n\nn.b. none", True),
+    ("detectable_format:number_bullet_lists", {"num_bullets": 2}, ESSAY, True),
+    ("detectable_format:number_bullet_lists", {"num_bullets": 3}, ESSAY, False),
+    ("detectable_format:number_bullet_lists", {"num_bullets": 1}, "1. a\n2. b\n- c", True),
+    ("detectable_format:constrained_response", {}, ESSAY, True),
+    ("detectable_format:constrained_response", {}, ESSAY.replace("maybe.", "maybe!"), False),
+    ("detectable_format:number_highlighted_sections", {"num_highlights": 2}, ESSAY, True),
+    ("detectable_format:number_highlighted_sections", {"num_highlights": 3}, ESSAY, False),
+    ("detectable_format:multiple_sections", {"section_spliter": "SECTION", "num_sections": 3}, PARTS, True),
+    ("detectable_format:multiple_sections", {"section_spliter": "SECTION", "num_sections": 4}, PARTS, False),
+    ("detectable_format:multiple_sections", {"section_spliter": "Day", "num_sections": 2}, "Day 1 a Day 12 b", True),
+    ("detectable_format:json_format", {}, ESSAY, False),
+    ("detectable_format:json_format", {}, '```JSON\n{"rain": ["wet", null]}\n```\n', True),
+    ("detectable_format:json_format", {}, '{"rain": "wet",}', False),
+    ("detectable_format:title", {}, ESSAY, True),
+    ("detectable_format:title", {}, "<On rain>", False),
+    ("combination:two_responses", {}, "Rain.\n******\nSnow.", True),
+    ("combination:two_responses", {}, "Rain.\n*****\nSnow.", False),
+    ("combination:two_responses", {}, PARTS, False),
+    ("combination:repeat_prompt", {"prompt_to_repeat": "Write of rain."}, "Write of rain.\n\nRain falls.", True),
+    ("combination:repeat_prompt", {"prompt_to_repeat": "Write of rain."}, "**Write of rain.** Rain falls.", False),
+    ("startend:end_checker", {"end_phrase": "the end"}, PARTS, True),
+    ("startend:end_checker", {"end_phrase": "Come back soon"}, LETTER, False),
+    ("startend:quotation", {}, f' "{LETTER}" ', True),
+    ("startend:quotation", {}, f"'{LETTER}'", False),
+    ("change_case:capital_word_frequency", {"capital_frequency": 3, "capital_relation": "at least"}, PARTS, True),
+    ("change_case:capital_word_frequency", {"capital_frequency": 4, "capital_relation": "at least"}, PARTS, False),
+    ("change_case:capital_word_frequency", {"capital_frequency": 2, "capital_relation": "less than"}, LETTER, True),
+    ("change_case:english_capital", {}, "THE RAIN FALLS ON THE ROOF OF THE HOUSE ALL DAY", True),
+    ("change_case:english_capital", {}, "THE RAIN FALLS ON THE ROOF OF THE HOUSE ALL dAY", False),
+    ("change_case:english_lowercase", {}, "the rain falls on the roof of the house all day", True),
+    ("change_case:english_lowercase", {}, "The rain falls on the roof of the house all day", False),
+    ("language:response_language", {"language": "de"}, "Der Regen f\u00e4llt den ganzen Tag auf das Dach.", True),
+    ("language:response_language", {"language": "de"}, "The rain falls on the roof all day.", False),
+    ("punctuation:no_comma", {}, LETTER, False),
+    ("punctuation:no_comma", {}, ESSAY, True),
+]
+"""Whole answers, with the verdicts that follow from the authors' definitions, instruction by instruction."""
+
+
+@pytest.mark.parametrize(("name", "kwargs", "answer", "verdict"), WHOLE, ids=range(len(WHOLE)))
+def test_a_whole_answer_is_judged_by_the_published_definition(
+    name: str, kwargs: dict[str, Any], answer: str, verdict: bool
+) -> None:
+    assert INSTRUCTIONS[name](answer, **kwargs) is verdict
+
+
+def test_whole_answers_try_every_instruction() -> None:
+    assert {name for name, *_ in WHOLE} == set(INSTRUCTIONS)
+
+
 @pytest.mark.parametrize(("name", "kwargs", "answer", "verdict"), ROWS, ids=range(len(ROWS)))
 def test_a_verdict_is_that_of_the_authors(name: str, kwargs: dict[str, Any], answer: str, verdict: bool) -> None:
     assert INSTRUCTIONS[name](answer, **kwargs) is verdict
