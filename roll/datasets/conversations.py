@@ -16,7 +16,7 @@ from roll.datasets.answers.turns import Encoded, Message, Turns
 from roll.datasets.encoding import cut_of, shortened
 from roll.datasets.loader import DataFile, DataSource, Row
 from roll.datasets.media import BLIND, check_text_alone
-from roll.datasets.messages import conversation_column, messages_in, told_in_text
+from roll.datasets.messages import conversation_column, messages_in, told_in_text, with_nulls
 from roll.datasets.pictures.expansion import cut_media
 from roll.datasets.pictures.lengths import ShowsPictures, measured, missing_files
 from roll.datasets.pictures.placing import RowPictures, named_columns, num_pictures
@@ -98,8 +98,7 @@ class Columns:
         ]
         answers = [place for place in answers if messages[place].get("weight") != 0]
         for place in answers if self.train_on == "all" else answers[-1:]:
-            message = messages[place]
-            if not message["content"].strip() and not message.get("tool_calls") and reasoning_of(message) is None:
+            if says_nothing(messages[place]):
                 raise ConfigError(
                     f"{row.where}: message {place + 1} (assistant) is empty, so the model would learn to end at once. "
                     "Correct the row, leave it out, or give the message a weight of 0"
@@ -119,7 +118,7 @@ class Columns:
     def _answer(self, row: Row) -> list[Message]:
         value = told_in_text(plain(row.value(self.response)))
         if isinstance(value, Mapping | list):
-            return messages_in([value] if isinstance(value, Mapping) else value, row, self.response, "response_key")
+            return messages_in(with_nulls(row.value(self.response), value), row, self.response, "response_key")
         return [{"role": "assistant", "content": text_in(row, self.response, "response_key", self._hint(row))}]
 
     def _hint(self, row: Row) -> str:
@@ -287,6 +286,11 @@ def look_at_rows(args: DataArgs, key: str, columns: Reads, reach: bool = True) -
             yield f"{key}.file_name: {source.name} has {len(wrong) - MOST_PROBLEMS} more problems of this sort"
 
 
+def says_nothing(message: Message) -> bool:
+    """True of an empty answer, from which a model learns to end at once."""
+    return not message["content"].strip() and not message.get("tool_calls") and reasoning_of(message) is None
+
+
 def text_in(row: Row, column: str, key: str, hint: str = "") -> str:
     """What stands in the column that `key` names. Raises ConfigError where it is no text."""
     value = row.value(column)
@@ -323,6 +327,9 @@ def with_system(messages: list[Message], row: Row, column: str | None, text: str
 
 
 def not_there(row: Row, column: str, key: str, value: object, wanted: str, hint: str = "") -> str:
+    if value is None and column in row.values:
+        remedy = f"Correct the row, leave it out, or set {key} to another column{hint}"
+        return f"{row.where}: column {column!r} is empty. {remedy}"
     state = "is missing" if value is None else f"holds {type(value).__name__}, not {wanted}"
     names = ", ".join(map(str, row.values)) or "none"
     return f"{row.where}: column {column!r} {state}; the row has {names}. Set {key} to the column's name{hint}"

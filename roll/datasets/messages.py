@@ -30,6 +30,7 @@ _OTHER_NAMES = {
 _SHAREGPT_NAMES = {**_OTHER_NAMES, "observation": "tool", "tool_response": "tool", "function_response": "tool"}
 _CALLING = ("function_call", "tool_call")  # roles of ShareGPT's whose text is the JSON of a call
 _REASONING = ("reasoning_content", "reasoning", "thinking")
+_LEARNT = ("train", "training", "loss")  # Axolotl's and ms-swift's names for OpenAI's weight of a message
 _TOOLS = ("tool", "ipython", "observation", "tool_response")  # roles whose content may be any JSON
 _OF_PICTURES = (*KEYS, *SIZE_KEYS, "text", "detail")
 PICTURE = "image"
@@ -38,6 +39,7 @@ SHOWING = ("user", *_TOOLS)
 """Roles whose turns may show pictures."""
 _PAIRS_OF_KEYS = (
     ("role", "content"), ("role", "tool_calls"), ("role", "function_call"), ("role", "value"), ("from", "value"),
+    ("from", "tool_calls"), ("from", "function_call"),
 )  # fmt: skip
 _EXCHANGES = (
     ("input", "output"), ("user", "assistant"), ("human", "assistant"), ("human", "gpt"), ("question", "answer"),
@@ -96,6 +98,13 @@ def told_in_text(value: object) -> object:
     except json.JSONDecodeError:
         return value
     return parsed.value if not parsed.fault and are_messages(parsed.value) else value
+
+
+def with_nulls(value: object, told: object) -> list[Any]:
+    """The messages of a column, a message by itself being one, as they stand there: `told` of the whole is without
+    the nulls by which an empty content is known."""
+    held = value if isinstance(value, Mapping | list) else told
+    return held if isinstance(held, list) else [held]
 
 
 def are_parts(value: object) -> bool:
@@ -188,6 +197,9 @@ def _clean(value: Any, original: Any, place: int, parses: bool, shows: bool) -> 
     if not isinstance(message.get("role"), str):
         raise _Shapeless(_SHAPE)
     at = f"message {place} ({message['role']})"
+    for key in _LEARNT:
+        if isinstance(message.get(key), bool | int | float):
+            message.setdefault("weight", int(bool(message.pop(key))))
     try:
         message = _with_calls(message, names, parses)
         if "content" not in message and "tool_calls" not in message and not {"content", "value"} & set(original):

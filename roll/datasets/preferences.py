@@ -22,10 +22,11 @@ from roll.datasets.conversations import (
     predicted,
     prompt_in,
     rows_of_encoded,
+    says_nothing,
     with_system,
 )
 from roll.datasets.loader import Row
-from roll.datasets.messages import messages_in, told_in_text, transcript
+from roll.datasets.messages import messages_in, told_in_text, transcript, with_nulls
 from roll.datasets.pictures.expansion import cut_media
 from roll.datasets.pictures.lengths import measured
 from roll.datasets.pictures.placing import RowPictures, named_columns, num_pictures
@@ -104,6 +105,11 @@ class PairColumns:
                 f"{pair.num_context_messages + 1}, of "
                 f"{' and '.join(map(repr, starts))}: they must answer the same prompt"
             )
+        if says_nothing(chosen[-1]):
+            raise ConfigError(
+                f"{row.where}: column {self.chosen!r} is an empty answer, so the model would learn to end at once. "
+                "Correct the row, or leave it out"
+            )
         return pair
 
     def _conversation(
@@ -118,7 +124,7 @@ class PairColumns:
             )
             answer = (transcript(value) if is_whole else None) or [{"role": "assistant", "content": value}]
         elif isinstance(value, Mapping | list):
-            answer = messages_in([value] if isinstance(value, Mapping) else value, row, column, key, self.sees)
+            answer = messages_in(with_nulls(row.value(column), value), row, column, key, self.sees)
         else:
             raise ConfigError(not_there(row, column, key, value, "a text or messages"))
         answer = [{name: inner for name, inner in said.items() if name != "weight"} for said in answer]

@@ -71,6 +71,46 @@ def test_a_side_of_an_exchange_that_is_null_is_no_message() -> None:
         conversation({"conversation": turns[1:]})
 
 
+@pytest.mark.parametrize("flag", ["train", "loss", "training"])
+def test_a_flag_not_to_learn_an_answer_is_its_weight(flag: str) -> None:
+    """Axolotl's and ms-swift's flags were passed over, and what they rule out was learnt."""
+    talk = [{"from": "human", "value": "31?"}, {"from": "gpt", "value": "1", flag: False}]
+    talk += [{"from": "human", "value": "31?"}, {"from": "gpt", "value": "13", flag: True}]
+    assert [said.get("weight") for said in conversation({"conversations": talk})] == [None, 0, None, 1]
+
+
+def test_a_turn_of_calls_alone_is_found_as_a_message() -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
+    talk = [{"from": "human", "value": "31?"}, {"from": "gpt", "value": None, "tool_calls": [call]}]
+    talk += [{"from": "tool", "value": "3"}, {"from": "gpt", "value": "13"}]
+    roles = [said["role"] for said in conversation({"conversations": talk})]
+    assert roles == ["user", "assistant", "tool", "assistant"]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"prompt": "31?", "chosen": "", "rejected": "1"}, "column 'chosen' is an empty answer"),
+        ({"prompt": [USER], "chosen": [{**ANSWER, "content": " "}], "rejected": [ANSWER]}, "is an empty answer"),
+        ({"prompt": "31?", "chosen": "13", "rejected": None}, "'rejected' is empty. Correct the row, leave it out, or"),
+        (
+            {"prompt": [USER], "chosen": [{**ANSWER, "content": None}], "rejected": [ANSWER]},
+            r"the content of message 1 \(assistant\) is null",
+        ),
+    ],
+)
+def test_an_answer_of_a_pair_that_says_nothing_is_refused(row: Mapping[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        pair(row)
+
+
+def test_an_output_that_is_null_is_told_as_empty() -> None:
+    with pytest.raises(
+        ConfigError, match="column 'output' is empty. Correct the row, leave it out, or set response_key"
+    ):
+        conversation({"instruction": "31?", "output": None})
+
+
 def test_of_a_prompt_in_messages_nothing_is_learnt(tmp_path: "Path", tiny_tokenizer: "Tokenizer") -> None:
     """As TRL learns the completion alone."""
     row = {"prompt": [USER, {"role": "assistant", "content": "42"}, USER], "completion": [ANSWER]}
