@@ -4,8 +4,8 @@ A mark is known by its form, so that a new model, or one whose marks a user adde
 
 - a name for thinking in brackets: <think> </think>, <seed:think>, <longcat_think>, <thought>, <reasoning>, [THINK]
   [/THINK], <|START_THINKING|> <|END_THINKING|>, <|begin_of_thought|> <|end_of_thought|>, and others of the kind;
-- the marks that say it otherwise: <|inner_prefix|> (Apertus), <|channel> <channel|> (Gemma 4), <|open|>think<|sep|>
-  (Kimi K3);
+- the marks that say it otherwise: <|inner_prefix|> (Apertus), <|channel> <channel|> (Gemma 4), <unused94> <unused95>
+  (MedGemma), <|open|>think<|sep|> (Kimi K3);
 - the channels of gpt-oss (harmony): what is in another channel than `final` is not the answer.
 """
 
@@ -15,15 +15,18 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-_NAME = r"(?:longcat_)?(?:think(?:ing)?|thoughts?|reasoning|working_out|scratch_?pad|inner_monologue|chain_of_thought)"
+_KIND = r"(?:longcat|deep|inner|internal|hidden|private|silent|model)"
+_NAME = r"(?:think(?:ing)?|thoughts?|reasoning|working_out|scratch_?pad|monologue|chain_of_thought)"
+_NAME = rf"(?:{_KIND}_)?{_NAME}(?:_process)?"
 _SIDE = r"(?:begin|start|end)"
 _INNER = rf"/?(?:[\w-]+:)?(?:{_SIDE}_(?:of_)?)?{_NAME}(?:_{_SIDE})?(?::[\w-]+)?"
 _MARK = re.compile(
-    rf"<\|{_INNER}\|>|<\s?{_INNER}\s?>|\u25c1{_INNER}\u25b7|(?-i:\[/?THINK(?:ING)?\])"
-    r"|<\|inner_(?:prefix|suffix)\|>|<\|channel>(?:thought\b)?|<channel\|>|<\|(?:open|close)\|>think<\|sep\|>",
+    rf"<\|{_INNER}\|>|<\s?{_INNER}(?:\s[^<>\n]{{0,80}}=[^<>\n]{{0,80}})?\s?>|\u25c1{_INNER}\u25b7|(?-i:\[/?THINK(?:ING)?\])"
+    r"|<\|inner_(?:prefix|suffix)\|>|<\|channel>(?:thought\b)?|<channel\|>|<unused94>(?:thought\b)?|<unused95>|<\|(?:open|close)\|>think<\|sep\|>",
     re.IGNORECASE,
 )
-_END = re.compile(r"^\W*/|(?<![a-z])(?:end|suffix|close)(?![a-z])|^<channel", re.IGNORECASE)
+_END = re.compile(r"^\W*/|(?<![a-z])(?:end|suffix|close)(?![a-z])|^<channel|^<unused95", re.IGNORECASE)
+_ATTRIBUTES = re.compile(r"\s[^<>]*=[^<>]*(?=>$)")
 _SIDES = re.compile(r"(?<![a-z])(?:begin|start|end|of|prefix|suffix|open|close)(?![a-z])|[/_]", re.IGNORECASE)
 _HEADER = re.compile(r"<\|channel\|>\s*(\w+)[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>")
 _MESSAGE_END = re.compile(r"<\|(?:end|start|channel|return|call)\|>")
@@ -66,9 +69,10 @@ def marks_in(text: str) -> list[Mark]:
 
 def _pair(mark: str) -> str:
     """Example: <think> of both <think> and </think>, <|thinking|> of both <|START_THINKING|> and <|END_THINKING|>."""
-    if "channel" in mark:
-        return "channel"
-    return _SIDES.sub("", mark).lower()
+    for name in ("channel", "unused"):
+        if name in mark:
+            return name
+    return _SIDES.sub("", _ATTRIBUTES.sub("", mark)).lower()
 
 
 def after_thinking(text: str) -> str:
@@ -115,10 +119,12 @@ def thinking_end(prompt: str) -> str:
         return f"<|end|><|start|>assistant<|channel|>{FINAL}<|message|>"
     if opening.startswith("<|channel>"):
         return "<channel|>"
+    if opening.startswith("<unused94>"):
+        return "<unused95>"
     if (mark := _MARK.match(opening)) is None:
         return ""
-    said = _SIDE_OF_BEGINNING.sub(lambda side: _OTHER_SIDE[side[0].lower()], mark[0])
-    if said == mark[0]:
+    said = _SIDE_OF_BEGINNING.sub(lambda side: _OTHER_SIDE[side[0].lower()], _ATTRIBUTES.sub("", mark[0]))
+    if said == _ATTRIBUTES.sub("", mark[0]):
         return re.sub(r"^(<\|?\s?|\[|\u25c1)", r"\1/", said)
     return said.upper() if mark[0].isupper() else said
 
