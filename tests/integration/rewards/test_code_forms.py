@@ -147,6 +147,17 @@ def test_tests_that_judge_nobody_are_no_verdict(judge: LocalJudge, text: str, wh
         judged(judge, "def f(x): return 2 * x", {"test_cases": [text], "test_case_function": "f"})
 
 
+@pytest.mark.parametrize("error", ["Exception", "NameError", "(ValueError, ImportError, AttributeError, NameError)"])
+@pytest.mark.parametrize("used", ["f(-1)", "solution.f(-1)"])
+def test_a_name_that_is_not_there_is_not_the_error_that_is_waited_for(judge: LocalJudge, used: str, error: str) -> None:
+    """`raises(Exception)` took it for the answer's ValueError, and paid an answer that defines nothing."""
+    text = f"import pytest, solution\ndef test_f():\n    with pytest.raises({error}):\n        {used}"
+    cases = read_cases({"test_cases": [{"assert_code": text}], "case_type": "assert"})
+    right = "def f(x):\n    raise ValueError"
+    shares = [judge.judge(Code("python", code), cases, stop_early=False).shares for code in ("y = 2", right)]
+    assert shares[0] == [0] and (shares[1] == [1]) == (error != "NameError")
+
+
 def test_a_test_that_needs_no_answer_does_not_count(judge: LocalJudge) -> None:
     row = {"test_cases": ["def test_a(): pass\ndef test_b(): assert f(1) == 2\ndef test_c(): assert f(2) == 4"]}
     assert judged(judge, "def f(x): return 2", row).shares == [0.5]

@@ -1,7 +1,7 @@
 """Names of an answer that nobody gave: whoever uses one has touched the answer, and gets no further.
 
 With them a file of tests is tried before an answer is judged by it. What passes all the same tests nothing, and what
-fails before it touches the answer fails for every answer.
+fails before it touches the answer fails for every answer. They also stand for what an answer does not define.
 """
 
 
@@ -20,7 +20,7 @@ class Stub:
 
 def _use(self, *arguments, **keywords):
     object.__getattribute__(self, "_touched").append(True)
-    raise Absent("there is no answer")
+    raise Absent("the answer does not define it")
 
 
 ARITHMETIC = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift divmod"

@@ -9,6 +9,7 @@ import os
 import sys
 import unittest
 
+from absent import Stub
 from files import Fault, File, SolutionModule, is_dunder
 from remote import Peer
 from stand_ins import BUILT_IN, Remote
@@ -27,13 +28,19 @@ class Answer:
         return self._peer.name(name) if exception is None else exception
 
     def for_file(self, file):
-        """The module `solution` and the names that the file finds without importing them."""
+        """The module `solution` and the names that the file finds without importing them. What the answer does not
+        define is a stub, whose use no `raises(Exception)` of the tests takes for the error that it waits for."""
         known = sorted(filter(file.is_answers, self._names))
         solution = SolutionModule(self.get, [name for name in known if not name.startswith("_")])
-        return solution, {name: self.get(name) for name in known if name in file.takes or name == file.function}
+        there = {name: self.get(name) for name in known if name in file.takes or name == file.function}
+        return solution, {**dict.fromkeys(file.takes, Stub([])), **there}
 
     def candidate(self, file):
         return self._peer.ask("candidate", file.function)
+
+
+def is_of_answer(value):
+    return type(value) in (Remote, Stub)
 
 
 class Tests:
@@ -52,7 +59,7 @@ class Tests:
             answer = self._answer = self._answer or Answer(self._peer)
             candidate = (lambda: answer.candidate(file)) if file.function else None
             solution, names = answer.for_file(file)
-            units, close = file.load(solution, names, candidate, lambda value: type(value) is Remote, BUILT_IN)
+            units, close = file.load(solution, names, candidate, is_of_answer, BUILT_IN)
         except BaseException as error:
             if self._peer.is_gone:
                 self._say("file", file.index, False, "the answer's process ended")

@@ -11,7 +11,7 @@ import sys
 import types
 
 import pytest_stand_in
-from absent import Stub
+from absent import Absent, Stub
 from fixtures import Fault
 from names import LIBRARIES, common_names
 from units import units_of
@@ -22,8 +22,8 @@ NO_TEST = "it holds no test"
 PASSES_ALL = "an answer that does nothing passes it"
 
 
-class Missing(ImportError):
-    """The answer does not define it."""
+class Missing(Absent):
+    """The answer does not define what is imported from it."""
 
 
 class SolutionModule(types.ModuleType):
@@ -134,7 +134,7 @@ class File:
 
     def is_own_import(self, error):
         """Whether a line of the file imports a module that is not there, or one of its names."""
-        if not isinstance(error, ImportError) or isinstance(error, Missing) or hasattr(error, "is_of_answer"):
+        if not isinstance(error, ImportError) or hasattr(error, "is_of_answer"):
             return False
         frames = [frame for frame in _frames(error) if frame.filename == f"{self.name}.py"]
         return bool(frames) and frames[-1].lineno in self._imports
