@@ -28,8 +28,9 @@ _SIGNS = ((r"\geqslant", r"\ge"), (r"\leqslant", r"\le"), (r"\geq", r"\ge"), (r"
 def on_one_line(text: str) -> str:
     r"""A system with commas between its equations, and a derivation as a chain of equals; all else as it is.
 
-    Examples: r"\begin{cases} x = 1 \\ y = 2 \end{cases}" -> "x = 1, y = 2",
-    r"\begin{aligned} x &= 3 \cdot 4 \\ &= 12 \end{aligned}" -> r"x = 3 \cdot 4 = 12"
+    Examples:
+        r"\begin{cases} x = 1 \\ y = 2 \end{cases}" -> "x = 1, y = 2"
+        r"\begin{aligned} x &= 3 \cdot 4 \\ &= 12 \end{aligned}" -> r"x = 3 \cdot 4 = 12"
     """
     environment = _ENVIRONMENT.fullmatch(text) if len(text) <= MAX_CHARS else None
     if environment is None or environment["before"].strip(" $"):

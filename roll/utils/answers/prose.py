@@ -110,7 +110,7 @@ _OF_A_KEY = re.compile(
 )
 """What a text says of the key of answers, of a book, or of who judges: not an answer of its own."""
 _BOLD_NUMBER = re.compile(rf"\*\*\s*({NUMBER_PATTERN})\s*\*\*")
-_ASKED = re.compile(rf"({NUMBER_PATTERN})[\s$*]*\?")
+_QUESTIONED = re.compile(rf"({NUMBER_PATTERN})[\s$*]*\?")
 _POWER = re.compile(r"(?<=\d)[\u00b2\u00b3\u00b9\u2070-\u207b]+")
 _MARKED_ONE = re.compile(r"\$([^$=\n]{1,80})\$")
 _BESIDE = re.compile(rf"{_MARKED_ONE.pattern}(?:\s*(?:,\s*(?:and|or)?|and|or)\s*{_MARKED_ONE.pattern})+")
@@ -230,8 +230,8 @@ def _last_number(text: str) -> str | None:
     if not numbers:
         return None
     start, end = numbers[0].span()
-    if (asked := _ASKED.search(text, max(0, start - NEARBY), start)) and text[end:].lstrip("$* ").startswith("?"):
-        return f"{asked[1]} or {text[start:end]}"  # 24? 25?
+    if (doubted := _QUESTIONED.search(text, max(0, start - NEARBY), start)) and text[end:].lstrip("$* ").startswith("?"):
+        return f"{doubted[1]} or {text[start:end]}"  # 24? 25?
     contrast = next((one for one in _CONTRAST.finditer(text, max(0, start - NEARBY)) if one.end() >= end), None)
     if contrast is not None:
         start, end = contrast.span("meant")
