@@ -92,15 +92,12 @@ REPEAT_S = 0.25  # a first alarm may end in an `except:` of the code it is to st
 
 
 class TimeLimitReached(BaseException):
-    """Raised at the time limit. It is no Exception, so that `except Exception` in the stopped code does not swallow
-    it."""
+    """Raised at the time limit. It is no Exception, so that `except Exception` in the stopped code does not swallow it.
 
+    `limit`: which one is over, as long as the exception is on its way to the call that set it; None behind that.
+    """
 
-class _Alarm(BaseException):
-    """Raised in the stopped code. Only the limit that is over turns it into TimeLimitReached: a limit within that one
-    is not to blame."""
-
-    def __init__(self, limit: object) -> None:
+    def __init__(self, limit: object = None) -> None:
         super().__init__()
         self.limit = limit
 
@@ -119,6 +116,17 @@ def call_within(seconds: float, call: Callable[[], T], of_cpu: bool = False) -> 
     return _call_in_thread(seconds, call, time.process_time if of_cpu else time.monotonic)
 
 
+def computed_within(seconds: float, call: Callable[[], T], otherwise: T) -> T:
+    """The result of `call()`, or `otherwise` when it computes for longer. Where a limit around this one ends it, that
+    one's TimeLimitReached goes on."""
+    try:
+        return call_within(seconds, call, of_cpu=True)
+    except TimeLimitReached as reached:
+        if reached.limit is not None:
+            raise
+        return otherwise
+
+
 def _call_with_alarm(seconds: float, call: Callable[[], T], clock: Callable[[], float]) -> T:
     limit = object()
     left_s, repeat_s = signal.getitimer(signal.ITIMER_REAL)  # of a limit around this one
@@ -126,7 +134,7 @@ def _call_with_alarm(seconds: float, call: Callable[[], T], clock: Callable[[], 
 
     def stop(signum: int, frame: FrameType | None) -> None:
         if clock() >= ends:
-            raise _Alarm(limit)
+            raise TimeLimitReached(limit)
         if left_s and callable(previous):
             previous(signum, frame)
 
@@ -144,9 +152,9 @@ def _call_with_alarm(seconds: float, call: Callable[[], T], clock: Callable[[], 
             return call()
         finally:
             disarm()
-    except _Alarm as alarm:
+    except TimeLimitReached as reached:
         disarm()  # the alarm may have come between the call and the line that switches it off
-        if alarm.limit is limit:
+        if reached.limit is limit:
             raise TimeLimitReached from None
         raise
 

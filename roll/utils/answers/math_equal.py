@@ -23,7 +23,7 @@ from roll.utils.answers.text import (
     trimmed,
     without_unit,
 )
-from roll.utils.timing import TimeLimitReached, call_within
+from roll.utils.timing import computed_within
 
 MAX_ANSWER_CHARS = 2000  # a longer "answer" is no answer, and parsing it would only take time
 MAX_DIGITS = 4000  # of a power that is worth computing
@@ -73,10 +73,7 @@ class MathEqual:
         truth, answer = prepared(truth, answer)
         if len(parts := said_again(answer)) > 1 and is_one_value(truth):
             return all(self(truth, part) for part in parts)
-        try:
-            return call_within(self._limit_s, lambda: self._equal(normalized(truth), normalized(answer)), of_cpu=True)
-        except TimeLimitReached:
-            return False
+        return computed_within(self._limit_s, lambda: self._equal(normalized(truth), normalized(answer)), False)
 
     def _equal(self, truth: str, answer: str) -> bool:
         gold_pieces, answered = pieces(truth), pieces(answer)
@@ -124,10 +121,7 @@ class MathEqual:
     def _agree(self, part: Any, last: Any, is_about: bool) -> bool:
         """True as well where it takes too long to say: the last part is what is claimed."""
         check = self._is_about if is_about else self._is_same_value
-        try:
-            return call_within(CHECK_LIMIT_S, lambda: check(part, last), of_cpu=True)
-        except TimeLimitReached:
-            return True
+        return computed_within(CHECK_LIMIT_S, lambda: check(part, last), True)
 
     def _is_same_value(self, one: Any, other: Any) -> bool:
         is_same = self._values.same(one, other, self._tolerance)

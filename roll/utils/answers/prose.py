@@ -230,7 +230,9 @@ def _last_number(text: str) -> str | None:
     if not numbers:
         return None
     start, end = numbers[0].span()
-    if (doubted := _QUESTIONED.search(text, max(0, start - NEARBY), start)) and text[end:].lstrip("$* ").startswith("?"):
+    if (doubted := _QUESTIONED.search(text, max(0, start - NEARBY), start)) and text[end:].lstrip("$* ").startswith(
+        "?"
+    ):
         return f"{doubted[1]} or {text[start:end]}"  # 24? 25?
     contrast = next((one for one in _CONTRAST.finditer(text, max(0, start - NEARBY)) if one.end() >= end), None)
     if contrast is not None:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from roll.utils.timing import TimeLimitReached, call_within
+from roll.utils.timing import TimeLimitReached, call_within, computed_within
 
 LONG_S = 20.0
 
@@ -71,20 +71,12 @@ def test_a_limit_of_cpu_time_does_not_count_waits() -> None:
     assert 0.2 <= time.thread_time() - started < LONG_S / 2
 
 
-@pytest.mark.parametrize("inner_of_cpu", [False, True])
-def test_a_limit_around_is_not_taken_for_the_one_within(inner_of_cpu: bool) -> None:
+def test_a_limit_around_is_not_taken_for_the_one_within() -> None:
     """Else a comparison that the limit of the reward ends would be a wrong answer."""
-
-    def work() -> str:
-        try:
-            call_within(LONG_S, lambda: time.sleep(LONG_S), of_cpu=inner_of_cpu)
-        except TimeLimitReached:
-            return "taken for the inner one"
-        return "not stopped"
-
     with pytest.raises(TimeLimitReached):
-        call_within(0.3, work)
+        call_within(0.3, lambda: computed_within(LONG_S, lambda: time.sleep(LONG_S), None))
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    assert computed_within(0.2, lambda: spin() or "done", "too slow") == "too slow"
 
 
 def test_limits_of_cpu_time_hold_within_each_other() -> None:
