@@ -10,7 +10,7 @@ from roll.utils.answers.prose import last_said
 TOKEN = re.compile(r"\\f?boxed\s*\{|\\f?boxed\s+(?P<word>[^\s{]+)|\\.|[{}]", re.DOTALL)
 TAGGED = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL | re.IGNORECASE)
 BLANK = re.compile(r"\s*")
-BESIDE = re.compile(r"[\s$]*[,;]?[\s$]*(or|and)?[\s$]*")  # of two boxes that are one answer
+BESIDE = re.compile(r"[\s$]*[,;?/|]?[\s$]*(or|and)?[\s$]*")  # of two boxes that are one answer
 
 
 class Box(NamedTuple):

@@ -118,7 +118,7 @@ _BRACKET_OF_WORDS = re.compile(r"(?<=\d)[ ]*\([^()\d]*\)[.\s]*$")
 _OR = re.compile(r"\$\s*,?\s*or\s*\$")
 _SEVERAL = re.compile(
     rf"(?:(?:either|candidates?|one of)\b[\s:]*)?[|\s]*(?:{NUMBER_PATTERN})"
-    rf"(?:(?:[\s,;|&?\u2228]|\b(?:vs\.?|versus)\b)+(?:{NUMBER_PATTERN}))+[\s.?|]*",
+    rf"(?:(?:[\s,;|&?~\u2192\u2228]|=>|\b(?:vs\.?|versus)\b)+(?:{NUMBER_PATTERN}))+[\s.?|]*",
     re.IGNORECASE,
 )
 _WORDS_BEHIND = r"(?:[\s$*]*(?!(?:or|and|plus|minus|times|not)\b)[A-Za-z\u00b0%]+(?:\^\{?\d\}?)?){0,4}[\s$*]*"
@@ -128,7 +128,7 @@ _NO_EXPLANATION = re.compile(
     r"|\s*[=\\]|.*\b(?:answer|total|result|sum)\s*(?:is\b|[:=])",
     re.IGNORECASE,
 )
-_SUM = re.compile(r"\([\d\s.,+*/\u00d7x$-]*\)")
+_SUM = re.compile(r"\((?!\s*=[\s$]*[\d.,]+\s*\))\s*=?[\d\s.,+*/\u00d7x$-]*\)")
 _BEFORE_SUM = re.compile(rf"\d\s+{_SUM.pattern}")
 _CALCULATED = re.compile(
     rf"(?<![-+*/\u00d7])(?<![-+*/\u00d7]\s)(?:{NUMBER_PATTERN})[\s$]*=[\s$]*(?:{NUMBER_PATTERN})"
@@ -139,6 +139,7 @@ _ABOUT = re.compile(
     r"[\s$*]*(?:,\s*)?\(?\s*(?:(?:or|which\s+is|i\.?e\.?,?|that\s+is,?)\s+)?"
     r"(?:about|approximately|approx\.?|roughly|around|\\approx|~)\s*[$*]*\s*$"
 )
+_TERMS_ALONE = re.compile(r"\A[^\d]*[A-Za-z)]\s*[-+*/^]\s*[A-Za-z(][^\d]*\Z")
 _LONG_WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{4,}")
 _OPERATOR = re.compile(r"[-+*/=\u00d7][\s$]*$")
 _CONCLUDES = re.compile(
@@ -186,7 +187,7 @@ def _bare_number(marked: re.Match[str]) -> str:
 
 
 def _between_marks(beside: re.Match[str]) -> str:
-    formulas = [formula.strip() for formula in _MARKED_ONE.findall(beside[0])]
+    formulas = [formula.strip(" ,") for formula in _MARKED_ONE.findall(beside[0])]
     mark = " or " if _OR.search(beside[0]) else ", "
     return beside[0] if all(map(NUMBER.fullmatch, formulas)) else f"${mark.join(formulas)}$"
 
@@ -277,10 +278,15 @@ def _explained(text: str, start: int, end: int) -> str | None:
             opens, depth = at, 0
     closes = text.find(")", end)
     before = _BEFORE_BRACKET.search(text, max(low, (opens or 0) - NEARBY), opens) if opens is not None else None
-    if before is None or opens is None or closes < 0 or _NO_EXPLANATION.match(text, opens + 1):
+    if before is None or opens is None or closes < 0:
         return None
-    formula = formula_around(text, *before.span(1)) or (*before.span(1), before[1])
-    return formula[2] + (f" {text[opens : closes + 1]}" if _SUM.fullmatch(text, opens, closes + 1) else "")
+    is_sum = _SUM.fullmatch(text, opens, closes + 1)
+    if not is_sum and _NO_EXPLANATION.match(text, opens + 1):
+        return None
+    formula, inner = formula_around(text, *before.span(1)), text[opens + 1 : closes]
+    if formula is not None and NUMBER.fullmatch(inner):  # 3\sqrt{13} (10.82)
+        return rf"{formula[2]} \approx {inner}"
+    return (formula[2] if formula else before[1]) + (f" ({inner})" if is_sum else "")
 
 
 def _last_formula(text: str) -> str | None:
@@ -288,6 +294,9 @@ def _last_formula(text: str) -> str | None:
     text without numbers. Example: "(a + b)(a - b) / 2 is $p - q$." -> "p - q"."""
     marked = deque(MARKED.finditer(text), maxlen=1)
     content = inside(marked[0]) if marked else ""
+    if not marked and len(text) <= NEARBY and _TERMS_ALONE.search(text):
+        words = text.strip(" \n.*").split()
+        return " ".join(words) if all(map(MATH.fullmatch, words)) else None
     if not content or NUMBER.search(content) or _LONG_WORD.search(content):
         return None
     start, end = marked[0].span()

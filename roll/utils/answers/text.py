@@ -45,8 +45,8 @@ _LETTERED = re.compile(
 )
 """The letter of a choice before its value: \\textbf{(B)}\\ 12."""
 _SHOWN = re.compile(
-    r"(?P<value>[-+]?\$?\d[\d,]*(?:\.\d+)?)(?P<unit>(?:\s+[A-Za-z]+){0,3})"
-    r"\s+\((?P<sum>(?:[\d\s+*/x()$,\u00d7-]|\\times|\\cdot)+)\)(?P<behind>(?:\s+[A-Za-z]+){0,3})"
+    r"(?P<value>[-+]?\$?\d[\d,]*(?:\.\d+)?)(?P<unit>(?:(?:\s|\\ |~)+[A-Za-z]+|\s*\\text\s*\{[A-Za-z ]*\}){0,3})"
+    r"(?:\s|\\ |~)+\(\s*=?(?P<sum>(?:[\d\s+*/x()$,\u00d7-]|\\times|\\cdot)+)\)(?P<behind>(?:\s+[A-Za-z]+){0,3})"
 )
 """A value and the calculation that it is the sum of: 72 (48 + 24) clips."""
 _NO_UNIT = (
