@@ -12,7 +12,15 @@ from roll.datasets.templates import FORMS, PLAIN, template_name_problem, templat
 from roll.envs.build import import_problems, tool_problems
 from roll.envs.config import PROXY, STEP, TRAJECTORY
 from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig, env_set_problems
-from roll.pipeline.agentic.env_checks import env_problems, env_warnings, is_plain, managers, played, program_problems
+from roll.pipeline.agentic.env_checks import (
+    env_problems,
+    env_warnings,
+    hub_set,
+    is_plain,
+    managers,
+    played,
+    program_problems,
+)
 
 ENV_WORKERS = ("roll.pipeline.agentic.environment_worker.EnvironmentWorker",)
 
@@ -82,7 +90,7 @@ def code_problems(config: AgenticConfig) -> Iterator[Problem]:
     for tag, env in played(config).items():
         if env.env_manager_cls == PROXY:
             yield from program_problems(f"custom_envs.{tag}", env)
-        elif not is_plain(env):
+        elif not is_plain(env) and hub_set(env) is None:
             yield from import_problems(f"custom_envs.{tag}", env)
         if env.tool_wrapper is not None:
             yield from tool_problems(f"custom_envs.{tag}.tool_wrapper", env.tool_wrapper)
@@ -92,6 +100,21 @@ def code_problems(config: AgenticConfig) -> Iterator[Problem]:
 
             keys = (f"{key}.group_filter_cls",)
             yield from (Problem(text, keys) for text in filter_problems(manager.group_filter_cls, keys[0]))
+
+
+def hub_problems(config: AgenticConfig) -> Iterator[Problem]:
+    """What environments say that take their questions from the hub: a start loads them."""
+    for tag, env in played(config).items():
+        if hub_set(env) is not None:
+            yield from import_problems(f"custom_envs.{tag}", env)
+
+
+def unloaded_sets(config: AgenticConfig) -> Iterator[Problem]:
+    """The same of a plan, which asks no hub."""
+    for tag, env in played(config).items():
+        if (name := hub_set(env)) is not None:
+            key = f"custom_envs.{tag}.env_config"
+            yield Problem(f"{key}.dataset_name: {name}: the Hugging Face hub is not asked.", (key,), "machine")
 
 
 # --- groups

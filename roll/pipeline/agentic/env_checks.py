@@ -6,6 +6,7 @@ from pathlib import Path
 import regex
 
 from roll.configs.problems import Problem, did_you_mean
+from roll.datasets.sources import names_data_set
 from roll.envs.build import import_problems
 from roll.envs.config import (
     AGENT_NATIVE,
@@ -22,6 +23,7 @@ from roll.envs.config import (
 )
 from roll.envs.table import ADAPTERS, ENVIRONMENTS, NOT_HERE, TOOLS, TOOLS_NOT_HERE, gem_id
 from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig
+from roll.utils.files import path_info
 from roll.utils.imports import is_installed, is_missing, split
 from roll.utils.sandbox.backends import SandboxUnavailable, find_door_means
 from roll.utils.text import show
@@ -57,7 +59,21 @@ def played(config: AgenticConfig) -> dict[str, EnvConfig]:
 
 def is_plain(env: EnvConfig) -> bool:
     """A shipped environment of plain Python: building one asks nothing of the machine."""
-    return env.env_manager_cls != PROXY and env.env_type in ENVIRONMENTS and env.env_type not in ADAPTERS
+    return (
+        env.env_manager_cls != PROXY
+        and env.env_type in ENVIRONMENTS
+        and env.env_type not in ADAPTERS
+        and hub_set(env) is None
+    )
+
+
+def hub_set(env: EnvConfig) -> str | None:
+    """The data set of the Hugging Face hub that a shipped environment takes its questions from; building it loads
+    them."""
+    name = env.env_config.get("dataset_name")
+    if env.env_type not in ENVIRONMENTS or not isinstance(name, str) or path_info(name).is_file:
+        return None
+    return name if names_data_set(name) else None
 
 
 def env_problems(config: AgenticConfig) -> Iterator[Problem]:

@@ -11,7 +11,14 @@ import pytest
 from roll.configs.checks.rl import config_problems, config_warnings
 from roll.configs.load.validate import validate
 from roll.configs.plan.batch_plan import build_plan
-from roll.pipeline.agentic.agentic_checks import agentic_problems, agentic_warnings, code_problems
+from roll.errors import ConfigError
+from roll.pipeline.agentic.agentic_checks import (
+    agentic_problems,
+    agentic_warnings,
+    code_problems,
+    hub_problems,
+    unloaded_sets,
+)
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.agentic.settings import episode_rules, episode_settings, num_questions
 from roll.run.loop import of_known_length
@@ -257,6 +264,23 @@ def test_ids_of_gem_are_environments_that_get_whole_answers() -> None:
     (text,) = map(str, code_problems(config(custom_envs__Lake__env_type="gem:own:Env-v1")))
     assert "custom_envs.Lake.env_config: gem:own:Env-v1 cannot be built: " in text
     assert "'own:Env-v1' is an id of GEM and needs the package gem-llm" in text
+
+
+def test_a_plan_asks_no_hub_for_questions_and_a_start_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def load(name: str, *_: Any) -> list[Any]:
+        asked.append(name)
+        raise ConfigError(f"{name} is out of reach")
+
+    monkeypatch.setattr("roll.envs.questions.load_hub_set", load)
+    questions = {"env_type": "roll_math", "env_config": {"dataset_name": "org/no-such-questions"}}
+    made = config(custom_envs__Lake=questions)
+    assert agentic_problems(made) == [] and list(code_problems(made)) == [] and asked == []
+    (found,) = unloaded_sets(made)
+    assert found.of == "machine" and found.text.endswith("org/no-such-questions: the Hugging Face hub is not asked.")
+    (problem,) = hub_problems(made)
+    assert "org/no-such-questions is out of reach" in problem.text and asked == ["org/no-such-questions"]
 
 
 def test_environments_that_read_texts_have_a_pattern_that_fits() -> None:
