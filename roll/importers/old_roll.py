@@ -23,6 +23,7 @@ _SIGNS = ("actor_train", "actor_infer", "rollout_batch_size", "sft_train", "stud
 
 _ASKING = ("max_samples", "interleave_probs", "user_prompt_format", "reward_template")
 """Keys that are dropped here and choose rows, their shares or what the policy reads in ROLL."""
+_NOT_GIVEN = (None, "None", "", {}, [])
 _OF_SPEED = ("apply_loss_scale", "router_name", "router_config", "backend_name", "backend_config")
 """Keys that are not here and change no number."""
 
@@ -117,10 +118,16 @@ def _entries(cls: type[Settings], node: dict[str, Any], variables: set[str], pat
             match = nearest(str(key), known)
             hint = f"the nearest key is {match}" if match else "no key here has this name"
             if dropped is not None:
-                is_lost = key in _ASKING and value not in (None, False, "")
+                is_lost = key in _ASKING and not _is_nothing(key, value)
                 yield from _outcome_entries(here, value, CHANGES if is_lost else "asks for nothing", dropped)
             else:
-                yield from _outcome_entries(here, value, CHANGES, f"no key of {path or 'a YAML'} here; {hint}")
+                outcome = "not to be had" if value in _NOT_GIVEN else CHANGES
+                yield from _outcome_entries(here, value, outcome, f"no key of {path or 'a YAML'} here; {hint}")
+
+
+def _is_nothing(key: str, value: Any) -> bool:
+    """True for a value that chooses nothing, as the share of one file alone."""
+    return value in (None, False, "") or (key == "interleave_probs" and "," not in str(value))
 
 
 def _known(here: str, node: dict[str, Any], key: str, annotation: Any, variables: set[str]) -> Iterator[Entry]:

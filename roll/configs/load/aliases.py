@@ -200,6 +200,7 @@ DROPPED: Mapping[tuple[str, str], str] = {
     ("AlgorithmConfig", "reward_norm"): "ROLL does not read it either; see norm_mean_type and norm_std_type",
     ("AlgorithmConfig", "offload_nccl"): COMMUNICATORS_STAY,
     ("AlgorithmConfig", "model_name"): "pretrain names the model",
+    ("DPOConfig", "val_batch_size"): "infer_batch_size is the batch of a validation",
     ("RLVRConfig", "default_history_length"): "only agentic runs have a history",
     ("AgenticConfig", "default_history_length"): "history_length of an entry of custom_envs sets it",
     ("AgenticConfig", "positive_loss_coef"): "ROLL does not read it either",
@@ -260,10 +261,10 @@ def apply_aliases(cls: type[Settings], tree: dict[str, Any]) -> tuple[list[Probl
     problems: list[Problem] = list(take_ahead_names(cls, tree))
     warnings: list[str] = []
     _name_teachers(cls, tree)
-    entries = list(sections(cls, tree))
-    around = {place: node for _, node, place in entries}
-    for settings, node, place in entries:
-        path = path_text(place)
+    warnings += _of_students(cls, tree)
+    around: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for settings, node, place in sections(cls, tree):  # as they are named once those around them are done
+        path, around[place] = path_text(place), node
         for key in list(node):
             here = join(path, key)
             names = [base.__name__ for base in settings.__mro__]
@@ -290,6 +291,17 @@ def apply_aliases(cls: type[Settings], tree: dict[str, Any]) -> tuple[list[Probl
                 ours = " or ".join(OTHER_NAMES[name].values())
                 warnings.append(f"{join(path, 'strategy_name')}: {name} is taken as {ours}, whichever fits the role.")
     return problems, warnings
+
+
+def _of_students(cls: type[Settings], tree: dict[str, Any]) -> Iterator[str]:
+    """ROLL's roles of pure distillation, whose script sets the switch that no key of its YAMLs says."""
+    named = next((key for key in _STUDENTS if key in tree), None)
+    if named and "is_pure_opd" in cls.model_fields and not {"is_pure_opd", "use_opd"} & tree.keys():
+        tree["is_pure_opd"] = True
+        yield f"{named}: is_pure_opd: true is taken from it, as ROLL's script for such roles sets it."
+
+
+_STUDENTS = ("student_train", "student_infer")
 
 
 def _name_teachers(cls: type[Settings], tree: dict[str, Any]) -> None:

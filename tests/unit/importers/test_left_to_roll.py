@@ -65,3 +65,14 @@ def test_what_a_yaml_of_roll_says_stays(tmp_path: Path) -> None:
     said = {**ROLL, "num_return_sequences_in_group": 8, "actor_train": {**ROLL["actor_train"], "training_args": args}}
     found = imported(tmp_path, said)
     assert found.tree["actor_train"]["training_args"] == args and not found.defaults
+
+
+def test_what_a_yaml_of_roll_says_of_nothing_is_not_lost(tmp_path: Path) -> None:
+    path = tmp_path / "dpo.yaml"
+    text = (Path(__file__).parents[2] / "importers" / "roll_dpo.yaml").read_text(encoding="utf-8")
+    path.write_text(f"{text}\ntrack_name: None\nval_batch_size: 64\n", encoding="utf-8")
+    found = imported_from(read(path), "roll", path)
+    assert found.is_as_meant, found.changes
+    shares = imported_from(read(path, ["actor_train.data_args.interleave_probs='0.5,0.5'"]), "roll", path)
+    assert not shares.is_as_meant
+    assert imported_from(read(path, ["actor_train.data_args.interleave_probs='1.0'"]), "roll", path).is_as_meant

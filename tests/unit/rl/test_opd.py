@@ -80,6 +80,23 @@ def test_roll_writes_several_teachers_under_teacher() -> None:
     assert problems({"is_pure_opd": True, "teacher": TEACHER, "actor_train": ..., "actor_infer": ..., **renamed}) == []
 
 
+def test_students_of_roll_are_read_as_policies_with_what_stands_in_them() -> None:
+    """ROLL's YAMLs of pure distillation have no switch: its script sets it."""
+    train, infer = MINIMAL["actor_train"], MINIMAL["actor_infer"]
+    students = {
+        "student_train": {
+            **train,
+            "data_args": {**train["data_args"], "dataset_dir": "data", "interleave_probs": "1.0"},
+        },
+        "student_infer": {**infer, "strategy_args": {"strategy_name": "vllm", "strategy_config": {"sleep_level": 2}}},
+    }
+    found = checked({"teacher": TEACHER, "actor_train": ..., "actor_infer": ..., **students})
+    assert found.problems == () and found.config is not None and found.config.is_pure_opd
+    assert any(text.startswith("student_train: is_pure_opd: true is taken from it") for text in found.warnings)
+    off = checked({"teacher": TEACHER, "actor_train": ..., "actor_infer": ..., **students, "is_pure_opd": False})
+    assert off.config is not None and not off.config.is_pure_opd
+
+
 def test_what_cannot_work_is_said() -> None:
     (missing,) = texts({"use_opd": True})
     assert missing.startswith("use_opd: no teacher is configured. Add a section `teacher`")
