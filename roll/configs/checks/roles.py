@@ -144,16 +144,25 @@ def switched_off(settings: Settings, switches: Switches, at: str = "") -> Iterat
 SCHEDULE_KEYS = frozenset({"min_lr_ratio"})
 
 
-def run_problems(config: RunConfig) -> Iterator[Problem]:
+def _missing_models(config: RunConfig) -> Iterator[Problem]:
+    """One for each key that would give its roles a model."""
+    missing: dict[str, list[str]] = {}
     for role, worker in config.model_roles.items():
-        model_key = f"{role}.model_args.model_name_or_path"
-        keys = (model_key, *config.roles[role].model_keys)
         if worker.model_args.model_name_or_path is None:
-            yield Problem(
-                f"{role} has no model: {keys[-1]} is missing. Set it to a directory or a hub id such as "
-                "Qwen/Qwen2.5-0.5B.",
-                keys,
-            )
+            key = (f"{role}.model_args.model_name_or_path", *config.roles[role].model_keys)[-1]
+            missing.setdefault(key, []).append(role)
+    for key, roles in missing.items():
+        keys = dict.fromkeys(path for role in roles for path in config.roles[role].model_keys)
+        yield Problem(
+            f"{' and '.join(roles)} {'have' if roles[1:] else 'has'} no model: {key} is missing. Set it to a directory "
+            "or a hub id such as Qwen/Qwen2.5-0.5B.",
+            (*(f"{role}.model_args.model_name_or_path" for role in roles), *keys),
+        )
+
+
+def run_problems(config: RunConfig) -> Iterator[Problem]:
+    yield from _missing_models(config)
+    for role, worker in config.model_roles.items():
         yield from _training_problems(role, worker) if config.roles[role].learns else ()
         known = {*ROLL_WORKERS, *(ROLL_REWARDS if config.roles[role].is_apart else ())}
         if worker.worker_cls is not None and worker.worker_cls not in known:

@@ -315,15 +315,16 @@ def _build_problems(part: Part, reward: object, keys: tuple[str, ...]) -> Iterat
     """Checks a built-in reward by building it. Some import a user's function, whose module may raise anything."""
     if part.reward not in BUILTINS or not BUILTINS[part.reward].is_quick or not callable(reward):
         return
-    at = f"{part.key}.reward_args: {part.reward}"
+    at, path = f"{part.key}.reward_args: {part.reward}", part.args.get("path")
     try:
         reward(**part.args)
     except FileNotFoundError as error:
         yield Problem(f"{at}: {error}.", keys, "place")
-    except (re.error, ImportError, TypeError, ValueError) as error:
-        yield Problem(f"{at}: {error}.", keys)
     except Exception as error:
-        yield Problem(f"{at}: {describe(error)}.", keys)
+        is_away = isinstance(path, str) and not path.endswith(".py") and is_missing(path)
+        is_told = isinstance(error, (re.error, ImportError, TypeError, ValueError))
+        text = str(error) if is_told else describe(error)
+        yield Problem(f"{at}: {text}.", keys, "place" if is_away else "run")
 
 
 def _called_as(part: Part, is_class: bool, signature: inspect.Signature) -> str:

@@ -98,6 +98,20 @@ def test_a_file_of_a_reward_function_that_is_not_there_fails_the_plan(
     assert "no disk" in capsys.readouterr().err
 
 
+def test_a_package_of_a_reward_that_is_not_there_is_of_another_machine_only_if_the_plan_is(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("rewards.math.reward=trinity_reward", "rewards.math.reward_args.path=no_such_package.rewards.Reward")
+    assert plan(*words) == 2
+    capsys.readouterr()
+    assert plan(*words, "--elsewhere") == 0
+    assert (
+        "Not checked here: rewards.math.reward_args: trinity_reward: path: no_such_package" in capsys.readouterr().out
+    )
+    (place / "own_rewards.py").write_text("import no_such_package\n")
+    assert plan(words[0], "rewards.math.reward_args.path=own_rewards.Reward", "--elsewhere") == 2
+
+
 def test_settings_that_the_checkpoint_does_not_let_change_fail_the_plan(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
