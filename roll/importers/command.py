@@ -15,7 +15,7 @@ import yaml
 from roll.errors import ConfigError
 from roll.importers.convert import YAML_ENDINGS, Entry, Imported, SourceKeys, convert, read
 from roll.importers.old_roll import convert_roll, is_roll
-from roll.importers.rows import Outcome
+from roll.importers.rows import Change, Outcome
 from roll.importers.trinity.old_keys import with_trainer_config
 from roll.importers.trinity.tables import import_trinity, is_trinity
 from roll.importers.verl.tables import is_verl, verl_keys, verl_notes, verl_table
@@ -178,12 +178,21 @@ def _notes(original: SourceKeys) -> list[str]:
     if command is None:
         return taken
     words = [word for word in (*command.flags, *command.others) if word]
+    given = {key for key, _ in original.keys}
+    stray = [word for word in command.stray if word.lstrip("+~").partition("=")[0] not in given]
     return [
         f"The command: {' '.join(command.program)}",
+        *([Change(_STRAY.format(" ".join(stray)))] if stray else []),
         *([f"Arguments without a key, which are ignored: {' '.join(words)}"] if words else []),
         *command.notes,
         *taken,
     ]
+
+
+_STRAY = (
+    "{0} begins a line of its own, and the line before ends without a backslash: to the shell it is another command, "
+    "and counts for nothing. Give it after the file if it belongs to it."
+)
 
 
 def _write(imported: Imported, source: Path | None, target: Path, force: bool) -> list[str]:

@@ -40,6 +40,8 @@ from roll.utils.text import show
 Tree = dict[str, Any]
 _WRONG = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 """What a value of another kind than the key's raises where it is read."""
+_SWITCHES = ("enable", "enabled")
+_OPEN = "the script does not set it: set it in the YAML"
 _NOT_GIVEN: tuple[Any, ...] = (None, "", {}, [])
 """Values of an unknown key that can ask for nothing."""
 
@@ -150,6 +152,8 @@ class _Conversion:
 
     def _entry(self, key: str, known_as: str, value: Any) -> Entry:
         row = self._table.row(known_as)
+        if (row is None or not (row.targets or row.sum)) and (why := self._is_off(known_as, value)):
+            return Entry(key, value, "asks for nothing", why)
         if row is None:
             text = f"the importer does not know this key of {self._table.system}.{self._table.nearest(known_as)}"
             return Entry(key, value, "not to be had" if value in _NOT_GIVEN else CHANGES, text)
@@ -163,6 +167,18 @@ class _Conversion:
         if not row.targets:
             return Entry(key, value, row.outcome, row.note)
         return self._written(row, key, known_as, value)
+
+    def _is_off(self, known_as: str, value: Any) -> str:
+        """Why a key that is not here asks for nothing beside a switch that is off; empty where it is not so."""
+        section, _, name = known_as.rpartition(".")
+        if name in _SWITCHES and value is False:
+            return "a switch that is off"
+        while section:
+            for switch in _SWITCHES:
+                if self._values.get(f"{section}.{switch}") is False:
+                    return f"{section}.{switch} is off"
+            section = section.rpartition(".")[0]
+        return ""
 
     def _written(self, row: Row, key: str, known_as: str, value: Any) -> Entry:
         if value is None or value == "":
@@ -183,13 +199,9 @@ class _Conversion:
         if isinstance(converted, ApproximateValue):
             note, outcome, converted = converted.note, "approximated", converted.value
         if is_open(value):
-            note, outcome, converted = (
-                "the script does not set it: set it in the YAML",
-                "approximated",
-                unbraced(converted),
-            )
+            note, outcome = _OPEN, "approximated"
         texts = []
-        for target, part in _parts(row, converted, known_as):
+        for target, part in _parts(row, unbraced(converted), known_as):
             writer = self._put(target, part, key)
             shown = MASK if is_secret_key(key) else show(part)
             texts.append(f"{target}: {shown}" if writer == key else f"{target} is set by {writer}")
@@ -211,6 +223,8 @@ class _Conversion:
         text = " ".join(filter(None, (made.text, near, row.note)))
         if not (made.settings or near):
             return Entry(key, value, "asks for nothing", text)
+        if is_open(value):
+            return Entry(key, value, "approximated", f"{text} {_OPEN}.")
         return Entry(key, value, "approximated" if near else "mapped", text)
 
     def _sum(self, name: str) -> CombinedKeys | NotHere:
@@ -267,7 +281,7 @@ class _Conversion:
         for section in sections:
             node = node.setdefault(section, {})
         if name not in node:
-            node[name] = value
+            node[name] = unbraced(value)
             self._writer[target] = writer
         return self._writer.get(target, writer)
 

@@ -6,7 +6,8 @@ import re
 
 DEEPEST = 40
 _PLAIN, _PLAIN_IN_QUOTES = re.compile(r"[^\s;|&()<>'\"$`\\]+"), re.compile(r"[^\"$`\\]+")
-_INSIDE = re.compile(r"[^'\"$`\\(){}]+")
+_INSIDE = re.compile(r"[^'\"$`\\(){}#]+")
+_BEFORE_COMMENT = " \t\r\n(;&|"
 _PARAMETER = re.compile(r"[A-Za-z_]\w*|[\d@*#?$!-]")
 
 
@@ -68,6 +69,9 @@ def inside(text: str, i: int, end: str, depth: int, in_quotes: bool = False, is_
             i += 2
         elif is_plain:
             i += 1
+        elif char == "#" and end == ")" and text[i - 1] in _BEFORE_COMMENT:
+            line = text.find("\n", i)
+            i = len(text) if line < 0 else line
         elif char == end:
             open_ones, i = open_ones - 1, i + 1
         elif char == opening:

@@ -13,6 +13,7 @@ from typing import Any
 from roll.errors import ConfigError
 from roll.importers.shell.commands import Walk
 from roll.importers.shell.quoted_parts import Damaged
+from roll.importers.shell.state import State
 from roll.importers.shell.syntax_tree import TreeReader
 
 _OVERRIDE = re.compile(r"(\+{0,2}|~)[A-Za-z_]\w*(\.[\w-]+)*=.*|~[A-Za-z_]\w*(\.[\w-]+)+", re.DOTALL)
@@ -23,13 +24,15 @@ _MOST_BYTES = 1 << 20
 @dataclass(frozen=True)
 class Command:
     """`program` are the words before the first override, such as python3, -m, verl.trainer.main_ppo; `flags` the
-    words that begin with a dash, `others` what is neither."""
+    words that begin with a dash, `others` what is neither. `stray`: key=value words that begin a line of their own,
+    which to a shell are another command: most often the line before lacks its backslash."""
 
     program: tuple[str, ...]
     overrides: tuple[str, ...]
     flags: tuple[str, ...]
     others: tuple[str, ...]
     notes: tuple[str, ...]
+    stray: tuple[str, ...] = ()
 
     def flag(self, *names: str) -> str | None:
         """The value of --name=value or --name value."""
@@ -55,6 +58,8 @@ def unbraced(value: Any) -> Any:
     """The same as a text that no YAML takes for a reference. Example: "${x}/y" is "$x/y"."""
     if isinstance(value, list):
         return [unbraced(item) for item in value]
+    if isinstance(value, dict):
+        return {key: unbraced(item) for key, item in value.items()}
     return re.sub(r"\$\{(?!oc\.env:)([^{}]*)\}?", r"$\1", value) if isinstance(value, str) else value
 
 
@@ -70,12 +75,12 @@ def command_of(path: Path) -> Command:
         raise ConfigError(f"{path} is neither a YAML nor a text.") from None
     if len(data) > _MOST_BYTES:
         raise ConfigError(f"{path} is larger than {_MOST_BYTES >> 20} MiB: that is not a script of a command.")
-    return find_command(text, str(path))
+    return find_command(text, str(path), str(path.absolute()))
 
 
-def find_command(text: str, path: str = "the script") -> Command:
-    """The same of a text."""
-    walk = Walk()
+def find_command(text: str, path: str = "the script", file: str = "") -> Command:
+    """The same of a text. `file`: the whole path that the script has, which it may ask for."""
+    walk = Walk(State(script=file))
     try:
         walk.script(TreeReader(text.replace("\r\n", "\n")).script())
     except Damaged as error:
@@ -83,6 +88,8 @@ def find_command(text: str, path: str = "the script") -> Command:
     commands = [words for words in walk.commands if any(map(_is_override, words))]
     if not commands:
         raise ConfigError(f"{path}: no command with key=value words is in it, such as `python -m ... data.x=1`.")
+    stray = [word for words in commands if not _start(words) for word in words if _is_override(word)]
+    commands = [words for words in commands if _start(words)] or commands
     words = max(commands, key=lambda words: sum(map(_is_override, words)))
     start = _start(words)
     rest = words[start:]
@@ -92,6 +99,7 @@ def find_command(text: str, path: str = "the script") -> Command:
         tuple(word for word in rest if word.startswith("-")),
         tuple(word for word in rest if not _is_override(word) and not word.startswith("-")),
         tuple(dict.fromkeys([*_others(commands, words), *walk.state.notes])),
+        tuple(word for word in stray if start),
     )
 
 

@@ -8,6 +8,7 @@ from roll.importers.shell.quoted_parts import Damaged
 from roll.importers.shell.syntax_tree import Steps
 
 _MOST, _MOST_STEPS = 4 << 20, 5000
+_OF_FILE = ("0", "BASH_SOURCE")
 _WORD = 64  # bytes of a word beside its characters
 
 
@@ -18,6 +19,8 @@ class State:
     functions: dict[str, Steps] = field(default_factory=dict)
     arguments: list[str] | None = None
     """Arguments of a function; None of the script, which gets those of whoever runs it."""
+    script: str = ""
+    """Path of the script's file, which `$0` and `BASH_SOURCE` name; empty where only its text is known."""
     notes: list[str] = field(default_factory=list)
     made: int = 0
     steps: int = 0
@@ -50,6 +53,8 @@ class State:
 
     def known(self, name: str) -> str | None:
         """The value of a variable or an argument; None where nothing sets it."""
+        if self.script and name in _OF_FILE:
+            return self.script
         if name.isdecimal():
             place = int(name) - 1 if len(name) < 6 else -1
             arguments = self.arguments or []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Sequence
 
@@ -163,19 +164,26 @@ def _at_blanks(text: str) -> list[str]:
 
 
 def _output(written: str, inside: str, state: State) -> str:
-    """Output of echo, basename, dirname and pwd, which only change a text; others stay as they are written."""
+    """Output of programs that only change a text, such as basename; others stay as they are written."""
     try:
         steps = TreeReader(inside).script()
     except Damaged:
         return written
-    if len(steps) != 1 or not isinstance(steps[0][1], Simple):
+    programs = [node.arguments for _, node in steps if isinstance(node, Simple)]
+    if len(programs) != len(steps) or not programs:
         return written
-    program, *arguments = steps[0][1].arguments
+    if len(programs) == 2 and programs[0][0] == "cd" and programs[1][0] == "pwd":
+        return _folder(programs[0][1:], state) or written
+    if len(programs) != 1:
+        return written
+    program, *arguments = programs[0]
     if program == "pwd":
         return opened("oc.env:PWD")
-    if program not in ("echo", "basename", "dirname") or not arguments:
+    if program not in ("echo", "basename", "dirname", *_ABSOLUTE) or not arguments:
         return written
-    values = [word for argument in arguments for word in words_of(argument, state)]
+    if program in _ABSOLUTE:
+        return _folder(arguments, state) or written
+    values = [word for argument in arguments for word in words_of(argument, state) if argument != "--"]
     if program == "echo":
         return " ".join(values)
     whole = values[0].rstrip("/") if values else ""
@@ -184,3 +192,18 @@ def _output(written: str, inside: str, state: State) -> str:
     if program == "dirname":
         return written if "/" not in whole and "$" in whole else whole.rpartition("/")[0] or "."
     return whole.rpartition("/")[2].removesuffix(values[1] if values[1:] else "")
+
+
+_ABSOLUTE = ("realpath", "readlink")
+
+
+def _folder(arguments: Sequence[str], state: State) -> str:
+    """The whole path that `cd ... && pwd` or realpath would print, where the words alone tell it; else empty.
+
+    Example: "$(dirname "$0")/.." of /repo/scripts/run.sh is /repo.
+    """
+    values = [word for argument in arguments for word in words_of(argument, state)]
+    paths = [word for word in values if not word.startswith("-")]
+    if len(paths) != 1 or "$" in paths[0].removeprefix("${oc.env:") or not paths[0].startswith(("/", "${oc.env:")):
+        return ""
+    return posixpath.normpath(paths[0])

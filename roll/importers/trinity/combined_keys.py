@@ -20,6 +20,7 @@ from roll.importers.trinity.operators import INPUTS, OPERATOR_COMBINED_KEYS
 from roll.importers.trinity.pictures import pictures
 from roll.importers.trinity.rewards import REWARD_COMBINED_KEYS, REWARD_CONDITIONS
 from roll.importers.trinity.steps import STEP_COMBINED_KEYS, STEP_CONDITIONS, over_share
+from roll.importers.verl.combined_keys import estimator
 from roll.importers.verl.common import ACTOR, CRITIC, MODEL, ROLLOUT
 from roll.utils.text import show
 
@@ -54,6 +55,7 @@ _GROUPS: Mapping[str, int] = {"ppo": 1, "raft": 1, "dapo": 16, "mix": 8, "mix_ch
 _ADVANTAGES: Mapping[str, str] = {
     "ppo": "gae",
     "grpo": "grpo",
+    "grpo_verl": "grpo",
     "rloo": "rloo",
     "reinforceplusplus": "reinforce_plus_plus",
     "asymre": "asymre",
@@ -63,6 +65,7 @@ _ADVANTAGES: Mapping[str, str] = {
 _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "ppo": {"algorithm.adv_estimator": "gae"},
     "grpo": {"algorithm.adv_estimator": "grpo"},
+    "grpo_verl": {"algorithm.adv_estimator": "grpo"},
     "dapo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.clip_ratio_high": 0.28, f"{ACTOR}.use_kl_loss": False},
     "rloo": {"algorithm.adv_estimator": "rloo"},
     "reinforceplusplus": {"algorithm.adv_estimator": "reinforce_plus_plus"},
@@ -174,7 +177,7 @@ def _algorithm(source: SourceLookup) -> CombinedKeys:
     """The words for what `algorithm_defaults` has filled in."""
     name = str(source(_TYPE))
     functions = {key: source(f"{_TRINITY_ONLY}algorithm.{key}") for key in ("policy_loss_fn", "advantage_fn")}
-    settings: dict[str, Any] = {"adv_estimator": words.estimator(source("algorithm.adv_estimator"))}
+    settings: dict[str, Any] = dict(estimator(source).settings)
     bypass = all(source(key) is not False for key in _BYPASS)
     if bypass and source(f"{ACTOR}.policy_loss.loss_mode") not in _WITHOUT_RATIO:
         settings["force_disable_old_logprobs_recompute"] = True

@@ -13,6 +13,7 @@ _TRINITY_ONLY = "trinity."
 _TASK, _SAMPLES = "data_processor.task_pipeline", "data_processor.experience_pipeline"
 INPUTS = f"{_TASK}.inputs"
 _LEAST, _OPERATORS = f"{_TRINITY_ONLY}algorithm.advantage_fn_args.std_threshold", "experience_operators"
+_DYNAMIC, _MASK, _LEN_MASK = "dapo_dynamic_sampling", "mask_response_truncated", "max_len_mask"
 _OPS = {"ADD": "add", "SUB": "subtract", "MUL": "multiply", "DIV": "divide"}
 
 OPERATOR_ROWS: tuple[Row, ...] = (
@@ -88,9 +89,22 @@ def _deviation(args: Mapping[str, Any], source: SourceLookup) -> tuple[Made, str
     return [_entry("std_filter", {"std_threshold": least})], ""
 
 
+def is_newest(source: SourceLookup) -> bool:
+    """True for the version that came with DAPO's operators, in which a wrong answer costs 1."""
+    names = source.below(f"{_TRINITY_ONLY}{_SAMPLES}.operators").values()
+    return _DYNAMIC in names or _MASK in names
+
+
 def _between(args: Mapping[str, Any], source: SourceLookup) -> tuple[Made, str]:
-    made = [_entry("mean_filter", {"threshold_down": 0.0, "threshold_up": 1.0})]
-    return made, "Groups stay whose mean reward is above 0 and below 1: the same where rewards are 0 and 1."
+    """Converts the filter for groups of which some answers are right, and some are not."""
+    inputs = f"{_TRINITY_ONLY}buffer.explorer_input"
+    names = [source(f"{at}.default_reward_fn_type") for at in (f"{inputs}.taskset", inputs)]
+    wrong = -1.0 if "math_dapo_reward" in names else 0.0
+    made = [_entry("mean_filter", {"threshold_down": wrong, "threshold_up": 1.0})]
+    return made, (
+        f"Groups stay whose mean reward is above {wrong:g} and below 1: the same where rewards are {wrong:g} and 1, "
+        "and not where a penalty for length is part of them."
+    )
 
 
 def _nothing(why: str) -> Callable[[Mapping[str, Any], SourceLookup], tuple[Made, str]]:
@@ -100,7 +114,8 @@ def _nothing(why: str) -> Callable[[Mapping[str, Any], SourceLookup], tuple[Made
 _OF_SAMPLES: Mapping[str, Callable[[Mapping[str, Any], SourceLookup], tuple[Made, str]]] = {
     "reward_shaping_mapper": _shaping,
     "reward_std_filter": _deviation,
-    "dapo_dynamic_sampling": _between,
+    _DYNAMIC: _between,
+    _MASK: _nothing(f"{_LEN_MASK}: true."),
     "invalid_reward_filter": _nothing("An attempt without a reward is a failure, and not trained on."),
     "pass_rate_calculator": _nothing("It changes no sample; pass_rate chooses tasks by what a run has recorded."),
 }
@@ -181,6 +196,8 @@ def _shaped(source: SourceLookup) -> CombinedKeys:
     """Converts the operators, then adds a filter for groups whose rewards differ too little, since Trinity's advantage
     drops them there."""
     made, least = _GROUPS(source), source(_LEAST)
+    if _MASK in source.below(f"{_TRINITY_ONLY}{_SAMPLES}.operators").values():
+        made = replace(made, settings={**made.settings, _LEN_MASK: True})
     if least is None:
         return made
     deviation_filter = _entry("std_filter", {"std_threshold": source.amount(_LEAST)})

@@ -8,6 +8,7 @@ from typing import Any
 
 from roll.importers.rows import CombinedKeys, Condition, Row, SourceLookup, changes, lacks, summed
 from roll.importers.trinity.distillation import distils
+from roll.importers.trinity.operators import is_newest
 
 _TRINITY_ONLY = "trinity."
 _INPUT = "buffer.explorer_input"
@@ -92,12 +93,10 @@ def _dapo(source: SourceLookup) -> _Made:
         )
         weight = source.amount(f"{_TRINITY_ONLY}{_ARGS}.penalty_factor", 1.0)
         parts = ({"reward": "overlong", "reward_args": {"max_tokens": most, "cache_tokens": cache}, "weight": weight},)
-    return _Made(
-        "math_rule",
-        {},
-        parts,
-        f"{_VERDICT} A wrong answer is 0, as in older versions there; newer ones: reward_args.wrong: -1.",
-    )
+    if is_newest(source):
+        return _Made("math_rule", {"wrong": -1.0}, parts, f"{_VERDICT} A wrong answer is -1, as there.")
+    near = f"{_VERDICT} A wrong answer is 0, as in older versions there; newer ones: reward_args.wrong: -1."
+    return _Made("math_rule", {}, parts, near)
 
 
 _REWARDS: Mapping[str, Callable[[SourceLookup], _Made]] = {

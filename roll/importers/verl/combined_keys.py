@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from roll.importers import rows as words
 from roll.importers.rows import CombinedKeys, NotHere, SourceLookup, devices, trackers
 from roll.importers.verl.batches import batches, engine_arguments, gpus, micro_batch, placement, scoring, token_batches
 from roll.importers.verl.common import (
@@ -14,11 +15,14 @@ from roll.importers.verl.common import (
     OVERLONG,
     REF,
     ROLLOUT,
+    floor,
+    has_critic,
     validates,
 )
 from roll.importers.verl.pictures import pictures
 from roll.importers.verl.reward_sources import WHOLE, rewards_by_source
 from roll.importers.verl.role_rows import adapters, head_training
+from roll.utils.text import show
 
 DOMAIN = WHOLE
 _THEIRS = (
@@ -78,6 +82,22 @@ def clip_range(low: float, high: float) -> dict[str, Any]:
     return {"use_pg_clip_range": True, "pg_clip_low": low, "pg_clip_high": high}
 
 
+_OF_GROUPS = ("grpo", "grpo_vectorized", "rloo", "opo")
+
+
+def estimator(source: SourceLookup) -> CombinedKeys:
+    """The estimator; one that compares answers takes the reward itself in verl where there is one answer alone."""
+    name = source("algorithm.adv_estimator")
+    if name in _OF_GROUPS and source.number_or_open(f"{ROLLOUT}.n") == 1:
+        text = f"adv_estimator: reinforce: with rollout.n 1, {name} takes the reward itself there."
+        return CombinedKeys({"adv_estimator": "reinforce"}, text)
+    made = words.estimator(name)
+    value, near = (made.value, made.note) if isinstance(made, words.ApproximateValue) else (made, "")
+    return CombinedKeys(
+        {"adv_estimator": value}, f"adv_estimator: {show(value)};" if near else f"adv_estimator: {show(value)}", near
+    )
+
+
 def norms(source: SourceLookup) -> CombinedKeys:
     """What verl does to advantages by definition."""
     name = source("algorithm.adv_estimator")
@@ -103,7 +123,8 @@ def rewards(source: SourceLookup) -> CombinedKeys:
     path = source("custom_reward_function.path")
     if path:
         name = source("custom_reward_function.name")
-        args = {"path": str(path), "name": name, "kwargs": source.below("custom_reward_function.reward_kwargs")}
+        path = str(path).removeprefix("pkg://").removeprefix("file://")
+        args = {"path": path, "name": name, "kwargs": source.below("custom_reward_function.reward_kwargs")}
         args = {key: value for key, value in args.items() if value != {}}
         args |= {"data_source_key": column} if (column := source("data.reward_fn_key")) != "data_source" else {}
         settings: dict[str, Any] = {f"{at}.reward": "verl_function", f"{at}.reward_args": args}
@@ -268,13 +289,35 @@ def resume(source: SourceLookup) -> CombinedKeys:
     return CombinedKeys({"resume_from_checkpoint": value}, f"resume_from_checkpoint: {value}.")
 
 
+def checkpoints(source: SourceLookup) -> CombinedKeys:
+    """An older word for one checkpoint counts before the number of them."""
+    is_last = bool(source("trainer.remove_previous_ckpt_in_save"))
+    number = 1 if is_last else source.number("trainer.max_actor_ckpt_to_keep", 0)
+    if not number:
+        return CombinedKeys({}, "all checkpoints stay")
+    return CombinedKeys({"max_ckpt_to_keep": number}, f"max_ckpt_to_keep: {number}.")
+
+
+def critic_warmup(source: SourceLookup) -> CombinedKeys:
+    """Steps without an update of the policy, which a run without a critic has there as well."""
+    steps = source.number("trainer.critic_warmup")
+    if not has_critic(source):
+        return CombinedKeys({"critic_warmup": steps}, f"critic_warmup: {steps}.")
+    if steps < 2:
+        return CombinedKeys({}, "no critic runs")
+    near = f"No critic runs, and nothing is learnt in verl's first {steps - 1} steps; here it is from the first."
+    return CombinedKeys({}, "", near)
+
+
 COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "placement": placement,
     "actor batches": batches("actor_train"),
     "critic batches": batches("critic"),
+    "estimator": estimator,
     "policy": policy_form,
     "norms": norms,
     **CORRECTION_COMBINED_KEYS,
+    **{f"{role} floor": floor(section, role) for section, role in ((ACTOR, "actor_train"), (CRITIC, "critic"))},
     "rewards": rewards,
     "trackers": board,
     "rows": rows_of_data,
@@ -286,6 +329,8 @@ COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "lora": adapters,
     "mtp": head_training,
     "resume": resume,
+    "checkpoints": checkpoints,
+    "critic warmup": critic_warmup,
     "actor scoring": scoring("actor_train", ROLLOUT, ("log_prob_micro_batch_size",)),
     "ref scoring": scoring("reference", REF, ("log_prob_micro_batch_size",)),
     "critic scoring": scoring("critic", CRITIC, ("forward_micro_batch_size", "ppo_micro_batch_size")),

@@ -62,9 +62,7 @@ def optimizer(section: str, role: str, rate: float) -> Iterator[Row]:
     yield to(f"{at}.eps", f"{args}.adam_epsilon", via=words.number, needs=need)
     yield to(f"{at}.optimizer", f"{args}.optim", via=_adam, needs=need)
     yield changes(f"{at}.num_cycles", "a cosine falls once, from its peak to its end", 0.5)
-    yield changes(
-        f"{at}.min_lr", "the end of a schedule is a share of its peak: lr_scheduler_kwargs.min_lr_ratio", 0, 0.0
-    )
+    yield summed(f"{at}.min_lr", f"{role} floor", needs=need)
     yield lacks(f"{at}.lr_warmup_init", "a warm-up begins at 1 / (n + 1) of its peak", 0, 0.0)
     yield needless(f"{at}.total_training_steps", "the program derives it, there as here")
     yield needless(f"{at}.zero_indexed_step", "warmup_steps says what the first update has")
@@ -84,6 +82,33 @@ def optimizer(section: str, role: str, rate: float) -> Iterator[Row]:
     yield changes(f"{at}.lr_decay_steps", "a schedule runs over the whole run")
     yield changes(f"{at}.lr_wsd_**", "there is no such schedule; cosine or linear are near", "exponential")
     yield lacks(f"{at}.use_checkpoint_opt_param_scheduler", "a resumed run goes on with its schedule", False)
+
+
+_SCHEDULES = ("lr_scheduler_type", "lr_decay_style", "warmup_style", "lr_scheduler")
+
+
+def schedule_of(source: SourceLookup, optimizer: str) -> str:
+    """The schedule that counts, of the keys that versions have for it."""
+    return str(next(filter(None, (source(f"{optimizer}.{key}") for key in _SCHEDULES)), "constant"))
+
+
+def floor(section: str, role: str) -> Callable[[SourceLookup], CombinedKeys]:
+    """Megatron's least learning rate, as a share of the peak."""
+    at = f"{section}.optim" if section else "optim"
+
+    def combine(source: SourceLookup) -> CombinedKeys:
+        rate, least = source.amount(f"{at}.lr"), source.amount(f"{at}.min_lr", 0)
+        if least == 0:
+            return CombinedKeys({}, "a schedule ends at 0")
+        name = schedule_of(source, at)
+        if name == "constant":
+            return CombinedKeys({}, "a constant rate does not fall")
+        if name != "cosine":
+            raise ChangesRun("only a cosine ends above 0: its end is lr_scheduler_kwargs.min_lr_ratio")
+        key, ratio = f"{role}.training_args.lr_scheduler_kwargs.min_lr_ratio", least / rate
+        return CombinedKeys({key: ratio}, f"{key}: {ratio:g} = {least:g} / {rate:g}.")
+
+    return combine
 
 
 def _adam(value: object) -> object:
@@ -220,7 +245,6 @@ OVERLONG = (
     "reward_model.overlong_buffer",
     "reward_model.reward_kwargs.overlong_buffer_cfg",
     "custom_reward_function.overlong_buffer",
-    "reward.reward_kwargs.overlong_buffer_cfg",
 )
 """Sections in which versions of verl have DAPO's soft penalty."""
 
@@ -291,8 +315,7 @@ def has_section(source: SourceLookup) -> bool:
 
 def _is_cosine(section: str) -> Condition:
     def condition(source: SourceLookup) -> str:
-        name = source(f"{section}.optim.lr_scheduler_type") or source(f"{section}.optim.warmup_style")
-        return "" if name == "cosine" else "only a cosine ends above 0"
+        return "" if schedule_of(source, f"{section}.optim") == "cosine" else "only a cosine ends above 0"
 
     return condition
 
@@ -377,17 +400,23 @@ _AGREEMENTS: Mapping[str, str] = {
 }
 """Units over which a ratio is held between bounds; the later names are those of older versions."""
 
+_NOT_NORMED = (
+    "weights are not divided by their mean over the batch: it is near 1, and scales the loss of an update by as much"
+)
+
 CORRECTION_ROWS: tuple[Row, ...] = (
     summed("algorithm.rollout_is", "correction", False),
     summed("algorithm.rollout_is_level", "correction", "token"),
     summed("algorithm.rollout_is_threshold", "correction"),
-    lacks("algorithm.rollout_is_**", "train_infer_correction.filters leaves tokens out by such bounds"),
+    changes("algorithm.rollout_is_mode", "train_infer_correction.filters leaves tokens out by such bounds", "truncate"),
+    changes("algorithm.rollout_is_**", "train_infer_correction.filters leaves tokens out by such bounds"),
     summed(f"{_AT}.rollout_is", "correction"),
     summed(f"{_AT}.rollout_is_threshold", "correction"),
     *(summed(f"{_AT}.rollout_rs{name}", "rejection") for name in ("", "_threshold", "_threshold_lower")),
     to(f"{_AT}.bypass_mode", "force_disable_old_logprobs_recompute", idle=(None, False)),
-    lacks(f"{_AT}.loss_type", "the policy loss is pg_variant", "ppo_clip"),
-    lacks(f"{_AT}.**", "train_infer_correction has other weights and filters", None, False),
+    Row(f"{_AT}.rollout_is_batch_normalize", idle=(None, False), outcome="approximated", note=_NOT_NORMED),
+    changes(f"{_AT}.loss_type", "the policy loss is pg_variant", "ppo_clip"),
+    changes(f"{_AT}.**", "train_infer_correction has other weights and filters", False),
 )
 
 

@@ -348,6 +348,7 @@ ROLLOUT_ROWS: tuple[Row, ...] = (
     changes(f"{ROLLOUT}.agent.agent_loop_manager_class", _TURNS),
     changes(f"{ROLLOUT}.agent.custom_async_server.**", "engines are those of the run, without a server of one's own"),
     needless(f"{ROLLOUT}.agent.custom_async_server", "empty"),
+    needless(f"{ROLLOUT}.agent.custom_async_server._target_", "classes of verl's"),
     needless(f"{ROLLOUT}.agent.num_workers", "groups are made by one loop of coroutines"),
     lacks(f"{ROLLOUT}.trace.backend", "rollout_dump_dir and save_logging_board_dir hold the answers"),
     *(

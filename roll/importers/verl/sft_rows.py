@@ -10,7 +10,6 @@ from typing import Any
 from roll.importers import rows as words
 from roll.importers.rows import (
     AsksNothing,
-    ChangesRun,
     CombinedKeys,
     Condition,
     NotHere,
@@ -27,7 +26,7 @@ from roll.importers.rows import (
 )
 from roll.importers.verl.batches import gpus, leaves_gpus_open
 from roll.importers.verl.combined_keys import board
-from roll.importers.verl.common import MEGATRON, OWN_CODE, counts_epochs, megatron, steps
+from roll.importers.verl.common import MEGATRON, OWN_CODE, counts_epochs, floor, megatron, schedule_of, steps
 from roll.importers.verl.pictures import COLUMNS, NO_VIDEOS, ONLY_RLVR
 
 ROLE = "sft_train"
@@ -144,20 +143,16 @@ def _not_never(value: Any) -> Any:
     return value
 
 
+def _resume(source: SourceLookup) -> CombinedKeys:
+    mode, path = source("trainer.resume_mode"), source("trainer.resume_from_path")
+    value = {"auto": True, "disable": False}.get(str(mode), path)
+    if value is None:
+        return CombinedKeys({}, "not given")
+    return CombinedKeys({"resume_from_checkpoint": value}, f"resume_from_checkpoint: {value}.")
+
+
 def _is_cosine(source: SourceLookup) -> str:
-    names = (source(f"optim.{key}") for key in ("lr_scheduler_type", "warmup_style", "lr_decay_style", "lr_scheduler"))
-    return "" if next(filter(None, names), None) == "cosine" else "only a cosine ends above 0"
-
-
-def _floor(source: SourceLookup) -> CombinedKeys:
-    """Megatron's least learning rate, as a share of the peak."""
-    rate, least = source.amount("optim.lr"), source.amount("optim.min_lr")
-    if least == 0:
-        return CombinedKeys({}, "a schedule ends at 0")
-    if reason := _is_cosine(source):
-        raise ChangesRun(f"{reason}: its end is lr_scheduler_kwargs.min_lr_ratio")
-    key, ratio = f"{_ARGS}.lr_scheduler_kwargs.min_lr_ratio", least / rate
-    return CombinedKeys({key: ratio}, f"{key}: {ratio:g} = {least:g} / {rate:g}.")
+    return "" if schedule_of(source, "optim") == "cosine" else "only a cosine ends above 0"
 
 
 def _every(value: Any) -> Any:
@@ -179,7 +174,8 @@ _COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "columns": _columns,
     "trackers": board,
     "lora": _lora,
-    "floor": _floor,
+    "floor": floor("", ROLE),
+    "resume": _resume,
 }
 
 _OF_ANY_ENGINE = ("param_offload", "grad_offload", "optimizer_offload", "use_remove_padding", "dtype")
@@ -282,12 +278,15 @@ _ROWS: tuple[Row, ...] = (
     to("trainer.default_local_dir", "checkpoint_config.output_dir"),
     lacks("trainer.default_hdfs_dir", "checkpoints go into a directory; copy it from there"),
     to("trainer.resume_path", "resume_from_checkpoint", via=_not_never),
-    to("trainer.resume_from_path", "resume_from_checkpoint", via=_not_never),
-    lacks("trainer.resume_mode", "resume_from_checkpoint: true or a path", "disable"),
+    summed("trainer.resume_mode", "resume"),
+    summed("trainer.resume_from_path", "resume"),
     to("trainer.max_ckpt_to_keep", "max_ckpt_to_keep", idle=(None,)),
     changes("trainer.device", "platforms are CUDA and CPU", "cuda", "cpu"),
     lacks("data.tools_key", "the column of tools is called tools", "tools"),
     changes("data.enable_thinking_key", "data_args.template says how thinking is written", "enable_thinking"),
+    changes("data.enable_thinking_default", "data_args.template says how thinking is written", "none"),
+    changes("data.apply_chat_template_kwargs**", "data_args.template takes a Jinja file with such settings in it", {}),
+    needless("trainer.balance_batch", "rows are divided over ranks by work"),
     needless("data.pad_mode", "rows are padded, or packed, as use_sequence_packing says"),
     needless("data.ignore_input_ids_mismatch", "a row is rendered whole, and every answer found in it"),
     needless("trainer.profile_interval", "profiler_timeline and profiler_memory record a run here (docs/profiling.md)"),

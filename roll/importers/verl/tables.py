@@ -143,7 +143,7 @@ _DATA = (
 )
 
 _ALGORITHM = (
-    to("algorithm.adv_estimator", "adv_estimator", via=words.estimator, default="gae"),
+    summed("algorithm.adv_estimator", "estimator", "gae"),
     to("algorithm.gamma", "gamma", via=words.number, default=1.0),
     to("algorithm.lam", "lambd", via=words.number, default=1.0, needs="critic"),
     summed("algorithm.norm_adv_by_std_in_grpo", "norms", True),
@@ -184,14 +184,14 @@ _TRAINER = (
     to("trainer.test_freq", "eval_steps", via=words.positive, default=-1),
     to("trainer.val_before_train", "val_before_train", needs="validation"),
     changes("trainer.val_only", "there is no run of a validation alone", False),
-    to("trainer.critic_warmup", "critic_warmup", default=0, needs="critic"),
+    summed("trainer.critic_warmup", "critic warmup", 0),
     to("trainer.default_local_dir", "checkpoint_config.output_dir"),
     lacks("trainer.default_hdfs_dir", "checkpoints go into a directory; copy it from there"),
     summed("trainer.resume_mode", "resume", "auto"),
     summed("trainer.resume_from_path", "resume"),
-    to("trainer.max_actor_ckpt_to_keep", "max_ckpt_to_keep", idle=(None,)),
+    summed("trainer.max_actor_ckpt_to_keep", "checkpoints", idle=(None,)),
     needless("trainer.max_critic_ckpt_to_keep", "a checkpoint holds all roles"),
-    lacks("trainer.remove_previous_ckpt_in_save", "max_ckpt_to_keep: 1", False),
+    summed("trainer.remove_previous_ckpt_in_save", "checkpoints", idle=(False,)),
     lacks("trainer.del_local_ckpt_after_load", "max_ckpt_to_keep says how many stay", False),
     needless("trainer.balance_batch", "rows are divided over ranks by work"),
     changes("trainer.device", "platforms are CUDA and CPU", "cuda", "cpu"),
@@ -226,7 +226,60 @@ _OTHERS = (
     needless("hydra.**", "of Hydra's own"),
 )
 
-ROWS: tuple[Row, ...] = (*_DATA, *_ALGORITHM, *ROLE_ROWS, *REWARD_ROWS, *_TRAINER, *PROGRAM_ROWS, *_OTHERS)
+_PADDED = "rows are packed, or padded as far as their micro batch needs"
+_HEAD = "the head is computed in tiles, here always"
+_MODES = "trainer_mode is sync; async_generation_ratio says how far rollouts run ahead (docs/rollouts.md)"
+_STATES = "states of the optimizer are fp32; adamw_bnb_8bit has smaller ones"
+
+_NEWEST = (
+    needless("**.pad_to_length**", _PADDED),
+    needless("**.pad_bshd_to_minibatch_max", _PADDED),
+    needless("**.megatron.thd_format", _PADDED),
+    needless("**.entropy_from_logits_*", _HEAD),
+    needless("**.use_no_sync_for_gradient_accumulation", "gradients are added up over ranks once per update"),
+    needless("**.turbo_config.**", "of an engine that actor.strategy does not name"),
+    lacks("actor_rollout_ref.actor.use_prefix_grouper", "use_prefix_sharing: on (docs/prefix_sharing.md)", False),
+    changes("actor_rollout_ref.actor.policy_loss.dro_beta", "there is no such loss here"),
+    needless(f"{ROLLOUT}.seed", "seed of the run counts"),
+    needless(f"{ROLLOUT}.full_determinism", "seed of the run counts"),
+    lacks(f"{ROLLOUT}.router_config_path", "engines are chosen by load and session"),
+    lacks(f"{ROLLOUT}.moe_load_balance_metrics_interval", "router/ metrics are of the trainer", 0),
+    needless(f"{ROLLOUT}.mtp", "model.mtp says what becomes of heads for further tokens"),
+    needless(f"{ROLLOUT}.qat", "actor.qat says whether weights are quantised"),
+    changes("data.function_tool_path", "tools belong to agentic runs: custom_envs.<tag>.tool_wrapper"),
+    *(
+        lacks(f"**.optim.{name}", _STATES, "fp32", "float32")
+        for name in ("main_grads_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
+    ),
+    needless("**.optim.use_precision_aware_optimizer", "master weights are fp32"),
+    needless("**.optim.use_layer_wise_distributed_optimizer", "states are shared as use_distributed_optimizer says"),
+    needless("**.optim.muon_**", "of the optimizer muon, which optim.optimizer does not name"),
+    changes("**.megatron.dynamic_context_parallel", "context_parallel_size is the same for all rows", False),
+    needless("**.megatron.max_seqlen_per_dp_cp_rank", "dynamic_context_parallel is off"),
+    needless("**.megatron.*_fully_reshardable**", "a checkpoint can be read by another number of ranks"),
+    lacks("**.megatron.use_megatron_fsdp", "use_distributed_optimizer shares states over ranks", False),
+    changes("**.megatron.router_replay.mode", "router_replay.mode of the role", "disabled"),
+    changes("**.megatron.router_replay.**", "experts are neither recorded to a file nor read from one"),
+    lacks("critic.loss_scale_factor", "the value loss is a mean over the tokens"),
+    *(lacks(f"critic.model.{name}", "as the policy has it") for name in ("hf_config_path", "custom_chat_template")),
+    *(
+        lacks(f"critic.model.{name}", "the critic is trained in full")
+        for name in ("exclude_modules", "lora_adapter_path")
+    ),
+    lacks("critic.model.use_liger", "model_args.use_torch_compile fuses what is beside the matrices", False),
+    needless("critic.model.use_fused_kernels", "values never come from whole logits"),
+    needless("critic.model.fused_kernel_options.**", "values never come from whole logits"),
+    changes("trainer.checkpoint_callback_class", "what follows a checkpoint is checkpoint_config's"),
+    changes(
+        "trainer.v1.trainer_mode", "async_generation_ratio says how far ahead rollouts are (docs/rollouts.md)", "sync"
+    ),
+    changes("trainer.v1.sampler.custom_sampler.**", "rows come shuffled, or in their order"),
+    needless("trainer.v1.**", _MODES),
+    needless("algorithm.filter_groups.max_inflight_gen_batches", "max_additional_running_prompts says how many"),
+)
+"""Keys that came with verl 0.7 and later."""
+
+ROWS: tuple[Row, ...] = (*_DATA, *_ALGORITHM, *ROLE_ROWS, *REWARD_ROWS, *_TRAINER, *PROGRAM_ROWS, *_OTHERS, *_NEWEST)
 """A key stands in one row; of two that fit, the first."""
 
 
@@ -303,7 +356,27 @@ def verl_notes(original: SourceKeys) -> Iterator[str]:
 def _known_as(key: str) -> str:
     """Name of a key in the table: without the section of Ascend's guide and without a launcher's words."""
     key = FLAGS.get(key.removeprefix("--"), key).removeprefix(f"{ASCEND}.")
-    return f"{ROLLOUT}.{key}" if key.startswith("engine_kwargs.") else key
+    key = f"{ROLLOUT}.{key}" if key.startswith("engine_kwargs.") else key
+    return next((older + key[len(newer) :] for newer, older in _RENAMED if _is_below(key, newer)), key)
+
+
+def _is_below(key: str, section: str) -> bool:
+    return key == section or (section.endswith(".") and key.startswith(section))
+
+
+_RENAMED = (
+    ("reward.custom_reward_function.", "custom_reward_function."),
+    ("reward.reward_manager.name", "reward_model.reward_manager"),
+    ("reward.reward_manager.", "reward_manager."),
+    ("reward.reward_model.model_path", "reward_model.model.path"),
+    ("reward.reward_model.", "reward_model."),
+    ("reward.reward_kwargs.", "reward_model.reward_kwargs."),
+    ("reward.sandbox_fusion.", "reward_model.sandbox_fusion."),
+    ("sandbox_fusion.", "reward_model.sandbox_fusion."),
+    ("reward.num_workers", "reward_model.num_workers"),
+    ("critic.fsdp.", "critic.fsdp_config."),
+)
+"""Keys and sections of newer versions, and what older ones call them."""
 
 
 VERL_RL = Table("verl", "rlvr", ROWS, COMBINED_KEYS, CONDITIONS, _known_as, derived)

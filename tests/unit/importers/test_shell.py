@@ -9,7 +9,7 @@ import pytest
 from roll.commands.table import main as roll
 from roll.errors import ConfigError
 from roll.importers.command import imported_from
-from roll.importers.convert import source_keys
+from roll.importers.convert import read, source_keys
 from roll.importers.shell.arithmetic import whole_number
 from roll.importers.shell.script import find_command, is_open
 from roll.importers.verl.files import Composed
@@ -47,6 +47,41 @@ def test_words_are_those_of_a_shell(script: str, found: tuple[str, ...]) -> None
 
 
 @pytest.mark.parametrize(
+    "words, found",
+    [
+        ('$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)', "/repo"),
+        ('$(cd -- "$(dirname -- "${BASH_SOURCE[0]:-$0}")" &> /dev/null && pwd)', "/repo/scripts"),
+        ('$(dirname "$(readlink -f "$0")")/x', "/repo/scripts/x"),
+        ('$(realpath "$(dirname $0)/../y")', "/repo/y"),
+        ("$(cd $HOME/x && pwd)", "${oc.env:HOME}/x"),
+        ("$(realpath ..)", "$(realpath ..)"),
+        ("$(cd $(mktemp) && pwd)", "$(cd $(mktemp) && pwd)"),
+    ],
+)
+def test_a_script_knows_where_it_lies(words: str, found: str) -> None:
+    assert find_command(f'D={words}\npython x "a.b=$D"', file="/repo/scripts/run.sh").overrides == (f"a.b={found}",)
+
+
+def test_a_line_that_lost_the_line_before_is_told_until_it_is_given(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "python -m verl.trainer.main_ppo actor_rollout_ref.model.path=/m \\\n data.train_files=/d\n a.b=1"
+    )
+    assert "a.b=1 begins a line of its own" in imported_from(read(script)).changes[0]
+    script.write_text(script.read_text().replace("a.b=1", "trainer.total_epochs=3"))
+    assert imported_from(read(script, ["trainer.total_epochs=3"])).changes == ()
+
+
+def test_a_value_that_only_a_shell_knows_is_no_reference_of_the_yaml(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    words = "python -m verl.trainer.main_ppo actor_rollout_ref.model.path=/m data.train_files=/d"
+    script.write_text(f"D=$(find ${{X[0]}})\n{words} custom_reward_function.path=$D/f.py")
+    found = imported_from(read(script))
+    assert found.tree["rewards"]["verl"]["reward_args"]["path"] == "$(find $X[0])/f.py"
+    assert found.entries[-1].outcome == "approximated" and "set it in the YAML" in found.entries[-1].note
+
+
+@pytest.mark.parametrize(
     "script, found",
     [
         ("A=${1:-vllm}; B=${B:=2}; python x a.b=$A a.c=$B a.d=${C:+set} a.e=${A:+set}", "vllm 2  set"),
@@ -72,6 +107,7 @@ def test_words_are_those_of_a_shell(script: str, found: tuple[str, ...]) -> None
         ('e=run${S_X:+"-"}${S_X}; python x a.b=$e a.c=${S_X:+x}', "run "),
         ('if [ "$#" -lt 2 ]; then exit 1; fi; while [ $# -gt 0 ]; do k=$1; shift; done; python x a.b=${2:-3}', "3"),
         ("[ -f env.sh ] && source env.sh; n=2; command -v nvcc || n=3; python x a.b=$n", "2"),
+        ('A=(\n a.b=1 # it\'s not ) an end\n a.c=$((2#10 + 1)) a.d=x#y\n)\npython x "${A[@]}"', "1 3 x#y"),
     ],
 )
 def test_what_a_script_decides_by_itself_is_what_bash_makes_of_it(script: str, found: str) -> None:

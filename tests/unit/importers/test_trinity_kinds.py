@@ -122,7 +122,8 @@ def test_operators_that_are_not_here_are_told_one_by_one() -> None:
     found, made = operators(f"{SAMPLES}.operators=[{', '.join(f'{{name: {name}}}' for name in names)}]")
     assert made == [{"name": "mean_filter", "args": {"threshold_down": 0.0, "threshold_up": 1.0}}]
     told = [entry(found, f"{SAMPLES}.operators.{i}.name")[0] for i in range(4)]
-    assert told == ["changes the run", "approximated", "approximated", "changes the run"]
+    assert told == ["changes the run", "approximated", "approximated", "approximated"]
+    assert found.tree["max_len_mask"] is True
 
 
 def test_dpo_has_its_beta_its_pairs_and_a_reference_beside_the_learner() -> None:

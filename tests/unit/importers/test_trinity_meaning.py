@@ -362,3 +362,19 @@ def test_what_is_imported_passes_a_dry_run(
     code = main("rlvr", ["--config_path", str(tmp_path), "--config_name", "my", "--dry_run"])
     shown = capsys.readouterr()
     assert code == 0, shown.err
+
+
+def test_operators_of_dapo_tell_the_version_and_what_it_pays() -> None:
+    at_ = "data_processor.experience_pipeline.operators"
+    words = (f"{TASKS}.default_reward_fn_type=math_dapo_reward", f"{TASKS}.default_workflow_type=math_workflow")
+    old = imported(*words)
+    new = imported(*words, f"{at_}=[{{name: mask_response_truncated}}, {{name: dapo_dynamic_sampling}}]")
+    assert "reward_args" not in at(old, "rewards.trinity") and at(new, "rewards.trinity.reward_args.wrong") == -1
+    assert "max_len_mask" not in old.tree and new.tree["max_len_mask"] is True
+    bounds = {"threshold_down": -1.0, "threshold_up": 1.0}
+    assert new.tree["experience_operators"] == [{"name": "mean_filter", "args": bounds}]
+
+
+def test_groups_whose_advantage_the_trainer_computes_are_grpo() -> None:
+    assert imported("algorithm.algorithm_type=grpo_verl").tree["adv_estimator"] == "grpo"
+    assert entry(imported("algorithm.algorithm_type=grpo_verl"), "algorithm.algorithm_type")[0] == "mapped"

@@ -253,3 +253,74 @@ def test_a_configuration_of_ones_own_is_read_beside_the_script(tmp_path: Path) -
     yaml.write_text("defaults: [ppo_trainer, base, gone, _self_]\nactor_rollout_ref: {rollout: {n: 8}}\n")
     found = imported_from(read(yaml))
     assert found.tree["prompt_length"] == 100 and any("gone of the defaults" in change for change in found.changes)
+
+
+def test_rewards_have_the_names_of_newer_versions_as_well() -> None:
+    old = of("custom_reward_function.path=f.py", "reward_model.reward_manager=dapo")
+    new = of("reward.custom_reward_function.path=f.py", "reward.reward_manager.name=dapo")
+    assert new.tree == old.tree and new.is_as_meant and new.tree["rewards"]["verl"]["reward"] == "verl_function"
+    scored = of("reward.reward_model.enable=true", "reward.reward_model.model_path=/rm")
+    assert at(scored, "rewards.verl.model_args.model_name_or_path") == "/rm"
+    assert not of("reward.reward_manager.name=mine").is_as_meant
+    module = of("reward.custom_reward_function.path=pkg://own.rewards")
+    assert at(module, "rewards.verl.reward_args.path") == "own.rewards"
+    cut = of("reward.reward_kwargs.overlong_buffer_cfg.enable=true", "reward.reward_kwargs.overlong_buffer_cfg.len=9")
+    assert at(cut, "rewards.verl.reward_manager_config")[0]["reward"] == "overlong"
+
+
+@pytest.mark.parametrize(
+    ("words", "is_as_meant"),
+    [
+        (("algorithm.curiosity.enable=false",), True),
+        (("algorithm.curiosity.enable=true",), False),
+        (("algorithm.curiosity.enable=false", "algorithm.curiosity.weight=3"), True),
+        (("algorithm.curiosity.weight=3",), False),
+        (("distillation.enabled=false", "distillation.distillation_loss.topk=64"), True),
+        (("distillation.enabled=true",), False),
+    ],
+)
+def test_what_stands_beside_a_switch_that_is_off_asks_for_nothing(words: tuple[str, ...], is_as_meant: bool) -> None:
+    assert of(*words).is_as_meant == is_as_meant
+
+
+def test_one_checkpoint_has_an_older_word() -> None:
+    assert of("trainer.remove_previous_ckpt_in_save=true").tree["max_ckpt_to_keep"] == 1
+    assert of("trainer.max_actor_ckpt_to_keep=3").tree["max_ckpt_to_keep"] == 3
+    assert "max_ckpt_to_keep" not in of("trainer.remove_previous_ckpt_in_save=false").tree
+
+
+def test_steps_without_an_update_are_told_where_no_critic_runs() -> None:
+    outcome, note = entry(of("trainer.critic_warmup=20"), "trainer.critic_warmup")
+    assert outcome == "approximated" and "first 19 steps" in note
+    assert entry(of("trainer.critic_warmup=0"), "trainer.critic_warmup")[0] == "asks for nothing"
+    assert of("algorithm.adv_estimator=gae", "trainer.critic_warmup=20").tree["critic_warmup"] == 20
+
+
+@pytest.mark.parametrize("name", ["grpo", "rloo", "opo"])
+def test_one_answer_alone_is_its_own_advantage(name: str) -> None:
+    assert of(f"algorithm.adv_estimator={name}").tree["adv_estimator"] == name
+    assert of(f"algorithm.adv_estimator={name}", f"{ROLLOUT}.n=1").tree["adv_estimator"] == "reinforce"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "ratio"),
+    [("lr_decay_style=cosine", 0.1), ("warmup_style=cosine", 0.1), ("lr_decay_style=constant", None)],
+)
+def test_the_least_rate_of_megatron_is_a_share_of_the_peak(schedule: str, ratio: float | None) -> None:
+    words = [f"{ACTOR}.strategy=megatron", f"{ACTOR}.optim.lr=1e-5", f"{ACTOR}.optim.min_lr=1e-6"]
+    found = of(*words, f"{ACTOR}.optim.{schedule}")
+    kept = at(found, "actor_train.training_args.lr_scheduler_kwargs.min_lr_ratio")
+    assert (kept is None) if ratio is None else kept == pytest.approx(ratio)
+    assert found.is_as_meant
+    assert not of(*words, f"{ACTOR}.optim.lr_decay_style=linear").is_as_meant
+
+
+def test_corrections_that_are_not_here_change_the_run() -> None:
+    at_ = "algorithm.rollout_correction"
+    on = (f"{at_}.rollout_is=token",)
+    assert (
+        entry(of(*on, f"{at_}.rollout_is_batch_normalize=true"), f"{at_}.rollout_is_batch_normalize")[0]
+        == "approximated"
+    )
+    assert not of(*on, f"{at_}.loss_type=reinforce").is_as_meant
+    assert not of(*on, f"{at_}.rollout_token_veto_threshold=1e-4").is_as_meant
