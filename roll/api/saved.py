@@ -15,7 +15,7 @@ from roll.configs.sections.run import RunConfig
 from roll.errors import ConfigError
 from roll.report.run_files import RunFiles, read_run
 from roll.run.saving.checkpoint import HF_MODEL, CheckpointStore
-from roll.utils.files import open_regular
+from roll.utils.files import expanded, open_regular
 
 Row = tuple[int, Mapping[str, float]]
 
@@ -128,9 +128,9 @@ def open_run(
     this process, which knows where it writes, and metrics that no file may have."""
     if not isinstance(path, str | os.PathLike):
         raise ConfigError(f"roll.open takes the output_dir of a run, not {a_kind(path)}.")
-    files = read_run(Path(path if config is None else config.logging_dir).expanduser())
+    files = read_run(expanded(path if config is None else config.logging_dir))
     files = files if rows is None else replace(files, rows=[*rows])
-    place = Path(path).expanduser()
+    place = expanded(path)
     last = files.starts[-1] if files.starts else None
     return SavedRun(
         name=files.name,

@@ -24,7 +24,7 @@ from roll.errors import ConfigError
 from roll.rewards.base import REQUIRED
 from roll.rewards.config import BUILTINS, PATHS
 from roll.run.start.choose import this_machine
-from roll.utils.files import is_hub_id, path_info
+from roll.utils.files import expanded, is_hub_id, path_info
 from roll.utils.imports import resolve
 from roll.utils.logging import say
 
@@ -285,7 +285,7 @@ def _input(question: str) -> str:
 def _model(name: str) -> str:
     if not name or any(mark in name for mark in ("\n", "${")):
         raise ConfigError("--model: give a directory or a hub id, such as Qwen/Qwen2.5-0.5B-Instruct.")
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     if not is_hub_id(name) and not path_info(folder).is_directory:
         raise ConfigError(
             f"--model: there is no model directory {name}. Correct the path, or give a hub id (owner/name)."

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from roll.datasets.loader import Row
 from roll.datasets.rows import Example
 from roll.datasets.tool_calls import Tool, rendered
 from roll.errors import ConfigError
-from roll.utils.files import path_info
+from roll.utils.files import expanded, path_info
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -112,7 +111,7 @@ _PATH = re.compile(r".*/.*|.*\.(jinja2?|j2|txt|tmpl)", re.DOTALL)
 
 def template_name_problem(name: str, key: str) -> str | None:
     """What is wrong with a template that is named, on any machine; None for known names and for paths."""
-    if name in FORMS or name == PLAIN or _PATH.fullmatch(name) or Path(name).expanduser().is_file():
+    if name in FORMS or name == PLAIN or _PATH.fullmatch(name) or expanded(name).is_file():
         return None
     names = (PLAIN, *FORMS)
     return (
@@ -176,7 +175,7 @@ class PromptTemplate:
         if name == PLAIN:
             return PromptTemplate(tokenizer, key, is_plain=True)
         if name not in FORMS:
-            return PromptTemplate(tokenizer, key, Form(source=Path(name).expanduser().read_text(encoding="utf-8")))
+            return PromptTemplate(tokenizer, key, Form(source=expanded(name).read_text(encoding="utf-8")))
         form = FORMS[name]
         if form.source is None and not tokenizer.chat_template:
             raise ConfigError(

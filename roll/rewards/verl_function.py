@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from roll.rewards.base import RewardInput, RewardResult
+from roll.utils.files import expanded
 from roll.utils.imports import resolve
 
 
@@ -63,7 +64,7 @@ def _number(value: Any) -> float:
 
 def _load_function(path: str, name: str) -> Callable[..., Any]:
     if path.endswith(".py"):
-        found = getattr(_module(Path(path).expanduser()), name, None)
+        found = getattr(_module(expanded(path)), name, None)
     else:
         found = resolve(f"{path}:{name}")
     if not callable(found):

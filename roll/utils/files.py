@@ -67,6 +67,11 @@ def path_info(path: Path | str) -> PathInfo:
     return PathInfo(path, "device", f"{path} is a device, a pipe or a socket")
 
 
+def expanded(path: Path | str) -> Path:
+    """The path with `~` written out, as it is where it names no user. Example: expanded("~nosuchuser/x")."""
+    return Path(os.path.expanduser(path))
+
+
 def _short(path: Path) -> str:
     text = ascii(str(path))[1:-1]
     return text if len(text) <= 100 else f"{text[:97]}..."

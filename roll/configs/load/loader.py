@@ -30,7 +30,7 @@ from roll.configs.load.overrides import apply_overrides, check_references, refer
 from roll.configs.load.yaml_file import read_yaml
 from roll.configs.problems import nearest
 from roll.errors import ConfigError
-from roll.utils.files import path_info
+from roll.utils.files import expanded, path_info
 from roll.utils.imports import add_folder
 from roll.utils.logging import say
 from roll.utils.text import show
@@ -259,7 +259,7 @@ def _item(node: DictConfig | ListConfig, key: Any, path: str, problems: list[str
 def yaml_at(path: str) -> tuple[Path, str]:
     """The directory and the name of a YAML, by its path; code beside it can be imported from now on. Raises ConfigError
     that says what is there instead."""
-    file = Path(path if path.endswith((".yaml", ".yml")) else f"{path}.yaml").expanduser()
+    file = expanded(path if path.endswith((".yaml", ".yml")) else f"{path}.yaml")
     status = path_info(file)
     if not status.is_file:
         near = yaml_names(file.parent) if path_info(file.parent).is_directory else []

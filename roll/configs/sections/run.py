@@ -13,6 +13,7 @@ from roll.configs.sections.cluster import Environment, WorkerConfig
 from roll.configs.sections.data import Names, Place, split_text
 from roll.configs.sections.model import Hub
 from roll.configs.tables.roles import Role
+from roll.utils.files import expanded
 from roll.utils.text import show
 
 Tracker = Literal["tensorboard", "wandb", "mlflow", "swanlab", "jsonl", "stdout", "prometheus"]
@@ -258,7 +259,7 @@ class RunConfig(Settings):
         """True if it begins with the first step, or from a checkpoint of another run."""
         place = self.resume_from_checkpoint
         directory = self.checkpoint_dir.absolute()
-        return directory not in Path(place).expanduser().absolute().parents if isinstance(place, str) else not place
+        return directory not in expanded(place).absolute().parents if isinstance(place, str) else not place
 
     def grad_norm_of(self, role: str, worker: WorkerConfig) -> float:
         """The norm that a role's gradients are scaled down to: its own, where it has one."""

@@ -21,6 +21,7 @@ from roll.datasets.pictures.stored import StoredPicture, flat, is_array
 from roll.datasets.remote import local_path, protocol_of
 from roll.errors import ConfigError
 from roll.types.media import PictureSource
+from roll.utils.files import expanded
 from roll.utils.text import show
 
 KEYS = ("bytes", "base64", "image", "image_url", "input_image", "url", "path", "file", "src", "data")
@@ -67,7 +68,7 @@ class PicturePlaces:
 def _at_home(path: str) -> Path:
     """The path with a user's folder in place of ~; a name that no user has is that of a file."""
     try:
-        return Path(path).expanduser()
+        return expanded(path)
     except RuntimeError:
         return Path(path)
 

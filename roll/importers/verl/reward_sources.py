@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from roll.importers.rows import SourceLookup, files
+from roll.utils.files import expanded
 
 _MOST_BYTES = 2 << 30  # of a file whose column is read
 
@@ -113,7 +113,7 @@ def _by_domain(sources: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _in_file(path: str, column: str) -> Iterator[str]:
-    place = Path(path).expanduser()
+    place = expanded(path)
     if "$" in path or place.suffix != ".parquet" or not place.is_file() or place.stat().st_size > _MOST_BYTES:
         return
     try:

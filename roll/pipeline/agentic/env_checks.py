@@ -1,7 +1,6 @@
 """What can be wrong with the environments of a configuration: their types, patterns and templates."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 import regex
 
@@ -23,7 +22,7 @@ from roll.envs.config import (
 )
 from roll.envs.table import ADAPTERS, ENVIRONMENTS, NOT_HERE, TOOLS, TOOLS_NOT_HERE, gem_id
 from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig
-from roll.utils.files import path_info
+from roll.utils.files import expanded, path_info
 from roll.utils.imports import is_installed, is_missing, split
 from roll.utils.sandbox.backends import SandboxUnavailable, find_door_means
 from roll.utils.text import show
@@ -165,7 +164,7 @@ def program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     for key in ("agent", "tasks"):
         path = getattr(env, key)
         if path is None or (key == "tasks" and path.endswith((".json", ".jsonl"))):
-            if path is not None and not Path(path).expanduser().is_file():
+            if path is not None and not expanded(path).is_file():
                 yield Problem(f"{at}.{key}: there is no file {path}.", (f"{at}.{key}",), "place")
         elif is_missing(path):
             yield Problem(

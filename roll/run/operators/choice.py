@@ -23,6 +23,7 @@ from roll.datasets.preflight import MAX_BYTES_IN_FULL
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.errors import ConfigError, describe
 from roll.run.operators.row import Chosen, Context, OperatorRow, ReadTexts, Texts, apply, as_json, from_json, run_chain
+from roll.utils.files import expanded
 from roll.utils.text import show
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class CachedChoices:
     one that cannot be read, or that something has changed, is as good as none."""
 
     def __init__(self, folder: str):
-        self._folder = Path(folder).expanduser() if folder else None
+        self._folder = expanded(folder) if folder else None
 
     def read(self, name: str) -> Chosen | None:
         if self._folder is None:
@@ -141,7 +142,7 @@ def _files_of(entry: OperatorConfig) -> Iterable[str]:
     """The files that its arguments name: their names, which say what is read of a folder, and contents."""
     row = operator_of(entry.name)
     for argument in row.files if row is not None else ():
-        place = Path(os.path.expanduser(str(entry.args.get(argument) or "")))
+        place = expanded(str(entry.args.get(argument) or ""))
         for path in sorted(place.glob("*")) if place.is_dir() else [place]:
             yield f"{path.name} {_content_of_file(path)}"
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from roll.errors import ConfigError, StorageError
 from roll.run.saving.driver_state import DriverState, read_state
 from roll.run.saving.manifest import check_digests, flush_to_disk, read_manifest, write_manifest
+from roll.utils.files import expanded
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ class CheckpointStore:
         if cleans:
             self.clean()
         if isinstance(resume_from_checkpoint, str):
-            return self._at(Path(resume_from_checkpoint).expanduser().absolute())
+            return self._at(expanded(resume_from_checkpoint).absolute())
         if resume_from_checkpoint:
             return self._newest_undamaged()
         newest = self.latest()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from roll.errors import ConfigError
 from roll.run.saving.checkpoint import HF_MODEL, CheckpointStore
+from roll.utils.files import expanded
 
 _CHECKPOINTS = "checkpoints"
 
@@ -14,7 +15,7 @@ def saved_model(place: str, named: str) -> str:
     """The model's own directory, of `place`: one of weights, a checkpoint (step_000050), or the output_dir of a run,
     whose newest whole checkpoint counts; what is no path is a name of the hub, and stays. `named` is how the place was
     given, for messages. Raises ConfigError for a directory without a model."""
-    directory = Path(place).expanduser()
+    directory = expanded(place)
     if not directory.is_dir():
         if not place or place.startswith((".", "/", "~")) or place.count("/") > 1 or directory.exists():
             raise ConfigError(f"{named} {place}: there is no such directory.")

@@ -112,6 +112,13 @@ def test_a_package_of_a_reward_that_is_not_there_is_of_another_machine_only_if_t
     assert plan(words[0], "rewards.math.reward_args.path=own_rewards.Reward", "--elsewhere") == 2
 
 
+def test_a_home_of_nobody_is_a_place_that_is_not_there(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan("resume_from_checkpoint=~nosuchuser0/x") == 2
+    assert "~nosuchuser0/x" in capsys.readouterr().err
+    assert main(["plan", "~nosuchuser0/run.yaml"]) == 2
+    assert "~nosuchuser0/run.yaml" in capsys.readouterr().err
+
+
 def test_settings_that_the_checkpoint_does_not_let_change_fail_the_plan(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -230,6 +237,7 @@ def test_only_known_findings_are_the_machines() -> None:
         "configs/strategies/megatron_checks.py",
         "distributed/strategy/table.py",
         "envs/build.py",
+        "pipeline/agentic/agentic_checks.py",
         "pipeline/agentic/env_checks.py",
         "run/operators/checks.py",
         "pipeline/rlvr/reward_checks.py",

@@ -36,6 +36,10 @@ def test_one_kind_of_source_is_one_domain(files: str, reward: dict[str, Any]) ->
     assert found.is_as_meant
 
 
+def test_a_home_of_nobody_has_no_files() -> None:
+    assert of("~nosuchuser0/gsm8k.parquet").tree["rewards"] == {"verl": {"reward": "math_rule"}}
+
+
 def test_several_kinds_are_a_domain_each_by_the_column() -> None:
     found = of("[/d/gsm8k/train.parquet,/d/dapo-math-17k.parquet]", "data.val_files=/d/aime-2024.parquet")
     rewards = found.tree["rewards"]

@@ -27,6 +27,7 @@ from roll.pipeline.agentic.proxy.transcript.tree import Answer
 from roll.pipeline.agentic.sample_forms import state_key
 from roll.types.rollout import Trajectory, Turn
 from roll.utils.background import start
+from roll.utils.files import expanded
 from roll.utils.imports import resolve
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def _of_library(value: Any) -> Any:
 
 
 def _of_file(file: Path) -> list[Any]:
-    text = file.expanduser().read_text(encoding="utf-8")
+    text = expanded(file).read_text(encoding="utf-8")
     if file.suffix == ".json":
         return list(json.loads(text))
     return [json.loads(line) for line in text.splitlines() if line.strip()]
