@@ -294,6 +294,8 @@ class Walk:
             for each in words[1:]:
                 if each.isidentifier():
                     self.state.leave_open(each)
+        elif name == "printf" and words[1:2] == ["-v"] and words[2:]:
+            self.state.leave_open(words[2])
         elif name in ("set", "shift", "unset"):
             self._of_shell(name, words[1:])
         elif len(self.commands) < _MOST_COMMANDS:

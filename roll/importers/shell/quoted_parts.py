@@ -6,7 +6,8 @@ import re
 
 DEEPEST = 40
 _PLAIN, _PLAIN_IN_QUOTES = re.compile(r"[^\s;|&()<>'\"$`\\]+"), re.compile(r"[^\"$`\\]+")
-_INSIDE = re.compile(r"[^'\"$`\\(){}#]+")
+_INSIDE, _INSIDE_CODE = re.compile(r"[^'\"$`\\(){}]+"), re.compile(r"[^'\"$`\\(){}#<\n]+")
+_DOCUMENT = re.compile(r"<<(-?)[ \t]*(['\"]?)(\w+)\2")
 _BEFORE_COMMENT = " \t\r\n(;&|"
 _PARAMETER = re.compile(r"[A-Za-z_]\w*|[\d@*#?$!-]")
 
@@ -59,8 +60,9 @@ def _after(text: str, end: str, start: int, message: str) -> int:
 def inside(text: str, i: int, end: str, depth: int, in_quotes: bool = False, is_plain: bool = False) -> int:
     """Position behind the closing character, whatever text comes before it."""
     opening = {")": "(", "}": "{"}.get(end)
-    plain = _PLAIN_IN_QUOTES if end == '"' else _INSIDE
-    open_ones = 0
+    is_code = end == ")" and text[i : i + 1] != "("
+    plain = _PLAIN_IN_QUOTES if end == '"' else _INSIDE_CODE if is_code else _INSIDE
+    open_ones, documents = 0, list[re.Match[str]]()
     while i < len(text):
         char = text[i]
         if char == end and not open_ones:
@@ -69,9 +71,14 @@ def inside(text: str, i: int, end: str, depth: int, in_quotes: bool = False, is_
             i += 2
         elif is_plain:
             i += 1
-        elif char == "#" and end == ")" and text[i - 1] in _BEFORE_COMMENT:
+        elif is_code and char == "#" and text[i - 1] in _BEFORE_COMMENT:
             line = text.find("\n", i)
             i = len(text) if line < 0 else line
+        elif is_code and (document := _DOCUMENT.match(text, i)) and text[i - 1] != "<":
+            documents.append(document)
+            i = document.end()
+        elif is_code and char == "\n":
+            i, documents = _behind(documents, text, i + 1), []
         elif char == end:
             open_ones, i = open_ones - 1, i + 1
         elif char == opening:
@@ -84,6 +91,20 @@ def inside(text: str, i: int, end: str, depth: int, in_quotes: bool = False, is_
             match = plain.match(text, i + 1)
             i = i + 1 if match is None else match.end()
     raise Damaged(f"a {opening or end} that is never closed")
+
+
+def _behind(documents: list[re.Match[str]], text: str, i: int) -> int:
+    """Position behind the here-documents that begin at `i`."""
+    for document in documents:
+        i = document_end(text, i, document[3], bool(document[1]))
+    return i
+
+
+def document_end(text: str, start: int, word: str, takes_tabs: bool) -> int:
+    """Position behind the line that ends a here-document; `takes_tabs`: there may be tabs before the word."""
+    tabs = r"\t*" if takes_tabs else ""
+    match = re.compile(rf"^{tabs}{re.escape(word)}[ \t\r]*$", re.MULTILINE).search(text, start)
+    return len(text) if match is None else min(match.end() + 1, len(text))
 
 
 def _deeper(text: str, i: int, depth: int, in_quotes: bool) -> int:

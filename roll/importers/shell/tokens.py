@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NoReturn
 
-from roll.importers.shell.quoted_parts import Damaged, end_of, end_of_brackets
+from roll.importers.shell.quoted_parts import Damaged, document_end, end_of, end_of_brackets
 
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=")
 _FILE = re.compile(r"\d+[<>]|&>|[<>]")
@@ -83,9 +83,7 @@ class WordReader:
     def _documents(self) -> None:
         """Goes over the lines of here-documents: no commands."""
         for end, takes_tabs in self.pending:
-            tabs = r"\t*" if takes_tabs else ""
-            match = re.compile(rf"^{tabs}{re.escape(end)}[ \t\r]*$", re.MULTILINE).search(self.text, self.at)
-            self.at = len(self.text) if match is None else min(match.end() + 1, len(self.text))
+            self.at = document_end(self.text, self.at, end, takes_tabs)
         self.pending = []
 
     def substitution(self, start: int, end: Callable[[], int]) -> int:

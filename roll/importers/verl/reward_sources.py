@@ -48,7 +48,7 @@ DOMAINS: Mapping[str, Domain] = {
     CODE: Domain(
         "code_sandbox",
         ("codecontests", "apps", "codeforces", "taco"),
-        ("codecontests", "apps", "codeforces", "taco", "eurus", "livecodebench"),
+        ("codecontests", "apps", "codeforce", "taco", "eurus", "livecode", "leetcode", "kodcode"),
         {},
         "The share of the cases that a program passes is paid: of all, where verl tries the first ten.",
     ),

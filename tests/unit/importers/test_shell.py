@@ -40,6 +40,9 @@ def overrides(text: str) -> tuple[str, ...]:
         ("python x a.b=$HOME/x a.c=$unset", ("a.b=${oc.env:HOME}/x", "a.c=")),
         ('m=a.b\npython x "a.c=say \\"hi\\"" a.d=\\$5', ('a.c=say "hi"', "a.d=$5")),
         ("python x a.b=1 && python y a.b=2 a.c=3", ("a.b=2", "a.c=3")),
+        ("P=$(cat <<'E'\nit's (\nE\n)\npython x a.b=1", ("a.b=1",)),
+        ('P="$(cat <<-E | sed "s/x/y/"\n\tit\'s (\n\tE\n)"\npython x a.b=$((1<<3)) a.c=2', ("a.b=8", "a.c=2")),
+        ("printf -v NAME %s a\npython x a.b=$NAME", ("a.b=${NAME}",)),
     ],
 )
 def test_words_are_those_of_a_shell(script: str, found: tuple[str, ...]) -> None:

@@ -51,6 +51,14 @@ def test_several_kinds_are_a_domain_each_by_the_column() -> None:
     assert any("A wrong answer is -1, as there" in note for note in found.notes), "no key of the source says it"
 
 
+def test_a_name_of_several_kinds_is_a_domain_each() -> None:
+    found = of("/d/train_kodcode_codeforce5k_dapo17k.parquet")
+    assert {name: keys["reward"] for name, keys in found.tree["rewards"].items()} == {
+        "dapo": "math_rule",
+        "code": "code_sandbox",
+    }
+
+
 def test_files_of_this_machine_say_their_sources_themselves(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="files of rows are parquet")
     import pyarrow
