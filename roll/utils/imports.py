@@ -99,6 +99,14 @@ def add_folder(folder: Path) -> None:
         sys.path.append(str(folder))
 
 
+def file_on_path(word: str) -> str:
+    """A word of a command that names a file of the YAML's folder or of another on the path, as its whole path: the
+    command may run in another folder. Any other word as it is."""
+    if os.path.isabs(word) or not Path(word).suffix:
+        return word
+    return next((str(file) for entry in ("", *sys.path) if (file := Path(entry).absolute() / word).is_file()), word)
+
+
 def own_folders(path: Sequence[str] | None = None) -> list[str]:
     """The folders on `path` (of this process) that are neither Python's own nor of installed packages: a checkout, the
     YAML's folder, what PYTHONPATH names."""

@@ -4,152 +4,51 @@ becomes rows."""
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roll.errors import EnvError, describe
+from roll.errors import EnvError
 from roll.pipeline.agentic.env_calls import EnvCrash
-from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules, failed_row
-from roll.pipeline.agentic.proxy.endpoint.reward import Outcome, checked_metrics, checked_reward
+from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules
 from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
 from roll.pipeline.agentic.proxy.endpoint.session import Session
-from roll.pipeline.agentic.proxy.metrics import session_metrics
 from roll.pipeline.agentic.proxy.programs.programs import Ended, Programs
-from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT
-from roll.pipeline.agentic.proxy.transcript.rows import transcript_rows
-from roll.pipeline.agentic.proxy.transcript.transcript import Transcript
-from roll.pipeline.agentic.proxy.transcript.tree import Answer
-from roll.pipeline.agentic.sample_forms import state_key
-from roll.types.rollout import Trajectory, Turn
+from roll.pipeline.agentic.proxy.session_player import SessionPlayer
 from roll.utils.background import start
-from roll.utils.files import expanded
-from roll.utils.imports import resolve
 
 if TYPE_CHECKING:
     from roll.pipeline.agentic.proxy.outside.line import Line
 
-# The tasks of programs: rows of a file, or of an object of the user's own.
-
-
-class Tasks:
-    """`source`: a file of JSON lines; or package.module:name of what has a length and items, or is called without
-    arguments for such. None: tasks hold nothing but their seed."""
-
-    def __init__(self, source: str | None):
-        self._source = source
-
-    def of(self, seed: int) -> dict[str, Any]:
-        """Row `seed` modulo their number. Raises EnvError if there is none."""
-        if self._source is None:
-            return {}
-        number = seed % len(self._rows)
-        try:
-            row = self._rows[number]
-        except Exception as error:
-            raise EnvError(f"tasks: row {number} of {self._source} cannot be read: {describe(error)}") from None
-        if not isinstance(row, Mapping):
-            raise EnvError(f"tasks: {self._source} holds {type(row).__name__}, not mappings")
-        return {str(name): self._plain(number, str(name), value) for name, value in row.items()}
-
-    def _plain(self, number: int, column: str, value: Any) -> Any:
-        """The value as a program will read it from JSON. Numbers and arrays of numpy and torch become Python's."""
-        try:
-            return json.loads(json.dumps(value, default=_of_library))
-        except (TypeError, ValueError, RecursionError) as error:
-            raise EnvError(
-                f"tasks: column {column!r} of row {number} of {self._source} cannot be written as JSON, which programs "
-                f"read: {describe(error)}. Turn it into texts, numbers, lists or mappings, or leave the column out."
-            ) from None
-
-    @cached_property
-    def _rows(self) -> Any:
-        assert self._source is not None
-        try:
-            rows = _of_file(Path(self._source)) if self._source.endswith((".jsonl", ".json")) else _of(self._source)
-            count = len(rows)
-        except Exception as error:
-            raise EnvError(f"tasks: {self._source} cannot be read: {describe(error)}") from None
-        if not count:
-            raise EnvError(f"tasks: {self._source} is empty")
-        return rows
-
-
-def _of(path: str) -> Any:
-    program: Any = resolve(path)
-    return program() if callable(program) else program
-
-
-def _of_library(value: Any) -> Any:
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"it holds {type(value).__name__}")
-
-
-def _of_file(file: Path) -> list[Any]:
-    text = expanded(file).read_text(encoding="utf-8")
-    if file.suffix == ".json":
-        return list(json.loads(text))
-    return [json.loads(line) for line in text.splitlines() if line.strip()]
-
-
-logger = logging.getLogger(__name__)
 _LAST_S = 10.0  # that a program has after the turn limit
 
 
-class ProgramPlayer:
-    """Plays episodes of one tag; many at once."""
+class ProgramPlayer(SessionPlayer):
+    """Starts a program for every episode, which finds its session at the endpoint."""
 
+    who = "program"
     _is_outside = False
 
     def __init__(self, rules: EpisodeRules, endpoint: Endpoint, logs: Path):
-        config = rules.config
-        self._rules, self._endpoint = rules, endpoint
-        self._tasks = Tasks(config.tasks)
-        self._programs = Programs(config.agent, config.agent_command, logs, config.sandbox)
-        self._reported_causes: set[str] = set()  # causes of breaks
-        self.num_abandoned_threads = 0  # those of environments; a program is killed
-
-    async def play(self, job: EpisodeJob, counts: Counts | None = None) -> list[Trajectory]:
-        """The rows of the episode, one for each branch of its conversation. A program that fails is started again with
-        a new session, up to `retries` times; after that the one row says why."""
-        counts = counts or Counts()
-        failure = ""
-        await self._endpoint.start()
-        for attempt in range(1 + self._rules.retries):
-            counts.num_tokens = 0
-            task = {**self._tasks.of(job.env_seed), "seed": job.env_seed}
-            session = self._endpoint.open(job, attempt, self._rules, counts, task, self._is_outside)
-            try:
-                async with asyncio.timeout(self._rules.episode_timeout_s) as clock:
-                    session.deadline = clock
-                    ended = await self._until_over(job, attempt, session, task)
-                self._settle(session, ended)
-                await self._endpoint.close(session)
-                return self._rows(job, session, counts)
-            except EnvCrash as error:
-                counts.crashes += 1
-                failure = str(error)
-            except TimeoutError:
-                counts.hangs += 1
-                failure = f"the program took longer than {self._rules.episode_timeout_s:g} s"
-                break
-            except EnvError as error:
-                failure = str(error)
-                break
-            finally:
-                await self._endpoint.close(session)
-        return [failed_row(job.index, f"{job.tag}: {failure}", counts.metrics())]
+        super().__init__(rules)
+        self._endpoint = endpoint
+        self._programs = Programs(rules.config.agent, rules.config.agent_command, logs, rules.config.sandbox)
 
     async def stop(self) -> None:
         """Ends what starts programs, and with it what still runs."""
         await self._programs.stop()
+
+    async def _ready(self) -> None:
+        await self._endpoint.start()
+
+    def _open(self, job: EpisodeJob, attempt: int, counts: Counts, task: Mapping[str, Any]) -> Session:
+        return self._endpoint.open(job, attempt, self._rules, counts, task, self._is_outside)
+
+    async def _close(self, session: Session) -> None:
+        await self._endpoint.close(session)
+
+    async def _play(self, job: EpisodeJob, attempt: int, session: Session, task: Mapping[str, Any]) -> None:
+        self._settle(session, await self._until_over(job, attempt, session, task))
 
     async def _until_over(
         self, job: EpisodeJob, attempt: int, session: Session, task: Mapping[str, Any]
@@ -180,13 +79,7 @@ class ProgramPlayer:
             raise EnvCrash(f"the program ended with exit code {ended.code}{tail}")
         result = None if ended is None else ended.result
         if result is not None:
-            outcome = result if isinstance(result, Mapping) else {"reward": result}
-            try:
-                posted = {} if session.outcome is None else session.outcome.metrics
-                metrics = {**posted, **checked_metrics(outcome.get("metrics"))}
-                session.give(Outcome(checked_reward(outcome.get("reward")), metrics))
-            except ValueError as error:
-                raise EnvError(f"the program gave no reward: {error}") from None
+            self._judge(session, result)
         if session.outcome is None:
             late = "; it still ran after its last response (max_steps) and was stopped" if ended is None else ""
             raise EnvError(
@@ -194,31 +87,6 @@ class ProgramPlayer:
             )
         if not session.num_answers:
             raise EnvError(f"the program never called the policy: does it use OPENAI_BASE_URL?{tail}")
-
-    def _rows(self, job: EpisodeJob, session: Session, counts: Counts) -> list[Trajectory]:
-        transcript = session.transcript
-        row_pairs = list(transcript_rows(transcript.root))
-        if not row_pairs or session.outcome is None:
-            raise EnvError("no response reached the program")
-        for one in transcript.breaks:
-            if one.cause not in self._reported_causes:
-                self._reported_causes.add(one.cause)
-                logger.info("%s: %s. Each such request starts a new training row.", job.name, one.text())
-        reward = session.outcome.reward
-        rows = [
-            replace(row, reward=reward, index=job.index, state_key=state_key(_answer_text(answer)))
-            for row, answer in row_pairs
-        ]
-        assert rows[-1].turn_rewards is not None
-        last = rows[-1].turn_rewards.copy()
-        last[-1] = reward
-        rows[-1] = replace(rows[-1], turn_rewards=last)
-        turns = _turns(transcript, reward)
-        measured = session_metrics(transcript, len(rows), session.num_answers, session.outcome.metrics)
-        witness = {"witness": [one.as_dict() for one in transcript.breaks]} if transcript.breaks else {}
-        text = "\n".join(f"{turn.response}" for turn in turns)
-        rows[0] = replace(rows[0], metrics=measured | counts.metrics(), extra=witness, turns=turns, response_text=text)
-        return rows
 
 
 class OutsidePlayer(ProgramPlayer):
@@ -240,22 +108,3 @@ class OutsidePlayer(ProgramPlayer):
             clock.reschedule(asyncio.get_running_loop().time() + limit_s)
         await self._line.play(session)
         return Ended(0, None, "")
-
-
-def _answer_text(answer: Answer) -> str:
-    return answer.history[-2].content if len(answer.history) > 1 else ""
-
-
-def _turns(transcript: Transcript, reward: float) -> tuple[Turn, ...]:
-    """Every answer that a program received, with what was said since the one before; the reward is the last one's."""
-    nodes = (node for node in transcript.root.below() if node.answer is not None and node.is_end)
-    answers = sorted((node.answer for node in nodes if node.answer is not None), key=lambda answer: answer.request)
-    answers = [answer for answer in answers if answer.delivered]
-    turns: list[Turn] = []
-    for answer in answers:
-        before = answer.history[:-1]
-        since = max((i + 1 for i, message in enumerate(before) if message.role == ASSISTANT), default=0)
-        text = "\n".join(f"[{message.role}] {message.content}" for message in before[since:])
-        calls = "".join(f"\n{call.name}({call.arguments})" for call in answer.message.calls)
-        turns.append(Turn(text, answer.message.content + calls, None, reward if answer is answers[-1] else 0.0))
-    return tuple(turns)

@@ -1,14 +1,14 @@
 """The process that starts programs: it has imported the agent's module once, and forks a process for each episode.
 
 Run as a module by `Programs`. Lines of JSON come on standard input, {"start": job} and {"stop": id}; a line {"id",
-"code"} goes out when an episode's program and all that it has started are gone. It imports nothing of roll but this.
+"code"} goes out when an episode's program and all that it has started are gone. It imports nothing of roll but this
+and what watches over programs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import importlib
 import inspect
 import json
@@ -22,12 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-import psutil
+from roll.utils.supervision import GRACE_S, adopt_orphans, end_with_parent, supervise
 
-GRACE_S = 5.0  # between asking and killing
 FAILED = 70  # exit code of a function that raised
-MOST_LOGGED = 4 << 20  # bytes of a program's output that are kept
-_SUBREAPER, _DEATH_SIGNAL = 36, 1  # of prctl
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ def main() -> None:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)  # what the agent's module prints is no reply
     os.set_inheritable(lines, False)
-    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     agent = sys.argv[1] if len(sys.argv) > 1 else ""
     if agent:
         sys.path = [entry for entry in sys.path if entry]
@@ -111,7 +108,7 @@ class _Host:
         if not pid:
             signal.set_wakeup_fd(-1)
             os.close(self._lines)
-            _watch(job, self._agent)
+            supervise(lambda sink: _run(job, self._agent, sink), Path(job["log"]))
         self._running[pid] = job["id"]
 
     def _reap(self) -> None:
@@ -126,78 +123,10 @@ class _Host:
             os.write(self._replies, json.dumps(value).encode() + b"\n")
 
 
-def _watch(job: dict[str, Any], agent: str) -> NoReturn:
-    """Runs the program of a job, keeps its output, and ends when it and everything that it has started are gone."""
-    libc = ctypes.CDLL(None)
-    os.setsid()
-    libc.prctl(_SUBREAPER, 1, 0, 0, 0)  # what a program leaves behind becomes a child of this process
-    libc.prctl(_DEATH_SIGNAL, signal.SIGTERM, 0, 0, 0)
-    stop_times: list[float] = []
-    signal.signal(signal.SIGTERM, lambda *_: stop_times.append(time.monotonic()))
-    output, sink = os.pipe()
-    program = os.fork()
-    if not program:
-        os.close(output)
-        _run(job, agent, sink)
-    os.close(sink)
-    code = 1
-    try:
-        code = _until_over(program, output, Path(job["log"]), stop_times)
-    finally:
-        _kill_all()
-        os._exit(code if 0 <= code < 256 else 128 - code if code > -127 else 255)
-
-
-def _until_over(program: int, output: int, log: Path, stop_times: list[float]) -> int:
-    """The exit code of the program; negative: the signal that ended it."""
-    ready = select.poll()
-    ready.register(output, select.POLLIN)
-    was_asked, is_open, room = False, True, MOST_LOGGED
-    with log.open("ab") as file:
-        while True:
-            if is_open and ready.poll(50):
-                read = os.read(output, 1 << 16)
-                file.write(read[:room])
-                file.flush()
-                room = max(0, room - len(read))
-                is_open = bool(read)
-            elif not is_open:
-                time.sleep(0.01)
-            if stop_times and not was_asked:
-                was_asked = True
-                _signal_all(signal.SIGTERM)
-            if stop_times and time.monotonic() > stop_times[0] + GRACE_S:
-                _signal_all(signal.SIGKILL)
-            ended, status = os.waitpid(program, os.WNOHANG)
-            if ended:
-                while is_open and ready.poll(0) and (read := os.read(output, 1 << 16)):
-                    file.write(read[:room])
-                    room = max(0, room - len(read))
-                return os.waitstatus_to_exitcode(status)
-
-
-def _signal_all(number: int) -> None:
-    for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            child.send_signal(number)
-
-
-def _kill_all() -> None:
-    """What is left of a program, daemons of it too, until there is none."""
-    while True:
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            return
-        _signal_all(signal.SIGKILL)
-        time.sleep(0.005)
-
-
 def _run(job: dict[str, Any], agent: str, sink: int) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    end_with_parent(signal.SIGKILL)
     os.dup2(sink, 1)
     os.dup2(sink, 2)
     os.chdir(job["folder"])

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,13 @@ from urllib.parse import urlsplit
 from roll.errors import EnvError
 from roll.pipeline.agentic.proxy.programs import host, sandboxed
 from roll.utils.background import BackgroundTasks
+from roll.utils.imports import file_on_path
 from roll.utils.sandbox.backends import Namespaces, find_door_means
+from roll.utils.supervision import GRACE_S, last_lines
 
 PLACES = ("base_url", "api_key", "anthropic_base_url", "model", "task_file", "reward_file")
 """Words in braces that a command may hold."""
 _READY_S = 300.0
-_TAIL_LINES = 4
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Programs:
 
     def __init__(self, agent: str | None, command: str | None, logs: Path, is_apart: bool = False):
         self._agent, self._logs, self._is_apart = agent, logs, is_apart
-        self._command = None if command is None else [_file(word) for word in shlex.split(command)]
+        self._command = None if command is None else [file_on_path(word) for word in shlex.split(command)]
         self._host: asyncio.subprocess.Process | None = None
         self._starting = asyncio.Lock()
         self._running: dict[str, asyncio.Future[int]] = {}
@@ -64,9 +65,9 @@ class Programs:
                 code = await asyncio.shield(ended)
             except asyncio.CancelledError:
                 self._send(process, {"stop": episode})
-                await asyncio.wait({ended}, timeout=4 * host.GRACE_S)
+                await asyncio.wait({ended}, timeout=4 * GRACE_S)
                 raise
-            return Ended(code, _result(folder), _tail(log))
+            return Ended(code, _result(folder), last_lines(log))
         finally:
             self._running.pop(episode, None)
             await asyncio.to_thread(shutil.rmtree, folder, True)
@@ -179,14 +180,6 @@ class Programs:
             process.stdin.write(json.dumps(request).encode() + b"\n")
 
 
-def _file(word: str) -> str:
-    """A word that names a file of the YAML's folder or of another on the path, as its whole path: the program runs in
-    a folder of its own."""
-    if os.path.isabs(word) or not Path(word).suffix:
-        return word
-    return next((str(file) for entry in ("", *sys.path) if (file := Path(entry).absolute() / word).is_file()), word)
-
-
 def _filled(word: str, places: Mapping[str, str]) -> str:
     for name in PLACES:
         word = word.replace(f"{{{name}}}", places[name])
@@ -204,14 +197,3 @@ def _result(folder: Path) -> Any:
     except (ValueError, RecursionError):
         return text
     return result["value"] if isinstance(result, dict) and result.keys() == {"value"} else result
-
-
-def _tail(log: Path) -> str:
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
-            lines: Sequence[str] = file.read().decode("utf-8", "replace").splitlines()
-    except OSError:
-        return ""
-    filled_lines = [line.strip() for line in lines if line.strip(" ^~")]
-    return " | ".join(filled_lines[-_TAIL_LINES:])

@@ -16,7 +16,8 @@ from roll.errors import EnvError, WorkerError
 from roll.pipeline.agentic.episode import Counts
 from roll.pipeline.agentic.proxy.endpoint.reward import checked_metrics, checked_reward
 from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
-from roll.pipeline.agentic.proxy.player import ProgramPlayer, Tasks
+from roll.pipeline.agentic.proxy.player import ProgramPlayer
+from roll.pipeline.agentic.proxy.tasks import Tasks
 from roll.types.rollout import Trajectory
 from tests.unit.pipeline.agentic.proxy.parts import JOB, Engine, check_rows, proxy_rules, tool_encoder
 

@@ -1,0 +1,144 @@
+"""What players of sessions share: attempts, their limits and failures, and what was sampled as training rows."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from roll.envs.tools.toolset import ToolsLost
+from roll.errors import EnvError
+from roll.pipeline.agentic.env_calls import EnvCrash, EnvHang
+from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules, failed_row
+from roll.pipeline.agentic.proxy.endpoint.reward import Outcome, checked_metrics, checked_reward
+from roll.pipeline.agentic.proxy.endpoint.session import Session
+from roll.pipeline.agentic.proxy.metrics import session_metrics
+from roll.pipeline.agentic.proxy.tasks import Tasks
+from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT
+from roll.pipeline.agentic.proxy.transcript.rows import transcript_rows
+from roll.pipeline.agentic.proxy.transcript.transcript import Transcript
+from roll.pipeline.agentic.proxy.transcript.tree import Answer
+from roll.pipeline.agentic.sample_forms import state_key
+from roll.types.rollout import Trajectory, Turn
+
+logger = logging.getLogger(__name__)
+
+
+class SessionPlayer(ABC):
+    """Plays episodes of one tag, each in a session; many at once. `who` plays them, for messages."""
+
+    who: str
+
+    def __init__(self, rules: EpisodeRules):
+        self._rules = rules
+        self._tasks = Tasks(rules.config.tasks)
+        self._reported_causes: set[str] = set()  # causes of breaks
+        self.num_abandoned_threads = 0
+
+    async def play(self, job: EpisodeJob, counts: Counts | None = None) -> list[Trajectory]:
+        """The rows of the episode, one for each branch of its conversation. One that fails is played again with a new
+        session, up to `retries` times; after that the one row says why."""
+        counts = counts or Counts()
+        failure = ""
+        await self._ready()
+        for attempt in range(1 + self._rules.retries):
+            counts.num_tokens = 0
+            task = {**self._tasks.of(job.env_seed), "seed": job.env_seed}
+            session = self._open(job, attempt, counts, task)
+            try:
+                async with asyncio.timeout(self._rules.episode_timeout_s) as clock:
+                    session.deadline = clock
+                    await self._play(job, attempt, session, task)
+                await self._close(session)
+                return self._rows(job, session, counts)
+            except (EnvCrash, ToolsLost) as error:
+                counts.crashes += 1
+                failure = str(error)
+            except EnvHang as error:
+                counts.hangs += 1
+                failure = str(error)
+            except TimeoutError:
+                counts.hangs += 1
+                failure = f"the {self.who} took longer than {self._rules.episode_timeout_s:g} s"
+                break
+            except EnvError as error:
+                failure = str(error)
+                break
+            finally:
+                await self._close(session)
+        return [failed_row(job.index, f"{job.tag}: {failure}", counts.metrics())]
+
+    async def stop(self) -> None:
+        """Ends what episodes share."""
+
+    async def _ready(self) -> None:
+        """Starts what every session needs."""
+
+    @abstractmethod
+    def _open(self, job: EpisodeJob, attempt: int, counts: Counts, task: Mapping[str, Any]) -> Session:
+        """A new session."""
+
+    @abstractmethod
+    async def _play(self, job: EpisodeJob, attempt: int, session: Session, task: Mapping[str, Any]) -> None:
+        """Plays until the session has its reward. Raises EnvCrash and EnvHang for what another attempt may mend, and
+        EnvError."""
+
+    async def _close(self, session: Session) -> None:
+        await session.close()
+
+    def _judge(self, session: Session, outcome: Any) -> None:
+        """Takes a reward, or a mapping with reward and metrics, from whoever plays or judges. Raises EnvError."""
+        given = outcome if isinstance(outcome, Mapping) else {"reward": outcome}
+        try:
+            posted = {} if session.outcome is None else session.outcome.metrics
+            metrics = {**posted, **checked_metrics(given.get("metrics"))}
+            session.give(Outcome(checked_reward(given.get("reward")), metrics))
+        except ValueError as error:
+            raise EnvError(f"the {self.who} gave no reward: {error}") from None
+
+    def _rows(self, job: EpisodeJob, session: Session, counts: Counts) -> list[Trajectory]:
+        transcript = session.transcript
+        row_pairs = list(transcript_rows(transcript.root))
+        if not row_pairs or session.outcome is None:
+            raise EnvError(f"no response reached the {self.who}")
+        for one in transcript.breaks:
+            if one.cause not in self._reported_causes:
+                self._reported_causes.add(one.cause)
+                logger.info("%s: %s. Each such request starts a new training row.", job.name, one.text())
+        reward = session.outcome.reward
+        rows = [
+            replace(row, reward=reward, index=job.index, state_key=state_key(_answer_text(answer)))
+            for row, answer in row_pairs
+        ]
+        assert rows[-1].turn_rewards is not None
+        last = rows[-1].turn_rewards.copy()
+        last[-1] = reward
+        rows[-1] = replace(rows[-1], turn_rewards=last)
+        turns = _turns(transcript, reward)
+        measured = session_metrics(transcript, len(rows), session.num_answers, session.outcome.metrics)
+        witness = {"witness": [one.as_dict() for one in transcript.breaks]} if transcript.breaks else {}
+        text = "\n".join(f"{turn.response}" for turn in turns)
+        rows[0] = replace(rows[0], metrics=measured | counts.metrics(), extra=witness, turns=turns, response_text=text)
+        return rows
+
+
+def _answer_text(answer: Answer) -> str:
+    return answer.history[-2].content if len(answer.history) > 1 else ""
+
+
+def _turns(transcript: Transcript, reward: float) -> tuple[Turn, ...]:
+    """Every answer that was received, with what was said since the one before; the reward is the last one's."""
+    nodes = (node for node in transcript.root.below() if node.answer is not None and node.is_end)
+    answers = sorted((node.answer for node in nodes if node.answer is not None), key=lambda answer: answer.request)
+    answers = [answer for answer in answers if answer.delivered]
+    turns: list[Turn] = []
+    for answer in answers:
+        before = answer.history[:-1]
+        since = max((i + 1 for i, message in enumerate(before) if message.role == ASSISTANT), default=0)
+        text = "\n".join(f"[{message.role}] {message.content}" for message in before[since:])
+        calls = "".join(f"\n{call.name}({call.arguments})" for call in answer.message.calls)
+        turns.append(Turn(text, answer.message.content + calls, None, reward if answer is answers[-1] else 0.0))
+    return tuple(turns)
