@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from string import Formatter
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
@@ -83,10 +83,37 @@ class ToolWrapperConfig(Settings):
     tool_configs: tuple[ToolConfig, ...] = setting((), "The tools.")
 
 
+# `custom_envs.TAG.tool_servers`: tools of servers of the Model Context Protocol.
+
+WORKER, EPISODE = "worker", "episode"
+
+
+class ToolServerConfig(Settings):
+    """One of `tool_servers`: a server of the Model Context Protocol (MCP) whose tools the policy may call."""
+
+    command: str | None = setting(None, "The program of a server that is started here and speaks over its input and "
+                                        "output.")  # fmt: skip
+    args: tuple[str, ...] = setting((), "Arguments of command. One that names a file of the YAML's folder is given as "
+                                        "its whole path.")  # fmt: skip
+    env: dict[str, str] = setting({}, "Environment variables of command, beside HOME, LOGNAME, PATH, SHELL, TERM and "
+                                      "USER; no others are passed on.")  # fmt: skip
+    url: str | None = setting(None, "In place of command: the address of a server that speaks streamable HTTP.")
+    headers: dict[str, str] = setting({}, "HTTP headers of every request to url, for example Authorization.")
+    scope: Literal["worker", "episode"] = setting(
+        WORKER,
+        "worker: the episodes of a process share one connection. episode: each has its own, and its own process of "
+        "command, for servers that keep what a call has changed.",
+    )
+    prefix: str = setting("", "Stands before the names of this server's tools, so that they differ from others'.")
+    timeout_s: float = setting(60.0, "Longest time of a call; after it the policy reads that it took too long.", gt=0)
+    start_timeout_s: float = setting(60.0, "Longest time until the server has listed its tools.", gt=0)
+
+
 TRAJECTORY, STEP, STEP_CONCAT, AGENT_NATIVE = "trajectory", "step", "step_concat", "agent_native"
-PROXY = "proxy"
-MANAGERS = (TRAJECTORY, STEP, STEP_CONCAT, AGENT_NATIVE, PROXY)
-PROGRAM = "program"  # the env_type of an entry with env_manager_cls: proxy, which has none
+PROXY, TOOL_LOOP = "proxy", "tools"
+MANAGERS = (TRAJECTORY, STEP, STEP_CONCAT, AGENT_NATIVE, PROXY, TOOL_LOOP)
+IN_SESSIONS: Mapping[str, str] = {PROXY: "program", TOOL_LOOP: "tools"}
+"""Managers whose episodes are conversations in a session, with the env_type of their entries, which have none."""
 PER_TURN = (STEP, STEP_CONCAT, AGENT_NATIVE)
 """Those whose samples are single turns."""
 ROLL_MANAGERS: Mapping[str, str] = {
@@ -114,8 +141,9 @@ class EnvConfig(Settings):
         "trajectory: one sample per episode, the whole conversation. step: one sample per turn, whose prompt holds the "
         "last history_length turns. step_concat: the same with the observations of these turns alone, as they were. "
         "agent_native: one sample per turn, whose prompt is the conversation that the environment keeps itself; it "
-        "gets whole answers, and no template is used. proxy: a program asks over HTTP, see agent. ROLL's class paths "
-        "of the five are understood.",
+        "gets whole answers, and no template is used. proxy: a program asks over HTTP, see agent. tools: the policy "
+        "calls the tools of servers or of a class until it answers in words, see tool_servers and tool_class. ROLL's "
+        "class paths of the first five are understood.",
     )
     agent: str | None = setting(
         None,
@@ -136,10 +164,36 @@ class EnvConfig(Settings):
     )
     tasks: str | None = setting(
         None,
-        "env_manager_cls: proxy: a file of JSON lines, or package.module:name of what has a length and items; an "
-        "episode gets row env_seed modulo their number. None: a task holds its seed alone.",
+        "env_manager_cls: proxy and tools: a file of JSON lines, or package.module:name of what has a length and "
+        "items; an episode gets row env_seed modulo their number. None: a task holds its seed alone.",
     )
-    max_steps: int = setting(10, "An episode is cut off after so many turns; with proxy, answers.", ge=1)
+    tool_servers: dict[str, ToolServerConfig] = setting(
+        {}, "env_manager_cls: tools: MCP servers by name, whose tools the policy may call. docs/agents.md."
+    )
+    tool_class: str | None = setting(
+        None,
+        "env_manager_cls: tools: a class, package.module:Class, whose public methods are tools. env_config holds the "
+        "arguments of its constructor; its reset(**task) may return text, its get_reward() the reward. docs/agents.md.",
+    )
+    question_key: str = setting(
+        "question",
+        "env_manager_cls: tools: the column of a task that is asked, a text or a list of messages. What the class's "
+        "reset returns is appended to it.",
+    )
+    reward: str | None = setting(
+        None,
+        "env_manager_cls: tools: a function module:function, called with the task and the messages of the episode; it "
+        "returns the reward, or a mapping with reward and metrics. Default: the class's get_reward().",
+    )
+    answer_key: str | None = setting(
+        None,
+        "env_manager_cls: tools: in place of reward, the column of a task that the last answer has to equal, without "
+        "white space around it: reward 1, else 0.",
+    )
+    max_result_tokens: int = setting(
+        1024, "env_manager_cls: tools: a longer result of a tool is cut in its middle to so many tokens.", ge=16
+    )
+    max_steps: int = setting(10, "An episode is cut off after so many turns; with proxy and tools, answers.", ge=1)
     max_tokens_per_step: int | None = setting(
         None, "Longest answer of a turn. Default: actor_infer.generating_args.max_new_tokens, else the room left.", ge=1
     )
@@ -189,6 +243,11 @@ class EnvConfig(Settings):
         return before + ("" if shown else "{observation}") + after
 
     @property
+    def is_session(self) -> bool:
+        """Its episodes are conversations in a session, which may come to several samples."""
+        return self.env_manager_cls in IN_SESSIONS
+
+    @property
     def asks_rows(self) -> bool:
         """True for a shipped environment that asks the rows of a data file: epochs of it can be counted."""
         return self.env_type in ASKS_ROWS
@@ -201,15 +260,20 @@ class EnvConfig(Settings):
 
 def lifted(env: Mapping[str, Any]) -> dict[str, Any]:
     """Keys of the env manager that stand in env_config, where ROLL wants them; what stands outside wins."""
-    name, env_type, env_config = env.get("env_manager_cls"), env.get("env_type"), env.get("env_config") or {}
+    env = {key: value for key, value in env.items() if value is not None}
+    name, env_config = env.get("env_manager_cls"), env.get("env_config") or {}
     if not isinstance(env_config, Mapping):
-        return dict(env)
-    is_native = ROLL_MANAGERS.get(name, name) == AGENT_NATIVE if isinstance(name, str) else False
+        return env
+    manager = ROLL_MANAGERS.get(name, name) if isinstance(name, str) else None
+    if manager in IN_SESSIONS:
+        env = {"env_type": IN_SESSIONS[manager], **env}
+    if manager == TOOL_LOOP:  # env_config is the constructor's of tool_class
+        return env
+    env_type = env.get("env_type")
+    is_native = manager == AGENT_NATIVE
     keys = [key for key in LIFTED if not (is_native and key == "action_pattern")]  # the environment finds its actions
     inside = {key: env_config[key] for key in (*keys, "max_steps") if key in env_config}  # max_steps is for both
     rest = {key: value for key, value in env_config.items() if key not in keys}
     pattern = default_pattern(env_type, env_config) if isinstance(env_type, str) and not is_native else None
-    if ROLL_MANAGERS.get(str(name), name) == PROXY:
-        env = {"env_type": PROGRAM, **env}
     inside = ({} if pattern is None else {"action_pattern": pattern}) | inside
-    return {**inside, **{key: value for key, value in env.items() if value is not None}, "env_config": rest}
+    return {**inside, **env, "env_config": rest}

@@ -163,6 +163,7 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             warnings=(*_RL_WARNINGS, "roll.pipeline.agentic.agentic_checks:agentic_warnings"),
             machine_problems=(*_RL_MACHINE, "roll.pipeline.agentic.agentic_checks:machine_problems"),
             code_problems=("roll.pipeline.agentic.agentic_checks:code_problems", *_RL_CODE),
+            reports=("roll.pipeline.agentic.agentic_checks:reports",),
             local_rows=("roll.pipeline.agentic.agentic_checks:unloaded_sets", *_RL_ROWS),
             data_problems=("roll.pipeline.agentic.agentic_checks:hub_problems", *_RL_DATA),
             **_RL,

@@ -20,7 +20,9 @@ from roll.pipeline.agentic.env_checks import (
     managers,
     played,
     program_problems,
+    task_place_problems,
 )
+from roll.pipeline.agentic.tool_checks import tool_code_problems, tool_reports
 
 ENV_WORKERS = ("roll.pipeline.agentic.environment_worker.EnvironmentWorker",)
 
@@ -88,12 +90,14 @@ def machine_problems(config: AgenticConfig) -> list[Problem]:
 def code_problems(config: AgenticConfig) -> Iterator[Problem]:
     """What the users' environments and adapters say: each is imported, built once and thrown away."""
     for tag, env in played(config).items():
-        if env.env_manager_cls == PROXY:
-            yield from program_problems(f"custom_envs.{tag}", env)
+        at = f"custom_envs.{tag}"
+        if env.is_session:
+            yield from (program_problems if env.env_manager_cls == PROXY else tool_code_problems)(at, env)
+            yield from task_place_problems(at, env)
         elif not is_plain(env) and hub_set(env) is None:
-            yield from import_problems(f"custom_envs.{tag}", env)
+            yield from import_problems(at, env)
         if env.tool_wrapper is not None:
-            yield from tool_problems(f"custom_envs.{tag}.tool_wrapper", env.tool_wrapper)
+            yield from tool_problems(f"{at}.tool_wrapper", env.tool_wrapper)
     for key, manager in managers(config):
         if manager.group_filter_cls is not None:
             from roll.pipeline.agentic.settings import filter_problems  # brings torch
@@ -115,6 +119,12 @@ def unloaded_sets(config: AgenticConfig) -> Iterator[Problem]:
         if (name := hub_set(env)) is not None:
             key = f"custom_envs.{tag}.env_config"
             yield Problem(f"{key}.dataset_name: {name}: the Hugging Face hub is not asked.", (key,), "machine")
+
+
+def reports(config: AgenticConfig) -> Iterator[str]:
+    """What a plan does not look at: servers of tools are not started."""
+    for tag, env in played(config).items():
+        yield from tool_reports(f"custom_envs.{tag}", env)
 
 
 # --- groups
@@ -238,7 +248,7 @@ def _seed_problems(config: AgenticConfig) -> Iterator[Problem]:
 def _algorithm_problems(config: AgenticConfig) -> Iterator[Problem]:
     trained = {tag: config.custom_envs[tag] for tag in config.domains if tag in config.custom_envs}
     estimator = config.adv_estimator
-    whole = [tag for tag, env in trained.items() if env.env_manager_cls in (TRAJECTORY, PROXY)]
+    whole = [tag for tag, env in trained.items() if env.env_manager_cls == TRAJECTORY or env.is_session]
     if config.estimator.needs_greedy:
         yield Problem(
             f"adv_estimator: {estimator} compares with the greedy response to a prompt, but environments have "
@@ -251,7 +261,7 @@ def _algorithm_problems(config: AgenticConfig) -> Iterator[Problem]:
             f"{trained[whole[0]].env_manager_cls}. Set it to {STEP}, or choose agentic_reinforce or grpo.",
             ("adv_estimator", f"custom_envs.{whole[0]}.env_manager_cls"),
         )
-    steps = [tag for tag, env in trained.items() if env.is_per_turn or env.env_manager_cls == PROXY]
+    steps = [tag for tag, env in trained.items() if env.is_per_turn or env.is_session]
     if config.estimator.needs_critic and steps:
         at = f"custom_envs.{steps[0]}.env_manager_cls"
         yield Problem(

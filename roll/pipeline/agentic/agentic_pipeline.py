@@ -28,7 +28,7 @@ from roll.distributed.scheduler.rollout_core import Keep, StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.envs.base import SUCCESS, Env, draws_actions
 from roll.envs.build import build_env
-from roll.envs.config import PROXY, EnvConfig
+from roll.envs.config import EnvConfig
 from roll.envs.table import ENVIRONMENTS
 from roll.errors import EnvError, describe
 from roll.pipeline.agentic.agentic_config import ROLE, AgenticConfig, ValidatedEnvs
@@ -102,7 +102,7 @@ class EpisodeCredit(StepCredit):
         super().__init__(config, plan)
         self._episodes = episode_settings(config)
         self._mode = config.loss_agg_mode
-        self._programs = [tag for tag, env in config.custom_envs.items() if env.env_manager_cls == PROXY]
+        self._sessions = [tag for tag, env in config.custom_envs.items() if env.is_session]
 
     def row_values(self, meta: RowMeta) -> tuple[np.ndarray, TurnValues | None, dict[str, float]]:
         if not self._episodes.is_per_turn:
@@ -113,9 +113,10 @@ class EpisodeCredit(StepCredit):
         return np.zeros(len(meta), np.float32), TurnValues(meta.num_turns, turns), metrics
 
     def row_weights(self, meta: RowMeta) -> tuple[np.ndarray | None, dict[str, float]]:
-        """Those that make up for attempts that are cut into several rows where a program rewrites its history."""
+        """Those that make up for attempts that are cut into several rows where a program, or a chat template, rewrites
+        the history."""
         weights, metrics = super().row_weights(meta)
-        is_cut = np.isin(meta.domains, self._programs)
+        is_cut = np.isin(meta.domains, self._sessions)
         if not is_cut.any() or self._mode == "token-mean":
             return weights, metrics
         shares = shared_weights(meta, is_cut, self._mode)

@@ -9,19 +9,21 @@ from roll.datasets.sources import names_data_set
 from roll.envs.build import import_problems
 from roll.envs.config import (
     AGENT_NATIVE,
+    IN_SESSIONS,
     MANAGERS,
     OBSERVATIONS,
-    PROGRAM,
     PROXY,
     STEP,
     STEP_CONCAT,
     STEP_FIELDS,
+    TOOL_LOOP,
     TRAJECTORY_FIELDS,
     EnvConfig,
     fields_of,
 )
 from roll.envs.table import ADAPTERS, ENVIRONMENTS, NOT_HERE, TOOLS, TOOLS_NOT_HERE, gem_id
 from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig
+from roll.pipeline.agentic.tool_checks import path_problems, tool_key_problems
 from roll.utils.files import expanded, path_info
 from roll.utils.imports import is_installed, is_missing, split
 from roll.utils.sandbox.backends import SandboxUnavailable, find_door_means
@@ -32,7 +34,7 @@ OTHER_MANAGERS: Mapping[str, str] = {
     "the same pre_step_template and next_step_template",
 }
 """Why ROLL's other env managers are not here, and what is."""
-PROGRAM_KEYS = ("agent", "agent_command", "tasks", "sandbox")
+PROGRAM_KEYS = ("agent", "agent_command", "sandbox")
 STEP_TEMPLATES = ("pre_step_template", "next_step_template")
 UNREAD_BY_NATIVE = (
     "agent_system_template",
@@ -42,7 +44,13 @@ UNREAD_BY_NATIVE = (
     "history_length",
     "env_instruction",
 )
-UNREAD_BY_PROGRAMS = (*UNREAD_BY_NATIVE, "format_penalty", "max_env_step_concurrent")
+UNREAD_BY_TOOLS = (*(key for key in UNREAD_BY_NATIVE if key != "agent_system_template"), "format_penalty")
+UNREAD: Mapping[str, Sequence[str]] = {
+    AGENT_NATIVE: UNREAD_BY_NATIVE,
+    PROXY: (*UNREAD_BY_NATIVE, "format_penalty", "max_env_step_concurrent"),
+    TOOL_LOOP: UNREAD_BY_TOOLS,
+}
+"""Keys that do nothing with an env manager."""
 
 
 def managers(config: AgenticConfig) -> Iterator[tuple[str, EnvManagerConfig]]:
@@ -58,12 +66,7 @@ def played(config: AgenticConfig) -> dict[str, EnvConfig]:
 
 def is_plain(env: EnvConfig) -> bool:
     """A shipped environment of plain Python: building one asks nothing of the machine."""
-    return (
-        env.env_manager_cls != PROXY
-        and env.env_type in ENVIRONMENTS
-        and env.env_type not in ADAPTERS
-        and hub_set(env) is None
-    )
+    return not env.is_session and env.env_type in ENVIRONMENTS and env.env_type not in ADAPTERS and hub_set(env) is None
 
 
 def hub_set(env: EnvConfig) -> str | None:
@@ -80,7 +83,9 @@ def env_problems(config: AgenticConfig) -> Iterator[Problem]:
     for tag, env in played(config).items():
         at = f"custom_envs.{tag}"
         yield from _program_problems(at, env, config.agent_endpoint.listen)
-        if env.env_manager_cls == PROXY:
+        yield from tool_key_problems(at, env)
+        yield from _task_problems(at, env)
+        if env.is_session:
             continue
         yield from _type_problems(at, env)
         yield from _pattern_problems(at, env)
@@ -128,27 +133,33 @@ def _program_problems(at: str, env: EnvConfig, listen: str | None) -> Iterator[P
             "if programs that run elsewhere take the sessions.",
             (f"{at}.agent", f"{at}.agent_command"),
         )
-    if env.env_type != PROGRAM or env.env_config or env.tool_wrapper is not None:
+    if env.env_type != IN_SESSIONS[PROXY] or env.env_config or env.tool_wrapper is not None:
         key = "tool_wrapper" if env.tool_wrapper is not None else "env_config" if env.env_config else "env_type"
         yield Problem(
             f"{at}.{key} does nothing with {manager}: {PROXY}: the program brings its world and its tools itself, and "
             f"{at}.tasks gives its tasks. Remove it.",
             (f"{at}.{key}", manager),
         )
-    for key in ("agent", "tasks"):
-        path = getattr(env, key)
-        if path is None or (key == "tasks" and path.endswith((".json", ".jsonl"))):
-            continue
-        try:
-            if ":" not in path:
-                raise ImportError(f"{show(path)} is not module:{'function' if key == 'agent' else 'name'}")
-            split(path)
-        except ImportError as error:
-            yield Problem(f"{at}.{key}: {error}.", (f"{at}.{key}",))
+    if env.agent is not None:
+        yield from path_problems(f"{at}.agent", env.agent, "function")
+
+
+def _task_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
+    if env.tasks is None:
+        return
+    if not env.is_session:
+        manager = f"{at}.env_manager_cls"
+        yield Problem(
+            f"{at}.tasks is for programs that call over HTTP and for tools, but {manager} is {env.env_manager_cls}. "
+            f"Set it to {' or '.join(IN_SESSIONS)}, or remove the key.",
+            (f"{at}.tasks", manager),
+        )
+    elif not env.tasks.endswith((".json", ".jsonl")):
+        yield from path_problems(f"{at}.tasks", env.tasks, "name")
 
 
 def program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
-    """What a program needs of the machine: packages, its module, and its tasks. Nothing is imported."""
+    """What a program needs of the machine: packages, and its module. Nothing is imported."""
     needed = ("fastapi", "uvicorn", *(("httpx",) if env.is_played_outside else ()))
     if lacking := [name for name in needed if not is_installed(name)]:
         yield Problem(
@@ -161,17 +172,24 @@ def program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
             find_door_means()
         except SandboxUnavailable as error:
             yield Problem(f"{at}.sandbox: {error}.", (f"{at}.sandbox",), "machine")
-    for key in ("agent", "tasks"):
-        path = getattr(env, key)
-        if path is None or (key == "tasks" and path.endswith((".json", ".jsonl"))):
-            if path is not None and not expanded(path).is_file():
-                yield Problem(f"{at}.{key}: there is no file {path}.", (f"{at}.{key}",), "place")
-        elif is_missing(path):
-            yield Problem(
-                f"{at}.{key}: there is no module {path.partition(':')[0]} on the path, nor beside the YAML.",
-                (f"{at}.{key}",),
-                "place",
-            )
+    if env.agent is not None and is_missing(env.agent):
+        yield _away(f"{at}.agent", env.agent)
+
+
+def task_place_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
+    """Whether the tasks of programs and tools are here. Nothing is imported."""
+    if env.tasks is None:
+        return
+    if not env.tasks.endswith((".json", ".jsonl")):
+        if is_missing(env.tasks):
+            yield _away(f"{at}.tasks", env.tasks)
+    elif not expanded(env.tasks).is_file():
+        yield Problem(f"{at}.tasks: there is no file {env.tasks}.", (f"{at}.tasks",), "place")
+
+
+def _away(key: str, path: str) -> Problem:
+    text = f"{key}: there is no module {path.partition(':')[0]} on the path, nor beside the YAML."
+    return Problem(text, (key,), "place")
 
 
 def _type_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
@@ -299,10 +317,17 @@ def env_warnings(config: AgenticConfig) -> Iterator[str]:
                 f"custom_envs.{tag}.agent_template has no {{history}}: the policy sees the observation of its turn "
                 f"alone, as with env_manager_cls: {STEP}. Add it, if earlier ones are to be shown."
             )
-        unread = UNREAD_BY_PROGRAMS if env.env_manager_cls == PROXY else UNREAD_BY_NATIVE
-        names = [key for key in unread if key in env.model_fields_set and getattr(env, key) is not None]
-        if env.env_manager_cls == PROXY and names:
-            yield f"custom_envs.{tag}: {', '.join(names)} {'do' if len(names) > 1 else 'does'} nothing with {PROXY}."
+        names = [
+            key
+            for key in UNREAD.get(env.env_manager_cls, ())
+            if key in env.model_fields_set and getattr(env, key) is not None
+        ]
+        if names:
+            why = ": the environment writes the messages, and gets whole responses" if not env.is_session else ""
+            yield (
+                f"custom_envs.{tag}: {', '.join(names)} {'do' if len(names) > 1 else 'does'} nothing with "
+                f"{env.env_manager_cls}{why}."
+            )
         if env.is_played_outside:
             yield (
                 f"custom_envs.{tag}: a step waits until programs have taken its sessions (POST /sessions at "
@@ -312,9 +337,4 @@ def env_warnings(config: AgenticConfig) -> Iterator[str]:
             yield (
                 f"custom_envs.{tag}: the program runs with the rights of this run, without a sandbox. Use programs and "
                 "models that you trust, or agent_command with sandbox: true."
-            )
-        if env.env_manager_cls == AGENT_NATIVE and names:
-            yield (
-                f"custom_envs.{tag}: {', '.join(names)} {'do' if len(names) > 1 else 'does'} nothing with "
-                f"{AGENT_NATIVE}: the environment writes the messages, and gets whole responses."
             )

@@ -13,7 +13,7 @@ from roll.distributed.executor.pools.job import FinishedJobs, Job
 from roll.distributed.executor.processes.node_facts import own_address
 from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS, EngineClient
 from roll.distributed.executor.rollout.finished_requests import DIRECT_TOKENS
-from roll.envs.config import PROXY
+from roll.envs.config import PROXY, TOOL_LOOP, EnvConfig
 from roll.errors import describe
 from roll.models.tokenizer import tokenizer_of
 from roll.pipeline.agentic.agentic_config import AgenticConfig
@@ -27,6 +27,7 @@ from roll.types.rollout import Generate, RowTexts, Trajectory
 from roll.utils.background import start
 
 if TYPE_CHECKING:
+    from roll.envs.tools.servers import ToolServers
     from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
     from roll.pipeline.agentic.proxy.outside.front import FrontAddress
     from roll.pipeline.agentic.proxy.outside.line import Line
@@ -53,6 +54,7 @@ class Players:
         self._players: dict[tuple[str, str], Player] = {}
         self._endpoint: Endpoint | None = None
         self._line: Line | None = None
+        self._servers: dict[str, ToolServers] = {}
         self._turnstiles: dict[str, asyncio.Semaphore] = {}
 
     async def play(self, job: EpisodeJob, counts: Counts) -> list[Trajectory]:
@@ -69,19 +71,23 @@ class Players:
         rules = episode_rules(self._config, tag, purpose)
         if rules.config.env_manager_cls == PROXY:
             return self._program_player(rules, tag, purpose)
+        if rules.config.env_manager_cls == TOOL_LOOP:
+            return self._tool_player(rules, tag)
         reserve = min(rules.max_answer_tokens or rules.max_length - self._config.prompt_length, rules.max_length // 2)
         form = make_form(rules.config, self._encoder, rules.max_length, max(1, reserve))
-        turnstile = None
-        if rules.config.max_env_step_concurrent:
-            turnstile = self._turnstiles.setdefault(tag, asyncio.Semaphore(rules.config.max_env_step_concurrent))
-        return EpisodePlayer(rules, self._encoder, form, self._generate, turnstile)
+        return EpisodePlayer(rules, self._encoder, form, self._generate, self._turnstile(tag, rules.config))
+
+    def _turnstile(self, tag: str, env: EnvConfig) -> asyncio.Semaphore | None:
+        if not env.max_env_step_concurrent:
+            return None
+        return self._turnstiles.setdefault(tag, asyncio.Semaphore(env.max_env_step_concurrent))
 
     def _program_player(self, rules: EpisodeRules, tag: str, purpose: str) -> Player:
         """All programs of a process ask at one port."""
         from roll.pipeline.agentic.proxy.endpoint.server import Endpoint  # brings fastapi
         from roll.pipeline.agentic.proxy.player import OutsidePlayer, ProgramPlayer
 
-        logs = Path(self._config.output_dir) / "agents" / tag / purpose
+        logs = self._logs(tag) / purpose
         if self._front is None:
             self._endpoint = self._endpoint or Endpoint(self._encoder, self._generate)
             return ProgramPlayer(rules, self._endpoint, logs)
@@ -94,6 +100,19 @@ class Players:
         if rules.config.is_played_outside:
             return OutsidePlayer(rules, self._endpoint, logs, self._line)
         return ProgramPlayer(rules, self._endpoint, logs)
+
+    def _tool_player(self, rules: EpisodeRules, tag: str) -> Player:
+        """Training and validation share the servers of a tag."""
+        from roll.envs.tools.servers import ToolServers
+        from roll.pipeline.agentic.proxy.tool_player import ToolPlayer
+
+        if tag not in self._servers:
+            self._servers[tag] = ToolServers(rules.config.tool_servers, self._logs(tag) / "tool_servers")
+        turnstile = self._turnstile(tag, rules.config)
+        return ToolPlayer(rules, self._encoder, self._generate, self._servers[tag], turnstile)
+
+    def _logs(self, tag: str) -> Path:
+        return Path(self._config.output_dir) / "agents" / tag
 
 
 class EnvWorker:

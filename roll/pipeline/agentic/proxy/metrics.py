@@ -9,6 +9,8 @@ from roll.pipeline.agentic.proxy.transcript.transcript import Transcript
 from roll.types.rollout import TrajectoryGroup
 
 CONTINUED, BROKEN, REQUESTS, ROWS = "continued_requests", "broken_requests", "requests", "rows"
+TOOL_CALLS, TOOL_ERRORS, SERVER_DEATHS, SEQUENCE_CUT = "tool_calls", "tool_errors", "server_deaths", "sequence_cut"
+_OF_TOOLS = (TOOL_CALLS, TOOL_ERRORS, SERVER_DEATHS, SEQUENCE_CUT)
 _COUNTED = (CONTINUED, BROKEN, "retried_requests", "refused_requests", "malformed_calls", "overridden_requests")
 
 
@@ -28,6 +30,8 @@ def session_metrics(
         "malformed_calls": counts["malformed_calls"],
         "overridden_requests": counts["overridden"],
     }
+    if TOOL_CALLS in counts:  # the episode itself called the tools
+        measured |= {name: counts[name] for name in _OF_TOOLS}
     causes = {name: counts[name] for cause in CAUSES if (name := f"broken_{cause}")}
     reported = {name: value for name, value in of_program.items() if name not in causes}
     counted = {name: value for name, value in causes.items() if value}
@@ -51,6 +55,8 @@ def agentic_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
         "agentic/malformed_call_fraction": sums["malformed_calls"] / requests,
         "agentic/sampling_overridden_fraction": sums["overridden_requests"] / requests,
     }
+    if calls := sum(session.get(TOOL_CALLS, 0.0) for session in sessions):
+        metrics["agentic/tool_error_fraction"] = sum(session.get(TOOL_ERRORS, 0.0) for session in sessions) / calls
     for cause in CAUSES:
         if count := sum(session.get(f"broken_{cause}", 0.0) for session in sessions):
             metrics[f"agentic/broken_{cause}_fraction"] = count / built

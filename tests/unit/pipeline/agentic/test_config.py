@@ -17,6 +17,7 @@ from roll.pipeline.agentic.agentic_checks import (
     agentic_warnings,
     code_problems,
     hub_problems,
+    reports,
     unloaded_sets,
 )
 from roll.pipeline.agentic.agentic_config import AgenticConfig
@@ -232,9 +233,87 @@ def test_programs_that_run_elsewhere_need_a_port() -> None:
 
 
 @pytest.mark.parametrize("estimator", ["gae", "gigpo", "step_reinforce"])
-def test_estimators_that_need_whole_rows_or_single_turns_refuse_programs(estimator: str) -> None:
-    found = problems({"custom_envs.Lake": {"env_manager_cls": "proxy", "agent": "a:b"}, "adv_estimator": estimator})
-    assert any("custom_envs.Lake.env_manager_cls" in text and "proxy" in text for text in found)
+@pytest.mark.parametrize(
+    "manager", [{"env_manager_cls": "proxy", "agent": "a:b"}, {"env_manager_cls": "tools", "tool_class": "a:B"}]
+)
+def test_estimators_that_need_whole_rows_or_single_turns_refuse_sessions(
+    manager: dict[str, str], estimator: str
+) -> None:
+    found = problems({"custom_envs.Lake": manager, "adv_estimator": estimator})
+    assert any("custom_envs.Lake.env_manager_cls" in text and manager["env_manager_cls"] in text for text in found)
+
+
+SERVERS = {"files": {"command": "cat", "args": ["a"]}}
+TOOL_LOOP = {"env_manager_cls": "tools", "tool_servers": SERVERS, "answer_key": "answer"}
+
+
+def test_tools_are_named_by_servers_or_by_a_class() -> None:
+    assert problems({"custom_envs.Lake": TOOL_LOOP}) == []
+    made = config(custom_envs__Lake=TOOL_LOOP)
+    assert (made.custom_envs["Lake"].env_type, agentic_warnings(made)) == ("tools", [])
+    assert list(reports(made)) == [
+        "Not checked here: custom_envs.Lake.tool_servers: files is asked for tools when an episode begins."
+    ]
+    of_class = {"env_manager_cls": "tools", "tool_class": "a:B", "env_config": {"max_steps": 3, "action_pattern": "x"}}
+    entry = config(custom_envs__Lake=of_class).custom_envs["Lake"]
+    assert (entry.max_steps, entry.env_config) == (10, of_class["env_config"]), "all of it is the constructor's"
+    unread = config(custom_envs__Lake=TOOL_LOOP | {"agent_template": "x", "agent_system_template": "be brief"})
+    assert agentic_warnings(unread) == ["custom_envs.Lake: agent_template does nothing with tools."]
+
+
+@pytest.mark.parametrize(
+    ("entry", "text"),
+    [
+        ({"tool_servers": {}}, "tool_servers and custom_envs.Lake.tool_class are missing: one says which tools"),
+        ({"answer_key": None}, "custom_envs.Lake.reward is missing: nothing says what an episode earns"),
+        ({"reward": "a:b"}, "reward and custom_envs.Lake.answer_key both say what an episode earns"),
+        ({"tool_class": "Boxes"}, "Lake.tool_class: 'Boxes' is not module:Class."),
+        ({"env_type": "sokoban"}, "Lake.env_type does nothing with custom_envs.Lake.env_manager_cls: tools"),
+        ({"env_config": {"x": 1}}, "Lake.env_config does nothing with custom_envs.Lake.env_manager_cls: tools"),
+        ({"agent": "a:b"}, "custom_envs.Lake.agent is for programs that call over HTTP"),
+        (
+            {"env_manager_cls": "step", "env_type": "sokoban", "answer_key": None},
+            "tool_servers is for a policy that calls",
+        ),
+        ({"tool_servers": {"a": {}}}, "a.command and custom_envs.Lake.tool_servers.a.url are missing"),
+        ({"tool_servers": {"a": {"command": "x", "url": "http://y"}}}, "both say where the server is"),
+        ({"tool_servers": {"a": {"command": "npx -y files"}}}, "Write command: npx and args: [-y, files]"),
+        ({"tool_servers": {"a": {"url": "y:80/mcp"}}}, "'y:80/mcp' does not begin with http:// or https://"),
+        ({"tool_servers": {"a": {"url": "http://y", "env": {"A": "b"}}}}, "a.env does nothing with"),
+        ({"tool_servers": {"a": {"command": "x", "headers": {"A": "b"}}}}, "a.headers does nothing with"),
+        ({"tool_servers": {"a/b": {"command": "x"}}}, "a server's name has letters, digits, - and _ only"),
+        (
+            {"tool_servers": {"a": {"command": "x"}, "b": {"command": "x"}}},
+            "a and custom_envs.Lake.tool_servers.b are the same server",
+        ),
+    ],
+)
+def test_tools_that_cannot_be_called_are_refused(entry: dict[str, Any], text: str) -> None:
+    (found,) = problems({"custom_envs.Lake": TOOL_LOOP | entry})
+    assert text in found
+
+
+def test_a_plan_looks_at_commands_classes_and_rewards_and_starts_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    def said(**entry: Any) -> list[tuple[str, str]]:
+        found = code_problems(config(custom_envs__Lake=TOOL_LOOP | entry))
+        return [(problem.of, problem.text.removeprefix("custom_envs.Lake.")) for problem in found]
+
+    assert said() == []
+    gone = {"files": {"command": "no_such_program"}}
+    assert said(tool_servers=gone) == [
+        ("machine", "tool_servers.files.command: there is no program 'no_such_program' on the PATH.")
+    ]
+    home = "tests.unit.pipeline.agentic.proxy.test_tool_player"
+    assert said(tool_class=f"{home}:Boxes") == []
+    assert said(tool_class=f"{home}:Silent") == [
+        ("run", "tool_class: Silent.shout has no docstring, which tells the policy what the tool does.")
+    ]
+    assert said(tool_class="no_such_module:Boxes")[0][0] == "place"
+    assert "is not a class" in said(tool_class="json:dumps")[0][1]
+    assert said(answer_key=None, reward="json:decoder") == [("run", "reward: json:decoder cannot be called.")]
+    assert said(tasks="a.jsonl") == [("place", "tasks: there is no file a.jsonl.")]
+    monkeypatch.setattr("roll.pipeline.agentic.tool_checks.is_installed", lambda name: False)
+    assert said() == [("machine", "tool_servers needs the package mcp. Install roll-rl[mcp].")]
 
 
 def test_a_native_environment_finds_its_actions_and_chooses_the_words() -> None:

@@ -201,6 +201,7 @@ class Session:
             parsed = self.parser.parse(text, call.tools, self._call_prefix(prepared.request, number))
             self.transcript.counts["malformed_calls"] += parsed.is_malformed
             answer = self.transcript.commit(prepared, generation, parsed.message)
+            answer.is_malformed = parsed.is_malformed
             answer.stopped_by = _stop_of(call.stop, self.parser.text(generation.token_ids), text)
             answers.append(answer)
             self.counts.num_tokens += generation.num_tokens

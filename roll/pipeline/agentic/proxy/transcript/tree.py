@@ -15,7 +15,7 @@ from roll.types.rollout import Generation
 class Answer:
     """One sampled answer. `history` ends with its own message, `root` is the key of the tools it was asked with;
     `request` counts from 1 through the session. `delivered`: a program has received it. `stopped_by`: the request's
-    stop string that ended it."""
+    stop string that ended it. `is_malformed`: it has a call that cannot be read, as text."""
 
     message: ChatMessage
     history: tuple[ChatMessage, ...]
@@ -25,6 +25,7 @@ class Answer:
     num_before: int
     delivered: bool = False
     stopped_by: str = ""
+    is_malformed: bool = False
 
 
 @dataclass(eq=False, repr=False)

@@ -1,0 +1,163 @@
+"""A class whose public methods are tools, as in TRL: `reset(**task)` begins an episode, `get_reward()` judges it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from types import FunctionType
+from typing import Any, Protocol
+
+from roll.envs.tools.base import ToolError
+from roll.envs.tools.toolset import Schema, ToolSet, as_text
+from roll.errors import EnvError, describe
+from roll.utils.imports import resolve
+
+REWARD, RESET = "get_reward", "reset"
+NO_TOOLS = frozenset({RESET, REWARD, "close", "reward"})
+"""Public names that are no tools."""
+_METHODS = (FunctionType, staticmethod, classmethod)
+
+
+class UserCode(Protocol):
+    """Calls user code in a thread of its own, one call after the other."""
+
+    async def call(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any: ...
+
+    def finished(self, result: Any) -> Any:
+        """The result itself, or of a coroutine what it comes to; for functions that are called there."""
+        ...
+
+
+def tool_class(path: str) -> Any:
+    """Raises ImportError, or EnvError if what it names is no class with tools."""
+    cls = resolve(path)
+    if not inspect.isclass(cls):
+        raise EnvError(f"{path} is not a class")
+    if not tool_names(cls):
+        raise EnvError(f"{path} has no public method that could be a tool")
+    return cls
+
+
+def tool_names(cls: type) -> list[str]:
+    """Public methods in the order in which they are written, those of base classes first."""
+    written = [name for base in reversed(cls.__mro__[:-1]) for name in vars(base)]
+    public = [name for name in dict.fromkeys(written) if not name.startswith("_") and name not in NO_TOOLS]
+    return [name for name in public if isinstance(inspect.getattr_static(cls, name), _METHODS)]
+
+
+def method_problems(cls: type) -> Iterator[str]:
+    """What the schemas of its methods lack: a docstring, type hints, and a line for each argument."""
+    for name in tool_names(cls):
+        method = _bound(cls, name)
+        at, doc = f"{cls.__name__}.{name}", inspect.getdoc(method) or ""
+        if not doc.strip():
+            yield f"{at} has no docstring, which tells the policy what the tool does"
+            continue
+        for argument in inspect.signature(method).parameters.values():
+            if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
+                yield f"{at} takes *{argument.name}, which a schema cannot describe: name its arguments"
+            elif argument.annotation is argument.empty:
+                yield f"{at}: its argument {argument.name} has no type hint"
+            elif not re.search(rf"^\s*{re.escape(argument.name)}\s*(\(.*?\))?\s*:", doc, re.MULTILINE):
+                yield (
+                    f"{at}: its docstring does not describe the argument {argument.name}: write a line "
+                    f'"{argument.name}: ..." under "Args:"'
+                )
+
+
+def class_schemas(cls: type) -> list[Schema]:
+    """The schemas of its methods. Raises EnvError that names the method."""
+    from transformers.utils import get_json_schema  # brings torch
+
+    if (problem := next(method_problems(cls), None)) is not None:
+        raise EnvError(f"tool_class: {problem}")
+    shown: list[Schema] = []
+    for name in tool_names(cls):
+        try:
+            schema = get_json_schema(_bound(cls, name))
+        except Exception as error:  # a hint that does not resolve raises what it likes
+            raise EnvError(f"tool_class: {cls.__name__}.{name} has no schema: {describe(error)}") from None
+        schema["function"].pop("return", None)
+        shown.append({**schema, "function": {**schema["function"], "name": name}})
+    return shown
+
+
+def _bound(cls: type, name: str) -> Any:
+    """The method as an object has it, without making one: `self` is none of its arguments."""
+    attribute = inspect.getattr_static(cls, name)
+    if isinstance(attribute, staticmethod | classmethod):
+        return getattr(cls, name)
+    return getattr(cls, name).__get__(object(), cls)
+
+
+class ClassTools(ToolSet):
+    """An object of the class, made for the episode."""
+
+    is_parallel = False
+
+    def __init__(self, path: str, arguments: Mapping[str, Any], code: UserCode):
+        self._path, self._arguments, self._code = path, arguments, code
+        self._object: Any = None
+
+    async def begin(self, task: Mapping[str, Any]) -> str | None:
+        """Makes the object and resets it to the task; the text that it shows."""
+        self._object = await self._code.call("the constructor", self._make)
+        shown = await self._code.call(RESET, self._reset, task)
+        if shown is not None and not isinstance(shown, str):
+            raise EnvError(f"tool_class: {self._path}.reset returned {type(shown).__name__}, not text or None")
+        return shown
+
+    async def schemas(self) -> Sequence[Schema]:
+        return await asyncio.to_thread(lambda: class_schemas(tool_class(self._path)))
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        method = getattr(self._object, name)
+        try:
+            inspect.signature(method).bind(**arguments)
+        except TypeError as error:
+            raise ToolError(f"{name}: {error}.") from None
+        result = await self._code.call(name, self._answered, partial(method, **arguments))
+        if isinstance(result, ToolError):
+            raise result
+        return result
+
+    async def reward(self) -> Any:
+        """What its get_reward() returns, or its attribute `reward` is. Raises EnvError if it has neither."""
+        if not (hasattr(self._object, REWARD) or hasattr(self._object, "reward")):
+            raise EnvError(f"tool_class: {self._path} has neither get_reward() nor an attribute reward")
+        return await self._code.call(REWARD, self._judged)
+
+    def _judged(self) -> Any:
+        judge = getattr(self._object, REWARD, None) or self._object.reward
+        return self._code.finished(judge()) if callable(judge) else judge
+
+    def end(self) -> None:
+        """Closes the object; called in the thread of its code."""
+        if callable(close := getattr(self._object, "close", None)):
+            self._code.finished(close())
+
+    async def close(self) -> None:
+        """The thread of its code ends it, see `end`."""
+
+    def _make(self) -> Any:
+        return tool_class(self._path)(**self._arguments)
+
+    def _reset(self, task: Mapping[str, Any]) -> Any:
+        if not callable(reset := getattr(self._object, RESET, None)):
+            return None
+        parameters = inspect.signature(reset).parameters.values()
+        takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters)
+        names = task if takes_all else [one.name for one in parameters if one.name in task]
+        return self._code.finished(reset(**{name: task[name] for name in names}))
+
+    def _answered(self, method: Callable[[], Any]) -> str | ToolError:
+        """The result as text; of a call that it refuses (ToolError, ValueError) the error."""
+        try:
+            return as_text(self._code.finished(method()))
+        except ToolError as error:
+            return error
+        except ValueError as error:
+            return ToolError(str(error) or "the value is not taken")

@@ -1,0 +1,369 @@
+"""Tools of servers of the Model Context Protocol, through its official package: started here, or reached over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from roll.distributed.executor.processes.cleaner import MARK
+from roll.envs.config import EPISODE, ToolServerConfig
+from roll.envs.tools.base import ToolError
+from roll.envs.tools.toolset import Schema, ToolSet, ToolsLost
+from roll.errors import EnvError, describe
+from roll.utils import supervision
+from roll.utils.background import BackgroundTasks
+from roll.utils.imports import file_on_path
+from roll.utils.secrets import mask
+
+TRIES = 3  # of a start, and of a call whose server died under it
+MOST_LATE = 3  # calls in a row that took too long: the server hangs, and is started again
+MOST_TOOLS = 4096
+_MOST_AT_ONCE = 32  # calls of one connection
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.2, 10.0  # before another start; it doubles with each death in a row
+_CLOSE_S = 10.0
+_LONGEST_READ_S = 300.0  # of a stream of events: calls have their own limit
+_CLOSED_TEXTS = ("Connection closed", "SSE stream")
+_GONE = (404, 500, 502, 503, 504)  # HTTP statuses of a server that has forgotten its session, or is away
+_PICTURES = {"image": "a picture", "audio": "a recording", "resource": "a file"}
+
+logger = logging.getLogger(__name__)
+
+
+class _Died(Exception):
+    """The connection is gone; the text says how."""
+
+
+@dataclass(eq=False)
+class _Connection:
+    """One connection, entered and left by the task `owner`: the package's scopes have to be left where they were
+    entered. `is_stale`: the server has said that its tools changed; `status`: the HTTP status of one that is away."""
+
+    owner: asyncio.Task[None]
+    leave: asyncio.Event
+    session: Any = None
+    schemas: Sequence[Schema] = ()
+    is_stale: bool = False
+    status: int = 0
+    num_late: int = 0
+    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_AT_ONCE))
+
+
+class ToolServer:
+    """One server, started when it is first needed, and again when it died. Any number of calls at once."""
+
+    def __init__(self, name: str, config: ToolServerConfig, log: Path):
+        self.name, self.config = name, config
+        self._log = log
+        self._connection: _Connection | None = None
+        self._opening: asyncio.Task[_Connection] | None = None
+        self._owners = BackgroundTasks(lambda error: None)  # whoever waits for a connection learns why there is none
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._num_deaths = 0  # in a row
+        self._suspects = asyncio.Lock()
+
+    async def schemas(self) -> Sequence[Schema]:
+        """Its tools as the server lists them now, under its own names. Raises EnvError."""
+        connection = await self._opened()
+        if connection.is_stale:
+            try:
+                async with asyncio.timeout(self.config.start_timeout_s):
+                    connection.is_stale = False
+                    connection.schemas = await self._listed(connection.session)
+            except Exception:  # a new connection lists them when it begins, or says why not
+                self._bury(connection)
+                connection = await self._opened()
+        return connection.schemas
+
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> str:
+        """The text of the result. Raises ToolError, and _Died if the server died under the call."""
+        connection = await self._opened()
+        try:
+            async with connection.slots, asyncio.timeout(self.config.timeout_s):
+                result = await connection.session.call_tool(tool, dict(arguments))
+        except TimeoutError:
+            connection.num_late += 1
+            if connection.num_late >= MOST_LATE:
+                logger.warning("%s", self._text(f"answered none of {MOST_LATE} calls in time, and is started again"))
+                self._bury(connection)
+            raise ToolError(f"{tool} took longer than {self.config.timeout_s:g} s") from None
+        except Exception as error:
+            if (death := self._death(connection, error)) is None:
+                self._num_deaths = connection.num_late = 0
+                raise ToolError(str(error) or describe(error)) from None
+            self._bury(connection)
+            raise _Died(death) from None
+        self._num_deaths = connection.num_late = 0
+        return _text_of(tool, result)
+
+    async def called(self, tool: str, arguments: Mapping[str, Any], deaths: list[str]) -> str:
+        """The same, asked again after a death: those that a death has met go one by one, so that a call that kills its
+        server takes no others with it each time. Raises EnvError after three in a row; `deaths` collects how."""
+        for number in range(TRIES):
+            try:
+                if not number:
+                    return await self.call(tool, arguments)
+                async with self._suspects:
+                    return await self.call(tool, arguments)
+            except _Died as death:
+                deaths.append(str(death))
+        raise EnvError(self._text(f"died under {tool} {TRIES} times in a row: {deaths[-1]}"))
+
+    def text_of_death(self, death: str, tool: str) -> str:
+        return self._text(f"died under {tool}, and with it what the episode had changed: {death}")
+
+    async def close(self) -> None:
+        """Ends the connection and the server's processes, and waits for that."""
+        if self._opening is not None:
+            self._opening.cancel()
+        if self._connection is not None:
+            self._bury(self._connection)
+        if self._leaving:
+            await asyncio.wait(set(self._leaving), timeout=_CLOSE_S)
+
+    # --- connections
+
+    async def _opened(self) -> _Connection:
+        """The connection that is there, or a new one: all who wait for it share one start."""
+        connection = self._connection
+        if connection is not None and not connection.owner.done():
+            return connection
+        if connection is not None:  # it died while nobody called
+            self._bury(connection)
+        if self._opening is None or self._opening.done():
+            self._opening = self._owners.start(self._open())
+        return await asyncio.shield(self._opening)
+
+    async def _open(self) -> _Connection:
+        cause = ""
+        for _ in range(TRIES):
+            if self._num_deaths:
+                await asyncio.sleep(min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** (self._num_deaths - 1)))
+            ready: asyncio.Future[_Connection] = asyncio.get_running_loop().create_future()
+            leave = asyncio.Event()
+            owner = self._owners.start(self._own(ready, leave))
+            self._leaving.add(owner)
+            owner.add_done_callback(self._leaving.discard)
+            try:
+                self._connection = await asyncio.shield(ready)
+                return self._connection
+            except asyncio.CancelledError:
+                owner.cancel()
+                raise
+            except Exception as error:
+                self._num_deaths += 1
+                cause = str(error)
+        raise EnvError(self._text(f"cannot be used: {cause}"))
+
+    async def _own(self, ready: asyncio.Future[_Connection], leave: asyncio.Event) -> None:
+        """Enters a connection, says so, and leaves it when it is asked to, or when the server is gone."""
+        try:
+            async with AsyncExitStack() as stack:
+                mcp = await asyncio.to_thread(_package)
+                task = asyncio.current_task()
+                assert task is not None
+                connection = _Connection(task, leave)
+                read, write = await stack.enter_async_context(self._transport(connection))
+
+                async def notice(message: object) -> None:
+                    if isinstance(message, mcp.types.ToolListChangedNotification):
+                        connection.is_stale = True
+
+                info = mcp.types.Implementation(name="roll", version="1")
+                client = mcp.ClientSession(read, write, message_handler=notice, client_info=info)
+                connection.session = await stack.enter_async_context(client)
+                async with asyncio.timeout(self.config.start_timeout_s):
+                    await connection.session.initialize()
+                    connection.schemas = await self._listed(connection.session)
+                if not ready.done():
+                    ready.set_result(connection)
+                await leave.wait()
+        except BaseException as error:
+            if not ready.done():
+                ready.set_exception(EnvError(self._cause(error)))
+                ready.exception()  # the start may have been given up
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            logger.debug("%s: the connection ended", self.name, exc_info=error)
+
+    @asynccontextmanager
+    async def _transport(self, connection: _Connection) -> AsyncIterator[tuple[Any, Any]]:
+        config = self.config
+        if config.command is not None:
+            from mcp.client.stdio import StdioServerParameters, stdio_client
+
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+            command = [file_on_path(word) for word in (config.command, *config.args)]
+            job = json.dumps({"command": command, "log": str(self._log.absolute())})
+            mark = {MARK: os.environ[MARK]} if MARK in os.environ else {}
+            server = StdioServerParameters(
+                command=sys.executable, args=["-I", supervision.__file__, job], env={**config.env, **mark}
+            )
+            async with stdio_client(server) as streams:
+                yield streams
+            return
+        import httpx2
+        from mcp.client.streamable_http import streamable_http_client
+
+        async def look(response: httpx2.Response) -> None:
+            if response.status_code in _GONE and response.request.method == "POST":
+                connection.status = response.status_code
+
+        assert config.url is not None
+        limits = httpx2.Timeout(config.start_timeout_s, read=max(config.timeout_s, _LONGEST_READ_S))
+        async with (
+            httpx2.AsyncClient(headers=config.headers, timeout=limits, event_hooks={"response": [look]}) as client,
+            streamable_http_client(config.url, http_client=client) as streams,
+        ):
+            yield streams
+
+    async def _listed(self, session: Any) -> Sequence[Schema]:
+        """All pages of its tools."""
+        types = _package().types
+        shown: list[Schema] = []
+        cursors: set[str] = set()
+        cursor: str | None = None
+        while True:
+            page = await session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
+            shown += [_schema(tool) for tool in page.tools]
+            cursor = page.next_cursor
+            if cursor is None:
+                return shown
+            if cursor in cursors or len(shown) > MOST_TOOLS:
+                raise EnvError(f"its list of tools has no end: {len(shown)} tools so far")
+            cursors.add(cursor)
+
+    def _bury(self, connection: _Connection) -> None:
+        """Leaves a connection that is dead, or no longer wanted; another one takes its place when one is needed."""
+        connection.leave.set()
+        if self._connection is connection:
+            self._connection = None
+            self._num_deaths += 1
+
+    def _death(self, connection: _Connection, error: Exception) -> str | None:
+        """How the connection ended; None for an error that the server itself answered."""
+        if connection.owner.done() or connection.leave.is_set():
+            return self._with_log("the connection is closed")
+        if isinstance(error, _package().MCPError):
+            if connection.status:
+                return f"HTTP status {connection.status}: {error.message}"
+            return self._with_log(error.message) if error.message.startswith(_CLOSED_TEXTS) else None
+        is_stream = type(error).__module__.partition(".")[0] == "anyio"
+        return self._with_log(describe(error)) if is_stream else None
+
+    def _cause(self, error: BaseException) -> str:
+        """The first error inside groups of them, in words."""
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if isinstance(error, TimeoutError):
+            return self._with_log(f"it did not list its tools within start_timeout_s: {self.config.start_timeout_s:g}")
+        return self._with_log(str(error) if isinstance(error, EnvError) else describe(error))
+
+    def _with_log(self, text: str) -> str:
+        said = supervision.last_lines(self._log) if self.config.command is not None else ""
+        return f"{text} ({said})" if said else text
+
+    def _text(self, text: str) -> str:
+        config = self.config
+        what = config.command if config.url is None else config.url
+        secrets = [*config.headers.values(), *config.env.values()]
+        return mask(f"tool_servers.{self.name} ({what}) {text}", [one for one in secrets if len(one) >= 6])
+
+
+class ServerTools(ToolSet):
+    """The tools of one server in one episode. With scope: episode the server is the episode's own."""
+
+    def __init__(self, server: ToolServer):
+        self._server = server
+        self._is_own = server.config.scope == EPISODE
+
+    async def schemas(self) -> Sequence[Schema]:
+        prefix = self._server.config.prefix
+        return [
+            {**schema, "function": {**schema["function"], "name": prefix + schema["function"]["name"]}}
+            for schema in await self._server.schemas()
+        ]
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        tool = name.removeprefix(self._server.config.prefix)
+        deaths: list[str] = []
+        try:
+            if not self._is_own:
+                return await self._server.called(tool, arguments, deaths)
+            return await self._server.call(tool, arguments)
+        except _Died as death:
+            deaths.append(str(death))
+            raise ToolsLost(self._server.text_of_death(str(death), tool)) from None
+        finally:
+            self.num_deaths += len(deaths)
+
+    async def close(self) -> None:
+        if self._is_own:
+            await self._server.close()
+
+
+class ToolServers:
+    """The servers of one custom_envs entry in one process. What servers write to standard error is kept in `logs`."""
+
+    def __init__(self, configs: Mapping[str, ToolServerConfig], logs: Path):
+        self._configs, self._logs = configs, logs
+        self._shared = {name: self._make(name) for name, config in configs.items() if config.scope != EPISODE}
+
+    def episode(self) -> dict[str, ToolSet]:
+        """Tools for one episode by the key of each server."""
+        servers = {name: self._shared.get(name) or self._make(name) for name in self._configs}
+        return {f"tool_servers.{name}": ServerTools(server) for name, server in servers.items()}
+
+    async def close(self) -> None:
+        await asyncio.gather(*(server.close() for server in self._shared.values()))
+
+    def _make(self, name: str) -> ToolServer:
+        return ToolServer(name, self._configs[name], self._logs / f"{name}.log")
+
+
+def _package() -> Any:
+    """The package, imported when a server is first needed. What it logs of a server's faults is told by the episode."""
+    package = importlib.import_module("mcp")
+    for name in ("mcp.client.stdio", "mcp.client.streamable_http"):
+        importlib.import_module(name)
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)
+    return package
+
+
+def _schema(tool: Any) -> Schema:
+    """The tool as chat templates show it."""
+    parameters = {name: value for name, value in tool.input_schema.items() if name != "$schema"}
+    function = {"name": tool.name, "description": tool.description or "", "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+def _text_of(tool: str, result: Any) -> str:
+    """The texts of a result; what is no text is named in its place. Raises ToolError for a result that is an error, or
+    has nothing that can be read."""
+    parts: list[str] = []
+    refused: list[str] = []
+    for block in result.content:
+        resource = getattr(block, "resource", None)
+        text = getattr(block, "text", None) if resource is None else getattr(resource, "text", None)
+        if isinstance(text, str):
+            parts.append(text)
+        elif block.type == "resource_link":
+            parts.append(f"{block.name}: {block.uri}")
+        else:
+            kind = getattr(block if resource is None else resource, "mime_type", None) or "of an unknown kind"
+            refused.append(f"{_PICTURES.get(block.type, block.type)} ({kind})")
+    if not parts and not refused and result.structured_content is not None:
+        parts.append(json.dumps(result.structured_content, ensure_ascii=False))
+    left_out = f"{tool} returned {', '.join(refused)}, but only text can be read" if refused else ""
+    text = "\n".join(part for part in (*parts, f"[{left_out}]" if parts and left_out else "") if part)
+    if result.is_error or (refused and not parts):
+        raise ToolError(text or left_out or f"{tool} failed without a word")
+    return text

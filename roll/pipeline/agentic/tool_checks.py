@@ -1,0 +1,179 @@
+"""What can be wrong with an entry of custom_envs whose policy calls tools: its servers, its class and its reward."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from roll.configs.problems import Problem
+from roll.envs.config import IN_SESSIONS, TOOL_LOOP, EnvConfig, ToolServerConfig
+from roll.envs.tools.class_tools import method_problems, tool_class
+from roll.errors import EnvError, describe
+from roll.utils.imports import file_on_path, is_installed, is_missing, resolve, split
+from roll.utils.text import show
+
+TOOL_KEYS = ("tool_servers", "tool_class", "question_key", "reward", "answer_key", "max_result_tokens")
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def tool_key_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
+    """Keys of tools, with env_manager_cls: tools and without it."""
+    manager = f"{at}.env_manager_cls"
+    if env.env_manager_cls != TOOL_LOOP:
+        for key in TOOL_KEYS:
+            if env.is_changed(key):
+                yield Problem(
+                    f"{at}.{key} is for a policy that calls tools by name, but {manager} is {env.env_manager_cls}. Set "
+                    f"it to {TOOL_LOOP}, or remove the key.",
+                    (f"{at}.{key}", manager),
+                )
+        return
+    if not env.tool_servers and env.tool_class is None:
+        yield Problem(
+            f"{at}.tool_servers and {at}.tool_class are missing: one says which tools there are with {manager}: "
+            f"{TOOL_LOOP}.",
+            (f"{at}.tool_servers", f"{at}.tool_class"),
+        )
+    yield from _unread_problems(at, env)
+    yield from _reward_problems(at, env)
+    for key in ("tool_class", "reward"):
+        if (path := getattr(env, key)) is not None:
+            yield from path_problems(f"{at}.{key}", path, "Class" if key == "tool_class" else "function")
+    for name, server in env.tool_servers.items():
+        yield from _server_problems(f"{at}.tool_servers.{name}", name, server)
+    yield from _twin_problems(f"{at}.tool_servers", env)
+
+
+def _unread_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
+    manager = f"{at}.env_manager_cls"
+    reasons = {
+        "env_type": "the world is behind the tools" if env.env_type != IN_SESSIONS[TOOL_LOOP] else "",
+        "env_config": "it has the arguments of tool_class" if env.env_config and env.tool_class is None else "",
+        "tool_wrapper": "see tool_servers and tool_class" if env.tool_wrapper is not None else "",
+    }
+    for key, reason in reasons.items():
+        if reason:
+            yield Problem(
+                f"{at}.{key} does nothing with {manager}: {TOOL_LOOP}: {reason}. Remove it.", (f"{at}.{key}", manager)
+            )
+
+
+def _reward_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
+    if env.reward is not None and env.answer_key is not None:
+        yield Problem(
+            f"{at}.reward and {at}.answer_key both say what an episode earns. Keep one.",
+            (f"{at}.reward", f"{at}.answer_key"),
+        )
+    if env.reward is None and env.answer_key is None and env.tool_class is None:
+        yield Problem(
+            f"{at}.reward is missing: nothing says what an episode earns. Set reward: module:function, answer_key: a "
+            "column of the tasks, or a tool_class with get_reward().",
+            (f"{at}.reward", f"{at}.answer_key", f"{at}.tool_class"),
+        )
+
+
+def path_problems(key: str, path: str, kind: str) -> Iterator[Problem]:
+    """What is wrong with the form of a path module:kind."""
+    try:
+        if ":" not in path:
+            raise ImportError(f"{show(path)} is not module:{kind}")
+        split(path)
+    except ImportError as error:
+        yield Problem(f"{key}: {error}.", (key,))
+
+
+def _server_problems(at: str, name: str, server: ToolServerConfig) -> Iterator[Problem]:
+    if not _NAME.fullmatch(name):
+        yield Problem(f"{at}: a server's name has letters, digits, - and _ only, since its log is called so.", (at,))
+    if (server.command is None) == (server.url is None):
+        what = "both say" if server.url is not None else "are missing: one says"
+        yield Problem(
+            f"{at}.command and {at}.url {what} where the server is. Set command (with args) for one that is started "
+            "here, or url for one that runs already.",
+            (f"{at}.command", f"{at}.url"),
+        )
+        return
+    unread = ("args", "env") if server.command is None else ("headers",)
+    used = "url" if server.command is None else "command"
+    for key in unread:
+        if getattr(server, key):
+            yield Problem(f"{at}.{key} does nothing with {at}.{used}. Remove it.", (f"{at}.{key}", f"{at}.{used}"))
+    if server.command is not None and len(server.command.split()) > 1:
+        first, *rest = server.command.split()
+        yield Problem(
+            f"{at}.command: {show(server.command)} is one word, the program. Write command: {first} and args: "
+            f"[{', '.join(rest)}].",
+            (f"{at}.command",),
+        )
+    if server.url is not None and urlsplit(server.url).scheme not in ("http", "https"):
+        yield Problem(f"{at}.url: {show(server.url)} does not begin with http:// or https://.", (f"{at}.url",))
+
+
+def _twin_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
+    """Two entries for one server: all their tools have the same names."""
+    first: dict[tuple[object, ...], str] = {}
+    for name, server in env.tool_servers.items():
+        where = (server.command, server.args, server.url, server.prefix)
+        if where in first:
+            yield Problem(
+                f"{at}.{first[where]} and {at}.{name} are the same server, so their tools have the same names. Remove "
+                "one, or set prefix of one, for example prefix: other_.",
+                (f"{at}.{first[where]}", f"{at}.{name}"),
+            )
+        first.setdefault(where, name)
+
+
+# --- what this machine and the user's code say; no server is started
+
+
+def tool_code_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
+    """Packages, commands, the class and the reward that the entry names."""
+    if env.tool_servers and not is_installed("mcp"):
+        yield Problem(
+            f"{at}.tool_servers needs the package mcp. Install roll-rl[mcp].", (f"{at}.tool_servers",), "machine"
+        )
+    for name, server in env.tool_servers.items():
+        if server.command is not None and shutil.which(file_on_path(server.command)) is None:
+            yield Problem(
+                f"{at}.tool_servers.{name}.command: there is no program {show(server.command)} on the PATH.",
+                (f"{at}.tool_servers.{name}.command",),
+                "machine",
+            )
+    if env.reward is not None:
+        yield from _reward_code_problems(f"{at}.reward", env.reward)
+    if env.tool_class is not None:
+        yield from _class_problems(at, env.tool_class)
+
+
+def _reward_code_problems(key: str, path: str) -> Iterator[Problem]:
+    try:
+        function = resolve(path)
+    except ImportError as error:
+        yield Problem(f"{key}: {error}.", (key,), "place" if is_missing(path) else "run")
+        return
+    if not callable(function):
+        yield Problem(f"{key}: {path} cannot be called.", (key,))
+
+
+def _class_problems(at: str, path: str) -> Iterator[Problem]:
+    key = f"{at}.tool_class"
+    try:
+        cls = tool_class(path)
+    except (ImportError, EnvError) as error:
+        yield Problem(f"{key}: {error}.", (key,), "place" if is_missing(path) else "run")
+        return
+    try:
+        faults = list(method_problems(cls))
+    except Exception as error:  # a class that answers as it likes
+        faults = [f"{path} cannot be read: {describe(error)}"]
+    for fault in faults:
+        yield Problem(f"{key}: {fault}.", (key,))
+
+
+def tool_reports(at: str, env: EnvConfig) -> Iterator[str]:
+    """What a plan does not look at."""
+    if env.tool_servers:
+        names, verb = ", ".join(env.tool_servers), "are" if len(env.tool_servers) > 1 else "is"
+        yield f"Not checked here: {at}.tool_servers: {names} {verb} asked for tools when an episode begins."
