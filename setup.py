@@ -88,6 +88,7 @@ setup(
             "uvicorn>=0.30,<1",
             "httpx>=0.27,<1",
         ],  # env_manager_cls: proxy; vllm, sglang and studio bring them
+        "mcp": ["mcp>=2.3,<3"],  # tool_servers; vllm brings it
         "environments": ["gymnasium>=1"],  # env_type: gym
         "launch": ["ray[default]>=2.60,<3"],  # ray job submit, and Ray's dashboard
         "studio": ["nicegui>=3.10,<4"],  # roll studio

@@ -89,6 +89,7 @@ SECTIONS: tuple[tuple[str, str], ...] = (
     ("Top level of distillation (beside those of rows)", "roll.pipeline.distill.distill_config:DistillConfig"),
     ("An entry of stages (beside the keys that it changes)", "roll.configs.sections.run:StageConfig"),
     ("custom_envs.TAG", "roll.pipeline.agentic.agentic_config:EnvConfig"),
+    ("custom_envs.TAG.tool_servers.NAME", "roll.envs.config:ToolServerConfig"),
     (
         "train_env_manager, val_env_manager (beside the keys of a role)",
         "roll.pipeline.agentic.agentic_config:EnvManagerConfig",

@@ -77,7 +77,7 @@ TOOLS: Mapping[str, str] = {
 }
 
 TOOLS_NOT_HERE: Mapping[str, str] = {
-    "mcp": "calls a server of the Model Context Protocol, which is not supported. Write a tool that calls the server "
-    "(package.module:Class, a Tool of roll.envs.tools.base)",
+    "mcp": "calls a server of the Model Context Protocol: set env_manager_cls: tools, with the server under "
+    "tool_servers (docs/agents.md)",
 }
 """ROLL's tools without a counterpart here, and what to do instead."""

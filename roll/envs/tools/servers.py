@@ -149,7 +149,7 @@ class ToolServer:
                 await asyncio.sleep(min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** (self._num_deaths - 1)))
             ready: asyncio.Future[_Connection] = asyncio.get_running_loop().create_future()
             leave = asyncio.Event()
-            owner = self._owners.start(self._own(ready, leave))
+            owner = self._owners.start(self._hold(ready, leave))
             self._leaving.add(owner)
             owner.add_done_callback(self._leaving.discard)
             try:
@@ -163,7 +163,7 @@ class ToolServer:
                 cause = str(error)
         raise EnvError(self._text(f"cannot be used: {cause}"))
 
-    async def _own(self, ready: asyncio.Future[_Connection], leave: asyncio.Event) -> None:
+    async def _hold(self, ready: asyncio.Future[_Connection], leave: asyncio.Event) -> None:
         """Enters a connection, says so, and leaves it when it is asked to, or when the server is gone."""
         try:
             async with AsyncExitStack() as stack:

@@ -70,7 +70,7 @@ class ToolBox:
         return name not in self._owners or self._owners[name].is_parallel
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """As ToolSet.call, of the set that has the tool."""
+        """The result of a call, by the set that has the tool. Raises what ToolSet.call raises."""
         if name not in self._owners:
             raise ToolError(f"there is no tool {name}. Tools: {', '.join(self._owners)}.")
         return await self._owners[name].call(name, arguments)

@@ -65,7 +65,10 @@ def _add(tools: Tools, entry: Mapping[str, Any]) -> None:
     lowered = name.lower()
     is_theirs = path.partition(".")[0] in ("verl", "recipe", "examples")
     if "mcp" in lowered or config.get("type") == "mcp":
-        tools.lost.append(f"{name or 'a tool'}: servers of the Model Context Protocol are not asked here; {_OWN_TOOL}")
+        tools.lost.append(
+            f"{name or 'a tool'}: servers of the Model Context Protocol are called with env_manager_cls: tools, under "
+            "tool_servers (docs/agents.md), which an import does not write"
+        )
     elif any(word in lowered for word in _PICTURES):
         tools.lost.append(f"{name}: {ONLY_RLVR}")
     elif is_theirs and any(word in lowered for word in _SEARCHES):

@@ -111,7 +111,7 @@ REFUSED = {
     ),
     "MCP": (
         "    env_type: sokoban\n    tool_wrapper: {tool_configs: [{tool_id: mcp, tool_args: {server_url: x}}]}\n",
-        "calls a server of the Model Context Protocol, which is not supported. Write a tool that calls the server",
+        "calls a server of the Model Context Protocol: set env_manager_cls: tools, with the server under tool_servers",
     ),
     "pictures": (
         f"    env_type: sokoban\n    env_manager_cls: {MANAGERS}.vl_traj_env_manager.VLTrajEnvManager\n",

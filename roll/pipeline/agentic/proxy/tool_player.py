@@ -81,7 +81,7 @@ class _World:
 
     tools: ToolBox
     thread: UserThread
-    own: ClassTools | None
+    of_class: ClassTools | None
 
 
 class ToolPlayer(SessionPlayer):
@@ -132,7 +132,7 @@ class ToolPlayer(SessionPlayer):
         await session.close()
         if (world := self._worlds.pop(session, None)) is None:
             return
-        world.thread.close(None if world.own is None else world.own.end)
+        world.thread.close(None if world.of_class is None else world.of_class.end)
         is_late = session.deadline is not None and session.deadline.expired()
         self.num_abandoned_threads += world.thread.is_abandoned(is_late)
         await world.tools.close()
@@ -140,7 +140,7 @@ class ToolPlayer(SessionPlayer):
     async def _play(self, job: EpisodeJob, attempt: int, session: Session, task: Mapping[str, Any]) -> None:
         world, counts = self._worlds[session], session.transcript.counts
         counts[TOOL_CALLS] = counts[TOOL_ERRORS] = 0
-        shown = None if world.own is None else await world.own.begin(task)
+        shown = None if world.of_class is None else await world.of_class.begin(task)
         schemas = await world.tools.open()
         messages = self._first(task, shown)
         await self._converse(session, world.tools, schemas, messages)
@@ -256,8 +256,8 @@ class ToolPlayer(SessionPlayer):
             shown = [message.for_template() for message in messages]
             self._judge(session, await world.thread.call("reward", self._judged, world.thread, task, shown))
         else:
-            assert world.own is not None
-            self._judge(session, await world.own.reward())
+            assert world.of_class is not None
+            self._judge(session, await world.of_class.reward())
 
     def _judged(self, thread: UserThread, task: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> Any:
         function: Any = resolve(str(self._rules.config.reward))

@@ -17,7 +17,7 @@ from roll.pipeline.agentic.episode import Counts
 from roll.pipeline.agentic.proxy.endpoint.reward import checked_metrics, checked_reward
 from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
 from roll.pipeline.agentic.proxy.player import ProgramPlayer
-from roll.pipeline.agentic.proxy.tasks import Tasks
+from roll.pipeline.agentic.proxy.session_player import Tasks
 from roll.types.rollout import Trajectory
 from tests.unit.pipeline.agentic.proxy.parts import JOB, Engine, check_rows, proxy_rules, tool_encoder
 

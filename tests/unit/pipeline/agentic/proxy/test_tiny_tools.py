@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from roll.envs.tools.servers import ToolServers
 from roll.pipeline.agentic.episode import Counts
 from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
 from roll.pipeline.agentic.proxy.player import ProgramPlayer
+from roll.pipeline.agentic.proxy.tool_player import ToolPlayer
 from roll.pipeline.agentic.sample_forms import ChatEncoder
 from roll.types.rollout import Trajectory
 from tests.unit.pipeline.agentic.proxy.parts import JOB, Engine, proxy_rules
@@ -33,6 +35,18 @@ def module(name: str) -> Any:
 def prepare(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(sys, "path", [*sys.path, str(EXAMPLE)])
     return module("prepare")
+
+
+def asked(encoder: ChatEncoder, said: list[str], folder: Path) -> list[Trajectory]:
+    """Rows of the same task where roll plays the loop with the example's class."""
+
+    async def run() -> list[Trajectory]:
+        keys = {"env_type": "tools", "env_manager_cls": "tools", "agent": None, "tool_class": "box_tools:BoxTools"}
+        rules = proxy_rules(**keys, reward="box_tools:reward", tasks="boxes:Boxes", max_steps=3)
+        engine = Engine(encoder, lambda number: said[number])
+        return await ToolPlayer(rules, encoder, engine, ToolServers({}, folder)).play(JOB, Counts())
+
+    return asyncio.run(run())
 
 
 def played(agent: str, encoder: ChatEncoder, said: list[str], folder: Path) -> list[Trajectory]:
@@ -67,10 +81,13 @@ def test_the_program_samples_the_tokens_of_the_warm_up_and_knows_nothing_of_roll
         {"role": "assistant", "content": digit},
     ]
     ids, labels = prepare.encoded(tokenizer, messages)
-    (row,) = played(agent, encoder, [call, digit], tmp_path)
-    assert row.reward == row.metrics["success"] == row.metrics["opened"] == 1
-    assert row.metrics["broken_requests"] == 0
-    assert row.input_ids.tolist() == ids
-    assert row.response_mask.tolist() == [label != prepare.IGNORED for label in labels]
+    (row,), (native,) = played(agent, encoder, [call, digit], tmp_path), asked(encoder, [call, digit], tmp_path)
+    for one in (row, native):
+        assert one.reward == one.metrics["success"] == one.metrics["opened"] == 1
+        assert one.metrics["broken_requests"] == 0
+        assert one.input_ids.tolist() == ids
+        assert one.response_mask.tolist() == [label != prepare.IGNORED for label in labels]
+    assert native.log_probs.tolist() == row.log_probs.tolist()
+    assert native.policy_versions.tolist() == row.policy_versions.tolist()
     assert "roll" not in (EXAMPLE / f"{agent}.py").read_text(encoding="utf-8").replace("of roll", "")
     assert len(tokenizer.encode(call)) == 9

@@ -458,7 +458,7 @@ def test_an_episode_with_a_server_of_its_own_keeps_its_state_and_loses_it_with_t
     assert "died under die, and with it what the episode had changed: Connection closed" in str(row.failure)
 
 
-@pytest.mark.parametrize("how", ["", "stubborn"])
+@pytest.mark.parametrize("how", ["", pytest.param("stubborn", marks=pytest.mark.slow)])
 def test_nothing_that_a_server_started_is_left(tmp_path: Path, how: str) -> None:
     (said,) = asked(plain(tmp_path, *filter(None, [how])), ("leave", ""))
     pid = int(said)
