@@ -264,7 +264,7 @@ def lifted(env: Mapping[str, Any]) -> dict[str, Any]:
     name, env_config = env.get("env_manager_cls"), env.get("env_config") or {}
     if not isinstance(env_config, Mapping):
         return env
-    manager = ROLL_MANAGERS.get(name, name) if isinstance(name, str) else None
+    manager = ROLL_MANAGERS.get(name, name) if isinstance(name, str) else ""
     if manager in IN_SESSIONS:
         env = {"env_type": IN_SESSIONS[manager], **env}
     if manager == TOOL_LOOP:  # env_config is the constructor's of tool_class

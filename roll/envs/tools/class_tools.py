@@ -70,7 +70,7 @@ def method_problems(cls: type) -> Iterator[str]:
 
 def class_schemas(cls: type) -> list[Schema]:
     """The schemas of its methods. Raises EnvError that names the method."""
-    from transformers.utils import get_json_schema  # brings torch
+    from transformers.utils.chat_template_utils import get_json_schema  # brings torch
 
     if (problem := next(method_problems(cls), None)) is not None:
         raise EnvError(f"tool_class: {problem}")

@@ -153,8 +153,8 @@ class ToolServer:
             self._leaving.add(owner)
             owner.add_done_callback(self._leaving.discard)
             try:
-                self._connection = await asyncio.shield(ready)
-                return self._connection
+                connection = self._connection = await asyncio.shield(ready)
+                return connection
             except asyncio.CancelledError:
                 owner.cancel()
                 raise
@@ -253,9 +253,10 @@ class ToolServer:
         if connection.owner.done() or connection.leave.is_set():
             return self._with_log("the connection is closed")
         if isinstance(error, _package().MCPError):
+            text = str(error)
             if connection.status:
-                return f"HTTP status {connection.status}: {error.message}"
-            return self._with_log(error.message) if error.message.startswith(_CLOSED_TEXTS) else None
+                return f"HTTP status {connection.status}: {text}"
+            return self._with_log(text) if text.startswith(_CLOSED_TEXTS) else None
         is_stream = type(error).__module__.partition(".")[0] == "anyio"
         return self._with_log(describe(error)) if is_stream else None
 

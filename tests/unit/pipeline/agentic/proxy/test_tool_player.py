@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Coroutine
@@ -25,6 +27,7 @@ from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules, turn
 from roll.pipeline.agentic.proxy.metrics import agentic_metrics
 from roll.pipeline.agentic.proxy.tool_player import UNREADABLE, ToolPlayer
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams, Task, Trajectory, TrajectoryGroup
+from roll.utils import supervision
 from tests.unit.pipeline.agentic.parts import rules
 from tests.unit.pipeline.agentic.proxy.parts import CALL, JOB, Engine, check_rows, log_prob, tool_encoder
 
@@ -132,8 +135,8 @@ def tool_rules(**changes: Any) -> EpisodeRules:
     own = {name: changes.pop(name) for name in list(changes) if name in EpisodeRules.__dataclass_fields__}
     keys = {"env_manager_cls": "tools", "env_type": "tools", "tasks": f"{__name__}:TASKS"}
     config = EnvConfig.model_validate(keys | changes)
-    values = vars(rules(config, max_length=4000, sampling=SamplingParams(400))) | {"max_answer_tokens": 400}
-    return EpisodeRules(**(values | own))
+    found = rules(config, max_length=4000, sampling=SamplingParams(400))
+    return EpisodeRules(**{**vars(found), "max_answer_tokens": 400, **own})
 
 
 def server(*args: str, **keys: Any) -> dict[str, Any]:
@@ -209,11 +212,7 @@ def test_a_class_plays_an_episode_whose_rows_are_what_was_sampled(tmp_path: Path
     assert [r.sampling.seed for r in engine.requests] == [turn_seed(3, JOB, turn, 0) for turn in range(2)]
     group = TrajectoryGroup(Task("t", "Tools", np.zeros(0, np.int32)), 0, (row,))
     assert agentic_metrics([group])["agentic/tool_error_fraction"] == 0
-    for _ in range(100):
-        if Boxes.ended:
-            break
-        time.sleep(0.02)
-    assert Boxes.ended == ["closed"]
+    until(lambda: Boxes.ended == ["closed"])
 
 
 def test_calls_of_one_answer_run_in_order_and_errors_are_answered(tmp_path: Path) -> None:
@@ -255,7 +254,8 @@ def test_the_reward_is_of_a_function_of_a_column_or_of_an_attribute(tmp_path: Pa
 def test_an_episode_that_cannot_be_played_or_judged_says_why(
     tmp_path: Path, said: str, changes: dict[str, Any], cause: str
 ) -> None:
-    (row,), _ = played([said], tmp_path, **({"tool_class": BOXES} | changes))
+    keys: dict[str, Any] = {"tool_class": BOXES} | changes
+    (row,), _ = played([said], tmp_path, JOB, **keys)
     assert row.failure is not None and row.failure.startswith("Tools: ") and cause in row.failure
     assert not row.response_mask.any()
 
@@ -376,22 +376,12 @@ def test_a_server_that_dies_is_started_again_and_three_deaths_end_the_call(tmp_p
     assert "died under die 3 times in a row: Connection closed" in said[2] and "the ice broke" in said[2]
 
 
-def test_a_call_that_hangs_is_answered_and_a_server_that_hangs_is_started_again(tmp_path: Path) -> None:
-    said = asked(plain(tmp_path, timeout_s=1.0), *(("hang", ""), ("echo", "a"), ("echo", "b")))
-    assert said == [f"ToolError: {name} took longer than 1 s" for name in ("hang", "echo", "echo")]
-    late = plain(tmp_path, timeout_s=1.0)
-
-    async def ask() -> str:
-        try:
-            for _ in range(of_servers.MOST_LATE):
-                with pytest.raises(ToolError):
-                    await late.called("hang", {}, [])
-            await late.schemas()
-            return await late.called("echo", {"text": "back"}, [])
-        finally:
-            await late.close()
-
-    assert run(ask()) == "back"
+def test_a_call_that_hangs_is_answered_and_a_server_that_hangs_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(of_servers, "MOST_LATE", 2)
+    said = asked(plain(tmp_path, timeout_s=3.0), ("echo", "a"), ("hang", ""), ("echo", "b"), ("echo", "c"))
+    assert said == ["a", "ToolError: hang took longer than 3 s", "ToolError: echo took longer than 3 s", "c"]
 
 
 @pytest.mark.parametrize(
@@ -461,12 +451,29 @@ def test_an_episode_with_a_server_of_its_own_keeps_its_state_and_loses_it_with_t
 @pytest.mark.parametrize("how", ["", pytest.param("stubborn", marks=pytest.mark.slow)])
 def test_nothing_that_a_server_started_is_left(tmp_path: Path, how: str) -> None:
     (said,) = asked(plain(tmp_path, *filter(None, [how])), ("leave", ""))
-    pid = int(said)
-    for _ in range(200):
-        if not psutil.pid_exists(pid):
-            break
-        time.sleep(0.05)
-    assert not psutil.pid_exists(pid)
+    until(lambda: not psutil.pid_exists(int(said)))
+
+
+def test_a_server_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    job = json.dumps({"command": [sys.executable, PLAIN, "stubborn"], "log": str(tmp_path / "log")})
+    command = [sys.executable, "-I", supervision.__file__, job]
+    code = f"import subprocess, time; print(subprocess.Popen({command!r}).pid, flush=True); time.sleep(600)"
+    worker = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert worker.stdout is not None
+    pid = int(worker.stdout.readline())
+    until(lambda: "plain_server" in str([child.cmdline() for child in psutil.Process(pid).children()]))
+    (server_process,) = psutil.Process(pid).children()
+    worker.kill()
+    worker.communicate()
+    until(lambda: not psutil.pid_exists(pid) and not server_process.is_running())
+
+
+def until(holds: Callable[[], bool]) -> None:
+    for _ in range(3000):
+        if holds():
+            return
+        time.sleep(0.02)
+    raise AssertionError("it does not come to that")
 
 
 class Reader(Engine):
