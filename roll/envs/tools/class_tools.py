@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from types import FunctionType
 from typing import Any, Protocol
 
@@ -68,7 +68,8 @@ def method_problems(cls: type) -> Iterator[str]:
                 )
 
 
-def class_schemas(cls: type) -> list[Schema]:
+@functools.lru_cache(maxsize=64)
+def class_schemas(cls: type) -> tuple[Schema, ...]:
     """The schemas of its methods. Raises EnvError that names the method."""
     from transformers.utils.chat_template_utils import get_json_schema  # brings torch
 
@@ -82,7 +83,7 @@ def class_schemas(cls: type) -> list[Schema]:
             raise EnvError(f"tool_class: {cls.__name__}.{name} has no schema: {describe(error)}") from None
         schema["function"].pop("return", None)
         shown.append({**schema, "function": {**schema["function"], "name": name}})
-    return shown
+    return tuple(shown)
 
 
 def _bound(cls: type, name: str) -> Any:
@@ -119,7 +120,7 @@ class ClassTools(ToolSet):
             inspect.signature(method).bind(**arguments)
         except TypeError as error:
             raise ToolError(f"{name}: {error}.") from None
-        result = await self._code.call(name, self._answered, partial(method, **arguments))
+        result = await self._code.call(name, self._answered, functools.partial(method, **arguments))
         if isinstance(result, ToolError):
             raise result
         return result

@@ -45,7 +45,7 @@ class _Died(Exception):
 @dataclass(eq=False)
 class _Connection:
     """One connection, entered and left by the task `owner`: the package's scopes have to be left where they were
-    entered. `is_stale`: the server has said that its tools changed; `status`: the HTTP status of one that is away."""
+    entered. `is_stale`: the server has said that its tools changed; `status`: the last HTTP status of an error."""
 
     owner: asyncio.Task[None]
     leave: asyncio.Event
@@ -165,12 +165,12 @@ class ToolServer:
 
     async def _hold(self, ready: asyncio.Future[_Connection], leave: asyncio.Event) -> None:
         """Enters a connection, says so, and leaves it when it is asked to, or when the server is gone."""
+        task = asyncio.current_task()
+        assert task is not None
+        connection = _Connection(task, leave)
         try:
             async with AsyncExitStack() as stack:
                 mcp = await asyncio.to_thread(_package)
-                task = asyncio.current_task()
-                assert task is not None
-                connection = _Connection(task, leave)
                 read, write = await stack.enter_async_context(self._transport(connection))
 
                 async def notice(message: object) -> None:
@@ -188,7 +188,7 @@ class ToolServer:
                 await leave.wait()
         except BaseException as error:
             if not ready.done():
-                ready.set_exception(EnvError(self._cause(error)))
+                ready.set_exception(EnvError(_with_status(connection, self._cause(error))))
                 ready.exception()  # the start may have been given up
             if isinstance(error, asyncio.CancelledError):
                 raise
@@ -214,7 +214,7 @@ class ToolServer:
         from mcp.client.streamable_http import streamable_http_client
 
         async def look(response: httpx2.Response) -> None:
-            if response.status_code in _GONE and response.request.method == "POST":
+            if response.status_code >= 400 and response.request.method == "POST":
                 connection.status = response.status_code
 
         assert config.url is not None
@@ -253,10 +253,9 @@ class ToolServer:
         if connection.owner.done() or connection.leave.is_set():
             return self._with_log("the connection is closed")
         if isinstance(error, _package().MCPError):
-            text = str(error)
-            if connection.status:
-                return f"HTTP status {connection.status}: {text}"
-            return self._with_log(text) if text.startswith(_CLOSED_TEXTS) else None
+            if connection.status in _GONE:
+                return _with_status(connection, str(error))
+            return self._with_log(str(error)) if str(error).startswith(_CLOSED_TEXTS) else None
         is_stream = type(error).__module__.partition(".")[0] == "anyio"
         return self._with_log(describe(error)) if is_stream else None
 
@@ -337,6 +336,10 @@ def _package() -> Any:
         importlib.import_module(name)
     logging.getLogger("mcp").setLevel(logging.CRITICAL)
     return package
+
+
+def _with_status(connection: _Connection, text: str) -> str:
+    return f"HTTP status {connection.status}: {text}" if connection.status else text
 
 
 def _schema(tool: Any) -> Schema:

@@ -34,16 +34,17 @@ UNREADABLE = "Error: the tool call cannot be read. Write it in the form of this 
 
 
 class UserThread:
-    """The user's code of one episode: its class and its reward, in a thread of its own. Coroutines share one event loop
-    there."""
+    """The user's code of one episode: its class and its reward, in a thread of its own, which begins with the first
+    call. Coroutines share one event loop there."""
 
     def __init__(self, name: str, turnstile: asyncio.Semaphore | None, timeout_s: float | None):
-        self._thread = EnvThread(name, turnstile)
-        self._timeout_s = timeout_s
+        self._name, self._turnstile, self._timeout_s = name, turnstile, timeout_s
+        self._thread: EnvThread | None = None
         self._runner: asyncio.Runner | None = None
 
     async def call(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Raises EnvCrash and EnvHang."""
+        self._thread = self._thread or EnvThread(self._name, self._turnstile)
         return await self._thread.call(what, function, *arguments, timeout_s=self._timeout_s)
 
     def finished(self, result: Any) -> Any:
@@ -64,11 +65,13 @@ class UserThread:
                 if self._runner is not None:
                     self._runner.close()
 
-        self._thread.close(end)
+        if self._thread is not None:
+            self._thread.close(end)
 
     def is_abandoned(self, is_late: bool) -> bool:
         """Whether the thread may never end. `is_late`: the episode has run out of time."""
-        return self._thread.is_hung or (is_late and self._thread.was_left_busy)
+        thread = self._thread
+        return thread is not None and (thread.is_hung or (is_late and thread.was_left_busy))
 
 
 async def _awaited(result: Awaitable[Any]) -> Any:

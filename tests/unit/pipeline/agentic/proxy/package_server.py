@@ -19,15 +19,22 @@ SCHEMA = {"type": "object", "properties": {"box": {"type": "string"}}, "required
 
 
 def boxes() -> Server[Any]:
-    """`open` and `peek`, a page each."""
+    """`open`, and on another page `meet`, whose calls are answered in pairs."""
+    waiting: list[asyncio.Event] = []
 
     async def on_list(context: Any, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         is_second = params is not None and params.cursor == "2"
-        tool = types.Tool(name="peek" if is_second else "open", description="A box.", input_schema=SCHEMA)
+        tool = types.Tool(name="meet" if is_second else "open", description="A box.", input_schema=SCHEMA)
         return types.ListToolsResult(tools=[tool], next_cursor=None if is_second else "2")
 
     async def on_call(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         box = (params.arguments or {}).get("box", "")
+        if params.name == "meet":
+            if waiting:
+                waiting.pop().set()
+            else:
+                waiting.append(asyncio.Event())
+                await waiting[0].wait()
         text = "7" if params.name == "open" and box == "F" else "?"
         return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=not box)
 
@@ -40,8 +47,13 @@ def served(headers: list[str], port: int = 0) -> Iterator[str]:
     app: Any = boxes().streamable_http_app()
 
     async def remembering(scope: Any, receive: Any, send: Any) -> None:
-        headers.extend(value.decode() for name, value in scope.get("headers", ()) if name == b"authorization")
-        await app(scope, receive, send)
+        found = [value.decode() for name, value in scope.get("headers", ()) if name == b"authorization"]
+        headers.extend(found)
+        if found == ["Bearer wrong"]:
+            await send({"type": "http.response.start", "status": 401, "headers": []})
+            await send({"type": "http.response.body"})
+        else:
+            await app(scope, receive, send)
 
     listener = socket.create_server(("127.0.0.1", port))
     server = uvicorn.Server(uvicorn.Config(remembering, log_config=None, lifespan="on"))

@@ -15,8 +15,8 @@ from typing import Any
 
 how = sys.argv[1:] or [""]
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
-NAMES = ["echo", "count", "die", "die_once", "hang", "flood", "picture", "mixed", "fail", "refuse", "environment",
-         "leave", "grow"]  # fmt: skip
+NAMES = ["echo", "count", "die", "die_once", "hang", "flood", "shout", "picture", "mixed", "fail", "refuse",
+         "environment", "leave", "grow"]  # fmt: skip
 count = 0
 
 
@@ -61,6 +61,9 @@ def called(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
             time.sleep(600)
         case "flood":
             return text("begin" + "x y " * int(said) + "end")
+        case "shout":
+            print("loud " * (1 << 20), file=sys.stderr, flush=True)
+            return text("shouted")
         case "picture":
             return {"content": [picture]}
         case "mixed":

@@ -309,10 +309,12 @@ def test_a_long_result_is_cut_in_its_middle() -> None:
 def test_the_package_itself_serves_over_both_transports(tmp_path: Path) -> None:
     from tests.unit.pipeline.agentic.proxy.package_server import served
 
+    two = "\n" + call("meet", box="A") + "\n" + call("meet", box="B")
+
     async def over_http() -> tuple[list[Trajectory], list[str], Engine]:
         headers: list[str] = []
         with served(headers) as url:
-            engine = Engine(ENCODER, lambda number: [CALL, "7"][number % 2])
+            engine = Engine(ENCODER, lambda number: [CALL + two, "7"][number % 2])
             found = tool_rules(
                 tool_servers={"boxes": {"url": url, "headers": {"Authorization": "Bearer abcdef"}}}, answer_key="digit"
             )
@@ -322,15 +324,16 @@ def test_the_package_itself_serves_over_both_transports(tmp_path: Path) -> None:
         return rows, headers, engine
 
     (row,), headers, engine = run(over_http())
-    assert row.turns[1].observation == "[tool] 7" and set(headers) == {"Bearer abcdef"}
+    assert row.turns[1].observation == "[tool] 7\n[tool] ?\n[tool] ?", "calls of one answer run at once"
+    assert set(headers) == {"Bearer abcdef"}
     text = ENCODER.show(engine.requests[0].prompt_ids)
-    assert text.index('"open"') < text.index('"peek"'), "both pages"
+    assert text.index('"open"') < text.index('"meet"'), "both pages"
     command = {"command": sys.executable, "args": [str(HERE / "package_server.py")]}
-    (other,), _ = played([CALL, "7"], tmp_path, tool_servers={"boxes": command}, answer_key="digit")
+    (other,), _ = played([CALL + two, "7"], tmp_path, tool_servers={"boxes": command}, answer_key="digit")
     assert np.array_equal(other.input_ids, row.input_ids) and np.array_equal(other.log_probs, row.log_probs)
 
 
-def test_a_server_over_http_that_comes_back_is_reached_again(tmp_path: Path) -> None:
+def test_a_server_over_http_that_comes_back_is_reached_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.unit.pipeline.agentic.proxy.package_server import served
 
     async def ask() -> tuple[list[str], str]:
@@ -348,7 +351,18 @@ def test_a_server_over_http_that_comes_back_is_reached_again(tmp_path: Path) -> 
             await tool_server.close()
         return found, ""
 
+    async def ask_without_key() -> str:
+        with served([]) as url:
+            keys = {"Authorization": "Bearer wrong"}
+            locked = ToolServer("boxes", ToolServerConfig(url=url, headers=keys), tmp_path / "boxes.log")
+            with pytest.raises(EnvError) as refused:
+                await locked.schemas()
+            await locked.close()
+            return str(refused.value)
+
+    monkeypatch.setattr(of_servers, "_FIRST_WAIT_S", 0.01)
     found, failure = run(ask())
+    assert "cannot be used: HTTP status 401" in run(ask_without_key())
     assert found == ["7", "7"]
     assert failure.startswith("tool_servers.boxes (http://127.0.0.1:") and "ConnectError" in failure
 
@@ -358,7 +372,10 @@ def test_results_of_a_server_are_text_and_its_errors_are_answered(tmp_path: Path
     said = asked(
         plain(tmp_path, env={"OWN": "1"}),
         *(("echo", "hi"), ("fail", ""), ("refuse", ""), ("picture", ""), ("mixed", ""), ("environment", "")),
+        *(("shout", ""), ("flood", "2000000")),
     )
+    assert said[6] == "shouted" and (tmp_path / "plain.log").stat().st_size <= supervision.MOST_LOGGED
+    assert len(said[7]) == 8_000_008
     assert said[:4] == [
         "hi",
         "ToolError: no such box",
@@ -489,7 +506,7 @@ class Reader(Engine):
         return await super().__call__(request)
 
 
-def test_two_hundred_episodes_leave_no_process_and_no_task(tmp_path: Path) -> None:
+def test_two_hundred_episodes_leave_no_process_no_file_and_no_task(tmp_path: Path) -> None:
     """On a shared server, every twentieth on one of its own; some are cancelled on their way."""
 
     def act(shown: str) -> str:
@@ -514,7 +531,10 @@ def test_two_hundred_episodes_leave_no_process_and_no_task(tmp_path: Path) -> No
         assert sum(isinstance(rows, asyncio.CancelledError) for rows in ended) == 3
         return [rows[0] for rows in ended if not isinstance(rows, BaseException)]
 
+    run(ToolServers({}, tmp_path).close())
+    num_files = psutil.Process().num_fds()
     rows = run(play())
+    assert psutil.Process().num_fds() <= num_files
     assert len(rows) == 197 and [row.failure for row in rows if row.failure] == []
     assert {row.reward for row in rows} == {1.0} and log_prob(rows[0].input_ids[:1], 0) <= 0
     assert not [child for child in psutil.Process().children(recursive=True) if child.status() != "zombie"]
