@@ -190,7 +190,7 @@ class ToolServer:
             if not ready.done():
                 ready.set_exception(EnvError(_with_status(connection, self._cause(error))))
                 ready.exception()  # the start may have been given up
-            if isinstance(error, asyncio.CancelledError):
+            if isinstance(error, asyncio.CancelledError | KeyboardInterrupt | SystemExit):
                 raise
             logger.debug("%s: the connection ended", self.name, exc_info=error)
 

@@ -31,6 +31,7 @@ from roll.utils.background import start
 from roll.utils.imports import resolve
 
 UNREADABLE = "Error: the tool call cannot be read. Write it in the form of this conversation, its arguments as JSON."
+CUT = "Error: the answer was cut before its tool call ended. Write a shorter one."
 
 
 class UserThread:
@@ -191,22 +192,25 @@ class ToolPlayer(SessionPlayer):
             (answer,) = reply.answers
             messages.append(answer.message)
             if answer.is_malformed:
-                messages.append(self._unreadable(session, schemas, messages))
+                text = CUT if answer.generation.finish_reason == "length" else UNREADABLE
+                messages.append(self._unreadable(session, schemas, messages, text))
             elif answer.message.calls:
                 messages += await self._results(session, tools, answer.message.calls)
             else:
                 return
 
-    def _unreadable(self, session: Session, schemas: Sequence[Schema], messages: Sequence[ChatMessage]) -> ChatMessage:
+    def _unreadable(
+        self, session: Session, schemas: Sequence[Schema], messages: Sequence[ChatMessage], text: str
+    ) -> ChatMessage:
         """What follows a call that cannot be read: a result without a call, or where the chat template takes none, a
         message of the user."""
         session.transcript.counts[TOOL_CALLS] += 1
         session.transcript.counts[TOOL_ERRORS] += 1
-        message = ChatMessage(TOOL, UNREADABLE)
+        message = ChatMessage(TOOL, text)
         try:
             self._renderer.whole([*messages, message], schemas)
         except RenderRefused:
-            return ChatMessage(USER, UNREADABLE)
+            return ChatMessage(USER, text)
         return message
 
     async def _results(self, session: Session, tools: ToolBox, calls: Sequence[Call]) -> list[ChatMessage]:

@@ -11,8 +11,9 @@ import pytest
 from roll.distributed.executor.pools.job import FinishedJobs, Job
 from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS
 from roll.pipeline.agentic.agentic_config import AgenticConfig
-from roll.pipeline.agentic.env_worker import EnvWorker
+from roll.pipeline.agentic.env_worker import EnvWorker, Players
 from roll.pipeline.agentic.episode import AbortedEpisode
+from roll.pipeline.agentic.proxy.tool_player import ToolPlayer
 from roll.pipeline.agentic.sample_forms import ChatEncoder
 from roll.types.batch import SampledRows
 from roll.types.collate import placed, split_rows
@@ -99,3 +100,17 @@ def test_of_many_tokens_come_facts_and_apart_from_them_the_rows_and_their_texts(
         assert (said.response_text, said.turns) == (want.response_text, want.turns)
         for name in ("input_ids", "response_mask", "log_probs", "policy_versions"):
             assert fields_of[name].tolist() == getattr(want, name).tolist()
+
+
+def test_training_and_validation_share_the_tool_servers_of_a_tag(tiny_tokenizer: Any) -> None:
+    servers = {"files": {"command": "cat"}}
+    keys = {"env_manager_cls": "tools", "tool_servers": servers, "answer_key": "answer", "max_env_step_concurrent": 1}
+    made = config(custom_envs__Lake=keys, custom_envs__Guess=keys)
+    players = Players(made, ChatEncoder(tiny_tokenizer), Engines(tiny_tokenizer).generate)
+    trained, validated, other = (
+        players._make(tag, purpose) for tag, purpose in (("Lake", "train"), ("Lake", "validation"), ("Guess", "train"))
+    )
+    assert isinstance(trained, ToolPlayer) and isinstance(validated, ToolPlayer) and isinstance(other, ToolPlayer)
+    assert trained._servers is validated._servers is not other._servers
+    assert trained._turnstile is validated._turnstile is not other._turnstile
+    assert validated._rules.sampling.temperature == 0

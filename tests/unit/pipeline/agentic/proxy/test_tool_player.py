@@ -25,11 +25,11 @@ from roll.envs.tools.toolset import cut_in_middle
 from roll.errors import EnvError
 from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules, turn_seed
 from roll.pipeline.agentic.proxy.metrics import agentic_metrics
-from roll.pipeline.agentic.proxy.tool_player import UNREADABLE, ToolPlayer
+from roll.pipeline.agentic.proxy.tool_player import CUT, UNREADABLE, ToolPlayer
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams, Task, Trajectory, TrajectoryGroup
 from roll.utils import supervision
 from tests.unit.pipeline.agentic.parts import rules
-from tests.unit.pipeline.agentic.proxy.parts import CALL, JOB, Engine, check_rows, log_prob, tool_encoder
+from tests.unit.pipeline.agentic.proxy.parts import CALL, JOB, KEEPS, Engine, check_rows, log_prob, tool_encoder
 
 pytest.importorskip("mcp", reason="the package mcp is not installed")
 T = TypeVar("T")
@@ -227,6 +227,19 @@ def test_calls_of_one_answer_run_in_order_and_errors_are_answered(tmp_path: Path
     ]
     assert shown[2] == f"[tool] {UNREADABLE}"
     assert (row.metrics["tool_calls"], row.metrics["tool_errors"], row.metrics["malformed_calls"]) == (5, 4, 1)
+
+
+def test_a_call_that_is_cut_or_that_no_result_may_follow_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = len(ENCODER.encode(CALL)) - 9
+    (row,), _ = played([CALL, "so"], tmp_path, tool_class=BOXES, max_answer_tokens=most)
+    assert row.turns[1].observation == f"[tool] {CUT}" and row.metrics["tool_errors"] == 1
+    loop = "{% for m in messages %}"
+    strict = "{% if m.role == 'tool' and not m.tool_call_id %}{{ raise_exception('a result of nothing') }}{% endif %}"
+    monkeypatch.setitem(globals(), "ENCODER", tool_encoder(KEEPS.replace(loop, loop + strict)))
+    (row,), _ = played(["<tool_call>\n{broken\n</tool_call>", CALL, "so"], tmp_path, tool_class=BOXES)
+    assert [turn.observation for turn in row.turns[1:]] == [f"[user] {UNREADABLE}", "[tool] 5"]
 
 
 def test_the_reward_is_of_a_function_of_a_column_or_of_an_attribute(tmp_path: Path) -> None:
