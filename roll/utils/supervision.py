@@ -117,11 +117,11 @@ def _kill_all() -> None:
         time.sleep(0.005)
 
 
-def last_lines(log: Path, count: int = 4) -> str:
-    """The last lines of a log that say something, on one line; "" where there is none."""
+def last_lines(log: Path, begin: int = 0, count: int = 4) -> str:
+    """The last lines of a log that say something, on one line; "" where there is none behind byte `begin`."""
     try:
         with log.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            file.seek(max(begin, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return ""

@@ -32,7 +32,8 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.2, 10.0  # before another start; it doubles w
 _CLOSE_S = 10.0
 _LONGEST_READ_S = 300.0  # of a stream of events: calls have their own limit
 _CLOSED_TEXTS = ("Connection closed", "SSE stream")
-_GONE = (404, 500, 502, 503, 504)  # HTTP statuses of a server that has forgotten its session, or is away
+_GONE = frozenset({401, 403, 404, 407, 408, 410, 429, *range(500, 600)})
+"""HTTP statuses of a server that has forgotten the session, takes its key no more, or is away: no answers to a call."""
 _PICTURES = {"image": "a picture", "audio": "a recording", "resource": "a file"}
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,8 @@ class _Died(Exception):
 @dataclass(eq=False)
 class _Connection:
     """One connection, entered and left by the task `owner`: the package's scopes have to be left where they were
-    entered. `is_stale`: the server has said that its tools changed; `status`: the last HTTP status of an error."""
+    entered. `is_stale`: the server has said that its tools changed; `status`: the last HTTP status of an error;
+    `log_begin`: how many bytes its log had before."""
 
     owner: asyncio.Task[None]
     leave: asyncio.Event
@@ -53,6 +55,7 @@ class _Connection:
     schemas: Sequence[Schema] = ()
     is_stale: bool = False
     status: int = 0
+    log_begin: int = 0
     num_late: int = 0
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_AT_ONCE))
 
@@ -153,7 +156,8 @@ class ToolServer:
             self._leaving.add(owner)
             owner.add_done_callback(self._leaving.discard)
             try:
-                connection = self._connection = await asyncio.shield(ready)
+                connection = await asyncio.shield(ready)
+                self._connection = connection
                 return connection
             except asyncio.CancelledError:
                 owner.cancel()
@@ -167,7 +171,7 @@ class ToolServer:
         """Enters a connection, says so, and leaves it when it is asked to, or when the server is gone."""
         task = asyncio.current_task()
         assert task is not None
-        connection = _Connection(task, leave)
+        connection = _Connection(task, leave, log_begin=self._log.stat().st_size if self._log.is_file() else 0)
         try:
             async with AsyncExitStack() as stack:
                 mcp = await asyncio.to_thread(_package)
@@ -188,7 +192,7 @@ class ToolServer:
                 await leave.wait()
         except BaseException as error:
             if not ready.done():
-                ready.set_exception(EnvError(_with_status(connection, self._cause(error))))
+                ready.set_exception(EnvError(_with_status(connection, self._cause(connection, error))))
                 ready.exception()  # the start may have been given up
             if isinstance(error, asyncio.CancelledError | KeyboardInterrupt | SystemExit):
                 raise
@@ -251,24 +255,26 @@ class ToolServer:
     def _death(self, connection: _Connection, error: Exception) -> str | None:
         """How the connection ended; None for an error that the server itself answered."""
         if connection.owner.done() or connection.leave.is_set():
-            return self._with_log("the connection is closed")
+            return self._with_log(connection, "the connection is closed")
         if isinstance(error, _package().MCPError):
             if connection.status in _GONE:
                 return _with_status(connection, str(error))
-            return self._with_log(str(error)) if str(error).startswith(_CLOSED_TEXTS) else None
+            return self._with_log(connection, str(error)) if str(error).startswith(_CLOSED_TEXTS) else None
         is_stream = type(error).__module__.partition(".")[0] == "anyio"
-        return self._with_log(describe(error)) if is_stream else None
+        return self._with_log(connection, describe(error)) if is_stream else None
 
-    def _cause(self, error: BaseException) -> str:
+    def _cause(self, connection: _Connection, error: BaseException) -> str:
         """The first error inside groups of them, in words."""
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         if isinstance(error, TimeoutError):
-            return self._with_log(f"it did not list its tools within start_timeout_s: {self.config.start_timeout_s:g}")
-        return self._with_log(str(error) if isinstance(error, EnvError) else describe(error))
+            return self._with_log(
+                connection, f"it did not list its tools within start_timeout_s: {self.config.start_timeout_s:g}"
+            )
+        return self._with_log(connection, str(error) if isinstance(error, EnvError) else describe(error))
 
-    def _with_log(self, text: str) -> str:
-        said = supervision.last_lines(self._log) if self.config.command is not None else ""
+    def _with_log(self, connection: _Connection, text: str) -> str:
+        said = supervision.last_lines(self._log, connection.log_begin) if self.config.command is not None else ""
         return f"{text} ({said})" if said else text
 
     def _text(self, text: str) -> str:
