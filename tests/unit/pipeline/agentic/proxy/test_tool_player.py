@@ -406,6 +406,22 @@ def test_a_server_that_dies_is_started_again_and_three_deaths_end_the_call(tmp_p
     assert "died under die 3 times in a row: Connection closed" in said[2] and "the ice broke" in said[2]
 
 
+def test_a_call_that_kills_its_server_takes_no_others_with_it(tmp_path: Path) -> None:
+    async def ask() -> list[Any]:
+        shared = plain(tmp_path)
+        try:
+            await shared.schemas()
+            calls = [("echo", str(number)) for number in range(4)]
+            calls.insert(2, ("die", ""))
+            work = [shared.called(name, {"text": text}, []) for name, text in calls]
+            return list(await asyncio.gather(*work, return_exceptions=True))
+        finally:
+            await shared.close()
+
+    *_, killer, third, last = found = run(ask())
+    assert [found[0], found[1], third, last] == ["0", "1", "2", "3"] and isinstance(killer, EnvError)
+
+
 def test_a_call_that_hangs_is_answered_and_a_server_that_hangs_is_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
