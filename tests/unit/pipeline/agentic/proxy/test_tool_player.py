@@ -29,7 +29,7 @@ from roll.pipeline.agentic.proxy.tool_player import CUT, UNREADABLE, ToolPlayer
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams, Task, Trajectory, TrajectoryGroup
 from roll.utils import supervision
 from tests.unit.pipeline.agentic.parts import rules
-from tests.unit.pipeline.agentic.proxy.parts import CALL, JOB, KEEPS, Engine, check_rows, log_prob, tool_encoder
+from tests.unit.pipeline.agentic.proxy.parts import CALL, DROPS, JOB, KEEPS, Engine, check_rows, log_prob, tool_encoder
 
 pytest.importorskip("mcp", reason="the package mcp is not installed")
 T = TypeVar("T")
@@ -240,6 +240,19 @@ def test_a_call_that_is_cut_or_that_no_result_may_follow_is_answered(
     monkeypatch.setitem(globals(), "ENCODER", tool_encoder(KEEPS.replace(loop, loop + strict)))
     (row,), _ = played(["<tool_call>\n{broken\n</tool_call>", CALL, "so"], tmp_path, tool_class=BOXES)
     assert [turn.observation for turn in row.turns[1:]] == [f"[user] {UNREADABLE}", "[tool] 5"]
+
+
+def test_thinking_stays_in_the_row_unless_the_template_drops_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = [f"<think>why</think>{CALL}", "so"]
+    (row,), _ = played(said, tmp_path, tool_class=BOXES)
+    assert "<think>why</think><tool_call>" in ENCODER.show(row.input_ids) and row.metrics["broken_requests"] == 0
+    monkeypatch.setitem(globals(), "ENCODER", tool_encoder(DROPS))
+    rows, engine = played(said, tmp_path, tool_class=BOXES)
+    check_rows(rows, engine, sum(len(s) - len(r.prompt_ids) for s, r in zip(engine.sent, engine.requests, strict=True)))
+    assert [row.reward for row in rows] == [1.0, 1.0] and rows[0].metrics["broken_template"] == 1
+    assert [one["cause"] for one in rows[0].extra["witness"]] == ["template"]
 
 
 def test_the_reward_is_of_a_function_of_a_column_or_of_an_attribute(tmp_path: Path) -> None:
