@@ -202,7 +202,7 @@ _TRAINER = (
     lacks("trainer.profile_**", PROFILES),
     needless("trainer.npu_profile.**", PROFILES),
     needless("trainer.*_nsight_options.**", PROFILES),
-    needless("trainer.val_generations_to_log_to_wandb", "rollout_dump_dir has answers of training and validation"),
+    needless("trainer.val_generations_to_log_to_*", "rollout_dump_dir has answers of training and validation"),
 )
 
 _OTHERS = (

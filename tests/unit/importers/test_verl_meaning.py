@@ -283,6 +283,10 @@ def test_what_stands_beside_a_switch_that_is_off_asks_for_nothing(words: tuple[s
     assert of(*words).is_as_meant == is_as_meant
 
 
+def test_answers_of_a_validation_are_kept_wherever_a_fork_logs_them() -> None:
+    assert of("trainer.val_generations_to_log_to_txt=100").is_as_meant
+
+
 def test_one_checkpoint_has_an_older_word() -> None:
     assert of("trainer.remove_previous_ckpt_in_save=true").tree["max_ckpt_to_keep"] == 1
     assert of("trainer.max_actor_ckpt_to_keep=3").tree["max_ckpt_to_keep"] == 3
