@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from roll.distributed.executor.processes.cleaner import MARK
 from roll.errors import EnvError
 from roll.pipeline.agentic.proxy.programs import host, sandboxed
 from roll.utils.background import BackgroundTasks
@@ -53,7 +54,7 @@ class Programs:
     async def run(self, name: str, task: Mapping[str, Any], environment: Mapping[str, str]) -> Ended:
         """Plays an episode. Cancelling it ends the program and all that it has started, and waits for that."""
         process = await self._ready()
-        folder = Path(tempfile.mkdtemp(prefix="roll-agent-"))
+        folder = Path(tempfile.mkdtemp(prefix="agent-", dir=os.environ.get(MARK)))
         self._num_started += 1
         episode = f"{name}-{self._num_started}"
         ended = self._running[episode] = asyncio.get_running_loop().create_future()
