@@ -11,6 +11,7 @@ from typing import Any
 from roll.configs.load.yaml_file import read_yaml
 from roll.importers.rows import Change
 from roll.importers.shell.script import Command
+from roll.utils.files import path_info
 
 VERLS = re.compile(r"_?(generated_)?(ppo|sft|dapo|rm|dpo)(_\w+)?_trainer(_engine)?|ppo_trainer|sft_trainer")
 """Names of verl's own configurations, whose defaults the importer knows."""
@@ -73,7 +74,7 @@ def _beside(name: str, folder: str, script: Path) -> Path | None:
     for above in [here, *here.parents][:_HIGHEST]:
         folders += [above.joinpath(*parts[start:]) for start in range(len(parts))]
     folders += [here, here / "config"]
-    return next((path for path in (folder / name for folder in folders) if path.is_file()), None)
+    return next((path for path in (folder / name for folder in folders) if path_info(path).is_file), None)
 
 
 def _compose(path: Path, composed: Composed, depth: int) -> None:
@@ -96,7 +97,7 @@ def _add(path: Path, tree: dict[str, Any], composed: Composed, depth: int) -> No
             _merge(composed.tree, tree)
             continue
         file = path.parent / f"{name}.yaml"
-        if file.is_file() and file.resolve() != path.resolve():
+        if path_info(file).is_file and file.resolve() != path.resolve():
             inner = Composed()
             _compose(file, inner, depth + 1)
             composed.bases += inner.bases

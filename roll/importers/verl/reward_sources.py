@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roll.importers.rows import SourceLookup, files
-from roll.utils.files import expanded
+from roll.utils.files import expanded, path_info
 
 _MOST_BYTES = 2 << 30  # of a file whose column is read
 
@@ -114,7 +114,7 @@ def _by_domain(sources: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 def _in_file(path: str, column: str) -> Iterator[str]:
     place = expanded(path)
-    if "$" in path or place.suffix != ".parquet" or not place.is_file() or place.stat().st_size > _MOST_BYTES:
+    if "$" in path or place.suffix != ".parquet" or not path_info(place).is_file or place.stat().st_size > _MOST_BYTES:
         return
     try:
         import pyarrow.parquet

@@ -36,8 +36,12 @@ def test_one_kind_of_source_is_one_domain(files: str, reward: dict[str, Any]) ->
     assert found.is_as_meant
 
 
-def test_a_home_of_nobody_has_no_files() -> None:
-    assert of("~nosuchuser0/gsm8k.parquet").tree["rewards"] == {"verl": {"reward": "math_rule"}}
+@pytest.mark.parametrize("place", ["~nosuchuser0", "x" * 5000])
+def test_a_name_that_no_file_can_have_has_no_rows(place: str, tmp_path: Path) -> None:
+    assert of(f"{place}/gsm8k.parquet").tree["rewards"] == {"verl": {"reward": "math_rule"}}
+    words = [*GRPO, *LEARN, "data.train_files=/d", "actor_rollout_ref.rollout.multi_turn.enable=true"]
+    words.append(f"actor_rollout_ref.rollout.multi_turn.tool_config_path={place}/tools.yaml")
+    assert not imported_from(read(None, words), "verl", tmp_path / "run.sh").is_as_meant
 
 
 def test_several_kinds_are_a_domain_each_by_the_column() -> None:
