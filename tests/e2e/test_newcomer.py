@@ -65,7 +65,7 @@ def test_a_newcomer_gets_from_a_clone_to_a_model_through_a_killed_run(
     folder, checkout = tmp_path / "mine", home / "roll"
     folder.mkdir()
     (imported,) = in_shell("python -c 'import roll.commands.table as c; print(c.__file__)'", folder, environment)
-    assert Path(imported) == checkout / "roll" / "commands.py"
+    assert Path(imported) == checkout / "roll" / "commands" / "table.py"
     told: list[str] = []
 
     def kill_the_first_run(command: str) -> None:
