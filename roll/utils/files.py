@@ -67,7 +67,7 @@ def path_info(path: Path | str) -> PathInfo:
     return PathInfo(path, "device", f"{path} is a device, a pipe or a socket")
 
 
-def expanded(path: Path | str) -> Path:
+def expanded(path: str | os.PathLike[str]) -> Path:
     """The path with `~` written out, as it is where it names no user. Example: expanded("~nosuchuser/x")."""
     return Path(os.path.expanduser(path))
 

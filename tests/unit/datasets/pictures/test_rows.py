@@ -150,7 +150,7 @@ def test_pictures_stand_where_the_row_says(
     assert task.prompt_ids.tolist() == load.tokenizer(text, add_special_tokens=False)["input_ids"]
     assert all(isinstance(message["content"], str) for message in task.messages)
     assert task.payload["level"] == 3 and not {"images", "image"} & task.payload.keys()
-    json.dumps([dict(message) for message in task.messages]), json.dumps(dict(task.payload))
+    json.dumps([[dict(message) for message in task.messages], dict(task.payload)])
     shown = [decode(picture, load.vision.sizes) for picture in task.pictures]
     assert len(expand(task.prompt_ids, shown, load.vision).media) == len(pictures)
 

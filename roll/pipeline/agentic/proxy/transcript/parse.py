@@ -50,6 +50,67 @@ QWEN_XML = {
     },
 }
 """Qwen3.5 and Qwen3-Coder: <tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>."""
+GLM = {
+    "defaults": {"role": ASSISTANT},
+    "start_anchor": _OPENING,
+    "fields": {
+        "thinking": _THINKING,
+        "tool_calls": {
+            "open_pattern": r"\s*<tool_call>\s*(?P<name>[^<\s]+)\s*",
+            "close": "</tool_call>",
+            "repeats": True,
+            "content": "xml-inline",
+            "content_args": {
+                "tag_pattern": r"<arg_key>\s*(?P<key>.*?)\s*</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>"
+            },
+            "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
+        },
+        "content": _TEXT,
+    },
+}
+"""GLM-4.5 and later: <tool_call>NAME, then <arg_key>KEY</arg_key><arg_value>VALUE</arg_value>, </tool_call>."""
+MISTRAL = {
+    "defaults": {"role": ASSISTANT},
+    "start_anchor": _OPENING,
+    "fields": {
+        "thinking": _THINKING,
+        "tool_calls": {"open_pattern": r"\[TOOL_CALLS\]\s*(?=\[)", "close_pattern": r"\Z", "content": "json"},
+        "content": _TEXT,
+    },
+}
+"""Mistral's first form: [TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]."""
+MISTRAL_ARGS = {
+    "defaults": {"role": ASSISTANT},
+    "start_anchor": _OPENING,
+    "fields": {
+        "thinking": _THINKING,
+        "tool_calls": {
+            "open_pattern": r"\[TOOL_CALLS\](?P<name>[^\[\]{}]+?)(?:\[CALL_ID\][^\[\]]*)?\[ARGS\]",
+            "close_pattern": r"(?=\[TOOL_CALLS\])|\Z",
+            "repeats": True,
+            "content": "json",
+            "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
+        },
+        "content": _TEXT,
+    },
+}
+"""Mistral since 2025: [TOOL_CALLS]NAME[ARGS]{...} for each call."""
+LLAMA = {
+    "defaults": {"role": ASSISTANT},
+    "start_anchor": _OPENING,
+    "fields": {
+        "tool_calls": {
+            "open_pattern": r"\A\s*(?:<\|python_tag\|>)?\s*(?=\{\s*\"name\")",
+            "close_pattern": r"\Z",
+            "content": "json",
+            "transform": {"type": "function", "function": "{content}"},
+        },
+        "content": _TEXT,
+    },
+}
+"""Llama-3.1 and later: an answer that is {"name": ..., "parameters": {...}}."""
+_OPENED, _CLOSED, _LISTED = "<tool_call>", "</tool_call>", "[TOOL_CALLS]"
+_MARKS = ("<think>", "</think>", _OPENED, _LISTED, "{")  # without any of them an answer is text
 
 
 @dataclass(frozen=True)
@@ -67,11 +128,14 @@ class Parser:
     @cached_property
     def template(self) -> Mapping[str, Any] | None:
         """How calls are written; None where no form is known that the chat template writes."""
-        template = getattr(self.encoder.tokenizer, "response_template", None)
+        if template := getattr(self.encoder.tokenizer, "response_template", None):
+            return template
         source = self.encoder.template_source
-        if template or "<tool_call>" not in source:
-            return template or None
-        return QWEN_XML if "<function=" in source else HERMES
+        if _OPENED in source:
+            return GLM if "<arg_key>" in source else QWEN_XML if "<function=" in source else HERMES
+        if _LISTED in source:
+            return MISTRAL_ARGS if "[ARGS]" in source else MISTRAL
+        return LLAMA if "tool_calls" in source and '"parameters": ' in source else None
 
     @property
     def takes_tools(self) -> bool:
@@ -91,14 +155,22 @@ class Parser:
             return plain
         if not tools and schema is HERMES:
             schema = {**HERMES, "fields": {"thinking": _THINKING, "content": _TEXT}}
-        if "start_anchor" in schema and schema["start_anchor"] == _OPENING and "<" not in text:
-            return plain
+        said = text.rpartition("</think>")[2]
+        if schema.get("start_anchor") == _OPENING:
+            if not any(mark in text for mark in _MARKS):
+                return plain
+            if tools and said.count(_OPENED) > said.count(_CLOSED):  # it was cut
+                return Parsed(plain.message, is_malformed=True)
         try:
             parsed: Any = self.encoder.tokenizer.parse_response(
                 text, dict(schema), prefix=_OPENING, tools=[dict(tool) for tool in tools] or None
             )
-            calls = tuple(_call(call, f"{prefix}{i}") for i, call in enumerate(parsed.get("tool_calls") or ()))
+            found = parsed.get("tool_calls") or ()
+            found = [found] if isinstance(found, Mapping) else found
+            calls = tuple(_call(call, f"{prefix}{i}") for i, call in enumerate(found))
         except Exception:  # it raises ValueError, KeyError and others of what is no call
+            return Parsed(plain.message, is_malformed=True)
+        if tools and not calls and schema.get("start_anchor") == _OPENING and (_OPENED in said or _LISTED in said):
             return Parsed(plain.message, is_malformed=True)
         content = str(parsed.get("content") or "")
         before = _before_calls(text)
@@ -118,12 +190,14 @@ class Parser:
 
 def _before_calls(text: str) -> str:
     """What is said between the thinking and the first call: the parser keeps only what stands behind the last one."""
-    return text.rpartition("</think>")[2].partition("<tool_call>")[0].strip()
+    said = text.rpartition("</think>")[2]
+    places = [said.index(mark) for mark in (_OPENED, _LISTED) if mark in said]
+    return said[: min(places)].strip() if places else ""
 
 
 def _call(parsed: Mapping[str, Any], call_id: str) -> Call:
-    inner = parsed["function"]
-    name, arguments = inner["name"], inner.get("arguments", {})
+    inner = parsed.get("function", parsed)
+    name, arguments = inner["name"], inner.get("arguments", inner.get("parameters", {}))
     if isinstance(arguments, str):
         arguments = json.loads(arguments)
     if not isinstance(name, str) or not name or not isinstance(arguments, dict):

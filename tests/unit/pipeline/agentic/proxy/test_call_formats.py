@@ -1,0 +1,122 @@
+"""Tool calls as families of models write them: what is read from an answer, and that it returns as it was."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from roll.models.tiny import build_tokenizer
+from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, TOOL, USER, ChatMessage
+from roll.pipeline.agentic.proxy.transcript.parse import Parser
+from roll.pipeline.agentic.proxy.transcript.render import Renderer
+from roll.pipeline.agentic.sample_forms import ChatEncoder
+
+TOOLS: list[Any] = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": "Does it.",
+            "parameters": {"type": "object", "properties": {"box": {"type": "string"}, "n": {"type": "integer"}}},
+        },
+    }
+    for name in ("open", "peek")
+]
+_SHOWN = "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}"
+_TURN = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if m.tool_calls %}CALLS{% else %}{{ m.content }}"
+    "{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+_EACH = "{{ m.content }}{% for c in m.tool_calls %}ONE{% endfor %}"
+CALLS = {
+    "glm": _EACH.replace(
+        "ONE",
+        "{{ '\n<tool_call>' + c.function.name + '\n' }}{% for k, v in c.function.arguments.items() %}"
+        "{{ '<arg_key>' + k + '</arg_key>\n<arg_value>' }}{{ v if v is string else v | tojson }}"
+        "{{ '</arg_value>\n' }}{% endfor %}{{ '</tool_call>' }}",
+    ),
+    "mistral": "{{ m.content + '[TOOL_CALLS] [' }}{% for c in m.tool_calls %}{{ c.function | tojson }}"
+    "{% if not loop.last %}{{ ', ' }}{% endif %}{% endfor %}{{ ']' }}",
+    "mistral_args": _EACH.replace(
+        "ONE", "{{ '[TOOL_CALLS]' + c.function.name + '[ARGS]' }}{{ c.function.arguments | tojson }}"
+    ),
+    "llama": "{% set c = m.tool_calls[0].function %}{{ '{\"name\": \"' + c.name + '\", ' }}"
+    "{{ '\"parameters\": ' }}{{ c.arguments | tojson }}{{ '}' }}",
+}
+SAID: dict[str, list[tuple[str, str, list[tuple[str, dict[str, Any]]]]]] = {
+    "glm": [
+        (
+            "I look\n<tool_call>open\n<arg_key>box</arg_key>\n<arg_value>F</arg_value>\n<arg_key>n</arg_key>\n"
+            "<arg_value>3</arg_value>\n</tool_call>",
+            "I look",
+            [("open", {"box": "F", "n": 3})],
+        ),
+        ("<tool_call>open\n</tool_call>\n<tool_call>peek</tool_call>", "", [("open", {}), ("peek", {})]),
+    ],
+    "mistral": [
+        (
+            '[TOOL_CALLS] [{"name": "open", "arguments": {"box": "F"}}, {"name": "peek", "arguments": {}}]',
+            "",
+            [("open", {"box": "F"}), ("peek", {})],
+        ),
+        ('so[TOOL_CALLS][{"name": "open", "arguments": {"n": 3}}]', "so", [("open", {"n": 3})]),
+    ],
+    "mistral_args": [
+        (
+            'so[TOOL_CALLS]open[ARGS]{"box": "F"}[TOOL_CALLS]peek[CALL_ID]abc123def[ARGS]{}',
+            "so",
+            [("open", {"box": "F"}), ("peek", {})],
+        ),
+    ],
+    "llama": [
+        ('{"name": "open", "parameters": {"box": "F"}}', "", [("open", {"box": "F"})]),
+        ('<|python_tag|>{"name": "open", "parameters": {"n": 3}}', "", [("open", {"n": 3})]),
+    ],
+}
+MALFORMED = {
+    "glm": ["<tool_call>open\n<arg_key>box</arg_key>\n<arg_value>F", "<tool_call></tool_call>"],
+    "mistral": ['[TOOL_CALLS] [{"name": "open", "arguments": {"box"', '[TOOL_CALLS] [{"arguments": {}}]'],
+    "mistral_args": ['[TOOL_CALLS]open[ARGS]{"box": "F', '[TOOL_CALLS]open[ARGS]["F"]'],
+    "llama": ['{"name": "open", "parameters": {"box": ', '{"name": 3, "parameters": {}}'],
+}
+
+
+def encoder_of(family: str) -> ChatEncoder:
+    tokenizer = build_tokenizer()
+    tokenizer.chat_template = _SHOWN + _TURN.replace("CALLS", CALLS[family])
+    return ChatEncoder(tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("family", "text", "content", "calls"),
+    [(family, *case) for family, cases in SAID.items() for case in cases],
+)
+def test_calls_are_read_and_the_conversation_goes_on_behind_them(
+    family: str, text: str, content: str, calls: list[tuple[str, dict[str, Any]]]
+) -> None:
+    encoder = encoder_of(family)
+    parser, renderer = Parser(encoder), Renderer(encoder)
+    assert parser.takes_tools
+    parsed = parser.parse(text, TOOLS, "abcdefgh")
+    assert not parsed.is_malformed
+    assert [(call.name, json.loads(call.arguments)) for call in parsed.message.calls] == calls
+    assert parsed.message.content.strip() == content
+    messages = [ChatMessage(USER, "box F?"), parsed.message, *(ChatMessage(TOOL, "7", call_id="x") for _ in calls)]
+    behind = renderer.behind(messages, 1, TOOLS, encoder.encode(text + "<|im_end|>"))
+    assert behind is not None and encoder.show(behind).startswith("\n<|im_start|>tool\n7")
+
+
+@pytest.mark.parametrize(("family", "text"), [(family, text) for family, texts in MALFORMED.items() for text in texts])
+def test_calls_that_cannot_be_read_are_text_and_counted(family: str, text: str) -> None:
+    parsed = Parser(encoder_of(family)).parse(text, TOOLS, "abcdefgh")
+    assert parsed.is_malformed and not parsed.message.calls and parsed.message.content == text
+
+
+@pytest.mark.parametrize("family", CALLS)
+@pytest.mark.parametrize("text", ["the box holds 7", '{"answer": 7}', "a < b and {x}", "[1, 2]", ""])
+def test_an_answer_without_calls_is_text(family: str, text: str) -> None:
+    parsed = Parser(encoder_of(family)).parse(text, TOOLS, "abcdefgh")
+    assert (parsed.is_malformed, parsed.message) == (False, ChatMessage(ASSISTANT, text))
