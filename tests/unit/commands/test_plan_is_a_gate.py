@@ -239,6 +239,7 @@ def test_only_known_findings_are_the_machines() -> None:
         "envs/build.py",
         "pipeline/agentic/agentic_checks.py",
         "pipeline/agentic/env_checks.py",
+        "pipeline/agentic/tool_checks.py",
         "run/operators/checks.py",
         "pipeline/rlvr/reward_checks.py",
         "run/saving/hub.py",
