@@ -151,12 +151,16 @@ class Watchdog(threading.Thread):
         super().__init__(daemon=True)
         self.config, self.limit_s = config, limit_s
         self.running: dict[str, float] = {}  # test -> when it started
+        self.interrupted = threading.Event()
         self.stdout = os.dup(1)  # while a test runs, pytest has put a file in its place
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         self.session = session
         if self.limit_s:
             self.start()
+
+    def pytest_keyboard_interrupt(self) -> None:
+        self.interrupted.set()
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self.running[nodeid] = time.monotonic()
@@ -192,9 +196,11 @@ class Watchdog(threading.Thread):
         started = descendants()
         time.sleep(GRACE_S)
         kill(started | descendants())
-        if not distributed:
-            os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(END_S)
+        until = time.monotonic() + END_S
+        while not distributed and not self.interrupted.is_set() and time.monotonic() < until:
+            os.kill(os.getpid(), signal.SIGINT)  # one that comes just before a test sleeps is not heard of
+            self.interrupted.wait(1.0)
+        time.sleep(max(0.0, until - time.monotonic()))
         kill(descendants())
         os._exit(int(pytest.ExitCode.INTERRUPTED))
 

@@ -1,5 +1,6 @@
 """What can be wrong with the environments of a configuration: their types, patterns and templates."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 import regex
@@ -23,10 +24,12 @@ from roll.envs.config import (
 )
 from roll.envs.table import ADAPTERS, ENVIRONMENTS, NOT_HERE, TOOLS, TOOLS_NOT_HERE, gem_id
 from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig
+from roll.pipeline.agentic.proxy.programs.sandboxed import shown_paths
 from roll.pipeline.agentic.tool_checks import path_problems, tool_key_problems
 from roll.utils.files import expanded, path_info
-from roll.utils.imports import is_installed, is_missing, split
+from roll.utils.imports import file_on_path, is_installed, is_missing, split
 from roll.utils.sandbox.backends import SandboxUnavailable, find_door_means
+from roll.utils.sandbox.job import SCRATCH
 from roll.utils.text import show
 
 OTHER_MANAGERS: Mapping[str, str] = {
@@ -172,6 +175,12 @@ def program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
             find_door_means()
         except SandboxUnavailable as error:
             yield Problem(f"{at}.sandbox: {error}.", (f"{at}.sandbox",), "machine")
+        if SCRATCH in shown_paths([file_on_path(word) for word in shlex.split(env.agent_command or "")]):
+            yield Problem(
+                f"{at}.agent_command names a file that lies in {SCRATCH}, where a program in a sandbox has its own "
+                "folder. Move it into another.",
+                (f"{at}.agent_command", f"{at}.sandbox"),
+            )
     if env.agent is not None and is_missing(env.agent):
         yield _away(f"{at}.agent", env.agent)
 

@@ -120,6 +120,12 @@ class EpisodeJob:
     purpose: str  # TRAINING, or what is validated
     group_id: int
     index: int
+    round: int = 0
+    """Which play of a group with this number: validations count their groups from 0 each time."""
+
+    @property
+    def group(self) -> str:
+        return f"{self.purpose}-{self.group_id}-{self.round}"
 
     @property
     def name(self) -> str:

@@ -21,7 +21,7 @@ from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
 from roll.pipeline.agentic.proxy.endpoint.session import Session
 from roll.pipeline.agentic.proxy.metrics import SEQUENCE_CUT, SERVER_DEATHS, TOOL_CALLS, TOOL_ERRORS
 from roll.pipeline.agentic.proxy.session_player import SessionPlayer
-from roll.pipeline.agentic.proxy.transcript.message import SYSTEM, TOOL, USER, Call, ChatCall, ChatMessage
+from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, SYSTEM, TOOL, USER, Call, ChatCall, ChatMessage
 from roll.pipeline.agentic.proxy.transcript.parse import Parser
 from roll.pipeline.agentic.proxy.transcript.render import Renderer, RenderRefused
 from roll.pipeline.agentic.proxy.transcript.transcript import Transcript
@@ -257,7 +257,9 @@ class ToolPlayer(SessionPlayer):
         if config.answer_key is not None:
             if config.answer_key not in task:
                 raise EnvError(f"answer_key: the task has no column {config.answer_key!r}; it has {', '.join(task)}")
-            is_right = messages[-1].content.strip() == as_text(task[config.answer_key]).strip()
+            last = messages[-1]
+            answer = last.content.strip() if last.role == ASSISTANT and not last.calls else None  # else it was cut off
+            is_right = answer == as_text(task[config.answer_key]).strip()
             self._judge(session, {"reward": float(is_right), "metrics": {"success": float(is_right)}})
         elif config.reward is not None:
             shown = [message.for_template() for message in messages]

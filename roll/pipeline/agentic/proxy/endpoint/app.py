@@ -155,6 +155,10 @@ class _Routes:
         former = self._sessions.reward_of(session_id) if session is None else session.outcome
         if former is not None and (session is None or session.is_outside) and former != earned:
             raise Refusal(400, f"The session has its reward already: {former.reward:g}.", "reward_given")
+        if session is not None and session.failure:
+            raise Refusal(410, "The session is over.", "session_closed")
+        if session is not None and session.is_outside and not session.num_answers:
+            raise Refusal(400, "The session has no answer of the policy yet: there is nothing to reward.", "no_answer")
         if session is not None:
             session.give(earned)
         elif former is None:
@@ -166,6 +170,8 @@ class _Routes:
         session = self._session(request)
         if not session.is_outside:
             raise Refusal(400, "This run has started the program itself: end the program.", "unsupported")
+        if session.outcome is not None:
+            raise Refusal(400, f"The session has its reward already: {session.outcome.reward:g}.", "reward_given")
         session.failure = "the program gave the session up"
         return JSONResponse({"session": session.session_id})
 
@@ -177,7 +183,6 @@ class _Routes:
         session = self._sessions.find(self._named(request))
         if session is None:
             raise Refusal(410, "The session is over.", "session_closed")
-        session.last_request_s = asyncio.get_running_loop().time()
         return session
 
     def _named(self, request: Request) -> str:
@@ -233,6 +238,8 @@ def _read() -> Iterator[None]:
         raise Refusal(400, str(error)) from None
     except RecursionError:
         raise Refusal(400, "The body is nested too deeply.") from None
+    except (TypeError, AttributeError) as error:  # a list where a text should be, and the like
+        raise Refusal(400, f"The body cannot be read: {describe(error)}") from None
 
 
 def _exchange(session: Session, request: Request, call: ChatCall, body: bytes) -> tuple[Exchange, str]:

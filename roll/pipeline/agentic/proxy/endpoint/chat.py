@@ -96,6 +96,10 @@ def shown_tools(tools: Sequence[Mapping[str, Any]], choice: str | Mapping[str, A
         if tool.get("type", "function") != "function" or not isinstance(inner, Mapping) or not inner.get("name"):
             raise Refusal(400, "tools: each is {type: function, function: {name, description, parameters}}.",
                           "unsupported", "tools")  # fmt: skip
+    try:
+        json.dumps(list(tools), allow_nan=False)
+    except ValueError:
+        raise Refusal(400, "tools: they hold NaN or Infinity, which JSON has not.", param="tools") from None
     return () if choice == "none" else tuple(tools)
 
 

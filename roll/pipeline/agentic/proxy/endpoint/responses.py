@@ -47,7 +47,8 @@ class ResponsesBody(BaseModel):
 def read_responses(body: ResponsesBody, session: Session) -> ChatCall:
     """The call, behind the earlier response that the body names. Raises Refusal for what this endpoint does not do."""
     overrides = refuse_unknown(body, HARMLESS)
-    if ((body.text or {}).get("format") or {}).get("type", "text") != "text":
+    form = (body.text or {}).get("format") or {}
+    if (form.get("type", "text") if isinstance(form, Mapping) else form) != "text":
         raise Refusal(400, "text.format: this endpoint does not guide decoding. Use type text.", "unsupported", "text")
     if unknown := sorted(set(body.include or ()) - _INCLUDED):
         raise Refusal(400, f"include: {unknown[0]} is not supported by this endpoint.", "unsupported", "include")
@@ -85,14 +86,15 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
 def _messages(items: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Messages of chat. The items of one response, its reasoning, its text and its calls, are one message."""
     answer: dict[str, Any] = {}
-    last = -1
+    last, number = -1, ""
     for place, item in enumerate(items):
         kind = item.get("type") or "message"
         if (rank := _rank(kind, item.get("role"))) is not None:
-            if answer and (rank < last or rank == last != _CALL):
+            own = _number(item)
+            if answer and (rank < last or rank == last != _CALL or (own and number and own != number)):
                 yield answer
                 answer = {}
-            last = rank
+            last, number = rank, own
             answer = answer or {"role": ASSISTANT, "content": ""}
             _add(answer, rank, item, place)
             continue
@@ -108,6 +110,12 @@ def _messages(items: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             raise _unknown(place, f"an item of type {kind!r}")
     if answer:
         yield answer
+
+
+def _number(item: Mapping[str, Any]) -> str:
+    """Which response an item of this endpoint is of; "" where its id does not say."""
+    kind, _, rest = str(item.get("id") or "").partition("_")
+    return rest.partition("_")[0] if kind in ("rs", "msg", "fc") else ""
 
 
 def _rank(kind: str, role: Any) -> int | None:

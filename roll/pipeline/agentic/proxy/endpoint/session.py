@@ -87,7 +87,7 @@ class Session:
     task: Mapping[str, Any]
     is_outside: bool = False
     last_request_s: float = 0.0
-    """Time of the last request, by the loop's clock."""
+    """Time of the last request that was not refused, and of the last answer, by the loop's clock."""
     retry_window_s: float = 30.0
     deadline: asyncio.Timeout | None = None
     outcome: Outcome | None = None
@@ -131,6 +131,7 @@ class Session:
         exchange = Exchange(start(self.complete(call, prepared)))
         self._exchanges[digest] = exchange
         self._open.add(exchange)
+        self.last_request_s = asyncio.get_running_loop().time()
         exchange.work.add_done_callback(lambda work: self._ended(digest, exchange))
         return exchange
 
@@ -149,6 +150,7 @@ class Session:
             return
         self.num_refused = 0
         self.num_answers += 1
+        self.last_request_s = asyncio.get_running_loop().time()
         if self.num_answers >= self.rules.config.max_steps:
             self.over.set()
         asyncio.get_running_loop().call_later(self.retry_window_s, forget)

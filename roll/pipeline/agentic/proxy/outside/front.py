@@ -38,6 +38,7 @@ SECRET_HEADER = "x-roll-secret"  # between the front and its workers
 LATE_S = 60.0  # a worker that has not reported for so long is gone
 _MOST_GROUPS = 4096  # that are known before those that are over are forgotten
 _FAREWELL_S = 2.0  # that requests have to end when the run does
+_WORKER_S = 5.0  # that a worker may take to hand out a session
 _LOOK_S = 0.2  # between two looks for a session, while a program waits for one
 _HOP_BY_HOP = frozenset({"host", "connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade",
                          "content-length", SECRET_HEADER})  # fmt: skip
@@ -54,11 +55,12 @@ class FrontAddress:
 
 @dataclass
 class _Worker:
-    """`waiting`: the group and the place in line of each session that nobody has taken."""
+    """`waiting`: the group and the place in line of each session that nobody has taken; `playing`: groups of others."""
 
     url: str
     seen_s: float
     waiting: dict[str, tuple[str, list[int]]] = field(default_factory=dict)
+    playing: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -75,6 +77,7 @@ class WorkerReport(BaseModel):
     name: str
     url: str
     waiting: dict[str, tuple[str, list[int]]]
+    playing: frozenset[str]
 
 
 class SessionsBody(BaseModel):
@@ -108,17 +111,18 @@ class Front:
     async def start(self, node: str) -> FrontAddress:
         """Binds the port and writes where it is. Raises OSError if the port is taken."""
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        listener = socket.create_server((self._host, self._port), family=family, backlog=2048)
+        both = self._host == "::" and socket.has_dualstack_ipv6()
+        listener = socket.create_server((self._host, self._port), family=family, backlog=2048, dualstack_ipv6=both)
         port = listener.getsockname()[1]
         config = uvicorn.Config(self._app(), loop="none", log_config=None, access_log=False, lifespan="off")
         self._server = QuietServer(config)
         self._serving = self._tasks.start(self._server.serve(sockets=[listener]))
         await until_serving(self._server)
-        here = f"[{self._host}]" if ":" in self._host else self._host
-        url = f"http://{here}:{port}"
+        reached = node if self._host in ("0.0.0.0", "::") else self._host
+        url = f"http://{f'[{reached}]' if ':' in reached else reached}:{port}"
         _write_private(self._file, {"url": url, "token": self._token})
         logger.info("sessions for programs from outside: POST %s/sessions; the token is in %s", url, self._file)
-        return FrontAddress(f"http://{node if self._host in ('0.0.0.0', '::') else here}:{port}", node, self._secret)
+        return FrontAddress(url, node, self._secret)
 
     async def stop(self) -> None:
         """Tells those that wait for a session that the run is over, and closes the port."""
@@ -146,11 +150,12 @@ class Front:
         if not hmac.compare_digest(request.headers.get(SECRET_HEADER, "").encode(), self._secret.encode()):
             raise not_allowed()
         report: WorkerReport = read_body(WorkerReport, await read_whole(request))
-        self._workers[report.name] = _Worker(report.url, time.monotonic(), report.waiting)
+        self._workers[report.name] = _Worker(report.url, time.monotonic(), report.waiting, report.playing)
         due = time.monotonic() - self._group_timeout_s
         waiting = {group for group, _ in report.waiting.values()}
         if len(self._groups) > _MOST_GROUPS:
-            self._groups = {name: known for name, known in self._groups.items() if known.last_taken_s > due - LATE_S}
+            alive = self._alive()
+            self._groups = {name: known for name, known in self._groups.items() if name in alive}
         late = [name for name in waiting if name in self._groups and self._groups[name].last_taken_s < due]
         return JSONResponse({"late": late})
 
@@ -163,16 +168,21 @@ class Front:
         if asked.task is not None and asked.group is None:
             raise Refusal(400, "group: sessions with a task of their own need a group, within which rewards are "
                           "compared: the same name for each session of this task.", param="group")  # fmt: skip
-        until = time.monotonic() + asked.wait_s
+        until, none = time.monotonic() + asked.wait_s, Response(status_code=204, headers={"Retry-After": "1"})
         gone = start(until_gone(request))
         try:
             while (taken := await self._taken(asked)) is None:
                 if self._over.is_set():
                     raise Refusal(410, "The run is over.", "run_over")
-                if gone.done() or time.monotonic() >= until:
-                    return Response(status_code=204, headers={"Retry-After": "1"})
+                if time.monotonic() >= until:
+                    return none
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._over.wait(), _LOOK_S)
+                if gone.done():
+                    return none
+            if gone.done():
+                await self._returned(str(taken["session"]))
+                return none
         finally:
             gone.cancel()
         root = f"{request.url.scheme}://{request.headers.get('host', request.url.netloc)}/s/{taken['session']}"
@@ -181,20 +191,39 @@ class Front:
 
     async def _taken(self, asked: SessionsBody) -> dict[str, Any] | None:
         """A session that is taken now, as its worker describes it; None if none waits for such a program."""
+        silent: list[_Worker] = []
         async with self._taking:
             for session_id, group, worker in self._candidates(asked.group or ""):
-                order = {"session": session_id, "task": asked.task}
-                try:
-                    reply = await self._client.post(f"{worker.url}/line/take", json=order, headers=self._headers)
-                except httpx.HTTPError:
+                if worker in silent:
                     continue
-                finally:
-                    worker.waiting.pop(session_id, None)
+                order = json.dumps({"session": session_id, "task": asked.task})
+                try:
+                    reply = await self._told(worker, "take", order)
+                except httpx.HTTPError:
+                    silent.append(worker)
+                    worker.waiting.clear()  # until it reports again
+                    continue
+                worker.waiting.pop(session_id, None)
                 if reply.status_code == 200:
                     key = self._groups[group].key if group in self._groups else asked.group or ""
                     self._groups[group] = _Group(key, time.monotonic())
                     return reply.json()
         return None
+
+    async def _told(self, worker: _Worker, what: str, order: str) -> httpx.Response:
+        headers = {**self._headers, "content-type": "application/json"}
+        return await self._client.post(f"{worker.url}/line/{what}", content=order, headers=headers, timeout=_WORKER_S)
+
+    async def _returned(self, session_id: str) -> None:
+        """Has a session wait again whose program has gone without it."""
+        if (worker := self._workers.get(session_id[:ENDPOINT_NAME])) is not None:
+            with suppress(httpx.HTTPError):
+                await self._told(worker, "return", json.dumps({"session": session_id}))
+
+    def _alive(self) -> set[str]:
+        """Groups of which a session waits or is played."""
+        workers = self._workers.values()
+        return {group for one in workers for group, _ in one.waiting.values()}.union(*(one.playing for one in workers))
 
     def _candidates(self, key: str) -> list[tuple[str, str, _Worker]]:
         """Sessions that wait, oldest first: those of the group that the key names, or else of groups nobody began; for
@@ -206,10 +235,13 @@ class Front:
             for worker in self._workers.values()
             for session_id, (group, order) in worker.waiting.items()
         ]
+        if not waiting:
+            return []
         keys = {group: known.key for group, known in self._groups.items()}
+        alive = self._alive()
         if not key:
             fit = {group for _, _, group, _ in waiting if not keys.get(group)}
-        elif key in keys.values():
+        elif any(known == key and group in alive for group, known in keys.items()):
             fit = {group for group in keys if keys[group] == key}
         else:
             fit = {group for _, _, group, _ in waiting if group not in keys}
@@ -237,7 +269,10 @@ class Front:
             raise not_allowed()
         headers = [(name, value) for name, value in request.headers.raw if name.decode() not in _HOP_BY_HOP]
         body = await read_whole(request)
-        sent = self._client.build_request(request.method, worker.url + path, content=body, headers=headers)
+        try:
+            sent = self._client.build_request(request.method, worker.url + path, content=body, headers=headers)
+        except httpx.InvalidURL:
+            raise Refusal(404, "There is no such route.", "not_found") from None
         gone, work = start(until_gone(request)), start(self._client.send(sent, stream=True))
         try:
             await asyncio.wait({gone, work}, return_when=asyncio.FIRST_COMPLETED)

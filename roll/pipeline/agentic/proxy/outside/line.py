@@ -44,10 +44,7 @@ class _Attempt:
     session: Session
     job: EpisodeJob
     taken: asyncio.Future[None]
-
-    @property
-    def group(self) -> str:
-        return f"{self.job.purpose}-{self.job.group_id}"
+    since_s: float
 
     @property
     def order(self) -> list[int]:
@@ -57,20 +54,25 @@ class _Attempt:
 class Line:
     """`wait` and `play` are called for every session; the front hears of those that wait, and says which is taken."""
 
-    def __init__(self, endpoint: Endpoint, front: FrontAddress, idle_timeout_s: float):
+    def __init__(self, endpoint: Endpoint, front: FrontAddress, idle_timeout_s: float, group_timeout_s: float):
         self._endpoint, self._front, self._idle_timeout_s = endpoint, front, idle_timeout_s
+        self._group_timeout_s = group_timeout_s
         self._waiting: dict[str, _Attempt] = {}
+        self._playing: dict[str, tuple[Session, EpisodeJob]] = {}
+        self._returned: set[str] = set()
         self._changed = asyncio.Event()
         self._reporting: asyncio.Task[None] | None = None
         self._tasks = BackgroundTasks()
         router = APIRouter()
         router.add_api_route("/line/take", self._take, methods=["POST"])
+        router.add_api_route("/line/return", self._take_back, methods=["POST"])
         endpoint.routers.append(router)
 
     async def wait(self, session: Session, job: EpisodeJob) -> None:
         """Returns when a program has taken the session. Raises EnvError when the group was begun, and left."""
         self._reporting = self._reporting or self._tasks.start(self._report())
-        attempt = _Attempt(session, job, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        attempt = _Attempt(session, job, loop.create_future(), loop.time())
         self._waiting[session.session_id] = attempt
         self._changed.set()
         try:
@@ -79,12 +81,24 @@ class Line:
             del self._waiting[session.session_id]
             self._changed.set()
 
-    async def play(self, session: Session) -> None:
-        """Returns when the program has given a reward, or the session has failed. Raises EnvCrash for a program that
-        is not heard of any more."""
+    async def play(self, session: Session, job: EpisodeJob) -> bool:
+        """Returns when the program has given a reward, or the session has failed; False if it never reached a program
+        and waits again. Raises EnvCrash for a program that is not heard of any more."""
+        self._playing[session.session_id] = session, job
+        try:
+            await self._until_over(session)
+            return session.session_id not in self._returned
+        finally:
+            del self._playing[session.session_id]
+            self._returned.discard(session.session_id)
+            self._changed.set()
+
+    async def _until_over(self, session: Session) -> None:
         loop = asyncio.get_running_loop()
         session.last_request_s = loop.time()
-        while not (session.rewarded.is_set() or session.error or session.failure):
+        while session.session_id not in self._returned and not (
+            session.rewarded.is_set() or session.error or session.failure
+        ):
             if session.is_waiting:
                 session.last_request_s = loop.time()
             if loop.time() - session.last_request_s > self._idle_timeout_s:
@@ -116,6 +130,15 @@ class Line:
         }
         return Response(json.dumps(described), media_type="application/json")
 
+    async def _take_back(self, request: Request) -> Response:
+        """A session whose program had gone before it heard of it."""
+        if not hmac.compare_digest(request.headers.get(SECRET_HEADER, "").encode(), self._front.secret.encode()):
+            raise not_allowed()
+        order: TakeBody = read_body(TakeBody, await read_whole(request))
+        if order.session in self._playing and not self._playing[order.session][0].num_requests:
+            self._returned.add(order.session)
+        return Response(status_code=204)
+
     async def _report(self) -> None:
         """Tells the front of every change, and now and then that this worker is there."""
         headers = {SECRET_HEADER: self._front.secret}
@@ -123,8 +146,16 @@ class Line:
         async with httpx.AsyncClient(base_url=self._front.url, headers=headers, timeout=30, trust_env=False) as client:
             while True:
                 self._changed.clear()
-                waiting = {name: (one.group, one.order) for name, one in self._waiting.items() if not one.taken.done()}
-                report = {"name": self._endpoint.name, "url": self._endpoint.url, "waiting": waiting}
+                waiting = {
+                    name: (one.job.group, one.order) for name, one in self._waiting.items() if not one.taken.done()
+                }
+                playing = sorted({job.group for _, job in self._playing.values()})
+                report = {
+                    "name": self._endpoint.name,
+                    "url": self._endpoint.url,
+                    "waiting": waiting,
+                    "playing": playing,
+                }
                 try:
                     reply = await client.post("/workers", json=report)
                     reply.raise_for_status()
@@ -137,8 +168,9 @@ class Line:
                     await asyncio.wait_for(self._changed.wait(), _REPORT_S)
 
     def _fail(self, groups: set[str]) -> None:
+        due = asyncio.get_running_loop().time() - self._group_timeout_s
         for attempt in self._waiting.values():
-            if attempt.group in groups and not attempt.taken.done():
+            if attempt.job.group in groups and attempt.since_s <= due and not attempt.taken.done():
                 attempt.taken.set_exception(
                     EnvError("no program took this session, though others of its group were taken "
                              "(agent_endpoint.group_timeout_s)")

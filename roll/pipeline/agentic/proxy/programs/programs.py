@@ -126,8 +126,11 @@ class Programs:
         }
         assert self._command is not None and own.port is not None, "checked with the configuration"
         command = [_filled(word, places) for word in self._command]
-        means = find_door_means(*sandboxed.shown_paths(command))
-        order = sandboxed.order_of(command, inside, task, own.port, isinstance(means, Namespaces) and means.privileged)
+        shown = sandboxed.shown_paths(self._command)
+        means = find_door_means(*shown)
+        order = sandboxed.order_of(
+            command, shown, inside, task, own.port, isinstance(means, Namespaces) and means.privileged
+        )
         file = folder / "order.json"
         file.write_text(json.dumps(order), encoding="utf-8")
         return {

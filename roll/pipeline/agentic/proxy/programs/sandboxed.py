@@ -23,6 +23,7 @@ from roll.utils.sandbox.process import CHUNK, Process, SandboxError
 
 INSIDE = f"http://127.0.0.1:{DOOR_PORT}"
 TASK_FILE, REWARD_FILE = f"{BOX}/task.json", f"{SCRATCH}/reward.json"
+MOST_OPEN = 256  # connections through the door
 REFUSED = 71  # exit code where the sandbox itself failed
 LIMITS = Limits(cpu_s=3600, wall_s=86_400, memory_mb=4096, disk_mb=512, threads=256)
 # What starts the program inside, and posts what it wrote into its reward file, which nobody sees from outside.
@@ -55,11 +56,17 @@ def shown_paths(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def order_of(
-    command: Sequence[str], environment: Mapping[str, str], task: Mapping[str, Any], port: int, is_privileged: bool
+    command: Sequence[str],
+    shown: Sequence[str],
+    environment: Mapping[str, str],
+    task: Mapping[str, Any],
+    port: int,
+    is_privileged: bool,
 ) -> dict[str, Any]:
     """What the file holds. `port`: of the endpoint, on the loopback of this machine."""
     return {
         "command": list(command),
+        "shown": list(shown),
         "environment": dict(environment),
         "task": dict(task),
         "port": port,
@@ -74,7 +81,7 @@ def job_of(order: Mapping[str, Any]) -> Job:
     path = os.pathsep.join((f"{sys.prefix}/bin", "/usr/bin", "/bin"))
     return Job(
         (python, "-I", "-S", f"{BOX}/run.py", *order["command"]),
-        view(*shown_paths(order["command"])),
+        view(*order["shown"]),
         LIMITS,
         files,
         {"PATH": path, **order["environment"]},
@@ -89,7 +96,8 @@ async def play(order: Mapping[str, Any]) -> int:
         reader = threading.Thread(target=_pass_on, args=(process.stderr.fileno(), 2), daemon=True)
         reader.start()
         listener = await asyncio.to_thread(process.door)
-        server = await asyncio.start_server(lambda *ends: _answer(order["port"], *ends), sock=listener)
+        free = asyncio.Semaphore(MOST_OPEN)
+        server = await asyncio.start_server(lambda *ends: _answer(order["port"], free, *ends), sock=listener)
         async with server:
             code = await asyncio.to_thread(process.exit_code)
         await asyncio.to_thread(reader.join, 5.0)
@@ -103,14 +111,22 @@ def _pass_on(source: int, sink: int) -> None:
             os.write(sink, chunk)
 
 
-async def _answer(port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copies a connection of the program to the endpoint, and back."""
-    try:
-        theirs, ours = await asyncio.open_connection("127.0.0.1", port)
-    except OSError:
+async def _answer(
+    port: int, free: asyncio.Semaphore, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Copies a connection of the program to the endpoint, and back; one too many is closed."""
+    if free.locked():
         writer.close()
         return
-    await asyncio.gather(_copy(reader, ours), _copy(theirs, writer), return_exceptions=True)
+    async with free:
+        try:
+            theirs, ours = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            writer.close()
+            return
+        await asyncio.gather(_copy(reader, ours), _copy(theirs, writer), return_exceptions=True)
+        ours.close()
+        writer.close()
 
 
 async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:

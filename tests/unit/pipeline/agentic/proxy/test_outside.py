@@ -29,7 +29,7 @@ class Service:
     """A front, its workers, and a client with the run's token."""
 
     def __init__(self, folder: Path, group_timeout_s: float, idle_timeout_s: float, **rules: Any):
-        self.folder, self.idle_timeout_s = folder, idle_timeout_s
+        self.folder, self.idle_timeout_s, self.group_timeout_s = folder, idle_timeout_s, group_timeout_s
         self.front = Front("127.0.0.1:0", folder, group_timeout_s)
         self.engine = Engine(ENCODER, lambda number: f"answer {number}")
         self.rules = replace(proxy_rules(agent=None, **rules), episode_timeout_s=60.0, retries=1)
@@ -45,12 +45,14 @@ class Service:
         self.url, self.token = told["url"], told["token"]
         for number in range(2):
             endpoint = Endpoint(ENCODER, self.engine)
-            line = Line(endpoint, address, self.idle_timeout_s)
+            line = Line(endpoint, address, self.idle_timeout_s, self.group_timeout_s)
             self.endpoints.append(endpoint)
             self.players.append(OutsidePlayer(self.rules, endpoint, self.folder / f"logs{number}", line))
 
-    def play(self, group: int, index: int, worker: int = 0, purpose: str = "train") -> asyncio.Task[Rows]:
-        job = EpisodeJob("Outside", 10 + group, purpose, group, index)
+    def play(
+        self, group: int, index: int, worker: int = 0, purpose: str = "train", round: int = 0
+    ) -> asyncio.Task[Rows]:
+        job = EpisodeJob("Outside", 10 + group, purpose, group, index, round)
         self.running.append(asyncio.create_task(self.players[worker].play(job)))
         return self.running[-1]
 
@@ -215,6 +217,132 @@ def test_tasks_of_ones_own_keep_to_one_group_by_its_name(tmp_path: Path) -> None
         assert (await service.taken())["task"]["seed"] == 12, "and no other is mixed into it"
 
     serve(tmp_path, play)
+
+
+def test_groups_of_a_later_validation_are_new_ones_and_names_may_be_used_again(tmp_path: Path) -> None:
+    async def play(service: Service) -> None:
+        for number in (1, 2):
+            episode = service.play(0, 0, purpose="val", round=number)
+            session = await service.taken(group="k")
+            await service.say(session)
+            await service.reward(session, float(number))
+            assert (await episode)[0].reward == number
+            await asyncio.sleep(0.5)
+
+    serve(tmp_path, play, group_timeout_s=0.3)
+
+
+def test_a_session_that_comes_back_is_not_late_at_once(tmp_path: Path) -> None:
+    async def play(service: Service) -> None:
+        episode = service.play(0, 0)
+        first = await service.taken()
+        await asyncio.sleep(1.5)
+        await service.client.delete(f"{service.url}/sessions/{first['session']}", headers=bearer(first["api_key"]))
+        second = await service.taken()
+        await service.say(second)
+        await service.reward(second, 1.0)
+        assert (await episode)[0].reward == 1.0
+
+    serve(tmp_path, play, group_timeout_s=1.0)
+
+
+def test_a_program_that_has_gone_takes_no_session(tmp_path: Path) -> None:
+    async def play(service: Service) -> None:
+        waits = asyncio.create_task(service.ask(wait_s=30))
+        await asyncio.sleep(0.3)
+        waits.cancel()
+        service.play(0, 0)
+        await service.say(await service.taken(wait_s=10))
+
+    serve(tmp_path, play)
+
+
+def test_a_session_that_did_not_reach_its_program_waits_again(tmp_path: Path) -> None:
+    async def play(service: Service) -> None:
+        episode = service.play(0, 0)
+        first = await service.taken()
+        await service.front._returned(first["session"])
+        second = await service.taken()
+        assert second["session"] == first["session"], "no attempt is lost"
+        await service.say(second)
+        await service.reward(second, 1.0)
+        assert (await episode)[0].metrics["env_crashes"] == 0
+
+    serve(tmp_path, play)
+
+
+def test_a_worker_that_stands_still_holds_no_other_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front_module, "_WORKER_S", 0.3)
+
+    async def play(service: Service) -> None:
+        frozen = await asyncio.start_server(lambda *_: asyncio.sleep(600), "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{frozen.sockets[0].getsockname()[1]}"
+        report = {
+            "name": "frozen",
+            "url": url,
+            "waiting": {"a": ["train-0-0", [0, 0, 0]], "b": ["train-0-0", [0, 0, 1]]},
+        }
+        headers = {front_module.SECRET_HEADER: service.front._secret}
+        told = await service.client.post(f"{service.url}/workers", json={**report, "playing": []}, headers=headers)
+        assert told.status_code == 200
+        service.play(5, 0)
+        assert (await service.taken())["task"]["seed"] == 15
+        frozen.close()
+
+    serve(tmp_path, play)
+
+
+def test_refused_requests_keep_no_session_alive(tmp_path: Path) -> None:
+    async def play(service: Service) -> None:
+        episode = service.play(0, 0)
+        for _ in range(2):
+            session = await service.taken()
+            await service.say(session)
+            for _ in range(8):
+                reply = await service.client.post(
+                    f"{session['base_url']}/chat/completions",
+                    json={"messages": ASK},
+                    headers=bearer(session["api_key"]),
+                )
+                assert reply.status_code in (400, 410)
+                await asyncio.sleep(0.2)
+        (row,) = await episode
+        assert row.failure is not None and "idle_timeout_s" in row.failure
+
+    serve(tmp_path, play, idle_timeout_s=0.6, max_steps=1)
+
+
+def test_a_reward_needs_an_answer_and_an_open_session(tmp_path: Path) -> None:
+    async def play(service: Service) -> None:
+        service.play(0, 0)
+        session = await service.taken()
+        early = await service.reward(session, 1.0)
+        assert early.status_code == 400 and early.json()["error"]["code"] == "no_answer"
+        await service.say(session)
+        url, headers = f"{service.url}/sessions/{session['session']}", bearer(session["api_key"])
+        assert (await service.client.delete(url, headers=headers)).status_code == 200
+        assert (await service.reward(session, 1.0)).status_code == 410
+
+    serve(tmp_path, play)
+
+
+@pytest.mark.parametrize("listen", ["[::1]:0", "[::]:0", "0.0.0.0:0"])
+def test_addresses_are_those_that_programs_and_workers_reach(tmp_path: Path, listen: str) -> None:
+    async def run() -> None:
+        front = Front(listen, tmp_path, 60)
+        try:
+            address = await front.start("127.0.0.1")
+            told = json.loads((tmp_path / FILE).read_text())["url"]
+            assert told == address.url and "0.0.0.0" not in told and "[::]" not in told
+            async with httpx.AsyncClient(trust_env=False) as client:
+                assert (await client.post(f"{address.url}/workers", json={})).status_code == 401
+        finally:
+            await front.stop()
+
+    try:
+        asyncio.run(run())
+    except OSError as error:
+        pytest.skip(f"no such address here: {error}")
 
 
 def test_a_group_that_was_begun_and_left_fails_and_others_wait_on(tmp_path: Path) -> None:

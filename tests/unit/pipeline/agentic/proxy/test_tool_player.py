@@ -258,6 +258,8 @@ def test_thinking_stays_in_the_row_unless_the_template_drops_it(
 def test_the_reward_is_of_a_function_of_a_column_or_of_an_attribute(tmp_path: Path) -> None:
     (row,), _ = played([CALL, " 5\n"], tmp_path, tool_class=BOXES, answer_key="digit")
     assert (row.reward, row.metrics["success"]) == (1.0, 1.0)
+    (row,), _ = played([CALL], tmp_path, tool_class=BOXES, answer_key="digit", max_steps=2)
+    assert row.reward == 0.0, "the result of a tool is no answer, though it is the digit"
     (row,), _ = played(["6"], tmp_path, tool_class=BOXES, answer_key="digit")
     assert (row.reward, row.metrics["success"]) == (0.0, 0.0)
     (row,), _ = played([CALL, "so"], tmp_path, tool_class=BOXES, reward=f"{__name__}:judged")
