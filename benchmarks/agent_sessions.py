@@ -60,7 +60,9 @@ def play(connection: Connection, given: argparse.Namespace) -> None:
 async def _round(sessions: list[tuple[str, str]], given: argparse.Namespace) -> list[float]:
     waits: list[float] = []
     limit, words = asyncio.Semaphore(given.at_once), given.history // given.turns // 2
-    async with httpx.AsyncClient(timeout=600, trust_env=False, limits=httpx.Limits(max_connections=None)) as client:
+    async with httpx.AsyncClient(
+        timeout=600, trust_env=False, limits=httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    ) as client:
 
         async def program(url: str, key: str) -> None:
             messages: list[dict[str, Any]] = []

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from roll.errors import describe
 from roll.pipeline.agentic.proxy.endpoint.anthropic import AnthropicWire, MessagesBody, read_anthropic
@@ -75,6 +76,8 @@ def add_errors(app: FastAPI) -> None:
     """Errors in the shape of the request's protocol."""
 
     async def refused(request: Request, error: Exception) -> Response:
+        if isinstance(error, ClientDisconnect):
+            return Response(status_code=499)
         if isinstance(error, HTTPException):
             error = Refusal(error.status_code, f"{request.method} {request.url.path}: {error.detail}.", "not_found")
         elif not isinstance(error, Refusal):
@@ -82,7 +85,7 @@ def add_errors(app: FastAPI) -> None:
         body = error.anthropic() if _is_anthropic(request) else error.openai()
         return JSONResponse(body, error.status, error.headers)
 
-    for kind in (Refusal, HTTPException, Exception):
+    for kind in (Refusal, HTTPException, ClientDisconnect, Exception):
         app.add_exception_handler(kind, refused)
 
 

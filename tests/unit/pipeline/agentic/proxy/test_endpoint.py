@@ -127,6 +127,22 @@ def test_a_client_that_leaves_and_asks_again_gets_the_first_answer() -> None:
     serve(["0", "1"], play)
 
 
+def test_a_client_that_leaves_amid_its_body_is_no_failure_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+    async def play(place: Place) -> None:
+        for _ in range(3):
+            _, writer = await asyncio.open_connection("127.0.0.1", place.endpoint.port)
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Api-Key: {place.session.key}\r\n"
+            writer.write(f"{head}Content-Length: 1000\r\n\r\n{{".encode())
+            await writer.drain()
+            await asyncio.sleep(0.2)
+            writer.close()
+        await asyncio.sleep(0.2)
+        assert (await place.openai().chat.completions.create(model="m", messages=ASK)).choices
+
+    serve(["yes"], play)
+    assert "Traceback" not in caplog.text and "ClientDisconnect" not in caplog.text
+
+
 def test_a_retry_of_what_failed_asks_the_engine_again() -> None:
     async def play(place: Place) -> None:
         client, again = place.openai(), {"x-stainless-retry-count": "1"}
