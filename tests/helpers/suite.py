@@ -157,6 +157,7 @@ class Watchdog(threading.Thread):
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         self.session = session
         if self.limit_s:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
             self.start()
 
     def pytest_keyboard_interrupt(self) -> None:

@@ -198,7 +198,7 @@ class Front:
                     continue
                 order = json.dumps({"session": session_id, "task": asked.task})
                 try:
-                    reply = await self._told(worker, "take", order)
+                    reply = await self._ask_worker(worker, "take", order)
                 except httpx.HTTPError:
                     silent.append(worker)
                     worker.waiting.clear()  # until it reports again
@@ -210,7 +210,7 @@ class Front:
                     return reply.json()
         return None
 
-    async def _told(self, worker: _Worker, what: str, order: str) -> httpx.Response:
+    async def _ask_worker(self, worker: _Worker, what: str, order: str) -> httpx.Response:
         headers = {**self._headers, "content-type": "application/json"}
         return await self._client.post(f"{worker.url}/line/{what}", content=order, headers=headers, timeout=_WORKER_S)
 
@@ -218,7 +218,7 @@ class Front:
         """Has a session wait again whose program has gone without it."""
         if (worker := self._workers.get(session_id[:ENDPOINT_NAME])) is not None:
             with suppress(httpx.HTTPError):
-                await self._told(worker, "return", json.dumps({"session": session_id}))
+                await self._ask_worker(worker, "return", json.dumps({"session": session_id}))
 
     def _alive(self) -> set[str]:
         """Groups of which a session waits or is played."""
