@@ -103,7 +103,9 @@ class ToolServer:
                 self._num_deaths = connection.num_late = 0
                 raise ToolError(str(error) or describe(error)) from None
             self._bury(connection)
-            raise _Died(death) from None
+            if self.config.command is not None:  # its last words are in the log when it is gone
+                await asyncio.wait({connection.owner}, timeout=_CLOSE_S)
+            raise _Died(self._with_log(connection, death)) from None
         self._num_deaths = connection.num_late = 0
         return _text_of(tool, result)
 
@@ -255,13 +257,13 @@ class ToolServer:
     def _death(self, connection: _Connection, error: Exception) -> str | None:
         """How the connection ended; None for an error that the server itself answered."""
         if connection.owner.done() or connection.leave.is_set():
-            return self._with_log(connection, "the connection is closed")
+            return "the connection is closed"
         if isinstance(error, _package().MCPError):
             if connection.status in _GONE:
                 return _with_status(connection, str(error))
-            return self._with_log(connection, str(error)) if str(error).startswith(_CLOSED_TEXTS) else None
+            return str(error) if str(error).startswith(_CLOSED_TEXTS) else None
         is_stream = type(error).__module__.partition(".")[0] == "anyio"
-        return self._with_log(connection, describe(error)) if is_stream else None
+        return describe(error) if is_stream else None
 
     def _cause(self, connection: _Connection, error: BaseException) -> str:
         """The first error inside groups of them, in words."""
