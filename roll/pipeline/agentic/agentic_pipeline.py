@@ -208,10 +208,12 @@ class AgenticPipeline(RLPipeline):
             raise EnvError(f"agent_endpoint.listen: {keys.listen} cannot be bound: {describe(error)}") from None
 
     def close(self) -> None:
-        if self._front is not None and self._front_loop is not None:
-            self._front_loop.run(self._front.stop())
-            self._front_loop.close()
-        super().close()
+        try:
+            if self._front is not None and self._front_loop is not None:
+                self._front_loop.run(self._front.stop())
+                self._front_loop.close()
+        finally:
+            super().close()
 
     @property
     def environments(self) -> JobPool:

@@ -28,7 +28,7 @@ from roll.pipeline.agentic.proxy.programs.sandboxed import shown_paths
 from roll.pipeline.agentic.tool_checks import path_problems, tool_key_problems
 from roll.utils.files import expanded, path_info
 from roll.utils.imports import file_on_path, is_installed, is_missing, split
-from roll.utils.sandbox.backends import SandboxUnavailable, find_door_means
+from roll.utils.sandbox.backends import SandboxUnavailable, find_means
 from roll.utils.sandbox.job import SCRATCH
 from roll.utils.text import show
 
@@ -172,7 +172,7 @@ def program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
         )
     if env.sandbox:
         try:
-            find_door_means()
+            find_means(has_door=True)
         except SandboxUnavailable as error:
             yield Problem(f"{at}.sandbox: {error}.", (f"{at}.sandbox",), "machine")
         if SCRATCH in shown_paths([file_on_path(word) for word in shlex.split(env.agent_command or "")]):

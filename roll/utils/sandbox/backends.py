@@ -50,7 +50,7 @@ class Bubblewrap:
         return f"{self.executable} ({'as root' if self.privileged else 'user namespace'})"
 
     def launch(self, job: Job, status: int, hold: Hold, door: int | None = None) -> Launch:
-        assert door is None, "find_door_means"
+        assert door is None, "see find_means"
         command = [self.executable, *self._options(job, status, hold), "--", *self._prefix(job), *job.command]
         user = job_user(job.limits.users) if not self.privileged and os.geteuid() == 0 else None
         return Launch(command, user)
@@ -161,9 +161,9 @@ class SandboxUnavailable(Exception):
 
 
 @cache
-def find_means(*shown: str, users: tuple[int, int] = USERS) -> SandboxBackend:
-    """Bubblewrap if it is there, the kernel's namespaces otherwise; `shown` are paths that jobs have to see, `users` as
-    in `Limits`.
+def find_means(*shown: str, users: tuple[int, int] = USERS, has_door: bool = False) -> SandboxBackend:
+    """Bubblewrap if it is there, the kernel's namespaces otherwise, which alone have doors; `shown` are paths that jobs
+    have to see, `users` as in `Limits`.
 
     Where root can set the sandbox up itself it does, and the job becomes a user without rights inside. Raises
     SandboxUnavailable.
@@ -172,31 +172,22 @@ def find_means(*shown: str, users: tuple[int, int] = USERS) -> SandboxBackend:
         raise SandboxUnavailable("libseccomp is not installed. Install it: apt install libseccomp2")
     why = []
     for means in candidates():
-        failure = problem(means, *shown, users=users)
+        if has_door and not isinstance(means, Namespaces):
+            continue
+        failure = problem(means, *shown, users=users, has_door=has_door)
         if failure is None:
             return means
         why.append(f"{means.name}: {failure}")
+    allow = (
+        "allow user namespaces (sysctl user.max_user_namespaces; a container needs "
+        "--security-opt seccomp=unconfined or --cap-add SYS_ADMIN)"
+    )
+    if has_door:
+        apart = f"programs cannot be run apart from this machine ({'; '.join(why)})"
+        raise SandboxUnavailable(f"{apart}. What helps: {allow}")
     raise SandboxUnavailable(
         f"code cannot be run apart from this machine ({'; '.join(why)}). Install bubblewrap (apt install bubblewrap) "
-        "and allow user namespaces (sysctl user.max_user_namespaces; a container needs --security-opt "
-        "seccomp=unconfined or --cap-add SYS_ADMIN), or set code_url to a sandbox elsewhere"
-    )
-
-
-@cache
-def find_door_means(*shown: str, users: tuple[int, int] = USERS) -> SandboxBackend:
-    """Finds the same for jobs with a door, which the kernel's namespaces alone have. Raises SandboxUnavailable."""
-    if not seccomp.is_installed():
-        raise SandboxUnavailable("libseccomp is not installed. Install it: apt install libseccomp2")
-    why = []
-    for means in (Namespaces(privileged) for privileged in _ways()):
-        failure = problem(means, *shown, users=users, has_door=True)
-        if failure is None:
-            return means
-        why.append(f"{means.name}: {failure}")
-    raise SandboxUnavailable(
-        f"programs cannot be run apart from this machine ({'; '.join(why)}). Allow user namespaces (sysctl "
-        "user.max_user_namespaces; a container needs --security-opt seccomp=unconfined or --cap-add SYS_ADMIN)"
+        f"and {allow}, or set code_url to a sandbox elsewhere"
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import uvicorn
-from fastapi import APIRouter
+from fastapi import APIRouter, FastAPI
 
 from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules
 from roll.pipeline.agentic.proxy.endpoint.app import MODEL, make_app
@@ -34,6 +34,12 @@ class QuietServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def quiet_server(app: FastAPI) -> QuietServer:
+    """A server of this app for the running event loop, which logs what goes wrong and nothing else."""
+    config = uvicorn.Config(app, loop="none", log_config=None, log_level="warning", access_log=False, lifespan="off")
+    return QuietServer(config)
 
 
 async def until_serving(server: uvicorn.Server) -> None:
@@ -69,8 +75,7 @@ class Endpoint:
             app = make_app(self)
             for router in self.routers:
                 app.include_router(router)
-            config = uvicorn.Config(app, loop="none", log_config=None, access_log=False, lifespan="off")
-            self._server = QuietServer(config)
+            self._server = quiet_server(app)
             self._tasks.start(self._server.serve(sockets=[listener]))
             await until_serving(self._server)
 

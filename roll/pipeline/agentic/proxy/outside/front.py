@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
@@ -27,7 +26,7 @@ from starlette.background import BackgroundTask
 from roll.pipeline.agentic.proxy.endpoint.app import add_errors, key_in, read_whole, until_gone
 from roll.pipeline.agentic.proxy.endpoint.chat import read_body
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal, not_allowed
-from roll.pipeline.agentic.proxy.endpoint.server import ENDPOINT_NAME, QuietServer, until_serving
+from roll.pipeline.agentic.proxy.endpoint.server import ENDPOINT_NAME, QuietServer, quiet_server, until_serving
 from roll.pipeline.agentic.proxy.endpoint.session import session_of
 from roll.utils.background import BackgroundTasks, start
 
@@ -90,6 +89,12 @@ class SessionsBody(BaseModel):
     wait_s: float = Field(0.0, ge=0, le=60)
 
 
+def check_secret(request: Request, secret: str) -> None:
+    """Raises Refusal for a request that is not of the front, or of a worker, of this run."""
+    if not hmac.compare_digest(request.headers.get(SECRET_HEADER, "").encode(), secret.encode()):
+        raise not_allowed()
+
+
 class Front:
     """Serves on the event loop on which it is started."""
 
@@ -114,8 +119,7 @@ class Front:
         both = self._host == "::" and socket.has_dualstack_ipv6()
         listener = socket.create_server((self._host, self._port), family=family, backlog=2048, dualstack_ipv6=both)
         port = listener.getsockname()[1]
-        config = uvicorn.Config(self._app(), loop="none", log_config=None, access_log=False, lifespan="off")
-        self._server = QuietServer(config)
+        self._server = quiet_server(self._app())
         self._serving = self._tasks.start(self._server.serve(sockets=[listener]))
         await until_serving(self._server)
         reached = node if self._host in ("0.0.0.0", "::") else self._host
@@ -147,8 +151,7 @@ class Front:
 
     async def _reported(self, request: Request) -> Response:
         """A worker's report. The reply names groups that were begun, and left too long."""
-        if not hmac.compare_digest(request.headers.get(SECRET_HEADER, "").encode(), self._secret.encode()):
-            raise not_allowed()
+        check_secret(request, self._secret)
         report: WorkerReport = read_body(WorkerReport, await read_whole(request))
         self._workers[report.name] = _Worker(report.url, time.monotonic(), report.waiting, report.playing)
         due = time.monotonic() - self._group_timeout_s
@@ -211,7 +214,7 @@ class Front:
         return None
 
     async def _ask_worker(self, worker: _Worker, what: str, order: str) -> httpx.Response:
-        headers = {**self._headers, "content-type": "application/json"}
+        headers = {SECRET_HEADER: self._secret, "content-type": "application/json"}
         return await self._client.post(f"{worker.url}/line/{what}", content=order, headers=headers, timeout=_WORKER_S)
 
     async def _returned(self, session_id: str) -> None:
@@ -247,10 +250,6 @@ class Front:
             fit = {group for _, _, group, _ in waiting if group not in keys}
         waiting.sort(key=lambda entry: entry[:2])
         return [(session_id, group, worker) for _, session_id, group, worker in waiting if group in fit]
-
-    @property
-    def _headers(self) -> Mapping[str, str]:
-        return {SECRET_HEADER: self._secret}
 
     async def _reward(self, request: Request, session_id: str) -> Response:
         return await self._forward(request, session_id, f"/s/{session_id}/v1/reward")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import logging
 from contextlib import suppress
@@ -20,10 +19,9 @@ from roll.pipeline.agentic.env_calls import EnvCrash
 from roll.pipeline.agentic.episode import EpisodeJob
 from roll.pipeline.agentic.proxy.endpoint.app import MODEL, read_whole
 from roll.pipeline.agentic.proxy.endpoint.chat import read_body
-from roll.pipeline.agentic.proxy.endpoint.errors import not_allowed
 from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
 from roll.pipeline.agentic.proxy.endpoint.session import Session
-from roll.pipeline.agentic.proxy.outside.front import SECRET_HEADER, FrontAddress
+from roll.pipeline.agentic.proxy.outside.front import SECRET_HEADER, FrontAddress, check_secret
 from roll.utils.background import BackgroundTasks
 
 logger = logging.getLogger(__name__)
@@ -109,8 +107,7 @@ class Line:
                 await asyncio.wait_for(session.rewarded.wait(), min(_LOOK_S, self._idle_timeout_s))
 
     async def _take(self, request: Request) -> Response:
-        if not hmac.compare_digest(request.headers.get(SECRET_HEADER, "").encode(), self._front.secret.encode()):
-            raise not_allowed()
+        check_secret(request, self._front.secret)
         order: TakeBody = read_body(TakeBody, await read_whole(request))
         attempt = self._waiting.get(order.session)
         if attempt is None or attempt.taken.done():
@@ -132,8 +129,7 @@ class Line:
 
     async def _take_back(self, request: Request) -> Response:
         """A session whose program had gone before it heard of it."""
-        if not hmac.compare_digest(request.headers.get(SECRET_HEADER, "").encode(), self._front.secret.encode()):
-            raise not_allowed()
+        check_secret(request, self._front.secret)
         order: TakeBody = read_body(TakeBody, await read_whole(request))
         if order.session in self._playing and not self._playing[order.session][0].num_requests:
             self._returned.add(order.session)

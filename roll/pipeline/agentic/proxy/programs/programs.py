@@ -20,7 +20,7 @@ from roll.errors import EnvError
 from roll.pipeline.agentic.proxy.programs import host, sandboxed
 from roll.utils.background import BackgroundTasks
 from roll.utils.imports import file_on_path
-from roll.utils.sandbox.backends import Namespaces, find_door_means
+from roll.utils.sandbox.backends import Namespaces, find_means
 from roll.utils.supervision import GRACE_S, last_lines
 
 PLACES = ("base_url", "api_key", "anthropic_base_url", "model", "task_file", "reward_file")
@@ -127,7 +127,7 @@ class Programs:
         assert self._command is not None and own.port is not None, "checked with the configuration"
         command = [_filled(word, places) for word in self._command]
         shown = sandboxed.shown_paths(self._command)
-        means = find_door_means(*shown)
+        means = find_means(*shown, has_door=True)
         order = sandboxed.order_of(
             command, shown, inside, task, own.port, isinstance(means, Namespaces) and means.privileged
         )

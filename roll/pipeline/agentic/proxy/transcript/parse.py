@@ -17,97 +17,70 @@ from roll.pipeline.agentic.sample_forms import ChatEncoder
 _OPENING = "<|im_start|>assistant\n"  # what the templates below begin an answer with; any other mark would do
 _THINKING = {"open": "<think>", "close": "</think>", "content": "text"}
 _TEXT = {"content": "text"}
-HERMES = {
-    "defaults": {"role": ASSISTANT},
-    "start_anchor": _OPENING,
-    "fields": {
-        "thinking": _THINKING,
-        "tool_calls": {
-            "open_pattern": r"\s*<tool_call>",
-            "close": "</tool_call>",
-            "repeats": True,
-            "content": "json",
-            "transform": {"type": "function", "function": "{content}"},
-        },
-        "content": _TEXT,
-    },
-}
+
+
+def _form(calls: Mapping[str, Any], thinks: bool = True) -> dict[str, Any]:
+    """A response template with these calls."""
+    thinking = {"thinking": _THINKING} if thinks else {}
+    fields = {**thinking, "tool_calls": calls, "content": _TEXT}
+    return {"defaults": {"role": ASSISTANT}, "start_anchor": _OPENING, "fields": fields}
+
+
+HERMES = _form(
+    {
+        "open_pattern": r"\s*<tool_call>",
+        "close": "</tool_call>",
+        "repeats": True,
+        "content": "json",
+        "transform": {"type": "function", "function": "{content}"},
+    }
+)
 """Qwen2.5, Qwen3, Hermes: <tool_call>{"name": ..., "arguments": {...}}</tool_call>."""
-QWEN_XML = {
-    "defaults": {"role": ASSISTANT},
-    "start_anchor": _OPENING,
-    "fields": {
-        "thinking": _THINKING,
-        "tool_calls": {
-            "open_pattern": r"\s*<tool_call>\s*<function=(?P<name>[^>\n]+)>",
-            "close_pattern": r"</function>\s*</tool_call>",
-            "repeats": True,
-            "content": "xml-inline",
-            "content_args": {"tag_pattern": r"<parameter=(?P<key>[^>\n]+)>\s*(?P<value>.*?)\s*</parameter>"},
-            "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
-        },
-        "content": _TEXT,
-    },
-}
+QWEN_XML = _form(
+    {
+        "open_pattern": r"\s*<tool_call>\s*<function=(?P<name>[^>\n]+)>",
+        "close_pattern": r"</function>\s*</tool_call>",
+        "repeats": True,
+        "content": "xml-inline",
+        "content_args": {"tag_pattern": r"<parameter=(?P<key>[^>\n]+)>\s*(?P<value>.*?)\s*</parameter>"},
+        "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
+    }
+)
 """Qwen3.5 and Qwen3-Coder: <tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>."""
-GLM = {
-    "defaults": {"role": ASSISTANT},
-    "start_anchor": _OPENING,
-    "fields": {
-        "thinking": _THINKING,
-        "tool_calls": {
-            "open_pattern": r"\s*<tool_call>\s*(?P<name>[^<\s]+)\s*",
-            "close": "</tool_call>",
-            "repeats": True,
-            "content": "xml-inline",
-            "content_args": {
-                "tag_pattern": r"<arg_key>\s*(?P<key>.*?)\s*</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>"
-            },
-            "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
+GLM = _form(
+    {
+        "open_pattern": r"\s*<tool_call>\s*(?P<name>[^<\s]+)\s*",
+        "close": "</tool_call>",
+        "repeats": True,
+        "content": "xml-inline",
+        "content_args": {
+            "tag_pattern": r"<arg_key>\s*(?P<key>.*?)\s*</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>"
         },
-        "content": _TEXT,
-    },
-}
+        "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
+    }
+)
 """GLM-4.5 and later: <tool_call>NAME, then <arg_key>KEY</arg_key><arg_value>VALUE</arg_value>, </tool_call>."""
-MISTRAL = {
-    "defaults": {"role": ASSISTANT},
-    "start_anchor": _OPENING,
-    "fields": {
-        "thinking": _THINKING,
-        "tool_calls": {"open_pattern": r"\[TOOL_CALLS\]\s*(?=\[)", "close_pattern": r"\Z", "content": "json"},
-        "content": _TEXT,
-    },
-}
+MISTRAL = _form({"open_pattern": r"\[TOOL_CALLS\]\s*(?=\[)", "close_pattern": r"\Z", "content": "json"})
 """Mistral's first form: [TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]."""
-MISTRAL_ARGS = {
-    "defaults": {"role": ASSISTANT},
-    "start_anchor": _OPENING,
-    "fields": {
-        "thinking": _THINKING,
-        "tool_calls": {
-            "open_pattern": r"\[TOOL_CALLS\](?P<name>[^\[\]{}]+?)(?:\[CALL_ID\][^\[\]]*)?\[ARGS\]",
-            "close_pattern": r"(?=\[TOOL_CALLS\])|\Z",
-            "repeats": True,
-            "content": "json",
-            "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
-        },
-        "content": _TEXT,
-    },
-}
+MISTRAL_ARGS = _form(
+    {
+        "open_pattern": r"\[TOOL_CALLS\](?P<name>[^\[\]{}]+?)(?:\[CALL_ID\][^\[\]]*)?\[ARGS\]",
+        "close_pattern": r"(?=\[TOOL_CALLS\])|\Z",
+        "repeats": True,
+        "content": "json",
+        "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
+    }
+)
 """Mistral since 2025: [TOOL_CALLS]NAME[ARGS]{...} for each call."""
-LLAMA = {
-    "defaults": {"role": ASSISTANT},
-    "start_anchor": _OPENING,
-    "fields": {
-        "tool_calls": {
-            "open_pattern": r"\A\s*(?:<\|python_tag\|>)?\s*(?=\{\s*\"name\")",
-            "close_pattern": r"\Z",
-            "content": "json",
-            "transform": {"type": "function", "function": "{content}"},
-        },
-        "content": _TEXT,
+LLAMA = _form(
+    {
+        "open_pattern": r"\A\s*(?:<\|python_tag\|>)?\s*(?=\{\s*\"name\")",
+        "close_pattern": r"\Z",
+        "content": "json",
+        "transform": {"type": "function", "function": "{content}"},
     },
-}
+    thinks=False,
+)
 """Llama-3.1 and later: an answer that is {"name": ..., "parameters": {...}}."""
 _OPENED, _CLOSED, _LISTED = "<tool_call>", "</tool_call>", "[TOOL_CALLS]"
 _MARKS = ("<think>", "</think>", _OPENED, _LISTED, "{")  # without any of them an answer is text

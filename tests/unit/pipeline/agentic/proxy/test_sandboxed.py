@@ -17,11 +17,11 @@ from roll.pipeline.agentic.episode import Counts
 from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
 from roll.pipeline.agentic.proxy.player import ProgramPlayer
 from roll.types.rollout import Trajectory
-from roll.utils.sandbox.backends import SandboxUnavailable, find_door_means
+from roll.utils.sandbox.backends import SandboxUnavailable, find_means
 from tests.unit.pipeline.agentic.proxy.parts import ENCODER, JOB, Engine, check_rows, proxy_rules
 
 try:
-    find_door_means()
+    find_means(has_door=True)
 except SandboxUnavailable as why:
     pytest.skip(str(why), allow_module_level=True)
 
