@@ -185,9 +185,8 @@ def run_starter(directory: Path, temporary: Path | None = None) -> Iterator[Call
         output_dir, mark = directory / name, f"{os.getpid()}-{len(runs)}-{directory.name}"
         log = directory / f"{name}.log"
         directories = {f"TINY_{task}_DIR": str(data) for task in ("SORT", "FROZEN_LAKE", "COUNT")}
-        environment = (
-            os.environ | directories | {"TMPDIR": str(temporary), "ROLL_TEST_RUN": mark, "PYTHONPATH": str(REPOSITORY)}
-        )
+        path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
+        environment = os.environ | directories | {"TMPDIR": str(temporary), "ROLL_TEST_RUN": mark, "PYTHONPATH": path}
         script = pipeline if isinstance(pipeline, Path) else f"examples/start_{pipeline}_pipeline.py"
         words = [str(script), "--config_path", str(example), "--config_name", config_name]
         if max_restarts:

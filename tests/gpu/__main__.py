@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import math
 import os
 import shutil
 import signal
@@ -12,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.gpu.check import Check, Outcome, why_skipped
+from tests.gpu.check import Check, Machine, Outcome, why_skipped
 from tests.gpu.machine import describe_machine, machine, save_environment, visible_gpus
 from tests.gpu.report import Report, replace_section, section, store, stored_reports
 from tests.gpu.runner import REPOSITORY, Runner
-from tests.gpu.table import CHECKS
+from tests.gpu.table import CHECKS, FIRST
 
 _OUTPUTS = ("report.json", "table.md", "pip_freeze.txt", "nvidia_smi.txt")
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -32,6 +33,9 @@ def main(arguments: Sequence[str] | None = None, checks: Sequence[Check] = CHECK
         _say(f"no check is called {' or '.join(unknown)}; there are: {', '.join(names)}")
         return 2
     chosen = [check for check in checks if any(fnmatch.fnmatch(check.name, name) for name in options.only)]
+    if options.minutes:
+        places = {name: place for place, name in enumerate(FIRST)}
+        chosen.sort(key=lambda check: places.get(check.name, len(places)))
     here = machine(options.device, devices, {package for check in checks for package in check.packages})
     if options.list:
         for check in chosen:
@@ -52,7 +56,9 @@ def main(arguments: Sequence[str] | None = None, checks: Sequence[Check] = CHECK
     options.out.mkdir(parents=True)
     report = Report(options.device, describe_machine(options.device, devices))
     save_environment(options.out)
-    status = _run(Runner(here, devices, options.out, _say), chosen, report)
+    limit_s = 60 * options.minutes if options.minutes else math.inf
+    runner = Runner(here, devices, options.out, _say, options.sharing or _sharing(here), limit_s)
+    status = _run(runner, chosen, report)
     report.write(options.out / "report.json")
     (options.out / "table.md").write_text(section(checks, [report]) + "\n")
     _conclude(report, options)
@@ -60,6 +66,12 @@ def main(arguments: Sequence[str] | None = None, checks: Sequence[Check] = CHECK
         store(report, options.docs / REPORTS)
         _write_page(options.docs, checks)
     return status
+
+
+def _sharing(machine: Machine) -> int:
+    """How many checks that measure no GPU are on one at a time: each takes two cores, and 2 GB of the GPU at most."""
+    cores = len(os.sched_getaffinity(0))
+    return max(1, min(6, cores // 2 // machine.num_gpus)) if machine.device == "cuda" else 1
 
 
 def _why_no_page(docs: Path) -> str:
@@ -134,6 +146,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: to rehearse the same checks")
     parser.add_argument("--gpus", type=_count, help="use so many GPUs at most; in a rehearsal: slots (2)")
+    parser.add_argument("--minutes", type=_count, help="run what fits into that time, what tells most first")
+    parser.add_argument(
+        "--sharing",
+        type=_count,
+        help="checks on one GPU at a time, but for those that measure it (6, or as cores allow)",
+    )
     parser.add_argument("--only", nargs="+", default=["*"], metavar="NAME", help="checks, also by patterns: 'train-*'")
     parser.add_argument("--out", type=_path, default=REPOSITORY / "output" / "gpu_report", help="emptied first")
     parser.add_argument(

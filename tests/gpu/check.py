@@ -33,7 +33,8 @@ class Limit:
 @dataclass(frozen=True)
 class Check:
     """`function` ("module:name") is called as function(place, **arguments), in a process of its own, and returns the
-    figures. It takes `gpus` GPUs, and up to `most_gpus` where there are more."""
+    figures. It takes `gpus` GPUs, and up to `most_gpus` where there are more. `alone`: no other check is on its GPUs
+    meanwhile, since it measures them or fills them."""
 
     name: str
     path: str  # what a run would do that this covers
@@ -45,6 +46,8 @@ class Check:
     most_gpus: int = 0
     packages: tuple[str, ...] = ()
     limit_s: float = 240
+    expected_s: float = 45  # on a GPU
+    alone: bool = False
     not_on_cpu: str = ""  # why it cannot be rehearsed
 
 
@@ -78,6 +81,11 @@ def why_skipped(check: Check, machine: Machine) -> str | None:
     if check.gpus > machine.num_gpus:
         return f"needs {check.gpus} GPUs, there {'is' if machine.num_gpus == 1 else 'are'} {machine.num_gpus}"
     return None
+
+
+def shares_gpus(check: Check, machine: Machine) -> bool:
+    """Whether others may be on its GPUs meanwhile."""
+    return not check.alone and num_devices(check, machine) == 1
 
 
 def num_devices(check: Check, machine: Machine) -> int:

@@ -27,8 +27,7 @@ ENVIRONMENT = {
 
 def main(function: str, arguments: str, device: str, devices: str, directory: str) -> None:
     os.environ.update(ENVIRONMENT)
-    if device == "cpu":
-        os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["OMP_NUM_THREADS"] = "1" if device == "cpu" else "4"
     faulthandler.register(signal.SIGUSR1)  # how the runner asks a check that takes too long where it is
     try:
         check = resolve(function)

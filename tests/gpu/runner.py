@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.gpu.check import Check, Machine, Outcome, judge, num_devices, why_skipped
+from tests.gpu.check import Check, Machine, Outcome, judge, num_devices, shares_gpus, why_skipped
 
 MARK = "ROLL_GPU_CHECK"  # in the environment of a check and of all that it starts
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -44,12 +45,23 @@ class _Running:
 
 
 class Runner:
-    """`devices`: the names of the machine's GPUs (or slots). Each check gets some of them for itself."""
+    """`devices`: the names of the machine's GPUs (or slots). A check gets some of them for itself, or shares one with
+    up to `sharing` - 1 others. A check that would not be done within `limit_s` is not begun."""
 
-    def __init__(self, machine: Machine, devices: Sequence[str], directory: Path, say: Say):
+    def __init__(
+        self,
+        machine: Machine,
+        devices: Sequence[str],
+        directory: Path,
+        say: Say,
+        sharing: int = 1,
+        limit_s: float = math.inf,
+    ):
         self._machine, self._directory, self._say = machine, directory, say
-        self._free = list(devices)
+        self._sharing = sharing
+        self._free = dict.fromkeys(devices, sharing)  # how many more checks a GPU can take
         self._running: list[_Running] = []
+        self._limit_s, self._deadline = limit_s, time.monotonic() + limit_s
 
     def run(self, checks: Sequence[Check]) -> Iterator[Outcome]:
         """Outcomes as they come. Whoever stops asking (Ctrl-C is an exception here) ends all that runs."""
@@ -61,9 +73,12 @@ class Runner:
                     if reason is not None:
                         waiting.remove(check)
                         yield Outcome(check.name, "skipped", reason)
-                    elif num_devices(check, self._machine) <= len(self._free):
+                    elif time.monotonic() + check.expected_s > self._deadline:
                         waiting.remove(check)
-                        self._start(check)
+                        yield Outcome(check.name, "skipped", f"no time for it (--minutes {self._limit_s / 60:g})")
+                    elif devices := self._devices_for(check):
+                        waiting.remove(check)
+                        self._start(check, devices)
                     else:
                         break  # in order: a check that needs many GPUs is not put off for ever
                 yield from self._ended()
@@ -72,15 +87,26 @@ class Runner:
             for running in self._running:
                 _end(running)
 
-    def _start(self, check: Check) -> None:
+    def _devices_for(self, check: Check) -> list[str]:
+        """Those that it can have now; none if it has to wait. Checks that share fill a GPU before they take another."""
         count = num_devices(check, self._machine)
-        devices, self._free = self._free[:count], self._free[count:]
+        need = self._need(check)
+        fit = sorted((device for device, free in self._free.items() if free >= need), key=self._free.__getitem__)
+        return fit[:count] if len(fit) >= count else []
+
+    def _need(self, check: Check) -> int:
+        return 1 if shares_gpus(check, self._machine) else self._sharing
+
+    def _start(self, check: Check, devices: list[str]) -> None:
+        for device in devices:
+            self._free[device] -= self._need(check)
         directory = self._directory / check.name
         directory.mkdir(parents=True)
         mark = uuid.uuid4().hex
         temporary = Path(tempfile.mkdtemp(prefix="g-", dir="/tmp"))  # short: sockets of Ray and engines go below
         environment = os.environ | {MARK: mark, "TMPDIR": str(temporary)}
-        environment |= {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"}
+        path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
+        environment |= {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
         if self._machine.device == "cuda":
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
         command = [sys.executable, "-m", "tests.gpu.child", check.function, json.dumps(dict(check.arguments))]
@@ -105,7 +131,8 @@ class Runner:
             outcome = _outcome(running, self._machine)
             _end(running)
             self._running.remove(running)
-            self._free = sorted([*self._free, *running.devices], key=lambda device: (len(device), device))
+            for device in running.devices:
+                self._free[device] += self._need(running.check)
             yield outcome
 
 

@@ -95,6 +95,7 @@ def _trainer_memory(name: str, code: str, kind: str, settings: dict[str, Any]) -
         limits=limits.TRAINER_MEMORY,
         most_gpus=2,
         packages=(kind,),
+        alone=True,
     )
 
 
@@ -109,6 +110,8 @@ def _engine_memory(engine: str, tp: int) -> Check:
         gpus=tp,
         packages=(engine,),
         limit_s=420,
+        expected_s=120,
+        alone=True,
     )
 
 
@@ -125,6 +128,8 @@ def _run(engine: str, name: str, form: str, devices: tuple[list[int], list[int]]
         gpus=max(*devices[0], *devices[1]) + 1,
         packages=("deepspeed", *[engine] * (engine != "hf_infer")),
         limit_s=420,
+        expected_s=60 if engine == "hf_infer" else 150,
+        alone=engine != "hf_infer",
     )
 
 
@@ -154,6 +159,8 @@ def _learns(name: str, engine: str, config: str, steps: int, *overrides: str) ->
         limits=limits.LEARNS,
         packages=("deepspeed", *[engine] * (engine != "hf_infer")),
         limit_s=420,
+        expected_s=120 if engine == "hf_infer" else 200,
+        alone=engine != "hf_infer",
     )
 
 
@@ -211,6 +218,7 @@ CHECKS: tuple[Check, ...] = (
         "strategy/sglang/patches.py",
         "kernels:sglang_hashes_in_its_own_kernel",
         limits=limits.SGLANG_HASH,
+        alone=True,
         packages=("sglang",),
     ),
     _alone(
@@ -251,3 +259,23 @@ CHECKS: tuple[Check, ...] = (
     ),
 )
 """In the order in which they run: what is quick and most likely to find something comes first."""
+
+FIRST = (
+    "packed-attention",
+    "train-fsdp2",
+    "train-zero3",
+    "train-lora-fsdp2",
+    "train-fsdp2-packed",
+    "score-hf",
+    "ipc-fsdp2",
+    "ipc-fsdp2-0.5b",
+    "mfu-0.5b",
+    "memory-fsdp2",
+    "engine-vllm-tp1",
+    "run-hf_infer-shared-memory",
+    "run-vllm-shared-memory",
+    "train-megatron-distributed",
+    "head-tiles",
+    "mfu-1.5b",
+)
+"""What tells most about a machine, in this order: where time is short (--minutes) these come first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from itertools import pairwise
 
 import torch
@@ -24,6 +25,7 @@ from roll.models.sequences.tree_attention import tree_attention
 from roll.types.forest import Forest
 
 PACKED_ATTENTION = "roll_packed"
+_KERNEL_KNOWS_GROUPS = "enable_gqa" in signature(varlen_attn).parameters
 
 
 def use_packed_attention(model: PreTrainedModel, is_shared: bool = False) -> None:
@@ -149,7 +151,12 @@ def _by_kernel(
     scaling: float | None,
     window: int,
 ) -> torch.Tensor:
-    """torch's flash kernel for rows of any length, which a GPU has."""
+    """torch's flash kernel for rows of any length, which a GPU has. torch below 2.12 wants as many key-value heads as
+    heads."""
+    has_groups = query.shape[1] != key.shape[1]
+    if has_groups and not _KERNEL_KNOWS_GROUPS:
+        key, value = (part.repeat_interleave(query.shape[1] // part.shape[1], 1) for part in (key, value))
+    groups = {"enable_gqa": has_groups} if _KERNEL_KNOWS_GROUPS else {}
     output = varlen_attn(
         query[0].transpose(0, 1),
         key[0].transpose(0, 1),
@@ -160,7 +167,7 @@ def _by_kernel(
         longest,
         scale=scaling,
         window_size=(window - 1 if window else -1, 0),
-        enable_gqa=query.shape[1] != key.shape[1],
+        **groups,
     )
     assert isinstance(output, torch.Tensor)
     return output[None]

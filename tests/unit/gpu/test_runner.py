@@ -76,6 +76,27 @@ def test_checks_run_side_by_side_where_there_are_devices(tmp_path: Path):
     assert {outcome.state for outcome in found.values()} == {"passed"}
 
 
+def test_checks_share_a_gpu_but_for_one_that_wants_it_alone(tmp_path: Path):
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    checks = [
+        check("a", "waits_for_another", arguments={"mine": a, "other": b}),
+        check("b", "waits_for_another", arguments={"mine": b, "other": a}),
+        check("alone", "tells", alone=True),
+    ]
+    said: list[str] = []
+    runner = Runner(Machine("cuda", 1, frozenset()), ["0"], tmp_path / "out", said.append, sharing=3)
+    assert {outcome.state for outcome in runner.run(checks)} == {"passed"}
+    assert said == ["a: started", "b: started", "alone: started"]
+
+
+def test_a_check_that_would_not_be_done_in_time_is_not_begun(tmp_path: Path):
+    checks = [check("long", "tells", expected_s=100), check("short", "tells", expected_s=1)]
+    runner = Runner(TWO, ["0", "1"], tmp_path / "out", lambda text: None, limit_s=60)
+    found = {outcome.name: outcome for outcome in runner.run(checks)}
+    assert found["long"] == Outcome("long", "skipped", "no time for it (--minutes 1)")
+    assert found["short"].state == "passed"
+
+
 def wait_for(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not condition():
