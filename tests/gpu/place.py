@@ -21,6 +21,15 @@ SHAPE_OF_HALF_A_BILLION = {
     "vocab_size": 151_936,
 }
 """Qwen2.5-0.5B's: 494 million parameters."""
+SHAPE_OF_ONE_AND_A_HALF_BILLION = {
+    "hidden_size": 1536,
+    "intermediate_size": 8960,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 2,
+    "vocab_size": 151_936,
+}
+"""Qwen2.5-1.5B's: 1,544 million parameters."""
 SHAPE_OF_A_REHEARSAL = {
     "hidden_size": 128,
     "intermediate_size": 384,
@@ -60,23 +69,22 @@ class Place:
         shape: dict[str, Any] = {"hidden_size": 128, "num_heads": 4, "num_kv_heads": 2} | options
         return save_pretrained(self.directory / "model", build_model(tokenizer, **shape), tokenizer)
 
-    def large_model(self) -> Path:
-        """Random Qwen2 of half a billion parameters, in bf16; a tiny one in a rehearsal."""
+    def shape(self, of_model: dict[str, int]) -> dict[str, Any]:
+        """Settings of a Qwen2 with tied embeddings in this shape; in a tiny one in a rehearsal."""
+        shape = of_model if self.on_cuda else SHAPE_OF_A_REHEARSAL
+        return shape | {"max_position_embeddings": 32_768, "tie_word_embeddings": True}
+
+    def large_model(self, of_model: dict[str, int] = SHAPE_OF_HALF_A_BILLION) -> Path:
+        """Random Qwen2 in bf16; a tiny one in a rehearsal."""
         import torch
         from transformers import Qwen2Config, Qwen2ForCausalLM
 
         from roll.models.tiny import build_tokenizer, save_pretrained
 
         tokenizer = build_tokenizer()
-        shape = SHAPE_OF_HALF_A_BILLION if self.on_cuda else SHAPE_OF_A_REHEARSAL
+        shape = self.shape(of_model)
         others: dict[str, Any] = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
-        config = Qwen2Config(
-            **shape,  # type: ignore[arg-type]
-            max_position_embeddings=32_768,
-            tie_word_embeddings=True,
-            bos_token_id=None,
-            **others,
-        )
+        config = Qwen2Config(**shape, bos_token_id=None, **others)
         torch.manual_seed(0)
         with torch.device(self.device):
             model = Qwen2ForCausalLM(config).bfloat16()

@@ -13,7 +13,9 @@ _PP2: dict[str, Any] = {"pipeline_model_parallel_size": 2}
 _CP2: dict[str, Any] = {"context_parallel_size": 2}
 _SHARED: dict[str, Any] = {"use_distributed_optimizer": True}
 _TE: dict[str, Any] = {"transformer_impl": "transformer_engine"}
-_ON_HOST: dict[str, Any] = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
+_SMALL_BUCKET = {"reduce_bucket_size": 100_000}  # elements; its own would be 2 GB, in which a tiny model gets lost
+_STAGE_3: dict[str, Any] = {"stage": 3} | _SMALL_BUCKET
+_ON_HOST = _STAGE_3 | {"offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
 _WAITING: dict[str, Any] = {"param_offload": True, "optimizer_offload": True}
 _ZERO3 = {"stage": 3, "stage3_param_persistence_threshold": 0}
 
@@ -94,7 +96,7 @@ def _trainer_memory(name: str, code: str, kind: str, settings: dict[str, Any]) -
         arguments={"kind": kind, "settings": settings},
         limits=limits.TRAINER_MEMORY,
         most_gpus=2,
-        packages=(kind,),
+        packages=(kind,) * (kind != "fsdp2"),
         alone=True,
     )
 
@@ -169,7 +171,8 @@ def _alone(name: str, path: str, code: str, function: str, **more: Any) -> Check
 
 
 CHECKS: tuple[Check, ...] = (
-    *(_deepspeed(f"zero{stage}", f"ZeRO {stage}", {"stage": stage}) for stage in range(4)),
+    *(_deepspeed(f"zero{stage}", f"ZeRO {stage}", {"stage": stage}) for stage in range(3)),
+    _deepspeed("zero3", "ZeRO 3", _STAGE_3),
     _deepspeed("zero3-cpuoffload", "ZeRO 3 with optimizer and parameters in host memory", _ON_HOST),
     _fsdp2("fsdp2", "all ranks hold the model together", {}),
     _fsdp2("fsdp2-replicas", "every rank holds the model", {"fsdp_size": 1}),
@@ -177,9 +180,9 @@ CHECKS: tuple[Check, ...] = (
     _fsdp2("fsdp2-waiting", "weights and optimizer wait in host memory", _WAITING),
     _fsdp2("fsdp2-cpuoffload", "everything in host memory", {"offload_policy": True}),
     _lora("zero2", "deepspeed", "ZeRO 2", {"stage": 2}),
-    _lora("zero3", "deepspeed", "ZeRO 3", {"stage": 3}),
+    _lora("zero3", "deepspeed", "ZeRO 3", _STAGE_3),
     _lora("fsdp2", "fsdp2", "all ranks hold the model together", {}),
-    _deepspeed("zero3-packed", "ZeRO 3, rows packed", {"stage": 3, "packs": True}),
+    _deepspeed("zero3-packed", "ZeRO 3, rows packed", _STAGE_3 | {"packs": True}),
     _fsdp2("fsdp2-packed", "rows packed", {"packs": True}),
     _fsdp2("fsdp2-activations", "activations wait in host memory", {"enable_activation_offload": True}),
     _megatron("megatron", "each rank the whole model", {}),
@@ -231,6 +234,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     _trainer_memory("zero2", "distributed/strategy/deepspeed/rank.py", "deepspeed", {"stage": 2}),
     _trainer_memory("zero3", "distributed/strategy/deepspeed/rank.py", "deepspeed", {"stage": 3}),
+    _trainer_memory("fsdp2", "distributed/strategy/fsdp2/", "fsdp2", {}),
     _trainer_memory("megatron", "distributed/strategy/megatron/train.py", "megatron", {}),
     _trainer_memory("megatron-distributed", "distributed/strategy/megatron/train.py", "megatron", _SHARED),
     *(_engine_memory(engine, tp) for engine in ("vllm", "sglang") for tp in (1, 2)),

@@ -10,7 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
+from roll.configs.memory.model_shape import model_shape
+from roll.configs.memory.parts import RankMemory, RoleFacts, total
+from roll.configs.strategies.table import spec_of
 from roll.utils.files import read_object
 from tests.gpu.check import Figures
 from tests.gpu.checks import trainers
@@ -43,25 +47,26 @@ def trainer_turns(place: Place, kind: Kind, settings: dict[str, Any]) -> Figures
 
 
 def _planned_bytes(kind: Kind, model_dir: Path, settings: dict[str, Any], num_ranks: int) -> float:
-    """What a rank holds between two updates, by the arithmetic that a dry run prints: ZeRO below 3 frees gradients in
-    each of them."""
-    from roll.configs.memory.model_shape import model_shape
-    from roll.configs.memory.parts import RankMemory, RoleFacts, total
-    from roll.configs.strategies.table import spec_of
-
+    """What a rank holds between two updates, by the arithmetic that a dry run prints: ZeRO below 3 and FSDP2 free
+    gradients in each of them."""
     run = trainers.run_of(kind, model_dir, settings, {"dtype": "bf16"})
-    shape, why_not = model_shape(read_object(model_dir / "config.json"))
-    assert shape is not None, why_not
-    worker = run.config().model_copy(update={"world_size": num_ranks})  # data parallel is what it leaves
-    facts = RoleFacts(worker, shape, "train", num_ranks, shares_devices=True, train=run.plan(num_ranks))
-    spec = spec_of(f"{kind}_train")
-    states = spec.call_hook(spec.memory["train"], RankMemory, facts).states
-    frees_gradients = kind == "deepspeed" and run.stage < 3
+    frees_gradients = kind == "fsdp2" or (kind == "deepspeed" and run.stage < 3)
     return sum(
         total(parts, sure_only=True)
-        for state, parts in states.items()
+        for state, parts in planned_memory(kind, run, num_ranks).states.items()
         if not (frees_gradients and state == "gradients")
     )
+
+
+def planned_memory(kind: Kind, run: Any, num_ranks: int, train_tokens: int = 0) -> RankMemory:
+    """What a dry run says of a rank whose micro batches have at most `train_tokens` tokens."""
+    shape, why_not = model_shape(read_object(run.model_dir / "config.json"))
+    assert shape is not None, why_not
+    worker = run.config().model_copy(update={"world_size": num_ranks})  # data parallel is what it leaves
+    plan = run.plan(num_ranks)
+    facts = RoleFacts(worker, shape, "train", num_ranks, shares_devices=True, train_tokens=train_tokens, train=plan)
+    spec = spec_of(f"{kind}_train")
+    return spec.call_hook(spec.memory["train"], RankMemory, facts)
 
 
 def _live_bytes(device: torch.device) -> int:
@@ -69,7 +74,8 @@ def _live_bytes(device: torch.device) -> int:
     if device.type != "cpu":
         return held_bytes(device)
     gc.collect()
-    storages = [each.untyped_storage() for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+    tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+    storages = [each.untyped_storage() for each in tensors if not isinstance(each, DTensor)]  # its part is another
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
@@ -85,7 +91,7 @@ def _turn(kind: Kind, model_dir: Path, settings: dict[str, Any], tokens: tuple[i
     with module.trainer(run) as strategy:
         device = strategy.context.device
         on_cuda = device.type == "cuda"
-        batch = [_batch(*tokens, vocab_size, strategy.dp_rank)]
+        batch = [random_rows(*tokens, vocab_size, strategy.dp_rank, num_prompt=tokens[1] // 2)]
         scale = scale_of(batch * strategy.dp_size)
 
         def update() -> float:
@@ -127,12 +133,13 @@ def _turn(kind: Kind, model_dir: Path, settings: dict[str, Any], tokens: tuple[i
     }
 
 
-def _batch(num_rows: int, num_tokens: int, vocab_size: int, seed: int) -> Any:
+def random_rows(num_rows: int, num_tokens: int, vocab_size: int, seed: int, num_prompt: int) -> Any:
+    """A micro batch of rows of equal length, trained but for their first `num_prompt` tokens."""
     from roll.types.batch import MicroBatch
 
     chance = torch.Generator().manual_seed(seed)
     shape = (num_rows, num_tokens)
-    mask = (torch.arange(num_tokens) >= num_tokens // 2).expand(shape).clone()
+    mask = (torch.arange(num_tokens) >= num_prompt).expand(shape).clone()
     return MicroBatch(
         input_ids=torch.randint(3, vocab_size, shape, generator=chance),
         lengths=torch.full((num_rows,), num_tokens),
@@ -164,7 +171,13 @@ def engine_turns(place: Place, engine: str, tp: int = 1) -> Figures:
     )
     num_answers, num_tokens = _ANSWERS[place.device]
     greedy = [harness.request(prompt(length), temperature=0.0, max_new_tokens=16) for length in (17, 60)]
-    first = harness.generate(*greedy)
+
+    def one_by_one() -> list[Any]:
+        """Greedy answers: prompts that are sent together are prefilled together or apart, which rounds differently."""
+        asked = [harness.request(r.prompt_ids, temperature=0.0, max_new_tokens=16) for r in greedy]
+        return [harness.generate(request)[0] for request in asked]
+
+    first = one_by_one()
     gaps = [
         np.abs(answer.log_probs - forward_log_probs(harness.model, request.prompt_ids, answer.token_ids))
         for request, (answer,) in zip(greedy, first, strict=True)
@@ -182,7 +195,7 @@ def engine_turns(place: Place, engine: str, tp: int = 1) -> Figures:
     harness.run(asyncio.to_thread(harness.engine.offload_states, ALL_STATES), timeout_s=100)
     asleep = used_bytes()
     harness.run(asyncio.to_thread(harness.engine.load_states, ALL_STATES), timeout_s=100)
-    again = harness.generate(*(harness.request(r.prompt_ids, temperature=0.0, max_new_tokens=16) for r in greedy))
+    again = one_by_one()
     same = [one[0].token_ids.tolist() == other[0].token_ids.tolist() for one, other in zip(first, again, strict=True)]
     return {
         "log_prob_gap_mean": float(np.concatenate(gaps).mean()),

@@ -82,6 +82,8 @@ def outlives_an_engine(place: Place, engine: str) -> Figures:
 
 def learns(place: Place, config_name: str, steps: int, overrides: Sequence[str]) -> Figures:
     """The demo's task on warmed-up weights, every role on one device: states leave it and come back every step."""
+    # vLLM's attention in fp32 is a kernel of Triton, whose products are TF32 unless it is told otherwise.
+    os.environ["TRITON_F32_DEFAULT"] = "ieee"
     data = place.directory / "data"
     task = _sort_task()
     task.prepare(data, task.Settings())
