@@ -7,6 +7,7 @@ _LEFT = "what stays on the device is not there for the next role; buffers and co
 _HOOKS = "hooks that were lost on the trip would leave it 0"
 _STEPS = "AdamW turns a gradient near 0, a sum in another order, into a share of its step of 1e-3 (CPUs: 2 % of one)"
 _BF16 = "bf16 against fp32 (CPUs: 0.003 mean, 0.02 at most)"
+_COPIES = "338 tensors, 141 of them of a few kB: 25 us of calls for each, 8 ms of 60, mostly behind the copies before"
 
 SHARING_TRAINER = {
     "weight_difference": Limit(_STEPS, most=1e-4),
@@ -66,6 +67,30 @@ LONG_ROW = {
     "log_prob_gap_max": Limit(_BF16, most=0.3),
     "grad_norm": Limit("an update went through", least=ABOVE_0),
     "peak_bytes_per_token": Limit("two layers; scores would be 1 MB a token", most=200_000, cuda_only=True),
+}
+UPDATES = {
+    "mfu": Limit(
+        "operations of 3 passes over the peak in bf16; a pass that checkpointing repeats is not counted: at most 0.75",
+        least=0.35,
+        cuda_only=True,
+    ),
+    "time_to_plain": Limit(
+        "master weights are cast, the head's products computed once more (7 % of the 0.5B); plain keeps all logits",
+        most=1.3,
+        cuda_only=True,
+    ),
+    "peak_to_planned": Limit("the plan of the update phase, in torch's own count", 0.9, 1.1, cuda_only=True),
+    "grad_norm_to_plain": Limit("the same loss on the same tokens, in bf16: not less work than plain", 0.9, 1.1),
+}
+HEAD_TILES = {
+    "log_prob_gap_max": Limit("logits are rounded to bf16: 2^-9 of a few units", most=0.05),
+    "gradient_gap": Limit("relative; factors of the products are rounded to bf16, one rounding is 2^-9", most=0.02),
+    "time_to_small_tiles": Limit("fewer launches, aligned products; 3 % for what clocks do", most=1.03, cuda_only=True),
+}
+WEIGHT_COPIES = {
+    "same_fraction": Limit("copies change nothing", least=1),
+    "to_host_share": Limit(_COPIES, least=0.7, cuda_only=True),
+    "to_device_share": Limit(_COPIES, least=0.7, cuda_only=True),
 }
 SGLANG_HASH = {
     "equal_fraction": Limit("a seed gives the same samples on every engine", least=1),

@@ -101,6 +101,19 @@ def _trainer_memory(name: str, code: str, kind: str, settings: dict[str, Any]) -
     )
 
 
+def _updates(size: str) -> Check:
+    return Check(
+        name=f"mfu-{size}",
+        path=f"fsdp2_train, {size.upper()} on one GPU, bf16, packs of 16k: speed by the GPU's peak, memory as planned",
+        code="distributed/strategy/fsdp2/",
+        function=f"{HERE}.speed:updates",
+        arguments={"size": size},
+        limits=limits.UPDATES,
+        expected_s=60,
+        alone=True,
+    )
+
+
 def _engine_memory(engine: str, tp: int) -> Check:
     return Check(
         name=f"engine-{engine}-tp{tp}",
@@ -237,6 +250,24 @@ CHECKS: tuple[Check, ...] = (
     _trainer_memory("fsdp2", "distributed/strategy/fsdp2/", "fsdp2", {}),
     _trainer_memory("megatron", "distributed/strategy/megatron/train.py", "megatron", {}),
     _trainer_memory("megatron-distributed", "distributed/strategy/megatron/train.py", "megatron", _SHARED),
+    _alone(
+        "head-tiles",
+        "log-probs of 16k positions and their gradients, 152k tokens, bf16: the tiles of GPUs against those of CPUs",
+        "roll/models/head_scores.py",
+        "speed:head_tiles",
+        limits=limits.HEAD_TILES,
+        alone=True,
+    ),
+    _alone(
+        "weight-copies",
+        "3 GB of weights to host memory and back: as fast as one copy",
+        "distributed/strategy/host_copies.py",
+        "speed:weight_copies",
+        limits=limits.WEIGHT_COPIES,
+        alone=True,
+    ),
+    _updates("0.5b"),
+    _updates("1.5b"),
     *(_engine_memory(engine, tp) for engine in ("vllm", "sglang") for tp in (1, 2)),
     _run("hf_infer", "shared-memory", _IPC, _ONE),
     *_runs_of("vllm"),
@@ -280,6 +311,7 @@ FIRST = (
     "run-vllm-shared-memory",
     "train-megatron-distributed",
     "head-tiles",
+    "weight-copies",
     "mfu-1.5b",
 )
 """What tells most about a machine, in this order: where time is short (--minutes) these come first."""
