@@ -94,7 +94,7 @@ def _trainer_memory(name: str, code: str, kind: str, settings: dict[str, Any]) -
         code=code,
         function=f"{HERE}.memory:trainer_turns",
         arguments={"kind": kind, "settings": settings},
-        limits=limits.TRAINER_MEMORY,
+        limits=limits.FSDP2_MEMORY if kind == "fsdp2" else limits.TRAINER_MEMORY,
         most_gpus=2,
         packages=(kind,) * (kind != "fsdp2"),
         alone=True,
@@ -109,7 +109,7 @@ def _updates(size: str) -> Check:
         function=f"{HERE}.speed:updates",
         arguments={"size": size},
         limits=limits.UPDATES,
-        expected_s=60,
+        expected_s=75,
         alone=True,
     )
 

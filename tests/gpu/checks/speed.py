@@ -187,6 +187,7 @@ def _timed(update: Callable[[], float]) -> _Timed:
         torch.cuda.reset_peak_memory_stats()
     seconds = [_seconds(update, on_cuda) for _ in range(_NUM_TIMED)]
     peak_bytes = torch.cuda.max_memory_allocated() if on_cuda else 0
+    print(f"seconds {seconds}, peak {peak_bytes / 1e9:.3f} GB", flush=True)  # whatever becomes of the profile
     _print_operations(update, on_cuda)
     return _Timed(statistics.median(seconds), peak_bytes, norms[0])
 
