@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,7 +20,6 @@ from roll.configs.plan.run_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.tables.roles import ROLES
 from roll.distributed.strategy.base import RankContext, TrainStrategy
-from roll.distributed.strategy.deepspeed.train import DeepSpeedTrainStrategy
 from roll.distributed.strategy.fsdp2.sharding import whole_weight
 from roll.distributed.strategy.fsdp2.train import Fsdp2TrainStrategy
 from roll.models.head_scores import HeadScores, Teacher
@@ -44,6 +43,9 @@ from tests.parity.strategies.reference import (
     scale_of,
 )
 from tests.parity.strategies.routes import Replayed
+
+if TYPE_CHECKING:  # FSDP2 is tried where DeepSpeed is not installed
+    from roll.distributed.strategy.deepspeed.train import DeepSpeedTrainStrategy
 
 SWITCH = {"True": "", "False": " false"}
 
@@ -183,8 +185,7 @@ def context(role: str = "actor_train", shows: bool = False) -> RankContext:
 @contextmanager
 def trainer(run: Run) -> Iterator[DeepSpeedTrainStrategy | Fsdp2TrainStrategy]:
     where = context(run.role, run.shows)
-    kind = DeepSpeedTrainStrategy if run.fsdp2 is None else Fsdp2TrainStrategy
-    strategy = kind(run.config(), where, run.plan(where.world_size // run.together))
+    strategy = _class_of(run)(run.config(), where, run.plan(where.world_size // run.together))
     strategy.setup()
     if run.positions_per_chunk is not None:
         head = strategy.model.module.head
@@ -194,6 +195,14 @@ def trainer(run: Run) -> Iterator[DeepSpeedTrainStrategy | Fsdp2TrainStrategy]:
         yield strategy
     finally:
         strategy.shutdown()
+
+
+def _class_of(run: Run) -> type[DeepSpeedTrainStrategy] | type[Fsdp2TrainStrategy]:
+    if run.fsdp2 is not None:
+        return Fsdp2TrainStrategy
+    from roll.distributed.strategy.deepspeed.train import DeepSpeedTrainStrategy
+
+    return DeepSpeedTrainStrategy
 
 
 def my_micro_batches(run: Run, dp_rank: int, dp_size: int) -> list[MicroBatch]:
@@ -276,15 +285,13 @@ def gradients_before_a_step(
     strategy: DeepSpeedTrainStrategy | Fsdp2TrainStrategy, run: Run
 ) -> Iterator[dict[str, np.ndarray]]:
     """Those of the update inside, by Hugging Face name."""
-    from deepspeed.utils import safe_get_full_grad
-
-    owner: Any = strategy if isinstance(strategy, DeepSpeedTrainStrategy) else strategy.updater
-    name = "_step" if isinstance(strategy, DeepSpeedTrainStrategy) else "step"
+    owner: Any = strategy.updater if isinstance(strategy, Fsdp2TrainStrategy) else strategy
+    name = "step" if isinstance(strategy, Fsdp2TrainStrategy) else "_step"
     step, found = getattr(owner, name), {}
 
     def record_and_step(*arguments: Any) -> Any:
         for own_name, parameter in strategy.model.module.named_parameters():
-            gradient = parameter.grad if run.fsdp2 is not None or run.stage == 0 else safe_get_full_grad(parameter)
+            gradient = parameter.grad if run.fsdp2 is not None or run.stage == 0 else _full_gradient(parameter)
             if gradient is not None:
                 found[strategy.model.hf_names[own_name]] = whole(gradient)
         return step(*arguments)
@@ -292,6 +299,13 @@ def gradients_before_a_step(
     setattr(owner, name, record_and_step)
     yield found
     setattr(owner, name, step)
+
+
+def _full_gradient(parameter: torch.nn.Parameter) -> torch.Tensor | None:
+    """Under ZeRO from stage 1 on; collective."""
+    from deepspeed.utils import safe_get_full_grad
+
+    return safe_get_full_grad(parameter)
 
 
 def whole(tensor: torch.Tensor) -> np.ndarray:
@@ -303,7 +317,7 @@ def save_after(run: Run, directory: Path, one_group: bool = False) -> dict[str, 
     """Saves after the updates of `run` and returns the weights after one more."""
     with trainer(run) as strategy:
         if one_group:
-            assert isinstance(strategy, DeepSpeedTrainStrategy)
+            assert not isinstance(strategy, Fsdp2TrainStrategy)
             strategy.rank.stop()
             strategy._build(one_group=True)
         for _ in range(run.updates):
@@ -348,18 +362,18 @@ def settings_after_loading(run: Run, directory: Path) -> list[Any]:
     """Of the optimizer that steps, and the norm to which gradients are clipped."""
     with trainer(run) as strategy:
         strategy.load_checkpoint(directory)
-        assert isinstance(strategy, DeepSpeedTrainStrategy)
+        assert not isinstance(strategy, Fsdp2TrainStrategy)
         engine: Any = strategy.engine
         names = ("lr", "initial_lr", "weight_decay", "betas", "eps")
         return [*([g[n] for n in names] for g in engine.basic_optimizer.param_groups), engine.optimizer.clip_grad]
 
 
 def masters(strategy: DeepSpeedTrainStrategy | Fsdp2TrainStrategy, run: Run) -> dict[str, np.ndarray]:
-    from deepspeed.utils import safe_get_full_fp32_param
-
     names = strategy.model.hf_names
     if isinstance(strategy, Fsdp2TrainStrategy):
         return {names[name]: whole(shard) for name, shard in strategy.rank.shards().items()}
+    from deepspeed.utils import safe_get_full_fp32_param
+
     parameters = dict(strategy.model.module.named_parameters())
     if run.stage == 0:
         assert strategy.engine.basic_optimizer is not None
