@@ -103,3 +103,28 @@ LEARNS = {
     "validation_gain": Limit("twice what the validation set's noise makes", least=0.05),
     "log_prob_gap_max": Limit("fp32 without TF32", most=1e-3),
 }
+
+# A trainer and a sampler that hand one device to each other.
+_IN_TURNS = "each has the device for itself in its turn; buffers, counters and what torch rounds up are small"
+_OLD_WEIGHTS = "of means; weights of before would make it 1 (CPUs: 0.00001 in fp32, 0.03 in bf16)"
+_CONTROL = {
+    "gap_to_moved": Limit(_OLD_WEIGHTS, most=0.2),
+    "grad_norm": Limit("the policy learns", least=ABOVE_0),
+    "trainer_left_fraction": Limit(_IN_TURNS, most=0.1, cuda_only=True),
+    "sampler_left_fraction": Limit(_IN_TURNS, most=0.1, cuda_only=True),
+}
+HANDOVER = _CONTROL | {
+    "log_prob_gap_max": Limit("fp32 without TF32 on both sides, by other kernels", most=1e-4),
+    "moved": Limit("AdamW's steps are 1e-3; else old weights would not show in the gap", least=1e-2),
+}
+HANDOVER_LARGE = _CONTROL | {
+    "log_prob_gap_mean": Limit("bf16 on both sides (CPUs: 0.008)", most=0.03),
+    "log_prob_gap_max": Limit("bf16 on both sides (CPUs: 0.06)", most=0.3),
+    "moved": Limit("else old weights would not show in the gap (CPUs: 1.9; a rehearsal: 0.05)", least=0.02),
+    "weight_sync_s_per_gb": Limit(
+        "the aim is twice a copy, 2 ms; but each of 290 weights is gathered, packed and loaded by kernels of its own, "
+        "some 0.1 s together, so that only what would hold a step up is judged",
+        most=0.5,
+        cuda_only=True,
+    ),
+}

@@ -61,6 +61,20 @@ def _fsdp2(name: str, form: str, settings: dict[str, Any], gpus: int = 1) -> Che
     )
 
 
+def _mixture(name: str, kind: str, settings: dict[str, Any], *packages: str) -> Check:
+    form = "experts, rows packed" if settings.get("packs") else "experts"
+    return Check(
+        name=f"train-{name}",
+        path=f"{kind}_train, {form}: updates equal HF + torch, also after a trip to host memory; resumes exactly",
+        code=f"strategy/{kind}/",
+        function=f"{HERE}.trainers:trains",
+        arguments={"kind": kind, "settings": settings, "mixture": True},
+        limits=limits.TRAINER,
+        most_gpus=2,
+        packages=packages,
+    )
+
+
 def _lora(name: str, kind: str, form: str, settings: dict[str, Any]) -> Check:
     return Check(
         name=f"train-lora-{name}",
@@ -152,6 +166,21 @@ _ONE, _APART = ([0], [0]), ([0], [1])
 _IPC = "on the trainer's GPU, weights by CUDA IPC"
 
 
+def _handover(name: str, kind: str, settings: dict[str, Any], *packages: str, **more: Any) -> Check:
+    """A trainer of this kind and hf_infer, without Ray. `more`: `adapts` or `large`."""
+    large = more.get("large", False)
+    form = "0.5B in bf16: seconds of a GB" if large else "fp32: the sampler has the trainer's weights"
+    return Check(
+        name=f"ipc-{name}",
+        path=f"{kind}_train ({name}) and hf_infer in turns on one GPU, weights by CUDA IPC, {form} after three updates",
+        code="executor/weights/sender.py, weights/transport.py",
+        function=f"{HERE}.handover:hands_over",
+        arguments={"kind": kind, "settings": settings} | more,
+        limits=limits.HANDOVER_LARGE if large else limits.HANDOVER,
+        packages=packages,
+    )
+
+
 def _runs_of(engine: str) -> list[Check]:
     return [
         _run(engine, "shared-memory", _IPC, _ONE),
@@ -205,6 +234,8 @@ CHECKS: tuple[Check, ...] = (
     _megatron("megatron-cp2", "context parallel 2", _CP2, 2),
     _megatron("megatron-packed", "rows packed", {"packs": True}),
     _megatron("megatron-te", "transformer-engine", _TE, 1, "transformer_engine", "it has no kernels for CPUs"),
+    _mixture("fsdp2-moe", "fsdp2", {"packs": True}),
+    _mixture("megatron-moe", "megatron", {}, "megatron"),
     _scorer("hf", "strategy/hf/score.py", "hf_infer", {}),
     _scorer(
         "zero0", "strategy/deepspeed/score.py", "deepspeed_infer", {"zero_optimization": {"stage": 0}}, "deepspeed"
@@ -269,6 +300,11 @@ CHECKS: tuple[Check, ...] = (
     _updates("0.5b"),
     _updates("1.5b"),
     *(_engine_memory(engine, tp) for engine in ("vllm", "sglang") for tp in (1, 2)),
+    _handover("fsdp2", "fsdp2", {}),
+    _handover("zero3", "deepspeed", {"stage": 3}, "deepspeed"),
+    _handover("megatron", "megatron", {}, "megatron"),
+    _handover("lora-fsdp2", "fsdp2", {}, "peft", adapts=True),
+    _handover("fsdp2-0.5b", "fsdp2", {}, large=True),
     _run("hf_infer", "shared-memory", _IPC, _ONE),
     *_runs_of("vllm"),
     *_runs_of("sglang"),

@@ -8,7 +8,9 @@ import pytest
 
 from roll.utils.imports import resolve
 from tests.gpu.__main__ import main
-from tests.gpu.check import Check
+from tests.gpu.check import Check, judge
+from tests.gpu.checks import handover
+from tests.gpu.place import Place
 from tests.gpu.report import Report
 from tests.gpu.table import CHECKS
 
@@ -40,3 +42,12 @@ def test_a_check_can_be_called_with_its_arguments(check: Check) -> None:
 def test_every_check_that_a_cpu_can_run_passes(tmp_path: Path) -> None:
     found = rehearse(tmp_path / "out", "--gpus", "4")
     assert [name for name, state in found.items() if state == "skipped"] == ["train-megatron-te"]
+
+
+@pytest.mark.slow
+def test_a_handover_of_the_weights_of_before_is_noticed(tmp_path: Path) -> None:
+    check = next(check for check in CHECKS if check.name == "ipc-fsdp2")
+    place = Place("cpu", ("0",), tmp_path)
+    figures = handover.hands_over(place, **check.arguments, publish=handover.publish_weights_of_before)
+    wrong = judge(check, figures, "cpu")
+    assert [each.split(" ")[0] for each in wrong] == ["gap_to_moved", "log_prob_gap_max"]

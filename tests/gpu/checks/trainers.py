@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -14,26 +14,37 @@ from tests.gpu.check import Figures
 from tests.gpu.place import Place
 from tests.helpers import processes
 
+if TYPE_CHECKING:
+    from tests.parity.strategies.reference import Trace
+
 Kind = Literal["deepspeed", "megatron", "fsdp2"]
 
 
 def trains(
-    place: Place, kind: Kind, settings: dict[str, Any], num_ranks: int | None = None, adapts: bool = False
+    place: Place,
+    kind: Kind,
+    settings: dict[str, Any],
+    num_ranks: int | None = None,
+    adapts: bool = False,
+    mixture: bool = False,
 ) -> Figures:
     """Two updates with a trip to host memory between them, against two without; three against the reference; one after
-    a checkpoint, against one without. `adapts`: of adapters instead of the weights."""
+    a checkpoint, against one without. `adapts`: of adapters instead of the weights. `mixture`: of a model with
+    experts."""
     from tests.parity.strategies.reference import LEARNING_RATE, BentLoss, rows, train_reference
 
-    model_dir = place.tiny_model()
+    model_dir = mixture_of(place.directory) if mixture else place.tiny_model()
     adapter = adapter_of(model_dir, place.directory) if adapts else None
     num_ranks = num_ranks or len(place.devices)
     want = train_reference(model_dir, rows(), BentLoss(), [LEARNING_RATE] * 3, adapter=adapter)
     run = run_of(kind, model_dir, settings, lora_settings(adapter) if adapter else None)
-    with _ranks(place, kind, num_ranks) as pool:
+    with ranks_of(place, kind, num_ranks) as pool:
         # First, in fresh processes: nothing else is on their devices.
         travelled, stayed = (pool.run(update_after_a_trip, kind, run, trip)[0] for trip in (True, False))
         trace = pool.run(helpers_of(kind).train, run)[0]
         saved = pool.run(update_after_a_checkpoint, kind, run, place.directory)[0]
+    if mixture:
+        want, trace = _one_by_one(want), _one_by_one(trace)
     gradients = {"gradient_difference": difference(trace.gradients, want.gradients)} if trace.gradients else {}
     norms = [(got["grad_norm"], wanted["grad_norm"]) for got, wanted in zip(trace.metrics, want.metrics, strict=True)]
     return gradients | {
@@ -55,6 +66,21 @@ def state_bytes(weights: dict[str, np.ndarray], num_ranks: int, adapts: bool) ->
     updates, next to nothing is on the device at any time."""
     copies = 1 if adapts else 3
     return 4 * copies * sum(weight.size for weight in weights.values()) / num_ranks
+
+
+def mixture_of(directory: Path) -> Path:
+    """Random Qwen3-MoE, 64 wide, 2 layers, of whose 4 experts a token takes 2."""
+    from tests.parity.megatron import models
+
+    return models.make(directory / "mixture", "qwen3_moe", vocab_size=296, hidden_size=64, moe_intermediate_size=32)
+
+
+def _one_by_one(trace: Trace) -> Trace:
+    """The experts' matrices as files hold them."""
+    from tests.parity.megatron.models import as_stored
+
+    parameters = [as_stored(weights, "qwen3_moe") for weights in trace.parameters]
+    return replace(trace, gradients=as_stored(trace.gradients, "qwen3_moe"), parameters=parameters)
 
 
 def adapter_of(model_dir: Path, directory: Path) -> Path:
@@ -181,7 +207,7 @@ def helpers_of(kind: Kind) -> Any:
     return runs
 
 
-def _ranks(place: Place, kind: Kind, count: int) -> processes.RankPool:
+def ranks_of(place: Place, kind: Kind, count: int) -> processes.RankPool:
     if kind == "megatron":
         preloaded = "tests.parity.megatron.preloaded"
         processes.PRELOADED = (*processes.PRELOADED, preloaded)
