@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tests.gpu import limits
@@ -166,6 +167,32 @@ _ONE, _APART = ([0], [0]), ([0], [1])
 _IPC = "on the trainer's GPU, weights by CUDA IPC"
 
 
+_TRAINERS = {
+    "zero3": ("deepspeed", "actor_train.strategy_args.strategy_config.zero_optimization.stage=3"),
+    "fsdp2": ("", "actor_train.strategy_args={strategy_name: fsdp2_train, strategy_config: {}}"),
+    "megatron": ("megatron", "actor_train.strategy_args={strategy_name: megatron_train, strategy_config: {}}"),
+}
+_ADAPTERS = tuple(
+    f"actor_train.{key}"
+    for key in (
+        "model_args.lora_target=all-linear",
+        "model_args.lora_rank=16",
+        "model_args.lora_alpha=32",
+        "training_args.learning_rate=1.0e-2",
+    )
+)
+
+
+def _run_after(engine: str, trainer: str, adapts: bool = False) -> Check:
+    """A whole run on one GPU with another trainer than ZeRO 2; `adapts`: of LoRA adapters, which it sends merged."""
+    package, override = _TRAINERS[trainer]
+    form = f"{trainer} with LoRA" if adapts else trainer
+    check = _run(engine, "lora" if adapts else trainer, f"trained by {form}, {_IPC}", _ONE)
+    overrides = [override, *_ADAPTERS] if adapts else [override]
+    packages = [*[package] * bool(package), *["peft"] * adapts, *[engine] * (engine != "hf_infer")]
+    return replace(check, arguments={**check.arguments, "overrides": overrides}, packages=tuple(packages))
+
+
 def _handover(name: str, kind: str, settings: dict[str, Any], *packages: str, **more: Any) -> Check:
     """A trainer of this kind and hf_infer, without Ray. `more`: `adapts` or `large`."""
     large = more.get("large", False)
@@ -306,7 +333,11 @@ CHECKS: tuple[Check, ...] = (
     _handover("lora-fsdp2", "fsdp2", {}, "peft", adapts=True),
     _handover("fsdp2-0.5b", "fsdp2", {}, large=True),
     _run("hf_infer", "shared-memory", _IPC, _ONE),
+    *(_run_after("hf_infer", trainer) for trainer in _TRAINERS),
+    _run_after("hf_infer", "fsdp2", adapts=True),
     *_runs_of("vllm"),
+    _run_after("vllm", "fsdp2"),
+    _run_after("vllm", "fsdp2", adapts=True),
     *_runs_of("sglang"),
     _alone(
         "engine-death",

@@ -30,12 +30,19 @@ _ENGINE_SETTINGS: dict[str, dict[str, Any]] = {
 _NUM_PROMPTS = 256
 
 
-def follows(place: Place, engine: str, trainers: list[int], engines: list[int], route: str) -> Figures:
+def follows(
+    place: Place, engine: str, trainers: list[int], engines: list[int], route: str, overrides: Sequence[str] = ()
+) -> Figures:
     """Four steps, one engine. The gap between its log-probs and the trainer's is that of the last step, after three
     updates; `moved` is how far one update moves them: a gap of that size would be old weights."""
     with _runs(place) as start:
         run = start(
-            engine, trainers, engines, f"actor_infer.num_gpus_per_worker={len(engines)}", f"weight_sync_route={route}"
+            engine,
+            trainers,
+            engines,
+            f"actor_infer.num_gpus_per_worker={len(engines)}",
+            f"weight_sync_route={route}",
+            *overrides,
         )
         _finish(run)
         rows = [run.metrics[step] for step in range(1, 5)]
