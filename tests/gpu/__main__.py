@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.gpu.check import Check, Machine, Outcome, why_skipped
+from tests.gpu.check import Check, Machine, Outcome, shares_gpus, why_skipped
 from tests.gpu.machine import describe_machine, machine, save_environment, visible_gpus
 from tests.gpu.report import Report, replace_section, section, store, stored_reports
 from tests.gpu.runner import REPOSITORY, Runner
@@ -33,10 +33,12 @@ def main(arguments: Sequence[str] | None = None, checks: Sequence[Check] = CHECK
         _say(f"no check is called {' or '.join(unknown)}; there are: {', '.join(names)}")
         return 2
     chosen = [check for check in checks if any(fnmatch.fnmatch(check.name, name) for name in options.only)]
+    here = machine(options.device, devices, {package for check in checks for package in check.packages})
     if options.minutes:
         places = {name: place for place, name in enumerate(FIRST)}
         chosen.sort(key=lambda check: places.get(check.name, len(places)))
-    here = machine(options.device, devices, {package for check in checks for package in check.packages})
+    else:
+        chosen.sort(key=lambda check: not shares_gpus(check, here))  # one that is alone waits for all of these
     if options.list:
         for check in chosen:
             _say(f"{check.name}: {why_skipped(check, here) or 'can run'}")
