@@ -21,8 +21,8 @@ from torch.nn import functional
 from roll.configs.checks.training import KERNELS
 from roll.errors import StrategyError
 
-# The arithmetic of one tile of logits: what all positions learn of some columns of the vocabulary, and the gradient of
-# these. Functions of tensors alone, which torch.compile makes one pass over a tile each.
+# The arithmetic of one tile: from the products of hidden states and head over some columns of the vocabulary, what all
+# positions learn of them, and their gradient. torch.compile makes one or two passes over a tile of each.
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,11 @@ class TileSums(NamedTuple):
         return TileSums(least, zeros, zeros if weighted else None, zeros if difference else None)
 
 
-def add_tile(sums: TileSums, logits: torch.Tensor, others: torch.Tensor | None) -> TileSums:
+def add_tile(
+    sums: TileSums, raw: torch.Tensor, others: torch.Tensor | None, transform: LogitTransform = PLAIN
+) -> TileSums:
     """The sums with the columns of one more tile. `others`: the other model's logits."""
+    logits = transform.logits(raw)
     largest = torch.maximum(sums.largest, logits.amax(1))
     shrink = sums.largest - largest
     shifted = logits - largest[:, None]
@@ -118,12 +121,21 @@ class Pulls(NamedTuple):
     reverse: torch.Tensor | None
 
 
-def tile_slope(logits: torch.Tensor, others: torch.Tensor | None, known: Known, pulls: Pulls) -> torch.Tensor:
-    """The gradient of a tile's bent logits x, but for the tokens' own columns. With p and q the probabilities:
+def tile_slope(
+    raw: torch.Tensor,
+    others: torch.Tensor | None,
+    known: Known,
+    pulls: Pulls,
+    tokens: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    transform: LogitTransform,
+) -> torch.Tensor:
+    """The gradient of a tile's products, in their dtype. `tokens`: columns [N, m] and the gradients of their log-probs,
+    0 for tokens of other tiles. With p and q the probabilities, x the transformed logits:
 
     d log p_t / dx = [t] - p;  d H / dx = -p (log p + H);  d KL(q | p) / dx = p - q;
     d KL(p | q) / dx = p (log p - log q - KL(p | q)).
     """
+    logits = transform.logits(raw)
     log_probs = logits - known.log_total[:, None]
     needs_both = pulls.entropy is not None or pulls.reverse is not None
     probs = log_probs.exp() if needs_both else log_probs.exp_()
@@ -142,7 +154,15 @@ def tile_slope(logits: torch.Tensor, others: torch.Tensor | None, known: Known, 
     slope = torch.zeros_like(probs) if factor is None else probs.mul_(factor)
     if pulls.forward is not None and other_log_probs is not None:
         slope.sub_(other_log_probs.exp_().mul_(pulls.forward[:, None]))
-    return slope
+    for columns, pull in tokens:
+        slope = _add_at(slope, columns, pull)
+    return transform.slope_(slope, logits).to(raw.dtype)
+
+
+def _add_at(slope: torch.Tensor, columns: torch.Tensor, pull: torch.Tensor) -> torch.Tensor:
+    if columns.shape[1] == 1 and torch.compiler.is_compiling():  # a scatter would be a pass of its own
+        return slope + torch.where(torch.arange(slope.shape[1], device=slope.device) == columns, pull, 0.0)
+    return slope.scatter_add_(1, columns, pull)
 
 
 def _sum(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor | None:
@@ -258,16 +278,16 @@ class _HeadScores(torch.autograd.Function):
         of_ids = flat[0].new_zeros(ids.shape, dtype=sums.total.dtype)
         top: tuple[torch.Tensor, torch.Tensor] | None = None
         for span in _spans(flat[1], ask.columns(len(targets))):
-            logits = ask.transform.logits(_raw(flat, bias, span))
+            raw = _raw(flat, bias, span)
             theirs = None if teacher is None else _their_logits(teacher, span)
             local, inside = _within(ids, span)
-            of_ids = torch.where(inside, logits.gather(1, local), of_ids)
+            of_ids = torch.where(inside, ask.transform.logits(raw.gather(1, local)), of_ids)
             if ask.top_k:
-                top = _likeliest(top, logits, span, ask.top_k)
-            sums = add_tile(sums, logits, theirs)
+                top = _likeliest(top, ask.transform.logits(raw), span, ask.top_k)
+            sums = add_tile(sums, raw, theirs, ask.transform)
             if others is not None:
-                others = add_tile(others, theirs, logits)
-            del logits, theirs  # or they would be there beside those of the next tile
+                others = add_tile(others, theirs, ask.transform.logits(raw))
+            del raw, theirs  # or they would be there beside those of the next tile
         log_total = sums.log_total
         entropy = None if sums.weighted is None else sums.total.log() - sums.weighted / sums.total
         forward_kl = reverse_kl = None
@@ -303,14 +323,12 @@ class _HeadScores(torch.autograd.Function):
         ask: HeadRequest = ctx.request
         _, tile_slope = arithmetic(ask.compiled)
         for span in _spans(flat[1], ask.columns(len(ids))):
-            logits = ask.transform.logits(_raw(flat, bias, span))
+            raw = _raw(flat, bias, span)
             theirs = _their_logits(ctx.teacher, span) if needs_others else None
-            slope = tile_slope(logits, theirs, known, pulls)
-            for tokens, pull in pulled:
-                local, inside = _within(tokens, span)
-                slope.scatter_add_(1, local, torch.where(inside, pull, 0.0))
-            slope = ask.transform.slope_(slope, logits).to(flat[1].dtype)
-            del logits, theirs  # or they would be there beside those of the next tile
+            here = [(_within(tokens, span), pull) for tokens, pull in pulled]
+            at = [(columns, torch.where(inside, pull, 0.0)) for (columns, inside), pull in here]
+            slope = tile_slope(raw, theirs, known, pulls, at, ask.transform)
+            del raw, theirs  # or they would be there beside those of the next tile
             grown.add(slope, span)
         return None, None, None, *grown.rounded()
 

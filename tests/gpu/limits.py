@@ -89,6 +89,9 @@ HEAD_TILES = {
     "log_prob_gap_max": Limit("logits are rounded to bf16: 2^-9 of a few units", most=0.05),
     "gradient_gap": Limit("relative; factors of the products are rounded to bf16, one rounding is 2^-9", most=0.02),
     "time_to_small_tiles": Limit("fewer launches, aligned products; 3 % for what clocks do", most=1.03, cuda_only=True),
+    "time_compiled": Limit(
+        "by torch.compile, of the time without: fewer passes over a tile", most=1.03, cuda_only=True
+    ),
 }
 WEIGHT_COPIES = {
     "same_fraction": Limit("copies change nothing", least=1),

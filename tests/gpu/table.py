@@ -116,15 +116,16 @@ def _trainer_memory(name: str, code: str, kind: str, settings: dict[str, Any]) -
     )
 
 
-def _updates(size: str) -> Check:
+def _updates(size: str, compiled: bool = False) -> Check:
+    how = ", use_torch_compile" if compiled else ""
     return Check(
-        name=f"mfu-{size}",
-        path=f"fsdp2_train, {size.upper()} on one GPU, bf16, packs of 16k: speed by the GPU's peak, memory as planned",
+        name=f"mfu-{size}{'-compiled' * compiled}",
+        path=f"fsdp2_train, {size.upper()} on one GPU, bf16, packs of 16k{how}: speed by its peak, memory as planned",
         code="distributed/strategy/fsdp2/",
         function=f"{HERE}.speed:updates",
-        arguments={"size": size},
+        arguments={"size": size, "compiled": compiled},
         limits=limits.UPDATES,
-        expected_s=75,
+        expected_s=110 if compiled else 75,
         alone=True,
     )
 
@@ -326,6 +327,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     _updates("0.5b"),
     _updates("1.5b"),
+    _updates("1.5b", compiled=True),
     *(_engine_memory(engine, tp) for engine in ("vllm", "sglang") for tp in (1, 2)),
     _handover("fsdp2", "fsdp2", {}),
     _handover("zero3", "deepspeed", {"stage": 3}, "deepspeed"),

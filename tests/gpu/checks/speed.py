@@ -57,16 +57,16 @@ class Sizes:
 _SIZES = {"cuda": Sizes(2, 8, 2049), "cpu": Sizes(2, 4, 33)}
 
 
-def updates(place: Place, size: str) -> Figures:
-    """Updates of fsdp2_train on one device: rows packed, gradient checkpointing on, bf16 with fp32 master weights. Then
-    those of a plain loop over the same tokens with the same loss, in the same process. Operations that checkpointing
-    or the head repeat are not counted."""
+def updates(place: Place, size: str, compiled: bool = False) -> Figures:
+    """Updates of fsdp2_train on one device: rows packed, gradient checkpointing on, bf16 with fp32 master weights,
+    `compiled` by use_torch_compile. Then those of a plain loop over the same tokens with the same loss, in the same
+    process. Operations that checkpointing or the head repeat are not counted."""
     peak = _peak(place)
     model_dir = place.large_model(_SHAPES[size])
     sizes = _SIZES[place.device]
     planned = planned_bytes(model_dir, sizes)
     with place.ranks(1) as pool:
-        ours = pool.run(_our_updates, model_dir, sizes)[0]
+        ours = pool.run(_our_updates, model_dir, sizes, compiled)[0]
         plain = pool.run(_plain_updates, model_dir, sizes)[0]
     flops = update_flops(read_object(model_dir / "config.json"), sizes)
     return {
@@ -124,11 +124,11 @@ class _Timed:
     grad_norm: float
 
 
-def _our_updates(model_dir: Path, sizes: Sizes) -> _Timed:
+def _our_updates(model_dir: Path, sizes: Sizes, compiled: bool) -> _Timed:
     """One rank."""
     from tests.parity.strategies.reference import BentLoss, scale_of
 
-    run = _run(model_dir)
+    run = replace(_run(model_dir), compiled=compiled)
     batches = _batches(model_dir, sizes)
     scale = scale_of(batches)
     with helpers_of("fsdp2").trainer(run) as strategy:
@@ -235,11 +235,16 @@ def head_tiles(place: Place) -> Figures:
     tiles, multiple = tile_size(None, place.device)
     gaps = _gaps(inputs, targets, pull, max(1, tiles // positions), multiple)
 
-    def seconds(tiles: int, multiple: int) -> float:
-        work = partial(head_pass, *inputs, targets, pull, tiles, multiple)
+    def seconds(tiles: int, multiple: int, compiled: bool = False) -> float:
+        work = partial(head_pass, *inputs, targets, pull, tiles, multiple, compiled)
         return statistics.median(_seconds(work, place.on_cuda) for _ in range(5))
 
     chosen, small = seconds(tiles, multiple), seconds(LOGITS_PER_CHUNK, 1)
+    if place.on_cuda:  # on a CPU a compiler of C++ takes long
+        of_compiled = _gaps(inputs, targets, pull, max(1, tiles // positions), multiple, True)
+        gaps = {name: max(gap, of_compiled[name]) for name, gap in gaps.items()}
+        seconds(tiles, multiple, True)
+        gaps["time_compiled"] = seconds(tiles, multiple, True) / chosen
     flops = 2 * _HEAD_PRODUCTS * positions * words * width
     return gaps | {
         "seconds": chosen,
@@ -251,23 +256,34 @@ def head_tiles(place: Place) -> Figures:
 
 
 def head_pass(
-    hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, pull: torch.Tensor, tiles: int, multiple: int
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    targets: torch.Tensor,
+    pull: torch.Tensor,
+    tiles: int,
+    multiple: int,
+    compiled: bool = False,
 ) -> tuple[torch.Tensor, ...]:
     """Log-probs, and the gradients of hidden states and weight."""
     from roll.models.head_scores import HeadRequest, Product, head_scores
 
     leaves = [part.detach().requires_grad_() for part in (hidden, weight)]
-    ask = HeadRequest(tiles, multiple=multiple)
+    ask = HeadRequest(tiles, multiple=multiple, compiled=compiled)
     log_probs = head_scores([Product(*leaves)], None, targets, ask).log_probs
     return log_probs.detach(), *torch.autograd.grad(log_probs, leaves, pull)
 
 
 def _gaps(
-    inputs: tuple[torch.Tensor, torch.Tensor], targets: torch.Tensor, pull: torch.Tensor, columns: int, multiple: int
+    inputs: tuple[torch.Tensor, torch.Tensor],
+    targets: torch.Tensor,
+    pull: torch.Tensor,
+    columns: int,
+    multiple: int,
+    compiled: bool = False,
 ) -> dict[str, float]:
     """Gradients: norm of the difference by the norm. Tiles of the same columns as those of all positions."""
     hidden, targets, pull = (part[:_NUM_COMPARED] for part in (inputs[0], targets, pull))
-    got = head_pass(hidden, inputs[1], targets, pull, columns * len(hidden), multiple)
+    got = head_pass(hidden, inputs[1], targets, pull, columns * len(hidden), multiple, compiled)
     leaves = [part.detach().float().requires_grad_() for part in (hidden, inputs[1])]
     log_probs = -functional.cross_entropy(leaves[0] @ leaves[1].T, targets, reduction="none")
     want = log_probs.detach(), *torch.autograd.grad(log_probs, leaves, pull)

@@ -266,10 +266,11 @@ def test_a_kernel_is_asked_for_plain_log_probs_alone(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-def test_compiled_chunks_give_the_same_numbers() -> None:
+@pytest.mark.parametrize("top_k", [0, 3])
+def test_compiled_chunks_give_the_same_numbers(top_k: int) -> None:
     """By inductor and the machine's C++ compiler: tiles of two sizes, everything asked for, with gradients."""
     case, exact = Case(torch.float32), Case(torch.float64)
-    ask = HeadRequest(4 * N, LogitTransform(0.7, 2.0), entropy=True, top_k=3, compiled=True)
+    ask = HeadRequest(4 * N, LogitTransform(0.7, 2.0), entropy=True, top_k=top_k, compiled=True)
     found, wanted = case.fused(ask), exact.dense(ask)
     for name, value in wanted._asdict().items():
         SINGLE(getattr(found, name), value)
