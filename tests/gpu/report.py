@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -74,7 +75,10 @@ def store(report: Report, directory: Path) -> None:
 def section(checks: Sequence[Check], reports: Sequence[Report]) -> str:
     """The generated part: machines by letter, then a line per check, with the outcome of the first machine that could
     run it."""
-    lines = [f"- machine {letter}: {_facts(report)}" for letter, report in _by_letter(reports)]
+    lines = [
+        textwrap.fill(f"- machine {letter}: {_facts(report)}", 120, subsequent_indent="  ", break_on_hyphens=False)
+        for letter, report in _by_letter(reports)
+    ]
     lines += [""] * bool(lines) + ["| path | code | check | state |", "|---|---|---|---|"]
     lines += [f"| {c.path} | `{c.code}` | `{c.name}` | {_state(c, reports)} |" for c in checks]
     return "\n".join([BEGIN, "", *lines, "", END])
