@@ -118,6 +118,7 @@ UNSAMPLED: Mapping[str, str] = (
     | {
         "cpmant": "positions of its own",
         "doge": "masks of its own",
+        "hrm_text": "matrices that trainers send as one, as its files hold them",
         "openai-gpt": "no key-value cache",
         "llama4_text": "attention scaled by columns of the batch (attn_temperature_tuning), padding included",
     }

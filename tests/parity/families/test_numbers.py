@@ -19,6 +19,7 @@ from roll.configs.strategies.model_facts import CAPPED, TRIED
 from roll.configs.strategies.model_numbers import number_problems
 from roll.configs.tables.roles import ROLES
 from roll.configs.tables.vision import VISION
+from roll.distributed.strategy.hf.generate import ParameterImport
 from roll.distributed.strategy.hf.sampler import BatchSampler
 from roll.errors import StrategyError
 from roll.models.loading import load_policy
@@ -38,6 +39,7 @@ FIRST = ("gemma2", "gpt_oss", "granite_swa", "nanochat", "deepseek_v3", "opt", "
 ALONE = sorted(TRIED - {f"{family}_text" for family in VISION})
 EVERY = [kind if kind in FIRST else pytest.param(kind, marks=slow) for kind in ALONE]
 SAMPLED = ("gemma2", "gpt_oss", "bloom")
+SENT = ("nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "minimax_m2")
 PACKED = ("gemma2", "gpt_oss", "ministral3")
 
 
@@ -145,6 +147,26 @@ def test_hf_infer_samples_from_the_model_or_refuses_in_the_plan(kind: str, tmp_p
             whole = torch.from_numpy(np.concatenate([prompt, answered.token_ids]).astype(np.int64))
             wanted = log_probs(right, whole)[len(prompt) - 1 :]
         np.testing.assert_allclose(answered.log_probs, wanted.numpy(), rtol=0, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("kind", some(SENT))
+def test_hf_infer_takes_the_weights_by_the_names_that_trainers_send(kind: str, tmp_path: Path) -> None:
+    """Those of the model's files: other ones than in memory, expert by expert, or parts of what is one matrix here."""
+    directory = save_tiny(kind, tmp_path)
+    if problems(directory, "actor_infer"):
+        return
+    trained, sampling = load_policy(args_of(directory)), load_policy(args_of(directory)).pretrained
+    with torch.no_grad():
+        for parameter in sampling.parameters():
+            parameter.zero_()
+    weights, update = dict(trained.module.named_parameters()), ParameterImport(sampling)
+    update.begin()
+    named = [(name, weights[own].detach()) for own, name in trained.hf_names.items()]
+    for name, tensor in trained.in_checkpoint_form(named):
+        update.add(name, tensor)
+    update.finish()
+    pairs = zip(trained.pretrained.named_parameters(), sampling.parameters(), strict=True)
+    assert [name for (name, sent), taken in pairs if not torch.equal(sent, taken)] == []
 
 
 @pytest.mark.parametrize("kind", sorted(CAPPED))

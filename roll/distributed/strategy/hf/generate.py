@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.core_model_loading import revert_weight_conversion
 
 from roll.configs.tables.vision import LANGUAGE, TOWER, VISION
 from roll.distributed.strategy.base import GenerateStrategy, RankContext, State
@@ -29,47 +30,45 @@ if TYPE_CHECKING:
 # New weights into the parameters of a Hugging Face model, in place.
 
 _NAMES_SHOWN = 5
-# A layer's experts are one parameter [experts, out, in] in memory, and a matrix each in the model's files.
-_PARTS = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
-_MIXTRAL_NAMES = {"mlp.": "block_sparse_moe.", "gate_proj.": "w1.", "up_proj.": "w3.", "down_proj.": "w2."}
 
 
 @dataclass(frozen=True)
 class _Target:
-    """A parameter or buffer, or matrix `part` of `num_parts` of one of its experts."""
+    """A parameter or buffer, or the part of it that the model's files hold as a tensor of its own: an expert's matrix,
+    or one of several that lie in one here. `tensor` is a view of its memory."""
 
     parameter: torch.Tensor
-    expert: int | None = None
-    part: int = 0
-    num_parts: int = 1
+    tensor: torch.Tensor
 
     @property
-    def tensor(self) -> torch.Tensor:
-        if self.expert is None:
-            return self.parameter
-        return self.parameter[self.expert].chunk(self.num_parts)[self.part]
+    def is_whole(self) -> bool:
+        return self.tensor.numel() == self.parameter.numel()
+
+    @property
+    def part(self) -> int:
+        return int(self.tensor.storage_offset())
 
 
 class ParameterImport:
     """One update after the other: `begin`, any number of `add`, `finish`. In a whole update every parameter
-    must be given once; of tied parameters any one name will do. Experts may come as one tensor or one by one. Buffers,
-    which no training changes, may be given."""
+    must be given once, as the model names it, or by the names and in the parts of its files (transformers' conversions
+    of weights, backwards); of tied parameters any one name will do. Buffers, which no training changes, may be
+    given."""
 
     def __init__(self, model: torch.nn.Module):
         self._model = model
         self._targets = dict(_targets(model))
-        self._missing: dict[int, set[tuple[int | None, int]]] = {}
+        self._missing: dict[int, set[int]] = {}  # of a parameter, where the parts begin that are due
 
     def begin(self, whole: bool = True) -> None:
         self._missing = {}
         if not whole:
             return
         for target in self._targets.values():
-            if not isinstance(target.parameter, torch.nn.Parameter):
-                continue
-            parts = self._missing.setdefault(id(target.parameter), set())
-            if target.expert is not None:
-                parts.add((target.expert, target.part))
+            if isinstance(target.parameter, torch.nn.Parameter):
+                parts = self._missing.setdefault(id(target.parameter), set())
+                if not target.is_whole:
+                    parts.add(target.part)
 
     @torch.no_grad()
     def add(self, name: str, tensor: torch.Tensor) -> None:
@@ -84,8 +83,8 @@ class ParameterImport:
             )
         target.tensor.copy_(tensor)
         parts = self._missing.get(id(target.parameter), set())
-        parts.discard((target.expert, target.part))
-        if target.expert is None or not parts:
+        parts.discard(target.part)
+        if target.is_whole or not parts:
             self._missing.pop(id(target.parameter), None)
 
     def finish(self) -> None:
@@ -99,27 +98,34 @@ class ParameterImport:
 def _targets(model: torch.nn.Module) -> Iterator[tuple[str, _Target]]:
     """What may be given, by name: as the model names it, and as its files do."""
     kind = getattr(getattr(model, "config", None), "model_type", "")
-    is_mixtral = kind == "mixtral"
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        yield name, _Target(parameter)
+    memory = [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]
+    for name, parameter in memory:
+        whole = _Target(parameter, parameter.detach())
+        yield name, whole
         if kind in VISION and name.startswith((LANGUAGE, TOWER)):
-            yield name.replace(LANGUAGE, "model.").replace(TOWER, "visual."), _Target(parameter)
-        prefix, _, last = name.rpartition(".")
-        if prefix.endswith(".experts") and last in _PARTS:
-            for expert in range(len(parameter)):
-                for part, file_name in enumerate(_PARTS[last]):
-                    stored = f"{prefix}.{expert}.{file_name}.weight"
-                    target = _Target(parameter, expert, part, len(_PARTS[last]))
-                    yield (_of_mixtral(stored) if is_mixtral else stored), target
-        elif is_mixtral and ".mlp." in name:
-            yield _of_mixtral(name), _Target(parameter)
-    yield from ((name, _Target(buffer)) for name, buffer in model.named_buffers())
+            yield name.replace(LANGUAGE, "model.").replace(TOWER, "visual."), whole
+        if isinstance(model, PreTrainedModel):
+            for stored, view in _in_files(model, name, parameter.detach()):
+                yield stored, _Target(parameter, view)
 
 
-def _of_mixtral(name: str) -> str:
-    for ours, theirs in _MIXTRAL_NAMES.items():
-        name = name.replace(ours, theirs)
-    return name
+def _in_files(model: PreTrainedModel, name: str, values: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """What the model's files hold of a parameter, as views of it, by the names there."""
+    for stored, tensor in revert_weight_conversion(model, {name: values}).items():
+        if tensor.untyped_storage().data_ptr() == values.untyped_storage().data_ptr():
+            yield stored, tensor
+            continue
+        # Copied on the way: the same of the numbers of its elements says where each came from.
+        numbers = torch.arange(values.numel(), device=values.device).view(values.shape)
+        for other, found in revert_weight_conversion(model, {name: numbers}).items():
+            strides = [
+                int(found.select(at, 1).flatten()[0] - found.flatten()[0]) if size > 1 else 1
+                for at, size in enumerate(found.shape)
+            ]
+            first = int(found.flatten()[0])
+            if values.is_contiguous() and torch.equal(numbers.as_strided(found.shape, strides, first), found):
+                yield other, values.as_strided(found.shape, strides, values.storage_offset() + first)
+        return
 
 
 T = TypeVar("T")
