@@ -90,6 +90,15 @@ ROUTERS: Mapping[str, Mapping[str, object]] = {
 } | {"deepseek_v32": {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}}
 """Keys of routers that transformers does not read, and the one value that it computes. vLLM goes by some of them."""
 
+STATES: frozenset[str] = frozenset(
+    (
+        *("bamba", "falcon_h1", "granitemoehybrid", "jamba", "lfm2", "lfm2_moe", "nemotron_h", "olmo_hybrid"),
+        *("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"),
+    )
+)
+"""Types with layers that carry a state from token to token (convolutions, gated delta rules, Mamba) beside attention.
+hf_infer caches these states."""
+
 UNPACKED: Mapping[str, str] = (
     dict.fromkeys(SINKS, "sinks in its attention, which the kernels for packs do not have")
     | dict.fromkeys(
@@ -114,7 +123,6 @@ UNSAMPLED: Mapping[str, str] = (
     | dict.fromkeys(
         ("falcon_mamba", "mamba", "mamba2", "recurrent_gemma", "rwkv", "xlstm"), "a state, not a key-value cache"
     )
-    | dict.fromkeys(("bamba", "falcon_h1", "jamba", "nemotron_h"), "layers with a state, not a key-value cache")
     | {
         "cpmant": "positions of its own",
         "doge": "masks of its own",

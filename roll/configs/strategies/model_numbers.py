@@ -15,6 +15,7 @@ from roll.configs.strategies.model_facts import (
     ROTARY_DIM,
     ROUTERS,
     SINKS,
+    STATES,
     TRIED,
     UNPACKED,
     UNSAMPLED,
@@ -23,6 +24,7 @@ from roll.configs.strategies.sequence_parallel import CHANGING_ROPE, rope_kinds
 
 ATTENTION_CAP = "attn_logit_softcapping"
 _CACHED_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
+_STATE_LAYERS = frozenset({"conv", "linear_attention", "mamba"})
 _WITHOUT = {"sdpa": "sdpa", "fa2": "flash-attn 2"}
 
 
@@ -128,8 +130,10 @@ def number_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Proble
 
 def unsampled(text: Mapping[str, Any]) -> str:
     """What of a model hf_infer cannot sample with; "": nothing that is known."""
-    kind, layers = type_of(text), text.get("layer_types")
-    if others := sorted({str(each) for each in layers or ()} - _CACHED_LAYERS):
+    kind, layers = type_of(text), {str(each) for each in text.get("layer_types") or ()}
+    if kind in STATES:
+        return "states in all of its layers, none of which attends" if layers and layers <= _STATE_LAYERS else ""
+    if others := sorted(layers - _CACHED_LAYERS):
         return f"layers of type {', '.join(others)}"
     if kind == "falcon":
         return UNSAMPLED["bloom"] if text.get("alibi") else ""

@@ -105,8 +105,9 @@ def tiny_config(kind: str, **changes: Any) -> PretrainedConfig:
     return AutoConfig.for_model(kind, **values | _OWN.get(kind, {}) | changes)
 
 
-def save_tiny(kind: str, directory: Path, **changes: Any) -> Path:
-    """A model of a type with weights, norms, sinks and biases of routers that all matter."""
+def save_tiny(kind: str, directory: Path, spread: float = 0.25, **changes: Any) -> Path:
+    """A model of a type with weights, norms, sinks and biases of routers that all matter. `spread` of its matrices:
+    larger ones show more, and lose more digits."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(tiny_config(kind, **changes), dtype=torch.float32)
     generator = torch.Generator().manual_seed(7)
@@ -116,7 +117,7 @@ def save_tiny(kind: str, directory: Path, **changes: Any) -> Path:
             if "sink" in name:
                 parameter.copy_(noise)
             elif parameter.dim() > 1:
-                parameter.copy_(noise * _SHARP.get(kind, 0.25))
+                parameter.copy_(noise * _SHARP.get(kind, spread))
             elif name.endswith("bias"):
                 parameter.copy_(noise * 0.1)
             else:

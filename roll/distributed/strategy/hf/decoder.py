@@ -1,4 +1,5 @@
-"""A key-value cache for batches whose rows come and go: preallocated, left padded, all rows end at the same column."""
+"""The cache of batches whose rows come and go: keys and values, preallocated, left padded, all rows ending at the same
+column; and what layers with a state carry from token to token."""
 
 from __future__ import annotations
 
@@ -8,8 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PretrainedConfig, PreTrainedModel
+from transformers.cache_utils import (
+    Cache,
+    CacheLayerMixin,
+    LinearAttentionCacheLayerMixin,
+    LinearAttentionLayer,
+)
 from transformers.masking_utils import sdpa_mask
 
 from roll.configs.strategies.model_numbers import unsampled
@@ -92,7 +98,7 @@ class _BatchLayer(CacheLayerMixin):
         start, end = self.length, self.length + key_states.shape[2]
         if not self.is_initialized:
             self.capacity = max(self.capacity, end)
-            self.lazy_initialization(key_states, value_states)
+            _BatchLayer.lazy_initialization(self, key_states, value_states)
         assert self.keys is not None
         assert self.values is not None
         if end > self.capacity:
@@ -119,18 +125,71 @@ class _BatchLayer(CacheLayerMixin):
         return -1
 
 
-class BatchCache(Cache):
-    """The cache of a batch, in Hugging Face's form: any model that takes a `Cache` of full-attention layers writes to
-    it."""
+class _StateLayer(LinearAttentionLayer):
+    """What a layer carries from token to token, by transformers' own class: the last inputs of a convolution, the state
+    of a recurrence, or both. Layers of other kinds that cache nothing have one, too, and it stays empty."""
 
-    def __init__(self, num_layers: int, capacity: int):
-        self.batch_layers = [_BatchLayer(capacity) for _ in range(num_layers)]
-        super().__init__(layers=list(self.batch_layers))
+    padding: torch.Tensor | None = None  # bool [B, T]: of the tokens to come, those that are none
+
+    def update_conv_state(
+        self, conv_states: torch.Tensor, state_idx: int = 0, conv_kernel_size: int | None = None
+    ) -> torch.Tensor:
+        # The layers empty padding before their first projection, whose bias fills it again.
+        if self.padding is not None:
+            conv_states = conv_states.masked_fill(self.padding[:, None], 0.0)
+        return super().update_conv_state(conv_states, state_idx, conv_kernel_size)
+
+    def take(self, sources: Sequence[_StateLayer], rows: Sequence[torch.Tensor]) -> None:
+        """The states of these rows of each source, one below the other."""
+        first = sources[0]
+        for index in range(self.number_of_states):
+            for name in ("conv", "recurrent"):
+                if getattr(first, f"is_{name}_states_initialized")[index]:
+                    states = [getattr(source, f"{name}_states")[index] for source in sources]
+                    chosen = [state.index_select(0, those) for state, those in zip(states, rows, strict=True)]
+                    getattr(self, f"{name}_states")[index] = torch.cat(chosen)
+                    getattr(self, f"is_{name}_states_initialized")[index] = True
+        self.has_previous_state = dict(first.has_previous_state)
+        self.conv_kernel_size = dict(first.conv_kernel_size)
+        self.dtype, self.device = first.dtype, first.device
+
+
+class _WholeLayer(_StateLayer, _BatchLayer):
+    """Of a layer that attends and has a state."""
+
+    is_compileable = False
+
+    def __init__(self, capacity: int, number_of_states: int):
+        _BatchLayer.__init__(self, capacity)
+        _StateLayer.__init__(self, number_of_states)
+
+
+class BatchCache(Cache):
+    """The cache of a batch, in Hugging Face's form: any model that takes a `Cache` writes to it."""
+
+    def __init__(self, config: PretrainedConfig, capacity: int):
+        """`config`: of the text model, which says what each layer caches."""
+        self.config = config
+        super().__init__(layers=[_layer(layer, capacity) for layer in DynamicCache(config=config).layers])
 
     @property
     def length(self) -> int:
         """Columns in use."""
-        return self.batch_layers[0].length
+        return next(layer.length for layer in self.layers if isinstance(layer, _BatchLayer))
+
+    def hide(self, padding: torch.Tensor | None) -> None:
+        """Has no state hold anything of this padding of the next pass, bool [B, T]."""
+        for layer in self.layers:
+            if isinstance(layer, _StateLayer):
+                layer.padding = padding
+
+
+def _layer(like: CacheLayerMixin | LinearAttentionCacheLayerMixin, capacity: int) -> _BatchLayer | _StateLayer:
+    """The counterpart of a layer of transformers' own cache."""
+    if not isinstance(like, LinearAttentionCacheLayerMixin):
+        return _BatchLayer(capacity)
+    both = isinstance(like, CacheLayerMixin)
+    return _WholeLayer(capacity, like.number_of_states) if both else _StateLayer(like.number_of_states)
 
 
 @dataclass(frozen=True)
@@ -151,13 +210,17 @@ def assemble(parts: Sequence[Part], capacity: int) -> BatchCache:
     """A new cache of all these rows, one part below the other, each shifted right so that all end at the same
     column."""
     length = max(part.length for part in parts)
-    cache = BatchCache(len(parts[0].cache.batch_layers), max(capacity, length))
-    for number, layer in enumerate(cache.batch_layers):
-        sources = [part.cache.batch_layers[number].used() for part in parts]
-        layer.keys = _stack([keys for keys, _ in sources], parts, length, layer.capacity)
-        layer.values = _stack([values for _, values in sources], parts, length, layer.capacity)
-        layer.length = length
-        layer.is_initialized = True
+    cache = BatchCache(parts[0].cache.config, max(capacity, length))
+    rows = [part.rows for part in parts]
+    for layer, *sources in zip(cache.layers, *(part.cache.layers for part in parts), strict=True):
+        if isinstance(layer, _BatchLayer):
+            used = [source.used() for source in sources]
+            layer.keys = _stack([keys for keys, _ in used], parts, length, layer.capacity)
+            layer.values = _stack([values for _, values in used], parts, length, layer.capacity)
+            layer.length = length
+            layer.is_initialized = True
+        if isinstance(layer, _StateLayer):
+            layer.take(sources, rows)
     return cache
 
 
@@ -197,7 +260,7 @@ class Decoder:
         self.device = model.device
         self.vocab_size: int = config.vocab_size
         self._model = model
-        self._num_layers: int = config.num_hidden_layers
+        self._config = config
         self._own_masks = _attends_fully(model)
 
     def routes(self) -> np.ndarray | None:
@@ -209,8 +272,8 @@ class Decoder:
         return torch.from_numpy(array).to(self.device)
 
     def prefill(self, sequences: Sequence[np.ndarray], media: Sequence[Media] = ()) -> tuple[BatchCache, torch.Tensor]:
-        """Keys and values of these tokens, left padded, and the logits [G, V] after each sequence. `media`: what each
-        shows, where some show anything."""
+        """Keys, values and states of these tokens, left padded, and the logits [G, V] after each sequence. `media`:
+        what each shows, where some show anything."""
         lengths = np.array([len(sequence) for sequence in sequences])
         width = int(lengths.max())
         starts = width - lengths
@@ -227,11 +290,14 @@ class Decoder:
                 positions[:, row, starts[row] :] = positions_of(lengths[row], of_row, self.vision)
             pictures = tensors(shown, self.vision, self.device)
         mask = None
+        cache = BatchCache(self._config, width)
         if starts.any():
             visible = self.tensor(columns >= starts[:, None])
             mask = self._causal_mask(visible) if self._own_masks else visible
-        cache = BatchCache(self._num_layers, width)
-        return cache, self._forward(self.tensor(ids), mask, self.tensor(positions), cache, **pictures)
+            cache.hide(~visible)
+        logits = self._forward(self.tensor(ids), mask, self.tensor(positions), cache, **pictures)
+        cache.hide(None)
+        return cache, logits
 
     def decode(
         self,

@@ -142,7 +142,8 @@ def test_logits_do_not_matter_to_a_head_of_values() -> None:
     [
         ({"model_type": "bloom"}, "biases by distance"),
         ({"model_type": "falcon", "alibi": True}, "biases by distance"),
-        ({"model_type": "qwen3_next", "layer_types": ["linear_attention"]}, "layers of type linear_attention"),
+        ({"model_type": "minimax", "layer_types": ["linear_attention"]}, "layers of type linear_attention"),
+        ({"model_type": "qwen3_next", "layer_types": ["linear_attention"]}, "none of which attends"),
         ({"model_type": "llama4_text"}, "scaled by columns"),
         ({"model_type": "mamba"}, "a state"),
     ],
@@ -151,6 +152,14 @@ def test_hf_infer_says_in_the_plan_what_it_cannot_sample_from(model: dict[str, A
     (text,) = refused(choice("actor_infer"), model)
     assert why in text and text.endswith("Use vllm or sglang.")
     assert refused(choice("reference"), model) == []
+
+
+def test_hf_infer_takes_models_with_states_beside_attention() -> None:
+    layers = {"layer_types": ["linear_attention", "full_attention"]}
+    text = {"model_type": "qwen3_5_text", **layers}
+    for model in ({"model_type": "qwen3_next", **layers}, {"model_type": "qwen3_5", "text_config": text}):
+        assert refused(choice("actor_infer"), model) == []
+    assert refused(choice("actor_infer"), {"model_type": "nemotron_h", "hybrid_override_pattern": "M*"}) == []
 
 
 def test_dropout_is_not_asked_for() -> None:
