@@ -97,7 +97,7 @@ STATES: frozenset[str] = frozenset(
     )
 )
 """Types with layers that carry a state from token to token (convolutions, gated delta rules, Mamba) beside attention.
-hf_infer caches these states."""
+hf_infer caches these states, and packs begin anew with each row."""
 
 UNPACKED: Mapping[str, str] = (
     dict.fromkeys(SINKS, "sinks in its attention, which the kernels for packs do not have")
@@ -108,7 +108,7 @@ UNPACKED: Mapping[str, str] = (
     | dict.fromkeys(
         ("falcon_mamba", "mamba", "mamba2", "recurrent_gemma", "rwkv"), "states that continue into the next row"
     )
-    | dict.fromkeys(("bamba", "falcon_h1", "jamba", "nemotron_h"), "layers whose states continue into the next row")
+    | {"jamba": "layers whose states continue into the next row"}
     | {
         "doge": "masks of its own",
         "biogpt": "masks of its own",

@@ -1,16 +1,23 @@
 """What of a Hugging Face model stands in the way of packing its rows, as far as config.json tells. What it does not
 tell, the model is asked when it is loaded (roll/models/sequences/packed_attention.py)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from roll.configs.checks.prefix_sharing import window_problems
 from roll.configs.problems import Problem
 from roll.configs.strategies.choice import Choice
-from roll.configs.strategies.model_numbers import ATTENTION_CAP, attention_cap, text_part, unpacked
+from roll.configs.strategies.model_facts import STATES
+from roll.configs.strategies.model_numbers import ATTENTION_CAP, attention_cap, text_part, type_of, unpacked
 from roll.configs.strategies.sequence_parallel import head_problems, rope_problems
 
 PACKABLE_LAYERS = frozenset({"full_attention", "sliding_attention"})
+STATES_IN_PARTS = "layers that carry a state from token to token, through whole rows"
+
+
+def unpackable_layers(kind: str, layers: Iterable[object]) -> list[str]:
+    """Types of layers that see past the end of a row in a pack, of a model of this type."""
+    return [] if kind in STATES else sorted({str(layer) for layer in layers} - PACKABLE_LAYERS)
 
 
 def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
@@ -19,23 +26,23 @@ def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem
     if not worker.packs_rows and worker.use_prefix_sharing != "on":
         return
     text = text_part(model)
-    layers = text.get("layer_types") or ()
-    others = sorted({str(kind) for kind in layers} - PACKABLE_LAYERS)
     reason = unpacked(text) and f"which has {unpacked(text)}"
-    if others:
+    if others := unpackable_layers(type_of(text), text.get("layer_types") or ()):
         reason = f"whose config.json has layers of type {', '.join(others)}, which see past the end of a row"
     if (cap := attention_cap(text)) is not None:
         reason = f"which has a soft cap on attention ({ATTENTION_CAP}: {cap}) that the kernels for packs leave out"
+    in_parts = reason or (f"which has {STATES_IN_PARTS}" if type_of(text) in STATES else "")
     args = choice.worker.model_args
     keys = {
-        f"{choice.role.name}.use_sequence_packing": ("true", "false") if worker.use_sequence_packing else None,
-        f"{choice.role.name}.use_prefix_sharing": ("on", "off") if worker.use_prefix_sharing == "on" else None,
-        f"{choice.role.name}.model_args.ulysses_size": (args.ulysses_size, 1) if args.ulysses_size > 1 else None,
+        "use_sequence_packing": (reason, ("true", "false") if worker.use_sequence_packing else None),
+        "use_prefix_sharing": (in_parts, ("on", "off") if worker.use_prefix_sharing == "on" else None),
+        "model_args.ulysses_size": (in_parts, (args.ulysses_size, 1) if args.ulysses_size > 1 else None),
     }
-    for key, values in keys.items() if reason else ():
-        if values is not None:
+    for name, (why, values) in keys.items():
+        if why and values is not None:
+            key = f"{choice.role.name}.{name}"
             yield Problem(
-                f"{key}: {values[0]} with {args.model_name_or_path}, {reason}. Set it to "
+                f"{key}: {values[0]} with {args.model_name_or_path}, {why}. Set it to "
                 f"{values[1]}; use_dynamic_batching_in_train and _in_infer keep padding small.",
                 (key, f"{choice.role.name}.model_args.model_name_or_path"),
             )

@@ -35,6 +35,14 @@ def attention_options(args: ModelArgs, config: PretrainedConfig) -> dict[str, st
     return {"attn_implementation": name} if name else {}
 
 
+def refusal(why: str) -> StrategyError:
+    """A model that takes no packs."""
+    return StrategyError(
+        f"use_sequence_packing does not work with this model: {why}. Set it to false, and ulysses_size, which packs "
+        "rows as well, to 1"
+    )
+
+
 def set_text_attention(model: PreTrainedModel, name: str) -> None:
     """Has the layers of the language model compute attention by the function of this name. A tower for pictures, which
     looks both ways, keeps its own."""

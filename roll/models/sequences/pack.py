@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from roll.models.sequence_ranks import SequenceRanks
 from roll.models.sequences.layout import UNKNOWN, RowLayout, computed
+from roll.models.sequences.states import RowPlaces
 from roll.models.vision.inputs import PictureInputs
 
 
@@ -93,7 +94,16 @@ class Pack(RowLayout):
             "max_length_q": self.longest,
             "max_length_k": self.longest,
             "sequence_ranks": self.ranks,
+            "seq_idx": self._row_places,
         }
+
+    @property
+    def _row_places(self) -> RowPlaces | None:
+        """For layers with states; None where ranks share the pack, which these layers do not know."""
+        if self.ranks is not None:
+            return None
+        rows = self.inside.nonzero()[:, 0]
+        return RowPlaces(rows, self.position_ids[0], len(self.inside), self.longest)
 
     @property
     def _first(self) -> int:

@@ -91,6 +91,10 @@ def choice(mode: str, longest: int = 100) -> Choice:
         ({"model_type": "gemma2"}, "which has a soft cap on attention"),
         ({"model_type": "mamba2"}, "which has states that continue"),
         ({"layer_types": ["linear_attention", "full_attention"]}, "layers of type linear_attention, which see past"),
+        (
+            {"model_type": "qwen3_next", "layer_types": ["linear_attention", "full_attention"]},
+            "which has layers that carry a state from token to token, through whole rows",
+        ),
         ({"model_type": "mistral", "sliding_window": 99}, "layers with a window of 99 tokens, and rows have up to 100"),
         (
             {"text_config": {"sliding_window": 64, "layer_types": ["sliding_attention", "full_attention"]}},

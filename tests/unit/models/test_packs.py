@@ -12,16 +12,19 @@ from transformers import (
     AutoModelForTokenClassification,
     BertConfig,
     BloomConfig,
+    FalconH1Config,
     Gemma2Config,
     Gemma3TextConfig,
     GptOssConfig,
     JambaConfig,
     Lfm2Config,
     Llama4TextConfig,
+    MiniMaxConfig,
     MistralConfig,
     PretrainedConfig,
     Qwen2Config,
     Qwen3MoeConfig,
+    Qwen3NextConfig,
 )
 
 from roll.configs.sections.model import ModelArgs
@@ -53,12 +56,22 @@ SHAPE: dict[str, Any] = {
 }
 HALVES: dict[str, Any] = {"layer_types": ["sliding_attention", "full_attention"]}
 EXPERTS: dict[str, Any] = {"head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+DELTA: dict[str, Any] = dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 8) | {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "shared_expert_intermediate_size": 16,
+}
 WINDOW = 4
 TAKEN: dict[str, PretrainedConfig] = {
     "full": Qwen2Config(**SHAPE),
     "window": MistralConfig(**SHAPE, sliding_window=WINDOW),
     "window-in-some-layers": Gemma3TextConfig(**SHAPE, head_dim=8, sliding_window=WINDOW, **HALVES),
     "mixture": Qwen3MoeConfig(**SHAPE, **EXPERTS),
+    "convolution": Lfm2Config(**SHAPE, full_attn_idxs=[1]),
+    "delta-rule": Qwen3NextConfig(**SHAPE, **EXPERTS, **DELTA, layer_types=["linear_attention", "full_attention"]),
+    "attention-and-state-space": FalconH1Config(
+        **SHAPE, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_d_state=8, mamba_n_groups=1
+    ),
 }
 LENGTHS = torch.tensor([9, 14, 1, 2, 6])
 CPU = torch.device("cpu")
@@ -213,14 +226,17 @@ def test_numbers_of_rows_in_a_pack_are_those_of_hugging_faces_own_model(tmp_path
 @pytest.mark.parametrize(
     "config, why",
     [
-        (Lfm2Config(**SHAPE, full_attn_idxs=[1]), "it has layers of type conv"),
-        (JambaConfig(**SHAPE, use_mamba_kernels=False, mamba_d_state=4), "it has layers of type linear_attention"),
+        (MiniMaxConfig(**SHAPE, num_local_experts=2), "it has layers of type linear_attention"),
+        (JambaConfig(**SHAPE, mamba_d_state=4), "JambaMambaMixer is not told where the rows of a pack begin"),
         (Llama4TextConfig(**SHAPE, attention_chunk_size=4, num_local_experts=2), "layers of type chunked_attention"),
         (Gemma2Config(**SHAPE, head_dim=8), "Gemma2Attention computes with softcap"),
         (GptOssConfig(**SHAPE, head_dim=8, num_local_experts=4), "GptOssAttention computes with s_aux"),
-        (BloomConfig(vocab_size=64, hidden_size=32, n_layer=2, n_head=4), r"a row is off by \d+% behind another one"),
+        (
+            BloomConfig(vocab_size=64, hidden_size=32, n_layer=2, n_head=4),
+            r"a row is off by [\d.]+% behind another one",
+        ),
     ],
-    ids=["convolution", "state-space", "chunks", "softcap", "sinks", "alibi"],
+    ids=["linear", "state-space", "chunks", "softcap", "sinks", "alibi"],
 )
 def test_a_model_whose_rows_would_see_each_other_is_refused(config: PretrainedConfig, why: str, tmp_path: Path) -> None:
     """By its layers, by what its attention asks for, or, where neither tells, by its numbers."""

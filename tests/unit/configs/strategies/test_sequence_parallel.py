@@ -98,7 +98,10 @@ def test_heads_have_to_divide_and_key_value_heads_need_not() -> None:
 
 
 def test_a_model_that_cannot_be_packed_cannot_share_sequences() -> None:
-    (said,) = problems_of(2, {"num_attention_heads": 4, "layer_types": ["full_attention", "linear_attention"]})
+    layers = {"num_attention_heads": 4, "layer_types": ["full_attention", "linear_attention"]}
+    (said,) = problems_of(2, layers | {"model_type": "qwen3_next"})
+    assert "ulysses_size: 2 with" in said and "layers that carry a state from token to token" in said
+    (said,) = problems_of(2, layers)
     assert said.startswith(f"{SIZE}: 2 with org/model, whose config.json has layers of type linear_attention")
     assert "Set it to 1;" in said
 

@@ -64,6 +64,8 @@ def test_a_config_json_that_is_none_is_not_read(content: str, tmp_path: Path) ->
         ({"text_config": {"layer_types": ["conv"]}}, "layers of type conv, which see past"),
         ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping: 50.0) that the kernels for packs leave out"),
         ({"layer_types": ["sliding_attention", "full_attention"], "attn_logit_softcapping": None}, ""),
+        ({"model_type": "jamba"}, "which has layers whose states continue into the next row"),
+        ({"model_type": "qwen3_next", "layer_types": ["linear_attention", "full_attention"]}, ""),
     ],
 )
 def test_a_model_whose_rows_cannot_be_packed_is_told_before_it_is_loaded(
