@@ -115,9 +115,11 @@ def load_policy(args: ModelArgs, empty: bool = False, adapts: bool = False) -> L
 
 
 def _backbone(pretrained: PreTrainedModel) -> nn.Module:
-    """All but the head: some types (llama4_text) do not name it as their base model."""
+    """All but the head. Some types (llama4_text) name a base model that they do not have."""
     base = pretrained.base_model
-    return pretrained.get_decoder() if base is pretrained else base
+    if base is not pretrained:
+        return base
+    return next(child for child in pretrained.children() if isinstance(child, PreTrainedModel))
 
 
 def _lm_head(pretrained: PreTrainedModel) -> nn.Module:

@@ -8,17 +8,17 @@ from roll.configs.tables.families import FAMILIES
 TRIED: frozenset[str] = frozenset(
     (
         *FAMILIES,
-        *("afmoe", "apertus", "arcee", "axk1", "axk2", "bamba", "biogpt", "bitnet", "bloom", "codegen", "cohere"),
-        *("cohere2", "cohere2_moe", "cwm", "deepseek_v32", "diffllama", "doge", "dots1"),
+        *("afmoe", "apertus", "arcee", "aria_text", "axk1", "axk2", "bamba", "biogpt", "bitnet", "bloom"),
+        *("codegen", "cohere", "cohere2", "cohere2_moe", "cwm", "deepseek_v32", "diffllama", "doge", "dots1"),
         *("ernie4_5", "ernie4_5_moe", "exaone4", "exaone_moe", "falcon", "falcon_h1", "falcon_mamba", "flex_olmo"),
-        *("gemma", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text"),
-        *("glm_moe_dsa", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj"),
-        *("granite", "granite_swa", "granitemoe", "granitemoe_swa", "granitemoehybrid", "granitemoeshared", "helium"),
-        *("hrm_text", "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3", "hy_v4", "hyperclovax", "jais2", "jamba"),
-        *("laguna", "lfm2", "lfm2_moe", "longcat_flash", "mamba", "mamba2", "mellum", "mimo_v2_flash"),
-        *("minimax", "minimax_m2", "minimax_m3_vl_text", "ministral", "ministral3", "mistral", "nanochat"),
-        *("nemotron", "nemotron_h", "olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "opt", "persimmon", "phi"),
-        *("phi3", "phimoe", "qwen2_5_vl_text", "qwen2_vl_text", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_vl_text"),
+        *("gemma", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text", "glm_moe_dsa"),
+        *("gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj", "granite", "granite_swa", "granitemoe"),
+        *("granitemoe_swa", "granitemoehybrid", "granitemoeshared", "helium", "hrm_text", "hunyuan_v1_dense"),
+        *("hunyuan_v1_moe", "hy_v3", "hy_v4", "hyperclovax", "jais2", "jamba", "kimi_linear", "laguna", "lfm2"),
+        *("lfm2_moe", "llama4_text", "longcat_flash", "mamba", "mamba2", "mellum", "mimo_v2_flash", "minimax"),
+        *("minimax_m2", "minimax_m3_vl_text", "ministral", "ministral3", "mistral", "nanochat", "nemotron"),
+        *("nemotron_h", "olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "opt", "persimmon", "phi", "phi3"),
+        *("phimoe", "qwen2_5_vl_text", "qwen2_vl_text", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_vl_text"),
         *("qwen3_next", "recurrent_gemma", "seed_oss", "smollm3", "solar_open", "stablelm", "starcoder2"),
         *("vaultgemma", "xglm", "youtu"),
     )
@@ -92,8 +92,8 @@ ROUTERS: Mapping[str, Mapping[str, object]] = {
 
 STATES: frozenset[str] = frozenset(
     (
-        *("bamba", "falcon_h1", "granitemoehybrid", "jamba", "lfm2", "lfm2_moe", "nemotron_h", "olmo_hybrid"),
-        *("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"),
+        *("bamba", "falcon_h1", "granitemoehybrid", "jamba", "kimi_linear", "lfm2", "lfm2_moe", "nemotron_h"),
+        *("olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"),
     )
 )
 """Types with layers that carry a state from token to token (convolutions, gated delta rules, Mamba) beside attention.

@@ -21,7 +21,8 @@ _SHAPE: dict[str, Any] = {
     ("intermediate_size", "intermediate_size_mlp", "n_inner", "ffn_dim", "ffn_hidden_size"), 48
 ) | dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), LAYERS) | dict.fromkeys(
     ("num_attention_heads", "swa_num_attention_heads", "n_head", "n_heads", "attention_heads", "mamba_n_heads",
-     "mamba_num_heads", "linear_num_value_heads", "num_experts", "num_local_experts", "n_routed_experts", "index_topk"),
+     "mamba_num_heads", "linear_num_heads", "linear_num_value_heads", "num_experts", "num_local_experts",
+     "n_routed_experts", "index_topk"),
     4,
 ) | dict.fromkeys(
     ("num_key_value_heads", "swa_num_key_value_heads", "num_global_key_value_heads", "linear_num_key_heads",
@@ -29,8 +30,8 @@ _SHAPE: dict[str, Any] = {
     2,
 ) | dict.fromkeys(
     ("head_dim", "swa_head_dim", "swa_v_head_dim", "global_head_dim", "qk_nope_head_dim", "qk_rope_head_dim",
-     "v_head_dim", "index_head_dim", "linear_key_head_dim", "linear_value_head_dim", "mamba_d_head", "mamba_head_dim",
-     "mamba_d_state", "ssm_state_size", "hidden_size_per_layer_input"),
+     "v_head_dim", "index_head_dim", "linear_key_head_dim", "linear_value_head_dim", "linear_head_dim", "mamba_d_head",
+     "mamba_head_dim", "mamba_d_state", "ssm_state_size", "hidden_size_per_layer_input"),
     8,
 ) | dict.fromkeys(
     ("moe_intermediate_size", "shared_expert_intermediate_size", "shared_intermediate_size", "expert_ffn_hidden_size",
@@ -59,7 +60,10 @@ _FAR: dict[str, Any] = {
 _ALL_HEADS: dict[str, Any] = {"num_key_value_heads": 4}
 _HYBRID: dict[str, Any] = {"layer_types": ["full_attention", "linear_attention"] * 2}
 _OWN: dict[str, dict[str, Any]] = dict.fromkeys(
-    ("deepseek_v2", "deepseek_v32", "axk1", "axk2", "glm4_moe_lite", "glm_moe_dsa", "longcat_flash", "youtu"),
+    (
+        *("deepseek_v2", "deepseek_v32", "axk1", "axk2", "glm4_moe_lite", "glm_moe_dsa", "kimi_linear"),
+        *("longcat_flash", "youtu"),
+    ),
     _ALL_HEADS,
 ) | {
     "deepseek_v3": _ALL_HEADS | {"n_group": 2},
