@@ -63,7 +63,7 @@ setup(
         "tensorboard>=2.20",
         "tokenizers>=0.22,<0.24",
         "torch>=2.13,<2.15",
-        "transformers>=5.12,<5.20",
+        "transformers>=5.17,<5.20",
         "xxhash>=3.5",
     ],
     extras_require={
