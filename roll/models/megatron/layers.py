@@ -32,6 +32,7 @@ from torch.nn.attention.bias import causal_lower_right
 
 from roll.models.megatron.attention import LatentAttention, LatentNorm, Norm, attend_with_sinks
 from roll.models.megatron.router import BalancingRouter
+from roll.models.sequences.packed_attention import attend_by_kernel
 
 # What experts with biases need beyond Megatron's own layers.
 
@@ -154,10 +155,21 @@ class CoreAttention(MegatronModule):
             keys, values = (GatherPositions.apply(tensor, self.context_group) for tensor in (key, value))
         if packed_seq_params is None:
             return self._attend(query, keys, values).flatten(2)
+        if size == 1 and self._packs_by_kernel(query, value):
+            starts, longest = packed_seq_params.cu_seqlens_q, packed_seq_params.max_seqlen_q
+            assert starts is not None
+            assert longest is not None
+            return attend_by_kernel(query, key, value, starts, int(longest), self.scale).flatten(1)
         lengths = (packed_seq_params.cu_seqlens_q.diff() // size).tolist()
         rows = zip(query.split(lengths), keys.split(lengths, 1), values.split(lengths, 1), strict=True)
         # A row at a time: no mask over the whole pack is ever built. A pack is [t, 1, heads * d] again at its end.
         return torch.cat([self._attend(q[:, None], k[:, :, None], v[:, :, None]) for q, k, v in rows]).flatten(2)[:, 0]
+
+    def _packs_by_kernel(self, query: torch.Tensor, value: torch.Tensor) -> bool:
+        """Whether all rows of a pack go through one kernel: on a GPU, in fp16 or bf16, without dropout. It knows no
+        values of another width than that of keys, as latent attention has them."""
+        dropout = self.dropout if self.training else 0.0
+        return query.is_cuda and query.dtype != torch.float32 and query.shape[2] == value.shape[2] and not dropout
 
     def _attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         """query [s, b, h, d]; keys and values [ranks, s, b, g, d] -> [s, b, h, d]."""
@@ -204,6 +216,9 @@ class SinkAttention(CoreAttention):
         set_tensor_model_parallel_attributes(self.softmax_offset, True, 0, 1)  # the gradient's norm counts all parts
         slides = is_layer_window_attention(config.window_size, config.window_attn_skip_freq or 0, layer_number)
         self.window = config.window_size[0] + 1 if slides and config.window_size else None
+
+    def _packs_by_kernel(self, query: torch.Tensor, value: torch.Tensor) -> bool:
+        return False  # it knows no sinks
 
     def _kernel(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None

@@ -98,7 +98,8 @@ def packed_attention(
     if sequence_ranks is not None:
         query, key, value = _some_heads(query, key, value, sequence_ranks)
     if query.is_cuda and query.dtype != torch.float32:
-        output = _by_kernel(query, key, value, cu_seq_lens_q, max_length_q, scaling, attention_mask)
+        by_token = (part[0].transpose(0, 1) for part in (query, key, value))
+        output = attend_by_kernel(*by_token, cu_seq_lens_q, max_length_q, scaling, attention_mask)[None]
     else:
         output = _row_by_row(query, key, value, cu_seq_lens_q, scaling, attention_mask)
     return output if sequence_ranks is None else sequence_ranks.split_tokens(output), None
@@ -147,25 +148,26 @@ def _band(length: int, window: int, device: torch.device) -> torch.Tensor:
     return torch.ones(length, length, dtype=torch.bool, device=device).tril().triu(1 - window)
 
 
-def _by_kernel(
+def attend_by_kernel(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     starts: torch.Tensor,
     longest: int,
     scaling: float | None,
-    window: int,
+    window: int = 0,
 ) -> torch.Tensor:
-    """torch's flash kernel for rows of any length, which a GPU has. torch below 2.12 wants as many key-value heads as
-    heads."""
+    """Query [N, heads, D] with keys and values [N, groups, D] in fp16 or bf16 -> [N, heads, D]: torch's flash kernel
+    for rows of any length, which a GPU has. `starts`: of each row, and N. torch below 2.12 wants as many key-value
+    heads as heads."""
     has_groups = query.shape[1] != key.shape[1]
     if has_groups and not _KERNEL_KNOWS_GROUPS:
         key, value = (part.repeat_interleave(query.shape[1] // part.shape[1], 1) for part in (key, value))
     groups = {"enable_gqa": has_groups} if _KERNEL_KNOWS_GROUPS else {}
     output = varlen_attn(
-        query[0].transpose(0, 1),
-        key[0].transpose(0, 1),
-        value[0].transpose(0, 1),
+        query,
+        key,
+        value,
         starts,
         starts,
         longest,
@@ -175,7 +177,7 @@ def _by_kernel(
         **groups,
     )
     assert isinstance(output, torch.Tensor)
-    return output[None]
+    return output
 
 
 def tree_refusal(why: str) -> StrategyError:

@@ -1,8 +1,15 @@
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
+from megatron.core.packed_seq_params import PackedSeqParams
+from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn.attention.bias import causal_lower_right
 
-from roll.models.megatron.layers import last_positions_mask, zigzag
+from roll.models.megatron import layers
+from roll.models.megatron.layers import CoreAttention, last_positions_mask, zigzag
+from roll.models.sequences.packed_attention import _row_by_row
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
@@ -14,3 +21,25 @@ def test_a_chunk_of_a_context_parallel_rank_sees_what_comes_before_each_of_its_p
         mask = last_positions_mask(len(chunk), seen, torch.device("cpu"))
         assert torch.equal(mask, chunk[:, None] >= torch.arange(seen))
         assert torch.equal(mask, causal_lower_right(len(chunk), seen)._materialize())
+
+
+def test_the_kernel_for_packs_is_asked_for_what_each_row_alone_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU has no such kernel: rows one by one stand in for it, from what it is given."""
+    config = TransformerConfig(num_layers=1, hidden_size=32, num_attention_heads=4, num_query_groups=2)
+    groups: Any = SimpleNamespace(cp=SimpleNamespace(size=lambda: 1))
+    core = CoreAttention(config, 1, None, "self", pg_collection=groups).eval()
+    query, key, value = (torch.randn(9, heads, 8) for heads in (4, 2, 2))
+    ends = torch.tensor([0, 5, 6, 9], dtype=torch.int32)
+    pack = PackedSeqParams(qkv_format="thd", cu_seqlens_q=ends, cu_seqlens_kv=ends, max_seqlen_q=5, max_seqlen_kv=5)
+    want = core(query, key, value, None, packed_seq_params=pack)
+    asked: list[tuple[int, float | None]] = []
+
+    def kernel(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, starts: torch.Tensor, longest: int, scale: float):
+        asked.append((longest, scale))
+        by_head = [part.transpose(0, 1)[None] for part in (q, k, v)]
+        return _row_by_row(*by_head, starts, scale, 0)[0]
+
+    monkeypatch.setattr(layers, "attend_by_kernel", kernel)
+    monkeypatch.setattr(core, "_packs_by_kernel", lambda query, value: True)
+    torch.testing.assert_close(core(query, key, value, None, packed_seq_params=pack), want)
+    assert asked == [(5, core.scale)]
