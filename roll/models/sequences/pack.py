@@ -99,7 +99,7 @@ class Pack(RowLayout):
 
     @property
     def _row_places(self) -> RowPlaces | None:
-        """For layers with states; None where ranks share the pack, which these layers do not know."""
+        """What layers with states go by; None where ranks share the pack, which these layers do not know."""
         if self.ranks is not None:
             return None
         rows = self.inside.nonzero()[:, 0]

@@ -18,7 +18,7 @@ _OF_PACKS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "
 
 @dataclass(frozen=True)
 class RowPlaces:
-    """Where the N tokens of a pack are among its rows."""
+    """Places of the N tokens of a pack among its rows."""
 
     rows: torch.Tensor  # int64 [N]
     columns: torch.Tensor  # int64 [N]: from 0 in each row

@@ -155,7 +155,7 @@ class _StateLayer(LinearAttentionLayer):
 
 
 class _WholeLayer(_StateLayer, _BatchLayer):
-    """Of a layer that attends and has a state."""
+    """The cache of a layer that attends and has a state."""
 
     is_compileable = False
 
