@@ -3,7 +3,6 @@ or say before the run that they do not."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +10,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import ModelArgs
-from roll.configs.strategies import packing
-from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_facts import CAPPED, TRIED
-from roll.configs.strategies.model_numbers import number_problems
-from roll.configs.tables.roles import ROLES
 from roll.configs.tables.vision import VISION
 from roll.distributed.strategy.hf.generate import ParameterImport
 from roll.distributed.strategy.hf.sampler import BatchSampler
@@ -27,6 +21,7 @@ from roll.models.sequences.pack import Pack
 from roll.models.sequences.packed_attention import check_packs, use_packed_attention
 from roll.types.rollout import GenerationRequest, SamplingParams
 from tests.parity.families.models import VOCAB_SIZE, right_model, save_tiny
+from tests.parity.families.page import problems, record
 
 slow = pytest.mark.slow
 LENGTHS = (23, 14)
@@ -76,14 +71,6 @@ def args_of(directory: Path) -> ModelArgs:
     return ModelArgs(model_name_or_path=str(directory), dtype="fp32")
 
 
-def problems(directory: Path, role: str, packs: bool = False) -> list[str]:
-    """What the plan says of the model's config.json."""
-    worker = WorkerConfig(model_args=args_of(directory), use_sequence_packing=packs)
-    choice = Choice(ROLES[role], worker)
-    model = json.loads((directory / "config.json").read_text())
-    return [found.text for found in (*number_problems(choice, model), *packing.model_problems(choice, model))]
-
-
 @pytest.mark.parametrize("kind", EVERY)
 def test_a_trainer_scores_and_learns_as_the_model_does(kind: str, tmp_path: Path) -> None:
     """Two rows of different lengths in one padded batch, in training mode, by the head that never makes all logits;
@@ -97,6 +84,7 @@ def test_a_trainer_scores_and_learns_as_the_model_does(kind: str, tmp_path: Path
     (found, *_) = loaded.module(ids, mask, TEMPERATURE)
     assert found is not None
     torch.testing.assert_close(found[mask], wanted.detach(), rtol=0, atol=ROUNDING)
+    record(kind, "padded", float((found[mask] - wanted).detach().abs().max()))
     found.sum().backward()
     assert norm(loaded.pretrained) == pytest.approx(norm(right), rel=OF_NORM)
 
@@ -118,6 +106,7 @@ def test_rows_in_a_pack_score_as_the_model_does_or_are_refused_in_the_plan(kind:
         wanted = torch.cat([log_probs(right_model(kind, directory), row) for row in rows()])
     assert found is not None
     torch.testing.assert_close(found[mask], wanted, rtol=0, atol=ROUNDING)
+    record(kind, "packed", float((found[mask] - wanted).abs().max()))
 
 
 @pytest.mark.parametrize("kind", some(SAMPLED))
@@ -141,13 +130,15 @@ def test_hf_infer_samples_from_the_model_or_refuses_in_the_plan(kind: str, tmp_p
     while sampler.has_work:
         answers += sampler.step()
     assert len(answers) == len(prompts)
-    right = right_model(kind, directory)
+    right, seen = right_model(kind, directory), 0.0
     for answer in answers:
         prompt, answered = prompts[answer.request_id], answer.generation
         with torch.no_grad():
             whole = torch.from_numpy(np.concatenate([prompt, answered.token_ids]).astype(np.int64))
             wanted = log_probs(right, whole)[len(prompt) - 1 :]
         np.testing.assert_allclose(answered.log_probs, wanted.numpy(), rtol=0, atol=ROUNDING)
+        seen = max(seen, float(np.abs(answered.log_probs - wanted.numpy()).max()))
+    record(kind, "hf_infer", seen)
 
 
 @pytest.mark.parametrize("kind", some(SENT))
