@@ -63,7 +63,7 @@ def _fsdp2(name: str, form: str, settings: dict[str, Any], gpus: int = 1) -> Che
 
 
 def _mixture(name: str, kind: str, settings: dict[str, Any], *packages: str) -> Check:
-    form = "experts, rows packed" if settings.get("packs") else "experts"
+    form = "experts" + ", rows packed" * ("packs" in settings) + " in one product" * ("moe_grouped_gemm" in settings)
     return Check(
         name=f"train-{name}",
         path=f"{kind}_train, {form}: updates equal HF + torch, also after a trip to host memory; resumes exactly",
@@ -264,6 +264,7 @@ CHECKS: tuple[Check, ...] = (
     _megatron("megatron-te", "transformer-engine", _TE, 1, "transformer_engine", "it has no kernels for CPUs"),
     _mixture("fsdp2-moe", "fsdp2", {"packs": True}),
     _mixture("megatron-moe", "megatron", {}, "megatron"),
+    _mixture("megatron-moe-grouped", "megatron", {"moe_grouped_gemm": True}, "megatron"),
     _scorer("hf", "strategy/hf/score.py", "hf_infer", {}),
     _scorer(
         "zero0", "strategy/deepspeed/score.py", "deepspeed_infer", {"zero_optimization": {"stage": 0}}, "deepspeed"

@@ -116,10 +116,13 @@ def _lora_problems(choice: Choice, settings: MegatronSettings) -> Iterator[Probl
     if settings.transformer_impl == "transformer_engine":
         key, impl = f"{choice.role.name}.model_args.lora_target", f"{choice.at}.transformer_impl"
         yield Problem(
-            f"{key}: adapters on layers of transformer-engine are not supported yet. Set {impl}: local and "
-            f"{choice.at}.moe_grouped_gemm: false, or take deepspeed_train or fsdp2_train, or remove lora_target.",
+            f"{key}: adapters on layers of transformer-engine are not supported yet. Set {impl}: local, or take "
+            "deepspeed_train or fsdp2_train, or remove lora_target.",
             (key, impl),
         )
+    elif settings.moe_grouped_gemm and choice.worker.model_args.lora_target:
+        key, grouped = f"{choice.role.name}.model_args.lora_target", f"{choice.at}.moe_grouped_gemm"
+        yield Problem(f"{key}: adapters of experts need {grouped}: false.", (key, grouped))
 
 
 def _head_problems(choice: Choice, settings: MegatronSettings) -> Iterator[Problem]:

@@ -144,6 +144,11 @@ def _contradictions(s: MegatronSettings) -> Iterator[tuple[str, str]]:
             "variable_seq_lengths",
             "true is refused by Megatron with the allgather dispatcher. Use alltoall, or remove it.",
         )
+    if s.moe_grouped_gemm and s.overlap_param_gather and s.transformer_impl == "local":
+        yield (
+            "moe_grouped_gemm",
+            "does not wait for weights that are still gathered (overlap_param_gather). Remove either.",
+        )
     for key in ENGINE_KEYS:
         if getattr(s, key) and s.transformer_impl == "local":
             yield key, "true contradicts transformer_impl: local. Remove that, or set this to false."
@@ -250,6 +255,12 @@ def sizes_problems(at: str, settings: MegatronSettings, model: ModelFacts) -> It
 
 
 def _expert_problems(at: str, s: MegatronSettings, model: ModelFacts) -> Iterator[Problem]:
+    if model.has_expert_biases and s.moe_grouped_gemm:
+        yield Problem(
+            f"{at}.moe_grouped_gemm: true, but this model's experts have biases, which run one after the other. Set it "
+            "to false.",
+            (f"{at}.moe_grouped_gemm",),
+        )
     if model.has_expert_biases and s.expert_tensor_size > 1:
         yield Problem(
             f"{at}.expert_tensor_parallel_size: {s.expert_tensor_size}, but this model's experts have biases, which "

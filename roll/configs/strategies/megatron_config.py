@@ -65,7 +65,10 @@ class MegatronSettings(Settings):
     moe_token_dispatcher_type: Literal["allgather", "alltoall"] = setting(
         "alltoall", "How tokens travel to their experts."
     )
-    moe_grouped_gemm: bool = setting(False, "All experts of a rank in one matrix product, of transformer-engine.")
+    moe_grouped_gemm: bool = setting(
+        False,
+        "All experts of a rank in one matrix product, torch's or (transformer_impl) transformer-engine's.",
+    )
     moe_shared_expert_overlap: bool = setting(False, "Compute shared experts while tokens travel. Needs alltoall.")
     bias_activation_fusion: bool = setting(False, "Megatron's fused kernel for bias and activation.")
     bias_swiglu_fusion: bool = setting(False, "The same for SwiGLU; Megatron has one switch for both.")
@@ -80,7 +83,7 @@ class MegatronSettings(Settings):
     transformer_impl: Literal["local", "transformer_engine"] = setting(
         "local",
         "Whose layers: Megatron's own, or NVIDIA's package transformer-engine (GPUs only). Default: transformer_engine "
-        "with moe_grouped_gemm, apply_rope_fusion or gradient_accumulation_fusion, else local.",
+        "with apply_rope_fusion or gradient_accumulation_fusion, else local.",
     )
     variable_seq_lengths: bool | None = setting(
         None,
@@ -178,7 +181,7 @@ LOCAL_VALUES: Mapping[str, tuple[object, str]] = {
     "cp_comm_type": (None, "keys and values are gathered over the context-parallel ranks"),
     "tp_comm_overlap": (False, "only transformer-engine's matrices overlap with sends"),
 }
-ENGINE_KEYS = ("moe_grouped_gemm", "apply_rope_fusion", "gradient_accumulation_fusion")
+ENGINE_KEYS = ("apply_rope_fusion", "gradient_accumulation_fusion")
 # Keys that exist, and whose value comes from elsewhere: written here it must be the same.
 SET_ELSEWHERE = {
     "bf16": "model_args.dtype",

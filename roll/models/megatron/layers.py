@@ -17,6 +17,7 @@ from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.tensor_parallel import RowParallelLinear
 from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
 from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.moe.experts import SequentialMLP
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
@@ -34,7 +35,7 @@ from roll.models.megatron.attention import LatentAttention, LatentNorm, Norm, at
 from roll.models.megatron.router import BalancingRouter
 from roll.models.sequences.packed_attention import attend_by_kernel
 
-# What experts with biases need beyond Megatron's own layers.
+# Experts: what those with biases need beyond Megatron's own layers, and all of a rank in one product.
 
 
 class ExpertOutput(RowParallelLinear):
@@ -52,6 +53,50 @@ class ExpertOutput(RowParallelLinear):
         """A tensor of its own: Megatron adds the bias to it in place, which autograd forbids where it is a view."""
         output, bias = super().forward(input_)
         return output.clone(), bias
+
+
+class GroupedExperts(SequentialMLP):
+    """The experts of a rank, without biases, by two of torch's grouped products where Megatron's runs each of them in
+    turn. Weights lie as Megatron has them: one matrix for each expert, under the same name."""
+
+    def forward(
+        self,
+        permuted_local_hidden_states: torch.Tensor,
+        tokens_per_expert: torch.Tensor,
+        permuted_probs: torch.Tensor,
+    ) -> tuple[torch.Tensor, None]:
+        """Hidden states [T, H], those of each expert behind those of the one before, and the weight of each [T] ->
+        [T, H]: the rank's part of the sum, where ranks divide the experts."""
+        hidden = permuted_local_hidden_states
+        ends = tokens_per_expert.to(hidden.device).cumsum(0).to(torch.int32)
+        experts: list[Any] = list(self.local_experts)
+        gates, ups = grouped_product(hidden, ends, [expert.linear_fc1.weight for expert in experts]).chunk(2, -1)
+        weighted = self.config.activation_func(gates) * ups * permuted_probs[:, None]
+        return grouped_product(weighted.to(hidden.dtype), ends, [expert.linear_fc2.weight for expert in experts]), None
+
+
+def grouped_product(states: torch.Tensor, ends: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
+    """States [T, in] of which those before ends[0] meet the first weight [out, in], those up to ends[1] the second, and
+    so on -> [T, out]. ends: int32 [experts], the last is T."""
+    return _GroupedProduct.apply(states, ends, *weights)  # type: ignore[no-any-return]
+
+
+class _GroupedProduct(torch.autograd.Function):
+    """Weights are laid together for each product and thrown away: to keep them for the backward pass would take as much
+    memory as all experts."""
+
+    @staticmethod
+    def forward(ctx: Any, states: torch.Tensor, ends: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        ctx.save_for_backward(states, ends, *weights)
+        return functional.grouped_mm(states, torch.stack(weights).transpose(1, 2), offs=ends)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        states, ends, *weights = ctx.saved_tensors
+        gradient = gradient.contiguous()
+        of_states = functional.grouped_mm(gradient, torch.stack(weights), offs=ends)
+        of_weights = functional.grouped_mm(gradient.T, states, offs=ends)
+        return of_states, None, *of_weights.unbind()
 
 
 # Layers that norm what attention and MLP give, as well as what they take (GLM-4-0414's dense models).
@@ -274,6 +319,8 @@ def _kinds(config: TransformerConfig) -> tuple[dict[int, ModuleSpec], Any]:
         parts.mlp.submodules.router = BalancingRouter
         if config.add_bias_linear:
             parts.mlp.submodules.experts.submodules.linear_fc2 = ExpertOutput
+        if config.moe_grouped_gemm and config.transformer_impl == "local":
+            parts.mlp.submodules.experts.module = GroupedExperts
     return kinds, norm
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from inspect import signature
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import nn
@@ -98,8 +99,8 @@ def packed_attention(
     if sequence_ranks is not None:
         query, key, value = _some_heads(query, key, value, sequence_ranks)
     if query.is_cuda and query.dtype != torch.float32:
-        by_token = (part[0].transpose(0, 1) for part in (query, key, value))
-        output = attend_by_kernel(*by_token, cu_seq_lens_q, max_length_q, scaling, attention_mask)[None]
+        q, k, v = (part[0].transpose(0, 1) for part in (query, key, value))
+        output = attend_by_kernel(q, k, v, cu_seq_lens_q, max_length_q, scaling, attention_mask)[None]
     else:
         output = _row_by_row(query, key, value, cu_seq_lens_q, scaling, attention_mask)
     return output if sequence_ranks is None else sequence_ranks.split_tokens(output), None
@@ -163,7 +164,7 @@ def attend_by_kernel(
     has_groups = query.shape[1] != key.shape[1]
     if has_groups and not _KERNEL_KNOWS_GROUPS:
         key, value = (part.repeat_interleave(query.shape[1] // part.shape[1], 1) for part in (key, value))
-    groups = {"enable_gqa": has_groups} if _KERNEL_KNOWS_GROUPS else {}
+    groups: dict[str, Any] = {"enable_gqa": has_groups} if _KERNEL_KNOWS_GROUPS else {}
     output = varlen_attn(
         query,
         key,

@@ -21,6 +21,7 @@ TP2: dict[str, Any] = {"tensor_model_parallel_size": 2, "sequence_parallel": Tru
 EP2: dict[str, Any] = {"expert_model_parallel_size": 2}
 ETP1: dict[str, Any] = {"expert_tensor_parallel_size": 1}
 CP2: dict[str, Any] = {"context_parallel_size": 2}
+GROUPED: dict[str, Any] = {"moe_grouped_gemm": True}
 ALLGATHER: dict[str, Any] = {"moe_token_dispatcher_type": "allgather"}
 
 CASES: dict[str, tuple[int, str, dict[str, Any], dict[str, Any]]] = {
@@ -54,6 +55,9 @@ CASES: dict[str, tuple[int, str, dict[str, Any], dict[str, Any]]] = {
     "cp2-sinks": (2, "gpt_oss", CP2, {"split": (3, 1)}),
     "cp2-sinks-packed": (2, "gpt_oss", CP2, {"packs": True}),
     "tp2-ep2-sinks-recompute": (4, "gpt_oss", TP2 | EP2 | ETP1 | {"recompute_granularity": "full"}, {"packs": True}),
+    "ep2-grouped-packed-recompute": (2, "qwen3_moe", EP2 | GROUPED | {"recompute_granularity": "full"}, {"packs": True}),
+    "tp2-grouped-shared": (2, "mixtral", TP2 | GROUPED | {"use_distributed_optimizer": True}, {"split": (3, 1)}),
+    "tp2-ep2-grouped-corrected": (4, "glm4_moe", TP2 | EP2 | GROUPED, {"split": (3, 1)}),
     "tp2-ep2-etp2-allgather": (4, "mixtral", TP2 | EP2 | ALLGATHER | {"expert_tensor_parallel_size": 2}, {}),
 }  # fmt: skip
 
@@ -104,7 +108,7 @@ def test_the_gradients_norm_counts_the_sinks_of_all_tensor_parallel_ranks(
     assert two.grad_norm == pytest.approx(one.grad_norm, rel=3e-6)
 
 
-@pytest.mark.gate("ep2", "tp2-shared-expert", "cp2-latent", "ep2-sinks-packed")
+@pytest.mark.gate("ep2", "ep2-grouped-packed-recompute", "tp2-shared-expert", "cp2-latent", "ep2-sinks-packed")
 @pytest.mark.proof
 @pytest.mark.parametrize("name", list(CASES))
 def test_experts_on_several_ranks_train_as_one_process_does(

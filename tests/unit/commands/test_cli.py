@@ -205,7 +205,8 @@ def test_a_model_that_megatron_does_not_know_is_refused_with_the_families_it_doe
     [
         ({}, ["tensor_model_parallel_size=2"], "expert_tensor_parallel_size: 2, but this model's experts have biases"),
         ({}, ["bias_activation_fusion=true"], "bias_activation_fusion: true, but Megatron's (0.16) kernel clamps"),
-        ({}, ["moe_grouped_gemm=true"], "moe_grouped_gemm with sinks in attention, which has Megatron's own layers"),
+        ({}, ["moe_grouped_gemm=true"], "moe_grouped_gemm: true, but this model's experts have biases"),
+        ({}, ["apply_rope_fusion=true"], "apply_rope_fusion with sinks in attention, which has Megatron's own layers"),
         ({"quantization_config": {"quant_method": "mxfp4"}}, [], "megatron: weights in 8 or 4 bits"),
     ],
 )

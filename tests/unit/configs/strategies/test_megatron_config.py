@@ -49,8 +49,17 @@ def texts(**config: Any) -> list[str]:
             "needs moe_token_dispatcher_type",
         ),
         (
-            {"moe_grouped_gemm": True, "transformer_impl": "local"},
-            "moe_grouped_gemm: true contradicts transformer_impl: local. Remove that, or set this to false.",
+            {"apply_rope_fusion": True, "transformer_impl": "local"},
+            "apply_rope_fusion: true contradicts transformer_impl: local. Remove that, or set this to false.",
+        ),
+        (
+            {
+                "moe_grouped_gemm": True,
+                "overlap_param_gather": True,
+                "overlap_grad_reduce": True,
+                "use_distributed_optimizer": True,
+            },
+            "moe_grouped_gemm: does not wait for weights that are still gathered (overlap_param_gather)",
         ),
         ({"account_for_loss_in_pipeline_split": True}, "needs pipeline_model_parallel_size of 2 or more. Remove it."),
         ({"num_layers_in_first_pipeline_stage": 2}, "needs pipeline_model_parallel_size of 2 or more. Remove it."),
@@ -96,7 +105,7 @@ def test_transformer_engine_and_what_needs_it_are_passed_on() -> None:
     assert texts(**config) == []
 
 
-@pytest.mark.parametrize("key", ["moe_grouped_gemm", "apply_rope_fusion", "gradient_accumulation_fusion"])
+@pytest.mark.parametrize("key", ["apply_rope_fusion", "gradient_accumulation_fusion"])
 def test_a_kernel_of_transformer_engine_asks_for_its_layers(key: str) -> None:
     assert texts(**{key: True}) == []
     settings, _ = split_settings({key: True})
