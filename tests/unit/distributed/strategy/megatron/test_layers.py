@@ -36,8 +36,8 @@ def test_the_kernel_for_packs_is_asked_for_what_each_row_alone_computes(monkeypa
 
     def kernel(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, starts: torch.Tensor, longest: int, scale: float):
         asked.append((longest, scale))
-        by_head = [part.transpose(0, 1)[None] for part in (q, k, v)]
-        return _row_by_row(*by_head, starts, scale, 0)[0]
+        q, k, v = (part.transpose(0, 1)[None] for part in (q, k, v))
+        return _row_by_row(q, k, v, starts, scale, 0)[0]
 
     monkeypatch.setattr(layers, "attend_by_kernel", kernel)
     monkeypatch.setattr(core, "_packs_by_kernel", lambda query, value: True)
