@@ -22,7 +22,7 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import revert_weight_conversion
+from transformers.core_model_loading import PrefixChange, WeightTransform, revert_weight_conversion
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.utils import logging as transformers_logging
 
@@ -41,6 +41,7 @@ from roll.models.mtp_heads import mtp_heads, shared_copies
 from roll.models.multimodal import refusal
 from roll.models.sequences.attention import attention_options
 from roll.models.vision.files import vision_of
+from roll.models.weight_files import tensor_files
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 ADAPTER_FOLDER = "adapter"
@@ -256,7 +257,7 @@ def _load(
     if empty:
         with torch.device("meta"):
             pretrained = kind.from_config(config, dtype=DTYPES[args.dtype], **options)
-        pretrained._weight_conversions = get_model_conversion_mapping(pretrained, add_legacy=False)
+        pretrained._weight_conversions = _conversions(pretrained, args)
         return pretrained, set()
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
@@ -268,12 +269,26 @@ def _load(
         transformers_logging.set_verbosity(verbosity)
     if is_deepspeed_zero3_enabled():
         # There transformers 5.19 keeps renamings of ancient checkpoints that it did not use; saving would undo them.
-        pretrained._weight_conversions = get_model_conversion_mapping(pretrained, add_legacy=False)
+        pretrained._weight_conversions = _conversions(pretrained, args)
     missing = set(report["missing_keys"])
     if missing - set(may_lack):
         names = ", ".join(sorted(missing - set(may_lack))[:5])
         raise StrategyError(f"{args.model_name_or_path} lacks weights that its config.json asks for: {names}")
     return pretrained, missing
+
+
+def _conversions(pretrained: PreTrainedModel, args: ModelArgs) -> list[WeightTransform]:
+    """What transformers does to the names and the cut of the files' weights. A beginning that it takes away is in the
+    files of models that see, and not in those of the same text model alone."""
+    found = get_model_conversion_mapping(pretrained, add_legacy=False)
+    if not any(isinstance(each, PrefixChange) for each in found):
+        return found
+    names = tensor_files(str(args.model_name_or_path))
+
+    def is_used(change: PrefixChange) -> bool:
+        return not names or any(change.rename_source_key(name)[0] != name for name in names)
+
+    return [each for each in found if not isinstance(each, PrefixChange) or is_used(each)]
 
 
 def write_hf_model(

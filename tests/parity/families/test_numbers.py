@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from roll.configs.sections.model import ModelArgs
@@ -159,6 +160,21 @@ def test_hf_infer_takes_the_weights_by_the_names_that_trainers_send(kind: str, t
     update.finish()
     pairs = zip(trained.pretrained.named_parameters(), sampling.parameters(), strict=True)
     assert [name for (name, sent), taken in pairs if not torch.equal(sent, taken)] == []
+
+
+@pytest.mark.parametrize("beginning", ["model.", "model.language_model."])
+def test_a_text_model_is_sent_by_the_names_of_its_own_files(beginning: str, tmp_path: Path) -> None:
+    """Those of a Qwen3.5 that sees have more in their names than those of its text model alone. Both are loaded; ranks
+    that build the model's form only know it by the files as well."""
+    directory = save_tiny("qwen3_5_text", tmp_path)
+    file = directory / "model.safetensors"
+    stored = {name.replace("model.language_model.", beginning): tensor for name, tensor in load_file(file).items()}
+    save_file(stored, file)
+    for empty in (False, True):
+        loaded = load_policy(args_of(directory), empty=empty)
+        weights = dict(loaded.module.named_parameters())
+        named = [(name, weights[own].detach()) for own, name in loaded.hf_names.items()]
+        assert {name for name, _ in loaded.in_checkpoint_form(named)} == stored.keys()
 
 
 @pytest.mark.parametrize("kind", sorted(CAPPED))
