@@ -14,7 +14,7 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies import packing
 from roll.configs.strategies.choice import Choice
-from roll.configs.strategies.model_facts import STATES, UNPACKED
+from roll.configs.strategies.model_facts import DELTA_RULES, STATES, UNPACKED
 from roll.configs.strategies.model_numbers import number_problems
 from roll.configs.tables.families import FAMILIES
 from roll.configs.tables.roles import ROLES
@@ -26,7 +26,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "models.md"
 HEAD = "| type | padded | packed | `hf_infer` | three updates | `megatron_train` | `vllm`, `sglang` |"
 NOT_RUN = "not run"
 UPDATED = STATES - UNPACKED.keys() | {"qwen2"}  # tests/parity/strategies: test_states.py, and all others
-ENGINES = {"qwen2": "proven"}  # tests/contract/test_rollout_engines.py
+# tests/contract/test_rollout_engines.py, tests/unit/run/start/test_engine_models.py
+ENGINES = {"qwen2": "proven"} | dict.fromkeys(DELTA_RULES, "vllm on a CPU refused; untried")
 _measured: dict[tuple[str, Column], float] = {}
 
 

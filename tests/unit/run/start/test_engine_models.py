@@ -114,3 +114,22 @@ def test_of_others_nothing_is_said(
 def test_plugins_of_the_engine_may_bring_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_models, "_has_plugins", lambda engine: True)
     assert told(tmp_path, monkeypatch, ["NovelForCausalLM"], "novel") == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "words"),
+    [
+        ("qwen3_next", {}, "strategy_name: vllm does not sample from qwen3_next models on a CPU"),
+        ("falcon_h1", {}, "strategy_config.enable_prefix_caching is not false: on a CPU vllm shares no prefixes"),
+        ("falcon_h1", {"enable_prefix_caching": False}, ""),
+        ("qwen3", {}, ""),
+    ],
+)
+def test_a_model_with_states_is_refused_where_vllm_on_a_cpu_ends(
+    kind: str, settings: dict[str, object], words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    engine = {"strategy_name": "vllm", "strategy_config": settings}
+    report = machine_report(config({"pretrain": str(tmp_path), "actor_infer.strategy_args": engine}))
+    found = [problem for problem in report.problems if "on a CPU" in problem.text]
+    assert len(found) == bool(words) and all(words in problem.text and problem.of == "place" for problem in found)
