@@ -18,6 +18,7 @@ from roll.errors import StrategyError
 from roll.models.hf import TokenLogProbModel
 from roll.models.loading import LoadedModel
 from roll.models.sequences.packed_attention import PACKED_ATTENTION, packed_attention
+from roll.models.sequences.states import state_layers
 
 LEAST_ELEMENTS = 1024  # a smaller tensor costs more to move than it frees
 
@@ -101,7 +102,7 @@ def _plain(weight: torch.Tensor) -> torch.Tensor:
 def compile_model(model: LoadedModel) -> None:
     """Compiles the model's blocks, once for all lengths of rows. Only a block's forward function is compiled, so that
     the hooks of FSDP2 and checkpointing stay as they are. Attention within a pack depends on the rows' lengths and
-    stays torch's own kernels."""
+    stays torch's own kernels; layers with states, which go through rows in steps, stay as they are."""
     names = set(model.pretrained._no_split_modules or ())
     blocks = [m for m in model.pretrained.modules() if names & {kind.__name__ for kind in type(m).__mro__}]
     if not blocks:
@@ -113,5 +114,7 @@ def compile_model(model: LoadedModel) -> None:
     for block in blocks:
         block.forward = compile_it(block.forward, dynamic=True)
     AttentionInterface.register(PACKED_ATTENTION, torch.compiler.disable(packed_attention))
+    for layer in state_layers(model.pretrained):
+        layer.forward = torch.compiler.disable(layer.forward)
     if isinstance(model.module, TokenLogProbModel):
         model.module.head.compiled = True

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from roll.configs.strategies.model_facts import STATES, UNPACKED
 from roll.distributed.strategy.hf.sampler import Answer, BatchSampler
 from roll.errors import StrategyError
+from roll.models.execution import compile_model
 from roll.models.loading import LoadedModel, load_policy
 from roll.models.sequences import packed_attention
 from roll.models.sequences.pack import Pack
@@ -116,13 +117,9 @@ def test_rows_of_a_pack_score_and_learn_as_rows_alone(kind: str, changes: Mappin
             pack_checked(loaded)
         return
     pack_checked(loaded)
-    generator = torch.Generator().manual_seed(1)
-    rows = [torch.randint(3, VOCAB_SIZE - 2, (length,), generator=generator) for length in ROWS]
-    ids, lengths = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.tensor(ROWS)
-    columns = torch.arange(ids.shape[1])
-    mask = (columns > 0) & (columns < lengths[:, None])
-    wanted = torch.cat([log_probs(right, row) for row in rows])
-    (found, *_) = loaded.module(ids, mask, TEMPERATURE, layout=Pack.scored(ids, lengths))
+    ids, mask = padded(ROWS)
+    wanted = torch.cat([log_probs(right, row[:length]) for row, length in zip(ids, ROWS, strict=True)])
+    (found, *_) = loaded.module(ids, mask, TEMPERATURE, layout=Pack.scored(ids, torch.tensor(ROWS)))
     assert found is not None
     torch.testing.assert_close(found[mask], wanted, rtol=0, atol=ROUNDING)
     found[mask].mean().backward()
@@ -137,6 +134,15 @@ def test_rows_of_a_pack_score_and_learn_as_rows_alone(kind: str, changes: Mappin
             float(other.grad.norm()), 1e-3 * whole
         )  # some are 0 but for rounding
         assert off < OF_GRADIENT, f"{name}: {off:.1e}"
+
+
+def padded(lengths: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of these lengths, and a mask over all but the first tokens of each."""
+    generator = torch.Generator().manual_seed(1)
+    rows = [torch.randint(3, VOCAB_SIZE - 2, (length,), generator=generator) for length in lengths]
+    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    columns = torch.arange(ids.shape[1])
+    return ids, (columns > 0) & (columns < torch.tensor(lengths)[:, None])
 
 
 def pack_checked(loaded: LoadedModel) -> None:
@@ -160,3 +166,23 @@ def test_a_state_that_goes_on_into_the_next_row_is_refused(
         pytest.skip("a mixture's rounding depends on who else chose an expert, and hides leaks below 3e-2")
     with pytest.raises(StrategyError, match="a row is off by"):
         pack_checked(loaded)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_compiled_blocks_leave_layers_with_states_as_they_are(tmp_path: Path) -> None:
+    """Packs of other lengths, log-probs and gradients, with and without use_torch_compile."""
+    directory = save_tiny("lfm2", tmp_path, SPREAD)
+    plain, compiled = load_policy(args_of(directory)), load_policy(args_of(directory))
+    for loaded in (plain, compiled):
+        pack_checked(loaded)
+    compile_model(compiled)
+    for lengths in ((23, 14, 2), (9, 30)):
+        ids, mask = padded(lengths)
+        layout = Pack.scored(ids, torch.tensor(lengths))
+        (wanted, *_), (found, *_) = (each.module(ids, mask, TEMPERATURE, layout=layout) for each in (plain, compiled))
+        assert wanted is not None and found is not None
+        torch.testing.assert_close(found, wanted, rtol=0, atol=ROUNDING)
+        wanted.sum().backward()
+        found.sum().backward()
+    assert norm(compiled.pretrained) == pytest.approx(norm(plain.pretrained), rel=1e-5)
