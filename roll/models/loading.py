@@ -40,6 +40,7 @@ from roll.models.lora import Adapters, Exported, add_adapters, plain_name
 from roll.models.mtp_heads import mtp_heads, shared_copies
 from roll.models.multimodal import refusal
 from roll.models.sequences.attention import attention_options
+from roll.models.sequences.states import state_layers
 from roll.models.vision.files import vision_of
 from roll.models.weight_files import tensor_files
 
@@ -360,6 +361,10 @@ def _finish(
         # Routers of mixtures add noise in training. Mode, not number: some compute with the number in either mode.
         if any("jitter" in name for name in vars(child)):
             child.eval()
+    for layer in state_layers(module) if adapters is not None else ():
+        # In training Mamba's calls one kernel of mamba-ssm for all of it, which reads the weight of out_proj past its
+        # adapter. Of the layer alone: what drops out in adapters goes by their own mode.
+        layer.training = False
     for prefix in args.frozen_prefixes:
         frozen = [p for name, p in pretrained.named_parameters() if names_part(plain_name(name), prefix)]
         if not frozen:

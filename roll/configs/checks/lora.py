@@ -23,6 +23,8 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
+from roll.configs.strategies.model_facts import WITHOUT_OUT_PROJ
+from roll.configs.strategies.model_numbers import text_part, type_of
 from roll.configs.strategies.spec import Package
 from roll.configs.strategies.table import feature_problem, spec_of, strategies_with, supports
 from roll.configs.tables.families import family_of
@@ -33,6 +35,7 @@ REFUSED_WORDS: Mapping[str, str] = {  # others of ROLL's
     "all-router": "adapters are for linear layers, and routers are none in transformers 5",
     "score": "a critic's head is trained in full, and gets no adapters",
 }
+_BESIDE_OUT_PROJ = "in_proj, q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"
 _NEED_TARGET = ("adapter_name_or_path", "additional_target")
 _IDLE_WITHOUT = ("lora_rank", "lora_alpha", "use_rslora", "lora_dropout")
 _TIED = ("embed_tokens", "lm_head")
@@ -92,6 +95,14 @@ def lora_warnings(choice: Choice) -> Iterator[str]:
 def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     """Checks lora_target against a model's config.json, if the memory formulas know its family."""
     args, key = choice.worker.model_args, f"{choice.role.name}.model_args.lora_target"
+    kind = type_of(text_part(model))
+    for word in args.lora_target if kind in WITHOUT_OUT_PROJ else ():
+        if word == ALL_LINEAR or word.rpartition(".")[2] == "out_proj":
+            yield Problem(
+                f"{key}: {word} adapts out_proj of {args.model_name_or_path}, and peft gives that layer of {kind} "
+                f"models no adapter: kernels of mamba-ssm read its weight past it. Name others: {_BESIDE_OUT_PROJ}.",
+                (key, f"{choice.role.name}.model_args.model_name_or_path"),
+            )
     shape, _ = model_shape(model, choice.role.head or "lm")
     if shape is None or not args.has_lora:
         return

@@ -100,6 +100,9 @@ STATES: frozenset[str] = DELTA_RULES | frozenset(
 """Types with layers that carry a state from token to token (convolutions, gated delta rules, Mamba) beside attention.
 hf_infer caches these states, and packs begin anew with each row."""
 
+WITHOUT_OUT_PROJ: frozenset[str] = frozenset(("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h"))
+"""Types to whose layers of this name peft (0.21) gives no adapters."""
+
 UNPACKED: Mapping[str, str] = (
     dict.fromkeys(SINKS, "sinks in its attention, which the kernels for packs do not have")
     | dict.fromkeys(

@@ -199,6 +199,21 @@ def test_targets_are_held_against_the_models_layers(args: dict[str, Any], name: 
     assert found == ([] if said is None else [said])
 
 
+@pytest.mark.parametrize(
+    ("kind", "target", "is_refused"),
+    [
+        ("falcon_h1", "all-linear", True),
+        ("nemotron_h", "q_proj, mixer.out_proj", True),
+        ("falcon_h1", "q_proj, in_proj", False),
+        ("granitemoehybrid", "all-linear", False),
+    ],
+)
+def test_layers_to_which_peft_gives_no_adapters_are_refused_by_name(kind: str, target: str, is_refused: bool) -> None:
+    worker = config({"actor_train.model_args": {"lora_target": target}}).actor_train
+    found = [problem.text for problem in lora_model_problems(Choice(ACTOR_TRAIN, worker), {"model_type": kind})]
+    assert len(found) == is_refused and all("adapts out_proj of" in text for text in found)
+
+
 def test_one_weight_of_embedding_and_head_cannot_be_trained_in_full() -> None:
     tied = model("qwen2.5-7b") | {"tie_word_embeddings": True}
     worker = config({"actor_train.model_args": {"lora_target": "q_proj", "additional_target": "lm_head"}}).actor_train

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, GraniteMoeHybridConfig
+from transformers.models.granitemoehybrid import modeling_granitemoehybrid
 
 from roll.configs.sections.model import ModelArgs
 from roll.errors import StrategyError
@@ -15,6 +16,12 @@ from roll.models.hf import LogProbHead
 from roll.models.loading import LoadedModel, load_model, load_policy, write_hf_model
 from roll.models.lora import plain_name
 from tests.parity.megatron import models
+
+GRANITE = GraniteMoeHybridConfig(
+    vocab_size=64, hidden_size=32, intermediate_size=48, shared_intermediate_size=48, num_hidden_layers=2,
+    num_attention_heads=4, num_key_value_heads=2, num_local_experts=0, mamba_n_heads=8, mamba_d_head=8,
+    mamba_d_state=8, mamba_n_groups=1, layer_types=["linear_attention", "full_attention"],
+)  # fmt: skip
 
 
 def loaded(model_dir: Path, **more: Any) -> LoadedModel:
@@ -279,3 +286,30 @@ def test_layers_called_as_experts_once_were_get_the_adapters_and_experts_none(
 def test_layers_that_are_all_trained_in_full_are_told_of(tiny_model_dir: Path) -> None:
     with pytest.raises(StrategyError, match="additional_target trains every layer in full that lora_target names"):
         loaded(tiny_model_dir, lora_target="q_proj, o_proj", additional_target="self_attn")
+
+
+def test_adapters_of_a_layer_with_states_are_not_passed_over_in_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where mamba-ssm is there, one kernel computes all of the layer, from the weights that it is given."""
+
+    def kernel(*arguments: object, **more: object) -> None:
+        raise AssertionError("this kernel knows no adapters")
+
+    monkeypatch.setattr(modeling_granitemoehybrid, "mamba2_split_conv1d_scan_combined", kernel)
+    AutoModelForCausalLM.from_config(GRANITE).save_pretrained(tmp_path)
+    ids, mask = torch.randint(3, 64, (2, 9)), torch.ones(2, 9, dtype=torch.bool)
+    with pytest.raises(AssertionError, match="knows no adapters"):
+        load_policy(ModelArgs(model_name_or_path=str(tmp_path), dtype="fp32")).module(ids, mask)
+    model = with_b(loaded(tmp_path, lora_dropout=0.5))
+    assert any("mamba.out_proj" in layer for layer in layers(model))
+    assert all(child.training for name, child in model.module.named_modules() if ".lora_dropout." in name)
+    for name, child in model.module.named_modules():
+        if ".lora_dropout." in name:
+            child.eval()
+    found = model.module(ids, mask)[0]
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    plain.load_state_dict(merged(model), strict=False)
+    wanted = torch.log_softmax(plain(input_ids=ids).logits[:, :-1].float(), -1).gather(-1, ids[:, 1:, None])[..., 0]
+    assert found is not None
+    torch.testing.assert_close(found[:, 1:], wanted, rtol=0, atol=1e-5)
