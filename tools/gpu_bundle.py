@@ -1,8 +1,8 @@
 """Writes a folder with which a bare machine checks roll on its GPUs without a network: `python tools/gpu_bundle.py`.
 
-The machine has Python, torch with CUDA, transformers, peft and pytest, as an image for machine learning has; the folder
-(under 60 MiB) brings the rest: wheels, Ray without the parts that a run does not use, and the files of this commit.
-There: `bash gpu_bundle/run.sh --minutes 10`, with the arguments of `python -m tests.gpu`.
+The machine has Python with pip, torch with CUDA, transformers and peft, as images for machine learning have them. The
+folder (under 60 MiB) brings the rest: wheels, Ray without the parts that a run does not use, and the files of this
+commit. There: `bash gpu_bundle/run.sh --minutes 10`, with the arguments of `python -m tests.gpu`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 LOCK = REPOSITORY / "requirements" / "cuda-vllm.txt"
-MOST_BYTES = 60 << 20
+MOST_MIB = 60
+_WRITTEN = {"wheels", "roll.tar.gz", "run.sh"}
 CARRIED = (
     "annotated-types",
     "antlr4-python3-runtime",
@@ -52,23 +53,35 @@ LEFT_OUT = tuple(
 """Of Ray: its Java, its web page, and the libraries beside its core."""
 RUN = """\
 #!/usr/bin/env bash
-# Checks roll on the GPUs of this machine, without a network. Arguments: those of `python -m tests.gpu`; report.tar.gz
-# is written to REPORT_DIR, or beside this file. After LIMIT_S seconds, if given, what still runs is ended.
+# Checks roll on the GPUs of this machine, without a network. Arguments: those of `python -m tests.gpu`, but --out and
+# --docs. A packed report is written to REPORT_DIR, or beside this file. After LIMIT_S seconds, if given, what still
+# runs is ended. Exit code 2 if nothing could run.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")"
+fail() { echo "$1" >&2; exit 2; }
+for word in "$@"; do
+    case $word in --out*|--docs*) fail "${word%%=*}: the report goes to REPORT_DIR, or beside this file" ;; esac
+done
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+reports=${REPORT_DIR:-$here}
+mkdir -p "$reports" 2>/dev/null && [ -w "$reports" ] || fail "REPORT_DIR: $reports cannot be written to"
+reports=$(cd "$reports" && pwd)
+python3 -m pip --version >/dev/null 2>&1 || fail "python3 has no pip, which unpacks the wheels"
 work=$(mktemp -d /tmp/roll-gpu-XXXXXX)
+trap 'rm -rf "$work"' EXIT
 mkdir "$work/site" "$work/roll"
-python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$work/site" wheels/*.whl
-tar -xzf roll.tar.gz -C "$work/roll"
-report=$(realpath "${REPORT_DIR:-$PWD}")
+python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$work/site" "$here"/wheels/*.whl
+tar -xzf "$here/roll.tar.gz" -C "$work/roll"
 cd "$work/roll"
 export PYTHONPATH="$work/site"
 status=0
-timeout -s INT "${LIMIT_S:-0}" python3 -m tests.gpu --out "$work/gpu_report" "$@" || status=$?
-mkdir -p docs/gpu_reports "$work/gpu_report"
-tar -czf "$report/report.tar.gz" --exclude=*.safetensors --exclude=checkpoint --exclude=data \\
+trap : INT  # Ctrl-C ends the checks; what they found is packed all the same
+timeout --foreground -s INT "${LIMIT_S:-0}" python3 -m tests.gpu --out "$work/gpu_report" "$@" || status=$?
+[ -f "$work/gpu_report/report.json" ] || exit $status
+number=1
+while [ -e "$reports/report-$number.tar.gz" ]; do number=$((number + 1)); done
+tar -czf "$reports/report-$number.tar.gz" --exclude='*.safetensors' --exclude=checkpoint --exclude=data \\
     -C "$work" gpu_report roll/docs/gpu_reports roll/docs/gpu_validation.md
-echo "the report: $report/report.tar.gz"
+echo "the report: $reports/report-$number.tar.gz"
 exit $status
 """
 
@@ -76,30 +89,54 @@ exit $status
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 if the folder is written; 2, with the reason, if it is too large or a package cannot be had."""
     options = _parser().parse_args(arguments)
-    out: Path = options.out
-    if out.exists() and not (out / "run.sh").exists() and any(out.iterdir()):
-        print(f"--out: {out} holds other files. Give a new folder", file=sys.stderr)
+    out: Path = options.out.resolve()
+    if why_not := _why_not_replaced(out):
+        print(f"--out: {why_not}", file=sys.stderr)
         return 2
-    shutil.rmtree(out, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=".gpu_bundle-", dir=out.parent) as directory:
+        made = Path(directory) / "made"
+        if why_not := _write(made, options.python, options.pip_args.split()):
+            print(why_not, file=sys.stderr)
+            return 2
+        shutil.rmtree(out, ignore_errors=True)
+        made.rename(out)
+    print(f"{out}: {_size(out):.1f} MiB. On the machine: bash {out.name}/run.sh --minutes 10")
+    return 0
+
+
+def _why_not_replaced(out: Path) -> str:
+    """Why a folder is not this program's to write; empty if it is."""
+    if out.exists() and not out.is_dir():
+        return f"{out} is no folder"
+    if others := sorted({entry.name for entry in out.iterdir()} - _WRITTEN) if out.exists() else []:
+        return f"{out} holds {others[0]}, which is not part of a bundle. Give a new folder"
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return str(error)
+    return "" if os.access(out.parent, os.W_OK) else f"{out.parent} is read-only"
+
+
+def _write(out: Path, python: str, pip_args: list[str]) -> str:
+    """Why it cannot be written; empty if it is there."""
     wheels = out / "wheels"
     wheels.mkdir(parents=True)
     versions = _versions(LOCK.read_text())
     try:
         for name in CARRIED:
-            _fetch(f"{name}=={versions[name]}", wheels, options.python, options.pip_args.split())
+            _fetch(f"{name}=={versions[name]}", wheels, python, pip_args)
         _archive(out / "roll.tar.gz")
     except subprocess.CalledProcessError as error:
-        print(f"{' '.join(map(str, error.cmd))}: {error.stderr.strip()}", file=sys.stderr)
-        return 2
+        return f"{' '.join(map(str, error.cmd))}: {error.stderr.strip()}"
     for ray in wheels.glob("ray-*.whl"):
         _shorten(ray)
     (out / "run.sh").write_text(RUN)
-    size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
-    print(f"{out}: {size / 2**20:.1f} MiB. On the machine: bash {out.name}/run.sh --minutes 10")
-    if size > MOST_BYTES:
-        print(f"that is more than {MOST_BYTES >> 20} MiB", file=sys.stderr)
-        return 2
-    return 0
+    return f"it has {_size(out):.1f} MiB, more than {MOST_MIB}" if _size(out) > MOST_MIB else ""
+
+
+def _size(folder: Path) -> float:
+    """In MiB."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**20
 
 
 def _versions(lock: str) -> dict[str, str]:

@@ -53,9 +53,13 @@ def main(arguments: Sequence[str] | None = None, checks: Sequence[Check] = CHECK
     if options.write_page:
         _write_page(options.docs, checks)
         return 0
-    if options.out.exists():
-        shutil.rmtree(options.out)
-    options.out.mkdir(parents=True)
+    try:
+        if options.out.exists():
+            shutil.rmtree(options.out)
+        options.out.mkdir(parents=True)
+    except OSError as error:
+        _say(f"--out: {error}")
+        return 2
     report = Report(options.device, describe_machine(options.device, devices))
     save_environment(options.out)
     limit_s = 60 * options.minutes if options.minutes else math.inf

@@ -24,6 +24,7 @@ from tests.gpu.check import Check, Machine, Outcome, judge, num_devices, shares_
 MARK = "ROLL_GPU_CHECK"  # in the environment of a check and of all that it starts
 REPOSITORY = Path(__file__).resolve().parents[2]
 _POLL_S, _LAST_WORDS_S, _END_LIMIT_S = 0.1, 0.5, 20.0
+_OVERTIME_S = 30.0  # that a check may take beyond the time of all, which was expected to be enough
 _CAUSE_LENGTH = 300
 
 Say = Callable[[str], None]
@@ -94,6 +95,10 @@ class Runner:
         fit = sorted((device for device, free in self._free.items() if free >= need), key=self._free.__getitem__)
         return fit[:count] if len(fit) >= count else []
 
+    def _limit_of(self, running: _Running) -> float:
+        """Its own limit, or what is left of all checks' time and a little more."""
+        return min(running.check.limit_s, max(0.0, self._deadline + _OVERTIME_S - running.started))
+
     def _need(self, check: Check) -> int:
         return 1 if shares_gpus(check, self._machine) else self._sharing
 
@@ -126,9 +131,9 @@ class Runner:
 
     def _ended(self) -> Iterator[Outcome]:
         for running in list(self._running):
-            if running.process.poll() is None and running.seconds < running.check.limit_s:
+            if running.process.poll() is None and running.seconds < self._limit_of(running):
                 continue
-            outcome = _outcome(running, self._machine)
+            outcome = _outcome(running, self._machine, self._limit_of(running))
             _end(running)
             self._running.remove(running)
             for device in running.devices:
@@ -136,7 +141,7 @@ class Runner:
             yield outcome
 
 
-def _outcome(running: _Running, machine: Machine) -> Outcome:
+def _outcome(running: _Running, machine: Machine, limit_s: float) -> Outcome:
     check, status = running.check, running.process.poll()
 
     def ended(state: str, reason: str = "", figures: dict[str, float] | None = None) -> Outcome:
@@ -146,7 +151,7 @@ def _outcome(running: _Running, machine: Machine) -> Outcome:
         with suppress(ProcessLookupError):
             os.kill(running.process.pid, signal.SIGUSR1)  # its log then says where it was
         time.sleep(_LAST_WORDS_S)
-        return ended("timed out", f"not done after {check.limit_s:g} s")
+        return ended("timed out", f"not done after {limit_s:.0f} s")
     if status < 0:
         return ended("crashed", f"ended by {signal.Signals(-status).name}")
     answer = running.directory / "answer.json"

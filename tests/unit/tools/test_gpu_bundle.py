@@ -1,9 +1,15 @@
 """The folder for a machine without a network: what it carries, and what it leaves out."""
 
+import os
+import subprocess
+import tarfile
 import zipfile
 from pathlib import Path
 
-from tools.gpu_bundle import CARRIED, LOCK, RUN, WITHOUT_WHEELS, _shorten, _versions
+import pytest
+
+from tools import gpu_bundle
+from tools.gpu_bundle import CARRIED, LOCK, RUN, WITHOUT_WHEELS, _shorten, _versions, main
 
 
 def test_every_package_has_the_version_of_the_lock():
@@ -27,6 +33,65 @@ def test_a_wheel_of_ray_loses_its_java_and_keeps_what_may_be_executed(tmp_path: 
     assert list(tmp_path.iterdir()) == [wheel]
 
 
-def test_the_command_takes_no_network_and_keeps_the_exit_code():
-    assert "--no-index" in RUN
-    assert RUN.rstrip().endswith("exit $status")
+def test_a_folder_that_holds_anything_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "run.sh").touch()
+    (tmp_path / "thesis.txt").touch()
+    assert main(["--out", str(tmp_path)]) == 2
+    assert "holds thesis.txt, which is not part of a bundle" in capsys.readouterr().err
+    assert main(["--out", str(tmp_path / "thesis.txt")]) == 2
+    assert "is no folder" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.sh", "thesis.txt"]
+
+
+def test_a_bundle_that_cannot_be_made_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "run.sh").write_text("of before")
+    monkeypatch.setattr(gpu_bundle, "_write", lambda out, python, pip_args: "no index")
+    assert main(["--out", str(tmp_path / "made")]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+    assert (tmp_path / "made" / "run.sh").read_text() == "of before"
+
+
+STAND_IN = """\
+#!/usr/bin/env bash
+# pip does nothing; the suite says its arguments, writes a report unless it is to list, and ends with 1.
+case "$*" in
+    *pip*) exit 0 ;;
+    *--list*) exit 0 ;;
+    *) mkdir -p "$4"; echo "{}" > "$4/report.json"; echo "ran $*"; exit 1 ;;
+esac
+"""
+
+
+def run(tmp_path: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The bundle's command with a stand-in for Python, called from another folder."""
+    bundle, programs = tmp_path / "bundle", tmp_path / "programs"
+    for folder in (bundle / "wheels", programs, tmp_path / "elsewhere"):
+        folder.mkdir(parents=True, exist_ok=True)
+    (bundle / "run.sh").write_text(RUN)
+    with tarfile.open(bundle / "roll.tar.gz", "w:gz") as archive:
+        for name in ("docs/gpu_reports/a.json", "docs/gpu_validation.md"):
+            archive.addfile(tarfile.TarInfo(name))
+    (programs / "python3").write_text(STAND_IN)
+    (programs / "python3").chmod(0o755)
+    environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"} | variables
+    command = ["bash", str(bundle / "run.sh"), *arguments]
+    return subprocess.run(
+        command, cwd=tmp_path / "elsewhere", env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_each_run_of_the_bundle_packs_a_report_of_its_own_and_keeps_the_exit_code(tmp_path: Path):
+    assert [run(tmp_path, "--minutes", "1", REPORT_DIR="kept").returncode for _ in range(2)] == [1, 1]
+    kept = tmp_path / "elsewhere" / "kept"
+    assert sorted(path.name for path in kept.iterdir()) == ["report-1.tar.gz", "report-2.tar.gz"]
+    with tarfile.open(kept / "report-1.tar.gz") as archive:
+        assert "gpu_report/report.json" in archive.getnames()
+
+
+def test_the_bundle_packs_nothing_where_nothing_ran_and_says_what_it_cannot_take(tmp_path: Path):
+    assert run(tmp_path, "--list").returncode == 0
+    refused = run(tmp_path, "--out", "there")
+    assert (refused.returncode, refused.stderr) == (2, "--out: the report goes to REPORT_DIR, or beside this file\n")
+    assert run(tmp_path, REPORT_DIR="/proc/none").stderr == "REPORT_DIR: /proc/none cannot be written to\n"
+    assert sorted(path.name for path in (tmp_path / "bundle").iterdir()) == ["roll.tar.gz", "run.sh", "wheels"]
