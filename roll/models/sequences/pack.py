@@ -100,10 +100,7 @@ class Pack(RowLayout):
     @property
     def _row_places(self) -> RowPlaces | None:
         """What layers with states go by; None where ranks share the pack, which these layers do not know."""
-        if self.ranks is not None:
-            return None
-        rows = self.inside.nonzero()[:, 0]
-        return RowPlaces(rows, self.position_ids[0], len(self.inside), self.longest)
+        return None if self.ranks is not None else RowPlaces(self.starts)
 
     @property
     def _first(self) -> int:
