@@ -62,8 +62,9 @@ def _fsdp2(name: str, form: str, settings: dict[str, Any], gpus: int = 1) -> Che
     )
 
 
-def _mixture(name: str, kind: str, settings: dict[str, Any], *packages: str) -> Check:
+def _mixture(name: str, kind: str, settings: dict[str, Any], *packages: str, gpus: int = 1) -> Check:
     form = "experts" + ", rows packed" * ("packs" in settings) + " in one product" * ("moe_grouped_gemm" in settings)
+    form += f", divided over {size} ranks" if (size := settings.get("ep_size")) else ""
     return Check(
         name=f"train-{name}",
         path=f"{kind}_train, {form}: updates equal HF + torch, also after a trip to host memory; resumes exactly",
@@ -71,6 +72,7 @@ def _mixture(name: str, kind: str, settings: dict[str, Any], *packages: str) -> 
         function=f"{HERE}.trainers:trains",
         arguments={"kind": kind, "settings": settings, "mixture": True},
         limits=limits.TRAINER,
+        gpus=gpus,
         most_gpus=2,
         packages=packages,
     )
@@ -263,6 +265,7 @@ CHECKS: tuple[Check, ...] = (
     _megatron("megatron-packed", "rows packed", {"packs": True}),
     _megatron("megatron-te", "transformer-engine", _TE, 1, "transformer_engine", "it has no kernels for CPUs"),
     _mixture("fsdp2-moe", "fsdp2", {"packs": True}),
+    _mixture("fsdp2-ep2", "fsdp2", {"packs": True, "ep_size": 2}, gpus=2),
     _mixture("megatron-moe", "megatron", {}, "megatron"),
     _mixture("megatron-moe-grouped", "megatron", {"moe_grouped_gemm": True}, "megatron"),
     _scorer("hf", "strategy/hf/score.py", "hf_infer", {}),

@@ -24,10 +24,6 @@ TRANSFORMER_ENGINE: Mapping[str, tuple[str, ...]] = {
 
 _FSDP2 = "roll.configs.strategies.fsdp2:Fsdp2Settings"
 _UNITS = "the embedding and the head are gathered as units of their own anyway"
-_EXPERTS = (
-    "experts are divided among the ranks as all weights are (fsdp_size); expert_model_parallel_size of megatron_train "
-    "keeps each on some of them"
-)
 FSDP2_KEYS: Mapping[str, str] = {
     "wrap_policy.wrap_embeddings": _UNITS,
     "wrap_policy.wrap_lm_output": _UNITS,
@@ -37,9 +33,8 @@ FSDP2_KEYS: Mapping[str, str] = {
     "apply_tiled_mlp": "layers take their rows whole; a smaller per_device_train_batch_size, "
     "model_args.ulysses_size or activation offload save what tiles would",
     "tiled_num_shards": "there is no tiled MLP",
-    "ep_size": _EXPERTS,
-    "efsdp_size": _EXPERTS,
-    "apply_expert_patch": "a rank gathers all experts of a block, whichever its rows go to, so that none waits",
+    "efsdp_size": "experts are divided by ep_size, and sharded over fsdp_size / ep_size ranks",
+    "apply_expert_patch": "a rank gathers its experts of a block, whichever its rows go to, so that none waits",
     "async_save_ckpt": "a checkpoint is whole before the next step",
     "moe_use_grouped_mm": "transformers chooses how experts are computed",
 }

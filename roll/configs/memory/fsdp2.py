@@ -2,7 +2,7 @@
 
 Every weight is cut along its first dimension, over the ranks that hold the model together; the largest share counts.
 `tensor_parallel_size` divides matrices of blocks before that, not what waits for the backward pass, of which it makes
-less than is said here.
+less than is said here. `ep_size` divides the experts of a layer before that; tokens are taken to spread evenly.
 A trainer keeps its shards in fp32, whatever it computes in: 4 bytes for the weight, 4 for its gradient, 8 for AdamW.
 Whole weights exist while they are used, in model_args.dtype: those of one block and the next (all of them with
 `reshard_after_forward: false`), embedding and head.
@@ -50,7 +50,7 @@ def train_memory(facts: RoleFacts) -> RankMemory:
         states["optimizer"] = ()
     block = max(_blocks(facts))
     backward = Part("gradients of a block", (size + _FP32) * block, True)
-    activations = (*training_parts(facts), backward)
+    activations = (*training_parts(facts), *_travelling(facts), backward)
     step = (Part("optimizer, in its step", sum(moments)),) if settings.optimizer_offload else ()
     copied = [((_FP32 if is_trained else kept_in) * share, 1) for share, is_trained in shares]
     copied += [(size / 2, 2) for size in moments]
@@ -94,15 +94,33 @@ def _settings(facts: RoleFacts) -> Fsdp2Settings:
 
 def _share(weight: Weight, facts: RoleFacts) -> float:
     """Elements of the largest share: rows are not divided. A layer's experts are one tensor, with a row for each."""
-    rows = weight.count if weight.count > 1 else weight.shape[0]
-    ranks = shard_size(_settings(facts), facts.num_ranks)
+    apart = _expert_ranks(weight, facts)
+    rows = weight.count // apart if weight.count > 1 else weight.shape[0]
+    ranks = shard_size(_settings(facts), facts.num_ranks) // apart
     return -(-rows // ranks) * _held(weight, facts) / rows
 
 
 def _held(weight: Weight, facts: RoleFacts) -> float:
-    """Elements on ranks that hold the model together but share no matrix."""
+    """Elements on ranks that hold the model together but share no matrix and no layer's experts."""
     divided = _is_of_block(weight, facts) and len(weight.shape) > 1
-    return weight.num_elements / (_settings(facts).tensor_parallel_size if divided else 1)
+    tensor = _settings(facts).tensor_parallel_size if divided else 1
+    return weight.num_elements / (tensor * _expert_ranks(weight, facts))
+
+
+def _expert_ranks(weight: Weight, facts: RoleFacts) -> int:
+    """Ranks that have all experts of a layer among them, whole ones each."""
+    return _settings(facts).ep_size if weight.cut == "expert" else 1
+
+
+def _travelling(facts: RoleFacts) -> tuple[Part, ...]:
+    """What divided experts add to a training pass: rows [tokens x experts of a token, hidden size] on their way, and
+    per layer those that came and those that came back."""
+    if _settings(facts).ep_size == 1:
+        return ()
+    shape, args = facts.shape, facts.worker.model_args
+    layers = 1 if not args.disable_gradient_checkpointing else shape.num_layers
+    rows = facts.train_tokens * shape.experts_per_token * shape.hidden_size * facts.dtype_bytes
+    return (Part("rows on their way to experts", 2 * (1 + layers) * rows, True),)
 
 
 def _is_of_block(weight: Weight, facts: RoleFacts) -> bool:

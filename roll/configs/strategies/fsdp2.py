@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ValidationError, model_validator
 
 from roll.configs.base import Settings, setting
+from roll.configs.checks.moe import EXPERTS
 from roll.configs.plan.layout import ParallelSizes
 from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
@@ -14,6 +15,7 @@ from roll.configs.sections.model import DTYPES
 from roll.configs.sections.training import EIGHT_BIT
 from roll.configs.strategies import packing, sequence_parallel
 from roll.configs.strategies.choice import Choice
+from roll.configs.strategies.model_numbers import text_part
 
 # `tensor_parallel_size` of the fsdp2 strategies: which models can be divided, and what does not go with it.
 
@@ -82,6 +84,73 @@ def tensor_model_problems(choice: Choice, model: Mapping[str, Any], size: int) -
             return
 
 
+# `ep_size` of the fsdp2 strategies: which mixtures can be divided, and what does not go with it.
+
+DIVIDED_EXPERTS: tuple[str, ...] = (
+    *("deepseek_v3", "glm4_moe", "gpt_oss", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next"),
+)
+"""Values of model_type whose divided experts were tried: tests/parity/strategies/test_expert_parallel.py."""
+
+
+def refused_mixture(model_type: object) -> str:
+    """Why the experts of a model cannot be divided, and what to do."""
+    return (
+        f"experts of models of type {model_type} are not divided. Set it to 1, or use megatron_train and "
+        f"megatron_infer where they know the model. Known here: {', '.join(DIVIDED_EXPERTS)}."
+    )
+
+
+def expert_problems(choice: Choice, settings: "Fsdp2Settings") -> Iterator[Problem]:
+    """What of the role's settings stands in the way of `ep_size`."""
+    size, worker, name = settings.ep_size, choice.worker, choice.role.name
+    if size == 1:
+        return
+    key, ranks, together = f"{choice.at}.ep_size", worker.num_workers, shard_size(settings, worker.num_workers)
+    is_right = settings.tensor_parallel_size == 1 and together > 0 and ranks % together == 0
+    if is_right and together % size:
+        fitting = [n for n in range(1, together + 1) if together % n == 0]
+        yield Problem(
+            f"{key}: {size} does not divide the {together} ranks (of {ranks}) that hold the model together. Use one of "
+            f"{fitting}.",
+            (key, f"{choice.at}.fsdp_size", f"{name}.device_mapping", f"{name}.world_size"),
+        )
+    reasons = {
+        f"{choice.at}.tensor_parallel_size": settings.tensor_parallel_size > 1
+        and "no mixture is divided by matrices. Use one of the two",
+        f"{name}.use_torch_compile": worker.use_torch_compile
+        and "how many tokens travel is known while the model computes. Use one of the two",
+        f"{name}.model_args.additional_target": bool(worker.model_args.additional_target)
+        and "copies of layers beside divided experts were not tried. Remove one of the two",
+    }
+    for other, why in reasons.items():
+        if why:
+            yield Problem(f"{key}: {size} with {other}: {why}.", (key, other))
+    optim = worker.training_args.optim
+    if choice.role.learns and optim in _EIGHT_BIT_OR_MUON:
+        other = f"{name}.training_args.optim"
+        text = f"{key}: {size} with {other}: {optim}, which was not tried on divided experts. Use adamw_torch."
+        yield Problem(text, (key, other))
+
+
+def expert_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+    """Checks expert parallelism against the config.json of the model: its type must be known, and its number of
+    experts divisible."""
+    size, text = _settings(choice.worker).ep_size, text_part(model)
+    if size == 1:
+        return
+    key, model_key = f"{choice.at}.ep_size", f"{choice.role.name}.model_args.model_name_or_path"
+    if text.get("model_type") not in DIVIDED_EXPERTS:
+        yield Problem(f"{key}: {refused_mixture(text.get('model_type'))}", (key, model_key))
+        return
+    number = next((text[each] for each in EXPERTS if type(text.get(each)) is int), size)
+    if number % size:
+        fitting = ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)
+        path = choice.worker.model_args.model_name_or_path
+        yield Problem(
+            f"{key}: {size} does not divide the {number} experts of {path}. Sizes that do: {fitting}.", (key, model_key)
+        )
+
+
 NumberFormat = Annotated[
     Literal["fp32", "bf16"],
     BeforeValidator(lambda value: DTYPES.get(value, value) if isinstance(value, str) else value),
@@ -124,6 +193,13 @@ class Fsdp2Settings(Settings):
         "count as one data-parallel rank. For models of the types in docs/trainers.md.",
         ge=1,
     )
+    ep_size: int = setting(
+        1,
+        "Neighbouring ranks that divide the experts of a mixture among them, whole ones each; tokens travel to their "
+        "experts and back. They stay data-parallel ranks, with rows of their own. For models of the types in "
+        "docs/trainers.md.",
+        ge=1,
+    )
     param_dtype: NumberFormat | None = setting(
         None,
         "Says the same as model_args.dtype, and must not contradict it. It may stand in a section mixed_precision, as "
@@ -158,17 +234,17 @@ def shard_size(settings: Fsdp2Settings, num_ranks: int) -> int:
 
 
 def sizes(worker: WorkerConfig) -> ParallelSizes:
-    tensor, sequence = _tensor_size(worker), worker.model_args.ulysses_size
+    tensor, sequence = _settings(worker).tensor_parallel_size, worker.model_args.ulysses_size
     data = max(1, worker.num_workers // (tensor * sequence))
     return ParallelSizes(data, tensor, sequence=sequence, whole_head=tensor > 1)
 
 
-def _tensor_size(worker: WorkerConfig) -> int:
-    """1 where the settings are wrong, which is told with them."""
+def _settings(worker: WorkerConfig) -> Fsdp2Settings:
+    """The defaults where the settings are wrong, which is told with them."""
     try:
-        return Fsdp2Settings.model_validate(worker.strategy_config).tensor_parallel_size
+        return Fsdp2Settings.model_validate(worker.strategy_config)
     except ValidationError:
-        return 1
+        return Fsdp2Settings()
 
 
 def problems(choice: Choice) -> Iterator[Problem]:
@@ -195,6 +271,7 @@ def problems(choice: Choice) -> Iterator[Problem]:
         text = f"{key}: {size} does not divide the role's {what}. Use -1, or one of {fitting}."
         yield Problem(text, (key, f"{name}.device_mapping", f"{name}.world_size"))
     yield from tensor_problems(choice, tensor, settings.offload_policy)
+    yield from expert_problems(choice, settings)
     dtype = settings.param_dtype
     if dtype not in (None, worker.model_args.dtype):
         key, other = f"{choice.at}.param_dtype", f"{name}.model_args.dtype"
@@ -224,7 +301,8 @@ def problems(choice: Choice) -> Iterator[Problem]:
 def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     """Checks a role against the config.json of its model."""
     yield from packing.model_problems(choice, model)
-    yield from tensor_model_problems(choice, model, _tensor_size(choice.worker))
+    yield from tensor_model_problems(choice, model, _settings(choice.worker).tensor_parallel_size)
+    yield from expert_model_problems(choice, model)
 
 
 def warnings(choice: Choice) -> Iterator[str]:

@@ -17,6 +17,7 @@ from roll.distributed.strategy.deepspeed.train import DeepSpeedTrainStrategy
 from roll.distributed.strategy.fsdp2.rank import local
 from roll.distributed.strategy.fsdp2.train import Fsdp2TrainStrategy
 from tests.helpers.processes import RankPool
+from tests.parity.megatron import models
 from tests.parity.strategies.runs import Run, one_update, trainer
 
 Pools = Callable[[int], RankPool]
@@ -118,4 +119,20 @@ def test_ranks_hold_the_shards_that_the_plan_says(
     states = fsdp2.train_memory(RoleFacts(run.config(), shape, "train", 2, shares_devices=False)).states
     planned = {part.name: part.num_bytes for parts in states.values() for part in parts}
     for found in rank_pool(2).run(held_in_shards, run):
+        assert found == {name: planned[name] for name in found}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "world_size"), [("qwen3_moe", 2), ("qwen3_moe", 4), ("gpt_oss", 2)])
+def test_ranks_that_divide_experts_hold_the_shards_that_the_plan_says(
+    family: str, world_size: int, rank_pool: Pools, tmp_path: Path
+) -> None:
+    """To the byte: four experts, of which a rank has two, or on four ranks one of two."""
+    models.make(tmp_path, family, vocab_size=296)
+    run = Run(tmp_path, fsdp2={"ep_size": 2})
+    shape, _ = model_shape(json.loads((tmp_path / "config.json").read_text()))
+    assert shape is not None
+    states = fsdp2.train_memory(RoleFacts(run.config(), shape, "train", world_size, shares_devices=False)).states
+    planned = {part.name: part.num_bytes for parts in states.values() for part in parts}
+    for found in rank_pool(world_size).run(held_in_shards, run):
         assert found == {name: planned[name] for name in found}

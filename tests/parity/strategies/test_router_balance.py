@@ -23,6 +23,7 @@ CASES: dict[str, tuple[int, tuple[int, ...], dict[str, Any]]] = {
     "fsdp2": (2, SPLIT, {"fsdp2": {}, "model": {"disable_gradient_checkpointing": False}}),
     "fsdp2-packed": (2, SPLIT, {"fsdp2": {}, "packs": True}),
     "fsdp2-shared-sequences": (2, SPLIT, {"fsdp2": {}, "sequence": 2}),
+    "fsdp2-divided-experts": (2, SPLIT, {"fsdp2": {"ep_size": 2}, "model": {"disable_gradient_checkpointing": False}}),
 }
 
 

@@ -24,6 +24,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "fsdp2-recomputed": ("qwen3_moe", {"fsdp2": {}, "model": RECOMPUTED}),
     "fsdp2-packed": ("glm4_moe", {"fsdp2": {}, "packs": True}),
     "fsdp2-shared-sequences": ("mixtral", {"fsdp2": {}, "sequence": 2}),
+    "fsdp2-divided-experts": ("glm4_moe", {"fsdp2": {"ep_size": 2}, "model": RECOMPUTED, "packs": True}),
 }
 
 

@@ -20,8 +20,11 @@ from roll.configs.strategies.fsdp2 import Fsdp2Settings
 from roll.configs.tables.roles import Head
 from roll.distributed.strategy.base import RankContext
 from roll.distributed.strategy.fsdp2.sharding import (
+    EXPERT,
     RankMesh,
+    average_experts,
     divide,
+    divide_experts,
     local_part,
     make_one,
     norms_of_heads,
@@ -182,13 +185,17 @@ class Fsdp2Rank:
         if self.mesh.tensor is not None:
             divide(model, self.mesh.tensor)
             self._norms_of_heads = norms_of_heads(model)
-        shard(model, self.mesh.data, self.settings, DTYPES[self.role.model_args.dtype])
+        if self.mesh.experts is not None:
+            divide_experts(model, self.mesh.experts[EXPERT])
+        shard(model, self.mesh, self.settings, DTYPES[self.role.model_args.dtype])
 
     def complete_gradients(self) -> None:
         """Completes gradients after the backward passes of an update: those of weights that every rank of a
-        tensor-parallel group holds whole."""
+        tensor-parallel group holds whole, and of divided experts."""
         if (group := self.mesh.tensor_group) is not None:
             make_one(self.shards(), self._norms_of_heads, group)
+        if self.mesh.experts is not None:
+            average_experts(self.shards().values(), self.settings.ep_size)
 
     @property
     def module(self) -> nn.Module:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import pairwise
@@ -14,21 +14,32 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.distributed.tensor.placement_types import Placement
 
-from roll.configs.strategies.fsdp2 import PLANNED, Fsdp2Settings, WrapPolicy, num_groups, refused_model, shard_size
+from roll.configs.strategies.fsdp2 import (
+    DIVIDED_EXPERTS,
+    PLANNED,
+    Fsdp2Settings,
+    WrapPolicy,
+    num_groups,
+    refused_mixture,
+    refused_model,
+    shard_size,
+)
 from roll.errors import StrategyError
+from roll.models.expert_ranks import ExpertRanks, experts_of
 from roll.models.hf import LogProbHead, ValueHead
 from roll.models.loading import LoadedModel
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def shard(model: LoadedModel, mesh: DeviceMesh, settings: Fsdp2Settings, computes_in: torch.dtype) -> None:
+def shard(model: LoadedModel, ranks: RankMesh, settings: Fsdp2Settings, computes_in: torch.dtype) -> None:
     """Cuts every parameter along its first dimension. A group is gathered when its module is called; what is in none
-    stays gathered from the beginning of a forward pass to the end of its backward pass."""
+    stays gathered from the beginning of a forward pass to the end of its backward pass. Divided experts are groups of
+    their own, over the ranks with the same experts."""
     parameters = list(model.module.parameters())
     is_mixed = any(parameter.dtype != computes_in for parameter in parameters)
     precision = MixedPrecisionPolicy(
@@ -36,12 +47,15 @@ def shard(model: LoadedModel, mesh: DeviceMesh, settings: Fsdp2Settings, compute
         reduce_dtype=_DTYPES[settings.reduce_dtype] if is_mixed else None,
         cast_forward_inputs=False,  # as in a model that was loaded in this dtype
     )
-    options: dict[str, Any] = {"mesh": mesh, "mp_policy": precision, "offload_policy": _offload_policy(mesh, settings)}
-    chosen = groups(model, settings.wrap_policy)
+    mesh = ranks.data
+    options: dict[str, Any] = {"mp_policy": precision, "offload_policy": _offload_policy(mesh, settings)}
+    experts = [] if ranks.experts is None else [module for _, module in experts_of(model.module)]
+    chosen = groups(model, settings.wrap_policy, experts)
     for group in reversed(chosen):  # inner ones first
         is_last = isinstance(group, LogProbHead)  # its backward pass comes at once
-        fully_shard(group, reshard_after_forward=settings.reshard_after_forward and not is_last, **options)
-    fully_shard(model.module, reshard_after_forward=False, **options)
+        over = ranks.expert_data if any(group is each for each in experts) else mesh
+        fully_shard(group, mesh=over, reshard_after_forward=settings.reshard_after_forward and not is_last, **options)
+    fully_shard(model.module, mesh=mesh, reshard_after_forward=False, **options)
     if settings.forward_prefetch:
         for group, following in pairwise(chosen):
             assert isinstance(group, FSDPModule) and isinstance(following, FSDPModule)
@@ -54,9 +68,10 @@ def _offload_policy(mesh: DeviceMesh, settings: Fsdp2Settings) -> OffloadPolicy:
     return CPUOffloadPolicy(pin_memory=mesh.device_type != "cpu")  # there is nothing to pin for
 
 
-def groups(model: LoadedModel, policy: WrapPolicy) -> list[nn.Module]:
+def groups(model: LoadedModel, policy: WrapPolicy, experts: Sequence[nn.Module] = ()) -> list[nn.Module]:
     """The modules that are gathered on their own, outer ones before inner ones: the model's blocks, or those of the
-    classes that are named; with them the embedding and the head, unless they are one; and whatever else is large."""
+    classes that are named; with them the embedding and the head, unless they are one; divided `experts`; and whatever
+    else is large."""
     names = policy.transformer_layer_cls_to_wrap or tuple(model.pretrained._no_split_modules or ())
     reachable = list(_direct_modules(model.module))
     if policy.transformer_layer_cls_to_wrap:
@@ -70,7 +85,7 @@ def groups(model: LoadedModel, policy: WrapPolicy) -> list[nn.Module]:
     kinds = (nn.Embedding, LogProbHead)
     within = {id(inner) for module in by_class for inner in module.modules()}
     by_class += [module for module in reachable if isinstance(module, kinds) and id(module) not in within]
-    chosen = {id(module) for module in by_class}
+    chosen = {id(module) for module in (*by_class, *experts)}
     if policy.min_num_params:
         chosen |= _large(model.module, chosen, policy.min_num_params)
     holders = Counter(id(parameter) for parameter in _held(model.module))
@@ -125,15 +140,17 @@ def reshard(modules: Sequence[FSDPModule]) -> None:
 
 # The ranks of a role in two or three dimensions, and a weight's way from a whole to a rank's part and back.
 
-REPLICATE, SHARD, TENSOR = "replicate", "shard", "tensor"
+REPLICATE, SHARD, TENSOR, EXPERT = "replicate", "shard", "tensor", "expert"
 
 
 @dataclass(frozen=True)
 class RankMesh:
     """Copies of the model x ranks that shard it x ranks that share each matrix; a dimension of size 1 is left out, but
-    for the second. Neighbours in the role share matrices."""
+    for the second. Neighbours in the role share matrices. `experts`: the same ranks as they hold experts, where those
+    are divided: copies x ranks that shard the same ones x ranks with others."""
 
     every: DeviceMesh
+    experts: DeviceMesh | None = None
 
     @classmethod
     def of(cls, kind: str, settings: Fsdp2Settings, num_ranks: int) -> RankMesh:
@@ -144,14 +161,21 @@ class RankMesh:
             SHARD: size,
             TENSOR: settings.tensor_parallel_size,
         }
-        dims = {name: size for name, size in sizes.items() if size > 1 or name == SHARD}
-        return cls(init_device_mesh(kind, tuple(dims.values()), mesh_dim_names=tuple(dims)))
+        every, apart = _mesh(kind, sizes), settings.ep_size
+        if apart == 1:
+            return cls(every)
+        return cls(every, _mesh(kind, {REPLICATE: sizes[REPLICATE], SHARD: size // apart, EXPERT: apart}))
 
     @property
     def data(self) -> DeviceMesh:
         """The ranks with this one's part of every matrix."""
-        names = tuple(name for name in self._names if name != TENSOR)
-        return self.every[names] if names != self._names else self.every
+        return _without(self.every, TENSOR)
+
+    @property
+    def expert_data(self) -> DeviceMesh:
+        """The ranks with this one's experts."""
+        assert self.experts is not None
+        return _without(self.experts, EXPERT)
 
     @property
     def tensor(self) -> DeviceMesh | None:
@@ -172,20 +196,44 @@ class RankMesh:
         return self.every.mesh_dim_names or ()
 
 
+def _mesh(kind: str, sizes: Mapping[str, int]) -> DeviceMesh:
+    dims = {name: size for name, size in sizes.items() if size > 1 or name == SHARD}
+    return init_device_mesh(kind, tuple(dims.values()), mesh_dim_names=tuple(dims))
+
+
+def _without(mesh: DeviceMesh, name: str) -> DeviceMesh:
+    names = mesh.mesh_dim_names or ()
+    others = tuple(each for each in names if each != name)
+    return mesh[others] if others != names else mesh
+
+
 def tensor_placement(shard: DTensor) -> Shard | None:
     """How tensor-parallel ranks divide a weight; None: each has it whole."""
+    return _placement(shard, TENSOR)
+
+
+def _placement(shard: DTensor, name: str) -> Shard | None:
     names = shard.device_mesh.mesh_dim_names or ()
-    placement = shard.placements[names.index(TENSOR)] if TENSOR in names else None
+    placement = shard.placements[names.index(name)] if name in names else None
     return placement if isinstance(placement, Shard) else None
 
 
+def _division(shard: DTensor) -> tuple[DeviceMesh, Shard] | None:
+    """The ranks that share a matrix or the experts of a layer, and how; None: each rank has the weight whole before it
+    is sharded."""
+    for name in (TENSOR, EXPERT):
+        if (placement := _placement(shard, name)) is not None:
+            return shard.device_mesh[name], placement
+    return None
+
+
 def local_part(whole: torch.Tensor, shard: DTensor) -> torch.Tensor:
-    """What of the whole weight is this rank's: first divided over tensor-parallel ranks, then, along the first
-    dimension, over those that shard it. (`distribute_tensor` divides in the order of the mesh, the other one.)"""
-    mesh = shard.device_mesh
-    if (placement := tensor_placement(shard)) is not None:
-        whole = _piece(whole, placement.dim, mesh[TENSOR])
-    return _piece(whole, 0, mesh[SHARD])
+    """What of the whole weight is this rank's: first divided over ranks that share matrices or experts, then, along the
+    first dimension, over those that shard it. (`distribute_tensor` divides in the order of the mesh, the other one.)"""
+    if (division := _division(shard)) is not None:
+        ranks, placement = division
+        whole = _piece(whole, placement.dim, ranks)
+    return _piece(whole, 0, shard.device_mesh[SHARD])
 
 
 def _piece(whole: torch.Tensor, dim: int, mesh: DeviceMesh) -> torch.Tensor:
@@ -199,18 +247,17 @@ def whole_weight(shard: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     assert isinstance(shard, DTensor)
     mesh, shape = shard.device_mesh, list(shard.shape)
     part = shard.to_local().detach().to(mesh.device_type, dtype)
-    names = tuple(name for name in mesh.mesh_dim_names or () if name != TENSOR)
-    placement = tensor_placement(shard)
-    if placement is not None:
-        shape[placement.dim] //= mesh[TENSOR].size()
-    data = mesh[names] if names != mesh.mesh_dim_names else mesh
-    sharded: list[Placement] = [Shard(0) if name == SHARD else Replicate() for name in names]
+    division = _division(shard)
+    if division is not None:
+        shape[division[1].dim] //= division[0].size()
+    data = _without(_without(mesh, TENSOR), EXPERT)
+    sharded: list[Placement] = [Shard(0) if name == SHARD else Replicate() for name in data.mesh_dim_names or ()]
     size = torch.Size(shape)
     strides = torch.empty(size, device="meta").stride()
     piece = DTensor.from_local(part, data, sharded, run_check=False, shape=size, stride=strides).full_tensor()
-    if placement is None:
+    if division is None:
         return piece
-    return DTensor.from_local(piece, mesh[TENSOR], [placement], run_check=False).full_tensor()
+    return DTensor.from_local(piece, division[0], [division[1]], run_check=False).full_tensor()
 
 
 # Matrices of a model's blocks divided over neighbouring ranks (Shoeybi et al., "Megatron-LM", arXiv 1909.08053, section
@@ -271,3 +318,34 @@ def _whole_gradients(shards: Mapping[str, nn.Parameter]) -> Iterator[tuple[str, 
         assert isinstance(shard, DTensor)
         if isinstance(shard.grad, DTensor) and tensor_placement(shard) is None:
             yield name, shard.device_mesh.device_type, shard.grad.to_local()
+
+
+# Experts of a mixture divided over neighbouring ranks, which are data-parallel ranks with rows of their own.
+
+
+def divide_experts(model: LoadedModel, mesh: DeviceMesh) -> None:
+    """Divides every layer's experts over the ranks of the mesh, whole ones each. The model is empty: nothing is sent.
+    StrategyError for a model whose type is none of `DIVIDED_EXPERTS`."""
+    kind = model.pretrained.config.get_text_config().model_type
+    if kind not in DIVIDED_EXPERTS:
+        raise StrategyError(f"strategy_config.ep_size: {refused_mixture(kind)}")
+    ranks = ExpertRanks(mesh.get_group(), mesh.size())
+    for _, experts in experts_of(model.pretrained):
+        for name, weight in list(experts.named_parameters(recurse=False)):
+            part = distribute_tensor(weight.detach(), mesh, [Shard(0)], src_data_rank=None)
+            setattr(experts, name, nn.Parameter(part, requires_grad=weight.requires_grad))
+        ranks.divide(experts, _local_weights)
+
+
+def _local_weights(experts: nn.Module) -> dict[str, torch.Tensor]:
+    """Those of this rank's experts, while FSDP2 has them gathered."""
+    weights: dict[str, Any] = dict(experts.named_parameters(recurse=False))
+    return {name: weight.to_local() for name, weight in weights.items()}
+
+
+def average_experts(shards: Iterable[nn.Parameter], size: int) -> None:
+    """Brings gradients of divided experts to the scale of the others: they are sums over the `size` ranks whose tokens
+    came, and means over the ranks with the same experts, where the others are means over all."""
+    for shard in shards:
+        if isinstance(shard.grad, DTensor) and _placement(shard.grad, EXPERT) is not None:
+            shard.grad.to_local().div_(size)

@@ -1,0 +1,263 @@
+"""Training with the experts of a mixture divided over ranks against Hugging Face + torch.optim.AdamW in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import revert_weight_conversion
+
+from roll.configs.strategies.fsdp2 import DIVIDED_EXPERTS
+from tests.helpers.processes import RankPool
+from tests.parity.compare import assert_same_training, largest_difference
+from tests.parity.families.models import tiny_config
+from tests.parity.megatron import models
+from tests.parity.strategies import runs
+from tests.parity.strategies.adapters import LORA, an_adapter
+from tests.parity.strategies.models import save_critic
+from tests.parity.strategies.reference import (
+    LEARNING_RATE,
+    TEMPERATURE,
+    BentLoss,
+    SquaredValueLoss,
+    Trace,
+    naive_log_probs,
+    rows,
+    train_reference,
+)
+from tests.parity.strategies.runs import Run
+from tests.parity.strategies.test_scoring import FSDP2, Scorer, assert_rows_equal, scored
+
+Pools = Callable[[int], RankPool]
+Weights = dict[str, np.ndarray]
+TWO = {"ep_size": 2}
+LOSS, MAX_NORM, DECAY = BentLoss(entropy_coef=0.3), 0.05, 0.5
+RECOMPUTED = {"disable_gradient_checkpointing": False}
+WITH_STATES = ("qwen3_5_moe_text", "qwen3_next")
+slow = pytest.mark.slow
+
+
+def save_mixture(kind: str, directory: Path) -> Path:
+    """A small model with eight experts or four, and weights, biases and norms that all matter."""
+    if kind not in WITH_STATES:
+        return models.make(directory, kind, vocab_size=296)
+    torch.manual_seed(3)
+    model = AutoModelForCausalLM.from_config(tiny_config(kind, vocab_size=296), dtype=torch.float32)
+    for name, parameter in model.named_parameters():
+        torch.nn.init.normal_(parameter, 1.0 if "norm" in name else 0.0, 0.1)
+    model.save_pretrained(directory)
+    return directory
+
+
+def as_saved(weights: Weights, model_dir: Path) -> Weights:
+    """Weights by the names and in the shapes that transformers gives them in files."""
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model_dir))
+    model._weight_conversions = get_model_conversion_mapping(model, add_legacy=False)
+    tensors = {name: torch.from_numpy(weight) for name, weight in weights.items()}
+    return {name: tensor.numpy() for name, tensor in revert_weight_conversion(model, tensors).items()}
+
+
+def reference(model_dir: Path, updates: int = 3, **given: Any) -> Trace:
+    want = train_reference(model_dir, rows(), LOSS, [LEARNING_RATE] * updates, max_norm=MAX_NORM, **given)
+    return replace(want, parameters=[as_saved(each, model_dir) for each in want.parameters])
+
+
+def assert_same_on_every_rank(got: list[Trace], want: Trace) -> None:
+    for trace in got:
+        assert_same_training(trace if trace.parameters[0] else replace(trace, parameters=want.parameters), want)
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_mixture("qwen3_moe", tmp_path_factory.mktemp("mixture"))
+
+
+@pytest.fixture(scope="module")
+def want(mixture: Path) -> Trace:
+    return reference(mixture, weight_decay=DECAY)
+
+
+@pytest.mark.gate("x4-packed")
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    "world_size, settings, given",
+    [
+        (4, {}, {"split": (1, 1), "packs": True, "model": RECOMPUTED}),
+        pytest.param(2, {}, {"split": (3, 1, 2)}, marks=slow),
+        pytest.param(4, {"ep_size": 4}, {"model": RECOMPUTED}, marks=slow),
+        pytest.param(4, {"fsdp_size": 2}, {"split": (1, 1)}, marks=slow),
+        pytest.param(2, {"param_offload": True, "optimizer_offload": True}, {"packs": True}, marks=slow),
+        pytest.param(2, {"offload_policy": True}, {"model": RECOMPUTED}, marks=slow),
+        pytest.param(4, {"reshard_after_forward": False, "forward_prefetch": True}, {}, marks=slow),
+        pytest.param(2, {"wrap_policy": {"transformer_layer_cls_to_wrap": ["Qwen3MoeAttention"]}}, {}, marks=slow),
+        pytest.param(4, {}, {"sequence": 2, "split": (3, 1), "model": RECOMPUTED}, marks=slow),
+        pytest.param(2, {}, {"model": RECOMPUTED | {"gradient_checkpointing_use_reentrant": True}}, marks=slow),
+        pytest.param(2, {}, {"model": RECOMPUTED | {"enable_activation_offload": True}}, marks=slow),
+    ],
+    ids=[
+        *("x4-packed", "x2", "alone-x4", "replicas", "waiting", "on-host", "gathered-once", "blocks", "sequences"),
+        *("reentrant", "activations"),
+    ],
+)
+def test_three_updates_with_divided_experts_equal_torch_adamw(
+    world_size: int, settings: dict[str, Any], given: dict[str, Any], rank_pool: Pools, mixture: Path, want: Trace
+) -> None:
+    """Gradient of the first update, parameters and gradient norm of three on every rank: gradients clipped to a tenth,
+    weight decay, a loss with entropy."""
+    run = Run(
+        mixture,
+        fsdp2=TWO | settings,
+        training={"weight_decay": DECAY},
+        max_norm=MAX_NORM,
+        loss=LOSS,
+        **given,
+    )
+    assert_same_on_every_rank(rank_pool(world_size).run(runs.train, run), want)
+
+
+@pytest.mark.gate("gpt_oss")
+@pytest.mark.proof
+@pytest.mark.parametrize("kind", DIVIDED_EXPERTS)
+def test_every_family_trains_as_torch_does(kind: str, rank_pool: Pools, tmp_path: Path) -> None:
+    """Linear attention makes unit vectors of what may be near 0, so that its gradients are off by 1e-5 without any
+    ranks; there the reference are two ranks that have all experts."""
+    model_dir = save_mixture(kind, tmp_path)
+    run = Run(model_dir, fsdp2=TWO, updates=2, loss=LOSS, max_norm=MAX_NORM, model=RECOMPUTED)
+    if kind in WITH_STATES:
+        whole = rank_pool(2).run(runs.train, replace(run, fsdp2={}))
+        want = replace(whole[0], scores=whole[0].scores | whole[1].scores)
+    else:
+        want = reference(model_dir, 2)
+    assert_same_on_every_rank(rank_pool(2).run(runs.train, run), want)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("packs", [pytest.param(False, marks=slow), True], ids=["padded", "packed"])
+def test_ranks_whose_experts_no_token_chooses_learn_with_the_others(
+    packs: bool, rank_pool: Pools, tmp_path: Path
+) -> None:
+    """The bias of the router sends every token to the first two of eight experts, on four ranks of which two and two
+    have the same ones: half of them compute nothing. Their experts' gradients are 0."""
+    model_dir = save_mixture("deepseek_v3", tmp_path)
+    weights = load_file(model_dir / "model.safetensors")
+    (name,) = [name for name in weights if name.endswith("e_score_correction_bias")]
+    weights[name][:2] += 5
+    save_file(weights, model_dir / "model.safetensors", {"format": "pt"})
+    want = reference(model_dir, 2)
+    experts = want.gradients["model.layers.1.mlp.experts.down_proj"]
+    assert experts[:2].any(axis=(1, 2)).all() and not experts[2:].any()
+    run = Run(model_dir, fsdp2=TWO, updates=2, loss=LOSS, max_norm=MAX_NORM, split=(1, 1), packs=packs)
+    assert_same_on_every_rank(rank_pool(4).run(runs.train, run), want)
+
+
+@pytest.mark.proof
+@pytest.mark.slow
+def test_a_critic_with_divided_experts_trains_as_torch_does(rank_pool: Pools, mixture: Path, tmp_path: Path) -> None:
+    save_critic(mixture, tmp_path)
+    loss = SquaredValueLoss()
+    want = train_reference(tmp_path, rows(), loss, [LEARNING_RATE] * 3)
+    got = rank_pool(2).run(runs.train, Run(tmp_path, fsdp2=TWO, role="critic", loss=loss))[0]
+    named = [models.as_stored(each, "qwen3_moe") for each in want.parameters]
+    assert_same_training(got, replace(want, parameters=named))
+
+
+@pytest.mark.proof
+@pytest.mark.slow
+def test_adapters_learn_beside_divided_experts(rank_pool: Pools, mixture: Path, tmp_path: Path) -> None:
+    """Of attention: experts are no linear layers in transformers, and have no adapters with or without ranks."""
+    layers = ["q_proj", "k_proj", "v_proj", "o_proj"]
+    plain = AutoModelForCausalLM.from_pretrained(mixture, dtype=torch.float32)
+    an_adapter(plain, tmp_path, target_modules=layers)
+    want = reference(mixture, adapter=tmp_path)
+    adapters = LORA | {"lora_target": layers, "adapter_name_or_path": str(tmp_path)}
+    run = Run(mixture, fsdp2=TWO, loss=LOSS, max_norm=MAX_NORM, model=RECOMPUTED | adapters)
+    assert_same_on_every_rank(rank_pool(2).run(runs.train, run), want)
+
+
+@pytest.mark.slow
+def test_frozen_experts_stay_and_the_rest_learns_as_ever(rank_pool: Pools, mixture: Path, want: Trace) -> None:
+    prefix = "model.layers.0.mlp.experts."
+    got = rank_pool(2).run(
+        runs.train, Run(mixture, fsdp2=TWO, updates=1, loss=LOSS, model={"freeze_module_prefix": prefix})
+    )
+    assert got[0].gradients.keys() == {name for name in want.gradients if not name.startswith(prefix)}
+    assert max(float(np.abs(got[0].gradients[n] - want.gradients[n]).max()) for n in got[0].gradients) < 1e-6
+
+
+@pytest.mark.slow
+def test_bf16_differs_from_whole_experts_by_the_order_of_sums(rank_pool: Pools, mixture: Path) -> None:
+    """The same bf16 products of more rows at a time: a gradient is off by a rounding of bf16, half a percent, at most a
+    few times over."""
+    run = Run(mixture, fsdp2={}, updates=1, loss=LOSS, model={"dtype": "bf16"})
+    whole, divided = (rank_pool(2).run(runs.train, replace(run, fsdp2=each))[0] for each in ({}, TWO))
+    for name, gradient in whole.gradients.items():
+        assert np.linalg.norm(divided.gradients[name] - gradient) <= 0.02 * np.linalg.norm(gradient) + 1e-5, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("packs", [False, True], ids=["padded", "packed"])
+def test_scores_are_those_of_a_plain_forward_pass(packs: bool, rank_pool: Pools, mixture: Path) -> None:
+    """fsdp2_infer, whose first rank has three micro batches and the second one."""
+    scorer = Scorer("fsdp2_infer", FSDP2, 2, TWO, packs)
+    model = AutoModelForCausalLM.from_pretrained(mixture, dtype=torch.float32)
+    with torch.no_grad():
+        want = [naive_log_probs(model, row, TEMPERATURE)[0][0] for row in scorer.rows()]
+    for outputs, batches in rank_pool(2).run(scored, scorer, mixture, "fp32", "reference"):
+        for i, (output, batch) in enumerate(zip(outputs, batches, strict=True)):
+            assert_rows_equal(output.log_probs, batch, want[i : i + 3], 1e-5)
+
+
+@pytest.mark.gate("kept")
+@pytest.mark.parametrize("settings", [TWO, TWO | {"param_offload": True}], ids=["kept", "waiting"])
+def test_exported_weights_are_those_of_the_checkpoint(
+    settings: dict[str, Any], rank_pool: Pools, mixture: Path
+) -> None:
+    got = rank_pool(4).run(runs.fresh_export, Run(mixture, fsdp2=settings))[0]
+    stored = load_file(mixture / "model.safetensors")
+    assert "model.layers.1.mlp.experts.2.up_proj.weight" in stored
+    assert largest_difference(got, {name: weight.numpy() for name, weight in stored.items()}) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["qwen3_moe", "gpt_oss"])
+def test_a_saved_model_is_what_was_exported(kind: str, rank_pool: Pools, tmp_path: Path) -> None:
+    model_dir = save_mixture(kind, tmp_path / "start")
+    run = Run(model_dir, fsdp2=TWO, loss=LOSS)
+    exported = rank_pool(2).run(runs.saved_as_hugging_face, run, tmp_path / "saved")[0][1]
+    stored = {}
+    for file in (tmp_path / "saved").glob("*.safetensors"):
+        stored |= {name: weight.numpy() for name, weight in load_file(file).items()}
+    assert largest_difference(exported, stored) == 0
+    assert stored.keys() == load_file(model_dir / "model.safetensors").keys()
+
+
+@pytest.mark.slow
+def test_a_checkpoint_resumes_on_another_layout(rank_pool: Pools, mixture: Path, tmp_path: Path) -> None:
+    """Saved by four ranks in two pairs that divide experts; the next update is the same there, on other divisions of
+    two ranks and four, with copies, and on one rank."""
+    run = Run(mixture, fsdp2=TWO, loss=LOSS, max_norm=MAX_NORM)
+    after = rank_pool(4).run(runs.save_after, run, tmp_path)[0]
+    layouts = [(4, TWO), (4, {"ep_size": 4}), (4, TWO | {"fsdp_size": 2}), (4, {}), (2, TWO), (1, {})]
+    for world_size, settings in layouts:
+        one_more = replace(run, updates=1, fsdp2=settings)
+        found = rank_pool(world_size).run(runs.go_on, one_more, tmp_path)[0].parameters[0]
+        assert largest_difference(found, after) < 1e-6, (world_size, settings)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_whole_experts_goes_on_with_divided_ones(
+    rank_pool: Pools, mixture: Path, tmp_path: Path
+) -> None:
+    run = Run(mixture, fsdp2={}, loss=LOSS, max_norm=MAX_NORM)
+    after = rank_pool(2).run(runs.save_after, run, tmp_path)[0]
+    found = rank_pool(4).run(runs.go_on, replace(run, updates=1, fsdp2=TWO), tmp_path)[0].parameters[0]
+    assert largest_difference(found, after) < 1e-6
