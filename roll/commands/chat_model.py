@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from roll.errors import ConfigError
 from roll.models.tokenizer import load_tokenizer
+from roll.platforms.table import platform_here
 from roll.utils.logging import say
 from roll.utils.text import visible
 
@@ -68,8 +69,7 @@ class ChatModel:
             model = AutoModelForCausalLM.from_pretrained(path, dtype=number)
         except (OSError, ValueError, RuntimeError) as error:
             raise ConfigError(f"MODEL {path} cannot be loaded: {error}") from error
-        if torch.cuda.is_available():
-            cast(torch.nn.Module, model).to(torch.device("cuda"))
+        cast(torch.nn.Module, model).to(torch.device(platform_here().device_type))
         if wishes.seed is not None:
             torch.manual_seed(wishes.seed)
         return ChatModel(model.eval(), tokenizer, system, wishes)

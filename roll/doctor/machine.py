@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import psutil
 
 from roll.errors import ResourceError, describe
-from roll.utils.allocator import expandable
+from roll.platforms.allocator import expandable
 from roll.utils.imports import line_of
 from roll.utils.network import check_reachable
 

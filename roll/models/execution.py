@@ -19,6 +19,7 @@ from roll.models.hf import TokenLogProbModel
 from roll.models.loading import LoadedModel
 from roll.models.sequences.packed_attention import PACKED_ATTENTION, packed_attention
 from roll.models.sequences.states import state_layers
+from roll.platforms.table import platform_of
 
 LEAST_ELEMENTS = 1024  # a smaller tensor costs more to move than it frees
 
@@ -77,7 +78,7 @@ class ActivationOffload:
             return tensor
         key = (storage._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, tensor._version)
         if key not in self._moved:
-            copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+            copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=platform_of(tensor.device).is_accelerator)
             copy.copy_(tensor, non_blocking=True)
             self._moved[key] = StorageWeakRef(storage), _OnHost(copy, tensor.device)
         return self._moved[key][1]

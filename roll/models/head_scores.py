@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from roll.configs.checks.training import KERNELS
 from roll.errors import StrategyError
+from roll.platforms.table import platform_of
 
 # The arithmetic of one tile: from the products of hidden states and head over some columns of the vocabulary, what all
 # positions learn of them, and their gradient. torch.compile makes one or two passes over a tile of each.
@@ -402,7 +403,7 @@ def _likeliest(
 
 def _wide_product(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """a @ b, not rounded to the factors' dtype."""
-    if a.is_cuda and a.dtype != dtype:
+    if a.dtype != dtype and platform_of(a.device).has_wide_products:
         return torch.mm(a, b, out_dtype=dtype)  # pyright: ignore[reportCallIssue]
     return a.to(dtype) @ b.to(dtype)
 

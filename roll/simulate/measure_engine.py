@@ -8,7 +8,6 @@ import time
 from typing import Any
 
 import numpy as np
-import torch
 
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.sections.algorithm import AlgorithmConfig
@@ -17,6 +16,7 @@ from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.rollout.generate_worker import GenerateWorker
 from roll.distributed.strategy.table import strategy_class_path
 from roll.errors import StrategyError
+from roll.platforms.table import platform_here
 from roll.types.rollout import GenerationRequest, SamplingParams
 
 RUNNING = (1, 2, 4, 8, 16, 32, 64)
@@ -34,7 +34,7 @@ async def _measure(config: AlgorithmConfig, plan: BatchPlan) -> dict[str, Any]:
     settings = config.actor_infer
     assert settings.strategy_name is not None
     path = strategy_class_path(settings.strategy_name, "generate")
-    device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    device = platform_here().device_name()
     blueprint = Blueprint("actor_infer", 0, 1, 0, config.seed, device, path, settings)
     most = answers_at_once(config.max_running_requests, settings.strategy_name, device != "cpu")
     engine = _Engine(GenerateWorker(blueprint, most))

@@ -24,47 +24,49 @@ ROOMS = {
         "know tensors, settings or Ray",
         _HEAVY | {"numpy", "pydantic", "hydra", "omegaconf"},
     ),
-    "roll.configs": Room(2, "settings, their checks, the plan and its memory", "look at hardware", _HEAVY | {"numpy"}),
-    "roll.types": Room(3, "the values of a step, frozen and checked", "know models", ENGINES | {"transformers"}),
-    "roll.platforms": Room(3, "CPU and CUDA", "know models", ENGINES | {"transformers"}),
+    "roll.platforms": Room(
+        2, "kinds of device: CUDA, ROCm, Ascend, CPU", "know settings or models", ENGINES | {"transformers"}
+    ),
+    "roll.configs": Room(3, "settings, their checks, the plan and its memory", "look at hardware", _HEAVY | {"numpy"}),
+    "roll.types": Room(4, "the values of a step, frozen and checked", "know models", ENGINES | {"transformers"}),
     "roll.algorithms": Room(
-        4, "advantages, losses, KL: the mathematics", "know processes", ENGINES | {"transformers", "torch.distributed"}
+        5, "advantages, losses, KL: the mathematics", "know processes", ENGINES | {"transformers", "torch.distributed"}
     ),
     "roll.datasets": Room(
-        4, "files, rows, chat templates, what is learnt", "know processes", ENGINES | {"torch.distributed"}
+        5, "files, rows, chat templates, what is learnt", "know processes", ENGINES | {"torch.distributed"}
     ),
     "roll.models": Room(
-        5, "models: loading, LoRA, packing, Megatron's families", "use Ray", ENGINES - {"megatron", "peft"}
+        6, "models: loading, LoRA, packing, Megatron's families", "use Ray", ENGINES - {"megatron", "peft"}
     ),
     "roll.distributed.weights": Room(
-        6, "buckets of weights and how they travel", "know engines", ENGINES | {"transformers"}
+        7, "buckets of weights and how they travel", "know engines", ENGINES | {"transformers"}
     ),
-    "roll.distributed.strategy": Room(7, "the strategies, a folder for each engine", "know rewards"),
-    "roll.distributed.executor": Room(8, "workers and clusters; the only room with Ray", "know rewards or episodes"),
+    "roll.distributed.strategy": Room(8, "the strategies, a folder for each engine", "know rewards"),
+    "roll.distributed.executor": Room(9, "workers and clusters; the only room with Ray", "know rewards or episodes"),
     "roll.distributed.scheduler": Room(
-        9, "which group is sampled when", "use Ray or torch", ENGINES | {"torch", "transformers"}
+        10, "which group is sampled when", "use Ray or torch", ENGINES | {"torch", "transformers"}
     ),
-    "roll.run": Room(10, "what every kind of run shares: the loop, the start, saving, tracking", "", ENGINES),
-    "roll.rl": Room(11, "the step of reinforcement learning and its parts", "know rewards or episodes", ENGINES),
-    "roll.pipeline.rows": Room(11, "what runs on rows share: SFT, DPO, reward models", "sample", ENGINES),
-    "roll.rewards": Room(12, "rewards: rules, code, judges, and how they run", "know kinds of run", ENGINES),
-    "roll.envs": Room(12, "environments and tools", "know kinds of run", ENGINES),
-    "roll.pipeline.rlvr": Room(13, "RLVR: rewards by domain", "know other kinds", ENGINES),
-    "roll.pipeline.agentic": Room(13, "agentic runs: episodes, managers, the endpoint", "know other kinds", ENGINES),
-    "roll.pipeline.sft": Room(13, "supervised fine-tuning", "know other kinds", ENGINES),
-    "roll.pipeline.dpo": Room(13, "preference optimisation", "know other kinds", ENGINES),
-    "roll.pipeline.rm": Room(13, "reward models", "know other kinds", ENGINES),
-    "roll.pipeline.distill": Room(13, "distillation on rows", "know other kinds", ENGINES),
-    "roll.importers": Room(14, "verl, Trinity-RFT and older ROLL", "start anything", _HEAVY | {"numpy"}),
-    "roll.report": Room(14, "a page from the files of a run", "start anything", _HEAVY),
+    "roll.run": Room(11, "what every kind of run shares: the loop, the start, saving, tracking", "", ENGINES),
+    "roll.rl": Room(12, "the step of reinforcement learning and its parts", "know rewards or episodes", ENGINES),
+    "roll.pipeline.rows": Room(12, "what runs on rows share: SFT, DPO, reward models", "sample", ENGINES),
+    "roll.rewards": Room(13, "rewards: rules, code, judges, and how they run", "know kinds of run", ENGINES),
+    "roll.envs": Room(13, "environments and tools", "know kinds of run", ENGINES),
+    "roll.pipeline.rlvr": Room(14, "RLVR: rewards by domain", "know other kinds", ENGINES),
+    "roll.pipeline.agentic": Room(14, "agentic runs: episodes, managers, the endpoint", "know other kinds", ENGINES),
+    "roll.pipeline.sft": Room(14, "supervised fine-tuning", "know other kinds", ENGINES),
+    "roll.pipeline.dpo": Room(14, "preference optimisation", "know other kinds", ENGINES),
+    "roll.pipeline.rm": Room(14, "reward models", "know other kinds", ENGINES),
+    "roll.pipeline.distill": Room(14, "distillation on rows", "know other kinds", ENGINES),
+    "roll.importers": Room(15, "verl, Trinity-RFT and older ROLL", "start anything", _HEAVY | {"numpy"}),
+    "roll.report": Room(15, "a page from the files of a run", "start anything", _HEAVY),
     "roll.simulate": Room(
-        14, "a run in virtual time, before there are GPUs", "use Ray", ENGINES | {"ray", "transformers"}
+        15, "a run in virtual time, before there are GPUs", "use Ray", ENGINES | {"ray", "transformers"}
     ),
-    "roll.doctor": Room(14, "what is wrong on this machine", "start anything"),
-    "roll.commands": Room(15, "the subcommands of `roll`", "import what is heavy before it is asked for"),
-    "roll.studio": Room(16, "runs in a browser", "know a run but by its files", _HEAVY),
-    "roll.api": Room(16, "`import roll`", "do anything another way than a YAML's run", _HEAVY),
-    "roll.__main__": Room(17, "`python -m roll`"),
+    "roll.doctor": Room(15, "what is wrong on this machine", "start anything"),
+    "roll.commands": Room(16, "the subcommands of `roll`", "import what is heavy before it is asked for"),
+    "roll.studio": Room(17, "runs in a browser", "know a run but by its files", _HEAVY),
+    "roll.api": Room(17, "`import roll`", "do anything another way than a YAML's run", _HEAVY),
+    "roll.__main__": Room(18, "`python -m roll`"),
 }
 
 

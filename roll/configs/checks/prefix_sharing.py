@@ -1,9 +1,9 @@
 """`use_prefix_sharing` of a role: what it cannot do with it, before anything starts."""
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
+from roll.configs.checks.platforms import on_gpus_here
 from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
@@ -26,14 +26,10 @@ def prefix_sharing_problems(choice: Choice) -> Iterator[Problem]:
 
 def prefix_sharing_machine_problems(choice: Choice) -> Iterator[Problem]:
     """Finds a role that would share prefixes on GPUs, where the run is this machine's."""
-    worker, key = choice.worker, f"{choice.role.name}.use_prefix_sharing"
-    if worker.use_prefix_sharing == "on" and worker.device_mapping is not None and _has_gpus():
+    worker, key, is_here = choice.worker, f"{choice.role.name}.use_prefix_sharing", choice.platform == "auto"
+    if worker.use_prefix_sharing == "on" and worker.device_mapping is not None and is_here and on_gpus_here():
         text = f"{key}: on: prefix sharing works on CPUs only, and this machine has GPUs."
         yield Problem(f"{text} Set it to off.", (key, f"{choice.role.name}.device_mapping"), "machine")
-
-
-def _has_gpus() -> bool:
-    return any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def obstacles(worker: WorkerConfig, learns: bool) -> Mapping[str, str]:

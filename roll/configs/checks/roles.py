@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from roll.configs.base import Settings, join
 from roll.configs.checks.mtp import head_warnings
+from roll.configs.checks.platforms import platform_warnings
 from roll.configs.load.aliases import ROLL_REWARDS, ROLL_WORKERS
 from roll.configs.plan.layout import layout_problems
 from roll.configs.plan.run_plan import RunPlan
@@ -11,7 +12,7 @@ from roll.configs.problems import Problem
 from roll.configs.sections.cluster import SequencePackingArgs, WorkerConfig
 from roll.configs.sections.run import RunConfig
 from roll.configs.tables.roles import Role
-from roll.utils.allocator import expandable
+from roll.platforms.allocator import expandable
 
 
 def unused_keys(section: WorkerConfig, role: Role) -> list[str]:
@@ -197,6 +198,7 @@ def _training_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
 
 def run_warnings(config: RunConfig, plan: RunPlan) -> Iterator[str]:
     """What works, and may not be what was meant. Keys of roles that are not started are left to who says so."""
+    yield from platform_warnings(config.platform)
     for name, section in config.sections.items():
         role = config.roles[name]
         if (keys := unused_keys(section, role)) and (role.head is None or name in config.model_roles):

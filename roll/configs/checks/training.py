@@ -3,8 +3,8 @@
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
+from roll.configs.checks.platforms import on_gpus_here
 from roll.configs.problems import Problem
 from roll.configs.sections.training import EIGHT_BIT
 from roll.configs.strategies.choice import Choice
@@ -44,7 +44,7 @@ def fused_head_machine_problems(choice: Choice) -> Iterator[Problem]:
     if not is_installed(package.module):
         text = f"{backend} needs the package {package.module}, which is not installed. Install it: {package.install}"
         yield Problem(f"{key}: {text}", (key,), "machine")
-    if choice.num_nodes == 1 and not any(Path("/dev").glob("nvidia[0-9]*")):
+    if choice.num_nodes == 1 and not on_gpus_here():
         yield Problem(f"{key}: {backend} runs on GPUs only, and this machine has none. Use torch.", (key,), "machine")
 
 
@@ -82,7 +82,7 @@ def compile_problems(choice: Choice) -> Iterator[Problem]:
 def compile_machine_problems(choice: Choice) -> Iterator[Problem]:
     """What torch.compile lacks here, where the run is this machine's."""
     key = f"{choice.role.name}.use_torch_compile"
-    if not choice.worker.use_torch_compile or choice.num_nodes > 1 or any(Path("/dev").glob("nvidia[0-9]*")):
+    if not choice.worker.use_torch_compile or choice.num_nodes > 1 or on_gpus_here():
         return
     if not shutil.which(os.environ.get("CXX", "")) and not any(map(shutil.which, _COMPILERS)):
         yield Problem(

@@ -11,11 +11,12 @@ from roll.utils.text import short
 @dataclass(frozen=True)
 class Machine:
     """What choices depend on: the GPUs that this process sees, the memory of the smallest of them in bytes (None: not
-    known), and which optional packages are installed."""
+    known), which optional packages are installed, and whose GPUs they are (a value of the key `platform`)."""
 
     num_gpus: int = 0
     gpu_bytes: float | None = None
     packages: frozenset[str] = frozenset()
+    platform: str = "cuda"
 
 
 @dataclass(frozen=True)

@@ -160,6 +160,11 @@ class RunConfig(Settings):
         ge=1,
         le=MOST_DEVICES_PER_NODE,
     )
+    platform: Literal["auto", "cuda", "rocm", "npu", "cpu"] = setting(
+        "auto",
+        "Kind of device: cuda (NVIDIA), rocm (AMD), npu (Ascend) or cpu, which leaves devices of the machine alone. "
+        "auto: the devices that the run sees. A plan for devices that are not here names them. docs/platforms.md.",
+    )
     gpu_memory_gb: float | None = setting(
         None,
         "Memory of each GPU in GB (1e9 bytes): a plan that cannot fit is refused. Default: that of this machine's "

@@ -17,6 +17,7 @@ class Choice:
     max_grad_norm: float = 1.0
     num_nodes: int = 1
     longest: int = 0  # tokens of the longest row
+    platform: str = "auto"  # the key of the run
 
     @property
     def name_key(self) -> str:

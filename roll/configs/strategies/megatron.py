@@ -1,7 +1,6 @@
 """What the specs of the megatron strategies are asked."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from roll.configs.checks.mtp import HEAD_FACT
@@ -19,6 +18,7 @@ from roll.configs.strategies.megatron_checks import (
 )
 from roll.configs.strategies.megatron_config import MegatronSettings, split_settings
 from roll.configs.strategies.value_kinds import megatron_misfits
+from roll.platforms.table import machine_platform
 from roll.utils.text import show
 
 SIZES = {
@@ -63,7 +63,8 @@ def machine_problems(choice: Choice) -> Iterator[Problem]:
         return
     settings, _ = split_settings(choice.worker.strategy_config)
     yield from missing_packages(choice.at, settings)
-    if choice.num_nodes == 1 and not any(Path("/dev").glob("nvidia[0-9]*")):
+    is_here = choice.num_nodes == 1 and not machine_platform().is_accelerator
+    if is_here or choice.platform == "cpu":
         yield from cpu_problems(choice.at, settings)
 
 

@@ -76,6 +76,8 @@ class StrategySpec:
     heads: tuple[Head, ...] = ("lm",)
     packages: tuple[Package, ...] = ()
     supports: frozenset[Feature] = frozenset()
+    not_on: Mapping[str, str] = field(default_factory=dict)  # platforms that it cannot run on: why, and what to use
+    packages_on: Mapping[str, tuple[Package, ...]] = field(default_factory=dict)  # platforms that take more packages
     lora_sync: LoraSync | None = None  # of an engine that gets LoRA adapters apart from the weights
     settings: str = ""  # the class (roll.configs.base:Settings) that strategy_config must fit
     problems: str = ""  # (Choice) -> Problems that hold on any machine

@@ -39,6 +39,10 @@ def _megatron(name: str, use: Use, path: str, memory: str) -> StrategySpec:
         heads=("lm", "value", "reward") if use == "train" else ("lm", "value"),
         packages=_MEGATRON,
         supports=_MEGATRON_TRAINER if use == "train" else frozenset({Feature.SEQUENCE_PACKING}),
+        not_on={
+            "npu": "Megatron-Core, with its transformer_engine, computes on Ascend only through MindSpeed, which roll "
+            "does not use. Use fsdp2_train or deepspeed_train to train, hf_infer to score"
+        },
         problems="roll.configs.strategies.megatron:problems",
         warnings="roll.configs.strategies.megatron:warnings",
         machine_problems="roll.configs.strategies.megatron:machine_problems",
@@ -95,6 +99,7 @@ _SPECS = (
         "vllm",
         {"generate": "roll.distributed.strategy.vllm.generate:VllmStrategy"},
         packages=(*_TORCH, Package("vllm", "vllm")),
+        packages_on={"npu": (Package("vllm_ascend", command="pip install vllm-ascend"),)},
         supports=frozenset({Feature.MULTI_DEVICE_WORKER, Feature.PICTURES}),
         lora_sync=LoraSync("enable_lora", max_rank=512),
         problems="roll.distributed.strategy.vllm.args:problems",
@@ -120,6 +125,7 @@ _SPECS = (
         {"generate": "roll.distributed.strategy.sglang.generate:SglangStrategy"},
         packages=(*_TORCH, Package("sglang", "sglang")),
         supports=frozenset({Feature.MULTI_DEVICE_WORKER, Feature.ROUTE_REPORTS}),
+        not_on={"npu": "roll knows SGLang on GPUs and CPUs. Use vllm, which takes vllm-ascend there, or hf_infer"},
         problems="roll.distributed.strategy.sglang.args:problems",
         environment="roll.distributed.strategy.sglang.args:environment",
         registry=ModelRegistry(

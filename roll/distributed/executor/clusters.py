@@ -88,7 +88,9 @@ class RunClusters:
         self.runtime = RayRuntime(config.network_interface, logs, on_lost, stored_bytes)
         self._suspension = SuspensionWatch(config.suspend_timeout, self.runtime.vital)
         try:
-            self.resources = ResourceManager(config.num_nodes, config.num_gpus_per_node, config.network_interface)
+            self.resources = ResourceManager(
+                config.num_nodes, config.num_gpus_per_node, config.network_interface, config.platform
+            )
         except BaseException:
             self._suspension.close()
             self.runtime.shutdown()
@@ -228,7 +230,7 @@ class RunClusters:
                 world_size=len(slots),
                 local_rank=slot.local_rank,
                 seed=self._config.seed,
-                device="cuda:0" if slot.gpu_ids else "cpu",
+                device=slot.platform.device_name(),
                 strategy_class=strategy_class,
                 settings=settings,
                 plan=self._plan.trains.get(name),

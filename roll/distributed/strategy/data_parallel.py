@@ -16,6 +16,7 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext
 from roll.distributed.strategy.model_score import empty_micro_batch
 from roll.models.sequence_ranks import SequenceRanks
+from roll.platforms.table import platform_here
 from roll.types.batch import MicroBatch
 
 
@@ -93,13 +94,16 @@ def draw_apart(seed: int, place: int) -> None:
 
 
 def random_state() -> dict[str, Any]:
-    return {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []}
+    platform = platform_here()
+    of_devices = {platform.device_type: platform.random_states()} if platform.is_accelerator else {}
+    return {"cpu": torch.get_rng_state(), **of_devices}
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
     torch.set_rng_state(state["cpu"])
-    if torch.cuda.is_available() and state["cuda"]:
-        torch.cuda.set_rng_state_all(state["cuda"])
+    platform = platform_here()
+    if platform.is_accelerator and (of_devices := state.get(platform.device_type)):
+        platform.set_random_states(of_devices)
 
 
 def random_state_file(directory: Path, rank: int) -> Path:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import nn
 
+from roll.platforms.table import platform_of
+
 
 class HostCopies:
     """Empties the storages of tensors and fills them again. A tensor keeps its storage object, so its views, the hooks
@@ -34,7 +36,7 @@ class HostCopies:
                 self._away[storage._cdata] = known
                 continue
             flat = _bytes_of(storage)
-            copy = self._host_buffer(len(flat), pinned=flat.is_cuda)
+            copy = self._host_buffer(len(flat), pinned=platform_of(flat.device).is_accelerator)
             copy.copy_(flat, non_blocking=True)
             self._away[storage._cdata] = (storage, copy)
         _wait_for_copies(taken)
@@ -85,5 +87,5 @@ def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
 
 
 def _wait_for_copies(storages: Iterable[torch.UntypedStorage]) -> None:
-    for device in {storage.device for storage in storages if storage.device.type == "cuda"}:
-        torch.cuda.current_stream(device).synchronize()
+    for device in {storage.device for storage in storages}:
+        platform_of(device).wait_for_stream(device)

@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from roll.configs.sections.training import EIGHT_BIT, TrainingArgs
 from roll.errors import StrategyError
 from roll.models.hf import LogProbHead, ValueHead
+from roll.platforms.table import platform_of
 from roll.utils.imports import resolve
 
 # AdamW whose moments have 8 bits: bitsandbytes' own, by blocks of 256 numbers with one scale.
@@ -133,7 +134,8 @@ class Muon(torch.optim.AdamW):
 def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
     """The matrix with its singular values moved near 1 (.7 to 1.2), by Newton and Schulz's iteration; of a stack, each
     one. In bf16 on a GPU, where the iteration's own error is larger than that."""
-    values = matrix.bfloat16() if matrix.is_cuda else matrix.to(torch.promote_types(matrix.dtype, torch.float32))
+    on_device = platform_of(matrix.device).is_accelerator
+    values = matrix.bfloat16() if on_device else matrix.to(torch.promote_types(matrix.dtype, torch.float32))
     is_tall = values.shape[-2] > values.shape[-1]
     values = values.mT if is_tall else values
     values = values / values.norm(dim=(-2, -1), keepdim=True).clamp(min=_LEAST_NORM)

@@ -6,6 +6,7 @@ from roll.configs.base import Settings
 from roll.configs.checks.lora import PEFT, lora_problems
 from roll.configs.checks.moe import balance_problems, router_replay_problems
 from roll.configs.checks.mtp import head_training_problems
+from roll.configs.checks.platforms import platform_problems
 from roll.configs.checks.prefix_sharing import prefix_sharing_problems
 from roll.configs.checks.training import (
     activation_offload_problems,
@@ -101,6 +102,7 @@ _RULES: Mapping[Callable[[Choice], Iterator[Problem]], frozenset[str]] = {
     compile_problems: _COMPUTE,
     fused_head_problems: _COMPUTE,
     prefix_sharing_problems: _COMPUTE,
+    platform_problems: _ALL,
     _packing_problems: _ALL,
 }
 """What a role's section may ask of its strategy, and the uses of the roles that are asked."""
@@ -137,7 +139,8 @@ def unknown_strategy(key: str, name: str) -> Problem:
 def engine_problems(choice: Choice) -> Iterator[Problem]:
     """What keeps a strategy from starting on this machine: a package that is not installed."""
     spec, key = spec_of(choice.worker.strategy_name), choice.name_key
-    for package in spec.packages if spec.is_implemented else ():
+    packages = (*spec.packages, *spec.packages_on.get(choice.platform, ()))
+    for package in packages if spec.is_implemented else ():
         if not is_installed(package.module):
             yield Problem(
                 f"{key}: {spec.name} needs the package {package.module}, which is not installed. Install it: "

@@ -1,11 +1,11 @@
-"""A broadcast group of gloo or NCCL beside torch.distributed's own: one sender, and receivers that may come and go."""
+"""A broadcast group of gloo, or of a platform's backend, beside torch.distributed's own: one sender, and receivers
+that may come and go."""
 
 from __future__ import annotations
 
 import threading
 import time
 from datetime import timedelta
-from typing import Any
 
 import torch
 from torch._C._distributed_c10d import PrefixStore, ProcessGroup, TCPStore
@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import PrefixStore, ProcessGroup, TCPStore
 from roll.distributed.weights.bucket import GroupSpec
 from roll.errors import StrategyError
 from roll.platforms.stores import open_store
+from roll.platforms.table import platform_of
 
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.005  # between two looks whether a bucket has come
 _SENDER_LOOK_S = 0.5  # between two looks whether its sender is still there
@@ -28,13 +29,15 @@ class BroadcastGroup:
     def __init__(
         self, spec: GroupSpec, rank: int, device: torch.device, store: TCPStore | None = None, timeout_s: float = 300
     ):
-        self.spec, self.rank, self.device = spec, rank, device
+        self.spec, self.rank, self.device, self._platform = spec, rank, device, platform_of(device)
+        if spec.backend != self._platform.communication_backend:
+            raise StrategyError(f"unknown broadcast backend {spec.backend!r} for a device {device}")
         timeout = timedelta(seconds=timeout_s)
         self._store = store or TCPStore(spec.host, spec.port, timeout=timeout, wait_for_workers=False)
         self._group: ProcessGroup | None = None
         self._wait_for_all(timeout_s)
         prefixed = PrefixStore(spec.name, self._store)
-        self._group = _new_process_group(spec.backend, prefixed, rank, spec.world_size, timeout, device)
+        self._group = self._platform.new_process_group(prefixed, rank, spec.world_size, timeout, device)
 
     @staticmethod
     def open_store(host: str, timeout_s: float = 300) -> TCPStore:
@@ -85,8 +88,7 @@ class BroadcastGroup:
         if self.rank > 0:
             self._wait_while_there_is_a_sender(work)
         work.wait()
-        if self.device.type == "cuda":  # NCCL's wait only orders streams
-            torch.cuda.current_stream(self.device).synchronize()
+        self._platform.wait_for_stream(self.device)  # NCCL's wait only orders streams
 
     def _wait_while_there_is_a_sender(self, work: torch.distributed.Work) -> None:
         pause_s, next_look = _SHORTEST_PAUSE_S, time.monotonic() + _SENDER_LOOK_S
@@ -121,20 +123,3 @@ class BroadcastGroup:
 def _timed_out(spec: GroupSpec) -> str:
     """A key of the group's store that is there once the sender has closed the group."""
     return f"{spec.name} is given up"
-
-
-def _new_process_group(
-    backend: str, store: PrefixStore, rank: int, world_size: int, timeout: timedelta, device: torch.device
-) -> Any:
-    if backend == "gloo":
-        from torch.distributed.distributed_c10d import ProcessGroupGloo
-
-        return ProcessGroupGloo(store, rank, world_size, timeout=timeout)
-    if backend == "nccl":
-        from torch.distributed.distributed_c10d import ProcessGroupNCCL
-
-        torch.cuda.set_device(device)
-        options = ProcessGroupNCCL.Options()
-        options._timeout = timeout
-        return ProcessGroupNCCL(store, rank, world_size, options)
-    raise StrategyError(f"unknown broadcast backend {backend!r}: gloo or nccl")

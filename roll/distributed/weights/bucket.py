@@ -81,7 +81,7 @@ class GroupSpec:
     host: str
     port: int
     world_size: int
-    backend: str  # "gloo" | "nccl"
+    backend: str  # of a platform, such as gloo or nccl
 
 
 BucketPlace = MemoryBucket | CudaIpcBucket | BroadcastBucket | FileBucket

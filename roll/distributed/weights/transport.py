@@ -31,6 +31,7 @@ from roll.distributed.weights.bucket import (
     read_bucket,
 )
 from roll.errors import ResourceError, StrategyError
+from roll.platforms.table import CPU, platform_of
 
 SHARED_MEMORY_DIRECTORY = Path("/dev/shm")
 
@@ -164,7 +165,7 @@ class WeightReceiver:
         if self._group is not None:
             self._group.close()
             self._group = None
-        device = self._device if spec.backend == "nccl" else torch.device("cpu")
+        device = torch.device("cpu") if spec.backend == CPU.communication_backend else self._device
         self._group = BroadcastGroup(spec, first_rank + self._rank, device)
 
     def read(self, source: BucketSource) -> Iterator[tuple[str, torch.Tensor]]:
@@ -186,9 +187,10 @@ class WeightReceiver:
     def rest(self) -> None:
         """Frees the received bucket after the last one of an update: GPU memory is left to other roles until the
         next."""
-        if self._received.is_cuda:
+        platform = platform_of(self._received.device)
+        if platform.is_accelerator:
             self._received = torch.empty(0, dtype=torch.uint8, device=self._device)
-            torch.cuda.empty_cache()
+            platform.empty_cache()
 
     def close(self) -> None:
         if self._group is not None:

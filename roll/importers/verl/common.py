@@ -22,6 +22,7 @@ from roll.importers.rows import (
     summed,
     to,
 )
+from roll.platforms.table import PLATFORMS
 from roll.utils.text import show
 
 TRAIN, INFER = "actor_train", "actor_infer"
@@ -35,6 +36,15 @@ def model_path(value: object) -> object:
     text = str(value)
     if text.startswith(("hdfs://", "viewfs://")):
         return ApproximateValue(text, "files of HDFS are not fetched: copy it, and set pretrain to the folder")
+    return value
+
+
+def device(value: object) -> object:
+    """The platform that trainer.device names. verl's own `cuda` is taken as "the GPUs of the machine"."""
+    if value in (None, "cuda"):
+        raise AsksNothing("platform: auto takes the devices that the run sees")
+    if value not in PLATFORMS:
+        raise ChangesRun(f"platforms are {', '.join(PLATFORMS)}")
     return value
 
 

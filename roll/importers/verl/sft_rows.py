@@ -26,7 +26,7 @@ from roll.importers.rows import (
 )
 from roll.importers.verl.batches import gpus, leaves_gpus_open
 from roll.importers.verl.combined_keys import board
-from roll.importers.verl.common import MEGATRON, OWN_CODE, counts_epochs, floor, megatron, schedule_of, steps
+from roll.importers.verl.common import MEGATRON, OWN_CODE, counts_epochs, device, floor, megatron, schedule_of, steps
 from roll.importers.verl.pictures import COLUMNS, NO_VIDEOS, ONLY_RLVR
 
 ROLE = "sft_train"
@@ -281,7 +281,7 @@ _ROWS: tuple[Row, ...] = (
     summed("trainer.resume_mode", "resume"),
     summed("trainer.resume_from_path", "resume"),
     to("trainer.max_ckpt_to_keep", "max_ckpt_to_keep", idle=(None,)),
-    changes("trainer.device", "platforms are CUDA and CPU", "cuda", "cpu"),
+    to("trainer.device", "platform", via=device),
     lacks("data.tools_key", "the column of tools is called tools", "tools"),
     changes("data.enable_thinking_key", "data_args.template says how thinking is written", "enable_thinking"),
     changes("data.enable_thinking_default", "data_args.template says how thinking is written", "none"),

@@ -21,6 +21,7 @@ from roll.importers.verl.common import (
     PROFILES,
     ROLLOUT,
     TRAIN,
+    device,
 )
 from roll.importers.verl.pictures import PICTURE_ROWS, picture_notes
 from roll.importers.verl.role_rows import REWARD_ROWS, ROLE_ROWS
@@ -194,7 +195,7 @@ _TRAINER = (
     summed("trainer.remove_previous_ckpt_in_save", "checkpoints", idle=(False,)),
     lacks("trainer.del_local_ckpt_after_load", "max_ckpt_to_keep says how many stay", False),
     needless("trainer.balance_batch", "rows are divided over ranks by work"),
-    changes("trainer.device", "platforms are CUDA and CPU", "cuda", "cpu"),
+    to("trainer.device", "platform", via=device),
     needless("trainer.esi_redundant_time", "interrupt_timeout is the time after SIGTERM"),
     needless("trainer.ray_wait_register_center_timeout", "rpc_timeout is the limit of a call"),
     needless("trainer.use_legacy_worker_impl", "classes of verl's"),

@@ -14,6 +14,8 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
+from roll.platforms.table import platform_of
+
 
 def attend_with_sinks(
     query: torch.Tensor,
@@ -72,7 +74,7 @@ def _mask(num_queries: int, num_keys: int, window: int | None, device: torch.dev
 
     Example: the last 2 of 3, window 2: [[1, 1, 1, 0], [1, 0, 1, 1]].
     """
-    if window is None and device.type == "cuda":
+    if window is None and platform_of(device).has_flash_attention:
         return causal_lower_right(num_queries, num_keys + 1)
     visible = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device).tril(num_keys - num_queries)
     if window is not None:

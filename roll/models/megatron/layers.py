@@ -34,6 +34,7 @@ from torch.nn.attention.bias import causal_lower_right
 from roll.models.megatron.attention import LatentAttention, LatentNorm, Norm, attend_with_sinks
 from roll.models.megatron.router import BalancingRouter
 from roll.models.sequences.packed_attention import attend_by_kernel
+from roll.platforms.table import platform_of
 
 # Experts: what those with biases need beyond Megatron's own layers, and all of a rank in one product.
 
@@ -155,7 +156,7 @@ def last_positions_mask(num_queries: int, num_keys: int, device: torch.device) -
 
     Example: 2 of 3: [[1, 1, 0], [1, 1, 1]].
     """
-    if device.type == "cuda":
+    if platform_of(device).has_flash_attention:
         return causal_lower_right(num_queries, num_keys)
     return torch.ones(num_queries, num_keys, dtype=torch.bool, device=device).tril(num_keys - num_queries)
 
@@ -214,7 +215,8 @@ class CoreAttention(MegatronModule):
         """Whether all rows of a pack go through one kernel: on a GPU, in fp16 or bf16, without dropout. It knows no
         values of another width than that of keys, as latent attention has them."""
         dropout = self.dropout if self.training else 0.0
-        return query.is_cuda and query.dtype != torch.float32 and query.shape[2] == value.shape[2] and not dropout
+        fits = query.dtype != torch.float32 and query.shape[2] == value.shape[2] and not dropout
+        return fits and platform_of(query.device).has_flash_attention
 
     def _attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         """query [s, b, h, d]; keys and values [ranks, s, b, g, d] -> [s, b, h, d]."""

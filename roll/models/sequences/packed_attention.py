@@ -24,6 +24,7 @@ from roll.models.sequences.pack import Pack
 from roll.models.sequences.states import reset_states, state_layers
 from roll.models.sequences.tree import tree_or_pack
 from roll.models.sequences.tree_attention import tree_attention
+from roll.platforms.table import platform_of
 from roll.types.forest import Forest
 
 PACKED_ATTENTION = "roll_packed"
@@ -98,7 +99,7 @@ def packed_attention(
     assert cu_seq_lens_q is not None
     if sequence_ranks is not None:
         query, key, value = _some_heads(query, key, value, sequence_ranks)
-    if query.is_cuda and query.dtype != torch.float32:
+    if query.dtype != torch.float32 and platform_of(query.device).has_flash_attention:
         q, k, v = (part[0].transpose(0, 1) for part in (query, key, value))
         output = attend_by_kernel(q, k, v, cu_seq_lens_q, max_length_q, scaling, attention_mask)[None]
     else:

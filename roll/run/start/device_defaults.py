@@ -183,7 +183,10 @@ def asks_for_more(config: RunConfig, user_keys: KeysInYaml, machine: Machine) ->
 
 
 def _on_gpus(config: RunConfig, user_keys: KeysInYaml, machine: Machine) -> bool:
-    return machine.num_gpus > 0 or config.gpu_memory_gb is not None or asks_for_more(config, user_keys, machine)
+    if config.platform == "cpu":
+        return False
+    names_them = config.platform != "auto" or config.gpu_memory_gb is not None
+    return names_them or machine.num_gpus > 0 or asks_for_more(config, user_keys, machine)
 
 
 def _gpu_bytes(config: RunConfig, machine: Machine) -> float | None:

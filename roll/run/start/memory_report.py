@@ -29,13 +29,15 @@ def num_visible_gpus(visible: str | None) -> int:
 
     Example: on a machine of 8, "2,3" is 2 GPUs, "" and "-1" are none.
     """
-    if visible is None:
-        return len(_sizes())
+    return num_shown(visible, len(_sizes()))
+
+
+def num_shown(visible: str | None, count: int) -> int:
+    """The devices, of `count` on this machine, that a variable shows (None: it is not set)."""
+    if visible is None or not count:
+        return count
     names = [name.strip() for name in visible.split(",")]
-    num_visible = next(
-        (place for place, name in enumerate(names) if name in ("", "-1")), len(names)
-    )  # CUDA stops there
-    return num_visible if num_visible and _sizes() else 0
+    return next((place for place, name in enumerate(names) if name in ("", "-1")), len(names))  # CUDA stops there
 
 
 def _sizes() -> list[str]:
@@ -67,7 +69,8 @@ class MemoryReport:
 def memory_report(config: RunConfig, plan: RunPlan) -> MemoryReport:
     """Looks at files and at the driver's word on its GPUs; imports no torch and makes no CUDA context."""
     memory_gb = config.gpu_memory_gb
-    gpu_bytes = memory_gb * GB if memory_gb is not None else smallest_gpu_bytes()
+    is_nvidias = config.platform in ("auto", "cuda")
+    gpu_bytes = memory_gb * GB if memory_gb is not None else smallest_gpu_bytes() if is_nvidias else None
     host_bytes = config.host_memory_gb * GB if config.host_memory_gb is not None else None
     facts, missing = gather_facts(config, plan, gpu_bytes)
     if not facts:

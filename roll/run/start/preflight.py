@@ -11,6 +11,7 @@ from typing import Any
 from roll.configs.checks.lora import lora_model_problems, lora_warnings, sent_adapter_model_problems
 from roll.configs.checks.moe import balance_model_problems, router_replay_model_problems
 from roll.configs.checks.mtp import head_model_problems
+from roll.configs.checks.platforms import platform_machine_problems
 from roll.configs.checks.prefix_sharing import prefix_sharing_machine_problems
 from roll.configs.checks.training import (
     compile_machine_problems,
@@ -28,10 +29,11 @@ from roll.configs.strategies.table import spec_of
 from roll.distributed.strategy.table import engine_problems, strategy_problems
 from roll.models import multimodal
 from roll.models.hub import INSTALL, is_on_modelscope
+from roll.platforms.table import PLATFORMS
 from roll.run.saving.hub import hub_problems
 from roll.run.saving.model_files import adapter_problems, read_model_config
 from roll.run.saving.rehearsal import room_problems
-from roll.run.start.choose import this_machine
+from roll.run.start.choose import machine_of
 from roll.run.start.device_defaults import unplaced
 from roll.run.start.engine_models import cpu_engine_problems, engine_model_problems, engine_model_warning
 from roll.run.tracking.build import missing_logins, missing_trackers, tracker_problems
@@ -52,7 +54,14 @@ class MachineReport:
 def choices(config: RunConfig) -> list[Choice]:
     """The roles of this run, as the specs of their strategies are asked about them."""
     return [
-        Choice(config.roles[role], worker, config.grad_norm_of(role, worker), config.num_nodes, config.longest_row)
+        Choice(
+            config.roles[role],
+            worker,
+            config.grad_norm_of(role, worker),
+            config.num_nodes,
+            config.longest_row,
+            config.platform,
+        )
         for role, worker in config.model_roles.items()
     ]
 
@@ -79,7 +88,7 @@ def role_strategy_warnings(config: RunConfig) -> list[str]:
 
 
 def machine_report(config: RunConfig) -> MachineReport:
-    problems: list[Problem] = []
+    problems: list[Problem] = [*platform_machine_problems(config.platform)]
     unchecked: list[str] = []
     for choice in choices(config):
         worker, spec = choice.worker, spec_of(choice.worker.strategy_name)
@@ -126,7 +135,7 @@ def machine_report(config: RunConfig) -> MachineReport:
 
 def _gpus_elsewhere(config: RunConfig) -> Iterator[str]:
     """Names GPUs that the run is planned for and this machine lacks; devices of roles on the CPU are slots."""
-    here, wanted = this_machine().num_gpus, config.num_gpus_per_node
+    here, wanted = machine_of(config).num_gpus, config.num_gpus_per_node
     placed = [worker for worker in config.model_roles.values() if worker.device_mapping]
     has_engine = any(spec_of(worker.strategy_name).share is not None for worker in placed)
     if "num_gpus_per_node" in config.model_fields_set and wanted > here and placed and (here or has_engine):
@@ -198,7 +207,10 @@ def _cpu_problems(config: RunConfig) -> Iterator[Problem]:
     """Roles for which no devices could be chosen, though there are GPUs, or the YAML speaks of some."""
     if config.gpu_memory_gb is not None:
         why = f"gpu_memory_gb: {config.gpu_memory_gb:g} speaks of GPUs, and this machine has none"
-    elif "num_gpus_per_node" in config.model_fields_set or this_machine().num_gpus:
+    elif config.platform != "auto" and PLATFORMS[config.platform].is_accelerator:
+        devices = PLATFORMS[config.platform].devices
+        why = f"platform: {config.platform} speaks of {devices}, and this machine has {machine_of(config).num_gpus}"
+    elif "num_gpus_per_node" in config.model_fields_set or machine_of(config).num_gpus:
         why = "its work splits over no number of the run's devices"
     else:
         return

@@ -70,7 +70,7 @@ def test_gpus_are_refused_where_the_machine_has_them(monkeypatch: pytest.MonkeyP
     """A device_mapping counts slots where there are none."""
     found = [made for made in choices(config(SHARED)) if made.role.learns]
     assert [list(prefix_sharing_machine_problems(made)) for made in found] == [[]]
-    monkeypatch.setattr("roll.configs.checks.prefix_sharing._has_gpus", lambda: True)
+    monkeypatch.setattr("roll.configs.checks.prefix_sharing.on_gpus_here", lambda: True)
     (problem,) = prefix_sharing_machine_problems(found[0])
     assert problem.text.startswith(
         "actor_train.use_prefix_sharing: on: prefix sharing works on CPUs only, and this machine"

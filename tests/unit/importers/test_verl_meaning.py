@@ -44,7 +44,7 @@ def at(found: Imported, target: str) -> Any:
         "data.train_max_samples=100",
         "reward_model.reward_manager=mine",
         "reward_model.sandbox_fusion.url=http://x",
-        "trainer.device=npu",
+        "trainer.device=xpu",
         "trainer.no_such_key=5",
         "algorithm.kl_ctrl.kl_coef=0.1",
     ],
@@ -61,7 +61,7 @@ def test_what_makes_it_another_run_is_told_as_that(word: str) -> None:
         (f"{ROLLOUT}.multi_turn.enable=false", f"{ROLLOUT}.multi_turn.max_assistant_turns=5"),
         (f"{ROLLOUT}.agent.default_agent_loop=single_turn_agent", f"{ROLLOUT}.agent.num_workers=8"),
         ("algorithm.kl_ctrl.kl_coef=0.1", "algorithm.use_kl_in_reward=false"),
-        ("trainer.device=cuda", "reward_model.reward_manager=dapo"),
+        ("trainer.device=npu", "reward_model.reward_manager=dapo"),
     ],
 )
 def test_what_asks_for_nothing_changes_nothing(words: tuple[str, ...]) -> None:

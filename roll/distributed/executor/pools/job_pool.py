@@ -19,6 +19,7 @@ from roll.distributed.executor.processes.host import AsyncHost
 from roll.distributed.executor.processes.resource_manager import AssignedSlot, ResourceManager
 from roll.distributed.executor.processes.worker_process import Failure, worker_error
 from roll.errors import RollError, WorkerError, describe
+from roll.platforms.table import CPU
 from roll.utils.background import BackgroundTasks
 from roll.utils.script_code import script_code
 
@@ -316,7 +317,7 @@ class JobPool:
         self._num_started += 1
         options = actor_options(self.role, self._resources, slot, self._system_envs)
         actor = ray.remote(AsyncHost).options(**options, max_concurrency=_MAX_CONCURRENCY)
-        handle = actor.remote(slot.rank, {"CUDA_VISIBLE_DEVICES": ""}, script_code())
+        handle = actor.remote(slot.rank, CPU.visible(()), script_code())
         return _Worker(name, slot, handle, handle.build.remote(self._worker_class, self._arguments_of(name), 0))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from roll.errors import WorkerError, describe
+from roll.platforms.table import ACCELERATORS
 from roll.utils.worker_usage import TraceOptions, Usage
 
 _KB = 1024
@@ -32,15 +33,15 @@ class MemoryWatch:
         """The usage with the memory. Where `query` asks for snapshots, the allocator's history is recorded from now on,
         and what it holds is written to `<name>.pickle`, in place of the one before. A process without a context on a
         GPU makes none: neither the driver, nor one whose engine has processes of its own."""
-        usage, torch = replace(usage, host_bytes=self.host_peak()), _torch_with_gpu()
-        if torch is None:
+        usage, device = replace(usage, host_bytes=self.host_peak()), _device_in_use()
+        if device is None:
             return usage
         if query.snapshots:
-            torch.cuda.memory._dump_snapshot(str(Path(query.snapshots, f"{self._name}.pickle")))
-            torch.cuda.memory._record_memory_history(max_entries=_MOST_ALLOCATIONS)
-        peak = int(torch.cuda.max_memory_allocated())
-        torch.cuda.reset_peak_memory_stats()
-        return replace(usage, device_bytes=peak, device_name=str(torch.cuda.get_device_name()))
+            device.memory._dump_snapshot(str(Path(query.snapshots, f"{self._name}.pickle")))
+            device.memory._record_memory_history(max_entries=_MOST_ALLOCATIONS)
+        peak = int(device.max_memory_allocated())
+        device.reset_peak_memory_stats()
+        return replace(usage, device_bytes=peak, device_name=str(device.get_device_name()))
 
     def host_peak(self) -> int:
         """The largest resident set so far of this process, and of those that it started and that still run, in bytes:
@@ -69,9 +70,13 @@ def _resident_peak(place: Path) -> int:
     return next((int(line.split()[1]) * _KB for line in lines if line.startswith("VmHWM:")), 0)
 
 
-def _torch_with_gpu() -> Any:
+def _device_in_use() -> Any:
+    """torch's module of the accelerator on which this process has a context; None where it has none, or no torch."""
     torch: Any = sys.modules.get("torch")
-    return torch if torch is not None and torch.cuda.is_initialized() else None
+    if torch is None:
+        return None
+    modules = [getattr(torch, platform.device_type, None) for platform in ACCELERATORS]
+    return next((module for module in modules if module is not None and module.is_initialized()), None)
 
 
 # What a worker reports when it fails, and how several failures become one error with the root cause first.

@@ -37,7 +37,7 @@ class SendPlan:
 
     ways: tuple[EngineRoute, ...]
     lead: int = 0
-    backend: Literal["gloo", "nccl"] = "gloo"
+    backend: str = "gloo"
     address: str = LOOPBACK
     directory: Path | None = None
     generation: int = 0  # another one for other processes behind the same receivers

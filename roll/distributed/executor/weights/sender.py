@@ -35,6 +35,7 @@ from roll.distributed.weights.bucket import (
 )
 from roll.distributed.weights.transport import SharedSegment, cuda_ipc_bucket, write_file_bucket
 from roll.errors import StrategyError, describe
+from roll.platforms.table import CPU, platform_of
 
 _POLL_S = 0.05
 _CAUSE_WAIT_S = 3.0
@@ -99,8 +100,7 @@ class MemoryRouteSender(RouteSender):
             name = f"roll-{os.getpid()}{segment_label(os.environ.get(MARK, ''))}{uuid.uuid4().hex[:8]}"
             segment = self._segments[turn] = SharedSegment.create(name, max(index.num_bytes, 1))
         write_bucket(segment.flat, bucket, index)
-        if segment.flat.is_cuda or any(tensor.is_cuda for _, tensor in bucket):
-            torch.cuda.synchronize()
+        _wait_for_copies(bucket)
         return dict.fromkeys(self.readers, MemoryBucket(index, segment.name))
 
     def after(self, turn: int) -> None:
@@ -133,18 +133,19 @@ class CudaIpcRouteSender(RouteSender):
         """Every bucket leaves a count of its readers with the buffer's memory, so that goes, too."""
         self._buffers = [torch.empty(0, dtype=torch.uint8, device=self._device) for _ in range(2)]
         torch.cuda.ipc_collect()
-        torch.cuda.empty_cache()
+        platform_of(self._device).empty_cache()
 
     def close(self) -> None:
         self.rest()
 
 
 class BroadcastRouteSender(RouteSender):
-    """A collective of its own: gloo on the CPU, NCCL between GPUs. The readers are its ranks from 1 on, in order."""
+    """A collective of its own: gloo on the CPU, the backend of the platform between devices. The readers are
+    its ranks from 1 on, in order."""
 
     def __init__(self, readers: Sequence[Reader], plan: SendPlan, device: torch.device, peers: Peers):
         super().__init__(readers)
-        self._device = device if plan.backend == "nccl" else torch.device("cpu")
+        self._device = torch.device("cpu") if plan.backend == CPU.communication_backend else device
         self._buffers = [torch.empty(0, dtype=torch.uint8, device=self._device) for _ in range(2)]
         self._sending = self._buffers[0]
         store = BroadcastGroup.open_store(plan.address)
@@ -165,18 +166,18 @@ class BroadcastRouteSender(RouteSender):
         self._buffers[turn] = _at_least(self._buffers[turn], index.num_bytes, self._device)
         self._sending = self._buffers[turn][: index.num_bytes]
         write_bucket(self._sending, bucket, index)
-        if any(tensor.is_cuda for _, tensor in bucket):  # gloo reads the buffer at once
-            torch.cuda.synchronize()
+        _wait_for_copies(bucket)  # gloo reads the buffer at once
         return dict.fromkeys(self.readers, BroadcastBucket(index, self._group.spec.name))
 
     def transmit(self, pending: PendingReplies) -> None:
         _while_watching(pending, lambda: self._group.broadcast(self._sending))
 
     def rest(self) -> None:
-        if self._device.type == "cuda":
+        platform = platform_of(self._device)
+        if platform.is_accelerator:
             self._buffers = [torch.empty(0, dtype=torch.uint8, device=self._device) for _ in range(2)]
             self._sending = self._buffers[0]
-            torch.cuda.empty_cache()
+            platform.empty_cache()
 
     def close(self) -> None:
         self._group.close()
@@ -214,6 +215,12 @@ def make_routes(peers: Peers, plan: SendPlan, rank: int, device: torch.device) -
         yield FileRouteSender(readers, plan.directory)
     if readers := plan.readers("broadcast", rank):
         yield BroadcastRouteSender(readers, plan, device, peers)
+
+
+def _wait_for_copies(bucket: WeightBucket) -> None:
+    """Waits until what was copied out of the bucket's tensors is there."""
+    for device_type in {tensor.device.type for _, tensor in bucket}:
+        platform_of(torch.device(device_type)).synchronize()
 
 
 def _at_least(buffer: torch.Tensor, num_bytes: int, device: torch.device) -> torch.Tensor:

@@ -14,6 +14,7 @@ from roll.distributed.executor.processes.resource_manager import AssignedSlot
 from roll.distributed.executor.weights.send_plan import EngineRoute, SendPlan, Sent
 from roll.distributed.weights.bucket import FileBucket
 from roll.errors import ConfigError, StorageError, WorkerError
+from roll.platforms.table import CPU
 from roll.utils.network import LOOPBACK
 
 logger = logging.getLogger(__name__)
@@ -124,10 +125,12 @@ def choose_route(
 ) -> EngineRoute:
     """How one engine, of which `num_ranks` processes read, is reached. `auto`, by where its GPUs are:
 
-    - every one is also a rank's of the trainer: CUDA IPC, from each rank to the one on its own GPU;
-    - some are, or there are none: shared memory, from a rank on the engine's host (two processes on one GPU are no
-      two ranks of NCCL, and its kernels would wait for their turns on GPUs that both use);
-    - none is, or no rank of the trainer is on the engine's host: a broadcast, which NCCL carries from GPU to GPU.
+    - every one is also a rank's of the trainer: CUDA IPC, from each rank to the one on its own GPU, where the platform
+      has it;
+    - some are, or there are none, or it has not: shared memory, from a rank on the engine's host (two processes on one
+      device are no two ranks of NCCL, and its kernels would wait for their turns on devices that both use);
+    - none is, or no rank of the trainer is on the engine's host: a broadcast, which NCCL (HCCL on Ascend) carries from
+      device to device.
 
     `memory` takes shared memory in the last case, too. Raises ConfigError if that cannot work.
     """
@@ -136,7 +139,7 @@ def choose_route(
     here = [slot for slot in trainers if slot.node == receiver.node]
     owners = {gpu: slot.rank for slot in here for gpu in slot.gpu_ids}
     shared = [gpu for gpu in receiver.gpu_ids if gpu in owners]
-    if receiver.gpu_ids and len(shared) == len(receiver.gpu_ids):
+    if receiver.gpu_ids and len(shared) == len(receiver.gpu_ids) and receiver.platform.has_ipc:
         return EngineRoute(
             "cuda_ipc", tuple(owners[gpu] for gpu in shared[:num_ranks])
         )  # engines count their GPUs in order
@@ -164,7 +167,8 @@ def plan_send(
     route: RouteKey,
     directory: Path | None,
 ) -> SendPlan:
-    """How each engine is reached. NCCL cannot join two processes on one GPU: gloo carries such a broadcast."""
+    """How each engine is reached. NCCL and HCCL cannot join two processes on one device: gloo carries such a
+    broadcast."""
     ways = tuple(
         choose_route(trainers, lead, receiver, count, route)
         for receiver, count in zip(receivers, num_ranks, strict=True)
@@ -175,7 +179,7 @@ def plan_send(
     return SendPlan(
         ways=ways,
         lead=lead,
-        backend="nccl" if on_gpus_of_their_own else "gloo",
+        backend=(trainers[lead].platform if on_gpus_of_their_own else CPU).communication_backend,
         address=LOOPBACK if all(slot.node == trainers[lead].node for slot in members) else trainers[lead].host.address,
         directory=directory,
     )

@@ -22,6 +22,7 @@ from roll.distributed.weights.transport import WeightReceiver
 from roll.errors import ConfigError, StrategyError
 from roll.models.loading import load_policy
 from roll.models.tokenizer import tokenizer_of
+from roll.platforms.table import platform_of
 from roll.types.rollout import Answered, Generation, GenerationRequest
 
 if TYPE_CHECKING:
@@ -250,7 +251,7 @@ class HfGenerateStrategy(GenerateStrategy):
             self._sampler.drop_cache()
             if State.WEIGHTS in states and self._context.device.type != "cpu":
                 self._copies.take(tensors_of(self._model))
-                torch.cuda.empty_cache()
+                platform_of(self._context.device).empty_cache()
 
         self._running().run_between_tokens(leave)
 

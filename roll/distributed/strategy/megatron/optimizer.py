@@ -23,6 +23,7 @@ from roll.configs.sections.training import TrainingArgs
 from roll.configs.strategies.megatron_config import MegatronSettings
 from roll.distributed.strategy.optimizer import learning_rate_factor, not_finite
 from roll.platforms.cpu_stand_ins.megatron import cuda_type_names
+from roll.platforms.table import platform_of
 
 
 def wrap(
@@ -119,7 +120,7 @@ class Updater:
         with cuda_type_names(parameter for chunk in self._chunks for parameter in chunk.parameters()):
             self.optimizer: Any = get_megatron_optimizer(options, self._chunks)  # chained, one per kind of parameter
         config.grad_scale_func = self.optimizer.scale_loss
-        self._is_on_gpu = next(self._chunks[0].parameters()).is_cuda
+        self._is_on_gpu = platform_of(next(self._chunks[0].parameters()).device).is_accelerator
 
     @property
     def learning_rate(self) -> float:

@@ -33,6 +33,7 @@ from roll.distributed.weights.bucket import GroupSpec, decode_source
 from roll.distributed.weights.transport import WeightReceiver
 from roll.errors import StrategyError
 from roll.platforms.stores import bind_stores
+from roll.platforms.table import platform_of
 from roll.utils.background import on_exit
 from roll.utils.imports import import_external
 
@@ -86,8 +87,7 @@ class WeightUpdate:
                 yield name, tensor.to(self._device)
 
         self._load(self._fused.pass_on(dict(known(self._receiver.read(decode_source(source))))))
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)  # the source may be overwritten once this returns
+        platform_of(self._device).synchronize(self._device)  # the source may be overwritten once this returns
 
     def finish(self) -> None:
         if rest := self._fused.rest():
@@ -131,7 +131,7 @@ class RollScheduler(Scheduler):
 
         self.roll_runners = runners
         runner = runners()[0]
-        self.roll_on_gpu = runner.device == "cuda"
+        self.roll_on_gpu = runner.device != "cpu"
         device = torch.device(runner.device, runner.gpu_id) if self.roll_on_gpu else torch.device(runner.device)
         self.roll_update = WeightUpdate(runners, get_parallel().tp_rank, get_model().model_path, device)
 

@@ -25,7 +25,9 @@ from roll.distributed.strategy.vllm.pictures import (
     picture_problems,
     with_new_names,
 )
+from roll.platforms.table import NPU
 from roll.utils.network import LOOPBACK
+from roll.utils.text import show
 
 WORKER_EXTENSION = "roll.distributed.strategy.vllm.worker_extension.RollWorkerExtension"
 OWNER_VARIABLE = "ROLL_ENGINE_OWNER_PID"
@@ -147,6 +149,15 @@ def problems(choice: Choice) -> Iterator[Problem]:
     """What its spec is asked."""
     if choice.role.use == "generate":
         yield from argument_problems(choice.role.name, choice.worker)
+        yield from _quantised_on_npu(choice)
+
+
+def _quantised_on_npu(choice: Choice) -> Iterator[Problem]:
+    """Finds quantisation on Ascend, which is another one there."""
+    key, kind = f"{choice.at}.quantization", choice.worker.strategy_config.get("quantization")
+    if choice.platform == NPU.name and kind is not None:
+        why = "vLLM-Ascend reads weights that were quantised for it, and roll sends whole ones. Leave it out"
+        yield Problem(f"{key}: {show(kind)}: {why} (platform: npu).", (key, "platform"))
 
 
 def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:

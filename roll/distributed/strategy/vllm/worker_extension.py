@@ -21,6 +21,7 @@ from roll.distributed.strategy.vllm.args import ADAPTER_ID, OWNER_VARIABLE
 from roll.distributed.weights.bucket import GroupSpec, decode_source
 from roll.distributed.weights.transport import WeightReceiver
 from roll.platforms.stores import bind_stores
+from roll.platforms.table import platform_of
 from roll.utils.background import on_exit
 from roll.utils.imports import import_external
 
@@ -165,8 +166,7 @@ class LayerwiseUpdate:
         with torch.device(self._device):
             self._missing -= self._model.load_weights(iter(weights))  # type: ignore[operator]
         self._keep_what_waits({tensor.untyped_storage().data_ptr() for _, tensor in weights})
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)  # the source may be overwritten once this returns
+        platform_of(self._device).synchronize(self._device)  # the source may be overwritten once this returns
 
     def _keep_what_waits(self, sources: set[int]) -> None:
         """Copies tensors in these places that vLLM holds for a layer of which more is to come."""

@@ -11,6 +11,7 @@ from roll.configs.plan.batch_plan import build_plan
 from roll.distributed.executor import clusters as run_clusters
 from roll.distributed.executor.clusters import RLClusters, RunClusters
 from roll.distributed.executor.worker import build_strategy
+from roll.platforms.table import CUDA
 from tests.helpers.configs import config
 
 
@@ -53,7 +54,7 @@ def test_a_strategy_is_told_whether_another_role_uses_its_devices(
     made = config({"actor_infer.device_mapping": devices, "actor_infer.strategy_args.strategy_name": "hf_infer"})
     monkeypatch.setattr(run_clusters, "Cluster", lambda role, resources, slots, spec: SimpleNamespace(spec=spec))
     clusters = RunClusters.__new__(RunClusters)
-    slots = [SimpleNamespace(rank=0, local_rank=0, gpu_ids=("0",))]
+    slots = [SimpleNamespace(rank=0, local_rank=0, gpu_ids=("0",), platform=CUDA)]
     resources = SimpleNamespace(slots=lambda place: slots, has_gpus=True)
     runtime = SimpleNamespace(directory=tmp_path)
     clusters.__dict__ |= {"_config": made, "_plan": build_plan(made), "_clusters": []}

@@ -5,11 +5,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from roll.distributed.executor.processes import worker_process as memory
 from roll.distributed.executor.processes.worker_process import MemoryWatch
 from roll.utils.worker_usage import TraceOptions, Usage
 from tests.helpers.clock import Clock
+from tests.unit.platforms.stand_in import FakeModule
 
 NOTHING = Usage(0.0, {}, {})
 WATCH = MemoryWatch("actor_train-0")
@@ -52,9 +54,15 @@ def test_a_process_on_a_gpu_tells_its_peak_since_the_last_time_and_writes_snapsh
         reset_peak_memory_stats=lambda: told.append("reset"),
         get_device_name=lambda: "NVIDIA H100 80GB HBM3",
     )
-    monkeypatch.setattr(memory, "_torch_with_gpu", lambda: SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(memory, "_device_in_use", lambda: cuda)
     usage = WATCH.add_to(NOTHING, TraceOptions())
     assert (usage.device_bytes, usage.device_name, told) == (123, "NVIDIA H100 80GB HBM3", ["reset"])
     told.clear()
     WATCH.add_to(NOTHING, TraceOptions(snapshots=str(tmp_path)))
     assert told == [("dump", str(tmp_path / "actor_train-0.pickle")), "record", "reset"]
+
+
+def test_a_process_on_an_npu_tells_its_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "npu", FakeModule(), raising=False)
+    usage = WATCH.add_to(NOTHING, TraceOptions())
+    assert (usage.device_bytes, usage.device_name) == (123, "Ascend910B")

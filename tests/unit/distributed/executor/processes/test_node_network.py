@@ -4,6 +4,7 @@ import pytest
 
 from roll.distributed.executor.processes.resource_manager import loopback_network, node_network
 from roll.errors import ResourceError
+from roll.platforms.table import CPU, NPU
 from roll.utils.network import LOOPBACK, interface_of
 
 LO = interface_of(LOOPBACK)
@@ -33,3 +34,9 @@ def test_the_key_wins_over_both_and_names_an_interface_of_the_node(monkeypatch: 
     assert network.variables == {"GLOO_SOCKET_IFNAME": LO, "NCCL_SOCKET_IFNAME": f"={LO}"}
     with pytest.raises(ResourceError, match="network_interface: ib7: .* has no such interface"):
         node_network("127.0.0.2", "ib7")
+
+
+def test_hccl_listens_where_nccl_would() -> None:
+    assert loopback_network(NPU).variables == {"GLOO_SOCKET_IFNAME": LO, "HCCL_SOCKET_IFNAME": f"={LO}"}
+    assert node_network("127.0.0.2", LO, NPU).variables == loopback_network(NPU).variables
+    assert loopback_network(CPU).variables == {"GLOO_SOCKET_IFNAME": LO}

@@ -11,6 +11,7 @@ from roll.distributed.executor.weights.sender import FileRouteSender
 from roll.distributed.executor.weights.sync import choose_route, plan_send
 from roll.distributed.weights.bucket import FileBucket, index_bucket
 from roll.errors import ConfigError
+from roll.platforms.table import NPU, ROCM
 
 LAPTOP = Node(0, "127.0.0.1", ())
 GPUS, OTHER_GPUS = Node(0, "10.0.0.1", ("0", "1", "2", "3")), Node(1, "10.0.0.2", ("0", "1", "2", "3"))
@@ -153,3 +154,24 @@ def test_files_of_weights_lie_where_only_their_user_looks(tmp_path: Path) -> Non
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     lane.close()
     assert list((tmp_path / "weight_sync").iterdir()) == []
+
+
+ASCEND, OTHER_ASCEND = replace(GPUS, platform=NPU), replace(OTHER_GPUS, platform=NPU)
+
+
+def test_without_ipc_shared_devices_mean_shared_memory():
+    """No process opens another's NPU memory here: the trainer's copy in host memory is read instead."""
+    trainers = [on(ASCEND, str(gpu), rank=gpu) for gpu in range(4)]
+    for route in ("auto", "memory"):
+        assert choose_route(trainers, 0, on(ASCEND, "2", "1"), 2, route) == EngineRoute("memory", (0, 0))
+    amd = replace(GPUS, platform=ROCM)
+    for node in (GPUS, amd):
+        assert choose_route([on(node, "0")], 0, on(node, "0"), 1, "auto").route == "cuda_ipc"
+
+
+def test_a_broadcast_between_npus_is_hccls():
+    trainers = [on(ASCEND, "0")]
+    plan = plan_send(trainers, 0, [on(ASCEND, "1"), on(OTHER_ASCEND, "0")], (1, 1), "auto", None)
+    assert ([way.route for way in plan.ways], plan.backend) == (["broadcast", "broadcast"], "hccl")
+    shared = plan_send(trainers, 0, [on(ASCEND, "0"), on(OTHER_ASCEND, "0")], (1, 1), "broadcast", None)
+    assert shared.backend == "gloo"

@@ -2,10 +2,12 @@
 
 import pytest
 
-from roll.utils.allocator import clear_expandable, expandable
+from roll.platforms.allocator import clear_expandable, expandable
 
 
-@pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"])
+@pytest.mark.parametrize(
+    "name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_NPU_ALLOC_CONF"]
+)
 @pytest.mark.parametrize(
     ("value", "rest"),
     [

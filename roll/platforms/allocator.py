@@ -1,7 +1,8 @@
 """torch's expandable segments: memory of a GPU that another process cannot open in a container.
 
 CUDA IPC of such a segment passes a file handle between processes (pidfd_getfd), for which Docker gives no permission
-(torch 2.13, c10/cuda/CUDACachingAllocator.cpp); vLLM and SGLang refuse it around their sleeping pools.
+(torch 2.13, c10/cuda/CUDACachingAllocator.cpp); vLLM and SGLang refuse it around their sleeping pools, and so does
+vLLM-Ascend.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, MutableMapping
 
-VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
-"""Variables in which torch reads the settings of its allocator, oldest name first."""
+from roll.platforms.table import ACCELERATORS
+
+VARIABLES = tuple(dict.fromkeys(name for platform in ACCELERATORS for name in platform.allocator_variables))
+"""Variables in which torch reads the settings of its allocator, on whatever platform."""
 
 _SWITCHED_ON = re.compile(r"(?:^|,)\s*expandable_segments\s*:\s*True\s*(?=,|$)", re.IGNORECASE)
 
