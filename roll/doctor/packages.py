@@ -17,7 +17,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from roll.doctor.machine import Finding
-from roll.utils.imports import code_folder
+from roll.platforms.table import CUDA, NPU, ROCM, Platform, machine_platform
+from roll.utils.imports import code_folder, is_installed
 
 DISTRIBUTION = "roll-rl"
 _MOST_NAMED = 8
@@ -166,7 +167,10 @@ class Gpu:
 
 def gpu_findings() -> Iterator[Finding]:
     tool = shutil.which("nvidia-smi")
-    build = torch_build()
+    build, platform = torch_build(), machine_platform()
+    if platform in (ROCM, NPU):
+        yield from other_devices(platform, os.environ.get(platform.visible_variable))
+        return
     if tool is None:
         yield from without_gpus(build)
         return
@@ -182,23 +186,34 @@ def gpu_findings() -> Iterator[Finding]:
         what = f"nvidia-smi does not reply within {_TIMEOUT_S} s: a GPU hangs"
         yield Finding("problem", what, "nvidia-smi", "`dmesg | grep -i xid` says which; reboot")
         return
-    yield from driver_facts(parsed(done.stdout), build, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    yield from driver_facts(parsed(done.stdout), build, os.environ.get(CUDA.visible_variable))
     yield from nccl_findings(build)
 
 
-def room_findings(num_gpus_per_node: int, visible: str | None) -> Iterator[Finding]:
-    """A run's devices against the GPUs of this machine, of which it sees those in CUDA_VISIBLE_DEVICES (`visible`).
-    Nothing without GPUs, where devices are slots."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return
-    done = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    there = sum(1 for line in done.stdout.splitlines() if line.startswith("GPU "))
-    count = there if visible is None else len([name for name in visible.split(",") if name.strip()])
+def room_findings(num_gpus_per_node: int, count: int, devices: str = CUDA.devices) -> Iterator[Finding]:
+    """A run's devices against those that it sees on this machine, `count` of them. Nothing without any, where devices
+    are slots."""
     if 0 < count < num_gpus_per_node:
         fix = f"Set it to {count}, and use ids below it in every device_mapping"
-        what = f"a node of {num_gpus_per_node} devices, and this machine has {count} GPU{'s' if count > 1 else ''}"
+        there = f"{count} {devices if count > 1 else devices[:-1]}"
+        what = f"a node of {num_gpus_per_node} devices, and this machine has {there}"
         yield Finding("problem", what, "num_gpus_per_node", f"{fix}, or start on a larger machine")
+
+
+def other_devices(platform: Platform, visible: str | None) -> Iterator[Finding]:
+    """Devices of a platform that is not NVIDIA's. `visible`: the variable that shows them."""
+    yield Finding("ok", f"{platform.num_devices()} {platform.devices} of the platform {platform.name}")
+    yield Finding("hint", f"roll has never run on {platform.devices} of {platform.name}", "platform")
+    yield from _narrowed(platform, visible)
+    if platform is NPU and not is_installed("torch_npu"):
+        fix = "Install the torch_npu that is built for this torch (docs/platforms.md)"
+        yield Finding("problem", "torch_npu is not installed: NPUs stay unused", fix=fix)
+
+
+def _narrowed(platform: Platform, visible: str | None) -> Iterator[Finding]:
+    name = platform.visible_variable
+    if visible is not None:
+        yield Finding("hint", f"{name} is {visible!r}: a run sees only these", name)
 
 
 def without_gpus(build: TorchBuild | None) -> Iterator[Finding]:
@@ -228,8 +243,7 @@ def driver_facts(gpus: list[Gpu], build: TorchBuild | None, visible: str | None)
     yield Finding("ok", f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}: {named}; driver {gpus[0].driver}")
     if len(kinds) > 1:
         yield Finding("hint", "GPUs differ: the plan counts with the smallest", "device_mapping")
-    if visible is not None:
-        yield Finding("hint", f"CUDA_VISIBLE_DEVICES is {visible!r}: a run sees only these", "CUDA_VISIBLE_DEVICES")
+    yield from _narrowed(CUDA, visible)
     for gpu in gpus:
         if gpu.used_mib > _BUSY * gpu.total_mib > 0:
             what = f"GPU {gpu.index}: {gpu.used_mib / 1024:.1f} of {gpu.total_mib / 1024:.0f} GiB are already in use"

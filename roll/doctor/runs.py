@@ -24,12 +24,14 @@ from roll.doctor.machine import Finding, Section, has_cluster
 from roll.doctor.packages import room_findings
 from roll.errors import ConfigError, ResourceError
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.platforms.table import PLATFORMS
 from roll.run.kind import kind_of
 from roll.run.saving.model_files import read_model_config
 from roll.run.saving.rehearsal import checkpoint_bytes
 from roll.run.spec import PipelineSpec
 from roll.run.stages.entries import STAGES
 from roll.run.stages.planned import plan_stages
+from roll.run.start.choose import machine_of
 from roll.run.start.load import Loaded, check
 from roll.run.start.memory_report import MemoryReport, memory_report
 from roll.run.start.preflight import machine_report
@@ -154,7 +156,8 @@ def _configuration(run: Run) -> Iterator[Finding]:
     nodes = f"{config.num_nodes} node{'s' if config.num_nodes > 1 else ''} of {config.num_gpus_per_node} devices"
     yield Finding("ok", f"a run of the kind {run.spec.name} on {nodes}; `roll plan` shows its steps")
     if not has_cluster():
-        yield from room_findings(config.num_gpus_per_node, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        machine = machine_of(config)
+        yield from room_findings(config.num_gpus_per_node, machine.num_gpus, PLATFORMS[machine.platform].devices)
         if config.num_nodes > 1:
             fix = "Start Ray on them (docs/many_nodes.md) and set it"
             yield Finding("problem", f"{config.num_nodes} nodes, but no Ray cluster is configured", "RAY_ADDRESS", fix)

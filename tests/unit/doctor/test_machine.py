@@ -17,6 +17,7 @@ from roll.doctor import machine, packages
 from roll.doctor import packages as gpus
 from roll.doctor.machine import Finding, Section, findings, lines, summary
 from roll.doctor.packages import TorchBuild
+from roll.platforms.table import NPU
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 GIB = 1 << 30
@@ -232,20 +233,34 @@ def test_torch_says_what_it_is_built_for_without_being_imported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("needed", "visible", "said"),
+    ("needed", "count", "said"),
     [
-        (2, None, []),
-        (8, None, ["a node of 8 devices, and this machine has 2 GPUs"]),
-        (2, "1", ["a node of 2 devices, and this machine has 1 GPU"]),
-        (2, "", []),
+        (2, 2, []),
+        (8, 2, ["a node of 8 devices, and this machine has 2 NPUs"]),
+        (2, 1, ["a node of 2 devices, and this machine has 1 NPU"]),
+        (2, 0, []),
     ],
 )
-def test_devices_of_a_run_are_held_against_the_gpus_that_it_sees(
-    needed: int, visible: str | None, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_devices_of_a_run_are_held_against_those_that_it_sees(needed: int, count: int, said: list[str]) -> None:
+    """Without any they are slots."""
+    assert [finding.what for finding in gpus.room_findings(needed, count, "NPUs")] == said
+
+
+@pytest.mark.parametrize(
+    ("visible", "installed", "expected"),
+    [
+        (None, True, [("ok", "8 NPUs of the platform npu"), ("hint", "roll has never run on NPUs of npu")]),
+        ("2,5", False, [("hint", "ASCEND_RT_VISIBLE_DEVICES is '2,5': a run sees only these"),
+                        ("problem", "torch_npu is not installed: NPUs stay unused")]),
+    ],
+)  # fmt: skip
+def test_devices_of_another_platform_are_told_as_theirs(
+    visible: str | None, installed: bool, expected: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With none in CUDA_VISIBLE_DEVICES they are slots."""
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H100 (UUID: a)'\necho 'GPU 1: NVIDIA H100 (UUID: b)'\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert [finding.what for finding in gpus.room_findings(needed, visible)] == said
+    monkeypatch.setattr(gpus, "machine_platform", lambda: NPU)
+    monkeypatch.setattr(gpus, "is_installed", lambda name: installed)
+    monkeypatch.setattr(type(NPU), "num_devices", lambda self: 8)
+    monkeypatch.delenv("ASCEND_RT_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", visible)
+    assert [(finding.level, finding.what) for finding in gpus.gpu_findings()][-2:] == expected
