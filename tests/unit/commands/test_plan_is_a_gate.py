@@ -232,6 +232,7 @@ def test_only_known_findings_are_the_machines() -> None:
     assert found == {
         "configs/checks/training.py",
         "configs/checks/rollout.py",
+        "configs/checks/platforms.py",
         "configs/checks/prefix_sharing.py",
         "configs/strategies/megatron_checks.py",
         "distributed/strategy/table.py",
