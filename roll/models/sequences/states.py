@@ -44,8 +44,8 @@ class RowGroups(NamedTuple):
 
 @dataclass(frozen=True)
 class RowPlaces:
-    """Where the rows of a pack begin, and how they are laid out side by side, once a layer asks. `starts`: int32
-    [B + 1], the last is N."""
+    """Begins of the rows of a pack, and how they are laid out side by side, once a layer asks. `starts`: int32 [B + 1],
+    the last is N."""
 
     starts: torch.Tensor
 

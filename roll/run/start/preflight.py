@@ -259,7 +259,7 @@ def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any])
     if choice.role.use == "generate":
         yield from sent_adapter_model_problems(choice, model)
         yield from engine_model_problems(choice, model)
-        yield from () if this_machine().num_gpus else cpu_engine_problems(choice, model)
+        yield from () if machine_of(config).num_gpus else cpu_engine_problems(choice, model)
     if choice.role.head in ("sequence", "reward"):
         yield from _sequence_head_problems(choice, model)
     if choice.role.head == "sequence":

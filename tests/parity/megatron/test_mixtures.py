@@ -55,7 +55,9 @@ CASES: dict[str, tuple[int, str, dict[str, Any], dict[str, Any]]] = {
     "cp2-sinks": (2, "gpt_oss", CP2, {"split": (3, 1)}),
     "cp2-sinks-packed": (2, "gpt_oss", CP2, {"packs": True}),
     "tp2-ep2-sinks-recompute": (4, "gpt_oss", TP2 | EP2 | ETP1 | {"recompute_granularity": "full"}, {"packs": True}),
-    "ep2-grouped-packed-recompute": (2, "qwen3_moe", EP2 | GROUPED | {"recompute_granularity": "full"}, {"packs": True}),
+    "ep2-grouped-packed-recompute": (
+        2, "qwen3_moe", EP2 | GROUPED | {"recompute_granularity": "full"}, {"packs": True},
+    ),
     "tp2-grouped-shared": (2, "mixtral", TP2 | GROUPED | {"use_distributed_optimizer": True}, {"split": (3, 1)}),
     "tp2-ep2-grouped-corrected": (4, "glm4_moe", TP2 | EP2 | GROUPED, {"split": (3, 1)}),
     "tp2-ep2-etp2-allgather": (4, "mixtral", TP2 | EP2 | ALLGATHER | {"expert_tensor_parallel_size": 2}, {}),
