@@ -103,6 +103,7 @@ _SPECS = (
         supports=frozenset({Feature.MULTI_DEVICE_WORKER, Feature.PICTURES}),
         lora_sync=LoraSync("enable_lora", max_rank=512),
         problems="roll.distributed.strategy.vllm.args:problems",
+        cpu_model_problems="roll.distributed.strategy.vllm.args:cpu_model_problems",
         environment="roll.distributed.strategy.vllm.args:environment",
         registry=ModelRegistry("vLLM", "vllm", "roll.run.start.engine_models:vllm_registry", "vllm.general_plugins"),
         memory={"generate": "roll.configs.memory.engine:vllm_memory"},

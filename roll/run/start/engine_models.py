@@ -14,8 +14,6 @@ from typing import Any
 
 from roll.configs.problems import Problem
 from roll.configs.strategies.choice import Choice
-from roll.configs.strategies.model_facts import DELTA_RULES, STATES
-from roll.configs.strategies.model_numbers import text_part, type_of
 from roll.configs.strategies.spec import ModelRegistry
 from roll.configs.strategies.table import spec_of
 
@@ -49,28 +47,6 @@ def engine_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[
         (key,),
         "machine",
     )
-
-
-def cpu_engine_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
-    """A model with layers that carry a state, on an engine of vLLM on this machine, which has no GPU."""
-    kind, worker = type_of(text_part(model)), choice.worker
-    if worker.strategy_name != "vllm" or kind not in STATES:
-        return
-    model_key, kwargs_key = f"{choice.role.name}.model_args.model_name_or_path", f"{choice.at}.enable_prefix_caching"
-    if kind in DELTA_RULES:
-        yield Problem(
-            f"{choice.name_key}: vllm does not sample from {kind} models on a CPU: its kernels of gated delta rules "
-            "end when they are called. Use hf_infer.",
-            (choice.name_key, model_key),
-            "place",
-        )
-    elif worker.strategy_config.get("enable_prefix_caching") is not False:
-        yield Problem(
-            f"{kwargs_key} is not false: on a CPU vllm shares no prefixes of {kind} models, whose layers carry states, "
-            "and does not start. Set it to false, or use hf_infer.",
-            (kwargs_key, choice.name_key, model_key),
-            "place",
-        )
 
 
 def engine_model_warning(choice: Choice, model: Mapping[str, Any]) -> str | None:

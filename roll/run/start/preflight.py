@@ -35,7 +35,7 @@ from roll.run.saving.model_files import adapter_problems, read_model_config
 from roll.run.saving.rehearsal import room_problems
 from roll.run.start.choose import machine_of
 from roll.run.start.device_defaults import unplaced
-from roll.run.start.engine_models import cpu_engine_problems, engine_model_problems, engine_model_warning
+from roll.run.start.engine_models import engine_model_problems, engine_model_warning
 from roll.run.tracking.build import missing_logins, missing_trackers, tracker_problems
 from roll.utils.files import is_hub_id, path_info
 from roll.utils.imports import is_installed
@@ -259,7 +259,8 @@ def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any])
     if choice.role.use == "generate":
         yield from sent_adapter_model_problems(choice, model)
         yield from engine_model_problems(choice, model)
-        yield from () if machine_of(config).num_gpus else cpu_engine_problems(choice, model)
+        if not machine_of(config).num_gpus:
+            yield from spec.hook_findings(spec.cpu_model_problems, Problem, choice, model)
     if choice.role.head in ("sequence", "reward"):
         yield from _sequence_head_problems(choice, model)
     if choice.role.head == "sequence":

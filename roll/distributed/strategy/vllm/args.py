@@ -16,6 +16,8 @@ from roll.configs.memory.parts import default_share
 from roll.configs.problems import Problem, nearest
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
+from roll.configs.strategies.model_facts import DELTA_RULES, STATES
+from roll.configs.strategies.model_numbers import text_part, type_of
 from roll.configs.strategies.value_kinds import Kinds, class_annotations, kinds_of, misfits
 from roll.configs.tables.vision import VisionModel
 from roll.distributed.strategy.engine_options import VLLM, refusals, refused_keys
@@ -143,6 +145,28 @@ def _batch(settings: Mapping[str, Any], most_answers: int | None) -> dict[str, i
     sizes = {} if most_answers is None else {"max_num_seqs": min(most_answers, tokens)}
     # Prompts that are not prefilled in parts must fit: vLLM knows how long they are.
     return sizes if settings.get("enable_chunked_prefill") is False else sizes | {"max_num_batched_tokens": tokens}
+
+
+def cpu_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+    """Finds what ends an engine on a machine without GPUs: some layers that carry a state from token to token."""
+    kind, worker = type_of(text_part(model)), choice.worker
+    if kind not in STATES:
+        return
+    model_key, kwargs_key = f"{choice.role.name}.model_args.model_name_or_path", f"{choice.at}.enable_prefix_caching"
+    if kind in DELTA_RULES:
+        yield Problem(
+            f"{choice.name_key}: vllm does not sample from {kind} models on a CPU: its kernels of gated delta rules "
+            "end when they are called. Use hf_infer.",
+            (choice.name_key, model_key),
+            "place",
+        )
+    elif worker.strategy_config.get("enable_prefix_caching") is not False:
+        yield Problem(
+            f"{kwargs_key} is not false: on a CPU vllm shares no prefixes of {kind} models, whose layers carry states, "
+            "and does not start. Set it to false, or use hf_infer.",
+            (kwargs_key, choice.name_key, model_key),
+            "place",
+        )
 
 
 def problems(choice: Choice) -> Iterator[Problem]:
