@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 # New weights into the parameters of a Hugging Face model, in place.
 
 _NAMES_SHOWN = 5
+_LARGE = 1 << 24  # elements
 
 
 @dataclass(frozen=True)
@@ -112,21 +113,26 @@ def _targets(model: torch.nn.Module) -> Iterator[tuple[str, _Target]]:
 
 def _in_files(model: PreTrainedModel, name: str, values: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     """What the model's files hold of a parameter, as views of it, by the names there."""
-    for stored, tensor in revert_weight_conversion(model, {name: values}).items():
-        if tensor.untyped_storage().data_ptr() == values.untyped_storage().data_ptr():
-            yield stored, tensor
-            continue
-        # Copied on the way: the same of the numbers of its elements says where each came from.
-        numbers = torch.arange(values.numel(), device=values.device).view(values.shape)
-        for other, found in revert_weight_conversion(model, {name: numbers}).items():
-            strides = [
-                int(found.select(at, 1).flatten()[0] - found.flatten()[0]) if size > 1 else 1
-                for at, size in enumerate(found.shape)
-            ]
-            first = int(found.flatten()[0])
-            if values.is_contiguous() and torch.equal(numbers.as_strided(found.shape, strides, first), found):
-                yield other, values.as_strided(found.shape, strides, values.storage_offset() + first)
+    stored = revert_weight_conversion(model, {name: values})
+    if all(tensor.untyped_storage().data_ptr() == values.untyped_storage().data_ptr() for tensor in stored.values()):
+        yield from stored.items()
         return
+    # Copied on the way: the same of the numbers of its elements says where each came from. Of large ones, the stacked
+    # experts of a layer, which are cut into matrices with whole rows, only the first two columns are numbered.
+    width = values.shape[-1]
+    columns = 2 if values.numel() > _LARGE else width
+    numbers = torch.arange(values.numel() // width * columns).view(*values.shape[:-1], columns)
+    for other, found in revert_weight_conversion(model, {name: numbers}).items():
+        first = int(found.flatten()[0])
+        strides = [
+            int(found.select(at, 1).flatten()[0]) - first if size > 1 else 1 for at, size in enumerate(found.shape)
+        ]
+        is_view = torch.equal(numbers.as_strided(found.shape, strides, first), found)
+        if is_view and columns < width:
+            is_view = stored[other].shape == (*found.shape[:-1], width) and strides[-1] == 1
+            first, strides = first // 2 * width, [*(stride // 2 * width for stride in strides[:-1]), 1]
+        if is_view and values.is_contiguous():
+            yield other, values.as_strided(stored[other].shape, strides, values.storage_offset() + first)
 
 
 T = TypeVar("T")

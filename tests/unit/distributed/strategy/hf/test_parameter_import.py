@@ -8,6 +8,7 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
+from roll.distributed.strategy.hf import generate
 from roll.distributed.strategy.hf.generate import ParameterImport
 from roll.errors import StrategyError
 from roll.models.tiny_vision import (
@@ -67,8 +68,13 @@ def test_unknown_names_other_shapes_and_missing_parameters_are_refused() -> None
         update.finish()
 
 
+@pytest.mark.parametrize("are_large", [False, True], ids=["small", "large"])
 @pytest.mark.parametrize("family", ["qwen3_moe", "mixtral"])
-def test_experts_may_come_one_by_one_as_the_models_files_hold_them(family: str) -> None:
+def test_experts_may_come_one_by_one_as_the_models_files_hold_them(
+    family: str, are_large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if are_large:
+        monkeypatch.setattr(generate, "_LARGE", 0)
     config: PretrainedConfig = models.config(family)
     sent, received = (AutoModelForCausalLM.from_config(config, dtype=torch.float32) for _ in range(2))
     stored = models.as_stored({name: p.detach().numpy() for name, p in sent.named_parameters()}, family)
