@@ -55,7 +55,8 @@ class ExpertRanks:
         dist.all_to_all_single(there, counts, group=self.group)
         num_sent, num_received = torch.stack([counts.sum(1), there.sum(1)]).tolist()
         rows = self._exchanged(hidden[order // top_k], num_sent, num_received)
-        local = torch.arange(mine, device=chosen.device).repeat(self.size).repeat_interleave(there.flatten())
+        local = torch.arange(mine, device=chosen.device).repeat(self.size)
+        local = local.repeat_interleave(there.flatten(), output_size=sum(num_received))  # which spares another wait
         computed = _computed(_Share(experts, weights(experts), mine), rows, local)
         back = self._exchanged(computed, num_received, num_sent)
         places = torch.empty_like(order)

@@ -87,7 +87,11 @@ def tensor_model_problems(choice: Choice, model: Mapping[str, Any], size: int) -
 # `ep_size` of the fsdp2 strategies: which mixtures can be divided, and what does not go with it.
 
 DIVIDED_EXPERTS: tuple[str, ...] = (
-    *("deepseek_v3", "glm4_moe", "gpt_oss", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next"),
+    *("afmoe", "axk1", "axk2", "cohere2_moe", "deepseek_v2", "deepseek_v3", "deepseek_v32", "dots1", "ernie4_5_moe"),
+    *("exaone_moe", "flex_olmo", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "gpt_oss", "granitemoe"),
+    *("granitemoe_swa", "granitemoehybrid", "granitemoeshared", "hunyuan_v1_moe", "hy_v3", "hy_v4", "jamba"),
+    *("laguna", "lfm2_moe", "mellum", "mimo_v2_flash", "minimax", "minimax_m2", "mixtral", "nemotron_h", "olmoe"),
+    *("phimoe", "qwen2_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next", "solar_open"),
 )
 """Values of model_type whose divided experts were tried: tests/parity/strategies/test_expert_parallel.py."""
 

@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import revert_weight_conversion
 
+from roll.configs.checks.moe import EXPERTS
 from roll.configs.strategies.fsdp2 import DIVIDED_EXPERTS
 from tests.helpers.processes import RankPool
 from tests.parity.compare import assert_same_training, largest_difference
@@ -41,13 +42,14 @@ Weights = dict[str, np.ndarray]
 TWO = {"ep_size": 2}
 LOSS, MAX_NORM, DECAY = BentLoss(entropy_coef=0.3), 0.05, 0.5
 RECOMPUTED = {"disable_gradient_checkpointing": False}
-WITH_STATES = ("qwen3_5_moe_text", "qwen3_next")
+AGAINST_TORCH = (*models.LATENT, *models.CORRECTED, "gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe")
+FIRST = ("gpt_oss", "qwen3_moe", "qwen3_next")
 slow = pytest.mark.slow
 
 
 def save_mixture(kind: str, directory: Path) -> Path:
     """A small model with eight experts or four, and weights, biases and norms that all matter."""
-    if kind not in WITH_STATES:
+    if kind in AGAINST_TORCH:
         return models.make(directory, kind, vocab_size=296)
     torch.manual_seed(3)
     model = AutoModelForCausalLM.from_config(tiny_config(kind, vocab_size=296), dtype=torch.float32)
@@ -126,18 +128,28 @@ def test_three_updates_with_divided_experts_equal_torch_adamw(
 
 @pytest.mark.gate("gpt_oss")
 @pytest.mark.proof
-@pytest.mark.parametrize("kind", DIVIDED_EXPERTS)
-def test_every_family_trains_as_torch_does(kind: str, rank_pool: Pools, tmp_path: Path) -> None:
-    """Linear attention makes unit vectors of what may be near 0, so that its gradients are off by 1e-5 without any
-    ranks; there the reference are two ranks that have all experts."""
+@pytest.mark.parametrize(
+    "kind", [kind if kind in FIRST else pytest.param(kind, marks=slow) for kind in DIVIDED_EXPERTS]
+)
+def test_every_type_trains_as_with_whole_experts(kind: str, rank_pool: Pools, tmp_path: Path) -> None:
+    """As in one process, or, of types that have more of their own that rounds otherwise there, as on two ranks that
+    have all experts."""
     model_dir = save_mixture(kind, tmp_path)
     run = Run(model_dir, fsdp2=TWO, updates=2, loss=LOSS, max_norm=MAX_NORM, model=RECOMPUTED)
-    if kind in WITH_STATES:
+    if kind in AGAINST_TORCH:
+        want = reference(model_dir, 2)
+    else:
         whole = rank_pool(2).run(runs.train, replace(run, fsdp2={}))
         want = replace(whole[0], scores=whole[0].scores | whole[1].scores)
-    else:
-        want = reference(model_dir, 2)
     assert_same_on_every_rank(rank_pool(2).run(runs.train, run), want)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", DIVIDED_EXPERTS)
+def test_the_number_of_experts_is_known_of_every_type(kind: str) -> None:
+    """By which a plan refuses sizes that do not divide it."""
+    config = tiny_config(kind).to_dict()
+    assert [config[key] for key in EXPERTS if key in config] == [4]
 
 
 @pytest.mark.proof

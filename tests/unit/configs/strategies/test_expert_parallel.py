@@ -76,7 +76,7 @@ def test_sizes_that_divide_the_experts(model: dict[str, Any]) -> None:
     assert "8 does not divide the 12 experts of" in text and text.endswith("Sizes that do: 1, 2, 3, 4, 6, 12.")
 
 
-@pytest.mark.parametrize("kind", ["qwen2_moe", "qwen3", None])
+@pytest.mark.parametrize("kind", ["longcat_flash", "qwen3", None])
 def test_a_type_that_was_not_tried_is_refused(kind: str | None) -> None:
     (text,) = of_model(QWEN | {"model_type": kind}, 2)
     assert text.startswith(f"ep_size: experts of models of type {kind} are not divided. Set it to 1,")
