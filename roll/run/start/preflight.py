@@ -259,7 +259,7 @@ def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any])
     if choice.role.use == "generate":
         yield from sent_adapter_model_problems(choice, model)
         yield from engine_model_problems(choice, model)
-        if not machine_of(config).num_gpus:
+        if config.platform in ("auto", "cpu") and not machine_of(config).num_gpus:
             yield from spec.hook_findings(spec.cpu_model_problems, Problem, choice, model)
     if choice.role.head in ("sequence", "reward"):
         yield from _sequence_head_problems(choice, model)
