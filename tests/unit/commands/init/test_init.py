@@ -12,7 +12,7 @@ from roll.commands import init as command
 from roll.commands.init import Columns, columns_of
 from roll.commands.table import main
 from roll.configs.load.chosen_values import Machine
-from roll.run.start import choose, preflight
+from roll.run.start import choose
 
 MODEL = "org/model-0.5B"
 ROW: dict[str, Any] = {"prompt": "1+1?", "ground_truth": "2"}
@@ -27,7 +27,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def on_machine(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
-    for module in (command, choose, preflight):
+    for module in (command, choose):
         monkeypatch.setattr(module, "this_machine", lambda: machine)
 
 
