@@ -206,6 +206,15 @@ def test_frozen_experts_stay_and_the_rest_learns_as_ever(rank_pool: Pools, mixtu
 
 
 @pytest.mark.slow
+def test_rows_that_share_their_beginning_train_as_with_whole_experts(rank_pool: Pools, mixture: Path) -> None:
+    """As trees (use_prefix_sharing), whose tokens go to their experts once."""
+    run = Run(mixture, fsdp2={}, updates=2, loss=LOSS, max_norm=MAX_NORM, shares="on")
+    whole, divided = (rank_pool(2).run(runs.train, replace(run, fsdp2=each))[0] for each in ({}, TWO))
+    assert largest_difference(divided.gradients, whole.gradients) < 1e-6
+    assert largest_difference(divided.parameters[1], whole.parameters[1]) < 1e-6
+
+
+@pytest.mark.slow
 def test_bf16_differs_from_whole_experts_by_the_order_of_sums(rank_pool: Pools, mixture: Path) -> None:
     """The same bf16 products of more rows at a time: a gradient is off by a rounding of bf16, half a percent, at most a
     few times over."""

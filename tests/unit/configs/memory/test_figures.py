@@ -21,6 +21,7 @@ SEVEN, THIRTY = "qwen2.5-7b", "qwen3-30b-a3b"
 ZERO3 = ("qwen2.5-7B-rlvr", "rlvr_zero3", SEVEN)
 FSDP2 = ("qwen2.5-7B-rlvr", "rlvr_fsdp2", SEVEN)
 MEGATRON_7B = ("qwen2.5-7B-rlvr", "rlvr_megatron", SEVEN)
+FSDP2_30B = ("qwen3-30B-A3B-rlvr", "rlvr_fsdp2", THIRTY)
 MEGATRON_30B = ("qwen3-30B-A3B-rlvr", "rlvr_megatron", THIRTY)
 
 
@@ -94,6 +95,18 @@ def test_parts_of_a_training_pass_are_those_worked_out_by_hand(shipped: Shipped)
     for recipe in (MEGATRON_7B, MEGATRON_30B):
         names = {part.name for part in moment(shipped(recipe), "training of actor_train").parts}
         assert "activations" in names and "temporaries of AdamW" not in names
+
+
+def test_divided_experts_are_gathered_in_eighths(shipped: Shipped) -> None:
+    """30B: of a layer in bf16 1.208 GB of experts and .038 GB of the rest, embedding and head 1.245 GB; two layers are
+    there at a time. What a rank holds for good is the same."""
+    whole = shipped(FSDP2_30B)
+    divided = shipped(FSDP2_30B, "actor_train.strategy_args.strategy_config.ep_size=8")
+    assert states(divided) == pytest.approx(states(whole))
+    for plan, experts in ((whole, 1.208), (divided, 1.208 / 8)):
+        parts = {part.name: part.num_bytes / GB for part in moment(plan, "training of actor_train").parts}
+        assert parts["gathered weights"] == pytest.approx(1.245 + 2 * (experts + 0.038), abs=0.01)
+        assert ("rows on their way to experts" in parts) == (plan is divided)
 
 
 def test_host_memory_of_sleeping_roles_is_what_was_worked_out_by_hand(shipped: Shipped) -> None:
