@@ -1,4 +1,5 @@
-"""Whether an engine has the architecture of a model, read in its files: importing one takes many seconds."""
+"""Whether an engine, or transformers, has the architecture of a model, read in their files: importing one takes many
+seconds."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from roll.configs.problems import Problem
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.spec import ModelRegistry
 from roll.configs.strategies.table import spec_of
+from roll.models.multimodal import senses
 
 _SGLANG_ENTRY = re.compile(r"^EntryClass\s*(?::[^=\n]+)?=\s*(\[[^\]]*\]|\w+)", re.MULTILINE)
 
@@ -104,6 +106,34 @@ def _auto_names(root: Path) -> str:
     """The text in which transformers lists its families; some of them live in the folder of another."""
     files = sorted((root / "models" / "auto").glob("*.py"))
     return "\n".join(file.read_text(encoding="utf-8") for file in files if "config" in file.name or "mapp" in file.name)
+
+
+_HEADS = {"value": "TOKEN_CLASSIFICATION", "sequence": "SEQUENCE_CLASSIFICATION", "reward": "SEQUENCE_CLASSIFICATION"}
+
+
+def headless_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+    """A model of text for which transformers has no head that gives values or rewards."""
+    mapping, root, kind = _HEADS.get(choice.role.head), _folder("transformers"), model.get("model_type")
+    if mapping is None or root is None or not isinstance(kind, str) or "auto_map" in model or senses(model):
+        return
+    known = _types_with(root, mapping)
+    if known and kind not in known:
+        key = f"{choice.role.name}.model_args.model_name_or_path"
+        yield Problem(
+            f"{key}: transformers has no {choice.role.head} head for {kind} models. Name a model of another type"
+            f"{', or an adv_estimator without a critic' if choice.role.head == 'value' else ''}.",
+            (key,),
+            "machine",
+        )
+
+
+@cache
+def _types_with(root: Path, mapping: str) -> frozenset[str]:
+    """Types of models in a table of transformers' automatic classes; none where the file has another form."""
+    file = root / "models" / "auto" / "modeling_auto.py"
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    _, _, after = text.partition(f"MODEL_FOR_{mapping}_MAPPING_NAMES = OrderedDict(")
+    return frozenset(re.findall(r'^\s*\("([^"]+)",', after.partition("\n)")[0], re.MULTILINE))
 
 
 def vllm_registry(root: Path) -> Registry:

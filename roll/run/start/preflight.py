@@ -35,7 +35,7 @@ from roll.run.saving.model_files import adapter_problems, read_model_config
 from roll.run.saving.rehearsal import room_problems
 from roll.run.start.choose import machine_of
 from roll.run.start.device_defaults import unplaced
-from roll.run.start.engine_models import engine_model_problems, engine_model_warning
+from roll.run.start.engine_models import engine_model_problems, engine_model_warning, headless_model_problems
 from roll.run.tracking.build import missing_logins, missing_trackers, tracker_problems
 from roll.utils.files import is_hub_id, path_info
 from roll.utils.imports import is_installed
@@ -251,6 +251,7 @@ def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any])
         yield from _head_problems(choice.role.name, worker, model)
     if runs_transformers:
         yield from number_problems(choice, model)
+        yield from headless_model_problems(choice, model)
     if choice.role.learns:
         yield from lora_model_problems(choice, model)
         yield from balance_model_problems(choice, model)

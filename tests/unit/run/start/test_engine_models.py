@@ -8,7 +8,7 @@ import pytest
 
 from roll.run.start import engine_models
 from roll.run.start.engine_models import NOTHING, Registry, sglang_registry, vllm_registry
-from roll.run.start.preflight import machine_report, role_strategy_warnings
+from roll.run.start.preflight import choices, machine_report, role_strategy_warnings
 from roll.utils.imports import is_installed
 from tests.helpers.configs import config
 
@@ -133,3 +133,21 @@ def test_a_model_with_states_is_refused_where_vllm_on_a_cpu_ends(
     report = machine_report(config({"pretrain": str(tmp_path), "actor_infer.strategy_args": engine}))
     found = [problem for problem in report.problems if "on a CPU" in problem.text]
     assert len(found) == bool(words) and all(words in problem.text and problem.of == "place" for problem in found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("lfm2", "transformers has no value head for lfm2 models"), ("qwen2", ""), ("qwen3_next", ""), ("own_type", "")],
+)
+def test_a_critic_of_a_type_without_a_value_head_is_refused_by_the_plan(kind: str, said: str) -> None:
+    critic = {"critic.device_mapping": [3], "critic.strategy_args.strategy_name": "deepspeed_train"}
+    given = config(critic | {"adv_estimator": "gae"})
+    choice = next(each for each in choices(given) if each.role.name == "critic")
+    model = {"model_type": kind} | ({"auto_map": {"AutoModel": "own.Model"}} if kind == "own_type" else {})
+    found = [problem.text for problem in engine_models.headless_model_problems(choice, model)]
+    assert bool(found) == bool(said)
+    assert all(said in text and "or an adv_estimator without a critic" in text for text in found)
+
+
+def test_a_table_of_heads_in_another_form_refuses_nothing(tmp_path: Path) -> None:
+    assert engine_models._types_with(tmp_path, "TOKEN_CLASSIFICATION") == frozenset()
