@@ -165,6 +165,7 @@ class Recorder:
     def save(self, path: Path) -> None:
         """Not over what was read: a test process that is replaced has to put the tests in the same order."""
         assert self.watch is not None
+        self.watch.look()  # a run may be shorter than the time between two looks
         self.saved = time.monotonic()
         known = read()
         files = known["files"]

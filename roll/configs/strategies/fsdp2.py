@@ -54,15 +54,21 @@ def tensor_problems(choice: Choice, size: int, on_host: bool) -> Iterator[Proble
         f"{choice.at}.offload_policy": on_host
         and "what is in host memory cannot be exchanged. Use param_offload and optimizer_offload",
     }
+    yield from _refused_beside(choice, key, size, reasons, "which takes whole matrices")
+
+
+def _refused_beside(
+    choice: Choice, key: str, size: int, reasons: Mapping[str, str | bool], why_no_optimizer: str
+) -> Iterator[Problem]:
+    """The settings that do not go with a size, by their keys: why, or False where they are not so."""
     for other, why in reasons.items():
         if why:
             yield Problem(f"{key}: {size} with {other}: {why}.", (key, other))
-    optim = worker.training_args.optim
+    optim = choice.worker.training_args.optim
     if choice.role.learns and optim in _EIGHT_BIT_OR_MUON:
-        other = f"{name}.training_args.optim"
-        yield Problem(
-            f"{key}: {size} with {other}: {optim}, which takes whole matrices. Use adamw_torch.", (key, other)
-        )
+        other = f"{choice.role.name}.training_args.optim"
+        text = f"{key}: {size} with {other}: {optim}, {why_no_optimizer}. Use adamw_torch."
+        yield Problem(text, (key, other))
 
 
 def tensor_model_problems(choice: Choice, model: Mapping[str, Any], size: int) -> Iterator[Problem]:
@@ -126,14 +132,7 @@ def expert_problems(choice: Choice, settings: "Fsdp2Settings") -> Iterator[Probl
         f"{name}.model_args.additional_target": bool(worker.model_args.additional_target)
         and "copies of layers beside divided experts were not tried. Remove one of the two",
     }
-    for other, why in reasons.items():
-        if why:
-            yield Problem(f"{key}: {size} with {other}: {why}.", (key, other))
-    optim = worker.training_args.optim
-    if choice.role.learns and optim in _EIGHT_BIT_OR_MUON:
-        other = f"{name}.training_args.optim"
-        text = f"{key}: {size} with {other}: {optim}, which was not tried on divided experts. Use adamw_torch."
-        yield Problem(text, (key, other))
+    yield from _refused_beside(choice, key, size, reasons, "which was not tried on divided experts")
 
 
 def expert_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
