@@ -113,7 +113,7 @@ _HEADS = {"value": "TOKEN_CLASSIFICATION", "sequence": "SEQUENCE_CLASSIFICATION"
 
 def headless_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     """A model of text for which transformers has no head that gives values or rewards."""
-    mapping, root, kind = _HEADS.get(choice.role.head), _folder("transformers"), model.get("model_type")
+    mapping, root, kind = _HEADS.get(choice.role.head or ""), _folder("transformers"), model.get("model_type")
     if mapping is None or root is None or not isinstance(kind, str) or "auto_map" in model or senses(model):
         return
     known = _types_with(root, mapping)
