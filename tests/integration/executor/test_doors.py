@@ -42,7 +42,6 @@ def test_a_run_on_one_machine_listens_on_loopback_only(
     assert open_to_others(family) == {}
     environment = toys.call_all("environment")[0]
     assert environment["GLOO_SOCKET_IFNAME"] == "lo"
-    assert environment["NCCL_SOCKET_IFNAME"] == "=lo"
     assert environment["MASTER_ADDR"] == "127.0.0.1"
 
 

@@ -73,11 +73,12 @@ def test_trees_in_several_micro_batches_equal_torch_adamw(
 def test_a_critic_on_trees_equals_torch_adamw_on_a_token_classifier(
     trainer: str, rank_pool: Pools, tiny_model_dir: Path, tmp_path: Path
 ) -> None:
+    """Some gradients are near 0 (1e-7), of which AdamW makes steps of any size: 3e-5 on one kind of processor."""
     save_critic(tiny_model_dir, tmp_path)
     want = train_reference(tmp_path, forks(), SquaredValueLoss(), [LEARNING_RATE] * 3)
     world_size, given = TRAINERS[trainer]
     run = Run(tmp_path, loss=SquaredValueLoss(), role="critic", shares="on", **given)
-    assert_same_training(rank_pool(world_size).run(runs.train, run)[0], want)
+    assert_same_training(rank_pool(world_size).run(runs.train, run)[0], want, parameter_tolerance=5e-5)
 
 
 @pytest.mark.parametrize("trainer", ["fsdp2-x1"])
