@@ -1,8 +1,8 @@
 """The kinds of device that a run computes on: a row for each, with everything in which they differ.
 
-Importing this imports no torch and opens no device: the plan reads the same rows. CUDA and CPU are proven; ROCm and
-Ascend are written by the documents of torch, CANN, torch_npu, Ray and vllm-ascend, and have never run
-(docs/platforms.md).
+Importing this imports no torch and opens no device: the plan reads the same rows. Tests run on the CPU, and CUDA has
+run on one GPU (docs/gpu_validation.md). ROCm and Ascend are written by the documents of torch, CANN, torch_npu, Ray and
+vllm-ascend, and have never run (docs/platforms.md).
 """
 
 from __future__ import annotations

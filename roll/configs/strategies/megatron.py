@@ -121,9 +121,12 @@ def _lora_problems(choice: Choice, settings: MegatronSettings) -> Iterator[Probl
             "deepspeed_train or fsdp2_train, or remove lora_target.",
             (key, impl),
         )
-    elif settings.moe_grouped_gemm and choice.worker.model_args.lora_target:
+    elif settings.moe_grouped_gemm:
         key, grouped = f"{choice.role.name}.model_args.lora_target", f"{choice.at}.moe_grouped_gemm"
-        yield Problem(f"{key}: adapters of experts need {grouped}: false.", (key, grouped))
+        yield Problem(
+            f"{key}: {grouped}: true, whose product reads experts' matrices past their adapters. Set it to false.",
+            (key, grouped),
+        )
 
 
 def _head_problems(choice: Choice, settings: MegatronSettings) -> Iterator[Problem]:

@@ -57,8 +57,8 @@ class ExpertOutput(RowParallelLinear):
 
 
 class GroupedExperts(SequentialMLP):
-    """The experts of a rank, without biases, by two of torch's grouped products where Megatron's runs each of them in
-    turn. Weights lie as Megatron has them: one matrix for each expert, under the same name."""
+    """The experts of a rank, gated and without biases, by two of torch's grouped products where Megatron's runs each of
+    them in turn. Weights lie as Megatron has them: one matrix for each expert, under the same name."""
 
     def forward(
         self,
@@ -78,7 +78,7 @@ class GroupedExperts(SequentialMLP):
 
 def grouped_product(states: torch.Tensor, ends: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
     """States [T, in] of which those before ends[0] meet the first weight [out, in], those up to ends[1] the second, and
-    so on -> [T, out]. ends: int32 [experts], the last is T."""
+    so on -> [T, out]. ends: int32 [experts], the last is T, which is 0 on a rank whose experts no token chose."""
     return _GroupedProduct.apply(states, ends, *weights)  # type: ignore[no-any-return]
 
 
@@ -89,11 +89,15 @@ class _GroupedProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states: torch.Tensor, ends: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         ctx.save_for_backward(states, ends, *weights)
+        if len(states) == 0:  # there are no kernels for that on GPUs to rely on
+            return states.new_zeros(0, len(weights[0]))
         return functional.grouped_mm(states, torch.stack(weights).transpose(1, 2), offs=ends)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         states, ends, *weights = ctx.saved_tensors
+        if len(states) == 0:
+            return torch.zeros_like(states), None, *(torch.zeros_like(weight) for weight in weights)
         gradient = gradient.contiguous()
         of_states = functional.grouped_mm(gradient, torch.stack(weights), offs=ends)
         of_weights = functional.grouped_mm(gradient.T, states, offs=ends)

@@ -83,6 +83,13 @@ def test_layers_of_transformer_engine_get_no_adapters() -> None:
     assert [text for text in found if text.startswith(said)]
 
 
+def test_experts_in_one_product_get_no_adapters() -> None:
+    megatron = {"strategy_name": "megatron_train", "strategy_config": {"moe_grouped_gemm": True}}
+    said = "actor_train.model_args.lora_target: actor_train.strategy_args.strategy_config.moe_grouped_gemm: true, whose"
+    assert [text for text in problems(LORA | {"actor_train.strategy_args": megatron}) if text.startswith(said)]
+    assert not problems({"actor_train.strategy_args": megatron})
+
+
 def test_settings_of_adapters_without_a_target_are_said_to_do_nothing() -> None:
     given = {"actor_train.model_args.lora_rank": 16, "actor_train.model_args.lora_alpha": 32}
     said = "actor_train.model_args: lora_rank, lora_alpha do nothing: LoRA is off (lora_target is not set)."

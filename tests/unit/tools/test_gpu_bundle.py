@@ -1,9 +1,12 @@
 """The folder for a machine without a network: what it carries, and what it leaves out."""
 
 import os
+import signal
 import subprocess
 import tarfile
+import time
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -58,13 +61,18 @@ STAND_IN = """\
 case "$*" in
     *pip*) exit 0 ;;
     *--list*) exit 0 ;;
+    *waits*)
+        mkdir -p "$4"
+        trap 'echo "{}" > "$4/report.json"; exit 130' INT
+        touch "$WAITING"
+        while :; do sleep 0.05; done ;;
     *) mkdir -p "$4"; echo "{}" > "$4/report.json"; echo "ran $*"; exit 1 ;;
 esac
 """
 
 
-def run(tmp_path: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """The bundle's command with a stand-in for Python, called from another folder."""
+def prepare(tmp_path: Path, **variables: str) -> tuple[list[str], dict[str, str]]:
+    """The bundle's command with a stand-in for Python, to be called from another folder, and its environment."""
     bundle, programs = tmp_path / "bundle", tmp_path / "programs"
     for folder in (bundle / "wheels", programs, tmp_path / "elsewhere"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -75,10 +83,38 @@ def run(tmp_path: Path, *arguments: str, **variables: str) -> subprocess.Complet
     (programs / "python3").write_text(STAND_IN)
     (programs / "python3").chmod(0o755)
     environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"} | variables
-    command = ["bash", str(bundle / "run.sh"), *arguments]
+    return ["bash", str(bundle / "run.sh")], environment
+
+
+def run(tmp_path: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command, environment = prepare(tmp_path, **variables)
+    command += arguments
     return subprocess.run(
         command, cwd=tmp_path / "elsewhere", env=environment, capture_output=True, text=True, timeout=60, check=False
     )
+
+
+def test_ctrl_c_ends_the_checks_and_what_they_found_is_packed(tmp_path: Path):
+    command, environment = prepare(tmp_path)
+    environment["WAITING"] = str(tmp_path / "waiting")
+    process = subprocess.Popen(
+        [*command, "waits"],
+        env=environment,
+        cwd=tmp_path,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore it
+    )
+    try:
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "waiting").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to all of them
+        assert process.wait(30) == 130
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert (tmp_path / "bundle" / "report-1.tar.gz").exists()
 
 
 def test_each_run_of_the_bundle_packs_a_report_of_its_own_and_keeps_the_exit_code(tmp_path: Path):

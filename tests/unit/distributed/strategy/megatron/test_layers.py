@@ -43,3 +43,17 @@ def test_the_kernel_for_packs_is_asked_for_what_each_row_alone_computes(monkeypa
     monkeypatch.setattr(core, "_packs_by_kernel", lambda query, value: True)
     torch.testing.assert_close(core(query, key, value, None, packed_seq_params=pack), want)
     assert asked == [(5, core.scale)]
+
+
+@pytest.mark.parametrize("counts", [(4, 0, 5), (0, 0, 3), (0, 0, 0)], ids=str)
+def test_a_grouped_product_is_that_of_each_expert_with_its_rows(counts: tuple[int, ...]) -> None:
+    """Values and gradients, also of experts that no row chose, which learn with zeros."""
+    ends = torch.tensor(counts).cumsum(0).to(torch.int32)
+    states = torch.randn(sum(counts), 16, requires_grad=True)
+    weights = [torch.randn(24, 16, requires_grad=True) for _ in counts]
+    leaves, pull = [states, *weights], torch.randn(sum(counts), 24)
+    one_by_one = torch.cat([part @ weight.T for part, weight in zip(states.split(counts), weights, strict=True)])
+    product = layers.grouped_product(states, ends, weights)
+    torch.testing.assert_close(product, one_by_one)
+    found = torch.autograd.grad(product, leaves, pull)
+    torch.testing.assert_close(found, torch.autograd.grad(one_by_one, leaves, pull))
