@@ -108,7 +108,7 @@ class AdvantageSettings:
 
     @property
     def norms(self) -> tuple[MeanType, StdType]:
-        """What is subtracted and what divides, `default` resolved."""
+        """Statistics (what is subtracted, what divides) with `default` resolved to those of the estimator."""
         row = estimator_of(self.estimator)
         return (
             row.mean if self.norm_mean_type == "default" else self.norm_mean_type,
@@ -179,7 +179,7 @@ def _centred(
 
 
 def _values_by_function(row: Estimator, rows: Attempts, settings: AdvantageSettings) -> np.ndarray:
-    """What the function makes of the attempts that did not fail; 0 for the others."""
+    """Call the estimator's function on the attempts that did not fail; the others get 0."""
     assert row.function is not None
     known = ~np.isnan(rows.rewards)
     columns = (np.asarray(column)[known] for column in (rows.rewards, rows.groups, rows.domains, rows.lengths))
@@ -273,8 +273,8 @@ def gpg(attempts: Attempts) -> np.ndarray:
 
 
 def grpo_passk(attempts: Attempts) -> np.ndarray:
-    """What an attempt adds to the best reward of its group: the best one its lead over the second, the others 0; the
-    gradient of pass@k with k the size of the group (Tang et al., arXiv 2503.19595).
+    """Compute how much each attempt adds to the best reward of its group: the best one gets its lead over the second
+    best, the others 0. This is the gradient of pass@k with k the size of the group (Tang et al., arXiv 2503.19595).
 
     Example: rewards [1 .4 0] -> [.6 0 0]; [1 1 0] -> [0 0 0].
     """

@@ -18,7 +18,7 @@ from roll.types.metrics import MetricSums
 
 
 def broadcast_returns(row_rewards: np.ndarray, lengths: np.ndarray, gamma: float) -> np.ndarray:
-    """What each token is worth when only the last token of its row is rewarded. [sum of lengths].
+    """Compute the discounted return of each token if only the last token of its row is rewarded. [sum of lengths].
 
     Example: rewards [1 2], lengths [3 1], gamma .5 -> [.25 .5 1 2]; with gamma 1 -> [1 1 1 2].
     """
@@ -102,8 +102,8 @@ def assign_credit(
     turn_values: np.ndarray | None = None,
     teacher_weights: np.ndarray | None = None,
 ) -> tuple[TrainBatch, MetricSums]:
-    """What a loss needs, for this rank's rows. Collective when something is whitened: a rank without rows takes part
-    too.
+    """Compute the returns, advantages and weights that a loss needs, for this rank's rows. Collective if something is
+    whitened: a rank without rows takes part too.
 
     1. Rows of weight 0 lose their response mask, and so do tokens older than `max_lag`; the others' `loss_weights` are
        multiplied by `row_weights`.

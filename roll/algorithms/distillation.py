@@ -110,9 +110,9 @@ TOKEN_MEAN = Aggregation("token-mean")
 
 @dataclass(frozen=True)
 class Distillation:
-    """What teacher and student have to agree on. Both distributions are over the first `vocab_size` tokens, which both
-    models have. Of every response token the teacher tells its `top_k` likeliest tokens; 0: the hidden state from which
-    its head makes the whole distribution."""
+    """Settings on which teacher and student must agree. Both distributions are over the first `vocab_size` tokens,
+    which both models have. Of every response token the teacher tells its `top_k` likeliest tokens; 0: the hidden state
+    from which its head makes the whole distribution."""
 
     divergence: Divergence
     vocab_size: int

@@ -1,4 +1,4 @@
-"""What each turn of an episode earned. Works on row metadata, on the driver: rows hold a whole conversation each, or
+"""Advantages of each turn of an episode. Works on row metadata, on the driver: rows hold a whole conversation each, or
 one turn each."""
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Loss(Protocol):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """Which token outputs the forward pass must provide."""
+        """Token outputs that the forward pass must provide."""
         ...
 
     def __call__(
@@ -56,7 +56,7 @@ class Aggregation:
             raise ValueError("loss_agg_mode seq-mean-token-sum-norm needs a scale_factor")
 
     def total(self, values: torch.Tensor, mask: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
-        """What this micro batch adds to the numerator. `values` are [B, T] and 0 outside `mask`; weights None means
+        """Sum what this micro batch adds to the numerator. `values` are [B, T] and 0 outside `mask`; weights None means
         1."""
         rows = values.sum(dim=1)
         if self.mode == "seq-mean-token-mean":
@@ -175,8 +175,8 @@ class PolicyLoss:
         return kl if self.kl_loss_coef else kl.detach()
 
     def _tell_gap(self, gap: torch.Tensor, batch: MicroBatch, metrics: MetricSums) -> None:
-        """What tokens of the present weights show is the engine's doing; what older ones show beyond it is their
-        age."""
+        """Add metrics of the log-prob gap between trainer and engine. The gap of tokens that the present weights
+        sampled is due to the engine; older tokens have their own metrics, by lag."""
         mask = batch.response_mask
         if batch.lag is not None:
             for lag in range(1, self.max_lag + 1):

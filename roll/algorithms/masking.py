@@ -1,4 +1,4 @@
-"""Which rows are trained on, and how much each counts. Works on row metadata, on the driver."""
+"""Choice of the rows that are trained on, and their weights. Works on row metadata, on the driver."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ class ZeroGradientRows:
         return (moved == 0) | (rows.loss_weights == 0)
 
     def metrics(self, rows: Rows, left_out: np.ndarray, epochs: int) -> MetricSums:
-        """What the loss would say of the rows left out if it saw them in every epoch: 0, with their share of the
-        denominator; and how many they are of those with a response."""
+        """Add what the loss would report for the rows left out if it saw them in every epoch: 0, with their share of
+        the denominator. Also count them as a fraction of the rows with a response."""
         lengths, sums = rows.response_lengths, MetricSums()
         has_response = lengths > 0
         share = lengths[left_out].sum() if self.counts_tokens else (left_out & has_response).sum()

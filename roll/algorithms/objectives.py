@@ -1,4 +1,5 @@
-"""What a response token adds to the policy loss, given its advantage and the ratio r = p / p_old of new to old policy.
+"""Objectives: what a response token adds to the policy loss, given its advantage and the ratio r = p / p_old of new to
+old policy.
 
 Frozen, picklable objects that `PolicyLoss` calls.
 """
@@ -21,7 +22,7 @@ from roll.types.metrics import MetricSums
 
 @dataclass(frozen=True)
 class PolicyTokens:
-    """What an objective sees of a micro batch. [B, T] each."""
+    """Columns of a micro batch that an objective reads, [B, T] each."""
 
     log_probs: torch.Tensor
     log_ratio: torch.Tensor  # log r: a token's own, or shared by its row or turn; 0 where p_old is the present policy
@@ -265,9 +266,9 @@ AllReduceSum = Callable[[Sequence[float]], list[float]]
 
 @dataclass(frozen=True)
 class CovarianceChoice:
-    """Which tokens of an update are chosen: a share of all n of them, k = max(1, floor(ratio n)), with a covariance
-    between two bounds. Of m such tokens in the order of c, the k greatest; with `is_spread` those at places
-    floor((i + 1/2) m / k), i = 0 .. k - 1. All, if they are fewer than k."""
+    """Rule that chooses tokens of an update: a share of all n of them, k = max(1, floor(ratio n)), with a covariance
+    between two bounds. Of m such tokens in the order of c, the k greatest; with `is_spread` those at places floor((i +
+    1/2) m / k), i = 0 .. k - 1. All, if they are fewer than k."""
 
     ratio: float
     lowest: float = -math.inf
@@ -309,7 +310,7 @@ class CovarianceChoice:
     def _candidates(
         self, batch: TrainBatch, row_of: np.ndarray, tokens: np.ndarray, covariances: np.ndarray, share: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Those tokens of this rank that may be chosen, and of each [place, turn, attempt, covariance]."""
+        """Return the tokens of this rank that may be chosen, and [place, turn, attempt, covariance] for each."""
         starts = np.cumsum(batch.samples.lengths) - batch.samples.lengths
         within = (covariances > self.lowest) & (covariances < self.highest)
         tokens, covariances = tokens[within], covariances[within]

@@ -101,7 +101,7 @@ def num_pairs(scale: LossScale) -> float:
 
 
 def add_comparison(metrics: MetricSums, chosen: torch.Tensor, rejected: torch.Tensor) -> None:
-    """What the rewards of pairs say. Equal ones count as half of a pair that is ordered rightly."""
+    """Add metrics of the rewards of pairs. Equal ones count as half of a pair that is ordered rightly."""
     count = len(chosen)
     right = (chosen > rejected).float() + 0.5 * (chosen == rejected).float()
     metrics.add("accuracy", right.sum(), count)

@@ -14,7 +14,8 @@ MOST_SHOWN = 8
 
 
 def call_user(name: str, function: Callable[..., Any], *arguments: object, **keywords: object) -> Any:
-    """What the function returns. `name`, such as `adv_estimator: maxrl:max_rl`, begins the message when it raises."""
+    """Call the function and return its result. `name`, such as `adv_estimator: maxrl:max_rl`, begins the message when
+    it raises."""
     try:
         return function(*arguments, **keywords)
     except (Exception, SystemExit) as error:

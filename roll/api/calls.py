@@ -108,8 +108,8 @@ def plan(
     teacher: Model | None = None,
     **keys: Any,
 ) -> Plan:
-    """What a run would do; arguments as for `roll.start`. Starts nothing, and raises nothing for a configuration with
-    mistakes.
+    """Return what a run would do; arguments as for `roll.start`. Starts nothing, and raises nothing for a configuration
+    with mistakes.
 
     Example: print(roll.plan("my_run.yaml", num_gpus_per_node=8))
     """

@@ -38,7 +38,7 @@ _ANY_TAG = ""  # no column has this name: with one reward every row is of it
 
 @dataclass(frozen=True)
 class Arguments:
-    """What a call names beside keys. `kind`: the kind of run, None where a YAML says it."""
+    """Arguments of a call other than keys. `kind`: the kind of run, None if a YAML names it."""
 
     kind: str | None = None
     config: Config | None = None

@@ -17,10 +17,10 @@ from roll.run.start.start_checks import StartOptions, foreseen
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run would do, and what keeps it from starting here. `text` is what `roll plan` prints of roles, devices,
-    algorithm, the arithmetic of a step and chosen values; `memory` what they take, where that is known. `problems`
-    stop a start, `warnings` do not, `notes` say what was not checked. Without a sound configuration there are problems
-    only.
+    """Plan of a run, and the problems that keep it from starting here. `text` is what `roll plan` prints of roles,
+    devices, algorithm, the arithmetic of a step and chosen values; `memory` what they take, where that is known.
+    `problems` stop a start, `warnings` do not, `notes` say what was not checked. Without a sound configuration there
+    are problems only.
 
     Example: roll.plan("my_run.yaml", num_gpus_per_node=8).devices == {"actor_train": [0, 1, 2, 3], "actor_infer": ...}
     """

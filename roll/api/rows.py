@@ -19,8 +19,8 @@ _FORMS = 'a path, a list of rows such as {"prompt": ..., "ground_truth": ...}, o
 
 
 def file_names(key: str, data: Data) -> str | list[str]:
-    """What `file_name` is for these data: the paths as they are; rows are written to a file of ~/.cache/roll/rows that
-    is named by what is in it, so that equal rows are the same file. Raises ConfigError for what has no rows."""
+    """Return `file_name` for these data: paths as they are; rows are written to a file of ~/.cache/roll/rows named by a
+    hash of its content, so that equal rows share a file. Raises ConfigError for data without rows."""
     if isinstance(data, str | os.PathLike):
         return os.fspath(data)
     if isinstance(data, Mapping):

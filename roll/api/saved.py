@@ -1,4 +1,4 @@
-"""What a run has left on disk, for a Python program to read."""
+"""Files that a run has left on disk, read by a Python program."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Rollouts:
             yield from _rows(path, kind, step)
 
     def at(self, step: int, kind: str = "train") -> list[dict[str, Any]]:
-        """Those of one step; [] where none were recorded."""
+        """Return the rollouts of one step; [] if none were recorded."""
         usual = self.directory / f"step_{step:06d}{'' if kind == 'train' else f'.{kind}'}.jsonl"
         return [*_rows(self.files.get((kind, step), usual), kind, step)]
 
@@ -78,7 +78,7 @@ def _rows(path: Path, kind: str, step: int) -> Iterator[dict[str, Any]]:
 
 
 def rollouts_in(output: Path, config: RunConfig) -> Rollouts:
-    """Those of a run that goes on."""
+    """Return the rollouts of a run that is still going on."""
     dump_dir = config.rollout_dump_dir if isinstance(config, AlgorithmConfig) else None
     return Rollouts({}, Path(dump_dir or output / "rollouts"))
 

@@ -61,7 +61,7 @@ def _talk(talker: ChatModel) -> None:
 
 
 def _lines() -> Iterator[str]:
-    """What is typed, or comes through the pipe, until it ends."""
+    """Yield the lines that are typed, or come through a pipe, until they end."""
     if not sys.stdin.isatty():
         yield from sys.stdin
         return

@@ -24,7 +24,7 @@ and read it in ~/.bashrc
   source ~/.roll-completion.bash"""
 
 WITH_KEYS = ("run", "plan", "eval", "doctor")
-"""They take a YAML, and key=value behind it."""
+"""Subcommands that take a YAML, and key=value behind it."""
 
 _CHOICES: Mapping[str, Iterable[str]] = {
     "schema": PIPELINES,

@@ -39,7 +39,7 @@ class CheckedPictures:
         return [*named, *([f"and {counted(rest, 'more broken picture')}"] if rest else [])]
 
     def lines(self, num_rows: int, model: str | None) -> Iterator[str]:
-        """What they are. `model`: whose tokens were counted; None: none's."""
+        """Describe the pictures. `model`: the model whose tokens were counted; None: no tokens were counted."""
         if not self.num_pictures:
             return
         yield "Pictures"

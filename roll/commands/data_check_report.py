@@ -56,8 +56,8 @@ _PAIR = ("prompt_key", "query_key", "chosen_key", "rejected_key", "system_key", 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What the rows are read with: data_args, and the names of columns that a run on rows has beside them.
-    `names_truths`: the column of ground truths is among what was asked for."""
+    """Settings with which rows are read: data_args, and the further columns that a run on rows needs. `names_truths`:
+    the column of ground truths is among the requested ones."""
 
     args: DataArgs
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -361,7 +361,7 @@ def _read(rows: Sequence[Row], kind: Kind) -> tuple[list[_Readable], list[str]]:
 
 
 def _about(readable: Sequence[_Readable], args: DataArgs, kind: Kind, tags: Sequence[str]) -> Iterator[str]:
-    """What a run of this kind makes of columns beside the texts."""
+    """Describe how a run of this kind uses the columns beside the texts."""
     if kind.pipeline != "rlvr":
         return
     truths = sum(entry.row.value(args.ground_truth) not in (None, "") for entry in readable)

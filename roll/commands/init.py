@@ -180,7 +180,7 @@ def _env_lines(wishes: InitOptions) -> Iterator[str]:
 
 
 def _on_cpu(wishes: InitOptions) -> list[str]:
-    """What a role on the CPU says where the machine has GPUs that the run is not to take."""
+    """Return the lines that keep a role on the CPU if the machine has GPUs that the run is not to use."""
     return [_line("  world_size: 1", "one worker on the CPU")] if wishes.here and not wishes.gpus else []
 
 
@@ -237,7 +237,7 @@ def _wishes(options: argparse.Namespace) -> InitOptions:
             raise ConfigError(f"There is no terminal to ask at: give {' and '.join(missing)}. See roll init --help.")
 
     def answer(value: str | None, question: str, default: str, read: Callable[[str], T]) -> T:
-        """What an option says, or else the person, as often as it cannot be."""
+        """Return the value of an option, or else ask the person until the value is valid."""
         if value is not None or not asks:
             return read(default if value is None else value)
         while True:

@@ -142,7 +142,8 @@ class SampleBatch(SampledRows):
 
 @dataclass(frozen=True)
 class TokenScores:
-    """What forward passes say of the rows of a SampleBatch, flat and in its order; absent is None."""
+    """Scores of forward passes for the rows of a SampleBatch, flat and in its order; a score that was not computed is
+    None."""
 
     old_log_probs: Annotated[np.ndarray | None, per_token(np.float32)] = None
     ref_log_probs: Annotated[np.ndarray | None, per_token(np.float32)] = None
@@ -254,8 +255,8 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class TokenOutputs:
-    """What a forward pass gives a loss, [B, T] float32, aligned with input_ids and 0 outside response_mask; absent is
-    None.
+    """Outputs of a forward pass that a loss reads, [B, T] float32, aligned with input_ids and 0 outside response_mask.
+    An output that was not computed is None.
 
     Log-probs and entropy are of the full distribution at the sampling temperature. values[t] is the critic's estimate
     of the return from the state before token t is sampled. `divergence` is that from a teacher, at the temperatures of
@@ -289,7 +290,7 @@ class LossScale:
 
 @dataclass(frozen=True)
 class RowMeta:
-    """What the driver knows of each row; token tensors stay with the workers."""
+    """Facts of each row that the driver knows; token tensors stay with the workers."""
 
     lengths: Annotated[np.ndarray, per_row(np.int32)]
     response_lengths: Annotated[np.ndarray, per_row(np.int64)]

@@ -108,7 +108,7 @@ def placed(trajectories: Sequence[Trajectory], handles: Sequence[object]) -> lis
 
 
 def row_columns(groups: Sequence[TrajectoryGroup]) -> dict[str, np.ndarray]:
-    """What a SampleBatch holds of each row beside its tokens."""
+    """Return the columns that a SampleBatch has for each row, beside its tokens."""
     rows = [(group, trajectory) for group in groups for trajectory in group.trajectories]
     if any(math.isnan(t.reward) and t.failure is None for _, t in rows):
         raise ValueError("an attempt that has not failed has no reward")
@@ -234,7 +234,8 @@ def pad(batch: Rows | TrainBatch, rows: np.ndarray, round_to: int = 1) -> MicroB
 
 
 def _routes(batch: Rows | TrainBatch, tokens: np.ndarray, inside: np.ndarray) -> torch.Tensor | None:
-    """Those that were chosen since, or else those of the rollout."""
+    """Return the experts chosen by the latest forward pass, or else those of the rollout, as int16 [B, T, layers,
+    k]."""
     source = rows_of(batch)
     sampled = source.routes if isinstance(source, SampledRows) else None
     routes = batch.routes if isinstance(batch, TrainBatch) and batch.routes is not None else sampled
@@ -313,8 +314,8 @@ def assemble(table: RowTable, pieces: Sequence[SampledRows]) -> SampleBatch:
 
 
 def _alike(parts: Sequence[SampledRows]) -> list[SampledRows]:
-    """What some parts have and others have not is made up for: no reward for their tokens, no images, no
-    experts that are known."""
+    """Give all parts the same columns: a part without token rewards gets zeros, one without routes gets -1, and one
+    without images gets empty ones."""
     if any(part.token_rewards is not None for part in parts):
         parts = [
             replace(part, token_rewards=np.zeros(part.num_tokens, np.float32)) if part.token_rewards is None else part

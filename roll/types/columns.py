@@ -55,7 +55,7 @@ def _quick_checks(owner: type) -> tuple[tuple[str, Unit, np.dtype, int, Column],
 
 
 def _marks(hint: Any) -> tuple[Any, ...]:
-    """What stands beside the type in Annotated[...], also within a union."""
+    """Return the marks beside the type in Annotated[...], also within a union."""
     if hasattr(hint, "__metadata__"):
         return hint.__metadata__
     return tuple(mark for part in get_args(hint) for mark in _marks(part))

@@ -85,7 +85,7 @@ def joined(pieces: Pieces) -> Arrays:
 
 
 def decode(arrays: Mapping[str, np.ndarray], headers: Sequence[Header]) -> list[RecordedGroup]:
-    """What `encode` was given."""
+    """Return the groups that `encode` was called with."""
     ends = np.cumsum(arrays["lengths"])
     versions = np.repeat(arrays["version_values"], arrays["version_lengths"])
     split: dict[str, Any] = {name: _split(arrays[name], ends) for name in _PER_TOKEN} | {
@@ -129,7 +129,7 @@ def save_groups(directory: Path, groups: Sequence[RecordedGroup], name: str = FI
 
 
 def load_groups(directory: Path, name: str = FINISHED) -> list[RecordedGroup]:
-    """What is saved there; nothing if there are no such files."""
+    """Load the groups that are saved in a directory; an empty list if there are no such files."""
     arrays, header_file = files_of(directory, name)
     if not header_file.exists():
         return []

@@ -10,7 +10,8 @@ _LINEAR = 24_576  # tokens of a row whose attention costs as much as its matrice
 
 
 def work(lengths: np.ndarray) -> np.ndarray:
-    """What rows cost, in tokens of a short row: matrices by the token, attention by the square of them.
+    """Compute the cost of rows, in tokens of a short row: matrix products cost one per token, attention grows with the
+    square of the length.
 
     Example: a row of 24 576 tokens costs as much as 49 152 tokens in short rows.
     """
@@ -19,7 +20,7 @@ def work(lengths: np.ndarray) -> np.ndarray:
 
 
 def pair_work(pairs: np.ndarray) -> np.ndarray:
-    """What so many pairs of tokens that see each other cost, in tokens of a short row."""
+    """Compute the cost of so many pairs of tokens that attend to each other, in tokens of a short row."""
     return pairs * (2 / _LINEAR)
 
 

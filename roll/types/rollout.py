@@ -1,4 +1,4 @@
-"""What travels during a rollout: a task, one attempt at it (trajectory), and all attempts at it (group).
+"""Values that travel during a rollout: a task, one attempt at it (trajectory), and all attempts at it (group).
 
 A value changes class when its meaning changes:  Task -> Generation -> Trajectory -> TrajectoryGroup -> SampleBatch.
 Tokens and texts of a Generation or Trajectory, its content, are here (LocalAnswer, LocalRow) or, where there are many,
@@ -26,7 +26,7 @@ FIRST_IN_LINE = -1  # the order of requests that wait for no group of the traini
 
 @dataclass(frozen=True)
 class Task:
-    """What to attempt: one prompt, or one environment seed.
+    """A thing to attempt: one prompt, or one environment seed.
 
     `task_id` names the data row for ever (same id on resume). `prompt_ids` have one placeholder for each of the
     `pictures`, which are not decoded yet. `messages`: the conversation that the prompt shows, where
@@ -115,7 +115,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class RowFacts:
-    """What is known of a row's tokens wherever they are."""
+    """Facts about a row's tokens, known wherever the tokens are stored."""
 
     num_tokens: int
     num_sampled: int  # tokens in its response mask
@@ -250,7 +250,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class PartialRequest:
-    """What there is of the answers to a request that is given up, by number; "moved" are those to be continued."""
+    """Answers so far to a request that is given up, by number; those in "moved" are to be continued elsewhere."""
 
     request_id: str
     prompt_ids: np.ndarray
@@ -274,8 +274,8 @@ class Turn:
 
 @dataclass(frozen=True)
 class RowTexts:
-    """What a reward or a person reads of a row: the answer without special tokens but those that mark thinking, with
-    all of them, and the turns."""
+    """Texts of a row that a reward or a person reads: the answer without special tokens (but with those that mark
+    thinking), the answer with all of them, and the turns."""
 
     response_text: str = ""
     raw_text: str = ""

@@ -62,8 +62,9 @@ class BackgroundTasks:
 
 
 def lost_failure(context: dict[str, Any]) -> BaseException | None:
-    """What failed with nobody to tell, from what a loop tells its exception handler: a task of BackgroundTasks, or a
-    callback. None for what is no such failure, as a result that came when its caller had gone."""
+    """Return a failure that nobody would be told of, from the context of a loop's exception handler: of a task of
+    BackgroundTasks, or of a callback. None if it is no such failure, as for a result that came after its caller had
+    gone."""
     return None if "future" in context else context.get("exception")
 
 

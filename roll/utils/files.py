@@ -21,8 +21,8 @@ Kind = Literal["file", "directory", "device", "absent", "hidden", "impossible"]
 
 @dataclass(frozen=True)
 class PathInfo:
-    """What is at a path: a regular file, a directory, something else that can be opened (device), nothing, something
-    that permissions hide, or a text that can be no path. `why` says so in words."""
+    """State of a path: a regular file, a directory, something else that can be opened (device), nothing, something that
+    permissions hide, or a text that cannot be a path. `why` says so in words."""
 
     path: Path
     kind: Kind
@@ -42,7 +42,7 @@ class PathInfo:
 
 
 def path_info(path: Path | str) -> PathInfo:
-    """What is at a path, `~` included. Never raises for what was written.
+    """Look up what is at a path, `~` included. Never raises for any text.
 
     Example: path_info("~nosuchuser/x").why == "there is no user nosuchuser, so ~nosuchuser/x is no path"
     """
@@ -86,8 +86,8 @@ _FREE_BYTES = 1 << 20  # with less, whatever else a writer says is a consequence
 
 @contextmanager
 def naming_full_disk(directory: Path) -> Iterator[None]:
-    """What fails below this directory for want of space raises StorageError that says so: a library may hide it
-    (torch.save: "unexpected pos 138944 vs 138832")."""
+    """Turn any failure inside that is due to a full disk below this directory into StorageError that says so: a library
+    may hide the cause (torch.save: "unexpected pos 138944 vs 138832")."""
     try:
         yield
     except Exception as error:

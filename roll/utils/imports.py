@@ -81,7 +81,7 @@ def import_all(modules: Iterable[str]) -> None:
 
 
 def import_external() -> None:
-    """Those that the run asks every process to import, which find their names in the environment."""
+    """Import the modules that the run asks every process to import; their names are in the environment."""
     import_all(filter(None, os.environ.get(EXTERNAL_LIB, "").split(",")))
 
 

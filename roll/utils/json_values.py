@@ -1,4 +1,4 @@
-"""What user code hands over to be recorded, as values that JSON can hold."""
+"""Conversion of what user code records to values that JSON can hold."""
 
 import math
 from collections.abc import Mapping

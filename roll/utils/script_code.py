@@ -24,7 +24,7 @@ def set_script_code(objects: Mapping[str, object]) -> None:
 
 
 def script_code() -> dict[str, object]:
-    """What is set: for processes that this one starts."""
+    """Return the values that are set, for processes that this one starts."""
     module = sys.modules.get(MODULE)
     return {name: value for name, value in vars(module).items() if not name.startswith("__")} if module else {}
 

@@ -1,4 +1,4 @@
-"""Which settings are secrets, and how to keep them out of logs and dumps."""
+"""Secrets among the settings, and how to keep them out of logs and dumps."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""What happened when: the newest events of a run, in memory."""
+"""Newest events of a run and their times, in memory."""
 
 import json
 import threading
@@ -14,8 +14,8 @@ MOST_EVENTS = 1_000_000  # about 200 MB, hours of a run
 
 
 class Interval(NamedTuple):
-    """Something that took from `started` to `ended`, in seconds, on one line of the picture. Intervals of a line lie
-    one after the other, or one in the other."""
+    """Interval from `started` to `ended`, in seconds, on one line of the picture. Intervals of a line lie one after the
+    other, or one in the other."""
 
     process: str  # a role
     thread: str  # a rank of it
@@ -55,7 +55,7 @@ STAGES: Mapping[str, str | None] = {
     "published": None,
     "dropped": None,
 }
-"""What a group does from a stage on; None: its life ends."""
+"""Activity of a group from each stage on; None: the group is done."""
 
 
 class Spans:
@@ -84,7 +84,7 @@ class Spans:
 
     @contextmanager
     def span(self, process: str, thread: str, name: str, **details: object) -> Iterator[None]:
-        """What happens inside, as an interval, also where it raises."""
+        """Record what happens inside as an interval, also if it raises."""
         started = self.clock()
         try:
             yield
@@ -107,7 +107,7 @@ class Spans:
             return self._num_added - len(self._events)
 
     def events(self) -> list[Event]:
-        """Those that are there, as they were added."""
+        """Return the recorded events, in the order in which they were added."""
         with self._lock:
             return list(self._events)
 

@@ -30,7 +30,7 @@ _TAIL_BYTES = 4096
 
 
 def adopt_orphans() -> None:
-    """What a descendant leaves behind becomes a child of this process."""
+    """Make this process the parent of orphans that its descendants leave behind."""
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -106,7 +106,7 @@ def _signal_all(number: int) -> None:
 
 
 def _kill_all() -> None:
-    """What is left of a program, daemons of it too, until there is none."""
+    """Kill everything that is left of a program, its daemons too."""
     while True:
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:

@@ -94,8 +94,8 @@ def after_thinking(text: str) -> str:
 
 
 def answer_opening(prompt: str) -> str:
-    """What the prompt's end has of the answer already: the mark that begins the thinking, with all that follows it,
-    such as first words. Nothing where the thinking is not open, or the mark is a word of an earlier turn.
+    """Return the part of the answer that the prompt's end contains already: the mark that begins the thinking, with all
+    that follows it, such as first words. Empty if no thinking is open, or the mark belongs to an earlier turn.
 
     Example: "<think>\\nOkay," of "...<|Assistant|><think>\\nOkay,".
     """
@@ -143,7 +143,7 @@ def without_marks(text: str) -> str:
 
 
 def marking_tokens(special: Iterable[str]) -> frozenset[str]:
-    """Those of a vocabulary's special tokens without which its thinking could not be told from its answers."""
+    """Return the special tokens of a vocabulary that are needed to tell thinking from answers."""
     names = frozenset(special)
     single = {name for name in names if _MARK.fullmatch(name)}
     pieces = {piece for group in _IN_PIECES if names.issuperset(group[:2]) for piece in group if piece in names}

@@ -13,8 +13,8 @@ IDLE = "idle"
 
 @dataclass(frozen=True)
 class TraceOptions:
-    """What to see of a worker beside its sums: `trace`: events, from now on; `snapshots`: the directory for pictures of
-    its GPU's memory, if any."""
+    """Options of what to record of a worker beside its sums. `trace`: record events from now on. `snapshots`: the
+    directory for pictures of its GPU's memory, if any."""
 
     trace: bool = False
     snapshots: str = ""
@@ -22,9 +22,9 @@ class TraceOptions:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a worker did since it was asked last: its seconds by state, which add up to the time that has passed, and
-    what it counted. `shown` is its clock at the end. Bytes are the most so far; those of a device since the last time,
-    None where it has none."""
+    """Usage of a worker since the last report: its seconds by state, which add up to the time that has passed, and what
+    it counted. `shown` is its clock at the end. Bytes are the most so far; those of a device since the last time, None
+    where it has none."""
 
     shown: float
     seconds: Mapping[str, float]
@@ -79,7 +79,8 @@ class Meter:
             self._counts[name] += value
 
     def take(self, trace: bool = False) -> Usage:
-        """What was since the last time. With `trace`, events are recorded from now on, and come with the next ones."""
+        """Return the usage since the last call. With `trace`, events are recorded from now on, and come with the next
+        ones."""
         with self._lock:
             now = self._clock()
             self._seconds[self._state] += now - self._counted_to

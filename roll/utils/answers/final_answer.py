@@ -88,7 +88,7 @@ def last_tagged(text: str) -> str | None:
 
 
 def final_answer(text: str) -> tuple[str | None, Literal["boxed", "tag", "said", ""]]:
-    r"""What a response gives as its answer, and how it says so: the last `\boxed{}` with those beside it (none if the
+    r"""Return a response's final answer, and how it is marked: the last `\boxed{}` with those beside it (none if the
     last one is never closed), else the last `<answer>...</answer>`, else the sentence behind the last "answer is" or
     "answer:".
 

@@ -91,7 +91,8 @@ def formula_around(text: str, start: int, end: int) -> tuple[int, int, str] | No
 
 
 def inside(marked: re.Match[str]) -> str:
-    """What stands between the marks of a match of `MARKED`, several lines of it on one where they are one answer."""
+    """Return the text between the marks of a match of `MARKED`; several lines of it are joined if they are one
+    answer."""
     return on_one_line(next(filter(None, marked.groups()), "").strip())
 
 
@@ -126,7 +127,7 @@ def _belong_together(text: str, left: re.Match[str], right: re.Match[str]) -> bo
 
 
 def conclusion(formula: str) -> str:
-    r"""What a formula comes to: what is behind its last arrow, or the last of its equations, or of its numbers.
+    r"""Return the result of a formula: the part behind its last arrow, or its last equation, or its last number.
 
     Examples: r"2x = 48 \implies x = 24" -> "x = 24", "2x = 48, x = 24" -> "x = 24", "(3)(8) = 24" -> "24"
     """

@@ -101,8 +101,8 @@ class MathEqual:
             return False
 
     def _claims(self, parts: list[str], is_about: bool) -> list[str]:
-        """What a chain of equals says its value is; nothing where it contradicts itself: where two of its parts, or an
-        expression and one in the same symbols, are not equal."""
+        """Return the values that a chain of equations claims; none if it contradicts itself, which is when two of its
+        parts, or an expression and another one in the same symbols, are not equal."""
         if is_name(parts[-1]) and not is_name(parts[0]):
             parts = [*parts[1:], parts[0]]  # 5 = x
         values = [self._value(part) for part in parts]

@@ -1,4 +1,4 @@
-r"""What sentences give as their answer.
+r"""Answers given in sentences.
 
 1. The sentence behind the last "answer is", if it is mathematics from end to end and no number follows it: "The answer
    is a + b." Else the last number of the text, with all that belongs to it:
@@ -108,7 +108,7 @@ _OF_A_KEY = re.compile(
       (?:\s+(?:the\s+answer|it)\s+is|\s+it's)?:?[\s$*"]*(?P<box>\\boxed\s*\{{)?\(?(?:{NUMBER_PATTERN}|[A-J]\b)(?(box)\}})[)$*"\]]*""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""What a text says of the key of answers, of a book, or of who judges: not an answer of its own."""
+"""Sentences about an answer key, a book's answer, or what a judge expects, which state no answer themselves."""
 _BOLD_NUMBER = re.compile(rf"\*\*\s*({NUMBER_PATTERN})\s*\*\*")
 _QUESTIONED = re.compile(rf"({NUMBER_PATTERN})[\s$*]*\?")
 _POWER = re.compile(r"(?<=\d)[\u00b2\u00b3\u00b9\u2070-\u207b]+")
@@ -211,7 +211,7 @@ def _said(text: str) -> tuple[str, str] | None:
 
 
 def _said_formula(text: str) -> str | None:
-    """What an answer is said to be, if that is mathematics alone."""
+    """Return the formula that a sentence calls the answer, if it is mathematics alone."""
     said, rest = _said(text) or ("", "")
     said = _CHOICE.sub("", said.strip("* \t").rstrip("."))
     words = said.replace("$", " ").split()
@@ -305,7 +305,8 @@ def _last_formula(text: str) -> str | None:
 
 
 def _hedge(before: str, said: str) -> str:
-    """What is right before a number and makes it one of several or denies it. Example: "so $4$ or $" -> "4 or "."""
+    """Return the words right before a number that make it one of several or deny it. Example: "so $4$ or $" -> "4 or
+    "."""
     if (low := _RANGE.search(before)) and re.fullmatch(r"\d+(?:\.\d+)?", said) and float(low["low"]) < float(said):
         return f"{low['low']} to "
     hedge = _BEFORE.search(before.rstrip("$* \n") + " ")

@@ -20,7 +20,8 @@ _POWER = re.compile(r"(\d{1,2000})(?:\s*(?:\^|\*\*)\s*(?:\{\s*(\d{1,2000})\s*\}|
 
 @dataclass(frozen=True)
 class Residue:
-    r"""What is behind the last \equiv, and the modulus. `is_class`: one of a class, \pmod; \bmod is an operation.
+    r"""Residue behind the last \equiv, and its modulus. `is_class`: a class of integers (\pmod), not the operation
+    \bmod.
     `is_false`: an integer of the chain is in another class."""
 
     value: str
@@ -54,7 +55,7 @@ def read_residue(text: str) -> Residue | None:
 
 
 def as_residues(truth: str, answer: str) -> tuple[str, str]:
-    r"""What is to be compared where the truth or the answer has a modulus; the answer is "" where it must be wrong.
+    r"""Return the two texts to compare if the truth or the answer has a modulus; the answer is "" if it must be wrong.
 
     Both have one: it must be the same, and the residues of one class. The answer alone: it must be the very number, or
     what \bmod makes of it. The truth alone: the residue is enough.

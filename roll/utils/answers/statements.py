@@ -1,4 +1,4 @@
-r"""What an answer says beside its value: whether it names one where one is asked.
+r"""Checks that an answer states a value if one is asked for.
 
 A parser makes a value of nearly anything: \neq 7 is read as 7, 4 \to 5 and 4 | 5 as 5. Here such answers are found in
 the text, before anything is parsed.

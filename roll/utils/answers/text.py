@@ -197,7 +197,7 @@ def chain(text: str) -> tuple[list[str], bool]:
 
 
 def is_name(text: str) -> bool:
-    r"""What is given a value: x, x_1, f(x), \theta, \angle ABC, "The area"."""
+    r"""Tell whether the text can be given a value: x, x_1, f(x), \theta, \angle ABC, "The area"."""
     text = _ACCENT.sub(r"\1", TEXT.sub(r"\1", text)).strip(" ${}")
     return re.fullmatch(
         r"(?:\\[A-Za-z]+\s*)?[A-Za-z']*(?:_\{?\w+\}?)?'*\s*(?:\([A-Za-z0-9, ]*\))?", text

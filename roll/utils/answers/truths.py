@@ -13,7 +13,7 @@ from roll.utils.answers.math_equal import reference
 
 
 def references(truth: object) -> tuple[str, ...]:
-    r"""What an answer is compared with: any of these is right.
+    r"""Return the accepted answers of a ground truth: an answer equal to any of them is right.
 
     A text may be a worked solution (`reference`); a number is taken as it is written; a list, or a text that is a JSON
     list of texts, holds several. Raises ValueError that says what is wrong with anything else.
@@ -32,7 +32,7 @@ def references(truth: object) -> tuple[str, ...]:
 
 
 def truth_problem(truth: object) -> str | None:
-    """What is wrong with a ground truth, None if nothing is."""
+    """Return the reason why a ground truth is invalid, None if it is valid."""
     try:
         references(truth)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What is to run in the sandbox, what it may use, and what it sees."""
+"""Description of a job in the sandbox: what it runs, may use, and sees."""
 
 from __future__ import annotations
 
@@ -163,9 +163,9 @@ class SandboxBackend(Protocol):
 
 
 def job_user(users: tuple[int, int]) -> int:
-    """Whom jobs run as where root starts them: nobody that exists, since the kernel counts threads and pipes by user,
-    and another number for each process that starts jobs, so that it counts them apart. Raises OSError where all belong
-    to somebody."""
+    """Return the user id that jobs run as if root starts them. No account has it, since the kernel counts threads and
+    pipes by user, and each process that starts jobs gets another number, so that they are counted apart. Raises OSError
+    if every id belongs to an account."""
     return _nobody(users, os.getpid())
 
 

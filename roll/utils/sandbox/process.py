@@ -147,7 +147,7 @@ class Process:
         return said.decode(errors="replace").strip()
 
     def _reports(self) -> dict[str, Any]:
-        """What the sandbox has said of itself so far: a line at its start, one at its end."""
+        """Read what the sandbox has reported of itself so far: a line at its start, one at its end."""
         try:
             while chunk := os.read(self._status, CHUNK):
                 self._said += chunk

@@ -46,7 +46,7 @@ SOCKET_OPTIONS: tuple[tuple[int, int | None], ...] = ((6, None), (1, 2), (1, 9))
 """(level, option): all of TCP, SO_REUSEADDR, SO_KEEPALIVE; none that makes buffers larger."""
 
 BECOMING_NOBODY = ("setgroups", "setresgid", "setresuid", "capget", "capset")
-"""What `setpriv` needs where root starts the job; who has no privileges can do nothing with them."""
+"""System calls that `setpriv` needs if root starts the job; a process without privileges can do nothing with them."""
 FORKING = ("fork", "vfork")
 
 TERMINAL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
