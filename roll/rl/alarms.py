@@ -157,8 +157,8 @@ class CollapseAlarm(StepPart):
 
 
 def _causes(metrics: Mapping[str, float]) -> str:
-    """What was exactly 0 in a step, empty if nothing was. A step that does not train the policy has its rewards; one
-    with an expert's rows learns from them whatever the rewards are."""
+    """Say what was exactly 0 in a step; empty if nothing was. A step that does not train the policy has its rewards;
+    one with an expert's rows learns from them whatever the rewards are."""
     causes, has_expert = [], "actor/expert_weight" in metrics
     if metrics.get("rollout/reward_max") == metrics.get("rollout/reward_min") == 0 and not has_expert:
         causes.append("all rewards")
@@ -202,8 +202,8 @@ class EngineProbe(StepPart):
         return {}
 
     def set_probe_prompt(self, groups: Sequence[TrajectoryGroup]) -> None:
-        """What comes before the first answer of the shortest row is asked with, of the first groups that have one
-        without pictures."""
+        """Choose the prompt of the probe: the tokens before the first answer of the shortest row, from the first groups
+        that have one without pictures."""
         if self._prompt is not None:
             return
         attempts = [row for group in groups if not group.task.pictures for row in group.trajectories]

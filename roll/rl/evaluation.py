@@ -134,12 +134,12 @@ class Validation:
         )
 
     def by_set(self, groups: Sequence[TrajectoryGroup]) -> dict[str, list[TrajectoryGroup]]:
-        """What `answer` gave, by the names of the sets."""
+        """Return the groups that `answer` gave, by the names of the sets."""
         rest = iter(groups)
         return {one.name: list(islice(rest, len(one.tasks))) for one in self._sets}
 
     def metrics(self, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
-        """Those of each set under its name."""
+        """Return the metrics of each set under its name."""
         metrics: dict[str, float] = {}
         answered = self.by_set(groups)
         for one in self._sets:

@@ -30,7 +30,7 @@ class GroupScorer(Protocol):
 
     @property
     def claims(self) -> Sequence[Claim]:
-        """What it needs on its devices meanwhile."""
+        """Claims on its devices while it runs."""
         ...
 
     def score(self, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:

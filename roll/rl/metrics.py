@@ -102,7 +102,7 @@ def replace_empty(groups: StepGroups, on_empty: str, num_groups: int, step: int)
 
 
 def filter_metrics(groups: StepGroups, trained: Sequence[TrajectoryGroup]) -> dict[str, float]:
-    """What was sampled, how much of it was kept, and how much is trained on. Metrics under `rollout/`."""
+    """Return metrics of what was sampled, how much of it was kept, and how much is trained on, all under `rollout/`."""
     sampled = groups.sampled
     rewards = np.concatenate([group.rewards for group in sampled])
     ids = np.repeat(np.arange(len(sampled)), [len(group.rewards) for group in sampled])

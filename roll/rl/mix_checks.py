@@ -1,4 +1,4 @@
-"""What is wrong with `mix`: its shares, its keys, and the files of its rows."""
+"""Checks of `mix`: its shares, its keys, and the files of its rows."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def missing_mix_files(config: AlgorithmConfig) -> Iterator[Problem]:
 
 
 def mix_row_problems(config: AlgorithmConfig) -> Iterator[str]:
-    """What the front of the files says."""
+    """Yield problems found in the first rows of the files."""
     yield from _row_problems(config, reach=True)
 
 

@@ -1,5 +1,5 @@
-"""What a process of reinforcement learning does of its run (`mode`): all of it, or a part. It samples for a trainer
-elsewhere (explore), trains on what is sampled elsewhere (train), or measures what a run has saved (bench)."""
+"""Modes of a process of reinforcement learning: it does the whole run, or a part. It samples for a trainer elsewhere
+(explore), trains on what is sampled elsewhere (train), or measures what a run has saved (bench)."""
 
 from __future__ import annotations
 
@@ -136,7 +136,8 @@ class RLMode(RunMode):
         return None
 
     def rollouter(self, rollouter: Rollouter, is_settled: bool) -> Rollouter:
-        """What makes a group. `is_settled`: nothing is decided about one that is there."""
+        """Return the rollouter that makes the groups. `is_settled`: groups are used as they are sampled, with no later
+        decision about them."""
         return rollouter
 
     def begin(self, steps_done: int, source: GroupSource | None, history: MetricHistory) -> None:

@@ -37,7 +37,7 @@ SCORE_NAMES = tuple(each.name for each in fields(TokenScores))
 
 
 class GroupSource(Protocol):
-    """Whatever gives a step its groups: a scheduler that samples them, or a buffer that another process fills."""
+    """Source of a step's groups: a scheduler that samples them, or a buffer that another process fills."""
 
     state_key: str
     """The name of its state in a checkpoint."""
@@ -83,7 +83,7 @@ class GroupSource(Protocol):
 
 @dataclass(frozen=True)
 class StepContext:
-    """What a part may use of the step it is called in.
+    """State of a step that a part may use when it is called.
 
     - step: the number of the step, counted from 0; the weights that learn are of this version
     - plan: counts of the run
@@ -143,7 +143,7 @@ class StepPart:
         """Called with the groups that are trained on, as long as they have their tokens."""
 
     def scores(self, at: StepContext, samples: StepSamples) -> Mapping[str, ScoreSet]:
-        """What the policy's update reads beside credit, by field of TokenScores."""
+        """Return scores that the policy's update reads beside credit, by field of TokenScores."""
         return {}
 
     def before_training(self, at: StepContext, scores: Mapping[str, ScoreSet]) -> Metrics:

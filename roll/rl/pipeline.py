@@ -133,7 +133,7 @@ class RLPipeline(Run):
         self.parts = StepParts(self.make_parts())
 
     def make_credit(self) -> StepCredit:
-        """What the rows of a step earn."""
+        """Build the object that assigns credit to the rows of a step."""
         return StepCredit(self.config, self.plan)
 
     def make_parts(self) -> list[StepPart]:
@@ -159,11 +159,11 @@ class RLPipeline(Run):
         """The tasks to train on, from the first one on; raises ConfigError for what is wrong with the data."""
 
     def load_validation(self) -> None:
-        """What validation needs of files; raises ConfigError likewise."""
+        """Load the files that validation needs; raises ConfigError likewise."""
 
     @abstractmethod
     def group_filter(self) -> Keep | None:
-        """Which groups are worth training on; None: all."""
+        """Return the filter that keeps groups worth training on; None: all are kept."""
 
     def prepare(self, checkpoint: Checkpoint | None) -> None:
         """Data are read here although processes could start meanwhile: what is refused must cost no device a
@@ -198,8 +198,8 @@ class RLPipeline(Run):
         rehearse_saving(self.config)
 
     def for_training(self, rollouter: Rollouter) -> Rollouter:
-        """What makes the groups of the training, with the pipeline's own rollouter at hand: recorded ones, the user's
-        own loop, or that rollouter."""
+        """Return the rollouter that makes the groups of the training: recorded ones, the user's own loop around the
+        pipeline's rollouter, or that rollouter."""
         if self.recorded is not None:
             return self.recorded
         if self.rollout_loop is not None:
@@ -261,7 +261,7 @@ class RLPipeline(Run):
             return self.publisher.publish(self.running, self.group_source, step + 1, is_last)
 
     def context(self, step: int) -> StepContext:
-        """What the parts may use of a step at this moment."""
+        """Return the state of a step that parts may use at this moment."""
         version = self.publisher.engine_version
         return StepContext(
             step, self.plan, self.running, self.group_source, self.timer, self.temperature, engine_version=version
@@ -273,7 +273,7 @@ class RLPipeline(Run):
         return self.running.placement.hold(*engines)
 
     def score(self, at: StepContext, samples: StepSamples) -> StepScores:
-        """What the models say of the rows before anything learns from them."""
+        """Score the rows with the models before anything learns from them."""
         clusters = self.running
         with self.timer("score"):
             ref_log_probs = needs_ref_log_probs(self.config)
@@ -284,7 +284,7 @@ class RLPipeline(Run):
         return StepScores(scores, more | routes)
 
     def assign_credit(self, samples: StepSamples, step: int) -> tuple[RowCredit, dict[str, float]]:
-        """What the rows earned, and metrics of it."""
+        """Assign credit to the rows, and return metrics of it."""
         credit, metrics = self.credit.assign(samples, step)
         return credit, prefixed("rollout", scaled_to_kept(metrics, samples.kept_fraction) if self.filters else metrics)
 
@@ -329,7 +329,7 @@ class RLPipeline(Run):
 
     @property
     def group_source(self) -> GroupSource:
-        """Whatever gives the steps their groups, once it is built."""
+        """Source of the steps' groups, once it is built."""
         assert self.scheduler is not None
         return self.scheduler
 

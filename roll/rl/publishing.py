@@ -19,7 +19,7 @@ from roll.run.saving.manifest import read_manifest
 
 
 class Published(Protocol):
-    """Who has groups under way (`RolloutScheduler`)."""
+    """Holder of groups in flight, which hears of new weights (`RolloutScheduler`)."""
 
     def trained(self) -> None: ...
 

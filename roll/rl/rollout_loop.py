@@ -22,7 +22,7 @@ _METHOD = ("task", "group_id", "step", "generate")
 
 
 def loop_problems(config: RolloutConfig) -> Iterator[Problem]:
-    """What its path says, on any machine."""
+    """Check the path of the user's rollout loop as any machine can."""
     path = config.user_defined_rollout_loop_cls
     if path is None:
         return

@@ -117,7 +117,7 @@ class FullKL(StepPart):
 
 @dataclass(frozen=True)
 class StepScores:
-    """What models say of the rows of a step, by field of TokenScores.
+    """Scores that models give the rows of a step, by field of TokenScores.
 
     - per_token: log-probs and values, which credit, the critic and records read as well
     - policy: what the policy's update alone reads, such as hidden states and experts
@@ -155,7 +155,7 @@ def token_scores(
 def teacher_scores(
     clusters: RLClusters, teacher_of: Mapping[str, str], samples: StepSamples, temperature: float, timer: Timer
 ) -> dict[str, ScoreSet]:
-    """What the teachers say of the tokens, each of the rows of its domains. `teacher_of`: the role of each domain."""
+    """Score the tokens with the teachers, each on the rows of its domains. `teacher_of`: the role of each domain."""
     roles = list(dict.fromkeys(teacher_of.values()))
     pieces: list[ScorePiece] = []
     for role in roles:

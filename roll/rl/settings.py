@@ -84,12 +84,12 @@ def mixed_loss(config: AlgorithmConfig, policy: Loss, weight: float) -> MixedLos
 
 
 def zero_gradient_rows(config: AlgorithmConfig) -> ZeroGradientRows | None:
-    """Which rows the policy loss need not see; None: it sees all."""
+    """Return the rule for rows that the policy loss can skip; None: it sees all."""
     return ZeroGradientRows(counts_tokens=config.loss_agg_mode == "token-mean") if config.skip_idle_rows else None
 
 
 def covariance_choice(config: AlgorithmConfig) -> CovarianceChoice | None:
-    """Which tokens of an update its policy loss singles out; None: it knows no difference."""
+    """Return the choice of tokens that the policy loss singles out; None: it treats all alike."""
     objective = _objective(config)
     return objective.choice if isinstance(objective, ClippedCovariance | PenalizedCovariance) else None
 

@@ -56,7 +56,7 @@ class StepCredit:
         )
 
     def row_values(self, meta: RowMeta) -> tuple[np.ndarray, TurnValues | None, dict[str, float]]:
-        """What each row earned compared with the others, or each of its turns; and metrics."""
+        """Compute what each row, or each of its turns, earned compared with the others; and metrics."""
         if "running" in self.advantages.norms:
             self._update_running_moments(meta)
         values, metrics = group_advantages(

@@ -1,4 +1,4 @@
-"""What every buffer of experience promises, whatever it is made of."""
+"""Interface of every buffer of experience, whatever it is made of."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from roll.rl.experience.rows import Experience
 
 @dataclass(frozen=True, order=True)
 class Entry:
-    """What is known of a group without its rows, in the order in which groups are trained on."""
+    """Facts about a group that are known without its rows, in the order in which groups are trained on."""
 
     step: int
     number: int

@@ -62,7 +62,7 @@ class DirectoryBuffer(Buffer):
                 path.unlink()
 
     def _show(self, names: Sequence[str]) -> None:
-        """What is staged appears under its name, file by file; the journal sees to it that all of it does."""
+        """Rename staged files to their final names, one by one; the journal makes sure that all of them appear."""
         for name in names:
             if (staged := _aside(self._groups / name)).exists():
                 self._rename(staged, self._groups / name)
@@ -92,7 +92,8 @@ class DirectoryBuffer(Buffer):
         return [self._read(entry.number, paths.get(entry.number)) for entry in entries]
 
     def release(self, trained: Mapping[int, int]) -> None:
-        """What is to go is noted first: a file that is left is of no more account."""
+        """Mark entries as trained, and remove their files unless they are kept. The note is written first, so a file
+        that is left over counts no more."""
         if not trained:
             return
         last = max(trained.values()) + 1

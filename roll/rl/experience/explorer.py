@@ -37,7 +37,7 @@ class Progress:
 
 
 class Explorer:
-    """What an explorer does with its groups."""
+    """Handling of the groups of an explorer, which go to the buffer."""
 
     def __init__(self, buffer: Buffer, num_groups: int, is_in_order: bool):
         """`is_in_order`: the numbers of a step are known before it is sampled, so it is simply sampled again where it

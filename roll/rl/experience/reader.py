@@ -184,7 +184,7 @@ class ExperienceReader:
         logger.warning("step %d waits for the explorer: %s after %.0f s", step + 1, there, seconds)
 
     def _ready(self, step: int, now: float) -> _ReadyGroups:
-        """What there is for a step now."""
+        """Return the groups that are ready for a step now."""
         there = [e for e in self._buffer.entries() if e.number not in self._uses and e.step <= step]
         stale = [entry for entry in there if self._is_stale(entry, step)]
         young = [entry for entry in there if not self._is_stale(entry, step)]

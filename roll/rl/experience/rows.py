@@ -57,7 +57,7 @@ def _unfit_field(task: Task) -> str | None:
 
 
 def _unfit(value: Any) -> str | None:
-    """What in a value JSON has no type of its own for, in words."""
+    """Name the part of a value for which JSON has no type; None if there is none."""
     if value is None or isinstance(value, str | bool | float):
         return None
     if isinstance(value, int):

@@ -80,7 +80,7 @@ class RolloutRecord:
     ground_truth: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     prompt_tokens: int = 0
-    """Those that were not sampled."""
+    """Tokens that were not sampled."""
     response_tokens: int = 0
     """Tokens that were sampled in the whole attempt."""
     turns: tuple[Turn, ...] = ()
@@ -88,7 +88,8 @@ class RolloutRecord:
     tokens: TokenLogProbs | None = None
     """Log-probs of the tokens; in the JSONL only, where `recorder.log_prob_steps` asks for them."""
     pictures: tuple[PictureSource, ...] = ()
-    """Those of the prompt, by where they came from; those that are part of their rows without what they are."""
+    """Pictures of the prompt, by their source; pictures that are part of their rows have no description of their
+    own."""
 
 
 def rollout_records(
@@ -209,7 +210,7 @@ class RolloutRecorder:
             logger.warning("extra.%s of a sample rollout is left out of its record: %s", name, value.strip("()"))
 
     def _remove_oldest(self, written: Sequence[Path]) -> None:
-        """What was just written stays."""
+        """Remove the oldest records beyond the limits; the files just written stay."""
         if self._sizes is None:
             self._sizes = _sizes_by_age(self.directory)
         for path in written:

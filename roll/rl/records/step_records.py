@@ -1,4 +1,4 @@
-"""What a step leaves for people to look at: its recorded rollouts on disk and in trackers, the logging board."""
+"""Records of a step for people to look at: its rollouts on disk and in trackers, and the logging board."""
 
 from __future__ import annotations
 

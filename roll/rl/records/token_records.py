@@ -112,7 +112,7 @@ class TokenRecords:
                 self._log_probs[group_id, row.index, row.turn] = self._log_probs_of(row, trainer)
 
     def of_rows(self) -> Mapping[RowKey, TokenLogProbs]:
-        """What is known of the rows of the step."""
+        """Return the log-probs that are known of the rows of the step."""
         return self._log_probs
 
     def _log_probs_of(self, row: Trajectory, trainer: np.ndarray) -> TokenLogProbs:
@@ -128,7 +128,7 @@ class TokenRecords:
 def _scored(
     clusters: RLClusters, num_ranks: int, groups: Sequence[TrajectoryGroup], temperature: float
 ) -> list[np.ndarray]:
-    """What the trainer says of these rows, in their order."""
+    """Return the trainer's log-probs of these rows, in their order."""
     rows = StepRows(groups)
     order = np.random.default_rng(0)  # of one update, whose rows stay as they are
     samples = share_rows(rows, np.arange(len(rows)), (1, num_ranks), clusters.actor_train, order)

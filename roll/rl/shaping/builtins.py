@@ -48,7 +48,7 @@ def std_filter(args: StdFilterArgs) -> Callable[[Groups], Groups]:
 
 
 def _filter(kind: str, args: Mapping[str, float]) -> Callable[[Groups], Groups]:
-    """That of query_filter_config."""
+    """Build the filter of query_filter_config as an operator."""
     keep = make_filter(kind, args)
     return lambda groups: [group for group in groups if keep(group)]
 
@@ -95,7 +95,7 @@ class RewardShaping:
         return np.array([self._metric(group, attempt) for attempt in group.attempts], np.float64)
 
     def _metric(self, group: TrajectoryGroup, attempt: Trajectory) -> float:
-        """Those of an attempt stand on one of its rows."""
+        """Return a metric of an attempt; it stands on one of the attempt's rows."""
         if attempt.failure is not None:
             return float("nan")
         name = self._args.stat

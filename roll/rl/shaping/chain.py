@@ -142,7 +142,8 @@ def _called(entry: _Entry, groups: Sequence[TrajectoryGroup]) -> Sequence[Trajec
 def _checked(
     entry: _Entry, input_groups: Sequence[TrajectoryGroup], output_groups: Sequence[Any]
 ) -> list[TrajectoryGroup]:
-    """What it left, in the order in which it was given. Raises AlgorithmError for anything else."""
+    """Return the groups that the operator kept, in the order in which it received them. Raises AlgorithmError for
+    anything else."""
     for problem in _problems(input_groups, output_groups):
         raise AlgorithmError(f"{entry.at}: {entry.name} {problem}. It must give the groups that stay, each once.")
     by_id = {group.group_id: group for group in output_groups}
