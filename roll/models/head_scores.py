@@ -205,7 +205,7 @@ class Teacher(NamedTuple):
 @dataclass(frozen=True)
 class HeadRequest:
     """What is wanted, and how: `tile_elements` logits at a time, by torch.compile if `compiled`. Tiles are a `multiple`
-    of columns wide where so many fit."""
+    of columns wide where so many fit, or as wide as `fixed_columns` says, whatever the number of positions."""
 
     tile_elements: int
     transform: LogitTransform = PLAIN
@@ -213,12 +213,15 @@ class HeadRequest:
     top_k: int = 0
     compiled: bool = False
     multiple: int = 1
+    fixed_columns: int | None = None
 
     def columns(self, positions: int) -> int:
         """Columns of the vocabulary per tile.
 
         Example: 2^26 logits of 14,000 positions are 4793 columns, and 4736 as a multiple of 128.
         """
+        if self.fixed_columns is not None:
+            return self.fixed_columns
         columns = max(1, self.tile_elements // max(positions, 1))
         step = self.multiple if columns >= self.multiple else min(self.multiple, _ALIGNED)
         return columns - columns % step if columns >= step else columns
@@ -361,6 +364,24 @@ class _Gradients:
         yield self._bias
         for tensor, gradient in zip(self._flat, self._gradients, strict=True):
             yield None if gradient is None else gradient.to(tensor.dtype)
+
+
+def raw_logits(products: Sequence[Product], bias: torch.Tensor | None, ask: HeadRequest) -> torch.Tensor:
+    """The products of all positions, in the tiles that `head_scores` takes: [N, V] in their dtype."""
+    flat = [tensor for product in products for tensor in product]
+    return torch.cat([_raw(flat, bias, span) for span in _spans(flat[1], ask.columns(len(flat[0])))], 1)
+
+
+def log_probs_of_logits(raw: torch.Tensor, targets: torch.Tensor, ask: HeadRequest) -> torch.Tensor:
+    """Log-probs of targets [N] by logits that are there, raw [N, V]: the arithmetic of `head_scores`."""
+    sums = TileSums.none(raw, weighted=False, difference=False)
+    of_ids = torch.zeros_like(sums.total)
+    for span in _spans(raw.T, ask.columns(len(raw))):
+        tile = raw[:, span].contiguous()
+        local, inside = _within(targets, span)
+        of_ids = torch.where(inside, ask.transform.logits(tile.gather(1, local[:, None]))[:, 0], of_ids)
+        sums = add_tile(sums, tile, None, ask.transform)
+    return of_ids - sums.log_total
 
 
 def _spans(weight: torch.Tensor, columns: int) -> Iterator[slice]:

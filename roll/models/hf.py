@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from roll.algorithms.distillation import Distillation
 from roll.configs.sections.model import LOGITS_PER_CHUNK, LOGITS_PER_CHUNK_ON_GPUS, FusedKernelOptions
+from roll.models.exact.sizes import WHOLE, multiple_of_tokens
 from roll.models.head_scores import (
     PLAIN,
     WIDE,
@@ -28,6 +29,8 @@ from roll.models.head_scores import (
     Teacher,
     head_scores,
     kernel_log_probs,
+    log_probs_of_logits,
+    raw_logits,
 )
 from roll.models.lora import low_rank_part
 from roll.models.routers import balances
@@ -50,6 +53,16 @@ def tile_size(configured: int | None, kind: str) -> tuple[int, int]:
     return configured or LOGITS_PER_CHUNK_ON_GPUS, WIDE
 
 
+EXACT_COLUMNS = 1024  # of a tile of an exact head
+
+
+def filled_up(rows: torch.Tensor, head: Any) -> torch.Tensor:
+    """[N, ...] with zeros behind, as many rows as an exact head wants (`multiple_of_tokens`)."""
+    multiple = multiple_of_tokens() * (1 if head.weight.shape[0] % WHOLE == 0 else WHOLE)
+    missing = -len(rows) % multiple
+    return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing else rows
+
+
 class LogProbHead(nn.Module):
     """Hidden states to log-probs and what else is asked of the distribution, some logits at a time.
 
@@ -64,6 +77,19 @@ class LogProbHead(nn.Module):
         self.logits_per_chunk = options.logits_per_chunk  # None: as many as suit the device
         self.kernel = options.impl_backend
         self.compiled = False
+        self.exact = False  # a position's log-prob is the same beside any others (`roll/models/exact`)
+
+    def request(self, kind: str, temperature: float = 1.0) -> HeadRequest:
+        """How tokens are scored on a device of this kind."""
+        elements, multiple = tile_size(self.logits_per_chunk, kind)
+        bend = replace(self.transform, temperature=temperature)
+        return HeadRequest(
+            elements,
+            bend,
+            compiled=self.compiled,
+            multiple=multiple,
+            fixed_columns=EXACT_COLUMNS if self.exact else None,
+        )
 
     def forward(
         self,
@@ -78,6 +104,38 @@ class LogProbHead(nn.Module):
     ) -> HeadScores:
         """Scores of hidden [N, H]: log-probs of the targets (tokens [N] or [N, m]), and whatever else is requested.
         With `vocab_size`, over the first `vocab_size` tokens only."""
+        if self.exact:
+            assert targets.dim() == 1 and teacher is None and teacher_targets is None
+            count = len(targets)
+            hidden, targets = filled_up(hidden, self.lm_head), filled_up(targets, self.lm_head)
+            scores = self._scores(hidden, targets, temperature, entropy, top_k, None, None, vocab_size)
+            return HeadScores(*(part if part is None else part[:count] for part in scores))
+        return self._scores(hidden, targets, temperature, entropy, top_k, teacher, teacher_targets, vocab_size)
+
+    def raw_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Hidden states [N, H] -> [N, V] of the products, before `transform`; exact where the head is."""
+        layer: Any = self.lm_head
+        rows = filled_up(hidden, layer) if self.exact else hidden
+        product = Product(rows.to(layer.weight.dtype), layer.weight)
+        return raw_logits([product], layer.bias, self.request(hidden.device.type))[: len(hidden)]
+
+    def log_probs_of_logits(self, raw: torch.Tensor, targets: torch.Tensor, temperature: float) -> torch.Tensor:
+        """Log-probs of targets [N] by such products, fp32 [N]: the numbers of `forward`."""
+        count = len(targets)
+        rows, tokens = (filled_up(part, self.lm_head) for part in (raw, targets))
+        return log_probs_of_logits(rows, tokens, self.request(raw.device.type, temperature))[:count]
+
+    def _scores(
+        self,
+        hidden: torch.Tensor,
+        targets: torch.Tensor,
+        temperature: float,
+        entropy: bool,
+        top_k: int,
+        teacher: Teacher | None,
+        teacher_targets: TeacherTargets | None,
+        vocab_size: int | None,
+    ) -> HeadScores:
         layer: Any = self.lm_head
         layer, low_rank = low_rank_part(layer, hidden)
         products = [Product(hidden.to(layer.weight.dtype), layer.weight)]
@@ -86,9 +144,7 @@ class LogProbHead(nn.Module):
         bias: torch.Tensor | None = layer.bias
         if vocab_size is not None:
             products, bias = common(products, bias, vocab_size)
-        elements, multiple = tile_size(self.logits_per_chunk, hidden.device.type)
-        bend = replace(self.transform, temperature=temperature)
-        ask = HeadRequest(elements, bend, entropy, top_k, self.compiled, multiple)
+        ask = replace(self.request(hidden.device.type, temperature), entropy=entropy, top_k=top_k)
         log_probs = None
         if teacher is None and self.kernel != "torch":
             log_probs = kernel_log_probs(self.kernel, products, bias, targets, ask)
@@ -96,7 +152,7 @@ class LogProbHead(nn.Module):
         if teacher_targets is None:
             return scores
         return scores._replace(
-            divergence=divergence(products, bias, self.transform, teacher_targets, elements, self.compiled)
+            divergence=divergence(products, bias, self.transform, teacher_targets, ask.tile_elements, self.compiled)
         )
 
 

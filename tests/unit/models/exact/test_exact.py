@@ -1,0 +1,214 @@
+"""Exact log-probs: the same bits for a token beside any other rows, in any order, and beside cached keys; and the
+values and gradients of the plain model."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from roll.errors import StrategyError
+from roll.models.exact import attention, rows, sizes
+from roll.models.exact.attention import exact_attention, use_exact_attention
+from roll.models.exact.check import check_exact, make_exact
+from roll.models.exact.rows import ExactCache, ExactPart, ExactPass, ExactRows, filled
+from roll.models.hf import LogProbHead, TokenLogProbModel
+from roll.models.loading import LoadedModel
+from roll.models.sequences.layout import Padded
+from roll.models.sequences.pack import Pack
+
+_VOCABULARY, _TEMPERATURE = 298, 0.7  # no multiple of 4: the head has tiles with remainders
+_LENGTHS = torch.tensor([260, 7, 2, 130, 129, 128, 17, 64])
+_SHAPE: dict[str, object] = {
+    "vocab_size": _VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 180,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "initializer_range": 0.1,
+}
+_WINDOW: dict[str, object] = {"sliding_window": 40, "layer_types": ["sliding_attention", "full_attention"]}
+FAMILIES: dict[str, PretrainedConfig] = {
+    "qwen2": Qwen2Config(**_SHAPE),  # type: ignore[arg-type]
+    "llama": LlamaConfig(**_SHAPE),  # type: ignore[arg-type]
+    "qwen3": Qwen3Config(head_dim=16, **_SHAPE),  # type: ignore[arg-type]
+    "gemma3": Gemma3TextConfig(head_dim=32, **_WINDOW, **_SHAPE),  # type: ignore[arg-type]
+}
+
+
+class _Tried:
+    """A model and rows of tokens, with what it says of them all together."""
+
+    def __init__(self, family: str, dtype: torch.dtype = torch.float32, exact: bool = True):
+        torch.manual_seed(0)
+        self.model: PreTrainedModel = AutoModelForCausalLM.from_config(deepcopy(FAMILIES[family])).to(dtype)
+        self.module = TokenLogProbModel(self.model.base_model, LogProbHead(self.model.get_output_embeddings()))  # type: ignore[arg-type]
+        self.ids = torch.randint(0, _VOCABULARY, (len(_LENGTHS), int(_LENGTHS.max())))
+        self.mask = torch.arange(self.ids.shape[1]) < _LENGTHS[:, None]
+        if exact:
+            use_exact_attention(self.model)
+            self.module.head.exact = True
+
+    def scores(self, chosen: Sequence[int], temperature: float = _TEMPERATURE, entropy: bool = False) -> torch.Tensor:
+        lengths = _LENGTHS[list(chosen)]
+        width = int(lengths.max())
+        ids, mask = self.ids[list(chosen), :width], self.mask[list(chosen), :width]
+        return self.module(ids, mask, temperature, entropy, ExactRows.of(Pack.scored(ids, lengths)))[0]
+
+    def differing(self, chosen: Sequence[int], whole: torch.Tensor, **options: bool) -> int:
+        """Tokens of these rows whose log-prob is another number than in `whole`, of all rows."""
+        scores = self.scores(chosen, **options)
+        lengths = _LENGTHS.tolist()
+        return sum(
+            int((scores[at, : lengths[row]] != whole[row, : lengths[row]]).sum()) for at, row in enumerate(chosen)
+        )
+
+    def differing_cached(self, chosen: Sequence[int], counts: Sequence[int], whole: torch.Tensor) -> int:
+        """The same where `counts` tokens of each row are computed at once, and the others one by one."""
+        lengths, cache = np.array(counts), ExactCache(len(chosen))
+        flat = torch.cat([self.ids[row, :count] for row, count in zip(chosen, counts, strict=True)])
+        full = len(flat) + -len(flat) % sizes.multiple_of_tokens()
+        hidden = self._hidden(flat, ExactPass.whole(lengths, full, torch.device("cpu"), cache))
+        hidden, number = hidden[torch.from_numpy(lengths.cumsum() - 1)], 0
+        while bool((lengths < _LENGTHS[list(chosen)].numpy()).any()):
+            at = np.minimum(lengths, _LENGTHS[list(chosen)].numpy() - 1)
+            tokens, head = self.ids[list(chosen), at], self.module.head
+            scores = head.log_probs_of_logits(head.raw_logits(hidden), tokens, _TEMPERATURE)
+            is_new = torch.from_numpy(lengths == at)
+            number += int(((scores != whole[list(chosen), at]) & is_new).sum())
+            step = ExactPass(torch.from_numpy(lengths.copy()), torch.arange(len(chosen)), (), cache)
+            hidden = self._hidden(tokens, step)[: len(chosen)]
+            lengths = lengths + 1
+        return number
+
+    def _hidden(self, ids: torch.Tensor, exact: ExactPass) -> torch.Tensor:
+        full = len(ids) + -len(ids) % sizes.multiple_of_tokens()
+        return self.module.backbone(**filled(ids, exact.columns, full, exact)).last_hidden_state[0]
+
+
+_ALL = range(len(_LENGTHS))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tokens_have_the_same_bits_alone_beside_others_and_beside_a_cache(family: str, dtype: torch.dtype) -> None:
+    """Whole rows against each alone, seeded random batches of them (with a row twice), with entropy, and rows that
+    grow token by token from prefills of 1 to 128 tokens, alone and side by side."""
+    tried, draw = _Tried(family, dtype), np.random.default_rng(0)
+    with torch.no_grad():
+        whole = tried.scores(_ALL)
+        batches = [[row] for row in _ALL] + [draw.integers(0, len(_LENGTHS), size).tolist() for size in (2, 3, 5, 9)]
+        assert [tried.differing(batch, whole) for batch in batches] == [0] * len(batches)
+        assert tried.differing([3, 1], whole, entropy=True) == 0
+        assert tried.differing_cached([3, 4, 1, 7], [37, 128, 3, 1], whole) == 0
+        assert tried.differing_cached([7], [1], whole) == 0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_values_and_gradients_are_those_of_the_plain_model(family: str) -> None:
+    """fp32, against sdpa on padded rows: within 2e-5 of log-probs of about 6, and 5e-6 of a weight's largest
+    gradient, which is the rounding of sums in another order."""
+    weights = torch.randn(_LENGTHS.shape[0], int(_LENGTHS.max()), generator=torch.Generator().manual_seed(1))
+    sides = []
+    for exact in (True, False):
+        tried = _Tried(family, exact=exact)
+        layout = Padded(tried.ids, _LENGTHS)
+        scores = tried.scores(_ALL, 1.0) if exact else tried.module(tried.ids, tried.mask, layout=layout)[0]
+        (scores * weights * tried.mask).sum().backward()
+        gradients = {name: p.grad for name, p in tried.model.named_parameters() if p.grad is not None}
+        sides.append((scores.detach(), gradients))
+    (ours, our_gradients), (theirs, their_gradients) = sides
+    assert torch.allclose(ours, theirs, rtol=0, atol=2e-5)
+    assert our_gradients.keys() == their_gradients.keys()
+    for name, gradient in their_gradients.items():
+        assert (our_gradients[name] - gradient).abs().max() < 5e-6 * gradient.abs().max(), name
+
+
+def test_gradients_of_attention_are_those_of_finite_differences() -> None:
+    lengths = np.array([5, 3])
+    exact = ExactPass.whole(lengths, 16, torch.device("cpu"))
+    draw = torch.Generator().manual_seed(0)
+    query, key, value = (
+        torch.randn(1, heads, 16, 4, dtype=torch.float64, generator=draw, requires_grad=True) for heads in (4, 2, 2)
+    )
+    for window in (0, 2):
+        assert torch.autograd.gradcheck(
+            lambda q, k, v, window=window: exact_attention(torch.nn.Identity(), q, k, v, window, exact=exact)[0][:, :8],
+            (query, key, value),
+        )
+
+
+def test_joined_caches_hold_each_row_at_its_positions() -> None:
+    one, other = ExactCache(2), ExactCache(1)
+    device = torch.device("cpu")
+    for cache, lengths, first in ((one, [3, 200], 0.0), (other, [5], 500.0)):
+        exact = ExactPass.whole(np.array(lengths), sum(lengths), device, cache)
+        states = first + torch.arange(sum(lengths), dtype=torch.float32)[:, None, None]
+        cache.write(0, exact, states, -states)
+    both = ExactCache.joined([ExactPart(one, torch.tensor([1, 1])), ExactPart(other, torch.tensor([0]))])
+    keys, values = both.read(0, torch.tensor([199, 199, 4]))
+    assert keys.shape == (2, 3, 1, 128, 1) and torch.equal(values, -keys)
+    assert keys[1, 1, 0, 199 - 128, 0] == 3 + 199 and keys[0, 2, 0, 4, 0] == 504 and keys[1, 2].abs().sum() == 0
+
+
+# Faults: each of these must be seen by what the tests above look at.
+
+
+def test_a_block_of_another_size_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = _Tried("qwen2")
+    with torch.no_grad():
+        whole = tried.scores(_ALL)
+        monkeypatch.setattr(attention, "BLOCK", 64)
+        assert tried.differing([0], whole) > 0
+
+
+def test_tiles_of_the_head_of_another_width_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = _Tried("qwen2")
+    with torch.no_grad():
+        whole = tried.scores(_ALL)
+        monkeypatch.setattr("roll.models.hf.EXACT_COLUMNS", 100)
+        assert tried.differing(_ALL, whole) > 0
+
+
+def test_products_of_few_rows_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = _Tried("qwen2")
+    with torch.no_grad():
+        whole = tried.scores(_ALL)
+        for module in (rows, sizes):
+            monkeypatch.setattr(module, "multiple_of_tokens", lambda: 1)
+        monkeypatch.setattr("roll.models.hf.multiple_of_tokens", lambda: 1)
+        assert tried.differing([2], whole) > 0
+
+
+def test_neighbours_that_leak_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = _Tried("qwen2")
+    with torch.no_grad():
+        whole = tried.scores(_ALL)
+        of = ExactPass.whole
+        joined = lambda lengths, *rest: of(lengths.sum(keepdims=True), *rest)  # noqa: E731
+        monkeypatch.setattr(ExactPass, "whole", joined)
+        assert tried.differing([1, 2], whole) > 0
+
+
+def test_check_finds_a_model_whose_rows_depend_on_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = _Tried("qwen2", exact=False)
+    model = LoadedModel(tried.module, tried.model, {})
+    make_exact(model)
+    with torch.no_grad():
+        check_exact(model, torch.device("cpu"))
+        norm = tried.model.base_model.norm  # type: ignore[union-attr]
+        plain = norm.forward
+        monkeypatch.setattr(norm, "forward", lambda hidden: plain(hidden) * (1 + 1e-6 * hidden.shape[1]))
+        with pytest.raises(StrategyError, match="exact_log_probs.*has other log-probs alone"):
+            check_exact(model, torch.device("cpu"))
