@@ -16,6 +16,7 @@ from roll.distributed.executor.jobs import ScoreSet
 from roll.distributed.executor.processes.cluster import Calls
 from roll.distributed.executor.rollout.engines import GenerateCluster
 from roll.distributed.executor.step_rows import StepRows, fetched, rows_of_scores
+from roll.errors import StrategyError
 from roll.rl.parts import Metrics, StepContext, StepPart
 from roll.rl.scoring import share_rows
 from roll.types.rollout import (
@@ -31,6 +32,7 @@ from roll.types.rollout import (
 logger = logging.getLogger(__name__)
 
 GAP = "train_infer/log_prob_diff_mean"
+GAP_MAX = "train_infer/log_prob_diff_max"
 SHORT = 0.9  # trained / begun length; below, it is said
 NO_SIGNAL = "actor/steps_without_signal"
 
@@ -67,6 +69,23 @@ class GapAlarm(StepPart):
                 self._cause,
             )
         self._is_on = difference > self._threshold
+
+
+class ExactAlarm(StepPart):
+    """Ends a run with `exact_log_probs` in which engine and trainer gave a token of the present weights two numbers."""
+
+    def __init__(self, runs_ahead: bool):
+        """`runs_ahead`: only tokens of the weights that learn are compared, whatever the engines have by now."""
+        self._runs_ahead = runs_ahead
+
+    def before_publish(self, at: StepContext, metrics: Metrics) -> None:
+        is_of_weights = self._runs_ahead or at.engine_version == at.step
+        if metrics.get(GAP_MAX, 0.0) != 0 and is_of_weights:
+            raise StrategyError(
+                f"exact_log_probs: {GAP_MAX} is {metrics[GAP_MAX]:.3g} in step {at.step + 1}, and was to be 0: engine "
+                "and trainer computed with other kernels or other weights. Run both on the same kind of machine with "
+                "the same OMP_NUM_THREADS, or set exact_log_probs to false"
+            )
 
 
 class LengthAlarm(StepPart):

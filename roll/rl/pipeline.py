@@ -60,7 +60,7 @@ from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import Keep, StepGroups
 from roll.errors import AlgorithmError, ConfigError
 from roll.rl import settings
-from roll.rl.alarms import GAP, CollapseAlarm, EngineProbe, GapAlarm, LengthAlarm
+from roll.rl.alarms import GAP, CollapseAlarm, EngineProbe, ExactAlarm, GapAlarm, LengthAlarm
 from roll.rl.evaluation import Validation
 from roll.rl.late_rewards import LateRewards
 from roll.rl.metrics import FewGroupsAlarm, filter_metrics, replace_empty, rollout_metrics, scaled_to_kept
@@ -150,6 +150,8 @@ class RLPipeline(Run):
             parts.append(EngineProbe(sampling, config.seed, gap))
         if config.has_training and compares_vocabulary(config):
             parts.append(FullKL(self.temperature))
+        if plan.exact and not is_mocked and plan.old_log_probs.source != "rollout":
+            parts.append(ExactAlarm(config.is_async))
         length = LengthAlarm(plan.bounds.unfinished == "drop")
         collapse = CollapseAlarm(config.collapse_warning_steps, not config.is_pure_opd)
         return [*parts, *([Mix(config, plan)] if config.has_training else ()), length, gap, collapse]

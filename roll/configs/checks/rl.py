@@ -3,6 +3,7 @@ holds on any machine, in a dry run and in a real run."""
 
 from collections.abc import Callable, Iterator
 
+from roll.configs.checks.exact_log_probs import exact_log_prob_problems
 from roll.configs.checks.lora import reference_problems, sent_adapter_problems
 from roll.configs.checks.moe import rollout_routes_problems
 from roll.configs.checks.roles import IS_WEIGHT, RL, switched_off
@@ -318,6 +319,7 @@ CHECKS: tuple[Callable[[AlgorithmConfig], Iterator[Problem]], ...] = (
     opd_problems,
     full_kl_problems,
     rollout_routes_problems,
+    exact_log_prob_problems,
 )
 
 

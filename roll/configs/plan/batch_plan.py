@@ -180,6 +180,7 @@ def build_plan(config: AlgorithmConfig) -> BatchPlan:
         leaving_whole=frozenset() if config.partial_gpu_mode else frozenset({"actor_infer"}),
         keeps_kv=config.kv_on_update == "keep",
         adapter_rank=sent_adapter_rank(config),
+        exact=config.exact_log_probs,
         reports_routes=config.actor_train.router_replay.mode == "R3",
         fixed_weights=not (config.has_training or config.has_rollouts),
         bounds=rollout_bounds(config),

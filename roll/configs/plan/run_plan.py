@@ -92,6 +92,7 @@ class RunPlan:
     leaving_whole: frozenset[str] = frozenset()  # of these: all their engines leave devices where one has to
     keeps_kv: bool = False  # of answers in flight when weights change
     adapter_rank: int | None = None  # of LoRA adapters that engines get by themselves; None: merged weights
+    exact: bool = False  # log-probs are the same bits in trainer and engine
     reports_routes: bool = False  # engines do, of the experts that tokens went to
     fixed_weights: bool = False  # engines keep those that they were started with
     shows_pictures: bool = False  # some rows do that are trained on; known when the data are read

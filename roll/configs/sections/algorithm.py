@@ -296,6 +296,12 @@ class AlgorithmConfig(OnPolicyDistillation):
         "the reward, or model_update_frequency above 1).",
     )
     train_infer_correction: TrainInferCorrectionConfig = setting({}, "Correction between rollout engine and trainer.")
+    exact_log_probs: bool = setting(
+        False,
+        "Have trainer and rollout engine compute a token's log-prob to the same bits, whatever the batch, the pack or "
+        "the cache: train_infer/log_prob_diff_max is 0, or the run stops. With hf_infer, and fsdp2_train or "
+        "deepspeed_train, in fp32 or bf16; proven on CPUs (docs/exact_log_probs.md).",
+    )
     log_prob_diff_warning: float = setting(
         0.05,
         "Warn when the mean difference between the rollout engine's and the trainer's log-probs of the sampled tokens "

@@ -30,6 +30,7 @@ class Blueprint:
     reports_routes: bool = False
     most_answers: int | None = None  # in flight in an engine
     shows_pictures: bool = False
+    exact: bool = False
 
 
 @dataclass(frozen=True)

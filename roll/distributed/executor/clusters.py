@@ -239,6 +239,7 @@ class RunClusters:
                 keeps_kv=self._plan.keeps_kv,
                 adapter_rank=self._plan.adapter_rank,
                 reports_routes=self._plan.reports_routes,
+                exact=self._plan.exact,
                 most_answers=most_answers,
                 shows_pictures=self._plan.shows_pictures or (role.use == "generate" and self._plan.validates_pictures),
             )

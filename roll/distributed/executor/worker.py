@@ -68,6 +68,7 @@ def build_strategy(blueprint: Blueprint, *more: Any) -> Any:
         reports_routes=blueprint.reports_routes,
         most_answers=blueprint.most_answers,
         shows_pictures=blueprint.shows_pictures,
+        exact=blueprint.exact,
     )
     constructor: Any = resolve(blueprint.strategy_class)
     settings = blueprint.settings

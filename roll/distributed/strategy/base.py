@@ -55,6 +55,7 @@ class RankContext:
     reports_routes: bool = False  # of an engine: answers come with the experts that their tokens went to
     most_answers: int | None = None  # of an engine: in flight at once
     shows_pictures: bool = False  # rows of the run may show some beside their tokens
+    exact: bool = False  # log-probs of a token are the same bits in every pass, of trainer and engine
 
 
 class Strategy(ABC):

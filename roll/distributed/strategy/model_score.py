@@ -19,6 +19,9 @@ from roll.datasets.pictures.decode import all_decoded
 from roll.distributed.strategy.base import RankContext, ScoreStrategy, TrainStrategy
 from roll.distributed.weights.bucket import with_partners
 from roll.errors import PictureError, StrategyError
+from roll.models.exact.attention import exact_refusal
+from roll.models.exact.check import check_exact, make_exact
+from roll.models.exact.rows import ExactRows
 from roll.models.execution import ActivationOffload, compile_model
 from roll.models.hf import SequenceModel, TokenLogProbModel, TokenValueModel
 from roll.models.loading import LoadedModel
@@ -60,6 +63,10 @@ class ModelScoreStrategy(ScoreStrategy):
     def model(self) -> LoadedModel:
         assert self._model is not None, "setup() comes first"
         return self._model
+
+    @property
+    def _is_exact(self) -> bool:
+        return self.context.exact and self.context.head == "lm"
 
     @property
     def shares_prefixes(self) -> bool:
@@ -202,6 +209,8 @@ class ModelScoreStrategy(ScoreStrategy):
         if shown is not None:
             assert self.model.vision is not None
             ids = shown.cleaned(ids, self.model.vision)
+        if self._is_exact:
+            return ExactRows.of(Pack.scored(ids, batch.lengths))
         if not self.role.packs_rows:
             return Padded(ids, batch.lengths, shown)
         return replace(Pack.scored(ids, batch.lengths, self.sequence_ranks), pictures=shown)
@@ -250,7 +259,13 @@ class ModelScoreStrategy(ScoreStrategy):
     def _prepare(self) -> None:
         """Makes the model take packs, keep activations in host memory, and compiles it, where the role wants that.
         Collective; comes last in `setup`."""
-        if self.role.packs_rows:
+        if self._is_exact:
+            if self.context.shows_pictures:
+                raise exact_refusal("rows show pictures")
+            make_exact(self.model)
+            with self._ready_to_score(), self._without_dropout():
+                check_exact(self.model, self.context.device)
+        elif self.role.packs_rows:
             use_packed_attention(self.model.pretrained, self.sequence_ranks is not None)
             with self._ready_to_score(), self._without_dropout():
                 check_packs(self.model, self.context.device, self.sequence_ranks)

@@ -130,10 +130,11 @@ class ExactCache:
 
     num_rows: int
     blocks: int = 1  # there is room for
+    length: int = 0  # tokens of the longest row
     layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
     def write(self, layer: int, exact: ExactPass, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Of the tokens of a pass: [N, groups, D] each."""
+        """Stores the keys and values of the tokens of a pass, [N, groups, D] each."""
         block, at = exact.columns // BLOCK, exact.columns % BLOCK
         needed = int(block.max()) + 1
         if needed > self.blocks:

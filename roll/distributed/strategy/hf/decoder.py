@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from transformers.masking_utils import sdpa_mask
 from roll.configs.strategies.model_numbers import unsampled
 from roll.configs.tables.vision import VisionModel
 from roll.errors import StrategyError
+from roll.models.exact.rows import ExactCache
 from roll.models.routers import RouterReplay
 from roll.models.sequences.attention import OTHER_FORMS, set_text_attention, whole_sdpa
 from roll.models.vision.inputs import positions as positions_of
@@ -197,7 +199,7 @@ class Part:
     """Rows of a cache that go into a new one, in this order (a row may be repeated), without its first `trim`
     columns."""
 
-    cache: BatchCache
+    cache: BatchCache | ExactCache
     rows: torch.Tensor  # int64
     trim: int = 0
 
@@ -210,9 +212,10 @@ def assemble(parts: Sequence[Part], capacity: int) -> BatchCache:
     """A new cache of all these rows, one part below the other, each shifted right so that all end at the same
     column."""
     length = max(part.length for part in parts)
-    cache = BatchCache(parts[0].cache.config, max(capacity, length))
+    caches = [part.cache for part in parts if isinstance(part.cache, BatchCache)]
+    cache = BatchCache(caches[0].config, max(capacity, length))
     rows = [part.rows for part in parts]
-    for layer, *sources in zip(cache.layers, *(part.cache.layers for part in parts), strict=True):
+    for layer, *sources in zip(cache.layers, *(each.layers for each in caches), strict=True):
         if isinstance(layer, _BatchLayer):
             used = [source.used() for source in sources]
             layer.keys = _stack([keys for keys, _ in used], parts, length, layer.capacity)
@@ -271,7 +274,7 @@ class Decoder:
     def tensor(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(self.device)
 
-    def prefill(self, sequences: Sequence[np.ndarray], media: Sequence[Media] = ()) -> tuple[BatchCache, torch.Tensor]:
+    def prefill(self, sequences: Sequence[np.ndarray], media: Sequence[Media] = ()) -> tuple[Any, torch.Tensor]:
         """Keys, values and states of these tokens, left padded, and the logits [G, V] after each sequence. `media`:
         what each shows, where some show anything."""
         lengths = np.array([len(sequence) for sequence in sequences])
@@ -303,7 +306,7 @@ class Decoder:
         self,
         ids: torch.Tensor,
         positions: torch.Tensor,
-        cache: BatchCache,
+        cache: Any,
         starts: np.ndarray,
         mask: torch.Tensor | None,
     ) -> torch.Tensor:
@@ -315,6 +318,10 @@ class Decoder:
         else:
             mask = self.tensor(np.arange(end) >= starts[:, None])
         return self._forward(ids, mask, positions, cache)
+
+    def assemble(self, parts: Sequence[Part], capacity: int) -> Any:
+        """A cache of these rows, with room for so many columns."""
+        return assemble(parts, capacity)
 
     def decode_mask(self, starts: np.ndarray, num_columns: int) -> torch.Tensor | None:
         """Additive [B, 1, 1, columns] over padding before `starts`, kept between steps; None where none is needed, or

@@ -13,6 +13,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from roll.configs.tables.vision import LANGUAGE, TOWER, VISION
 from roll.distributed.strategy.base import GenerateStrategy, RankContext, State
 from roll.distributed.strategy.hf.args import argument_problems, parse_settings
+from roll.distributed.strategy.hf.exact_decoder import ExactDecoder
 from roll.distributed.strategy.hf.sampler import BatchSampler
 from roll.distributed.strategy.hf.sampler_thread import SamplerThread
 from roll.distributed.strategy.host_copies import HostCopies, tensors_of
@@ -174,7 +175,8 @@ class HfGenerateStrategy(GenerateStrategy):
             max_model_len=self._max_model_len(model),
             max_num_seqs=self._settings.max_num_seqs,
             tells_routes=self._context.reports_routes,
-            vision=loaded.vision,
+            vision=loaded.vision if not self._context.exact else None,
+            exact=ExactDecoder(loaded) if self._context.exact else None,
         )
 
     def _max_model_len(self, model: PreTrainedModel) -> int:

@@ -14,10 +14,12 @@ from transformers import PreTrainedModel
 
 from roll.configs.tables.vision import VisionModel
 from roll.distributed.strategy.engine_strategy import check_request, check_sees
-from roll.distributed.strategy.hf.decoder import BatchCache, Decoder, Part, assemble
+from roll.distributed.strategy.hf.decoder import BatchCache, Decoder, Part
+from roll.distributed.strategy.hf.exact_decoder import ExactDecoder
 from roll.distributed.strategy.hf.sampling import IDLE_SLOT, SampleTable, SamplingParams, UniformStreams, draw_tokens
 from roll.distributed.strategy.stop_strings import StopStrings
 from roll.errors import StrategyError
+from roll.models.exact.rows import ExactCache
 from roll.models.vision.inputs import position_shift
 from roll.types.media import Media
 from roll.types.rollout import FinishReason, Generation, GenerationRequest
@@ -59,11 +61,14 @@ class BatchSampler:
         max_num_seqs: int,
         tells_routes: bool = False,
         vision: VisionModel | None = None,
+        exact: ExactDecoder | None = None,
     ):
-        """`tells_routes`: answers come with the experts that their tokens went to. `vision`: of a model that sees."""
+        """`tells_routes`: answers come with the experts that their tokens went to. `vision`: of a model that sees.
+        `exact`: of the same model, in place of a plain decoder."""
         self.policy_version = 0
         self.max_model_len = max_model_len
-        self._decoder = Decoder(model, tells_routes, vision)
+        self._exact = exact
+        self._decoder = self._exact or Decoder(model, tells_routes, vision)
         self._vocab_size = self._decoder.vocab_size
         self._eos = frozenset(eos_token_ids)
         self._placeholders = frozenset(vision.placeholders if vision is not None else ())
@@ -80,7 +85,7 @@ class BatchSampler:
         self._text_masks = np.zeros((1, self._vocab_size), bool)
         self._steps_since_admission = 0
 
-        self._cache: BatchCache | None = None
+        self._cache: BatchCache | ExactCache | None = None
         self._slots = np.zeros(0, np.int64)  # per row of the batch; IDLE_SLOT once it is finished
         self._starts = np.zeros(0, np.int64)  # first column that is not padding
         self._next_ids = torch.zeros(0, 1, dtype=torch.int64)
@@ -261,7 +266,11 @@ class BatchSampler:
         """Draws a token for every row, writes it down, and closes the rows that it finishes."""
         table = self._table
         uniforms = self._decoder.tensor(table.uniforms[self._slots, table.position[self._slots]])
-        tokens, log_probs = draw_tokens(logits, uniforms, self._knobs_now())
+        if self._exact is None:
+            tokens, log_probs = draw_tokens(logits, uniforms, self._knobs_now())
+        else:
+            tokens, _ = draw_tokens(self._exact.shown(logits), uniforms, self._knobs_now())
+            log_probs = self._exact.log_probs(logits, tokens, table.temperature[self._slots])
         self._next_ids = tokens[:, None]
         if self._knobs.present_tokens is not None:
             self._knobs.present_tokens.scatter_(1, self._next_ids, True)
@@ -316,7 +325,7 @@ class BatchSampler:
         table = self._table
         longest = max(part.length for part in parts)
         remaining = int((table.max_new_tokens[slots] - table.position[slots]).max())
-        self._cache = assemble(parts, longest + min(remaining, _NEW_COLUMNS))
+        self._cache = self._decoder.assemble(parts, longest + min(remaining, _NEW_COLUMNS))
         self._slots, self._starts = slots, longest - lengths
         self._positions = self._decoder.tensor(lengths + self._shifts(slots))[:, None]
         self._mask = self._decoder.decode_mask(self._starts, longest + remaining)

@@ -1,0 +1,83 @@
+"""`exact_log_probs`: what it cannot do with it, before anything starts."""
+
+from collections.abc import Iterator
+
+from roll.configs.problems import Problem
+from roll.configs.sections.algorithm import AlgorithmConfig
+from roll.configs.sections.cluster import WorkerConfig
+
+KEY = "exact_log_probs"
+ENGINE = "hf_infer"
+_POLICY = ("actor_train", "actor_infer")
+_STRATEGIES = {
+    "actor_train": ("fsdp2_train", "deepspeed_train"),
+    "actor_infer": (ENGINE,),
+    "reference": (ENGINE, "fsdp2_infer", "deepspeed_infer"),
+}
+_DTYPES = ("fp32", "bf16")
+
+
+def exact_log_prob_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    """Finds what would make log-probs of trainer and engine differ in their last bits."""
+    if not config.exact_log_probs:
+        return
+    roles = {"actor_train": config.actor_train, "actor_infer": config.actor_infer}
+    if config.reference is not None and config.needs_reference:
+        roles["reference"] = config.reference
+    for name, worker in roles.items():
+        allowed, at = _STRATEGIES[name], f"{name}.strategy_args.strategy_name"
+        if worker.strategy_name not in allowed:
+            yield _problem(at, worker.strategy_name, f"has kernels of its own. Use {' or '.join(allowed)}")
+            continue
+        if worker.model_args.dtype not in _DTYPES:
+            dtype = f"{name}.model_args.dtype"
+            yield _problem(dtype, worker.model_args.dtype, f"is not tested. Use {' or '.join(_DTYPES)}")
+        for key, (value, why) in _obstacles(worker).items():
+            yield _problem(f"{name}.{key}", value, why)
+    train, infer = (roles[name].model_args for name in _POLICY)
+    if train.dtype != infer.dtype:
+        yield Problem(
+            f"{KEY}: actor_train.model_args.dtype: {train.dtype} and actor_infer.model_args.dtype: {infer.dtype} give "
+            f"other numbers. Set them alike, or {KEY} to false.",
+            (KEY, "actor_train.model_args.dtype", "actor_infer.model_args.dtype"),
+        )
+    if config.kv_on_update == "keep":
+        yield _problem("kv_on_update", "keep", "samples over keys and values of old weights. Set it to recompute")
+    if config.kl_terms and config.use_kl_loss and config.kl_loss_type == "full":
+        yield _problem("kl_loss_type", "full", "compares whole distributions, by another head. Use k1, k2 or k3")
+
+
+def _problem(key: str, value: object, why: str) -> Problem:
+    return Problem(f"{KEY}: {key}: {value} {why}, or set {KEY} to false.", (KEY, key))
+
+
+def _obstacles(worker: WorkerConfig) -> dict[str, tuple[object, str]]:
+    """The keys of a role's section with which its log-probs are not exact: value, and why."""
+    args, reasons = worker.model_args, {}
+    if args.has_lora:
+        reasons["model_args.lora_target"] = (
+            ", ".join(args.lora_target) if isinstance(args.lora_target, tuple) else args.lora_target,
+            "has the trainer add what the engine has merged into its weights. Train all weights",
+        )
+    if args.ulysses_size > 1:
+        reasons["model_args.ulysses_size"] = (args.ulysses_size, "divides sequences. Set it to 1")
+    size = worker.strategy_config.get("tensor_parallel_size", 1)
+    if size != 1:
+        key = "strategy_args.strategy_config.tensor_parallel_size"
+        reasons[key] = (size, "adds up products in parts. Set it to 1")
+    if worker.use_torch_compile:
+        reasons["use_torch_compile"] = (True, "has other kernels for other shapes. Set it to false")
+    if worker.use_prefix_sharing != "off":
+        why = "adds up attention along the tree. Set it to off"
+        reasons["use_prefix_sharing"] = (worker.use_prefix_sharing, why)
+    if args.fused_kernel_options.impl_backend != "torch":
+        key = "model_args.fused_kernel_options.impl_backend"
+        reasons[key] = (args.fused_kernel_options.impl_backend, "has kernels of its own. Set it to torch")
+    if args.attn_implementation not in (None, "auto"):
+        reasons["model_args.attn_implementation"] = (
+            args.attn_implementation,
+            "is another attention than the exact one. Remove it",
+        )
+    if worker.router_replay.is_on:
+        reasons["router_replay.mode"] = (worker.router_replay.mode, "is for mixtures, which are not exact. Disable it")
+    return reasons

@@ -1,0 +1,76 @@
+"""The forward passes of a batch in exact mode: one behind the other, without padding, as the trainer's are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from roll.distributed.strategy.hf.decoder import Decoder, Part
+from roll.models.exact.check import make_exact
+from roll.models.exact.rows import ExactCache, ExactPart, ExactPass, filled
+from roll.models.exact.sizes import multiple_of_tokens
+from roll.models.hf import TokenLogProbModel
+from roll.models.loading import LoadedModel
+from roll.types.media import Media
+
+
+class ExactDecoder(Decoder):
+    """Computes hidden states, and from them logits and log-probs, by the trainer's modules."""
+
+    def __init__(self, loaded: LoadedModel):
+        assert isinstance(loaded.module, TokenLogProbModel)
+        super().__init__(loaded.pretrained)
+        make_exact(loaded)
+        self._module = loaded.module
+
+    def prefill(self, sequences: Sequence[np.ndarray], media: Sequence[Media] = ()) -> tuple[ExactCache, torch.Tensor]:
+        lengths = np.array([len(sequence) for sequence in sequences])
+        ids = self.tensor(np.concatenate(sequences).astype(np.int64))
+        num_tokens = len(ids) + -len(ids) % multiple_of_tokens()
+        cache = ExactCache(len(sequences))
+        exact = ExactPass.whole(lengths, num_tokens, self.device, cache)
+        last = self.tensor(lengths.cumsum() - 1)
+        logits = self._logits(ids, exact, last)
+        cache.length = int(lengths.max())
+        return cache, logits
+
+    def decode(
+        self,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        cache: ExactCache,
+        starts: np.ndarray,
+        mask: torch.Tensor | None,
+    ) -> torch.Tensor:
+        rows = torch.arange(len(ids), device=self.device)
+        logits = self._logits(ids[:, 0], ExactPass(positions[:, 0].clone(), rows, (), cache), rows)
+        cache.length += 1
+        return logits
+
+    def decode_mask(self, starts: np.ndarray, num_columns: int) -> None:
+        return None
+
+    def assemble(self, parts: Sequence[Part], capacity: int) -> ExactCache:
+        cache = ExactCache.joined([ExactPart(part.cache, part.rows) for part in parts])
+        cache.length = max(part.length for part in parts)
+        return cache
+
+    def log_probs(self, logits: torch.Tensor, tokens: torch.Tensor, temperatures: np.ndarray) -> torch.Tensor:
+        """The trainer's numbers for these tokens, at one temperature after the other (0, greedy, is 1)."""
+        found = torch.zeros(len(tokens), device=self.device)
+        for temperature in np.unique(temperatures):
+            rows = self.tensor(np.flatnonzero(temperatures == temperature))
+            at = float(temperature) or 1.0
+            found[rows] = self._module.head.log_probs_of_logits(logits[rows], tokens[rows], at)
+        return found
+
+    def shown(self, logits: torch.Tensor) -> torch.Tensor:
+        """What tokens are drawn from."""
+        return self._module.head.transform.logits(logits)
+
+    def _logits(self, ids: torch.Tensor, exact: ExactPass, places: torch.Tensor) -> torch.Tensor:
+        num_tokens = len(ids) + -len(ids) % multiple_of_tokens()
+        hidden = self._module.backbone(**filled(ids, exact.columns, num_tokens, exact)).last_hidden_state[0]
+        return self._module.head.raw_logits(hidden[places])
