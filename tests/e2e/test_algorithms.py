@@ -22,6 +22,7 @@ TWO_UPDATES = "actor_train.training_args.gradient_accumulation_steps=2"
         ("clip_cov", ()),
         ("rec", ()),
         ("sppo", ()),
+        ("dppo", ()),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

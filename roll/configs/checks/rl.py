@@ -174,6 +174,12 @@ def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         )
     for form in POLICY_FORMS.values():
         yield from form.problems(config.policy_keys(form))
+    if config.policy_form.reads_probabilities and config.importance_sampling != "token":
+        yield Problem(
+            f"importance_sampling: {config.importance_sampling} shares a ratio among tokens, and pg_variant: "
+            f"{config.policy_form.name} compares the probabilities of each. Set importance_sampling: token.",
+            ("importance_sampling", "pg_variant"),
+        )
     weight = config.train_infer_correction.is_weight
     if weight.enabled and not weight.detach:
         key = "train_infer_correction.is_weight.detach"

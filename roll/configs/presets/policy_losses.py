@@ -127,6 +127,25 @@ LOSS_PRESETS = (
         ),
     ),
     Preset(
+        "dppo",
+        "Divergence PPO, arXiv 2602.04879",
+        {
+            "adv_estimator": "grpo",
+            "pg_variant": "dppo",
+            "dppo_divergence": "tv",
+            "dppo_clip_low": 0.2,
+            "dppo_clip_high": 0.2,
+            "loss_agg_mode": "token-mean",
+        },
+        (
+            "A = (reward - mean of the group) / deviation of the group",
+            "loss of a token = -min(r, 20) A log p, r = p_new / p_old; 0 where A > 0 and p_new > p_old + high, or "
+            "A < 0 and p_new < p_old - low",
+            "loss of an update = the mean over its tokens",
+        ),
+        beside="dppo_divergence: kl bounds the KL divergence of a token against all others",
+    ),
+    Preset(
         "clip_cov",
         "Entropy mechanism, arXiv 2505.22617",
         {

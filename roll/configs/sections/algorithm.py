@@ -13,7 +13,15 @@ from roll.configs.sections.data import Place
 from roll.configs.sections.experience import is_started
 from roll.configs.sections.teachers import MixConfig, OnPolicyDistillation
 from roll.configs.tables.estimators import Estimator, OPMDBaseline, RAFTKeep, estimator_of
-from roll.configs.tables.policy_losses import PolicyForm, RECClip, RECRegularizer, RECWeight, last_name, policy_form_of
+from roll.configs.tables.policy_losses import (
+    DPPODivergence,
+    PolicyForm,
+    RECClip,
+    RECRegularizer,
+    RECWeight,
+    last_name,
+    policy_form_of,
+)
 from roll.configs.tables.roles import ROLES, Role, teacher_role
 
 # Settings of `train_infer_correction`.
@@ -162,6 +170,7 @@ class AlgorithmConfig(OnPolicyDistillation):
         "cispo_epsilon_high. topr: negative advantages weighted by min(r, 1). "
         "kimi15: a penalty on (log r)^2. sapo: a soft gate on r. gmpo: the geometric mean of a sample's clipped r. "
         "rec: the policy gradient, off where r is out of its range. sppo: -A log r within a range. "
+        "dppo: weighted by r, off where the token's probability has changed too much. "
         "opmd: policy gradient / (1 + opmd_tau). clip_cov and kl_cov: tokens whose log-prob and advantage vary "
         "together are left out, or held near. Default: ppo.",
     )
@@ -221,6 +230,18 @@ class AlgorithmConfig(OnPolicyDistillation):
     )
     rec_regularizer_coef: float = setting(0.1, "With rec_regularizer: its weight in the loss.", ge=0)
     sppo_epsilon: float = setting(0.3, "With pg_variant sppo: r counts within 1 / (1 + this) and 1 + this.", gt=0)
+    dppo_divergence: DPPODivergence = setting(
+        "tv",
+        "With pg_variant dppo: how the change of a token is measured. tv: the difference of its two probabilities. kl: "
+        "the KL divergence of this token against all others.",
+    )
+    dppo_clip_low: float = setting(
+        0.2, "With pg_variant dppo: beyond this a token without a positive advantage learns no more to shrink.", gt=0
+    )
+    dppo_clip_high: float = setting(
+        0.2, "With pg_variant dppo: beyond this a token with a positive advantage learns no more to grow.", gt=0
+    )
+    dppo_highest_weight: float = setting(20.0, "With pg_variant dppo: largest weight.", gt=0)
     clip_cov_ratio: float = setting(
         2e-4,
         "With pg_variant clip_cov: share of the response tokens of an update, at least one, that do not learn. They "

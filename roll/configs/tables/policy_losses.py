@@ -9,6 +9,7 @@ from roll.configs.problems import Problem, did_you_mean
 from roll.utils.imports import resolve
 from roll.utils.text import show
 
+DPPODivergence = Literal["tv", "kl"]
 RECClip = Literal["none", "one-side", "two-side", "ring"]
 RECWeight = Literal["none", "importance_sampling", "advantage"]
 RECRegularizer = Literal["none", "forward-kl", "k2"]
@@ -30,6 +31,8 @@ class PolicyForm:
     """The keys of a YAML that belong to it; those of the role begin with `actor_train.`, of which the name has none."""
     reads_ratio: bool = True
     """The ratio of new to old policy enters, so that importance_sampling has a say."""
+    reads_probabilities: bool = False
+    """The probabilities of a token enter, old and new, so that the ratio has to be the token's own."""
     weighs_by_ratio: bool = False
     """True for a loss whose gradient is the policy gradient where that ratio is 1, as in a step with one update."""
     needs_old_log_probs: bool = False
@@ -143,6 +146,13 @@ _ROWS = (
         warnings=_rec_warnings,
     ),
     PolicyForm("sppo", "roll.algorithms.objectives:sppo", ("sppo_epsilon",), weighs_by_ratio=True),
+    PolicyForm(
+        "dppo",
+        "roll.algorithms.objectives:dppo",
+        ("dppo_divergence", "dppo_clip_low", "dppo_clip_high", "dppo_highest_weight"),
+        reads_probabilities=True,
+        weighs_by_ratio=True,
+    ),
     PolicyForm(
         "clip_cov",
         "roll.algorithms.objectives:clip_cov",

@@ -55,6 +55,14 @@ def policy_form(source: SourceLookup) -> CombinedKeys:
         return CombinedKeys({"pg_variant": "sapo", **taus}, f"pg_variant: sapo, {taus_text}.")
     if mode in ("rec", "sppo", "topr"):  # of Trinity-RFT alone
         return CombinedKeys({"pg_variant": mode}, f"pg_variant: {mode}.")
+    if mode in ("dppo_tv", "dppo_kl"):
+        settings = {"pg_variant": "dppo", "dppo_divergence": mode[len("dppo_") :], "dppo_clip_low": low}
+        settings |= {"dppo_clip_high": high, "dppo_highest_weight": source.amount(f"{ACTOR}.clip_ratio_c")}
+        return CombinedKeys(
+            settings, f"pg_variant: dppo, {settings['dppo_divergence']} of at most {low:g} and {high:g}."
+        )
+    if mode == "dro":
+        return CombinedKeys({"pg_variant": "kimi15"}, "pg_variant: kimi15: -A log p + kimi15_tau / 2 * (log r)^2.")
     if mode == "kl_cov":
         return CombinedKeys({"pg_variant": "kl_cov"}, "pg_variant: kl_cov: in each micro batch, as there.")
     if mode == "clip_cov":

@@ -375,6 +375,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "rec": _has_loss("rec"),
     "drafts": drafts,
     "sppo": _has_loss("sppo"),
+    "dro": _has_loss("dro"),
     "reward model": _has_reward_model,
     "lora": lambda source: "" if has_adapters(source) else "lora_rank is 0: no adapters",
     "lora section": lambda source: "" if has_section(source) else "no adapters of Megatron",

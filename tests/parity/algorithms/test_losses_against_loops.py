@@ -24,6 +24,7 @@ from roll.algorithms.objectives import (
     ClippedGeometricMean,
     ClippedLogRatio,
     ClippedRatio,
+    DivergenceGate,
     Objective,
     PolicyGradient,
     RatioGate,
@@ -196,6 +197,14 @@ def slow_objective(
             bound = math.log(1 + epsilon)
             inside = abs(log_ratio.item()) <= bound
             return -advantage * (log_ratio if inside else torch.tensor(math.copysign(bound, log_ratio.item())).double())
+        case DivergenceGate(kind, low, high, most):
+            new = math.exp(log_prob.item())
+            old = new / r
+            apart = abs(new - old)
+            if kind == "kl":
+                apart = old * math.log(old / new) + (1 - old) * math.log((1 - old) / (1 - new))
+            settled = (new > old and apart > high) if advantage > 0 else (new < old and apart > low)
+            return -(0.0 if settled else min(r, most)) * advantage * log_prob
         case ClippedGeometricMean():
             return -torch.exp(log_ratio) * advantage
         case SoftGate(positive, negative):
@@ -254,6 +263,8 @@ OBJECTIVES: dict[str, Objective] = {
     "rec, two sides": RatioGate("two-side", 0.1, 0.15),
     "rec, ring": RatioGate("ring", 0.1, 0.1, 0.2, 0.25),
     "sppo": ClippedLogRatio(0.2),
+    "dppo": DivergenceGate("tv", 0.01, 0.02, 1.2),
+    "dppo, KL": DivergenceGate("kl", 5e-4, 1e-3, 1.2),
 }
 KINDS: tuple[Literal["seq", "segment", "product"], ...] = ("seq", "segment", "product")
 CASES: dict[str, PolicyLoss] = {
@@ -268,6 +279,7 @@ CASES: dict[str, PolicyLoss] = {
         f"{name} per {kind}": PolicyLoss(objective, importance_sampling=kind)
         for name, objective in OBJECTIVES.items()
         for kind in KINDS
+        if not isinstance(objective, DivergenceGate)  # which a ratio of several tokens is refused with
     },
     **{f"KL {k}": PolicyLoss(kl_loss_coef=0.5, kl_loss_estimator=k) for k in ("k1", "k2", "k3", "abs")},
     **{
@@ -370,6 +382,8 @@ def test_the_cases_really_clip_and_filter() -> None:
     shares = [result(f"rec{kind}")["clip_fraction"] for kind in (", no clip", "", ", two sides")]
     assert shares[0] == 0 < shares[1] < shares[2] < 1
     assert 0 < result("rec, ring")["clip_fraction"] < 1 and 0 < result("sppo")["clip_low_fraction"] < 1
+    for name in ("dppo", "dppo, KL"):
+        assert 0 < result(name)["clip_low_fraction"] < 1 and 0 < result(name)["clip_high_fraction"] < 1, name
     assert 0 < result("sapo")["soft_gate_mean"] < 1
     for key in ("clip_low_fraction", "clip_high_fraction"):
         assert 0 < result("gmpo")[key] < 1, key

@@ -91,6 +91,7 @@ EXPECTED = {
     "sapo": per_token(lambda i, r: soft(r, SCALED[i]), in_rows),
     "rec": per_token(lambda i, r: clipped(r, CENTRED[i], 0.2, 0.2) / r, in_mean),
     "sppo": per_token(lambda i, r: -CENTRED[i] * (1 / 1.3 <= r <= 1.3), in_mean),
+    "dppo": per_token(lambda i, r: -r * SCALED[i] * ((i, r) not in ((0, 1.5), (1, 0.5))), in_mean),
     "clip_cov": per_token(lambda i, r: clipped(r, SCALED[i], 0.2, 0.2), in_mean),  # no covariance is above 1
     "kl_cov": per_token(held, in_mean),
     "gmpo": per_token(bounded_mean, in_rows),
@@ -145,7 +146,7 @@ def test_names_are_listed_and_unknown_ones_refused(capsys: pytest.CaptureFixture
     assert main(["explain"]) == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in PRESETS)
-    assert main(["explain", "dappo"]) == 2
+    assert main(["explain", "dapoo"]) == 2
     assert "Did you mean dapo?" in capsys.readouterr().err
 
 

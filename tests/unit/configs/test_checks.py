@@ -142,6 +142,10 @@ FULL_KL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full", "re
             {"train_infer_correction.is_weight": {"enabled": True, "detach": False}},
             "train_infer_correction.is_weight.detach: false asks for a gradient through the weight",
         ),
+        (
+            {"pg_variant": "dppo", "importance_sampling": "seq"},
+            "importance_sampling: seq shares a ratio among tokens, and pg_variant: dppo compares the probabilities",
+        ),
         ({"tis_lower_bound": 2}, "tis_lower_bound: 2 is above tis_upper_bound: 1. Swap them."),
         (
             {"validation": VALIDATION | {"generating_args": {"min_new_tokens": 5, "max_new_tokens": 3}}},

@@ -85,7 +85,7 @@ def test_the_tree_that_was_read_is_not_changed() -> None:
 @pytest.mark.parametrize(
     "name, told",
     [
-        ("dappo", r"'dappo' is not one of ppo, grpo, dr_grpo, dapo, .*Did you mean dapo\?"),
+        ("dapoo", r"'dapoo' is not one of ppo, grpo, dr_grpo, dapo, .*Did you mean dapo\?"),
         ("sft", "sft is a pipeline of its own: examples/start_sft_pipeline.py"),
         ("dpo", "dpo is a pipeline of its own: examples/start_dpo_pipeline.py"),
     ],

@@ -222,6 +222,18 @@ def test_losses_by_covariance_keep_verls_keys_and_defaults() -> None:
     assert entry(found, words[0].partition("=")[0])[0] == "approximated" and "ppo_kl_coef" not in found.tree
 
 
+def test_dppo_and_dro_of_verl_are_the_losses_of_their_formulas() -> None:
+    """DPPO's thresholds are verl's clip_ratio and its bound on the weight clip_ratio_c; DRO's penalty is kimi15's."""
+    actor = "actor_rollout_ref.actor"
+    words = (f"{actor}.policy_loss.loss_mode=dppo_kl", f"{actor}.clip_ratio_low=0.05", f"{actor}.clip_ratio_high=0.1")
+    report = imported("verl_ppo_fsdp.yaml", *words, f"{actor}.clip_ratio_c=10")
+    names = ("pg_variant", "dppo_divergence", "dppo_clip_low", "dppo_clip_high", "dppo_highest_weight")
+    assert [report.tree[name] for name in names] == ["dppo", "kl", 0.05, 0.1, 10.0] and "pg_clip" not in report.tree
+    words = (f"{actor}.policy_loss.loss_mode=dro", f"{actor}.policy_loss.dro_beta=0.4")
+    report = imported("verl_ppo_fsdp.yaml", *words)
+    assert (report.tree["pg_variant"], report.tree["kimi15_tau"]) == ("kimi15", 0.4)
+
+
 @pytest.mark.parametrize("name", ["opo", "gpg", "grpo_passk"])
 def test_estimators_of_verl_have_their_names_here(name: str) -> None:
     words = (f"algorithm.adv_estimator={name}", "algorithm.norm_adv_by_std_in_grpo=false")

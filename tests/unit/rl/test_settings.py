@@ -12,6 +12,7 @@ from roll.algorithms.objectives import (
     ClippedGeometricMean,
     ClippedLogRatio,
     ClippedRatio,
+    DivergenceGate,
     Objective,
     PenalizedCovariance,
     PolicyGradient,
@@ -88,6 +89,7 @@ def test_without_it_the_loss_corrects_nothing() -> None:
             RatioGate("ring", 0.2, 0.3, 0.6, 2.0, "advantage", 1.0, "none", 0.1),
         ),
         ({"pg_variant": "sppo", "sppo_epsilon": 0.5}, ClippedLogRatio(0.5)),
+        ({"pg_variant": "dppo", "dppo_divergence": "kl", "dppo_clip_low": 0.1}, DivergenceGate("kl", 0.1, 0.2, 20.0)),
         ({"pg_variant": "kl_cov", "kl_cov_ratio": 0.5, "ppo_kl_coef": 2}, PenalizedCovariance(0.5, 2.0)),
     ],
 )
