@@ -74,6 +74,7 @@ TOOLS: Mapping[str, str] = {
     "calculator": "roll.envs.tools.calculator:CalculatorTool",
     "search": "roll.envs.tools.search:SearchTool",
     "python_code": "roll.envs.tools.python_code:PythonCodeTool",
+    "verl": "roll.envs.tools.verl_tool:VerlTool",
 }
 
 TOOLS_NOT_HERE: Mapping[str, str] = {

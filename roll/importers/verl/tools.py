@@ -24,11 +24,12 @@ _CHECKS = ("gsm8k", "math")
 @dataclass
 class Tools:
     """`configs` of tool_wrapper, `lost` tools with the reason, and whether one `checks` an answer, so that another may
-    follow; `nears`: how those that are here differ."""
+    follow; `nears`: how those that are here differ. `classes` are called as they are."""
 
     configs: list[dict[str, Any]] = field(default_factory=list)
     checks: bool = False
     lost: list[str] = field(default_factory=list)
+    classes: list[str] = field(default_factory=list)
     nears: list[str] = field(default_factory=list)
 
     @property
@@ -54,11 +55,11 @@ def tools_of(written: str, script: Path | None, section: str) -> Tools:
         tools.lost.append(f"{path.name} has no list `{section}`")
         return tools
     for entry in entries:
-        _add(tools, entry if isinstance(entry, Mapping) else {})
+        _add(tools, entry if isinstance(entry, Mapping) else {}, section)
     return tools
 
 
-def _add(tools: Tools, entry: Mapping[str, Any]) -> None:
+def _add(tools: Tools, entry: Mapping[str, Any], section: str) -> None:
     path = str(entry.get("class_name") or "")
     name, config = path.rpartition(".")[2], entry.get("config")
     config = config if isinstance(config, Mapping) else {}
@@ -78,8 +79,20 @@ def _add(tools: Tools, entry: Mapping[str, Any]) -> None:
         tools.nears.append(f"{name}: python_code runs the program, in the sandbox of this machine.")
     elif is_theirs and any(word in lowered for word in _CHECKS):
         tools.checks = True
-    else:
+    elif section != "tools" or not path:
         tools.lost.append(f"{path or 'a tool without class_name'} is not here; {_OWN_TOOL}")
+    else:
+        _as_it_is(tools, path, config, entry.get("tool_schema"))
+
+
+def _as_it_is(tools: Tools, path: str, config: Mapping[str, Any], schema: Any) -> None:
+    """A class with verl's interface, wherever it is from, which is called as it is."""
+    args: dict[str, Any] = {"class_name": path}
+    args |= {"config": dict(config)} if config else {}
+    args |= {"tool_schema": dict(schema)} if isinstance(schema, Mapping) else {}
+    tools.configs.append({"tool_id": "verl", "tool_args": args})
+    tools.classes.append(path)
+    tools.nears.append(f"{path} is called as it is, if it can be imported here; its rewards have no say.")
 
 
 def _search(tools: Tools, name: str, config: Mapping[str, Any]) -> None:

@@ -93,6 +93,27 @@ def test_an_interaction_that_asks_to_try_again_is_another_try(tmp_path: Path) ->
     assert "tool_wrapper" not in at(found, "custom_envs.Training")
 
 
+def test_a_tool_of_ones_own_is_called_as_it_is(tmp_path: Path) -> None:
+    """It was lost before. What rows say to its create is lost, and told."""
+    schema = {"type": "function", "function": {"name": "weather", "description": "Tells the weather."}}
+    own = {"class_name": "my.tools.Weather", "config": {"type": "native", "city": "Ulm"}, "tool_schema": schema}
+    found = imported(tmp_path, [own])
+    assert found.is_as_meant, found.changes
+    configs = at(found, "custom_envs.Training.tool_wrapper.tool_configs")
+    args = {"class_name": "my.tools.Weather", "config": own["config"], "tool_schema": schema}
+    assert configs == [{"tool_id": "verl", "tool_args": args}]
+    found = imported(tmp_path, [own], "data.need_tools_kwargs=true")
+    assert entry(found, "data.need_tools_kwargs")[0] == "changes the run"
+    assert imported(tmp_path, [RUNS], "data.need_tools_kwargs=true").is_as_meant
+
+
+def test_an_interaction_of_ones_own_is_no_tool(tmp_path: Path) -> None:
+    path = f"{TURNS}.interaction_config_path=tools.yaml"
+    own = [{"name": "chat", "class_name": "my.interactions.Chat", "config": {}}]
+    found = imported(tmp_path, own, f"{TURNS}.tool_config_path=null", path, section="interaction")
+    assert entry(found, f"{TURNS}.interaction_config_path")[0] == "changes the run"
+
+
 @pytest.mark.parametrize(
     ("tool", "reason"),
     [
@@ -102,7 +123,6 @@ def test_an_interaction_that_asks_to_try_again_is_another_try(tmp_path: Path) ->
         ),
         ({"class_name": "verl.tools.geo3k_tool.Geo3kTool"}, "pictures"),
         ({"class_name": "verl.tools.image_zoom_in_tool.ImageZoomInTool"}, "pictures"),
-        ({"class_name": "my.tools.Weather", "config": {}}, "package.module:Class"),
         ({"class_name": "verl.tools.search_tool.SearchTool", "config": {}}, "names no server"),
         ({}, "without class_name"),
         (None, "is not here"),
