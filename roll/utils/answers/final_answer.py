@@ -6,10 +6,12 @@ import re
 from typing import Literal, NamedTuple
 
 from roll.utils.answers.prose import last_said
+from roll.utils.answers.remarks import ANOTHER
 
 TOKEN = re.compile(r"\\f?boxed\s*\{|\\f?boxed\s+(?P<word>[^\s{]+)|\\.|[{}]", re.DOTALL)
 TAGGED = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL | re.IGNORECASE)
 BLANK = re.compile(r"\s*")
+FAR = 120  # characters between two boxes that are one answer
 BESIDE = re.compile(r"[\s$]*[,;?/|]?[\s$]*(or|and)?[\s$]*")  # of two boxes that are one answer
 
 
@@ -45,10 +47,14 @@ def boxed_answer(text: str) -> str | None:
     *before, last = boxes
     answer, begins = last.content(text), last.start
     for box in reversed(before):
-        between = BESIDE.fullmatch(text, box.end, begins) if box.end <= begins else None
-        if between is None or not between[0].strip("$ \t\n"):
+        content = box.content(text)
+        if box.end > begins or begins - box.end > FAR:
             break
-        answer = f"{box.content(text)}{' or ' if between[1] == 'or' else ', '}{answer}"
+        between = BESIDE.fullmatch(text, box.end, begins)
+        if between is None and ANOTHER.fullmatch(text, box.end, begins) is None:
+            break
+        if between is None or between[0].strip("$ \t\n") or content.strip() != last.content(text).strip():
+            answer = f"{content}{', ' if between is not None and between[1] != 'or' else ' or '}{answer}"
         begins = box.start
     return answer
 

@@ -15,11 +15,17 @@ NEARBY = 80  # characters before the last number that are looked at
 _POWER_OF_TEN = (
     r"[eE][-+]?\d+(?!\w)|\s*(?:\\times|\\cdot|\*|\u00d7|x)\s*10\s*(?:\^|\*\*)\s*(?:\{\s*[-+]?\d+\s*\}|[-+]?\d+)"
 )
+_IN_THOUSANDS = (  # also of India
+    r"\d{1,2}(?:,\d{2})+,\d{3}(?![\d,])"
+    r"|\d{1,3}(?:(?:[ \u00a0\u202f]\d{3}){2,}|(?:[\u00a0\u202f'\u2019_]\d{3})+|(?:\.\d{3}){2,})(?![\d_'])"
+)
+_DOTS = r"(?<=\d{3})(?:\.\.\.|\u2026|\\[lc]?dots\b)"
+_PERCENT = r"\s?\\?%|\s(?:percent|per\s?cent)\b"
 NUMBER_PATTERN = (
     r"[-+]?\\[dt]?frac\s*\{\s*[-+]?\d+\s*\}\s*\{\s*\d+\s*\}"
     r"|(?<![\w.])[-+]?\d{1,3}[ ]+\d{1,3}/\d{1,3}(?![\w/])"  # 3 1/2
-    rf"|(?<![\w.])[-+]?(?:\d{{1,3}}(?:,\d{{3}})+|\d+)(?:\.\d+)?(?:{_POWER_OF_TEN})?(?:\s*/\s*\d+)?(?:\\?%)?"
-    rf"|(?<![\w.])[-+]?\.\d+(?:{_POWER_OF_TEN})?(?:\\?%)?"
+    rf"|(?<![\w.])[-+]?(?:{_IN_THOUSANDS}|(?:\d{{1,3}}(?:,\d{{3}})+|\d+)(?:\.\d+(?:{_DOTS})?)?(?:{_POWER_OF_TEN})?(?:\s*/\s*\d+)?)(?:{_PERCENT})?"
+    rf"|(?<![\w.])[-+]?\.\d+(?:{_DOTS})?(?:{_POWER_OF_TEN})?(?:{_PERCENT})?"
 )
 NUMBER = re.compile(NUMBER_PATTERN)
 

@@ -10,10 +10,12 @@ from typing import Any
 from roll.utils.answers.environments import on_one_line, pieces, same_pieces
 from roll.utils.answers.final_answer import last_boxed
 from roll.utils.answers.numbers import PlainNumber, equal_numbers, read_number
+from roll.utils.answers.remarks import without_remarks
 from roll.utils.answers.residues import as_residues
 from roll.utils.answers.statements import is_one_value, names_other_than_one_value
 from roll.utils.answers.text import (
-    alternatives,
+    alike,
+    bounds_joined_by,
     chain,
     is_name,
     logs_alike,
@@ -23,6 +25,7 @@ from roll.utils.answers.text import (
     trimmed,
     without_unit,
 )
+from roll.utils.answers.units import in_one_unit
 from roll.utils.timing import computed_within
 
 MAX_ANSWER_CHARS = 2000  # a longer "answer" is no answer, and parsing it would only take time
@@ -90,6 +93,10 @@ class MathEqual:
             return any(self._same(truth, gold, part) for part in self._claims(parts, is_about))
         if len(parts) > 1 and not self._claims(parts, is_about):
             return False
+        if len(parts) == 1 and len(wanted) > 1 and not any(map(is_name, wanted)):  # 3! = 6
+            return bool(claims := self._claims(wanted, False)) and self._same(
+                claims[0], self._parsed(claims[0]), answer
+            )
         if len(parts) == len(wanted) == 2 and "".join(parts[0].split()) == "".join(wanted[0].split()):
             return self._same(wanted[1], self._parsed(wanted[1]), parts[1])
         return self._same(truth, gold, answer)
@@ -167,10 +174,11 @@ class MathEqual:
         return next((one for one in parsed if not isinstance(one, str)), None)
 
     def _parsed(self, text: str) -> list[Any]:
-        if len(parts := alternatives(text)) > 1:  # x < 1 or x > 2
-            union = self._values.union([self._value(part) for part in parts])
-            if union is not None:
-                return [union]
+        for word in ("or", "and"):  # x < 1 or x > 2
+            if len(parts := bounds_joined_by(word, text)) > 1:
+                joined = self._values.joined(word, [self._value(part) for part in parts])
+                if joined is not None:
+                    return [joined]
         boxed = rf"\boxed{{{text}}}"
         parsed = self._parse(boxed, extraction_config=self._configs[:1], parsing_timeout=0)
         if any(not isinstance(one, str) for one in parsed) or (
@@ -203,7 +211,10 @@ def equal_at_sight(truth: str, answer: str, tolerance: float | None = None) -> b
 def prepared(truth: str, answer: str) -> tuple[str, str]:
     """Both texts in the form in which they are compared: without decoration, with the same logarithms and without a
     common modulus."""
-    truth, answer = (on_one_line(trimmed(text)) for text in (truth, answer))
+    truth, answer = (on_one_line(trimmed(without_remarks(text))) for text in (truth, answer))
+    answer = alike(truth, answer)
+    if (amounts := in_one_unit(truth, answer)) is not None:
+        truth, answer = amounts
     if read_number(truth) is not None:
         answer = without_unit(answer)
     return as_residues(*logs_alike(truth, answer))

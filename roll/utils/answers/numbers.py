@@ -44,7 +44,10 @@ _UNIT = re.compile(
 _CURRENCY = re.compile(r"^([-+]?)\s*(?:\\\$|[$\u20ac\u00a3\u00a5\u20b9])\s*")
 _PERCENT = re.compile(r"(?:\s|\\[,;:! ]|~)*(?:\\?%|\\text\s*\{\s*percent\s*\}|percent)$")
 _DOTS = re.compile(r"(?<=\.\d{3})(\d*)\s*(?:\.\.\.+|\\[lc]?dots|\u2026)$")
-_SPACED = re.compile(r"^([-+]?\d{1,3})((?:(?:\\[,;: ]|\{,\}|~| )\d{3})+)(?!\d)")
+_SPACED = re.compile(r"^([-+]?\d{1,3})((?:(?:\\[,;: ]|\{,\}|~| |['\u2019_])\d{3})+)(?![\d_'])")
+_WITH_POINTS = re.compile(r"(?P<whole>[-+]?\d{1,3}(?:\.\d{3})+),(?P<part>\d{1,2})|[-+]?\d{1,3}(?:\.\d{3}){2,}")
+"""Points between thousands: 1.234.567 and 1.234,50."""
+_AND_SO_ON = re.compile(r"(?P<sign>[-+]?)(?P<whole>\d*)\.(?P<digits>\d{3,})\s*(?:\.\.\.+|\\[lc]?dots|\u2026)\.?")
 
 _WHOLE = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)"
 _DECIMAL = rf"(?:{_WHOLE}(?:\.\d*)?|\.\d+)"
@@ -98,8 +101,10 @@ def read_number(text: str) -> PlainNumber | None:
         text = _unwrapped(text[: percent.start()])
     while percent is None and (unit := _UNIT.search(text)) is not None and unit.start():
         text = _unwrapped(text[: unit.start()])
-    text = _DOTS.sub(r"\1", _CURRENCY.sub(r"\1", text)).replace(r"\!", "").strip()
+    text = _DOTS.sub(r"\1", _with_period(_CURRENCY.sub(r"\1", text))).replace(r"\!", "").strip()
     text = _SPACED.sub(lambda match: match[1] + "".join(re.findall(r"\d", match[2])), text)
+    if (pointed := _WITH_POINTS.fullmatch(text)) is not None:
+        text = f"{pointed['whole'] or text}".replace(".", "") + (f".{pointed['part']}" if pointed["part"] else "")
     number = _decimal(text) or _fraction(text) or _repeating(text)
     if number is None or percent is None:
         return number
@@ -107,7 +112,8 @@ def read_number(text: str) -> PlainNumber | None:
 
 
 def _unwrapped(text: str) -> str:
-    text = text.replace(r"\left", "").replace(r"\right", "").replace(r"\displaystyle", "").strip().rstrip(".,;")
+    text = text.replace(r"\left", "").replace(r"\right", "").replace(r"\displaystyle", "").strip()
+    text = text if text.endswith("...") else text.rstrip(".,;")
     while (inside := _WRAPPED.fullmatch(text)) is not None:
         text = inside[inside.lastindex or 0].strip()
     return text
@@ -155,6 +161,22 @@ def _repeating(text: str) -> PlainNumber | None:
         int(again), (10 ** len(again) - 1) * 10 ** len(once)
     )
     return PlainNumber(-value if match["sign"] == "-" else value)
+
+
+def _with_period(text: str) -> str:
+    r"""Digits that go on, with a bar over what repeats, if something does: "0.1666..." -> r"0.1\overline{6}".
+
+    One digit says so three times, several twice: 0.333... is 1/3, 3.14... is no such number.
+    """
+    match = _AND_SO_ON.fullmatch(text)
+    if match is None:
+        return text
+    digits = match["digits"]
+    for length in range(1, len(digits) // 2 + 1):
+        again = digits[-length:]
+        if digits.endswith(again * (3 if length == 1 else 2)):
+            return rf"{match['sign']}{match['whole']}.{digits[:-length]}\overline{{{again}}}"
+    return text
 
 
 def equal_numbers(truth: PlainNumber, answer: PlainNumber, tolerance: float | None = None) -> bool:

@@ -30,6 +30,7 @@ from roll.utils.answers.formulas import (
     inside,
 )
 from roll.utils.answers.numbers import read_number
+from roll.utils.answers.remarks import tries, without_denied_boxes, without_remarks
 from roll.utils.answers.text import BOUND_IN_WORDS, fractions_written_out, powers_written_out
 
 SAID = re.compile(
@@ -46,15 +47,22 @@ SAID = re.compile(
 SENTENCE_END = re.compile(r"(?<!^[A-Z])[.!?](?:\s|$)|\n|\u3002")
 
 _FILLERS = (
-    r"(?:it|is|this|that|even|else|also|might|may|could|be|maybe|perhaps|possibly|about|around|approximately|roughly)"
+    r"(?:it|is|this|that|the|answer|result|value|even|else|also|might|may|could|can|would|be|maybe|perhaps|possibly|about"
+    r"|around|approximately|roughly)"
+)
+_MAY_ALSO = r"(?:it|this|that|(?:the\s+)?answer)\s+(?:might|could|may|can)\s+(?:also|as\s+well|even|perhaps)\s+be"
+_IF_WRONG = (
+    r"(?:(?:and|but)\s+)?if\s+(?:(?:that|it|this)(?:'s|\s+is)?\s+)?(?:not|wrong|incorrect|false)"
+    r"(?:\s+(?:correct|right))?,?"
 )
 _BEFORE = re.compile(
     rf"""(?:(?:{NUMBER_PATTERN})[\s$*]*(?:
-        (?:\s?[a-z]+)?[\s$*,.;?(\u2026\u2013\u2014-]+(?:(?:and/)?or|maybe|perhaps|possibly|alternatively,?)(?:\s+{_FILLERS})*
+        (?:\s?[a-z]+)?[\s$*,.;?(\u2026\u2013\u2014-]+(?:(?:and/)?or|maybe|perhaps|possibly|alternatively,?|{_MAY_ALSO}|{_IF_WRONG})(?:\s+(?:{_FILLERS}|then|try|use|take))*
         |,?\s+(?P<range>to|through)|(?:\||;|&|\u2228|\u2026|\.\.\.|\bvs\.?(?=\s)|\bversus\b)[\s$*]*)
     | (?P<sum>(?<!sum[ ])(?<!sums[ ])\bup\s+to) | {BOUND_IN_WORDS}
     | \bbetween(?:[\s$]+(?:{NUMBER_PATTERN})[\s$]+and)?
     | (?<=\w\s)(?:[<>]=?|[\u2264\u2265]|\\[lg]eq?)
+    | \bif\s+not[\s$]+(?:{NUMBER_PATTERN})[\s$]*,?\s+(?:then|it\s+is)
     | (?P<none>\b(?:except(?:\s+for)?|rul(?:e|es|ed|ing)\s+out
         |(?:eliminat|exclud)(?:es?|ing)|(?:reject|discard)(?:s|ing)?)
         |(?:\b(?:not|never|cannot|neither|nor)|n't)(?:\s+(?:possibly\s+)?(?:be|equal(?:\s+to)?))?
@@ -135,6 +143,8 @@ _CALCULATED = re.compile(
     rf"(?:\s*[-+*/\u00d7][\s$]*(?:{NUMBER_PATTERN}))+$"
 )
 """A value before its calculation: 72 = 48 + 24."""
+_OF_FACTORIAL = re.compile(rf"(?:{NUMBER_PATTERN})[\s$]*=[\s$]*\d+!$")
+"""A value that is a factorial, 6 = 3!, and no shout, 3 = 3!"""
 _ABOUT = re.compile(
     r"[\s$*]*(?:,\s*)?\(?\s*(?:(?:or|which\s+is|i\.?e\.?,?|that\s+is,?)\s+)?"
     r"(?:about|approximately|approx\.?|roughly|around|\\approx|~)\s*[$*]*\s*$"
@@ -162,14 +172,25 @@ def answer_in_prose(text: str) -> str | None:
     Examples: "it costs $1,234.50 in all." -> "1,234.50", "it is 4 or 5" -> "4 or 5", "it is not 5" -> "not 5",
     r"so it is $\sqrt{5}$" -> r"\sqrt{5}", "it is 3x+5" -> "3x+5", "The answer is x." -> "x"
     """
-    text = _as_marked(text)
-    return _listed(text) or _said_formula(text) or _last_formula(text) or _last_number(text)
+    text = without_remarks(_as_marked(text))
+    return (
+        _listed(text)
+        or tries(text)
+        or _said_formula(text)
+        or _last_formula(text)
+        or _last_number(text)
+        or _said_words(text)
+    )
 
 
 def own_words(text: str) -> str:
-    """The text without what it says of an answer key or a book. Example: "24 (the key says 25)" -> "24 "."""
+    r"""The text without what it says of an answer key or a book, and without boxes that it denies.
+
+    Examples: "24 (the key says 25)" -> "24 ", r"\boxed{5} is wrong" -> " ".
+    """
     lowered = text.lower()
-    return _OF_A_KEY.sub(" ", text) if any(word in lowered for word in _A_KEY) else text
+    text = _OF_A_KEY.sub(" ", text) if any(word in lowered for word in _A_KEY) else text
+    return without_denied_boxes(text)
 
 
 def _as_marked(text: str) -> str:
@@ -211,7 +232,11 @@ def _said(text: str) -> tuple[str, str] | None:
 
 
 def _said_formula(text: str) -> str | None:
-    """Return the formula that a sentence calls the answer, if it is mathematics alone."""
+    """Return the formula that a sentence calls the answer, if it is mathematics alone, not one of two ("4, or the
+    answer is 5")."""
+    place = deque(SAID.finditer(text), maxlen=1)
+    if place and _BEFORE.search(text[max(0, place[0].start() - NEARBY) : place[0].end()].rstrip("$* \n") + " "):
+        return None
     said, rest = _said(text) or ("", "")
     said = _CHOICE.sub("", said.strip("* \t").rstrip("."))
     words = said.replace("$", " ").split()
@@ -223,6 +248,13 @@ def _said_formula(text: str) -> str | None:
         return None
     has_unit = any(word[-1].isalnum() and len(after) == 1 and after.isalpha() for word, after in pairwise(words))
     return None if has_unit else " ".join(words)
+
+
+def _said_words(text: str) -> str | None:
+    """What an answer is said to be in a text without numbers, if that is a few words: "The answer is Tuesday."."""
+    said = (_said(text) or ("", ""))[0].strip('* \t"$')
+    said = re.sub(r"\\text(?:bf|it)?\s*\{([^{}]*)\}", r"\1", said).strip()
+    return said if re.fullmatch(r"[A-Za-z]+(?:[ '-][A-Za-z]+){0,5}", said) else None
 
 
 def _last_number(text: str) -> str | None:
@@ -244,6 +276,8 @@ def _last_number(text: str) -> str | None:
         return whole
     if contrast is None and (explained := _explained(text, formula[0] if formula else start, end)):
         return explained
+    if text[end : end + 1] == "!" and (factorial := _OF_FACTORIAL.search(text, max(0, start - NEARBY), end + 1)):
+        return factorial[0].replace("$", "")
     if formula is None and (calculated := _CALCULATED.search(text, max(0, start - NEARBY), end)):
         return calculated[0].replace("$", "")
     start, end, said = formula or (start, end, text[start:end])

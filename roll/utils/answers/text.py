@@ -59,6 +59,14 @@ _ROUNDED = re.compile(
     r"(?P<exact>.*?\S)\s*,?\s*(?:\\text\s*\{)?\s*\(?(?:or\s+)?(?:about|approximately|approx\.?|roughly)\s*\}?\s*(?P<value>\$?-?\d[\d.,]*)\s*\)?\}?"
 )
 """An exact value and about what it is: "2\\sqrt{5} (about 4.47)"."""
+_CONSTANT = re.compile(r"\+\s*(?:[CcKk](?:_\{?\d\}?)?|\\text\s*\{\s*(?:constant|const\.?|C)\s*\})\s*$")
+_FUNCTION = re.compile(r"\s*([A-Za-z])\s*\(\s*([A-Za-z])\s*\)\s*=")
+_NAMED_VALUE = re.compile(r"([A-Za-z])\s*=\s*([^=,<>]+)")
+_INDIAN = re.compile(r"\d{1,2}(?:,\d{2})+,\d{3}")
+_WHOLE_AND_PART = re.compile(
+    r"([-+]?\d+)\s*(?:\\text\s*\{\s*and\s*\}|and)\s*((?!0)\d+/\d+|\\[dt]?frac(?:\{\d+\}\{\d+\}|\d\d))"
+)
+_ORDINAL = re.compile(r"(?<=\d)\s*\^?\s*\{?\s*(?:\\(?:text|textrm|mathrm)\s*\{\s*)?(?:st|nd|rd|th)[\s}]*$")
 _TIMES = re.compile(r"x|\u00d7|\\times|\\cdot")
 _ANGLE = re.compile(r"\\langle\b|\u27e8|(?P<right>\\rangle\b|\u27e9)")
 _POINTED = re.compile(r"(?:[A-Za-z]\s*=\s*)?(?:\\left\s*)?<(?=[^<>]*,)(?P<inside>[^<>]*?)(?:\\right\s*)?>")
@@ -69,6 +77,7 @@ _LG = re.compile(r"\\(?:text|mathrm|operatorname)\s*\{\s*lg\s*\}|\\lg(?![A-Za-z]
 _LOG = re.compile(r"\\(?:text|mathrm|operatorname)\s*\{\s*log\s*\}|(?<![\\A-Za-z])log(?![A-Za-z])|\\log(?![A-Za-z])")
 _NO_BASE = re.compile(r"\\log(?!\s*_)")
 _TENDS = re.compile(r"(_\s*\{[^{}]*?)(?:\\(?:long)?rightarrow\b|\u2192)")
+_ARTICLE = re.compile(r"^\s*(?:an?|the)\s+(?=[A-Za-z]{3,})", re.IGNORECASE)
 _ACCENT = re.compile(r"\\(?:vec|hat|bar|tilde|dot|overline|overrightarrow|boldsymbol|bm)\s*\{?\s*([A-Za-z]+)\s*\}?")
 
 
@@ -120,7 +129,9 @@ def trimmed(text: str) -> str:
     """
     text = _ANGLE.sub(lambda match: ")" if match["right"] else "(", written_out(text))
     text = _LG.sub(r"\\log_{10} ", _LN.sub(r"\\ln ", _TENDS.sub(r"\1\\to ", text)))
+    text = text[1:] if text.startswith("~") and text.rstrip().endswith("~") else text
     text = _LETTERED.sub("", _FULL_STOP.sub("", _SPACES_AROUND.sub("", text + " ")))
+    text = _ORDINAL.sub("", text)
     whole = TEXT.fullmatch(text)
     if whole is not None and re.search(r"\d", whole[1]):
         text = whole[1].strip()
@@ -142,6 +153,31 @@ def _without_calculation(text: str) -> str:
         return text
     is_it = value == Fraction(shown["value"].replace(",", "").replace("$", ""))
     return f"{shown['value']}{shown['unit']}{shown['behind']}" if is_it else text
+
+
+def alike(truth: str, answer: str) -> str:
+    r"""The answer in the words of the truth: its constant of integration, the argument of its function, a whole number
+    and a fraction for a mixed number, and India's commas.
+
+    Examples: ("x^2 + C", "x^2 + K") -> "x^2 + C", ("f(x) = 2x", "f(t) = 2t") -> "f(x) = 2x", ("7/2", "3 and 1/2") ->
+    "3 1/2", ("1234567", "12,34,567") -> "1234567", ("y = 2x", "f(x) = 2x") -> "y = 2x"
+    """
+    named = [_NAMED_VALUE.fullmatch(part.strip()) for part in said_again(answer)]
+    if truth.lstrip(" $").startswith(r"\{") and len(named) > 1 and len({one and one[1] for one in named} - {None}) == 1:
+        return r"\{" + ", ".join(one[2] for one in named if one is not None) + r"\}"
+    if _CONSTANT.search(truth) is not None:
+        return _CONSTANT.sub("+C", answer)
+    called = _FUNCTION.match(truth), _FUNCTION.match(answer)
+    if called[0] is not None and called[1] is not None and called[0][1] == called[1][1]:
+        return re.sub(rf"(?<![\\A-Za-z]){called[1][2]}(?![A-Za-z])", called[0][2], answer)
+    if called[1] is not None and re.match(rf"\s*y\s*=.*{called[1][2]}", truth):
+        return f"y = {answer[called[1].end() :]}"
+    if called[0] is not None and re.match(rf"\s*y\s*=.*{called[0][2]}", answer):
+        return truth[: called[0].end()] + answer.partition("=")[2]
+    if _INDIAN.fullmatch(answer) and "," not in truth:
+        return answer.replace(",", "")
+    mixed = _WHOLE_AND_PART.fullmatch(answer)
+    return f"{mixed[1]} {mixed[2]}" if mixed is not None and not re.search(r",|\b(?:and|or)\b", truth) else answer
 
 
 def without_unit(text: str) -> str:
@@ -169,15 +205,15 @@ def same_words(one: str, other: str) -> bool:
 
     Examples: "x + 1" and "x+1" do, "2 5" and "25" do not.
     """
-    texts = [_BLANKS.sub("", TEXT.sub(r"\1", text)) for text in (one, other)]
+    texts = [_BLANKS.sub("", _ARTICLE.sub("", TEXT.sub(r"\1", text))) for text in (one, other)]
     if texts[0] == texts[1]:
         return True
     return texts[0].lower() == texts[1].lower() and re.fullmatch(r"[A-Za-z]{4,}", texts[0]) is not None
 
 
-def alternatives(text: str) -> list[str]:
-    """The bounds of which one holds. Example: "x < 1 or x > 2" -> ["x < 1", "x > 2"]."""
-    return re.split(_JOINED.format("or"), text) if BOUNDS.search(text) else [text]
+def bounds_joined_by(word: str, text: str) -> list[str]:
+    """Example: "or", "x < 1 or x > 2" -> ["x < 1", "x > 2"]. All of the text where it has no bounds."""
+    return re.split(_JOINED.format(word), text) if BOUNDS.search(text) else [text]
 
 
 def said_again(text: str) -> list[str]:
@@ -199,6 +235,8 @@ def chain(text: str) -> tuple[list[str], bool]:
 def is_name(text: str) -> bool:
     r"""Tell whether the text can be given a value: x, x_1, f(x), \theta, \angle ABC, "The area"."""
     text = _ACCENT.sub(r"\1", TEXT.sub(r"\1", text)).strip(" ${}")
+    if re.fullmatch(r"\(\s*\\?[A-Za-z]+(?:\s*,\s*\\?[A-Za-z]+)+\s*\)", text):  # (r, \theta)
+        return True
     return re.fullmatch(
         r"(?:\\[A-Za-z]+\s*)?[A-Za-z']*(?:_\{?\w+\}?)?'*\s*(?:\([A-Za-z0-9, ]*\))?", text
     ) is not None or (re.fullmatch(r"[A-Za-z' ]+", text) is not None)

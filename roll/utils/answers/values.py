@@ -120,10 +120,12 @@ def _rounded(value: Fraction, expression: Any) -> Fraction:
     return whole if value != whole and abs(value - whole) <= _SAME * max(abs(value), 1) and expression != 0 else value
 
 
-def union(parts: Sequence[Any]) -> Any:
-    """The set of all that fulfils one of these relations, or is in one of these sets; None where one is neither."""
+def joined(word: str, parts: Sequence[Any]) -> Any:
+    """The set of all that fulfils one of these relations ("or") or each of them ("and"), or is in one or each of these
+    sets; None where one is neither."""
     try:
-        return sympy.Union(*(part if isinstance(part, sympy.Set) else part.as_set() for part in parts))
+        kind: Any = {"or": sympy.Union, "and": sympy.Intersection}[word]
+        return kind(*(part if isinstance(part, sympy.Set) else part.as_set() for part in parts))
     except (AttributeError, NotImplementedError, TypeError, ValueError):
         return None
 

@@ -129,7 +129,7 @@ ANSWERED: tuple[tuple[str, str, bool], ...] = (
     ("64", "Kylar pays $64.00 for 16 glasses.", False),
     ("64", "So the 16 glasses cost $64.", True),
     ("260", "260 sheep\n- Seattle: 20\n- Charleston: 80\n- Toulouse: 160", False),
-    ("160", "It takes 160 minutes, i.e., 2 hours and 40 minutes.", False),
+    ("160", "It takes 160 minutes, i.e., 2 hours and 40 minutes.", True),
     ("160", "Total: 160 minutes", True),
     ("45", "45 miles\n\n**45**", True),
     ("460", "Her earnings are 40 * 10 + 5 * 12 = 400 + 60 = $460.", True),

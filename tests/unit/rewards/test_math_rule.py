@@ -17,6 +17,7 @@ from roll.rewards.config import RewardConfig
 from roll.rewards.math_rule import MathRule
 from roll.rewards.table import row_checks
 from roll.utils.answers.math_equal import MathEqual, is_huge, reference
+from tests.unit.rewards.math_edges import EDGES
 from tests.unit.rewards.math_pairs import FORMS, KEPT, MENDED, ROWS, WRITTEN
 from tests.unit.rewards.math_responses import ANSWERED, HEDGED, RETRIED, TURNED
 from tests.unit.utils.prose_sentences import PAID
@@ -260,7 +261,7 @@ def test_a_sentence_is_paid_for_what_it_says(math_rule: MathRule, truth: str, re
     assert math_rule(RewardInput("", response, truth)).score == is_right
 
 
-@pytest.mark.parametrize(("truth", "response", "is_right"), [*HEDGED, *ANSWERED, *TURNED, *RETRIED])
+@pytest.mark.parametrize(("truth", "response", "is_right"), [*HEDGED, *ANSWERED, *TURNED, *RETRIED, *EDGES])
 def test_a_response_is_paid_for_the_value_that_it_commits_to(
     math_rule: MathRule, truth: str, response: str, is_right: bool
 ) -> None:

@@ -1,0 +1,94 @@
+r"""Amounts with a unit: 60 km/h, 3 \text{ cm}^2, 5 hours. Only where two amounts both name one, it is compared."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from functools import lru_cache
+
+_LENGTHS = {
+    "m": 1, "km": 1000, "cm": "1/100", "mm": "1/1000", "in": "0.0254", "inch": "0.0254", "ft": "0.3048",
+    "feet": "0.3048", "foot": "0.3048", "yd": "0.9144", "yard": "0.9144", "mi": "1609.344", "mile": "1609.344",
+    "meter": 1, "kilometer": 1000, "centimeter": "1/100", "millimeter": "1/1000",
+}  # fmt: skip
+_TIMES = {
+    "s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hr": 3600, "hour": 3600, "day": 86400,
+    "week": 604800, "ms": "1/1000",
+}  # fmt: skip
+_MASSES = {"g": 1, "gram": 1, "kg": 1000, "kilogram": 1000, "mg": "1/1000", "lb": "453.59237", "pound": "453.59237"}
+_VOLUMES = {"L": "1/1000", "l": "1/1000", "liter": "1/1000", "ml": "1/1000000", "mL": "1/1000000"}
+_MONEY = {"dollar": 1, "cent": "1/100"}
+_YEARS = {"month": 1, "year": 12}
+_BASES: dict[str, tuple[str, int, Fraction]] = {
+    name: (dimension, power, Fraction(factor))
+    for dimension, power, table in (
+        ("length", 1, _LENGTHS),
+        ("time", 1, _TIMES),
+        ("mass", 1, _MASSES),
+        ("length", 3, _VOLUMES),
+        ("money", 1, _MONEY),
+        ("calendar", 1, _YEARS),
+    )
+    for name, factor in table.items()
+}
+_SPEEDS = {"mph": "mile/hour", "kph": "km/h", "kmh": "km/h"}
+_AMOUNT = re.compile(r"(?P<number>[^A-Za-z\\]*\d[\d.,]*\}?)(?:\s|~|\\[,;: ])*(?P<unit>[A-Za-z\\].*)", re.DOTALL)
+_FONT = re.compile(r"\\(?:text|textrm|mathrm|operatorname|mbox|rm|,|;|:| )(?![A-Za-z])|[{}$~]")
+_FACTOR = re.compile(
+    r"(?P<sign>^|/|per\b|\*|\\cdot(?![A-Za-z])|\u00b7|(?<=\s))\s*(?:(?P<word>sq(?:uare)?|cubic)\.?\s+)?"
+    r"(?P<name>[A-Za-z]+)\.?\s*(?:\^?\s*(?P<power>-?[123]))?\s*"
+)
+
+Unit = tuple[Fraction, frozenset[tuple[str, int]]]
+"""The factor to the base units, and the power of each dimension."""
+
+
+def amount(text: str) -> tuple[str, Unit] | None:
+    r"""The number, as written, and its unit; None where there is none that is known.
+
+    Example: r"60 \text{ km/h}" -> ("60", (5/18, length^1 time^-1))
+    """
+    match = _AMOUNT.fullmatch(text.strip(" $."))
+    unit = _read(" ".join(_FONT.sub(" ", match["unit"]).split())) if match is not None else None
+    return (match["number"].strip(), unit) if match is not None and unit is not None else None
+
+
+@lru_cache(maxsize=1024)
+def _read(text: str) -> Unit | None:
+    text = _SPEEDS.get(text, text).replace("**", "^").replace("^ ", "^")
+    factor, powers, place = Fraction(1), dict[str, int](), 0
+    while place < len(text):
+        match = _FACTOR.match(text, place)
+        base = _base(match["name"]) if match is not None else None
+        if match is None or base is None:
+            return None
+        dimension, dimensions, size = base
+        power = int(match["power"] or {"s": 2, "c": 3}.get((match["word"] or " ")[0], 1))
+        power = -power if match["sign"] in ("/", "per") else power
+        factor *= size**power
+        powers[dimension] = powers.get(dimension, 0) + dimensions * power
+        place = match.end()
+    return (factor, frozenset((name, power) for name, power in powers.items() if power)) if text else None
+
+
+def _base(name: str) -> tuple[str, int, Fraction] | None:
+    if len(name) > 3:
+        name = name.lower().replace("metre", "meter").replace("litre", "liter")
+    singular = name[:-2] if name == "inches" else name[:-1] if name.endswith("s") and len(name) > 2 else name
+    return _BASES.get(name) or _BASES.get(singular)
+
+
+def in_one_unit(truth: str, answer: str) -> tuple[str, str] | None:
+    r"""Both amounts as numbers in the truth's unit, where both name a unit; None where one does not. The answer is ""
+    for a unit of another kind.
+
+    Examples: ("60 km/h", "60 m/s") -> ("60", "60*18/5"), ("3 m", "300 cm") -> ("3", "300*1/100"), ("5 hours", "5 kg")
+    -> ("5", "")
+    """
+    wanted, answered = amount(truth), amount(answer)
+    if wanted is None or answered is None:
+        return None
+    (number, (size, kind)), (other, (other_size, other_kind)) = wanted, answered
+    if kind != other_kind:
+        return number, ""
+    return number, other if size == other_size else f"{other}*{other_size / size}"
