@@ -56,7 +56,7 @@ _REFERENCE = re.compile(
     r"\s*\(?\d+\)?[)\]]",
     re.IGNORECASE,
 )
-_ASIDE = re.compile(r"\s*\\text\s*\{\s*\(([^(){}]*)\)\s*\}")
+_ASIDE = re.compile(r"(?<!\s)\s{0,3}\\text\s*\{\s*\(([^(){}]*)\)\s*\}")
 _HEDGE = re.compile(r"\b(?:or|maybe|perhaps|possibly|not|if|unless|alternatively|else|instead)\b|\?", re.IGNORECASE)
 _ALSO_IN = re.compile(rf"(?:or\s+)?(?P<number>{NUMBER_PATTERN})\s+(?P<unit>[A-Za-z]+)(?:\s+and\s+.*)?", re.IGNORECASE)
 
@@ -85,7 +85,7 @@ _TAKEN_BACK = re.compile(
     r"\b(?:wrong|incorrect|fails?|failed|false|reject(?:ed)?|discard(?:ed)?|impossible|final(?:ly)?|not|cannot|too)\b|n't\b",
     re.IGNORECASE,
 )
-_BOX = r"(?:\\\(|\$)?\s*\\f?boxed\s*\{[^{}]*(?:\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}[^{}]*)*\}\s*(?:\$|\\\))?"
+_BOX = r"(?:\\\(|\$)?\s{0,3}\\f?boxed\s{0,3}\{[^{}]{0,200}(?:\{[^{}]{0,80}\}[^{}]{0,80}){0,6}\}\s{0,3}(?:\$|\\\))?"
 _DENIED_BOX = re.compile(
     rf"\b(?:is|was|be)\s+(?:definitely\s+|certainly\s+)?not\s+{_BOX}"
     rf"|{_BOX}[\s*]*(?:is|was)(?:\s+(?:clearly\s+|definitely\s+)?(?:wrong|incorrect|false|impossible)\b"

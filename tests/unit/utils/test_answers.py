@@ -206,7 +206,7 @@ def test_the_final_answer_and_how_it_is_given(text: str, expected: tuple[str | N
         (r"$\boxed{1}$ and $\boxed{2}$.", "1, 2"),
         (r"\boxed{1}, \boxed{2}, and \boxed{3}", "1, 2, 3"),
         (r"first \boxed{4}, no: \boxed{5}", "5"),
-        (r"\boxed{4} \boxed{5}", "5"),
+        (r"\boxed{4} \boxed{5}", "4, 5"),
         (r"\boxed{4} or \boxed{5", None),
         (r"\boxed{\boxed{5}}", "5"),
         (r"\boxed{4}, no: \boxed 5", "5"),
