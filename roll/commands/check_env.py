@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
+from roll.commands.options import MAX_STEPS, check_env_parser
 from roll.configs.load.overrides import apply_overrides
 from roll.envs.base import SUCCESS, VALID, Env, EnvStep, draws_actions
 from roll.envs.build import env_class
@@ -22,23 +21,13 @@ from roll.utils.logging import say
 from roll.utils.text import visible
 
 NONSENSE = ("", "no such action", "\x00\u2603", "<answer>", "9" * 5000)
-MAX_STEPS = 200
 SLOW_S = 1.0
 Make = Callable[[], Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 if everything holds, 1 with the list of what does not, 2 if there is no such environment."""
-    about = "Tests an environment against its contract, with random actions."
-    parser = argparse.ArgumentParser(prog="roll check-env", description=about, allow_abbrev=False)
-    parser.add_argument("env", help="package.module:Class, or the name of a shipped environment")
-    parser.add_argument("settings", nargs="*", default=[], metavar="key=value", help="arguments of its constructor")
-    parser.add_argument("--config_path", type=Path, default=Path(), help="folder of the YAML, if the class is there")
-    parser.add_argument("--episodes", type=int, default=20)
-    parser.add_argument(
-        "--max_steps", type=int, default=MAX_STEPS, help="end an episode after so many steps, as an env manager does"
-    )
-    options = parser.parse_args(arguments)
+    options = check_env_parser().parse_args(arguments)
     add_folder(options.config_path.absolute())
     try:
         constructor, keys = env_class(options.env), dict[str, Any]()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from typing import Any, cast
 
-from roll.commands.table import SUBCOMMANDS
+from roll.commands.table import SUBCOMMANDS, parser_of
 from roll.configs.presets.table import PRESETS
 from roll.configs.reference import schema_of
 from roll.errors import ConfigError
@@ -91,6 +91,8 @@ def words_of(name: str) -> list[str]:
 
 
 def _help(name: str) -> str:
+    if SUBCOMMANDS[name].options:
+        return parser_of(SUBCOMMANDS[name]).format_help()
     shown = io.StringIO()
     with redirect_stdout(shown), suppress(SystemExit):
         subcommand = cast("Callable[[Sequence[str]], Iterable[str] | int]", resolve(SUBCOMMANDS[name].function))

@@ -14,6 +14,7 @@ import torch
 from roll.algorithms.advantage import group_advantages
 from roll.algorithms.credit import assign_credit
 from roll.algorithms.loss import Loss, SupervisedLoss
+from roll.commands.options import explain_parser
 from roll.commands.table import main
 from roll.configs.load.validate import validate
 from roll.configs.plan.batch_plan import build_plan
@@ -118,11 +119,11 @@ class Worked:
 
 
 def run(argv: Sequence[str]) -> list[str]:
-    """The lines for one name; without one, all there are. Raises ConfigError for a name that is none."""
+    """The lines for one name; without one, the help, which lists all. Raises ConfigError for a name that is none."""
     if len(argv) > 1:
         raise ConfigError(f"one name at a time, not {' '.join(argv)}.")
-    if not argv or argv[0] in ("-h", "--help"):
-        return ["roll explain NAME:", *table((preset.name, preset.paper) for preset in PRESETS.values())]
+    if not argv:
+        return explain_parser().format_help().splitlines()
     try:
         return list(_explained(PRESETS[any_algorithm(argv[0])]))
     except ValueError as error:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import yaml
 
+from roll.commands.options import INIT_REWARD, init_parser
 from roll.commands.run import start_yaml
 from roll.configs.base import MOST_DEVICES_PER_NODE
 from roll.configs.problems import did_you_mean
@@ -199,17 +200,12 @@ def _text(value: str) -> str:
 
 
 T = TypeVar("T")
-USAGE = """roll init [FILE.yaml] [--model MODEL] [--data FILE | --env ENVIRONMENT] [--reward REWARD] [--gpus N]
-    [--prompt COLUMN] [--ground_truth COLUMN] [--force]
-
-Writes a short commented YAML and shows its plan. What no option says is asked for; without a terminal --model and
---data or --env have to be given. Nothing is downloaded. docs/running.md."""
-_FILE, _MODEL, _REWARD = "my_run.yaml", "Qwen/Qwen2.5-0.5B-Instruct", "math_rule"
+_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
 
 
 def run(argv: Sequence[str]) -> int:
     """The exit code of the plan. Raises ConfigError for answers that cannot work, and for a file that is there."""
-    options = _parser().parse_args(argv)
+    options = init_parser().parse_args(argv)
     path = Path(options.file)
     if path.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"{options.file}: the name of a YAML ends in .yaml.")
@@ -265,7 +261,7 @@ def _wishes(options: argparse.Namespace) -> InitOptions:
         else answer(
             options.reward,
             f"Reward: {', '.join(BUILTINS)}, or module:function",
-            _REWARD,
+            INIT_REWARD,
             lambda name: _reward(name, columns),
         )
     )
@@ -331,17 +327,3 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) > MOST_DEVICES_PER_NODE:
         raise ConfigError(f"--gpus: {text} must be a number from 0 to {MOST_DEVICES_PER_NODE}.")
     return int(text)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="roll init", usage=USAGE, allow_abbrev=False)
-    parser.add_argument("file", nargs="?", default=_FILE, metavar="FILE.yaml", help=f"default: {_FILE}")
-    parser.add_argument("--model", help="a directory or a hub id")
-    parser.add_argument("--data", metavar="FILE", help="prompts and reference answers: a file, or a hub data set")
-    parser.add_argument("--env", metavar="ENVIRONMENT", help="an environment for an agent, in the place of data")
-    parser.add_argument("--reward", help=f"a name of docs/rewards.md, or module:function; default: {_REWARD}")
-    parser.add_argument("--gpus", metavar="N", help="how many the run takes; default: all of this machine, 0: the CPU")
-    parser.add_argument("--prompt", default="", metavar="COLUMN", help="with the prompt; default: by its name")
-    parser.add_argument("--ground_truth", default="", metavar="COLUMN", help="with the answer; default: by its name")
-    parser.add_argument("--force", action="store_true", help="replace a file that is there")
-    return parser

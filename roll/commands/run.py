@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from roll.commands.options import plan_parser, run_parser, script_parser
 from roll.configs.load.loader import _say, compose_tree, locate_yaml, resolve_tree, without_unset, yaml_at
 from roll.configs.plan.describe_defaults import default_lines
 from roll.errors import ConfigError, RollError
@@ -22,25 +23,16 @@ from roll.run.start.load import Loaded, check, plan_text
 from roll.run.start.memory_report import MemoryReport, memory_report
 from roll.run.start.preflight import multimodal_notes
 from roll.run.start.start_checks import StartOptions, beside_mistakes, foreseen, refusals
-from roll.utils.text import show, visible
+from roll.utils.text import visible
 
 EXIT_OK, EXIT_FAILED, EXIT_BAD_CONFIG, EXIT_INTERRUPTED = 0, 1, 2, 130
-_EPILOG = (
-    "Further arguments are overrides: key=value with a dotted key, such as "
-    "actor_train.training_args.learning_rate=1e-6. All keys: docs/config_reference.md."
-)
-_DESCRIPTIONS = {
-    "run": "Runs what a YAML says: a run of any kind, or several in stages.",
-    "plan": "Checks a YAML and shows its plan. The exit code is 0 if the run would start on this machine. Needs no "
-    "GPU.",
-}
 
 
 def main(pipeline: str = "rlvr", argv: Sequence[str] | None = None, script: str | None = None) -> int:
     """Runs one pipeline, a built-in name or `package.module:SPEC`, or the stages of a YAML, from command-line arguments
     and returns the exit code: 0 done, 1 the run failed, 2 the configuration, its plan or this machine cannot work, 128
     + its number a signal. Code beside the YAML can be imported."""
-    arguments, overrides = _parser(pipeline).parse_known_args(argv)
+    arguments, overrides = script_parser(pipeline).parse_known_args(argv)
     find = partial(locate_yaml, arguments.config_path, arguments.config_name or "", script)
     return _ending(pipeline, find, overrides, _start_options(arguments))
 
@@ -48,10 +40,7 @@ def main(pipeline: str = "rlvr", argv: Sequence[str] | None = None, script: str 
 def run_command(argv: Sequence[str]) -> int:
     """`roll run CONFIG.yaml [--dry_run] [--max_restarts N] [key=value ...]`: a run of any kind, or stages; the exit
     code of `main`."""
-    parser = _run_parser("run")
-    more = "restart from the newest checkpoint, up to N times without a new one; docs/resuming.md. Default: 0"
-    parser.add_argument("--max_restarts", "--max-restarts", type=_count, default=0, metavar="N", help=more)
-    arguments, overrides = parser.parse_known_args(argv)
+    arguments, overrides = run_parser().parse_known_args(argv)
     find = partial(yaml_at, arguments.config)
     if arguments.max_restarts and not arguments.dry_run:
         return _with_report(lambda: _supervise(find, arguments.config, overrides, arguments.max_restarts))
@@ -60,11 +49,7 @@ def run_command(argv: Sequence[str]) -> int:
 
 def plan_command(argv: Sequence[str]) -> int:
     """`roll plan CONFIG.yaml [--elsewhere] [--defaults] [key=value ...]`: the dry run of the same."""
-    parser = _run_parser("plan")
-    parser.add_argument(
-        "--defaults", action="store_true", help="also list the default of every key that the YAML does not set"
-    )
-    arguments, overrides = parser.parse_known_args(argv)
+    arguments, overrides = plan_parser().parse_known_args(argv)
     options = replace(_start_options(arguments), is_plan=True, lists_defaults=arguments.defaults)
     return _ending(None, partial(yaml_at, arguments.config), overrides, options)
 
@@ -204,50 +189,6 @@ def _verdict(stops: Sequence[str], lines: Iterable[str]) -> int:
 
 def _start_options(arguments: argparse.Namespace) -> StartOptions:
     return StartOptions(is_plan=arguments.dry_run, elsewhere=arguments.elsewhere)
-
-
-def _parser(pipeline: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=f"Runs the {pipeline} pipeline, or the stages of a YAML.", epilog=_EPILOG, allow_abbrev=False
-    )
-    parser.add_argument(
-        "--config_path",
-        "--config-path",
-        default=".",
-        help="folder of the YAML: absolute, or relative to this script or the current folder. Default: the current one",
-    )
-    parser.add_argument("--config_name", "--config-name", default=None, help="name of the YAML, without .yaml")
-    _may_be_dry(parser)
-    return parser
-
-
-def _run_parser(word: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=f"roll {word}", description=_DESCRIPTIONS[word], epilog=_EPILOG, allow_abbrev=False
-    )
-    parser.add_argument("config", metavar="CONFIG.yaml", help="path of the YAML")
-    _may_be_dry(parser)
-    return parser
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{show(text)} is no count: 0 or more")
-    return int(text)
-
-
-def _may_be_dry(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--dry_run",
-        "--dry-run",
-        action="store_true",
-        help="check, print the plan and stop; exit code 0 if the run would start on this machine, 2 if not",
-    )
-    parser.add_argument(
-        "--elsewhere",
-        action="store_true",
-        help="plan for another machine: files, folders and logins are not checked here",
-    )
 
 
 def _complain(title: str, problems: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,35 +21,73 @@ OK, FAILED, BAD_USE, INTERRUPTED = 0, 1, 2, 130
 @dataclass(frozen=True)
 class Subcommand:
     """`function`, package.module:object, gets the words behind the name and gives the lines to show, which are shown
-    as they come, or the exit code of what has said everything itself; ConfigError and RollError are told."""
+    as they come, or the exit code of what has said everything itself; ConfigError and RollError are told. `options`
+    makes its parser, in a module that imports little; empty: the function's own module does."""
 
     help: str
     function: str
+    options: str = ""
 
 
 SUBCOMMANDS: Mapping[str, Subcommand] = {
-    "init": Subcommand("write a short YAML for your own run, after a few questions", "roll.commands.init:run"),
-    "run": Subcommand("start a run of any kind, or several in stages", "roll.commands.run:run_command"),
-    "plan": Subcommand("check a YAML and show its plan; nothing is started", "roll.commands.run:plan_command"),
+    "init": Subcommand(
+        "write a short YAML for your own run, after a few questions",
+        "roll.commands.init:run",
+        "roll.commands.options:init_parser",
+    ),
+    "run": Subcommand(
+        "start a run of any kind, or several in stages",
+        "roll.commands.run:run_command",
+        "roll.commands.options:run_parser",
+    ),
+    "plan": Subcommand(
+        "check a YAML and show its plan; nothing is started",
+        "roll.commands.run:plan_command",
+        "roll.commands.options:plan_parser",
+    ),
     "schema": Subcommand("print the keys of a kind of run as a JSON schema, for editors", "roll.commands.schema:run"),
     "data": Subcommand(
         "check FILE: show what its rows hold, and what is wrong with them", "roll.commands.data_check:run"
     ),
-    "eval": Subcommand("measure a model or a checkpoint on a YAML's evaluation sets", "roll.commands.evaluate:run"),
-    "explain": Subcommand("explain an algorithm: formula, settings, a worked example", "roll.commands.explain:run"),
+    "eval": Subcommand(
+        "measure a model or a checkpoint on a YAML's evaluation sets",
+        "roll.commands.evaluate:run",
+        "roll.commands.options:eval_parser",
+    ),
+    "explain": Subcommand(
+        "explain an algorithm: formula, settings, a worked example",
+        "roll.commands.explain:run",
+        "roll.commands.options:explain_parser",
+    ),
     "doctor": Subcommand("check this machine for a run, and say what to do", "roll.doctor.command:run"),
     "chat": Subcommand("talk to a model, or to one that a run has trained", "roll.commands.chat:run"),
     "convert": Subcommand("convert Hugging Face models to Megatron checkpoints and back", "roll.commands.convert:main"),
-    "push": Subcommand("upload the model of a checkpoint to the Hugging Face hub", "roll.commands.push:run"),
-    "replay": Subcommand("show recorded responses and episodes of a run as text", "roll.run.records.replay:main"),
-    "report": Subcommand("write one HTML file about runs, to look at offline", "roll.report.command:run"),
-    "check-env": Subcommand(
-        "test an environment against its contract, with random actions", "roll.commands.check_env:main"
+    "push": Subcommand(
+        "upload the model of a checkpoint to the Hugging Face hub",
+        "roll.commands.push:run",
+        "roll.commands.options:push_parser",
     ),
-    "studio": Subcommand("show runs and rollouts and build configurations, in a browser", "roll.studio.command:run"),
+    "replay": Subcommand("show recorded responses and episodes of a run as text", "roll.run.records.replay:main"),
+    "report": Subcommand(
+        "write one HTML file about runs, to look at offline",
+        "roll.report.command:run",
+        "roll.report.options:argument_parser",
+    ),
+    "check-env": Subcommand(
+        "test an environment against its contract, with random actions",
+        "roll.commands.check_env:main",
+        "roll.commands.options:check_env_parser",
+    ),
+    "studio": Subcommand(
+        "show runs and rollouts and build configurations, in a browser",
+        "roll.studio.command:run",
+        "roll.studio.options:argument_parser",
+    ),
     "completion": Subcommand("print a script for completion in bash or zsh", "roll.commands.completion:run"),
     "import": Subcommand(
-        "convert a configuration of verl, Trinity-RFT or an older ROLL to a YAML", "roll.importers.command:run"
+        "convert a configuration of verl, Trinity-RFT or an older ROLL to a YAML",
+        "roll.importers.command:run",
+        "roll.importers.options:argument_parser",
     ),
 }
 """A new one is a line here."""
@@ -73,7 +112,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return BAD_USE
             say(_usage())
             return OK
-        run = cast("Callable[[Sequence[str]], Iterable[str] | int]", resolve(SUBCOMMANDS[arguments[0]].function))
+        command = SUBCOMMANDS[arguments[0]]
+        if command.options and not {"-h", "--help"}.isdisjoint(arguments[1:]):
+            say(parser_of(command).format_help().rstrip())
+            return OK
+        run = cast("Callable[[Sequence[str]], Iterable[str] | int]", resolve(command.function))
         done = run([_spelled(word) for word in arguments[1:]])
         if isinstance(done, int):
             return done
@@ -91,6 +134,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _complain("Interrupted.", [])
         return INTERRUPTED
+
+
+def parser_of(command: Subcommand) -> argparse.ArgumentParser:
+    """The parser that `options` names."""
+    return cast("Callable[[], argparse.ArgumentParser]", resolve(command.options))()
 
 
 def _spelled(word: str) -> str:

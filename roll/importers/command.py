@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 from collections import Counter
@@ -15,6 +14,7 @@ import yaml
 from roll.errors import ConfigError
 from roll.importers.convert import YAML_ENDINGS, Entry, Imported, SourceKeys, convert, read
 from roll.importers.old_roll import convert_roll, is_roll
+from roll.importers.options import SYSTEMS, argument_parser
 from roll.importers.rows import Change, Outcome
 from roll.importers.trinity.old_keys import with_trainer_config
 from roll.importers.trinity.tables import import_trinity, is_trinity
@@ -115,21 +115,13 @@ def _plain(node: Any) -> Any:
     return [_plain(item) for item in node] if isinstance(node, list | tuple) else node
 
 
-SYSTEMS = ("verl", "trinity", "roll")
-USAGE = """roll import FILE --out my.yaml [key=value ...]
-
-FILE is a YAML of verl, Trinity-RFT or ROLL, or a shell script with verl's command, which is read and never run; without
-one, all keys are key=value words. The YAML is written to --out, the report beside it (my.report.md). Exit code: 0;
-2 nothing could be imported; 3 the YAML is not the run that its author meant (settings were lost)."""
-
-
 OK, ANOTHER_RUN = 0, 3
 
 
 def run(argv: Sequence[str]) -> int:
     """Does an import and says what was done; 3 where the YAML is not the run that its author meant, unless --lossy
     takes that. Raises ConfigError for what cannot be imported."""
-    options, words = _parser().parse_known_args(argv)
+    options, words = argument_parser().parse_known_args(argv)
     if unknown := [word for word in words if word.startswith("-") and not os.path.isfile(word)]:
         raise ConfigError(f"{', '.join(unknown)}: unknown option; see roll import --help.")
     files = [word for word in words if not ("=" in word or word.startswith("~")) or os.path.isfile(word)]
@@ -223,14 +215,3 @@ _ANOTHER = "This YAML is not the run that its author meant: see above. --lossy a
 
 def _listed(title: str, lines: Sequence[str]) -> list[str]:
     return [title, *(f"  {mask(line)}" for line in lines)] if lines else []
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="roll import", usage=USAGE, allow_abbrev=False)
-    parser.add_argument("--out", help="path of the YAML to write; default: <name of the file>.roll.yaml in this folder")
-    parser.add_argument(
-        "--from", dest="system", choices=SYSTEMS, help="system of the keys; default: recognised by the keys"
-    )
-    parser.add_argument("--lossy", action="store_true", help="exit code 0 even if settings were lost")
-    parser.add_argument("--force", action="store_true", help="overwrite existing files")
-    return parser

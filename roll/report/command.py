@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from markupsafe import Markup
 from roll.errors import ConfigError
 from roll.report.charts import COLORS, Line, histogram, line_chart, phase_chart, spread_chart
 from roll.report.figures import differing, failures, flat, overview, phase_table, role_table
+from roll.report.options import argument_parser
 from roll.report.run_files import Quantiles, RunFiles, StepSpread, earlier_starts, read_run, runs_at
 from roll.report.samples import GAP_STEPS, SampleReader, StepSamples
 from roll.run.display.view import series
@@ -189,17 +189,10 @@ def render_rollout(record: Recorded) -> str:
 
 # `roll report`: what runs left on disk, as one HTML file that needs no network.
 
-USAGE = """roll report RUN [OTHER_RUN ...] [--out report.html] [--steps 6]
-
-RUN is the output_dir of a run, finished or not, or its logging_dir; that of stages stands for each of them. One file
-is written: curves, times, how rewards and lengths are spread, drift between engine and trainer, failures with their
-causes, sample rollouts, the configuration. Further runs are drawn beside the first, with what their configurations
-differ in, and so are earlier starts in the same folder (metrics.1.jsonl). docs/report.md."""
-
 
 def run(argv: Sequence[str]) -> list[str]:
     """Raises ConfigError for words that are no call, and for a directory without a run."""
-    options = _parser().parse_args(argv)
+    options = argument_parser().parse_args(argv)
     runs = [run for path in options.runs for run in runs_at(Path(path))]
     if len(runs) > MOST_RUNS:
         raise ConfigError(f"{len(runs)} runs: at most {MOST_RUNS} can be told apart in one report.")
@@ -216,11 +209,3 @@ def run(argv: Sequence[str]) -> list[str]:
         raise ConfigError(f"--out {out} cannot be written: {error.strerror}") from error
     size = out.stat().st_size / 1e6
     return [f"{out}: {page.num_charts} curves, {page.num_samples} sample rollouts, {size:.1f} MB"]
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="roll report", usage=USAGE, allow_abbrev=False)
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="output_dir of a run")
-    parser.add_argument("--out", default="report.html", help="the file to write")
-    parser.add_argument("--steps", type=int, default=6, help="steps of each run whose sample rollouts are shown")
-    return parser

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import secrets
 import socket
@@ -12,15 +11,10 @@ from pathlib import Path
 
 from roll.errors import ConfigError
 from roll.studio.launch import Address
+from roll.studio.options import argument_parser
 from roll.utils.files import open_regular
 from roll.utils.logging import say
 
-USAGE = """roll studio [FOLDER ...] [--host 127.0.0.1] [--port 8570] [--token-file FILE]
-
-Serves the runs below the folders (default: output), finished and running, their rollouts, and a builder of
-configurations that starts runs below the first folder. It demands a token: whoever gets in can start code as you. The
-address that is printed has it. It is made anew for each start, unless --token-file or ROLL_STUDIO_TOKEN has one.
-docs/studio.md."""
 TOKEN_VARIABLE = "ROLL_STUDIO_TOKEN"
 LEAST_TOKEN_CHARACTERS = 16
 _MOST_TOKEN_BYTES = 4096
@@ -29,7 +23,7 @@ _MAKE_ONE = "python -c 'import secrets; print(secrets.token_urlsafe(24))'"
 
 def run(argv: Sequence[str]) -> int:
     """Serves until Ctrl-C. Raises ConfigError for what cannot be served."""
-    options = _parser().parse_args(argv)
+    options = argument_parser().parse_args(argv)
     if options.token is not None:
         raise ConfigError(
             "--token: every user of this machine can read command lines. Put the token in the environment as "
@@ -84,13 +78,3 @@ def _listener(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         message = f"{host}, port {port}: nothing can listen there ({error}). --port 0 takes a free one."
         raise ConfigError(message) from None
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="roll studio", usage=USAGE, allow_abbrev=False)
-    parser.add_argument("folders", nargs="*", default=["output"], metavar="FOLDER", help="with runs below it")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; default: this machine alone")
-    parser.add_argument("--port", type=int, default=8570, help="0: a free one")
-    parser.add_argument("--token-file", "--token_file", metavar="FILE", help="has the token; only you may read it")
-    parser.add_argument("--token", help=argparse.SUPPRESS)
-    return parser

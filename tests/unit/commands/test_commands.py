@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.commands.table import main
+from roll.commands.table import SUBCOMMANDS, main
 from roll.utils.version import VERSION
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -65,3 +65,28 @@ def test_arguments_that_may_be_missing_are_not_called_required(capsys: pytest.Ca
     with pytest.raises(SystemExit):
         main(["check-env"])
     assert "required: env\n" in capsys.readouterr().err
+
+
+def test_the_help_of_no_subcommand_imports_what_is_heavy() -> None:
+    """All of them in one interpreter; what a command itself imports takes seconds of CPU for some."""
+    code = """
+import sys
+from contextlib import suppress
+from roll.commands.table import SUBCOMMANDS, main
+for name in SUBCOMMANDS:
+    print(name)
+    with suppress(SystemExit):
+        main([name, "--help"])
+heavy = ("torch", "ray", "numpy", "transformers", "hydra", "matplotlib", "jinja2", "nicegui", "vllm")
+print(*[name for name in heavy if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[-1] == ""
+    assert [name for name in SUBCOMMANDS if name not in lines] == []
+    assert sum(line.startswith("usage: ") for line in lines) >= len(SUBCOMMANDS) - 3
+
+
+def test_help_behind_other_words_is_shown_as_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "output/none", "-h"]) == 0
+    assert capsys.readouterr().out.startswith("usage: roll report RUN")

@@ -1,0 +1,164 @@
+"""The options of the subcommands of this room: what `--help` shows, without what the commands themselves import."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from roll.configs.presets.table import PRESETS
+from roll.utils.text import show, table
+
+INIT_FILE, INIT_REWARD = "my_run.yaml", "math_rule"
+MAX_STEPS = 200
+"""Number of steps after which check-env ends an episode."""
+_EPILOG = (
+    "Further arguments are overrides: key=value with a dotted key, such as "
+    "actor_train.training_args.learning_rate=1e-6. All keys: docs/config_reference.md."
+)
+_DESCRIPTIONS = {
+    "run": "Runs what a YAML says: a run of any kind, or several in stages.",
+    "plan": "Checks a YAML and shows its plan. The exit code is 0 if the run would start on this machine. Needs no "
+    "GPU.",
+}
+
+
+def run_parser() -> argparse.ArgumentParser:
+    parser = _yaml_parser("run")
+    more = "restart from the newest checkpoint, up to N times without a new one; docs/resuming.md. Default: 0"
+    parser.add_argument("--max_restarts", "--max-restarts", type=_count, default=0, metavar="N", help=more)
+    return parser
+
+
+def plan_parser() -> argparse.ArgumentParser:
+    parser = _yaml_parser("plan")
+    parser.add_argument(
+        "--defaults", action="store_true", help="also list the default of every key that the YAML does not set"
+    )
+    return parser
+
+
+def script_parser(pipeline: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=f"Runs the {pipeline} pipeline, or the stages of a YAML.", epilog=_EPILOG, allow_abbrev=False
+    )
+    parser.add_argument(
+        "--config_path",
+        "--config-path",
+        default=".",
+        help="folder of the YAML: absolute, or relative to this script or the current folder. Default: the current one",
+    )
+    parser.add_argument("--config_name", "--config-name", default=None, help="name of the YAML, without .yaml")
+    _may_be_dry(parser)
+    return parser
+
+
+def _yaml_parser(word: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"roll {word}", description=_DESCRIPTIONS[word], epilog=_EPILOG, allow_abbrev=False
+    )
+    parser.add_argument("config", metavar="CONFIG.yaml", help="path of the YAML")
+    _may_be_dry(parser)
+    return parser
+
+
+def _may_be_dry(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dry_run",
+        "--dry-run",
+        action="store_true",
+        help="check, print the plan and stop; exit code 0 if the run would start on this machine, 2 if not",
+    )
+    parser.add_argument(
+        "--elsewhere",
+        action="store_true",
+        help="plan for another machine: files, folders and logins are not checked here",
+    )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{show(text)} is no count: 0 or more")
+    return int(text)
+
+
+_INIT = """roll init [FILE.yaml] [--model MODEL] [--data FILE | --env ENVIRONMENT] [--reward REWARD] [--gpus N]
+    [--prompt COLUMN] [--ground_truth COLUMN] [--force]
+
+Writes a short commented YAML and shows its plan. What no option says is asked for; without a terminal --model and
+--data or --env have to be given. Nothing is downloaded. docs/running.md."""
+
+
+def init_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="roll init", usage=_INIT, allow_abbrev=False)
+    parser.add_argument("file", nargs="?", default=INIT_FILE, metavar="FILE.yaml", help=f"default: {INIT_FILE}")
+    parser.add_argument("--model", help="a directory or a hub id")
+    parser.add_argument("--data", metavar="FILE", help="prompts and reference answers: a file, or a hub data set")
+    parser.add_argument("--env", metavar="ENVIRONMENT", help="an environment for an agent, in the place of data")
+    parser.add_argument("--reward", help=f"a name of docs/rewards.md, or module:function; default: {INIT_REWARD}")
+    parser.add_argument("--gpus", metavar="N", help="how many the run takes; default: all of this machine, 0: the CPU")
+    parser.add_argument("--prompt", default="", metavar="COLUMN", help="with the prompt; default: by its name")
+    parser.add_argument("--ground_truth", default="", metavar="COLUMN", help="with the answer; default: by its name")
+    parser.add_argument("--force", action="store_true", help="replace a file that is there")
+    return parser
+
+
+_EVAL = """roll eval CONFIG.yaml [--checkpoint DIR] [--pipeline NAME] [key=value ...]
+
+Runs the YAML with mode: bench: its validation and eval_sets are run with the model of actor_infer, or with the policy
+of a checkpoint (a directory step_000050, or `true` for the newest of the run). Nothing is trained. The figures are
+those that the run itself would report for these weights; they go to <output_dir>/bench. docs/modes.md."""
+
+
+def eval_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="roll eval", usage=_EVAL, allow_abbrev=False)
+    parser.add_argument("config", help="the YAML of the run")
+    parser.add_argument("--checkpoint", help="a directory step_000050; true: the newest one of the run")
+    kind = "rlvr, agentic, or package.module:SPEC. Default: the one whose keys these are"
+    parser.add_argument("--pipeline", help=kind)
+    parser.add_argument("--dry_run", "--dry-run", action="store_true", help="check, print the plan and stop")
+    parser.add_argument(
+        "--elsewhere", action="store_true", help="plan for another machine: files and logins are not checked here"
+    )
+    return parser
+
+
+_PUSH = """roll push MODEL OWNER/NAME [--private] [--revision BRANCH] [--message TEXT]
+
+MODEL is a directory with config.json and weights, a checkpoint of a run (.../checkpoints/step_000050), or the
+output_dir of a run: then its newest checkpoint goes. The repository is made if there is none, a branch too. The token
+is that of `hf auth login`, or HF_TOKEN; HF_ENDPOINT names another hub. docs/serving.md."""
+
+
+def push_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="roll push", usage=_PUSH, allow_abbrev=False)
+    parser.add_argument("model", metavar="MODEL", help="a directory, a checkpoint or a run's output_dir")
+    parser.add_argument("repo", metavar="OWNER/NAME", help="the repository of the hub")
+    parser.add_argument("--private", action="store_true", help="if it has to be made, for its owner alone")
+    parser.add_argument("--revision", metavar="BRANCH", help="of the repository; default: main")
+    parser.add_argument("--message", help="of the commit; default: the step and the run")
+    return parser
+
+
+def explain_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="roll explain",
+        description="Explains an algorithm: its formula, its settings, and a worked example.",
+        epilog="\n".join(["names:", *(f"  {line}" for line in table((p.name, p.paper) for p in PRESETS.values()))]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("name", metavar="NAME", help="of an algorithm, as in `algorithm: NAME`")
+    return parser
+
+
+def check_env_parser() -> argparse.ArgumentParser:
+    about = "Tests an environment against its contract, with random actions."
+    parser = argparse.ArgumentParser(prog="roll check-env", description=about, allow_abbrev=False)
+    parser.add_argument("env", help="package.module:Class, or the name of a shipped environment")
+    parser.add_argument("settings", nargs="*", default=[], metavar="key=value", help="arguments of its constructor")
+    parser.add_argument("--config_path", type=Path, default=Path(), help="folder of the YAML, if the class is there")
+    parser.add_argument("--episodes", type=int, default=20)
+    parser.add_argument(
+        "--max_steps", type=int, default=MAX_STEPS, help="end an episode after so many steps, as an env manager does"
+    )
+    return parser
