@@ -288,6 +288,12 @@ CASES: dict[str, PolicyLoss] = {
     },
     "weight without bound": PolicyLoss(correction=TrainInferCorrection(ImportanceWeight("token", None))),
     **{
+        f"filter {g} by both": PolicyLoss(
+            correction=TrainInferCorrection(filters=(MismatchFilter(g, True, 0.9, 1.1, True, -0.1, 0.1),))
+        )
+        for g in GRANULARITIES
+    },
+    **{
         f"filter {g}": PolicyLoss(
             correction=TrainInferCorrection(
                 filters=(

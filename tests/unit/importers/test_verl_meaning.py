@@ -328,3 +328,9 @@ def test_corrections_that_are_not_here_change_the_run() -> None:
     )
     assert not of(*on, f"{at_}.loss_type=reinforce").is_as_meant
     assert not of(*on, f"{at_}.rollout_token_veto_threshold=1e-4").is_as_meant
+
+
+def test_what_an_adaptive_kl_does_not_say_is_as_verl_has_it() -> None:
+    found = of("algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive")
+    keys = {key: at(found, key) for key in ("init_kl_coef", "target_kl", "kl_horizon", "kl_penalty")}
+    assert keys == {"init_kl_coef": 0.001, "target_kl": 0.1, "kl_horizon": 10000, "kl_penalty": "k1"}

@@ -340,3 +340,11 @@ def test_a_limit_of_the_call_stops_an_answer_and_holds_for_that_call_alone() -> 
 def test_only_what_may_pass_says_so() -> None:
     outcomes = score(worker(f"{USER}:by_name"), "os_timeout", "raise")
     assert [o.may_pass for o in outcomes] == [True, False]
+
+
+def test_a_limit_of_the_call_holds_for_each_of_those_that_share_a_loop() -> None:
+    subject = worker(f"{USER}:Meeting", timeout_s=30.0)
+    outcomes = subject.score([RewardInput("", "alone"), RewardInput("", "alone")], timeout_s=0.1)
+    assert [outcome and outcome.failure for outcome in outcomes] == [
+        "took longer than the 0.1 s that dynamic_timeout gives"
+    ] * 2

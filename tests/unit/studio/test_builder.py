@@ -1,6 +1,7 @@
 """The builder's logic: fields from the schema, keys in a text, plans, imports, runs that are started."""
 
 import asyncio
+import sys
 from pathlib import Path
 
 import pytest
@@ -138,3 +139,11 @@ def test_a_run_gets_a_new_directory_below_the_folder(tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     with pytest.raises(ConfigError, match="is there already"):
         directory_for(tmp_path, "taken")
+
+
+def test_a_problem_of_a_plan_keeps_all_its_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "plans"
+    program.write_text("#!/bin/sh\nprintf 'error:\\n  - a: one\\n    more of it\\n  - b: two\\n' >&2\nexit 2\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    assert asyncio.run(plan_of("", "new")).problems == ("a: one\n    more of it", "b: two")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roll.types.batch import SampleBatch, TrainBatch
-from roll.types.collate import collate_groups, pad, padding_rows, row_meta, unpad
+from roll.types.collate import collate_groups, pad, padding_rows, row_meta, sampled_rows, split_rows, unpad
 from roll.types.columns import sum_rows, token_indices
 from roll.types.packing import (
     balance,
@@ -20,7 +20,7 @@ from roll.types.packing import (
     rows_by_rank,
     work,
 )
-from roll.types.rollout import Generation, SamplingParams, Task, Trajectory, TrajectoryGroup
+from roll.types.rollout import Generation, LocalRow, SamplingParams, Task, Trajectory, TrajectoryGroup
 
 PROMPT = np.array([11, 12], np.int32)
 
@@ -221,6 +221,32 @@ def test_difficulty_comes_from_the_data_where_they_hold_a_number() -> None:
     ]
     np.testing.assert_array_equal(row_meta(groups).difficulty, [0.25, 0.25, np.nan, np.nan])
     assert row_meta(groups[2:]).difficulty is None
+
+
+def row_of(response_mask: list[bool], token_rewards: list[float] | None = None) -> LocalRow:
+    mask = np.array(response_mask)
+    return LocalRow(
+        input_ids=np.arange(len(mask), dtype=np.int32),
+        response_mask=mask,
+        log_probs=np.where(mask, -1.0, 0.0).astype(np.float32),
+        policy_versions=np.where(mask, 2, -1).astype(np.int32),
+        token_rewards=None if token_rewards is None else np.array(token_rewards, np.float32),
+    )
+
+
+def test_split_rows_keep_the_rewards_of_their_tokens() -> None:
+    rows = sampled_rows([row_of([False, True, True], [0, 0.5, 1]), row_of([False, True])])
+    assert [row["token_rewards"].tolist() for row in split_rows(rows)] == [[0, 0.5, 1], [0, 0]]
+
+
+def test_the_last_turn_gets_the_reward_of_an_attempt_that_knows_no_rewards_of_its_turns() -> None:
+    group = group_of([[1], [2]])
+    first, other = group.trajectories
+    first = replace(first, turn_rewards=np.array([1.0]))
+    other = replace(other, reward=2.0, content=row_of([False, True, False, True, False, True]))
+    meta = row_meta([replace(group, trajectories=(first, other))])
+    assert meta.num_turns is not None and meta.num_turns.tolist() == [1, 3]
+    assert meta.turn_rewards is not None and meta.turn_rewards.tolist() == [1, 0, 0, 2]
 
 
 def test_rows_that_belong_together_are_in_one_part() -> None:

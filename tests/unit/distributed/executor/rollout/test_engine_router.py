@@ -109,3 +109,13 @@ def test_the_choice_is_that_of_a_look_at_all_engines_whatever_comes_and_goes() -
                     loads[rank] = 0
                     router.come(rank)
             assert len(router._heap) <= 8 * num_engines + 2
+
+
+def test_while_one_is_away_a_session_leaves_an_engine_without_room() -> None:
+    router = EngineRouter(3, room=4)
+    assert router.choose(request(1, session="a")) == 0
+    router.close(2)
+    set_loads(router, 3, 0)
+    assert router.choose(request(2, session="a")) == 0
+    set_loads(router, 4, 0)
+    assert router.choose(request(3, session="a")) == 1
