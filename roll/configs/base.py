@@ -34,7 +34,7 @@ class Settings(BaseModel):
         return {key: value for key, value in tree.items() if value is not None or cls._takes_null(key)}
 
     def value(self, key: str) -> Any:
-        """What stands under a key of this section. Example: actor_train.name of a run."""
+        """Return the value of a key of this section. Example: actor_train.name of a run."""
         outer, _, inner = key.partition(".")
         value = getattr(self, outer)
         return value.value(inner) if inner else value

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration: one `Problem` per finding, and the words to suggest something better."""
+"""Problems of a configuration: one `Problem` per finding, and the words to suggest something better."""
 
 import difflib
 import re
@@ -106,7 +106,7 @@ def hook_findings(owner: str, path: str, kind: type[Any] | tuple[type[Any], ...]
 
 
 def named(owner: str, path: str) -> Any:
-    """What a path leads to."""
+    """Return the object at a path; raises ConfigError if there is none."""
     try:
         return resolve(path)
     except ImportError as error:

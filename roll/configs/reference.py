@@ -128,7 +128,7 @@ PLAIN_TYPES: Mapping[Any, str] = {
 }
 
 Say = Callable[[str], str]
-"""What stands on the page for an English text."""
+"""Translation: the text on the page for an English text."""
 
 
 def reference(catalogue: Mapping[str, str] | None = None) -> str:

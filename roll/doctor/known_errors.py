@@ -453,7 +453,8 @@ def log_files(path: str) -> list[Path]:
 
 
 def log_findings(files: Sequence[Path]) -> Iterator[Finding]:
-    """What is known of their errors, causes before what follows from them; the last errors if nothing is known."""
+    """Yield known errors that occur in the files, causes before their consequences; the last errors if none is
+    known."""
     hits: dict[str, Occurrence] = {}
     last: list[str] = []
     for file in files:

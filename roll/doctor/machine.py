@@ -234,7 +234,7 @@ def cluster_findings(folder: Path | None) -> Iterator[Finding]:
 
 
 def node_findings(nodes: Sequence[NodeFacts], folder: Path | None) -> Iterator[Finding]:
-    """What tells a node from the first."""
+    """Yield the differences between each node and the first."""
     answering = [node for node in nodes if not node.failure]
     for node in nodes:
         if node.failure:

@@ -98,7 +98,7 @@ def lock_findings(all_locks: Sequence[Against]) -> Iterator[Finding]:
 
 
 def metadata_findings(requirements: Iterable[Requirement], here: Mapping[str, str]) -> Iterator[Finding]:
-    """What is missing or out of range: a problem of what every run needs, a hint of what an extra asks for."""
+    """Yield packages that are missing or out of range: a problem if every run needs them, a hint if an extra does."""
     wrong = 0
     for requirement in requirements:
         marker, name = requirement.marker, canonicalize_name(requirement.name)
@@ -128,7 +128,7 @@ class TorchBuild:
 
 
 def torch_build() -> TorchBuild | None:
-    """What its files say; nothing of it is imported."""
+    """Read torch's build from its files, without importing it."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return None

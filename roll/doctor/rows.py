@@ -71,8 +71,8 @@ def _prompts(key: str, args: DataArgs, tasks: Sequence[Task], most: int) -> Iter
 
 
 def reward_findings(config: RLVRConfig, task: Task) -> Iterator[Finding]:
-    """What the reward gives to the reference answer, behind thinking that the prompt opens, and to nothing. Most want a
-    form around the answer, so a score of 0 says little, and a failure much."""
+    """Score the reference answer (behind thinking that the prompt opens) and an empty answer with the reward. Most want
+    a form around the answer, so a score of 0 says little, and a failure much."""
     settings, at = config.rewards[task.domain], f"rewards.{task.domain}"
     if settings.is_model or settings.is_judge:
         yield Finding("ok", f"{at}: scored by a model: not checked here", at)

@@ -83,7 +83,7 @@ def weight_findings(directory: Path, key: str) -> Iterator[Finding]:
 
 
 def damage(file: Path) -> str:
-    """What is wrong with a file of safetensors, by its header and its size; empty for a whole one."""
+    """Return what is damaged in a file of safetensors, by its header and its size; empty for an intact one."""
     if not file.is_file():
         return f"{file} is missing, which {_INDEX} names"
     size = file.stat().st_size
@@ -250,7 +250,7 @@ def port_findings(host: str, port: object) -> Iterator[Finding]:
 
 
 def _start(run: Run) -> Iterator[Finding]:
-    """What a real run checks before it starts anything; then the first rows. Loads torch, no engine and no Ray."""
+    """Run the checks of a real start, then check the first rows. Loads torch, no engine and no Ray."""
     config = run.loaded.config
     yield from (Finding("hint", f"not checked: {text}") for text in machine_report(config).unchecked)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

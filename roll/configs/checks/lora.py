@@ -175,7 +175,7 @@ def _part_problems(modules: Sequence[str], args: ModelArgs, key: str) -> Iterato
 
 
 def other_form(saved: Mapping[str, Any], args: ModelArgs) -> str | None:
-    """What peft's adapter_config.json says that these settings do not, as the end of a message; None: they agree."""
+    """Return how peft's adapter_config.json differs from these settings, as the end of a message; None: they agree."""
     if patterns := [name for name in _PATTERNS if set(saved.get(name) or ()) - _OWN_PATTERNS]:
         return f"has per-layer settings ({', '.join(patterns)}), which are not supported. Choose another adapter"
     wanted = {

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def picture_problems(config: RunConfig, learner: str) -> Iterator[str]:
-    """What is wrong with a run whose rows show pictures. `learner`: the role whose data_args name the rows."""
+    """Yield the problems of a run whose rows show pictures. `learner`: the role whose data_args name the rows."""
     at = f"{learner}.data_args.file_name"
     keeps = isinstance(config, RolloutConfig) and config.kv_on_update == "keep"
     for name, worker in config.model_roles.items():

@@ -1,4 +1,4 @@
-"""What a role cannot do on the devices that the key `platform` names, before anything starts."""
+"""Checks that each role can work on the devices that the key `platform` names, before anything starts."""
 
 from collections.abc import Iterator
 

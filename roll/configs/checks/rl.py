@@ -1,4 +1,4 @@
-"""What a configuration of reinforcement learning says against itself, beside what any run's may. Every check here
+"""Checks of a configuration of reinforcement learning for contradictions, beside those of any run. Every check here
 holds on any machine, in a dry run and in a real run."""
 
 from collections.abc import Callable, Iterator
@@ -330,7 +330,7 @@ CHECKS: tuple[Callable[[AlgorithmConfig], Iterator[Problem]], ...] = (
 
 
 def config_warnings(config: AlgorithmConfig) -> list[str]:
-    """What works, and may not be what was meant."""
+    """Return warnings about settings that work but may not be intended."""
     warnings = [
         *_unused(config),
         *unused_recorder_keys(config),

@@ -1,4 +1,4 @@
-"""What any run's settings say against themselves: the section of each role, and where the roles are placed."""
+"""Checks of any run's settings for contradictions: the section of each role, and where the roles are placed."""
 
 from collections.abc import Iterator, Mapping
 
@@ -146,7 +146,7 @@ SCHEDULE_KEYS = frozenset({"min_lr_ratio"})
 
 
 def _missing_models(config: RunConfig) -> Iterator[Problem]:
-    """One for each key that would give its roles a model."""
+    """Yield one problem for each missing key that would give its roles a model."""
     missing: dict[str, list[str]] = {}
     for role, worker in config.model_roles.items():
         if worker.model_args.model_name_or_path is None:
@@ -197,7 +197,8 @@ def _training_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
 
 
 def run_warnings(config: RunConfig, plan: RunPlan) -> Iterator[str]:
-    """What works, and may not be what was meant. Keys of roles that are not started are left to who says so."""
+    """Yield warnings about settings that work but may not be intended. Keys of roles that are not started are left to
+    who says so."""
     yield from platform_warnings(config.platform)
     for name, section in config.sections.items():
         role = config.roles[name]

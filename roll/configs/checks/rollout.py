@@ -1,4 +1,4 @@
-"""What rollouts that run ahead of training ask of a run."""
+"""Checks of rollouts that run ahead of training."""
 
 from collections.abc import Collection, Iterator
 
@@ -251,12 +251,13 @@ def mode_warnings(config: AlgorithmConfig) -> Iterator[str]:
 # What the settings of a run with rollouts say against themselves.
 
 SAMPLE_TRACKERS = ("wandb", "mlflow", "swanlab", "tensorboard")
-"""Those that take recorder.tracked_samples."""
+"""Trackers that show recorder.tracked_samples."""
 VAL_LENGTH_KEYS = ("val_prompt_length", "val_sequence_length")
 
 
 def unused_filter_keys(config: RolloutConfig, filters: str) -> Iterator[str]:
-    """What says how to go on after a filter, in a run without one; `filters` is the key that would name it."""
+    """Yield warnings about keys that matter only after a filter, in a run without one; `filters` is the key that would
+    name it."""
     if config.is_use_additional_prompts:
         yield f"is_use_additional_prompts does nothing: no {filters} drops a group."
     if config.is_changed("on_empty") and not config.experience_operators:

@@ -1,4 +1,4 @@
-"""What settings of on-policy distillation say against themselves."""
+"""Checks of the settings of on-policy distillation for contradictions."""
 
 from collections.abc import Iterator
 

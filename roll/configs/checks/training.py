@@ -36,7 +36,7 @@ def fused_head_problems(choice: Choice) -> Iterator[Problem]:
 
 
 def fused_head_machine_problems(choice: Choice) -> Iterator[Problem]:
-    """What this machine lacks for it, where the run is this machine's."""
+    """Yield what this machine lacks for the fused head, if the run is this machine's."""
     backend, key = choice.worker.model_args.fused_kernel_options.impl_backend, _key(choice)
     package = KERNELS.get(backend)
     if package is None:
@@ -80,7 +80,7 @@ def compile_problems(choice: Choice) -> Iterator[Problem]:
 
 
 def compile_machine_problems(choice: Choice) -> Iterator[Problem]:
-    """What torch.compile lacks here, where the run is this machine's."""
+    """Yield what this machine lacks for torch.compile, if the run is this machine's."""
     key = f"{choice.role.name}.use_torch_compile"
     if not choice.worker.use_torch_compile or choice.num_nodes > 1 or on_gpus_here():
         return

@@ -46,7 +46,7 @@ _INERT: Mapping[str, tuple[Any, ...]] = {
 """Values that ask for what is there anyway."""
 
 _SWITCHES: Mapping[str, str] = {"over_rollout": "ratio", "dynamic_timeout": "enable"}
-"""What turns a section on: without it the rest of the section asks for nothing."""
+"""Key that turns a section on: without it the rest of the section has no effect."""
 
 Tree = Mapping[str, Any]
 
@@ -235,7 +235,7 @@ ROLL_REWARD_KEYS: Mapping[str, Mapping[str, Any]] = {
     _IFEVAL: {"reward_manager_config": [_REPETITION]},
     _CROSSTHINK: {"reward_manager_config": [_REPETITION]},
 }
-"""What those of ROLL's reward classes do beside, as keys of ours: they hold unless they are given."""
+"""Keys of ours that reproduce further behaviour of ROLL's reward classes; they hold unless the YAML sets them."""
 
 ROLL_WORKERS: Mapping[str, str] = {
     "roll.pipeline.rlvr.actor_worker.ActorWorker": CLASS_DECIDES,

@@ -10,8 +10,9 @@ from roll.utils.text import short
 
 @dataclass(frozen=True)
 class Machine:
-    """What choices depend on: the GPUs that this process sees, the memory of the smallest of them in bytes (None: not
-    known), which optional packages are installed, and whose GPUs they are (a value of the key `platform`)."""
+    """Facts about the machine that choices depend on: the GPUs that this process sees, the memory of the smallest of
+    them in bytes (None: not known), which optional packages are installed, and whose GPUs they are (a value of the key
+    `platform`)."""
 
     num_gpus: int = 0
     gpu_bytes: float | None = None

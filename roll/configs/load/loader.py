@@ -222,7 +222,7 @@ def _files_read_by(read: Callable[..., dict[str, Any]]) -> Iterator[None]:
 
 
 def _error_text(error: BaseException) -> str:
-    """What Hydra or OmegaConf say, on one line."""
+    """Return an error of Hydra or OmegaConf on one line."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
     lines = str(error).split("Config search path")[0].split("full_key:")[0]

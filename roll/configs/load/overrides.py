@@ -46,7 +46,7 @@ def crosses_reference(tree: Mapping[str, Any], key: str) -> bool:
 
 
 def lookup(tree: dict[str, Any], dotted: str, where: str) -> Any:
-    """What `${dotted}` names, following references. The tree has been through `check_references`."""
+    """Return the value that `${dotted}` names, following references. The tree has been through `check_references`."""
     node: Any = tree
     for part in dotted.split("."):
         node = node.get(part) if isinstance(node, dict) else None

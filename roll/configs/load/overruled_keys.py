@@ -1,5 +1,5 @@
-"""What ROLL writes and overrules itself, or writes for something that is done another way here: put right in the tree,
-and said."""
+"""Keys that ROLL overrules itself, or that ask for something done another way here: they are corrected in the tree,
+with a message."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ def _sections_with(name: str, cls: type[Settings]) -> Iterator[tuple[str, ...]]:
 
 
 def _about_inert_keys(cls: type[Settings], raw: dict[str, Any]) -> tuple[list[Problem], list[str]]:
-    """What is said of keys that do nothing: problems of those that ask for something, warnings."""
+    """Return the messages about keys that do nothing: problems (for values that ask for something) and warnings."""
     problems: list[Problem] = []
     warnings: list[str] = []
     for settings, node, path in sections(cls, raw):

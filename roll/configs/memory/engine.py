@@ -117,7 +117,8 @@ def _doubt(facts: RoleFacts, tokens: float) -> str:
 def _cache(
     facts: RoleFacts, engine: EngineArguments, share: float, weights: float, working: float
 ) -> tuple[float, float]:
-    """(what weights, cache and, of vLLM, all else may take together, what of it is cache). 0: not known."""
+    """Return (bytes that weights, cache and, for vLLM, everything else may take together; bytes of them that are
+    cache). 0: not known."""
     cache_bytes = facts.worker.strategy_config.get(engine.cache_key)
     if isinstance(cache_bytes, int):
         return 0.0, float(cache_bytes)

@@ -113,8 +113,8 @@ def _expert_ranks(weight: Weight, facts: RoleFacts) -> int:
 
 
 def _travelling(facts: RoleFacts) -> tuple[Part, ...]:
-    """What divided experts add to a training pass: rows [tokens x experts of a token, hidden size] on their way, and
-    per layer those that came and those that came back."""
+    """Return the memory that divided experts add to a training pass: rows [tokens x experts of a token, hidden size] on
+    their way, and for each layer those that arrived and those that came back."""
     if _settings(facts).ep_size == 1:
         return ()
     shape, args = facts.shape, facts.worker.model_args

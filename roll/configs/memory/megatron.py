@@ -59,7 +59,7 @@ def score_memory(facts: RoleFacts) -> RankMemory:
 
 
 def stage_weights(facts: RoleFacts) -> Iterator[StageWeights]:
-    """What each pipeline stage's ranks hold."""
+    """Yield the weights that the ranks of each pipeline stage hold."""
     settings, sizes = split_settings(facts.worker.strategy_config)[0], parallel_sizes(facts.worker)
     for first, last in _layers(facts.shape, settings):
         everything = _held(facts)
@@ -214,5 +214,5 @@ def _ways(settings: MegatronSettings) -> Mapping[Phase, str]:
 
 
 def _logits(facts: RoleFacts) -> int:
-    """That exist at once."""
+    """Number of logits that exist at once."""
     return facts.worker.model_args.fused_kernel_options.logits_per_chunk or LOGITS_PER_CHUNK_OF_SHARES

@@ -1,4 +1,4 @@
-"""What a rank's memory is made of, in bytes, and what of it is certain."""
+"""Parts of a rank's memory, in bytes, and which of them are certain."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -55,7 +55,7 @@ def training_parts(facts: RoleFacts) -> tuple[Part, ...]:
 
 
 def waiting_parts(facts: RoleFacts) -> tuple[Part, ...]:
-    """What of a training pass waits in host memory."""
+    """Return the parts of a training pass that wait in host memory."""
     args = facts.worker.model_args
     if not args.enable_activation_offload:
         return ()
@@ -83,8 +83,8 @@ def scoring_parts(
 def head_parts(
     shape: ModelShape, tokens: int, gradient_bytes: int, tensor: int = 1, logits: int = LOGITS_PER_CHUNK_OF_SHARES
 ) -> tuple[Part, ...]:
-    """What the log-probs of a training pass add: a chunk of logits, and the head's gradient before it goes to the
-    others."""
+    """Return the memory that the log-probs of a training pass add: a chunk of logits, and the head's gradient before it
+    is reduced over the ranks."""
     if shape.is_critic:
         return ()
     gradient = gradient_bytes * shape.vocab_size * shape.hidden_size / tensor
@@ -92,7 +92,7 @@ def head_parts(
 
 
 def fewer_to_train_on(worker: WorkerConfig) -> str:
-    """What makes the micro batches of a trainer smaller, with its keys."""
+    """Say how to make the micro batches of a trainer smaller, with the keys."""
     if worker.packed_tokens_in_train is None:
         keys = "training_args.per_device_train_batch_size, max_tokens_per_microbatch_in_train"
         return f"fewer rows or tokens in a micro batch ({keys})"
@@ -110,7 +110,7 @@ def fewer_to_score(worker: WorkerConfig) -> str:
 
 
 def _logits(facts: RoleFacts) -> int:
-    """That exist at once."""
+    """Number of logits that exist at once."""
     return facts.worker.model_args.fused_kernel_options.logits_per_chunk or LOGITS_PER_CHUNK_ON_GPUS
 
 
@@ -182,7 +182,7 @@ def forward_flops(shape: ModelShape, tokens: float, pairs: float) -> float:
 
 
 def peak_flops(device_name: str) -> float | None:
-    """What one device of this name, as CUDA has it, can do per second; None where the table does not say.
+    """Return the peak FLOPs per second of a device, by its name in CUDA; None if the table does not have it.
 
     Example: "NVIDIA A100-SXM4-80GB" -> 3.12e14.
     """

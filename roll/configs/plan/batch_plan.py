@@ -80,8 +80,8 @@ class RolloutBounds:
 
 
 def rollout_bounds(config: AlgorithmConfig) -> RolloutBounds:
-    """Those of a run. Where no group runs ahead a step has its own, whatever the age of the weights: then the engines'
-    versions are not looked at. Raises ValueError as RolloutBounds does."""
+    """Return the rollout bounds of a run. If no group runs ahead, a step has its own groups at any age of the weights,
+    so the engines' versions are not checked. Raises ValueError as RolloutBounds does."""
     groups, ahead, grace_s = config.num_groups, groups_ahead(config), config.unfinished_grace_s
     if config.is_async:
         return RolloutBounds(groups, ahead, sync_interval(config), oldest_allowed(config), grace_s=grace_s)

@@ -193,7 +193,7 @@ def _sharing_lines(layout: Layout) -> Iterator[str]:
 
 
 def _staying_lines(plan: RunPlan) -> Iterator[str]:
-    """Which workers of roles that work in the background go on while others have their turns."""
+    """Yield lines about workers of background roles that continue while other roles have their turns."""
     for first, second, _ in plan.layout.shared():
         for role, other in ((first, second), (second, first)):
             if role not in plan.background:
@@ -325,7 +325,7 @@ def _async_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str,
 
 
 def answers_sum(config: AlgorithmConfig, plan: BatchPlan) -> str:
-    """What one engine has to do in a step, and how much of it at once.
+    """Describe how many responses one engine samples in a step, and how many of them at once.
 
     Example: "256 per engine in a step, 128 of them at once, 512 on GPUs (max_running_requests)"
     """

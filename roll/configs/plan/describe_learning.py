@@ -1,4 +1,4 @@
-"""What a run learns by, one line each: algorithm, loss, rates and sizes, with a mark at each default."""
+"""Lines of the plan about learning: algorithm, loss, rates and sizes, with a mark at each default."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -146,7 +146,7 @@ def _length_rows(plan: BatchPlan, user_keys: KeysInYaml) -> Rows:
 
 
 def _mark(config: AlgorithmConfig, user_keys: KeysInYaml, *keys: str) -> str:
-    """What stands behind a value that the YAML leaves out: that it is a default, or whose it is."""
+    """Return the mark behind a value that the YAML leaves out: that it is a default, or of which algorithm."""
     if says_any(user_keys, *keys):
         return ""
     return DEFAULT if all(_preset(config, key) is None for key in keys) else f" ({config.algorithm})"

@@ -1,5 +1,5 @@
-"""What follows from the settings of any run before a process exists: where its roles sit, and the arithmetic of those
-that learn."""
+"""Plan that follows from the settings of any run before a process exists: where its roles sit, and the arithmetic of
+those that learn."""
 
 import math
 from collections.abc import Mapping

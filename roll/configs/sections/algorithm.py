@@ -88,7 +88,7 @@ def engine_length(worker: WorkerConfig) -> int | None:
 
 
 class AlgorithmConfig(OnPolicyDistillation):
-    """What RLVR and agentic runs share: roles and mathematics."""
+    """Settings that RLVR and agentic runs share: roles and mathematics."""
 
     role_table = ROLES
     algorithms = "rl"
@@ -424,12 +424,12 @@ class AlgorithmConfig(OnPolicyDistillation):
 
     @property
     def reward_norms(self) -> tuple[str | None, str | None]:
-        """What the reward's mean and deviation are taken over; "default" is adv_estimator's own."""
+        """Sets of samples over which the reward's mean and deviation are taken; "default" is adv_estimator's own."""
         return self.norm_mean_type, self.norm_std_type
 
     @property
     def estimator(self) -> Estimator:
-        """What is to be known of adv_estimator."""
+        """Properties of adv_estimator."""
         return estimator_of(self.adv_estimator)
 
     @property
@@ -442,7 +442,7 @@ class AlgorithmConfig(OnPolicyDistillation):
 
     @property
     def policy_form(self) -> PolicyForm:
-        """What is to be known of the pg_variant in use."""
+        """Properties of the pg_variant in use."""
         return policy_form_of(self.actor_train.pg_variant or self.pg_variant or "ppo")
 
     def policy_keys(self, form: PolicyForm) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def _device_id(value: object) -> int:
 
 
 class Sampling(Protocol):
-    """What of a sampling's settings bears on log-probs."""
+    """Settings of sampling that affect log-probs."""
 
     @property
     def temperature(self) -> float: ...

@@ -78,15 +78,15 @@ Mode = Literal["both", "explore", "train", "bench"]
 SAMPLES = frozenset({"both", "explore", "bench"})
 """Modes with engines and rewards."""
 EXPLORES = frozenset({"both", "explore"})
-"""Those that sample what is trained on."""
+"""Modes that sample what is trained on."""
 LEARNS = frozenset({"both", "train"})
-"""Those that train."""
+"""Modes that train."""
 OTHER_SCHEDULES: Mapping[str, Mapping[str, str]] = {
     "explore": {"save": "never: it continues from experience.dir"},
     "train": {"validate": "never: the explorer does it"},
     "bench": {"validate": "once", "save": "never"},
 }
-"""What the plan says where a mode does not validate or save as its keys say."""
+"""Texts of the plan for modes that do not validate or save as their keys say."""
 
 _PLACES = ("logging_dir", "profiler_output_dir", "rollout_dump_dir")
 

@@ -147,7 +147,7 @@ class ModelArgs(Settings):
 
     @property
     def adapter_text(self) -> str | None:
-        """What decides the shapes of the adapters and how much they add; None without LoRA.
+        """Text with everything that decides the shapes of the adapters and how much they add; None without LoRA.
 
         Example: "q_proj, v_proj of rank 8 and alpha 16"
         """

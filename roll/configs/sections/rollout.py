@@ -81,7 +81,7 @@ class RolloutMockConfig(Settings):
 
 
 class RolloutConfig(RunConfig):
-    """What RLVR and agentic runs share beside the mathematics."""
+    """Settings that RLVR and agentic runs share beside the mathematics."""
 
     mode: Mode = setting(
         "both",
@@ -243,7 +243,7 @@ class RolloutConfig(RunConfig):
 
     @property
     def begins_afresh(self) -> bool:
-        """One that does not learn goes on from the buffer, or measures."""
+        """Whether a run starts from scratch: one that does not learn continues from the buffer, or measures."""
         return self.has_training and super().begins_afresh
 
     @property
@@ -330,7 +330,8 @@ _MEASURED = ("reward_mean", "response_length_mean", "failed_fraction")  # val/<o
 
 
 def purpose_of(name: str) -> str:
-    """What the random streams of a set hang on, beside the run's seed: neither the step nor the other sets."""
+    """Return the name that the random streams of a validation set depend on, beside the run's seed; they depend neither
+    on the step nor on the other sets."""
     return f"validation/{name}" if name else "validation"
 
 

@@ -317,7 +317,7 @@ class RunConfig(Settings):
 
     @property
     def sections(self) -> Mapping[str, WorkerConfig]:
-        """Those of these sections that the YAML has, whether their role is started or not."""
+        """Sections of roles that the YAML has, whether their role is started or not."""
         return {name: section for name in self.role_table if (section := self.value(name)) is not None}
 
     @property
@@ -327,7 +327,7 @@ class RunConfig(Settings):
 
     @property
     def learning_roles(self) -> Mapping[str, WorkerConfig]:
-        """Those of them that learn."""
+        """Sections of the roles that learn."""
         return {name: worker for name, worker in self.model_roles.items() if self.roles[name].learns}
 
     @property
@@ -337,7 +337,7 @@ class RunConfig(Settings):
 
     @property
     def cpu_role_notes(self) -> Mapping[str, str]:
-        """What runs in each of the cpu_roles, in a few words."""
+        """Description of each of the cpu_roles, in a few words."""
         return {}
 
     @property

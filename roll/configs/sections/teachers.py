@@ -70,14 +70,14 @@ class MixConfig(Settings):
 
     @property
     def drawn(self) -> Mapping[str, ExpertRowsConfig]:
-        """Those that the run reads."""
+        """Expert rows that the run reads."""
         if not self.weight and not (self.decay_steps and self.final_weight):
             return {}
         return {name: rows for name, rows in self.rows.items() if rows.share}
 
     @property
     def data_args(self) -> Mapping[str, DataArgs]:
-        """Those that are read, by their YAML path."""
+        """Arguments of the files that are read, by their YAML path."""
         return {f"mix.rows.{name}.data_args": rows.data_args for name, rows in self.drawn.items()}
 
     def rows_per_update(self, samples: int) -> dict[str, int]:

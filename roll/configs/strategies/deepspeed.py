@@ -95,7 +95,7 @@ DTYPE_SECTIONS = {"bf16": "bf16", "fp16": "fp16"}
 
 @dataclass(frozen=True)
 class DeepSpeedFacts:
-    """What the rest of the configuration says, and a DeepSpeed configuration must not contradict. The batch sizes and
+    """Facts of the rest of the configuration that a DeepSpeed configuration must not contradict. The batch sizes and
     the clipping are None for a role that does not learn."""
 
     dtype: str
@@ -269,7 +269,7 @@ def problems(choice: Choice) -> Iterator[Problem]:
 
 
 def facts_of(choice: Choice) -> DeepSpeedFacts:
-    """What the role's DeepSpeed configuration must agree with."""
+    """Return the facts that the role's DeepSpeed configuration must agree with."""
     worker, args = choice.worker, choice.worker.training_args
     if not choice.role.learns:
         return DeepSpeedFacts(worker.model_args.dtype)

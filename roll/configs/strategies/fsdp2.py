@@ -37,7 +37,8 @@ def refused_model(model_type: object) -> str:
 
 
 def tensor_problems(choice: Choice, size: int, on_host: bool) -> Iterator[Problem]:
-    """What else of the role's settings stands in the way of `tensor_parallel_size: size`. `on_host`: offload_policy."""
+    """Yield the other settings of the role that conflict with `tensor_parallel_size: size`. `on_host`:
+    offload_policy."""
     if size == 1:
         return
     worker, name, key = choice.worker, choice.role.name, f"{choice.at}.tensor_parallel_size"
@@ -111,7 +112,7 @@ def refused_mixture(model_type: object) -> str:
 
 
 def expert_problems(choice: Choice, settings: "Fsdp2Settings") -> Iterator[Problem]:
-    """What of the role's settings stands in the way of `ep_size`."""
+    """Yield the settings of the role that conflict with `ep_size`."""
     size, worker, name = settings.ep_size, choice.worker, choice.role.name
     if size == 1:
         return
@@ -251,7 +252,7 @@ def _settings(worker: WorkerConfig) -> Fsdp2Settings:
 
 
 def problems(choice: Choice) -> Iterator[Problem]:
-    """What the class of its settings cannot know."""
+    """Yield the problems that the class of the strategy's settings cannot see by itself."""
     worker, name = choice.worker, choice.role.name
     yield from sequence_parallel.ranks_problems(choice)
     if worker.model_args.dtype == "fp16":

@@ -1,4 +1,4 @@
-"""What the specs of the megatron strategies are asked."""
+"""Functions that the specs of the megatron strategies name."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -139,7 +139,8 @@ def _head_problems(choice: Choice, settings: MegatronSettings) -> Iterator[Probl
 
 
 def _repeated_values(choice: Choice) -> dict[str, object]:
-    """What keys of megatron-core's that are set elsewhere have to be, where that is known without the model."""
+    """Return the values that megatron-core's keys must have because other keys set them, as far as they are known
+    without the model."""
     dtype, args = choice.worker.model_args.dtype, choice.worker.training_args
     values: dict[str, object] = {"bf16": dtype == "bf16", "fp16": dtype == "fp16"}
     values |= dict.fromkeys(("max_grad_norm", "clip_grad"), choice.max_grad_norm)

@@ -1,4 +1,4 @@
-"""What is wrong with the settings of the megatron strategies, whatever the machine and on it, and the nearest that
+"""Checks of the settings of the megatron strategies, on any machine and on this one, with the nearest setting that
 works."""
 
 from collections.abc import Iterator, Mapping
@@ -32,9 +32,9 @@ FUSED_BIASES = ("bias_activation_fusion", "bias_swiglu_fusion")
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What parallel sizes must divide. A width of 0: the model has no such matrices. `ffn_width`: of dense layers
-    and of experts that every token goes to; `latent_width`: of the matrices to the latents of attention. Where several
-    differ, what divides all."""
+    """Sizes of the model that parallel sizes must divide. A width of 0: the model has no such matrices. `ffn_width`: of
+    dense layers and of experts that every token goes to; `latent_width`: of the matrices to the latents of attention.
+    Where several differ, what divides all."""
 
     num_heads: int
     num_kv_heads: int
@@ -91,7 +91,8 @@ def _has_dense(model: Mapping[str, Any]) -> bool:
 
 
 def megatron_warnings(at: str, config: Mapping[str, Any]) -> Iterator[str]:
-    """What is taken otherwise than it is written. `at` is the YAML path of strategy_config."""
+    """Yield warnings about values that are read differently than they are written. `at` is the YAML path of
+    strategy_config."""
     config = opened(config)
     yield from (f"{at}.{key} {reason}" for key, reason in derived(config)[1])
     yield from (f"{at}.{key} does nothing here: {UNUSED[key]}." for key in config if key in UNUSED)
@@ -190,7 +191,7 @@ def ranks_problems(at: str, settings: MegatronSettings, num_ranks: int) -> Itera
 
 
 def cpu_problems(at: str, settings: MegatronSettings) -> Iterator[Problem]:
-    """What runs on GPUs only."""
+    """Yield problems of settings that need GPUs."""
     s = settings
     both = s.expert_model_parallel_size > 1 and s.expert_tensor_size > 1
     if both and s.moe_token_dispatcher_type == "alltoall":

@@ -97,7 +97,7 @@ class MegatronSettings(Settings):
 
     @property
     def layers_to_split(self) -> int:
-        """What the pipeline's stages share beside the model's layers, in layers."""
+        """Number of layers that the pipeline's stages share beside the model's own."""
         return self.account_for_embedding_in_pipeline_split + self.account_for_loss_in_pipeline_split
 
     @property

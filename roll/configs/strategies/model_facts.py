@@ -1,5 +1,6 @@
-"""What was measured of transformers' models (5.19), by the model_type of config.json: which numbers of it they compute,
-and which paths here compute them too. tests/parity/families tries every entry with such numbers far from neutral."""
+"""Facts measured on transformers' models (5.19), by the model_type of config.json: which of its numbers they compute
+with, and which paths here compute with them too. tests/parity/families tries every entry with numbers far from
+neutral."""
 
 from collections.abc import Mapping
 
@@ -26,8 +27,8 @@ TRIED: frozenset[str] = frozenset(
 """Their log-probs and gradients here are those of transformers with eager attention."""
 
 CAPPED: Mapping[str, float | None] = {"gemma2": 50.0, "vaultgemma": 50.0}
-"""Whose attention has a soft cap (attn_logit_softcapping), and which one where config.json names none. transformers'
-sdpa leaves it out."""
+"""Model types with a soft cap in attention (attn_logit_softcapping), and the cap if config.json names none.
+transformers' sdpa leaves it out."""
 
 SINKS: frozenset[str] = frozenset(
     (
@@ -35,10 +36,11 @@ SINKS: frozenset[str] = frozenset(
         *("granite_swa", "granitemoe_swa", "mimo_v2_flash", "deepseek_v4", "hy_v4"),
     )
 )
-"""Whose attention has sinks. sdpa and flash-attn 2 leave them out."""
+"""Model types whose attention has sinks."""
 
 POSITION_BIAS: frozenset[str] = frozenset(("bloom", "mpt"))
-"""Whose attention adds a bias by distance (ALiBi), whatever config.json says; falcon's does with alibi: true."""
+"""Model types whose attention adds a bias by distance (ALiBi), whatever config.json says; falcon's does with alibi:
+true."""
 
 LOGIT_CAPS: Mapping[str, frozenset[str]] = {
     "final_logit_softcapping": frozenset(

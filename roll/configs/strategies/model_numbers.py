@@ -35,7 +35,7 @@ def type_of(model: Mapping[str, Any]) -> str:
 
 
 def text_part(model: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What config.json says of the part for text."""
+    """Return the part of config.json that describes the text model."""
     inner = model.get("text_config")
     return {**model, **inner} if isinstance(inner, Mapping) else model
 
@@ -129,7 +129,7 @@ def number_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Proble
 
 
 def unsampled(text: Mapping[str, Any]) -> str:
-    """What of a model hf_infer cannot sample with; "": nothing that is known."""
+    """Name the part of a model that hf_infer cannot sample with; "": none is known."""
     kind, layers = type_of(text), {str(each) for each in text.get("layer_types") or ()}
     if kind in STATES:
         return "states in all of its layers, none of which attends" if layers and layers <= _STATE_LAYERS else ""
@@ -141,7 +141,7 @@ def unsampled(text: Mapping[str, Any]) -> str:
 
 
 def unpacked(text: Mapping[str, Any]) -> str:
-    """What of a model, by its type alone, stands in the way of packs; "": nothing that is known."""
+    """Name the part of a model, by its type alone, that rules out packing; "": none is known."""
     return UNPACKED.get(type_of(text), "") if type_of(text) != "falcon" or text.get("alibi") else ""
 
 
@@ -151,7 +151,7 @@ def is_dropout(key: str, value: object) -> bool:
 
 
 def untried_warning(choice: Choice, model: Mapping[str, Any]) -> str | None:
-    """That nobody compared what is computed here with the model's own numbers."""
+    """Warn if nobody has compared the log-probs computed here with the model's own."""
     kind = type_of(text_part(model))
     if kind in TRIED or choice.role.head == "sequence" or not isinstance(model.get("model_type"), str):
         return None
@@ -162,7 +162,7 @@ def untried_warning(choice: Choice, model: Mapping[str, Any]) -> str | None:
 
 
 def cap_warning(choice: Choice, model: Mapping[str, Any]) -> str | None:
-    """That attention is the slow one."""
+    """Warn if a soft cap makes the slow attention necessary."""
     cap = attention_cap(text_part(model))
     if cap is None or choice.worker.model_args.attn_implementation not in (None, "auto"):
         return None

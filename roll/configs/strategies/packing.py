@@ -1,5 +1,5 @@
-"""What of a Hugging Face model stands in the way of packing its rows, as far as config.json tells. What it does not
-tell, the model is asked when it is loaded (roll/models/sequences/packed_attention.py)."""
+"""Reasons why rows of a Hugging Face model cannot be packed, as far as config.json tells. Anything else is checked when
+the model is loaded (roll/models/sequences/packed_attention.py)."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any

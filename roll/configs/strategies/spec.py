@@ -1,4 +1,5 @@
-"""What is to be known of a strategy before anything of it is built. No engine and no torch: a dry run reads it."""
+"""Description of a strategy that is available before anything of it is built. No engine and no torch: a dry run reads
+it."""
 
 from __future__ import annotations
 
@@ -116,7 +117,7 @@ class StrategySpec:
         return bool(self.classes)
 
     def call_hook(self, path: str, kind: type[T], *arguments: Any) -> T:
-        """What the function at one of the paths says, an object of `kind`."""
+        """Call the function at one of the paths, and return its result, an object of `kind`."""
         return call_hook(f"strategy {self.name}", path, kind, *arguments)
 
     def hook_findings(self, path: str, kind: type[T], *arguments: Any) -> list[T]:

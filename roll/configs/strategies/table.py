@@ -176,7 +176,7 @@ _SPECS = (
 STRATEGIES: Mapping[str, StrategySpec] = {spec.name: spec for spec in _SPECS}
 _FSDP2: Mapping[Use, str] = {"train": "fsdp2_train", "score": "fsdp2_infer"}
 OTHER_NAMES: Mapping[str, Mapping[Use, str]] = {"fsdp": _FSDP2, "fsdp2": _FSDP2}
-"""What other systems call a strategy, and which of ours that is for a role of a use."""
+"""Names that other systems give a strategy, and ours for a role of each use."""
 
 NOTHING_KNOWN = StrategySpec("", {})
 
@@ -216,7 +216,7 @@ def supports(choice: Choice, feature: Feature) -> bool:
 
 
 def feature_problem(choice: Choice, feature: Feature, value: str, key: str = "", remedy: str = "") -> Problem | None:
-    """What is wrong with a key that asks for a feature; None where the role's strategy supports it.
+    """Return the problem of a key that asks for a feature; None if the role's strategy supports it.
 
     `value`: the key's, as it stands in a YAML. `key`: its whole YAML path, where that is not the row's key of the
     role's own section. `remedy`: another one than the row's.

@@ -26,7 +26,7 @@ _ANNOTATED = ("Annotated", "A")  # SGLang's short name
 
 @dataclass(frozen=True)
 class Kinds:
-    """What a value may be: types by name, and single texts. A range holds for its numbers."""
+    """Kinds of value that a setting may have: types by name, and single texts. A range holds for its numbers."""
 
     names: frozenset[str]
     choices: tuple[Any, ...] = ()

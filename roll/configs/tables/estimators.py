@@ -27,11 +27,11 @@ class Estimator:
 
     name: str
     mean: MeanScope | None = None
-    """What the mean is taken over, None: nothing is subtracted. `norm_mean_type` overrules it."""
+    """Set of samples over which the mean is taken, None: nothing is subtracted. `norm_mean_type` overrules it."""
     std: StdScope | None = None
     """The same of the deviation, which also divides what `function` gives. `norm_std_type` overrules it."""
     scopes: tuple[str, ...] = ("batch", "group", "running", "leave_one_out")
-    """What the two keys may name beside `none`."""
+    """Values that the two keys may have beside `none`."""
     function: str | None = None
     """package.module:object, called with the Attempts of a step and its keys (`weights`) by name, or with the Turns."""
     per_turn: bool = False

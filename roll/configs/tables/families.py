@@ -62,8 +62,8 @@ class MegatronForm:
 
 @dataclass(frozen=True)
 class Family:
-    """What tells an architecture from others. A bias, and a norm of each head, is there or not, or a key of config.json
-    says so, which means `default_bias` where it is missing."""
+    """Traits that distinguish an architecture from others. A bias, and a norm of each head, is there or not, or a key
+    of config.json says so, which means `default_bias` where it is missing."""
 
     qkv_bias: Bias = False
     output_bias: Bias = False

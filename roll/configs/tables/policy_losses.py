@@ -36,13 +36,13 @@ class PolicyForm:
     weighs_by_ratio: bool = False
     """True for a loss whose gradient is the policy gradient where that ratio is 1, as in a step with one update."""
     needs_old_log_probs: bool = False
-    """Something about a whole update is made of old log-probs before it begins."""
+    """Whether something about a whole update is computed from old log-probs before it begins."""
     is_zero_without_advantage: bool = True
     """A token whose advantage is 0 has no loss, whatever its ratio, and no say in the loss of others."""
     problems: Callable[[Values], Iterator[Problem]] = _nothing
-    """What its keys say against each other, whether or not it is chosen."""
+    """Check of its keys for contradictions, whether or not it is chosen."""
     warnings: Callable[[Values, AbstractSet[str]], Iterator[str]] = _nothing
-    """What has no effect where it is chosen, from the values and from the keys that were given."""
+    """Check of its keys for values without effect, from the values and from the keys that were set."""
 
     @property
     def is_user_defined(self) -> bool:

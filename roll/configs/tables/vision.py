@@ -18,7 +18,7 @@ MOST_RATIO = 200  # of the longer side to the shorter one; the families' own pro
 
 @dataclass(frozen=True)
 class VisionFacts:
-    """What tells a family from others.
+    """Traits that distinguish a vision family from others.
 
     - `patch_size`, `merge_size`: of a config.json that says nothing of them
     - `min_pixels`, `max_pixels`: of a model whose files say nothing of them
@@ -146,8 +146,8 @@ class VisionModel:
 
 
 def vision_model(model: Mapping[str, Any], processor: Mapping[str, Any]) -> VisionModel | None:
-    """What is known of a model by its config.json and preprocessor_config.json (empty, where there is none); None for
-    families that are not in the table, and for those that do not see."""
+    """Return the vision model that config.json and preprocessor_config.json (empty if there is none) describe; None for
+    families that are not in the table, and for models without vision."""
     facts, tower = VISION.get(str(model.get("model_type"))), model.get("vision_config")
     if facts is None or not isinstance(tower, Mapping):
         return None
