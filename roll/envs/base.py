@@ -1,4 +1,4 @@
-"""What an environment is: an object for one episode, played in text."""
+"""Interface of an environment: an object for one episode, played in text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Message = Mapping[str, Any]
 
 
 class EnvStep(NamedTuple):
-    """What follows from an action. `terminated`: the episode is over by its own rules; `truncated`: it was cut off.
+    """Result of an action. `terminated`: the episode is over by its own rules; `truncated`: it was cut off.
 
     `metrics` are numbers for the record. `action_is_valid` 0 says that the action was none, and costs the format
     penalty; `success` 0 or 1 counts as it was after the last step; of all others the mean over the steps is taken.
@@ -41,7 +41,7 @@ class Env(ABC):
     """
 
     instruction: str = ""
-    """What the game is about and which actions there are: {env_instruction} of the prompt template."""
+    """Description of the game and its actions: {env_instruction} of the prompt template."""
     reward_range: tuple[float, float] = (-math.inf, math.inf)
     """Least and greatest sum of the rewards of an episode."""
 
@@ -51,7 +51,7 @@ class Env(ABC):
 
     @abstractmethod
     def step(self, action: str) -> EnvStep:
-        """What the action leads to."""
+        """Take an action and return its result."""
 
     def random_action(self, rng: random.Random) -> str:
         """An action that means something, drawn at random: for baselines and checks."""
@@ -69,8 +69,8 @@ class Env(ABC):
 
 @dataclass(frozen=True)
 class Conversation:
-    """What an environment for env_manager_cls: agent_native has in its `conversation()`: all that the policy is to see
-    at this turn. `tools` are JSON schemas for the chat template."""
+    """Conversation that an environment for env_manager_cls: agent_native returns from `conversation()`: all that the
+    policy sees at this turn. `tools` are JSON schemas for the chat template."""
 
     messages: Sequence[Message]
     tools: Sequence[Mapping[str, Any]] = ()

@@ -59,8 +59,8 @@ def _tool_class(tool_id: str) -> Any:
 
 
 def env_class(env_type: str) -> Any:
-    """What makes such environments of their env_config. Raises ImportError, or EnvError if what it names has not the
-    methods of an environment."""
+    """Return the class or function that makes such environments from their env_config. Raises ImportError, or EnvError
+    if the object lacks the methods of an environment."""
     if (name := gem_id(env_type)) is not None:
         return lambda **kwargs: GemEnv(name, kwargs)
     cls = resolve(env_type, ENVIRONMENTS)

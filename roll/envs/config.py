@@ -115,7 +115,7 @@ MANAGERS = (TRAJECTORY, STEP, STEP_CONCAT, AGENT_NATIVE, PROXY, TOOL_LOOP)
 IN_SESSIONS: Mapping[str, str] = {PROXY: "program", TOOL_LOOP: "tools"}
 """Managers whose episodes are conversations in a session, with the env_type of their entries, which have none."""
 PER_TURN = (STEP, STEP_CONCAT, AGENT_NATIVE)
-"""Those whose samples are single turns."""
+"""Managers whose samples are single turns."""
 ROLL_MANAGERS: Mapping[str, str] = {
     "roll.pipeline.agentic.env_manager.traj_env_manager.TrajEnvManager": TRAJECTORY,
     "roll.pipeline.agentic.env_manager.step_env_manager.StepEnvManager": STEP,

@@ -24,7 +24,7 @@ ADAPTERS = ("gymnasium", "gem", "native", "roll_math", "roll_qa", "webshop")
 """Environments that need a package or read files: only the machine of the run can tell whether they can be built."""
 
 ASKS_ROWS = ("roll_math", "roll_qa")
-"""Those that ask the rows of a data file, which can be counted."""
+"""Environments that take questions from the rows of a data file, which can be counted."""
 
 _ROCK = "runs in containers of ROCK, a service: write an environment that calls yours, as package.module:Class"
 NOT_HERE: Mapping[str, str] = {

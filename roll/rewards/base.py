@@ -1,4 +1,4 @@
-"""What a reward is given and what it gives back.
+"""Interface of a reward: its input and its result.
 
 A reward is a function or a class, async or not. A function is called as `reward(sample, **reward_args)`; a class is
 built once per worker as `Reward(**reward_args)` and its object called as `object(sample)`. It returns a number or a
@@ -77,8 +77,8 @@ class RewardResult:
 
 @dataclass(frozen=True)
 class RewardOutcome:
-    """What became of scoring one answer: a finite `score`, or the reason why there is none (then `score` is NaN), or
-    that it `waits` for one after the rollout (likewise). `may_pass`: another attempt may not fail."""
+    """Outcome of scoring one answer: a finite `score`, or the reason why there is none (then `score` is NaN), or that
+    it `waits` for a score after the rollout (likewise). `may_pass`: another attempt may not fail."""
 
     score: float
     failure: str | None = None

@@ -101,8 +101,8 @@ def total(returned: Iterable[tuple[Link, object]]) -> RewardResult:
 
 
 def scores_of(name: str, returned: object, count: int) -> Sequence[object]:
-    """What a reward returned for `count` answers. Raises TypeError if it is no list, ValueError if it is not as long.
-    Arrays and tensors of one dimension are lists."""
+    """Return the list of scores that a reward returned for `count` answers. Raises TypeError if it is no list,
+    ValueError if it is not as long. Arrays and tensors of one dimension are lists."""
     scores = returned if isinstance(returned, list | tuple) else _listed(returned)
     if scores is None:
         raise TypeError(f"{name} takes a batch, so it must return a list of scores, not {returned!r:.200}")

@@ -60,7 +60,7 @@ _IS = r"[)*\s]*(?:is|are|was)(?P<contracted>n't)?\s+"
 
 
 class Denials(NamedTuple):
-    """What tells, before or behind a choice, that it is none."""
+    """Patterns before or behind a choice that deny it."""
 
     before: re.Pattern[str]
     behind: re.Pattern[str]
@@ -77,7 +77,7 @@ USUAL = Denials(
         re.I,
     ),
 )
-"""That a choice "is not a mammal" may be what was asked for."""
+"""Patterns for usual questions. A sentence that a choice "is not a mammal" may be the answer, so it denies nothing."""
 OF_FALSE_ONES = Denials(
     re.compile(rf"(?:{_NOT_BEFORE}|cannot\s+be)|n't(?:\s+be)?){_TO_A_CHOICE}", re.I),
     re.compile(

@@ -18,7 +18,7 @@ _NUMBERS = ("numbers", "nums")
 
 
 def problem_of(row: Mapping[str, Any]) -> str | None:
-    """What is wrong with the row's numbers and target."""
+    """Return the problem of the row's numbers and target, None if they are valid."""
     try:
         _task(row.get("ground_truth"), row)
     except ValueError as error:

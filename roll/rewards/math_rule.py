@@ -13,7 +13,7 @@ from roll.utils.answers.truths import references, truth_problem
 
 
 def problem_of(row: Mapping[str, Any]) -> str | None:
-    """What is wrong with the row's reference answer."""
+    """Return the problem of the row's reference answer, None if it is valid."""
     problem = truth_problem(row.get("ground_truth"))
     return None if problem is None else f"its ground truth {problem}"
 

@@ -1,4 +1,4 @@
-"""Which reward a domain's settings name, what can be wrong with it, and building it."""
+"""Table of rewards: which reward a domain's settings name, checks of it, and building it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reads_ground_truth(config: RewardConfig) -> bool:
 
 
 def row_checks(config: RewardConfig) -> tuple[RowCheck, ...]:
-    """What its parts ask of every row (`checks_rows`). Imports them, and builds nothing."""
+    """Return the checks that its parts make of every row (`checks_rows`). Imports them, and builds nothing."""
     checks = (getattr(resolve(part.reward, PATHS), ROW_CHECK, None) for part in parts_of(config))
     return tuple(check for check in checks if check is not None)
 
@@ -83,8 +83,8 @@ def takes_batch(reward: object) -> bool:
 
 
 def sharing_of(config: RewardConfig) -> Literal["none", "loop", "batch"]:
-    """What the answers of a group share while they are judged: an event loop where some part is async, otherwise a
-    batch where some part takes one. Builds nothing."""
+    """Return what the answers of a group share while they are judged: an event loop if some part is async, otherwise a
+    batch if some part takes one. Builds nothing."""
     rewards = [resolve(part.reward, PATHS) for part in parts_of(config)]
     if any(_is_async_once_built(reward) for reward in rewards):
         return "loop"

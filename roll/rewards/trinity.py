@@ -61,7 +61,7 @@ class TrinityReward:
 
 
 def _names(path: str, called: Any, is_method: bool, args: Mapping[str, Any]) -> tuple[str, ...]:
-    """Which of `response`, `prompt` and `truth` a function takes. Raises ValueError for one that needs more."""
+    """Return which of `response`, `prompt` and `truth` a function takes. Raises ValueError for one that needs more."""
     parameters = list(inspect.signature(called).parameters.values())[int(is_method) :]
     takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
     by_name = [each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]

@@ -276,7 +276,8 @@ class RewardWorker:
 
 
 def outcome_of(returned: object, seconds: float) -> RewardOutcome:
-    """What the reward returned, as outcome: all but a finite number, plain or in a RewardResult, is a failure."""
+    """Convert the return value of a reward to an outcome: anything but a finite number, plain or in a RewardResult, is
+    a failure."""
     result = returned if isinstance(returned, RewardResult) else RewardResult(cast(float, returned))
     score = finite(result.score)
     if score is None:

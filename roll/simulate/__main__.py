@@ -1,4 +1,4 @@
-"""What a run would do on other devices, or further ahead: played on a virtual clock by the real scheduler.
+"""Simulation of a run on other devices, or further ahead: the real scheduler plays it on a virtual clock.
 
 python -m roll.simulate play --config_path examples/tiny-sort --config_name tiny_sort
 """

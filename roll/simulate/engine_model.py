@@ -47,15 +47,15 @@ class Answer:
         return self.done >= self.length - _NOISE
 
     def notify(self) -> None:
-        """That it has ended. Nobody is told twice, and nothing is kept alive by it."""
+        """Report that the answer has ended, once, and drop the callback. Nobody is told twice, and nothing is kept
+        alive by it."""
         ended, self.ended = self.ended, nobody
         ended(self)
 
 
 @dataclass
 class EngineSeconds:
-    """What an engine did with its time: sampled and prefilled, stood still for weights, was off its devices, had
-    nothing to do."""
+    """Seconds of an engine: sampling and prefilling, paused for new weights, away from its devices, idle."""
 
     busy: float = 0.0
     held: float = 0.0
@@ -141,7 +141,7 @@ class EngineModel:
         self._plan_soon()
 
     def stop(self, why: str) -> None:
-        """It samples no more until `go_on`: "held" for new weights, or "away" from its devices."""
+        """Stop sampling until `go_on`: "held" for new weights, or "away" from its devices."""
         self._advance()
         self._stopped = why
         self._plan_soon()
@@ -181,7 +181,7 @@ class EngineModel:
             answer.notify()
 
     def abort(self, answers: list[Answer]) -> None:
-        """They are not wanted any more. Those that have ended are left as they are."""
+        """Drop answers that are no longer wanted. Those that have ended are left as they are."""
         self._advance()
         for answer in answers:
             if answer in self._running:
@@ -196,7 +196,7 @@ class EngineModel:
         heappush(self._line, (answer.order, self._count, answer, prefill))
 
     def _admit(self) -> None:
-        """Those first in line for which the KV cache has room; one alone always has."""
+        """Admit the first answers in line for which the KV cache has room; one alone always has room."""
         most = self._costs.kv_tokens
         while self._line:
             answer, prefill = self._line[0][2:]

@@ -45,7 +45,7 @@ class Flight:
         self.open = {answer: index for index, answer in enumerate(self.answers)}
 
     def begins_anew(self) -> None:
-        """What is open of it: nothing is left of that."""
+        """Start all open answers again from nothing."""
         for index in self.open.values():
             self.answers[index] = Answer(self.request.order, self.context, self.lengths[index], nobody)
         self.open = {self.answers[index]: index for index in self.open.values()}
@@ -191,7 +191,7 @@ class Fleet:
                     self._choice.come(replica)
 
     def hold(self) -> None:
-        """Those on their devices stand still."""
+        """Pause the engines that are on their devices."""
         for rank in set(range(len(self._queues))) - self._away:
             self.engines[rank].stop("held")
 

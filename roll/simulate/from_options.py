@@ -198,7 +198,7 @@ def devices_of(plan: BatchPlan) -> Devices:
 
 
 def _filter_of(config: AlgorithmConfig) -> Keep | None:
-    """That of the first domain which filters: simulated groups are of no domain."""
+    """Return the filter of the first domain that has one: simulated groups have no domain."""
     rewards: Mapping[str, object] = config.rewards if isinstance(config, RLVRConfig) else {}
     for reward in rewards.values():
         keys = reward.query_filter_config  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What a rollout engine costs, measured on this machine with the run's own settings of it."""
+"""Measurement of a rollout engine's costs on this machine, with the run's own settings of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is simulated: one run, as numbers."""
+"""Setup of a simulation: one run, as numbers."""
 
 from __future__ import annotations
 

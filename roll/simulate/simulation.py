@@ -299,7 +299,7 @@ def search(base: Setup, ratios: Sequence[float], train_shares: Sequence[float], 
 
 
 def frontier(results: Sequence[Candidate]) -> list[Candidate]:
-    """Those that no other beats in throughput at the same or less mean staleness, freshest first."""
+    """Return the candidates that no other beats in throughput at the same or less mean staleness, freshest first."""
     best: list[Candidate] = []
     for one in sorted(results, key=lambda f: (f.report.staleness_mean, f.report.step_s)):
         if not best or one.report.step_s < best[-1].report.step_s:

@@ -78,7 +78,8 @@ class StepModel:
         self.train_busy_s += self._loop.time() - started
 
     async def _beside_engines(self, seconds: float) -> None:
-        """What takes so many seconds alone: while engines sample, they and it get `1 / beside` of their speed."""
+        """Spend work that takes so many seconds alone: while engines sample, it and they get `1 / beside` of their
+        speed."""
         slowness = self._setup.costs.beside
         if slowness == 1 or not seconds:
             await asyncio.sleep(seconds)
@@ -93,7 +94,7 @@ class StepModel:
 
     @asynccontextmanager
     async def hold(self, *roles: str, samples: bool = False) -> AsyncIterator[None]:
-        """What `Placement.hold` does: the engines on shared devices leave while others are there, and come back without
+        """Simulate `Placement.hold`: the engines on shared devices leave while others use them, and come back without
         their KV cache."""
         if self._setup.devices.common:
             await self._turn(leaves=not samples)

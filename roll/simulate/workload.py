@@ -1,4 +1,4 @@
-"""What is to be sampled: lengths of answers and turns, delays of environments and rewards, by group."""
+"""Workload of a simulation: lengths of answers and turns, delays of environments and rewards, by group."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Tool(ABC):
     instruction: str
     """How it is called and what it gives, for the prompt."""
     example: str = ""
-    """Something to call it with, for checks."""
+    """Example arguments of a call, for checks."""
 
     def find(self, answer: str) -> tuple[int, str] | None:
         """Position and text of the first call; None if there is no call."""

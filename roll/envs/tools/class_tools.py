@@ -49,7 +49,7 @@ def tool_names(cls: type) -> list[str]:
 
 
 def method_problems(cls: type) -> Iterator[str]:
-    """What the schemas of its methods lack: a docstring, type hints, and a line for each argument."""
+    """Yield what the schemas of its methods lack: a docstring, type hints, or a line for each argument."""
     for name in tool_names(cls):
         method = _bound(cls, name)
         at, doc = f"{cls.__name__}.{name}", inspect.getdoc(method) or ""
@@ -126,7 +126,8 @@ class ClassTools(ToolSet):
         return result
 
     async def reward(self) -> Any:
-        """What its get_reward() returns, or its attribute `reward` is. Raises EnvError if it has neither."""
+        """Return the result of the tool's get_reward(), or its attribute `reward`. Raises EnvError if it has
+        neither."""
         if not (hasattr(self._object, REWARD) or hasattr(self._object, "reward")):
             raise EnvError(f"tool_class: {self._path} has neither get_reward() nor an attribute reward")
         return await self._code.call(REWARD, self._judged)

@@ -1,4 +1,4 @@
-"""What the tools of an episode are that a policy calls by name and arguments: their schemas, and a call."""
+"""Tools of an episode, which a policy calls by name and arguments: their schemas, and a call."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from roll.envs.base import SUCCESS, VALID, Env, EnvStep
 
 
 class Bandit(Env):
-    """Which machine pays best is drawn anew per seed. Each pull earns 0 or 1; `success` says that the best machine
-    was pulled last."""
+    """Bandit whose best machine is drawn anew for each seed. Each pull earns 0 or 1; `success` says that the best
+    machine was pulled last."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a shop has: products, goals of its customers, and where they are read from."""
+"""Catalogue of a shop: products, goals of its customers, and the files they are read from."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Product(_Record):
 
 
 class Goal(_Record):
-    """What a customer wants: a product like `asin`, with all of `attributes` and `options`, for at most `price_upper`
+    """Goal of a customer: a product like `asin`, with all of `attributes` and `options`, for at most `price_upper`
     (none: any price)."""
 
     asin: str

@@ -1,4 +1,4 @@
-"""What a purchase is worth: Yao et al., WebShop (2022), eq. 1 and appendix A.3."""
+"""Reward of a purchase: Yao et al., WebShop (2022), eq. 1 and appendix A.3. 1 and appendix A.3."""
 
 from __future__ import annotations
 

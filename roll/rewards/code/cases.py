@@ -97,7 +97,7 @@ def read_cases(row: Mapping[str, Any]) -> Cases:
 
 
 def problem_of(row: Mapping[str, Any]) -> str | None:
-    """What is wrong with the row's cases."""
+    """Return the problem of the row's cases, None if they are valid."""
     try:
         read_cases(row)
     except BadCases as error:
@@ -203,7 +203,8 @@ def _assert(entry: Any, at: int) -> str:
 
 
 def _pair(entry: Any, at: int, kind: Kind) -> tuple[Any, Any]:
-    """What goes in and what is to come out. A function may return None, and then a key of the output is there."""
+    """Return the input and the expected output of a case. A function may return None, and then a key of the output is
+    there."""
     if not isinstance(entry, Mapping):
         raise BadCases(
             f"case {at + 1} of column {CASES!r} is {_short(entry)}, not a mapping with stdin and expected_stdout"

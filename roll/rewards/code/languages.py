@@ -105,7 +105,7 @@ def fences_of(languages: tuple[str, ...]) -> dict[str, str]:
 
 
 def missing(languages: tuple[str, ...]) -> list[str]:
-    """What this machine lacks for them."""
+    """Return what this machine lacks for these languages."""
     lines = []
     for name in languages:
         language = LANGUAGES[name]
@@ -203,8 +203,8 @@ def _language(word: str) -> str:
 
 
 def _indent(opening: re.Match[str]) -> str:
-    """That of the lines of the block: below an item of a list, as wide as what stands before the fence; of a quote what
-    marks it."""
+    """Return the indentation of the block's lines: below an item of a list, as wide as the text before the fence; in a
+    quote, its mark."""
     if opening["before"].strip() == ">":
         return opening["indent"] + opening["before"]
     is_item = _ITEM.fullmatch(opening["before"].strip()) is not None

@@ -49,7 +49,7 @@ class Ended(Exception):
 
 
 class OutOfTime(Exception):
-    """It did not answer in time."""
+    """Error: the process did not answer in time."""
 
 
 class Lines:
@@ -133,7 +133,7 @@ class Starts:
         self.stage = "running"
 
     def ended(self, tally: Tally, why: str) -> bool:
-        """What to do about an end; whether it was before the answer was there. Raises SandboxError."""
+        """Handle the end of the process; returns whether it came before the answer ran. Raises SandboxError."""
         if self.stage == "starting":
             self._failed_starts += 1
             if self._failed_starts >= STARTS:
@@ -507,7 +507,7 @@ class LocalJudge:
 
 
 def _begun(finished: Finished, starts: Starts) -> Finished:
-    """What the answer itself has printed, after the mark of guest/program.py."""
+    """Return the answer's own output, after the mark of guest/program.py."""
     if not finished.stdout.startswith(BEGUN):
         return finished
     starts.begun()

@@ -260,7 +260,7 @@ def _data(value: Any) -> Any:
 
 
 def row_problem(row: Mapping[str, Any]) -> str | None:
-    """What a preflight says of a row that cannot be judged."""
+    """Return the problem of a row that cannot be judged, None if it can."""
     try:
         instructions_of(row)
     except ValueError as error:

@@ -88,7 +88,7 @@ class ApiModel:
 
 
 def _sampling(keys: GeneratingArgs) -> dict[str, Any]:
-    """What the protocol knows of it; what is not given is left to the server."""
+    """Return the sampling arguments that the protocol knows; the server chooses those that are not set."""
     arguments: dict[str, Any] = {"temperature": keys.temperature}
     if keys.top_p != 1:
         arguments["top_p"] = keys.top_p
@@ -100,7 +100,7 @@ def _sampling(keys: GeneratingArgs) -> dict[str, Any]:
 
 
 def _read(sent: str, num_retries: int) -> Reply:
-    """What a server sends may be anything: what is missing is an empty reply."""
+    """Read a server's reply, which may be anything: missing parts make an empty reply."""
     try:
         body = _mapping(json.loads(sent))
     except (ValueError, RecursionError):
@@ -129,7 +129,7 @@ def _count(value: Any) -> int | None:
 
 
 def why_not_reached(address: Address) -> str | None:
-    """What keeps this machine from asking the judge; None if it answers, whatever it answers beside that."""
+    """Return the reason why this machine cannot reach the judge; None if it replies in any way."""
     import openai
 
     client = openai.OpenAI(

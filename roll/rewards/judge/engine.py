@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class JudgeText:
-    """What a judge reads and writes, as text."""
+    """Conversion of a judge's input and output to and from text."""
 
     tokenizer: PreTrainedTokenizerBase
     template: PromptTemplate
@@ -55,7 +55,7 @@ class JudgeText:
         return np.array(ids["input_ids"], np.int32)
 
     def decode(self, prompt: str, generation: Generation, sampling: SamplingParams) -> str:
-        """What the judge says, with the thinking that its prompt opened."""
+        """Decode the judge's reply, with the thinking that its prompt opened."""
         return opened(prompt, answer_texts(decoder(self.tokenizer), [generation], sampling)[0])
 
     def _plain(self, text: str) -> str:

@@ -244,8 +244,8 @@ class JudgePrompt:
         return (*([GROUND_TRUTH] if REFERENCE in _places(self.text) else []), *extra)
 
     def render(self, sample: RewardInput) -> str:
-        """What the judge is asked. `{response}` is the part of the answer behind its thinking; nothing that is filled
-        in can close the marks around it."""
+        """Render the prompt of the judge. `{response}` is the part of the answer behind its thinking; nothing that is
+        filled in can close the marks around it."""
         values = {
             **sample.payload,
             QUESTION: sample.question or sample.prompt_text,
@@ -300,7 +300,7 @@ NOT_ASKED = "not judged: the response is empty, or holds only thinking"
 
 @dataclass(frozen=True)
 class Reply:
-    """What a model said. Counts are None where it did not tell; `num_retries`: requests that failed before."""
+    """Reply of a model. Counts are None where it did not tell; `num_retries`: requests that failed before."""
 
     text: str
     num_prompt_tokens: int | None = None

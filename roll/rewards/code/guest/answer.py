@@ -66,7 +66,7 @@ class AnswerSide:
         return [None]
 
     def do_names(self):
-        """What the answer defines, by name, and what built-in exceptions an exception class of it is."""
+        """Return the names that the answer defines, each with the built-in exceptions that it derives from."""
         exceptions = {
             name: value
             for name, value in vars(self._module).items()
@@ -146,7 +146,7 @@ class AnswerSide:
         ]
 
     def do_operate(self, number, name, arguments):
-        """What an operator, or a built-in function, does by a method of the object's class."""
+        """Apply an operator or a built-in function to an object, by the method of its class."""
         target = self._objects[number]
         values = [self._value(argument) for argument in arguments]
         if name in ("__bool__", "__str__", "__repr__", "__iter__", "__hash__"):

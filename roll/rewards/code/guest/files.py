@@ -27,8 +27,8 @@ class Missing(Absent):
 
 
 class SolutionModule(types.ModuleType):
-    """What `import solution` gives the tests. `get` has the value of a name, and raises KeyError where it is not there;
-    `listed` are those that a star takes."""
+    """Module that `import solution` gives the tests. `get` returns the value of a name, and raises KeyError if there is
+    none; `listed` are the names that a star imports."""
 
     def __init__(self, get, listed):
         super().__init__("solution")
@@ -44,7 +44,7 @@ class SolutionModule(types.ModuleType):
 
 
 class File:
-    """What `Suite` of suites.py says of a text, and the function that the row names."""
+    """Test file: facts from `Suite` of suites.py about its text, and the function that the row names."""
 
     def __init__(self, index, text, takes, libraries, local_names, called, asserts, function):
         self.index, self.text, self.name = index, text, f"case_{index}"

@@ -12,7 +12,7 @@ class Fault(Exception):
 
 
 class Request:
-    """What a fixture that asks for `request` gets."""
+    """Object that a fixture receives as `request`."""
 
     def __init__(self, tests, param, function, cls):
         self._tests, self.param, self.function, self.cls = tests, param, function, cls

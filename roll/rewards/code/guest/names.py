@@ -1,4 +1,4 @@
-"""What an answer may use without importing it, as on the sites that such tasks come from."""
+"""Names that an answer may use without importing them, as on the sites that such tasks come from."""
 
 import bisect
 import collections

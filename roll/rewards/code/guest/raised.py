@@ -1,4 +1,4 @@
-"""What the answer raises, as the tests see it: of Python's class, or of one made here by its name. Nothing of the
+"""Exceptions of the answer, as the tests see them: of Python's class, or of one made here by its name. Nothing of the
 answer's own class runs here."""
 
 import builtins

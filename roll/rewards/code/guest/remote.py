@@ -27,8 +27,8 @@ class Peer:
         self.is_gone = False
 
     def names(self):
-        """What the answer defines: name -> None, or the exception that stands for one of its own, so that tests can
-        catch it."""
+        """Return the names that the answer defines: name -> None, or the exception class that stands for the answer's
+        own, so that tests can catch it."""
         (*pairs,) = self._answer("names")
         return self._read(lambda: self._raised.classes([(plain_name(name), bases) for name, bases in pairs]))
 
@@ -132,7 +132,7 @@ class Peer:
         return self._named[key]._make(self._value(item) for item in items)
 
     def _read(self, read):
-        """What `read` makes of a reply. Raises PeerClosed if it is none."""
+        """Return `read()`, which reads a reply. Raises PeerClosed if it is none."""
         try:
             return read()
         except FOUL as error:

@@ -108,8 +108,8 @@ for _name, _otherwise in EQUALITY.items():
 
 
 class TypeOfTests:
-    """What `type` is for the tests: of a stand-in, the class of its object. Never one of Python's, whatever the other
-    side says."""
+    """Stand-in for `type` in the tests: for a stand-in it returns the class of its object. Never one of Python's,
+    whatever the other side says."""
 
     def __call__(self, *arguments, **keywords):
         if len(arguments) == 1 and type(arguments[0]) is Remote:

@@ -34,7 +34,7 @@ READ_TEXT = {
 
 
 class HeldObject:
-    """What stands for an object of the other side."""
+    """Marker for an object of the other side."""
 
     __slots__ = ()
 
