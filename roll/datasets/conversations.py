@@ -122,7 +122,7 @@ class Columns:
         return [{"role": "assistant", "content": text_in(row, self.response, "response_key", self._hint(row))}]
 
     def _hint(self, row: Row) -> str:
-        """Which keys to set for a row of a usual shape, where the columns that they name are not there."""
+        """Suggest keys for a row of a usual shape, if the columns that the keys name now are missing."""
         if row.value(self.prompt) is not None and row.value(self.response) is not None:
             return ""
         for prompt, response in USUAL_COLUMNS:
@@ -218,7 +218,8 @@ def cut(encoded: Encoded, most: int, how: Truncation) -> Encoded | None:
 
 
 def check_media(row: Row, args: DataArgs, key: str, sees: bool) -> RowPictures | None:
-    """What finds the pictures of rows, for a model that sees. Raises ConfigError for what the model does not take."""
+    """Return the reader of rows' pictures, for a model that sees. Raises ConfigError for what the model does not
+    take."""
     if not sees:
         check_text_alone(row, BLIND)
         return None
@@ -263,8 +264,8 @@ class Reads(Protocol):
 
 
 def look_at_rows(args: DataArgs, key: str, columns: Reads, reach: bool = True) -> Iterator[str]:
-    """What is wrong with what `data_args` name, and with the first rows of each file. Without `reach` only files of
-    this machine are looked at."""
+    """Yield problems of the files that `data_args` name, and of the first rows of each file. Without `reach` only files
+    of this machine are looked at."""
     sources, problems = data_sources(args, key, reach)
     if reach:
         yield from problems
@@ -292,7 +293,7 @@ def says_nothing(message: Message) -> bool:
 
 
 def text_in(row: Row, column: str, key: str, hint: str = "") -> str:
-    """What stands in the column that `key` names. Raises ConfigError where it is no text."""
+    """Return the text in the column that `key` names. Raises ConfigError where it is no text."""
     value = row.value(column)
     if not isinstance(value, str):
         raise ConfigError(not_there(row, column, key, value, "a text", hint))

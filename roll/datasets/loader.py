@@ -47,7 +47,7 @@ class Row:
         return f"{self.file.rsplit('/', 1)[-1]}:{self.place}"
 
     def value(self, column: str) -> Any:
-        """What a column holds; of one that holds mappings also an entry, at any depth, as in
+        """Return the value of a column, or of an entry in a column of mappings, at any depth, as in
         reward_model.ground_truth.target. None where nothing is."""
         return _entry(self.values, column)
 
@@ -60,7 +60,7 @@ class Row:
 
 
 def _entry(values: Mapping[str, Any], path: str) -> Any:
-    """What is at a path; a key that has points itself comes first."""
+    """Return the value at a path; a key that contains dots itself comes first."""
     if path in values or "." not in path:
         return values.get(path)
     names = path.split(".")

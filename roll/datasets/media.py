@@ -40,8 +40,8 @@ _DEPTH = 4  # of lists and mappings that are looked through
 
 
 def part_medium(part: Mapping[str, Any]) -> str | None:
-    """What a part of a message's content shows beside text, or in place of one. Example: {"type": "input_image"} -> "a
-    picture"."""
+    """Name the medium that a part of a message's content shows beside text, or in place of one. Example: {"type":
+    "input_image"} -> "a picture"."""
     kind = part.get("type")
     if isinstance(kind, str) and kind not in TEXT_KINDS:
         return _named(kind) if _PART.fullmatch(kind) else None
@@ -60,9 +60,9 @@ def check_text_alone(row: Row, unread: str = UNREAD) -> None:
 
 
 def shown_in(row: Row, unread: str = UNREAD, in_messages: bool = True) -> str | None:
-    """What is wrong with a row that has pictures, videos or sound in a column, by its name and what stands in it or by
-    that alone, or in the parts of a message. A text in a column `image` counts where it names such a file, or where the
-    row's texts have a placeholder; `python:3.11` in it is no picture.
+    """Return the problem of a row that has pictures, videos or sound in a column, by its name and its value or by the
+    value alone, or in the parts of a message. A text in a column `image` counts where it names such a file, or where
+    the row's texts have a placeholder; `python:3.11` in it is no picture.
 
     `unread` says why it is wrong, and what to do. Without `in_messages`, pictures in parts of messages may stand there.
     """
@@ -84,7 +84,7 @@ def shown_in(row: Row, unread: str = UNREAD, in_messages: bool = True) -> str | 
 
 
 def _in_messages(value: Any, pictures_too: bool) -> str | None:
-    """What a part of a message shows, of a column with messages."""
+    """Name the medium that a part of a message shows, in a column with messages."""
     for message in value if isinstance(value, list) else ():
         content = message.get("content", message.get("value")) if isinstance(message, Mapping) else None
         for part in content if isinstance(content, list) else ():

@@ -22,7 +22,7 @@ CONVERSATIONS = ("messages", "conversations", "conversation")
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "ipython", "observation", "tool_response", "context",
           "document", "documents", "latest_reminder", "critic", "environment")  # fmt: skip
-"""Those that templates know: the usual ones first, then names of a few families."""
+"""Roles that templates know: the usual ones first, then names of a few families."""
 _OTHER_NAMES = {
     "human": "user", "prompter": "user", "gpt": "assistant", "chatgpt": "assistant", "bard": "assistant",
     "bing": "assistant", "model": "assistant", "bot": "assistant", "ai": "assistant", "function": "tool",
@@ -174,7 +174,7 @@ def _both_sides(turns: list[Any], user_key: str, answered: str) -> list[Message]
 
 
 class _Shapeless(ValueError):
-    """What is no list of messages at all."""
+    """Error: the value is not a list of messages at all."""
 
 
 def _is_columns(value: Mapping[str, Any]) -> bool:

@@ -104,7 +104,7 @@ class TaskMixer:
 
     @property
     def num_tasks(self) -> int:
-        """Those that an epoch draws."""
+        """Number of tasks that an epoch draws."""
         return sum(pool.size for name, pool in self._pools.items() if self._shares[name] > 0)
 
     @property
@@ -240,7 +240,7 @@ class RowSource:
         return self.rows.select(self.next_places(count))
 
     def next_places(self, count: int) -> np.ndarray:
-        """Which rows these are, int64."""
+        """Return the rows of the next `count` draws, int64."""
         drawn = np.arange(self._drawn, self._drawn + count)
         self._drawn += count
         return np.array([self._row_at(int(place)) for place in drawn], np.int64)

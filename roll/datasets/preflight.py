@@ -1,4 +1,4 @@
-"""What can be said of the data before anything starts: no tokenizer, no torch, only the front of big files."""
+"""Checks of the data before anything starts: no tokenizer, no torch, only the front of big files."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def preflight(
 
 
 class _GroundTruths:
-    """Which domains have rows, and none of them a reference answer; and whether some row shows pictures."""
+    """Domains that have rows but no reference answer in any of them; and whether some row shows pictures."""
 
     def __init__(self, key: str, domains: Sequence[Domain]):
         self._key = key

@@ -30,8 +30,8 @@ def local_path(name: str) -> str:
 
 
 def missing_package(protocol: str) -> str | None:
-    """What is to be installed before files can come from there, None if nothing is. Raises ConfigError for a protocol
-    that there is not."""
+    """Return what must be installed before files of this protocol can be read, None if nothing is missing. Raises
+    ConfigError for an unknown protocol."""
     import fsspec
 
     try:

@@ -1,4 +1,4 @@
-"""What a row means: its messages, its domain, its reference answer. One place says what is wrong with a row."""
+"""Meaning of a row: its messages, its domain, its reference answer. One place says what is wrong with a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What `data_args.file_name` names: files, folders, wildcards, files elsewhere, data sets of the Hugging Face hub."""
+"""Sources that `data_args.file_name` names: files, folders, wildcards, remote files, data sets of the Hugging Face
+hub."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ def _stored(feature: Any) -> Any:
 
 
 def missing_hub_package() -> str | None:
-    """What is to be installed before such a set can be read, None if nothing is."""
+    """Return what must be installed before such a set can be read, None if nothing is missing."""
     if is_installed("datasets"):
         return None
     return f"reading it as a data set of the Hugging Face hub needs the package datasets. Install it: {INSTALL}"
@@ -104,7 +105,7 @@ class HubSet(DataSource):
 
 _KNOWN = ", ".join(ENDINGS)
 Choose = Callable[[Sequence[DataSource]], Iterable[Row]]
-"""Which rows of all that there are a run has, in their order."""
+"""Function that chooses a run's rows among all rows, in their order."""
 
 
 class NotHere(str):
@@ -118,8 +119,8 @@ def all_rows(sources: Sequence[DataSource]) -> Iterator[Row]:
 
 
 def data_sources(args: DataArgs, key: str, reach: bool = True) -> tuple[list[DataSource], list[str]]:
-    """What `data_args` (at YAML path `key`) name and is there, and a message for each problem with the rest. Without
-    `reach` nothing is looked for outside this machine."""
+    """Return the existing sources that `data_args` (at YAML path `key`) name, and a message for each problem with the
+    rest. Without `reach` nothing is looked for outside this machine."""
     if not args.file_name:
         return [], [f"{key}.file_name is not set: name files ({_KNOWN}), folders or a data set of the hub"]
     if len(args.dataset_type) not in (0, 1, len(args.file_name)):
@@ -139,7 +140,7 @@ def data_sources(args: DataArgs, key: str, reach: bool = True) -> tuple[list[Dat
 
 
 def lacking_packages(args: DataArgs, key: str) -> Iterator[str]:
-    """What has to be installed before data that are not files of this machine can be read."""
+    """Yield what must be installed before remote data can be read."""
     for name in args.file_name:
         protocol = protocol_of(name)
         if protocol is not None:

@@ -110,7 +110,7 @@ _PATH = re.compile(r".*/.*|.*\.(jinja2?|j2|txt|tmpl)", re.DOTALL)
 
 
 def template_name_problem(name: str, key: str) -> str | None:
-    """What is wrong with a template that is named, on any machine; None for known names and for paths."""
+    """Return the problem of a template's name, on any machine; None for known names and for paths."""
     if name in FORMS or name == PLAIN or _PATH.fullmatch(name) or expanded(name).is_file():
         return None
     names = (PLAIN, *FORMS)
@@ -129,7 +129,8 @@ def template_warning(name: str, key: str) -> str | None:
 
 
 def template_problem(name: str, key: str) -> str | None:
-    """What is wrong with the template setting `name` at YAML path `key`, found without a tokenizer; None if nothing."""
+    """Return the problem of the template setting `name` at YAML path `key`, found without a tokenizer; None if there is
+    none."""
     wrong = template_name_problem(name, key)
     if wrong is not None or name in FORMS or name == PLAIN:
         return wrong
@@ -243,8 +244,8 @@ class PromptTemplate:
 
 
 def _first_token(tokenizer: PreTrainedTokenizerBase) -> str:
-    """What the tokenizer itself puts before a text, such as Llama's `<|begin_of_text|>`: ROLL's own templates are
-    tokenized without."""
+    """Return the token that the tokenizer itself puts before a text, such as Llama's `<|begin_of_text|>`: ROLL's own
+    templates are tokenized without it."""
     bos = tokenizer.bos_token
     starts = tokenizer("x", verbose=False)["input_ids"][:1] if bos else []
     return str(bos) if starts == [tokenizer.bos_token_id] else ""

@@ -32,7 +32,8 @@ def plain(value: Any) -> Any:
 
 
 def json_in(text: str, row: Row, column: str) -> Any:
-    """What the JSON in a column says. Raises ConfigError where it is none, or no row may hold it."""
+    """Parse the JSON in a column. Raises ConfigError if the text is not JSON, or holds something that no row may
+    hold."""
     try:
         parsed = parse_whole(text)
     except json.JSONDecodeError as error:
@@ -159,7 +160,7 @@ def _parsed(text: str) -> Parsed:
 
 
 def rendered(apply: Callable[[list[Call]], str], messages: Sequence[Mapping[str, Any]]) -> str:
-    """What `apply`, a chat template, makes of the messages. Templates differ in the form they take calls of tools in:
+    """Render the messages with `apply`, a chat template. Templates differ in the form they take calls of tools in:
     arguments as a mapping (most) or as JSON text (DeepSeek-V3), no content beside calls (DeepSeek-R1). The first form
     counts that the template takes and of which it writes the calls. Raises what it raises of the first."""
     error: Exception | None = None

@@ -1,4 +1,4 @@
-"""What a saved model takes over from the model it started from: the files beside config.json and weights, as they were.
+"""Files that a saved model copies unchanged from the model it started from, beside config.json and weights.
 
 transformers would write them anew from what it understood: it drops keys, refuses a generation_config.json whose values
 contradict each other (`do_sample: false` beside a temperature, as Llama-2 ships it), and writes a tokenizer of its own

@@ -44,9 +44,9 @@ _Packed = torch.Tensor | _OfWeight | _OnHost
 
 
 class ActivationOffload:
-    """What one module's forward passes keep. Weights are known by their memory, which engines fill anew for every pass
-    (FSDP2, ZeRO-3): it is looked at when the modules that hold them are called. A reference to each memory keeps its
-    address from being another tensor's while it is looked for."""
+    """Tensors that one module's forward passes save, moved to host memory. Weights are known by their memory, which
+    engines fill anew for every pass (FSDP2, ZeRO-3): it is looked at when the modules that hold them are called. A
+    reference to each memory keeps its address from being another tensor's while it is looked for."""
 
     def __init__(self, module: nn.Module):
         self._weights: dict[int, tuple[StorageWeakRef, nn.Parameter]] = {}

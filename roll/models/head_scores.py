@@ -1,5 +1,5 @@
-"""What a language model's head says of tokens, without the logits of all positions at once: log-probs, entropy, the
-likeliest tokens, and how far the distribution is from that of another model.
+"""Scores of tokens by a language model's head, without the logits of all positions at once: log-probs, entropy, the
+likeliest tokens, and the divergence from another model's distribution.
 
 The vocabulary is taken in tiles: logits of all positions over some columns exist, are reduced to a few numbers per
 position and thrown away; the backward pass computes them again. A tile's rows of the weight's gradient are one matrix
@@ -28,7 +28,7 @@ from roll.platforms.table import platform_of
 
 @dataclass(frozen=True)
 class LogitTransform:
-    """What happens to the products of hidden states and head before the softmax: factor, soft cap, temperature."""
+    """Transform of the products of hidden states and head before the softmax: factor, soft cap, temperature."""
 
     temperature: float = 1.0
     softcap: float | None = None
@@ -103,7 +103,7 @@ def add_tile(
 
 
 class Known(NamedTuple):
-    """What the forward pass found, one number per position: log of the sum of exp(logits), of the other model's,
+    """Results of the forward pass, one number per position: log of the sum of exp(logits), the same of the other model,
     entropy, divergence of the model from the other."""
 
     log_total: torch.Tensor
@@ -204,8 +204,9 @@ class Teacher(NamedTuple):
 
 @dataclass(frozen=True)
 class HeadRequest:
-    """What is wanted, and how: `tile_elements` logits at a time, by torch.compile if `compiled`. Tiles are a `multiple`
-    of columns wide where so many fit, or as wide as `fixed_columns` says, whatever the number of positions."""
+    """Request for scores: which of them, and how: `tile_elements` logits at a time, by torch.compile if `compiled`.
+    Tiles are a `multiple` of columns wide where so many fit, or as wide as `fixed_columns` says, whatever the number of
+    positions."""
 
     tile_elements: int
     transform: LogitTransform = PLAIN

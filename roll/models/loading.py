@@ -141,8 +141,8 @@ def _check_head(pretrained: PreTrainedModel) -> None:
 
 
 def _logit_transform(config: PretrainedConfig) -> LogitTransform:
-    """What the architecture does between its head and the logits, hidden in its own forward pass. StrategyError where
-    config.json has a number of this kind that is not known for it."""
+    """Return the transform between head and logits that the architecture's own forward pass contains. Raises
+    StrategyError if config.json has a number of this kind that is not known for the architecture."""
     text = config.get_text_config()
     if unread := unread_number(text.to_dict()):
         raise StrategyError(f"{config.name_or_path}: config.json has {unread}")
@@ -279,8 +279,8 @@ def _load(
 
 
 def _conversions(pretrained: PreTrainedModel, args: ModelArgs) -> list[WeightTransform]:
-    """What transformers does to the names and the cut of the files' weights. A beginning that it takes away is in the
-    files of models that see, and not in those of the same text model alone."""
+    """Return how transformers renames and cuts the weights of the files. A beginning that it takes away is in the files
+    of models that see, and not in those of the same text model alone."""
     found = get_model_conversion_mapping(pretrained, add_legacy=False)
     if not any(isinstance(each, PrefixChange) for each in found):
         return found

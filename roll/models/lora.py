@@ -76,8 +76,8 @@ class Exported:
 
 
 class Adapters:
-    """Those of one model, and modules that are trained in full beside them. `head`: weights of the `score` of a model
-    that has one, where the adapter that was loaded holds them."""
+    """Adapters of one model, and modules that are trained in full beside them. `head`: weights of the `score` of a
+    model that has one, where the adapter that was loaded holds them."""
 
     def __init__(self, peft_model: Any, head: Mapping[str, torch.Tensor]):
         self._peft, self.head = peft_model, head
@@ -140,9 +140,9 @@ class Adapters:
 
 @dataclass(frozen=True)
 class SavedAdapter:
-    """What a PEFT directory is made of: settings of a role, names of layers and full ones of modules that are trained
-    in full, and whole tensors, by the names that peft gives them without its own prefix. `beside_experts`: full names
-    of layers of a mixture that are no experts, with adapters; other `targets` may be last parts of names."""
+    """Content of a PEFT directory: settings of a role, names of layers, full names of modules that are trained in full,
+    and whole tensors, by the names that peft gives them without its own prefix. `beside_experts`: full names of layers
+    of a mixture that are no experts, with adapters; other `targets` may be last parts of names."""
 
     args: ModelArgs
     head: Head

@@ -76,7 +76,7 @@ def refused(model: Mapping[str, Any], head: Head) -> bool:
 
 
 def loads(model: Mapping[str, Any]) -> Literal["whole", "text"]:
-    """What of a model that is not refused is loaded: the whole, or the part for text."""
+    """Return which part of a supported model is loaded: the whole, or the part for text."""
     return _AS_TEXT.get(str(model.get("model_type")), TEXT_PART)
 
 

@@ -1,4 +1,4 @@
-"""Which experts each token of a Hugging Face mixture goes to: told by its routers, or given to them.
+"""Routers of Hugging Face mixtures: they report which experts each token goes to, or are given the choice.
 
 A mixture that trains computes its experts again under other weights, or after another engine, and routers that are
 undecided choose otherwise; probability ratios jump where nothing was learned. With the choices of the pass that gave
@@ -48,7 +48,7 @@ class RouterReplay:
             routed.replayed = None if routes is None else routes[:, layer].long()
 
     def reported(self) -> torch.Tensor:
-        """What the routers chose in the last forward pass, int16 [n, layers, k]."""
+        """Return the experts that the routers chose in the last forward pass, int16 [n, layers, k]."""
         return torch.stack([routed.chosen for routed in self._routed], dim=1).to(torch.int16)
 
 

@@ -1,5 +1,5 @@
-"""What a teacher tells of the tokens of rows, and how far a student's head is from it, without the logits of all
-positions at once.
+"""A teacher's targets for the tokens of rows, and the divergence of a student's head from them, without the logits of
+all positions at once.
 
 A lesson is a matrix of one row per response token, in fp32: log-probs of the teacher's likeliest tokens and then their
 ids (which fp32 holds exactly up to 2^24), or the teacher's hidden states, from which its head makes the whole
@@ -55,7 +55,7 @@ class StudentOutputs:
 
 @dataclass(frozen=True)
 class TeacherTargets:
-    """What the teacher told of some response tokens [n, ...], and what is made of it."""
+    """Targets from the teacher for some response tokens [n, ...], and the student's outputs for them."""
 
     student_outputs: StudentOutputs
     values: torch.Tensor

@@ -19,7 +19,7 @@ TOKENIZER_FILE = "tokenizer.json"
 
 
 def tokenizer_of(args: ModelArgs, key: str = "pretrain") -> PreTrainedTokenizerBase:
-    """That of a role, wherever it is."""
+    """Load the tokenizer of a role, from this machine or the hub."""
     return load_tokenizer(local_model(args).tokenizer_name, key)
 
 

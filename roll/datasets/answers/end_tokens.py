@@ -19,7 +19,8 @@ def asks(tokenizer: PreTrainedTokenizerBase, model: str) -> None:
 
 
 def special_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Those that have a name (eos_token and the like), and those that only their entry in the vocabulary calls so."""
+    """Return the ids of special tokens: those with a name (eos_token and the like), and those that only the vocabulary
+    marks as special."""
     marked = (place for place, token in tokenizer.added_tokens_decoder.items() if token.special)
     return frozenset((*tokenizer.all_special_ids, *marked))
 
@@ -36,7 +37,8 @@ def answer_ends(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
 
 
 class Ends:
-    """What a tokenizer ends answers with. `tokens`: those at which engines stop; `special`: all that are no text."""
+    """Tokens with which a tokenizer ends answers. `tokens`: those at which engines stop; `special`: all that are no
+    text."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self._tokenizer = tokenizer
@@ -98,7 +100,7 @@ def _ids(value: Any) -> list[int]:
 
 
 def _json(tokenizer: PreTrainedTokenizerBase, file: str) -> Any:
-    """What a file of the model says; None without it."""
+    """Read a JSON file of the model; None if there is none."""
     from transformers.utils.hub import cached_file
 
     folder = vars(tokenizer).get(_MODEL) or tokenizer.name_or_path

@@ -17,7 +17,7 @@ from typing import Any
 
 Message = dict[str, Any]
 REASONING = ("reasoning_content", "thinking", "reasoning")
-"""What templates call an answer's reasoning: Qwen3 and GLM, gpt-oss, Gemma 4."""
+"""Keys under which templates expect an answer's reasoning: Qwen3 and GLM, gpt-oss, Gemma 4."""
 _INLINE = re.compile(r"\s*(?:<think>|(?!.*<think>))(.*)</think>(.*)\Z", re.DOTALL)  # a prompt may have opened it
 THINKING = re.compile(r"(</?think(?:ing)?>|\[/?THINK\])")
 
@@ -112,7 +112,8 @@ def thinks(message: Message) -> bool:
 
 
 def shape_of(value: Any) -> Any:
-    """What templates may branch on: keys, types, emptiness, roles, marks of thinking; not the words."""
+    """Return everything that templates may branch on: keys, types, emptiness, roles, marks of thinking; not the
+    words."""
     if isinstance(value, Mapping):
         return tuple((key, value[key] if key == "role" else shape_of(value[key])) for key in value)
     if isinstance(value, list | tuple):

@@ -154,7 +154,7 @@ class PromptedTurns:
 
 
 def _behind_content(prompt: str, message: Message) -> str:
-    """What a prompt has behind the last message's content."""
+    """Return the part of a prompt behind the last message's content."""
     content = message.get("content")
     text = isinstance(content, str) and content.strip()
     return prompt.rpartition(text)[2] if text and text in prompt else ""

@@ -50,9 +50,9 @@ class WrittenParts:
         self._wordings: dict[Any, Wording] = {}
 
     def wording(self, messages: Sequence[Message], learnt: Sequence[int], row: Row, tools: Sequence[Tool]) -> Wording:
-        """That in which the template writes every part of the messages: all of the answers that are learnt, which stand
-        at these places, and before them calls and what others than the assistant say. Earlier reasoning may go.
-        Raises ConfigError where there is none."""
+        """Return the wording in which the template writes every part of the messages: all of the answers that are
+        trained on (at the places `learnt`), and before them calls and the messages of others than the assistant.
+        Earlier reasoning may go. Raises ConfigError where there is none."""
         shape = shape_of(messages), tuple(learnt), bool(tools)
         if shape not in self._wordings:
             self._wordings[shape] = self._wording(messages, learnt, row, tools)

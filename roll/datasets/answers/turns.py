@@ -50,7 +50,7 @@ class Turns:
 
     @property
     def cost(self) -> str:
-        """What it takes that a template changes earlier turns; "" where each conversation has been one row."""
+        """Text about the price of a template that changes earlier turns; "" if each conversation has been one row."""
         if self._num_rows == self._num_conversations:
             return ""
         return (

@@ -37,7 +37,7 @@ _DRAFTS_FROM = 4  # times the pixels that are wanted: a larger JPEG is decoded a
 _GREY_RANGES = (1.0, 255.0, 65_535.0, 2.0**31 - 1)
 _ORIENTATION = 0x0112
 _TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
-"""What undoes each orientation of EXIF, by the numbers of PIL's Image.Transpose."""
+"""Transposition that undoes each orientation of EXIF, by the numbers of PIL's Image.Transpose."""
 _SIDEWAYS = (2, 4, 5, 6)  # those of PIL's that swap height and width
 
 

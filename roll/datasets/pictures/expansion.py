@@ -67,7 +67,7 @@ def cut_media(media: Media, begin: int, end: int, num_tokens: int) -> Media | No
 
 
 def _stays(media: Media, num_tokens: int) -> np.ndarray:
-    """Which tokens are there with one placeholder for each picture."""
+    """Mark the tokens that remain when each picture has one placeholder, bool."""
     stays = np.ones(num_tokens, bool)
     for shown in media:
         stays[shown.start + 1 : shown.end] = False

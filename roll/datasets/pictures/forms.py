@@ -1,4 +1,4 @@
-"""What a column, or a part of a message, holds of pictures: each becomes a PictureSource, and nothing is opened.
+"""Forms of pictures in a column, or in a part of a message: each becomes a PictureSource, and nothing is opened.
 
 A picture is a path, an address that fsspec reads, a data URL, base64, bytes, or a mapping with one of these.
 """

@@ -50,7 +50,7 @@ class PictureLengths:
 
 
 class ShowsPictures(Protocol):
-    """What a row was read as. `pictures`: in the order of their parts in the messages."""
+    """Row whose messages may show pictures. `pictures`: in the order of their parts in the messages."""
 
     @property
     def pictures(self) -> Sequence[PictureSource]: ...

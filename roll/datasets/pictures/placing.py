@@ -46,7 +46,7 @@ class RowPictures:
         self._warned: set[str] = set()  # files
 
     def problem(self, row: Row) -> str | None:
-        """What is wrong with a row of videos, of sound, or of pictures in another column than the one that is read."""
+        """Return the problem of a row with videos, sound, or pictures in another column than the one that is read."""
         unread = f"{_UNREAD}, or name the column of pictures as {self._key}.image_key"
         return shown_in(self.without(row), unread, in_messages=False)
 

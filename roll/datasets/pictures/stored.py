@@ -43,7 +43,7 @@ def parquet_file(stream: IO[bytes]) -> pyarrow.parquet.ParquetFile:
 
 
 def picture_columns(schema: pyarrow.Schema, names: Sequence[str]) -> list[str]:
-    """Those of the columns that hold bytes of pictures: struct<bytes, path>, binary, or lists of one of these."""
+    """Return the columns that hold bytes of pictures: struct<bytes, path>, binary, or lists of one of these."""
     return [name for name in names if name in schema.names and _holds_bytes(schema.field(name).type)]
 
 
@@ -73,8 +73,9 @@ def _is_binary(kind: pyarrow.DataType) -> bool:
 
 
 def stored_pictures(file: pyarrow.parquet.ParquetFile, name: str, column: str) -> Iterator[Any]:
-    """What a column holds in each row, with a StoredPicture in place of the bytes of each picture, and None where they
-    are null or empty. Bytes are read only where the file says in no other way whether they are there, and are not kept.
+    """Yield a column's value in each row, with a StoredPicture in place of the bytes of each picture, and None where
+    they are null or empty. Bytes are read only where the file says in no other way whether they are there, and are not
+    kept.
     `name`: the file's."""
     row = 0
     for group in range(file.metadata.num_row_groups):
@@ -136,7 +137,7 @@ def _with_bytes(value: Any, contents: bytes | None) -> Any:
 
 
 def flat(value: Any) -> Iterator[Any]:
-    """What lists hold, at any depth; a value that is none is alone."""
+    """Yield the items of lists, at any depth; a value that is not a list is yielded itself."""
     if isinstance(value, list | tuple) or is_array(value):
         for inner in value:
             yield from flat(inner)
@@ -167,7 +168,7 @@ def read_stored(place: str) -> bytes:
 
 
 def _value(name: str, column: str, row: int) -> Any:
-    """What stands in a row of a column."""
+    """Return the value of a column in a row."""
     if row < _cursor(name, column).row:
         _cursor.cache_clear()
     return _cursor(name, column).value(row)

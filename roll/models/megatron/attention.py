@@ -69,8 +69,8 @@ def _block(
 
 
 def _mask(num_queries: int, num_keys: int, window: int | None, device: torch.device) -> torch.Tensor:
-    """Who sees whom, the sink before the keys. Without a window on a GPU the mask without elements that torch's flash
-    attention knows.
+    """Build the attention mask, with the sink before the keys. Without a window, on a GPU, it is the mask without
+    elements that torch's flash attention knows.
 
     Example: the last 2 of 3, window 2: [[1, 1, 1, 0], [1, 0, 1, 1]].
     """

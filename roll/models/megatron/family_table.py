@@ -1,4 +1,4 @@
-"""What a config.json tells of whether Megatron can build the model. Read before a run starts, so it needs no torch."""
+"""Check by its config.json whether Megatron can build a model. Read before a run starts, so it needs no torch."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -190,7 +190,7 @@ _ORIGINAL = "original_"  # begins the name of a parameter beside one that is tra
 
 @dataclass(frozen=True)
 class Base:
-    """What adapters are put on. `weights` and `shapes`: of the whole model."""
+    """Model that adapters are put on. `weights` and `shapes`: of the whole model."""
 
     chunks: Sequence[nn.Module]
     weights: WeightMap
@@ -201,7 +201,7 @@ class Base:
     model_type: str
 
     def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Those of the model itself, by their names in the whole model."""
+        """Yield the parameters of the model itself, by their names in the whole model."""
         held = untied(global_parameters(self.chunks), self.ties_head)
         yield from ((name, parameter) for name, parameter in held.items() if not _is_beside(name))
 
@@ -212,7 +212,7 @@ class Base:
 
 
 class MegatronAdapters:
-    """Those of this rank, and what is trained in full beside them. Built on every rank at once."""
+    """Adapters of this rank, and the parameters that are trained in full beside them. Built on every rank at once."""
 
     def __init__(self, base: Base, args: ModelArgs, seed: int):
         self._base, self._args = base, args
@@ -245,7 +245,7 @@ class MegatronAdapters:
 
     @property
     def partly_summed(self) -> list[nn.Parameter]:
-        """Whose gradients are to be summed over the tensor-parallel ranks of their experts."""
+        """Adapter weights whose gradients must be summed over the tensor-parallel ranks of their experts."""
         return [parameter for layer in self._layers.values() for parameter in layer.sums]
 
     @contextmanager
@@ -344,8 +344,8 @@ class MegatronAdapters:
         return adapters
 
     def _train_in_full(self) -> list[tuple[nn.Parameter, nn.Parameter]]:
-        """What additional_target names, each with the copy that stays. Experts in one tensor, sinks and corrections
-        of experts are no modules of their own."""
+        """Return the parameters that additional_target names, each with the copy that stays. Experts in one tensor,
+        sinks and corrections of experts are no modules of their own."""
         entries = {name: (p, self._base.weights.entry(name)) for name, p in self._base.parameters()}
         here = {
             name: (parameter, entry.hf_names)

@@ -115,7 +115,7 @@ class TokenModel(GPTModel):
 
 @dataclass(frozen=True)
 class Blueprint:
-    """What a model is built from."""
+    """Blueprint of a model."""
 
     hf: PretrainedConfig
     family: Family

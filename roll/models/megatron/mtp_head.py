@@ -88,7 +88,7 @@ class PredictionHead(MegatronModule):
         self.norm = Norm(config, size, epsilon)
 
     def shared(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Something of the model's, as the head's loss is to see it."""
+        """Return a tensor of the model as the head's loss sees it: detached unless the trunk is trained."""
         return tensor if self._trains_trunk else tensor.detach()
 
     def forward(

@@ -19,7 +19,8 @@ from roll.algorithms.moe_aux_loss import layer_balance
 
 
 class ExpertChoice:
-    """Which experts a token goes to. Megatron asks it in place of its own choice, by groups of experts that it ranks by
+    """Choice of the experts that a token goes to. Megatron asks it in place of its own choice, by groups of experts
+    that it ranks by
     the sum of their best `ranked_by`: 2 in DeepSeek-V3 (arXiv 2412.19437, as published), 1 in DeepSeek-V2, both of
     which Megatron (0.16) derives from other settings."""
 

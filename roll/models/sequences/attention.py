@@ -1,4 +1,4 @@
-"""Which attention a model of transformers runs on, and that no kernel leaves out what the model asks of it."""
+"""Attention kernels of transformers models, and checks that a kernel leaves out nothing that the model needs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _NAMES = {"fa2": _FA2, "sdpa": "sdpa", "eager": "eager"}
 
 
 def attention_options(args: ModelArgs, config: PretrainedConfig) -> dict[str, str]:
-    """What from_pretrained is told: nothing where transformers' own choice, sdpa if the model has it, computes all that
-    config.json asks. StrategyError for an attention that would leave some of it out."""
+    """Return the options for from_pretrained: none if transformers' own choice (sdpa if the model has it) computes
+    everything that config.json asks for. StrategyError for an attention that would leave some of it out."""
     text = config.get_text_config().to_dict()
     if why_not := attention_problem(args.attn_implementation, text):
         raise StrategyError(f"model_args.attn_implementation: {why_not}")

@@ -24,7 +24,7 @@ class RowLayout(ABC):
 
     @property
     def ranks(self) -> SequenceRanks | None:
-        """Those that share the tokens, each with a part; None: all are here."""
+        """Ranks that share the tokens, each with a part; None: all are here."""
         return None
 
     @property
@@ -48,7 +48,7 @@ class RowLayout(ABC):
         them."""
 
     def has(self, places: torch.Tensor) -> torch.Tensor:
-        """Which of the places are in this rank's part."""
+        """Mark the places that are in this rank's part, bool."""
         return torch.ones_like(places, dtype=torch.bool)
 
     @abstractmethod
@@ -57,7 +57,7 @@ class RowLayout(ABC):
 
     @abstractmethod
     def of_tokens(self, routes: torch.Tensor) -> torch.Tensor:
-        """What the computed tokens have of the rows' [B, T, layers, k]: [n, layers, k]."""
+        """Select the routes of the computed tokens, [n, layers, k], from the rows' [B, T, layers, k]."""
 
     @abstractmethod
     def of_rows(self, routes: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:

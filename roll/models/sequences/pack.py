@@ -16,8 +16,8 @@ from roll.models.vision.inputs import PictureInputs
 
 @dataclass(frozen=True)
 class Pack(RowLayout):
-    """What a Hugging Face backbone takes for rows that do not see each other. N tokens of B rows; where `ranks` share
-    them, this rank's part of the tokens."""
+    """Input of a Hugging Face backbone for rows that do not attend to each other. N tokens of B rows; where `ranks`
+    share them, this rank's part of the tokens."""
 
     input_ids: torch.Tensor  # int64 [1, N]
     position_ids: torch.Tensor  # int64 [1, N]: each row counts from 0
@@ -99,7 +99,8 @@ class Pack(RowLayout):
 
     @property
     def _row_places(self) -> RowPlaces | None:
-        """What layers with states go by; None where ranks share the pack, which these layers do not know."""
+        """Places of the rows for layers with states; None if ranks share the pack, which these layers do not
+        support."""
         return None if self.ranks is not None else RowPlaces(self.starts)
 
     @property

@@ -55,8 +55,8 @@ def reach(
     use_vmap: bool = False,
     **kwargs: object,
 ) -> int:
-    """What stands in the place of a mask: how many tokens a token sees, itself and those before it; 0 is all of its
-    row. transformers asks for it once for each kind of layer, and hands it to their attention."""
+    """Return, in place of a mask, how many tokens a token attends to, itself and those before it; 0 is all of its
+    row."""
     if attention_mask is not None:
         raise refusal("an attention mask is given, and a pack has no padding")
     if use_vmap:

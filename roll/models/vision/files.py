@@ -1,4 +1,4 @@
-"""What the files beside a model say of how it sees."""
+"""Description of a model's vision, read from the files beside it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from roll.models.tokenizer import model_file
 
 
 def vision_of(args: ModelArgs) -> VisionModel | None:
-    """What is known of how the model of a role sees; None for a model of text alone, or of a family that is not in the
-    table. The model is here, or can be fetched."""
+    """Return the vision model of a role; None for a model of text alone, or of a family that is not in the table. The
+    model is here, or can be fetched."""
     name = args.model_name_or_path
     model = _json(name, "config.json") if name else {}
     if name is None or model.get("model_type") not in VISION:

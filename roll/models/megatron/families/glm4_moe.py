@@ -17,7 +17,8 @@ SHARED_EXPERTS: dict[str, Rule] = {
 
 
 def mixture(config: PretrainedConfig) -> dict[str, Any]:
-    """What this mixture has in common with DeepSeek's. Where there is one group of experts, none is left out."""
+    """Return the settings that this mixture shares with DeepSeek's. Where there is one group of experts, none is left
+    out."""
     grouped = (getattr(config, "n_group", None) or 1) > 1
     return expert_settings(config) | {
         "moe_router_num_groups": config.n_group if grouped else None,

@@ -17,8 +17,8 @@ EXPERTS: dict[str, Rule] = {
 
 
 def mixture(config: PretrainedConfig) -> dict[str, Any]:
-    """What Qwen's mixtures have in common. With norm_topk_prob the chosen experts' weights sum to 1: softmax after the
-    choice."""
+    """Return the settings that Qwen's mixtures share. With norm_topk_prob the chosen experts' weights sum to 1: softmax
+    after the choice."""
     return expert_settings(config) | {"moe_router_pre_softmax": not config.norm_topk_prob}
 
 
