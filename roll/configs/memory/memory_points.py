@@ -20,8 +20,7 @@ _NEEDS: Mapping[Phase, tuple[str, ...]] = {  # states on shared devices; on its 
 
 @dataclass(frozen=True)
 class MemoryPoint:
-    """Memory in use while `roles` do something. `ways`: how to make it smaller, for each of them. `ways`: what makes it
-    smaller, for each of them."""
+    """Memory in use while `roles` do something. `ways`: how to make it smaller, for each of them."""
 
     where: str
     phase: str

@@ -1,4 +1,4 @@
-"""What a worker is built from. Plain data: it is unpickled in the worker before torch is imported."""
+"""Blueprint of a worker. Plain data: it is unpickled in the worker before torch is imported."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Blueprint:
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """What a train or score worker reports when it is ready."""
+    """Facts that a train or score worker reports when it is ready."""
 
     dp_rank: int
     dp_size: int

@@ -114,7 +114,7 @@ class RunClusters:
             recovery.watch()
 
     def _take_replies(self, replies: Mapping[Occupant, list[Any]]) -> None:
-        """What the workers of each cluster said when they were set up."""
+        """Hand each cluster what its workers replied at setup."""
         for facade in (*self.trainers.values(), *self.scorers.values()):
             facade.finish_setup(replies[facade.cluster])
 
@@ -207,7 +207,7 @@ class RunClusters:
         return answers_at_once(self._plan.most_answers, settings.strategy_name, self.resources.has_gpus)
 
     def _environment(self, settings: WorkerConfig) -> dict[str, str]:
-        """What the YAML wants in the environment of a role's workers."""
+        """Return the environment variables that the YAML sets for a role's workers."""
         variables = {**self._config.system_envs, **settings.system_envs}
         return (
             variables | {EXTERNAL_LIB: ",".join(self._config.external_lib)} if self._config.external_lib else variables

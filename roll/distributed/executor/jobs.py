@@ -1,4 +1,4 @@
-"""What workers that learn are asked to do in one step, and what they report."""
+"""Jobs of one step for workers that learn, and their reports."""
 
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ class TurnValues:
     values: np.ndarray
 
     def of(self, rows: np.ndarray) -> TurnValues:
-        """Those of these rows, in this order."""
+        """Return the values of these rows, in this order."""
         known = rows[rows < len(self.num_turns)]
         return TurnValues(self.num_turns[known], self.values[token_indices(self.num_turns, known)])
 
 
 @dataclass(frozen=True)
 class RowCredit:
-    """What each row earned, by row id, and how it is spread over the row's tokens. A padding row beyond their end
+    """Credit of each row, by row id, and how it is spread over the row's tokens. A padding row beyond the end counts as
+    0. `turn_values`, if set, replace row values. `teacher_weights`: the weight of the teacher's scores of the row,
+    beside the credit. A padding row beyond their end
     counts as 0. `turn_values`, if given, are used in place of row values. `teacher_weights`: how much what the teacher
     said of the row counts beside."""
 
@@ -45,7 +47,7 @@ class RowCredit:
     teacher_weights: np.ndarray | None = None
 
     def of(self, rows: np.ndarray) -> RowCredit:
-        """That of these rows, in this order."""
+        """Return the credit of these rows, in this order."""
         return replace(
             self,
             row_values=_take(self.row_values, rows),
@@ -88,8 +90,8 @@ class TrainRequest:
 
 @dataclass(frozen=True)
 class TrainReport:
-    """What one rank says of its updates: sums to be merged over ranks, and what is global already: numbers of the last
-    update, and the tokens that all were about, each once."""
+    """Report of one rank about its updates: sums to be merged over ranks, and values that are global already: numbers
+    of the last update, and the number of tokens in all updates, each counted once."""
 
     sums: MetricSums
     last: dict[str, float]

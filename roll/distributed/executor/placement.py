@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class Occupant(Protocol):
-    """What has states on devices: the workers of a role, be they a cluster, engines or a pool. It has parts that come
+    """Owner of states on devices: the workers of a role, as a cluster, engines or a pool. It has parts that come
     and go by themselves: ranks that compute together are one, each engine is one. Its methods begin what they say, for
     the parts of these numbers; the caller waits. States are whole before the first `offload`, in whatever part each
     worker has of them."""
@@ -32,7 +32,7 @@ class Occupant(Protocol):
 
     @property
     def ready(self) -> Calls:
-        """That every worker is constructed."""
+        """Calls that end when every worker is constructed."""
         ...
 
     def offload(self, states: frozenset[State], parts: Sequence[int]) -> Calls:
@@ -212,7 +212,7 @@ def _parts_of(occupant: Occupant) -> list[_Part]:
 
 
 def _together(moves: _States) -> dict[tuple[Occupant, frozenset[State]], list[_Part]]:
-    """What one call does."""
+    """Group moves that one call can do."""
     by_occupant: defaultdict[tuple[Occupant, frozenset[State]], list[_Part]] = defaultdict(list)
     for part, states in moves.items():
         by_occupant[part.occupant, states].append(part)

@@ -1,4 +1,5 @@
-"""What the driver may ask of the workers of each role, in the driver's own terms: handles and metadata, no tokens."""
+"""Calls that the driver can make to the workers of each role, in the driver's own terms: handles and metadata, no
+tokens."""
 
 from __future__ import annotations
 
@@ -93,7 +94,8 @@ class ScoreCluster:
     def teacher_targets(
         self, samples: RowSet | SampleSet, response_lengths: np.ndarray, distillation: Distillation
     ) -> ScoreSet:
-        """What a teacher tells of the response tokens, whose number in each row is given; rows beyond have none."""
+        """Compute a teacher's targets for the response tokens; `response_lengths` has their number in each row, and
+        rows beyond it have none."""
         entries = [_reports_of(response_lengths, shard) for shard in samples.shards]
         return self._split("compute_teacher_targets", (distillation, self._limits), samples, entries)[0]
 
@@ -143,8 +145,8 @@ class ScoreCluster:
         wanted: np.ndarray | None = None,
         kinds: int = 1,
     ) -> list[ScoreSet]:
-        """What the workers find of their parts of the shards, of whose rows it has so many entries. They find so many
-        `kinds` of numbers, those of one kind behind those of the other."""
+        """Spread the shards over the workers and collect their scores. `entries`: how many entries each row has. The
+        workers compute `kinds` kinds of numbers, those of one kind behind those of the other."""
         lengths = [_lengths_of(samples, shard) for shard in samples.shards]
         work = [
             [(p.shard, chosen) for p in pieces if len(chosen := _chosen(samples.shards[p.shard], p, wanted))]
@@ -201,7 +203,7 @@ class TrainCluster(ScoreCluster):
         return tuple(Shard(rows, *values[first_of[dp_rank]]) for dp_rank, rows in enumerate(rows_by_rank))
 
     def set_teacher_head(self, distillation: Distillation, head: object | None) -> None:
-        """What lessons are about, before the first of them comes."""
+        """Give the workers the teacher's head and the distillation settings, before the first targets arrive."""
         self.cluster.call_all("set_teacher_head", distillation, head)
 
     def train(

@@ -61,7 +61,7 @@ class StepRows:
         return SampleSet(self.meta, cluster.assemble(by_rank, tables, self._pieces))
 
     def _tabulate(self, trajectories: Sequence[Trajectory], stored: Mapping[int, StoredRow]) -> RowTable:
-        """What came with its tokens makes one more piece."""
+        """Put rows that came with their tokens into one more piece."""
         number_of: dict[object, int] = {}
         here: list[LocalRow] = []
         pieces, places = np.zeros(len(trajectories), np.int64), np.zeros(len(trajectories), np.int64)
@@ -83,7 +83,7 @@ class StepRows:
 
 
 def texts_of(rows: Sequence[Trajectory]) -> list[RowTexts]:
-    """What is to be read of each row."""
+    """Return the texts of each row."""
     stored = stored_among(rows)
     texts = dict(zip(stored, texts_at(list(stored.values())), strict=True))
     return [texts[i] if i in texts else RowTexts(row.response_text, turns=row.turns) for i, row in enumerate(rows)]

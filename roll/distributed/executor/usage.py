@@ -1,4 +1,4 @@
-"""What the workers of a run did since somebody asked last."""
+"""Usage of a run's workers since the last request."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class RoleUsage:
 
 
 class UsageRequest:
-    """What every worker did, asked of all at once: they answer while something else goes on. One that is gone, or does
-    not answer, is left out."""
+    """Request for the usage of all workers at once: they answer while other work goes on. A worker that is gone, or
+    does not answer, is left out."""
 
     def __init__(self, clusters: Sequence[Cluster], request: TraceOptions):
         self._options, self._sent_s = request, time.perf_counter()

@@ -135,7 +135,7 @@ class ScoreWorker:
         return np.concatenate([output.numpy() for output in outputs])[np.argsort(np.concatenate(groups))]
 
     def _forward(self, kind: Score, batches: Sequence[MicroBatch], temperature: float) -> list[list[torch.Tensor]]:
-        """What is told of every micro batch: one kind of numbers, or two."""
+        """Run the forward passes and return one or two kinds of scores for every micro batch."""
         if kind == "values":
             return [[_required(output.values) for output in self.strategy.values(batches)]]
         scored = self.strategy.base_log_probs if kind == "base_log_probs" else self.strategy.log_probs

@@ -1,4 +1,5 @@
-"""Which groups are worth training on: `query_filter_config` of a domain, as pure functions over a group's rewards.
+"""Filters that keep groups worth training on: `query_filter_config` of a domain, as pure functions over a group's
+rewards.
 
 Failed attempts (NaN) are left out of the statistics; a group with fewer than two rewards says nothing about itself and
 is kept.
@@ -39,7 +40,7 @@ def keep_by_std(group: TrajectoryGroup, std_threshold: float) -> bool:
 
 
 def filter_problems(type_: str, args: Mapping[str, Any], key: str) -> list[str]:
-    """What is wrong with the `filter_args` at YAML path `key`."""
+    """Return the problems of the `filter_args` at YAML path `key`."""
     known = FILTER_ARGS.get(type_)
     if known is None:
         return [f"{key}.type: {type_!r} is not one of {', '.join(FILTER_ARGS)}"]

@@ -45,7 +45,7 @@ class NumberedTasks:
         return self._drawn[number]
 
     def keep_only(self, numbers: Collection[int]) -> None:
-        """Nobody asks again for others that were drawn."""
+        """Forget all drawn tasks but those of these numbers."""
         self._drawn = {number: self._drawn[number] for number in numbers if number in self._drawn}
 
     def place(self, oldest: int) -> tuple[int, dict[str, Any]]:

@@ -36,7 +36,7 @@ class ActiveGroup:
 
 
 class ActiveGroups:
-    """Which are finished, and how many of them there are by deadline. Every call costs the same however many groups
+    """Groups that are sampled or finished, and their counts by deadline. Every call costs the same however many groups
     there are, but for the logarithm of a heap. Numbers are added in rising order."""
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class ActiveGroups:
         self._leave(self._front.pop())
 
     def remove(self, number: int) -> None:
-        """One that is not finished."""
+        """Remove a group that is not finished."""
         self._discount(self.by_deadline, self._groups.pop(number).deadline)
 
     def _count_finished(self, group: ActiveGroup) -> None:
@@ -273,7 +273,7 @@ class RolloutCore:
         return self._max_running is not None and self.num_running >= self._max_running
 
     def state(self) -> CoreState:
-        """What a resumed run goes on with: every number that no step took."""
+        """Return the state from which a resumed run continues: every number that no step took."""
         staleness = self._bounds.max_staleness
         groups = [
             SavedGroup(g.number, g.deadline - staleness, g.result, g.is_kept) for g in (*self._taking, *self._groups)

@@ -40,7 +40,7 @@ class GroupTimeline:
         self._taken: list[int] = []  # by a step whose weights are not published
 
     async def play(self, number: int, engines: Generate, run: Run) -> TrajectoryGroup:
-        """What `run` makes, given a way to the engines."""
+        """Play a group with `run`, which gets access to the engines."""
         if not self._spans.is_on:
             return await run(engines)
         self._spans.mark(number, "admitted")

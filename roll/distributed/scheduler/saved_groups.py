@@ -1,4 +1,4 @@
-"""What there is of answers to groups that are under way: a run that ends saves it, and the next one goes on with it."""
+"""Answers of groups in flight that a run saves at its end, so that the next one continues with them."""
 
 from __future__ import annotations
 
@@ -115,8 +115,8 @@ def _row(request: PartialRequest, number: int, answer: Generation) -> Trajectory
 
 
 def _fitting(begun: PartialRequest, request: GenerationRequest) -> dict[int, Generation]:
-    """What the request would ask for as well: another group size or length may hold now. What only an earlier, shorter
-    limit had ended goes on."""
+    """Return the answers that the request would ask for as well: the group size or the length limit may have changed.
+    What only an earlier, shorter limit had ended goes on."""
     longest = request.sampling.max_new_tokens
     return {
         number: replace(answer, finish_reason="moved") if _was_cut(answer, longest) else answer
@@ -175,7 +175,7 @@ def read_state(directory: Path, groups: Mapping[str, Any], tasks: NumberedTasks)
 
 
 def _known(directory: Path, name: str, tasks: NumberedTasks) -> Iterator[tuple[Task, RecordedGroup]]:
-    """Those of the tasks that their numbers have now."""
+    """Yield the recorded groups whose numbers still have the same tasks."""
     for recorded in load_groups(directory / _DIRECTORY, name):
         task = tasks.draw(recorded.group_id)
         if task.task_id == recorded.task_id:

@@ -1,4 +1,4 @@
-"""What every backend promises. A strategy knows torch.distributed and its engine, but no Ray and no rewards."""
+"""Interface of every backend. A strategy knows torch.distributed and its engine, but no Ray and no rewards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HOST_BUCKET_BYTES = 1 << 30  # on its way to host memory
 
 
 class State(enum.Enum):
-    """What occupies a device and can be moved to host memory on its own."""
+    """Kind of memory on a device that can be moved to host memory on its own."""
 
     WEIGHTS = "weights"
     OPTIMIZER = "optimizer"
@@ -105,12 +105,13 @@ class ScoreStrategy(Strategy):
         value head."""
 
     def teacher_targets(self, micro_batches: Sequence[MicroBatch], distillation: Distillation) -> list[torch.Tensor]:
-        """What a teacher tells of the response tokens of each micro batch, without gradient, float32 [tokens, numbers
-        of each], on the CPU (roll/models/teacher_targets.py)."""
+        """Compute a teacher's targets for the response tokens of each micro batch, without gradient, float32 [tokens,
+        numbers of each], on the CPU (roll/models/teacher_targets.py)."""
         raise StrategyError(f"{type(self).__name__} does not support students")
 
     def teacher_head(self, distillation: Distillation) -> TeacherHead | None:
-        """What makes a distribution of the hidden states that `teacher_targets` tells, on rank 0. Collective."""
+        """Return the head that turns the hidden states of `teacher_targets` into distributions, on rank 0.
+        Collective."""
         raise StrategyError(f"{type(self).__name__} hands over no head; logits_topk above 0 needs none")
 
     def row_scores(self, micro_batches: Sequence[MicroBatch]) -> list[torch.Tensor]:

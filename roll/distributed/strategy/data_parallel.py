@@ -1,4 +1,4 @@
-"""Which ranks of a role take which rows, and what they ask of each other."""
+"""Distribution of rows over the ranks of a role, and what the ranks exchange."""
 
 from __future__ import annotations
 

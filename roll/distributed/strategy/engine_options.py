@@ -182,8 +182,8 @@ def refused_keys(rules: Mapping[str, Rule], role: WorkerConfig) -> list[str]:
 
 
 def refusals(rules: Mapping[str, Rule], role_name: str, role: WorkerConfig) -> Iterator[Problem]:
-    """What is wrong with these keys, and which values they may have. `load_format: dummy` begins with random weights,
-    which a trainer replaces for the policy's engines alone."""
+    """Yield the keys that must not be set, and which values they may have. `load_format: dummy` begins with random
+    weights, which a trainer replaces for the policy's engines alone."""
     at = f"{role_name}.strategy_args.strategy_config"
     for key in refused_keys(rules, role):
         fine = [str(value) for value in rules[key].fine if not isinstance(value, bool | dict | list) and value != ""]

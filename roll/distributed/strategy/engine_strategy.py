@@ -1,4 +1,4 @@
-"""What `vllm` and `sglang` have in common: an engine that samples in processes of its own, one request per sample."""
+"""Base of `vllm` and `sglang`: an engine that samples in processes of its own, one request per sample."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ class EngineStrategy(GenerateStrategy):
 
     @property
     def _cache_key(self) -> str | None:
-        """What a request has to have in common with others to use their cached keys and values. Where those of old
-        weights stay, requests that came before an update share none with later ones."""
+        """Key that requests must share to use each other's cached keys and values. Where those of old weights stay,
+        requests that came before an update share none with later ones."""
         return f"after {self._num_updates} updates" if self._context.keeps_kv else None
 
     async def _sleep(self, states: frozenset[State]) -> None:
@@ -154,7 +154,7 @@ class EngineStrategy(GenerateStrategy):
 
     @abstractmethod
     def _failures(self) -> AbstractAsyncContextManager[None]:
-        """Whatever the engine raises inside, as StrategyError."""
+        """Raise errors of the engine inside as StrategyError."""
 
     @abstractmethod
     def _check(self, request: GenerationRequest) -> None:

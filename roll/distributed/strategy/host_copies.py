@@ -44,7 +44,7 @@ class HostCopies:
             storage.resize_(0)
 
     def bring_back(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Those of them that are away, as they were."""
+        """Bring back those of the tensors that are in host memory, with the same values."""
         pairs = (self._away.pop(tensor.untyped_storage()._cdata, None) for tensor in tensors)
         back = [pair for pair in pairs if pair is not None]
         for storage, copy in back:
@@ -58,7 +58,7 @@ class HostCopies:
                 self._spare[len(copy)].append(copy)
 
     def forget(self) -> None:
-        """Something has changed what is frozen and here, a checkpoint for instance: it is copied anew."""
+        """Forget the copies, because a checkpoint or the like has changed frozen tensors: they are copied anew."""
         self._known.clear()
 
     def _host_buffer(self, num_bytes: int, pinned: bool) -> torch.Tensor:
@@ -67,7 +67,7 @@ class HostCopies:
 
 
 def tensors_of(module: nn.Module) -> Iterator[torch.Tensor]:
-    """What `Module.to` moves."""
+    """Yield the tensors that `Module.to` moves."""
     yield from module.parameters()
     yield from module.buffers()
 

@@ -56,7 +56,7 @@ class ModelScoreStrategy(ScoreStrategy):
 
     @property
     def sequence_ranks(self) -> SequenceRanks | None:
-        """Those that take the same rows as this one and share every sequence; None: it is alone with its rows."""
+        """Ranks that take the same rows as this one and share every sequence; None: it is alone with its rows."""
         return None
 
     @property
@@ -163,7 +163,8 @@ class ModelScoreStrategy(ScoreStrategy):
         return {name: export for name, export in exports.items() if name in sent}
 
     def _outputs(self, forward: Callable[..., Any], batch: MicroBatch, loss: Loss, temperature: float) -> TokenOutputs:
-        """What a loss needs, with gradient. `forward`: the model, or what an engine put around it."""
+        """Compute the outputs that a loss needs, with gradient. `forward`: the model, or what an engine put around
+        it."""
         with nullcontext() if self._activations is None else self._activations.saving():
             return self._kept_outputs(forward, batch, loss, temperature)
 

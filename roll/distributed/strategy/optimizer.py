@@ -1,4 +1,4 @@
-"""What every training backend agrees on: which parameters decay, and how the learning rate moves."""
+"""Common rules of all training backends: which parameters decay, and how the learning rate moves."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class OfShards(torch.optim.Optimizer):
                 self.state[weight] = self._optimizer.state[part]
 
     def saved(self, weight: nn.Parameter) -> dict[str, Any]:
-        """What has to be kept of a weight's state; nothing before its first update."""
+        """Return the part of a weight's state that must be saved; empty before its first update."""
         return {key: value for key, value in self.state.get(weight, {}).items() if key not in _TABLES}
 
     def restore(self, saved: Mapping[nn.Parameter, Mapping[str, Any]]) -> None:
@@ -180,7 +180,8 @@ def parameter_groups(
 def optimizer_of(
     module: nn.Module, args: TrainingArgs, dimensions: Callable[[nn.Parameter], int], one_group: bool = False
 ) -> torch.optim.Optimizer:
-    """What `optim` names, over what a model trains. `dimensions`: of a whole parameter."""
+    """Build the optimizer that `optim` names, over the parameters that a model trains. `dimensions`: of a whole
+    parameter."""
     parameters = list(module.parameters())
     if args.optim == "adamw_torch":
         return adamw(parameter_groups(((p, dimensions(p)) for p in parameters), args.weight_decay, one_group), args)

@@ -1,4 +1,5 @@
-"""What a trainer's saved state must agree with: kept beside it, so that a run learns it before anything is started."""
+"""Facts that a trainer's saved state must agree with. They are stored beside it, so that a run checks them before it
+starts anything."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ class SavedFacts:
         return cls(fixed if isinstance(fixed, dict) else {}, layout if isinstance(layout, dict) else None)
 
     def disagreements(self, required: Mapping[str, object]) -> list[str]:
-        """What differs; another fact that an earlier version did not keep agrees.
+        """Return the facts that differ; a fact that an earlier version did not store agrees.
 
         Example: ["zero_stage 1 (now 2)"]
         """
@@ -48,7 +49,8 @@ class SavedFacts:
 
 
 def required_facts(role: WorkerConfig, dp_size: int) -> dict[str, object]:
-    """What a role's saved state is tied to, as its strategy says; by default each rank has a part of it."""
+    """Return the facts on which a role's saved state depends, as its strategy says; by default each rank has a part of
+    it."""
     facts: dict[str, object] = {
         "strategy_name": role.strategy_name,
         "freeze_module_prefix": role.model_args.freeze_module_prefix,

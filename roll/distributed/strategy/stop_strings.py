@@ -74,8 +74,8 @@ class StopStrings:
 def answer_texts(
     decode: Callable[[Sequence[np.ndarray]], list[str]], answers: Sequence[Generation], sampling: SamplingParams
 ) -> list[str]:
-    """What the answers say: without the stop string that ended one, and what its last token holds behind it, unless
-    `sampling.include_stop_string`. Their tokens stay those that were sampled, whatever the engine.
+    """Return the texts of the answers: without the stop string that ended one, and without the rest of its last token,
+    unless `sampling.include_stop_string`. Their tokens stay those that were sampled, whatever the engine.
 
     Example: stop string "</sql>", answer "select 1</sql>\\n" -> "select 1".
     """

@@ -1,4 +1,4 @@
-"""Who may run what: the strategy that a role names, held against the table of strategies or its own spec."""
+"""Checks of the strategy that a role names, against the table of strategies or its own spec."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -105,7 +105,7 @@ _RULES: Mapping[Callable[[Choice], Iterator[Problem]], frozenset[str]] = {
     platform_problems: _ALL,
     _packing_problems: _ALL,
 }
-"""What a role's section may ask of its strategy, and the uses of the roles that are asked."""
+"""Checks of a role's section against its strategy, and the uses of the roles that they apply to."""
 
 
 def _ability_problems(choice: Choice, spec: StrategySpec) -> Iterator[Problem]:
@@ -137,7 +137,7 @@ def unknown_strategy(key: str, name: str) -> Problem:
 
 
 def engine_problems(choice: Choice) -> Iterator[Problem]:
-    """What keeps a strategy from starting on this machine: a package that is not installed."""
+    """Yield what keeps a strategy from starting on this machine: a package that is not installed."""
     spec, key = spec_of(choice.worker.strategy_name), choice.name_key
     packages = (*spec.packages, *spec.packages_on.get(choice.platform, ()))
     for package in packages if spec.is_implemented else ():
@@ -180,7 +180,7 @@ def is_built_in(spec: StrategySpec) -> bool:
 
 
 def broken_paths(spec: StrategySpec) -> list[str]:
-    """What its paths do not lead to, of a spec that is none of the table's. Its classes are looked for by
+    """Return the paths of a spec outside the table that lead nowhere. Its classes are looked for by
     `class_problems`."""
     if is_built_in(spec):
         return []

@@ -1,4 +1,4 @@
-"""What a pool of jobs and its workers tell each other."""
+"""Messages between a pool of jobs and its workers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Job:
 
 @dataclass(frozen=True)
 class FinishedJobs:
-    """What a worker hands over: results by job id, in place of one a text if the worker itself failed at it.
-    `wants_rest`: it carries what it cannot get rid of (threads that hang) and should be replaced when it is free.
+    """Results that a worker returns, by job id, with a text in place of a result if the worker itself failed at it.
+    `wants_rest`: it holds something that it cannot free (threads that hang), and should be replaced when it is idle.
     `counts`: what happened since the last time, to be added up over all workers."""
 
     results: tuple[tuple[str, Any], ...]
@@ -38,12 +38,12 @@ class FinishedJobs:
 
 
 class JobWorker(Protocol):
-    """What runs in a worker process. Its methods are called on one event loop."""
+    """Object that runs in a worker process. Its methods are called on one event loop."""
 
     def submit(self, jobs: list[Job]) -> None: ...
 
     async def take_apart(self) -> tuple[FinishedJobs, Any, Any]:
-        """What ended, and two values that stay in the object store: results may refer to them."""
+        """Return finished jobs, and two values that stay in the object store, which results may refer to."""
         ...
 
     def cancel(self, job_ids: list[str]) -> None: ...
@@ -67,10 +67,10 @@ class _Packed:
 
 
 def packed(value: Any) -> Any:
-    """Something that arrives as `value` on the other side of a call of Ray. Ray's own pickler calls Python for every
-    object and sends every array apart: hundreds of small ones take it several times as long. For values of classes
-    that both sides import, which refer to nothing in the object store. Who unpickles it trusts the sender as far as for
-    Ray's own messages."""
+    """Wrap a value so that it travels through a call of Ray as one pickle. Ray's own pickler calls Python for every
+    object and sends every array apart, which takes several times as long for hundreds of small ones. Only for values of
+    classes that both sides import, and that refer to nothing in the object store. The receiver trusts the sender as far
+    as for Ray's own messages."""
     try:
         return _Packed(pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
     except Exception:  # Ray's own pickler takes more, and tells of what it does not take

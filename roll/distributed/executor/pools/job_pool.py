@@ -236,7 +236,7 @@ class JobPool:
         _settle(waiting, result)
 
     def _end(self, waiting: _Waiting) -> None:
-        """Nobody needs its result any more."""
+        """Stop a job whose result nobody needs any more."""
         waiting.is_stopped = True
         for worker in self._workers:
             if worker.jobs.get(waiting.job.job_id) is waiting:

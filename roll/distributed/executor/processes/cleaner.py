@@ -64,7 +64,7 @@ def segment_label(directory: str) -> str:
 
 
 def remove_segments(directory: str) -> None:
-    """What a killed process could not remove itself."""
+    """Remove shared memory that killed processes could not remove themselves."""
     for name in os.listdir(SHARED_MEMORY) if os.path.isdir(SHARED_MEMORY) else ():
         if segment_label(directory) in name:
             with contextlib.suppress(OSError):

@@ -83,12 +83,12 @@ class Calls:
                 raise self.error(reply)
 
     def replies_so_far(self) -> dict[int, Any]:
-        """What came, by rank; a failure is a reply like another. Does not wait."""
+        """Return the replies so far, by rank; a failure is a reply like another. Does not wait."""
         done, _ = ray.wait(list(self.refs.values()), num_returns=len(self.refs), timeout=0)
         return {rank: fetch(ref, rank) for rank, ref in self.refs.items() if ref in done}
 
     def error(self, first: Failure) -> WorkerError:
-        """What to raise when one rank has failed: waits a moment for what the others have to say."""
+        """Return the error to raise when one rank has failed: waits a moment for the failures of others."""
         others = {ref: rank for rank, ref in self.refs.items() if rank != first.rank}
         failures = [first]
         if others and not first.died:

@@ -292,7 +292,8 @@ class RayRuntime:
         self.directory = self._cleaner = None
 
     def _ends(self) -> None:
-        """What dies from now on was meant to: also at the end of a process that was interrupted before `shutdown`."""
+        """Treat any process that dies from now on as ended on purpose: also at the end of a process that was
+        interrupted before `shutdown`."""
         self._is_ending = True
         if self._cleaner is not None:
             self._cleaner.nothing_to_say()

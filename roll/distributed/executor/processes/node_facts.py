@@ -1,4 +1,4 @@
-"""What the nodes of a running Ray cluster say of themselves, each asked by a small task."""
+"""Facts that the nodes of a running Ray cluster report, each by a small task."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class AssignedSlot(WorkerSlot):
 
     @property
     def platform(self) -> Platform:
-        """That of the run where the worker has devices, the CPU's elsewhere."""
+        """Platform of the run if the worker has devices, otherwise the CPU."""
         return self.host.platform if self.gpu_ids else CPU
 
 
@@ -227,7 +227,7 @@ def _num_devices(node: Mapping[str, Any], platform: Platform) -> int:
 
 
 def _probe_devices(group: PlacementGroup, index: int, num_devices: int, platform: Platform) -> ray.ObjectRef:
-    """Which devices the bundle holds: Ray knows only inside a task that asks for them all."""
+    """Ask which devices the bundle holds: Ray knows only inside a task that asks for them all."""
     resource = platform.ray_resource
     if resource == "GPU":
         return _on_bundle(group, index, ray.get_gpu_ids, num_gpus=num_devices)
@@ -241,7 +241,7 @@ def _probe_devices(group: PlacementGroup, index: int, num_devices: int, platform
 def _on_bundle(
     group: PlacementGroup, index: int, function: Callable[..., Any], *arguments: Any, **amounts: Any
 ) -> ray.ObjectRef:
-    """What `function` returns on the bundle's node, where it holds these amounts of Ray's resources."""
+    """Call `function` on the bundle's node, with these amounts of Ray's resources."""
     strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
     task = ray.remote(function).options(**{"num_cpus": 0, "num_gpus": 0, **amounts}, scheduling_strategy=strategy)
     return task.remote(*arguments)
@@ -279,7 +279,8 @@ def begin_environment(variables: MutableMapping[str, str], extra: Mapping[str, s
 
 
 def role_environment(role: str, system_envs: Mapping[str, str], slot: AssignedSlot) -> dict[str, str]:
-    """What a process of a role starts with; `system_envs` win. ROLL_ROLE tells a process list who is who.
+    """Return the environment in which a process of a role starts; `system_envs` win. ROLL_ROLE shows the role in a list
+    of processes.
 
     One thread per process without a GPU: several ranks share the cores, and spinning threads make each other 4-10 times
     slower. A worker with GPUs gets its share of the node's cores: AdamW in host memory and copies use them (Ray would
@@ -299,8 +300,9 @@ IMPORT_FOLDERS = "ROLL_IMPORT_FOLDERS"
 
 
 def import_environment(folders: Sequence[str], code: str | None, system_envs: Mapping[str, str]) -> dict[str, str]:
-    """What lets workers import what the driver can: its `folders`, as far as they exist there, and the folder `code` of
-    a roll that is not installed. Ray replaces ${PYTHONPATH} by the variable of the worker's node."""
+    """Return the environment that lets workers import what the driver can: its `folders`, as far as they exist there,
+    and the folder `code` of a roll that is not installed. Ray replaces ${PYTHONPATH} by the variable of the worker's
+    node."""
     names = {IMPORT_FOLDERS: os.pathsep.join(folders)}
     if code is not None:
         names["PYTHONPATH"] = os.pathsep.join((code, system_envs.get("PYTHONPATH", "${PYTHONPATH}")))
@@ -308,8 +310,8 @@ def import_environment(folders: Sequence[str], code: str | None, system_envs: Ma
 
 
 def rank_environment(slots: Sequence[AssignedSlot], slot: AssignedSlot, is_distributed: bool) -> dict[str, str]:
-    """What one worker adds before torch is imported: its devices, and where torch.distributed meets (but for
-    MASTER_PORT)."""
+    """Return the variables that one worker adds before torch is imported: its devices, and where torch.distributed
+    meets (except for MASTER_PORT)."""
     visible = slot.host.platform.visible(slot.gpu_ids)
     if not is_distributed:
         return visible

@@ -1,5 +1,5 @@
-"""What the workers of a local cluster printed: an engine's own log, or the last words of a native crash, are found
-nowhere else."""
+"""Output of the workers of a local cluster: an engine's own log, or the last lines of a native crash, are nowhere
+else."""
 
 from __future__ import annotations
 

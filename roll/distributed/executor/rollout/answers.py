@@ -23,7 +23,7 @@ _PIECE = "~"  # stands between the id of a request and the number of the answer 
 
 
 def names_of(request_id: str) -> tuple[str, ...]:
-    """What a request is known under: its id, and that of the request of which it is a piece."""
+    """Return the names of a request: its id, and that of the request of which it is a piece."""
     return (request_id, request_id.partition(_PIECE)[0])
 
 
@@ -41,17 +41,17 @@ class Continuation:
         self._is_given_up = False
 
     def give_up(self) -> None:
-        """What is cut short from now on may go on in another run."""
+        """Give up: answers that are cut short from now on may continue in another run."""
         self._is_given_up = True
 
     def begun(self) -> PartialRequest:
-        """What there is of it."""
+        """Return the answers so far."""
         return PartialRequest(
             self.request.request_id, self.request.prompt_ids, self._prefixes | self._cut | self._answers
         )
 
     def comes(self, number: int, answer: Generation) -> None:
-        """What is told once stands. An answer that is to go on elsewhere is kept as far as it is."""
+        """Record an answer. An answer that is to go on elsewhere is kept as far as it is."""
         if number in self._answers:
             return
         if self._is_given_up and answer.finish_reason in ("abort", "moved") and not self.has_enough:
@@ -86,8 +86,8 @@ class Continuation:
             self._answered(number, answer)
 
     def missing(self) -> list[GenerationRequest]:
-        """What is still to be asked: answers without a token together as far as their numbers follow each other, one
-        request for each of the others. The whole request the first time."""
+        """Return the requests still to be made. Answers without a token are asked for together as far as their numbers
+        follow each other; each of the others gets its own request. The first time it is the whole request."""
         begun = {number for number, prefix in self._prefixes.items() if prefix.num_tokens}
         numbers = [number for number in self.request.samples if number not in self._answers]
         if len(numbers) == self.request.num_samples and not begun:
@@ -119,7 +119,7 @@ def continued_seed(seed: int | None, position: int) -> int | None:
 
 
 def rest_of(request: GenerationRequest) -> GenerationRequest:
-    """What the engine is asked for: the prompt with what is there of the answer, and as many tokens less."""
+    """Return the request for the engine: the prompt with the answer so far, and that many fewer tokens."""
     prefix = request.prefix
     if prefix is None:
         return request

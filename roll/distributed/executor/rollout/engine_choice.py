@@ -1,4 +1,4 @@
-"""What a client asks of engines, and which engine gets it when: at once, or after a wait in line."""
+"""Choice of the engine for each request, and when it gets it: at once, or after a wait in line."""
 
 from __future__ import annotations
 
@@ -213,22 +213,23 @@ class EngineChoice:
         self._call()
 
     def close(self, replica: Replica) -> None:
-        """It is away."""
+        """Send no more requests to a replica that is away."""
         replica.is_away = True
         self.router.close(replica.rank)
 
     def come(self, replica: Replica) -> None:
-        """It is back."""
+        """Send requests again to a replica that is back."""
         self.router.come(replica.rank)
         self._call()
 
     def leave(self, replica: Replica) -> None:
-        """It is gone."""
+        """Forget a replica that is gone."""
         self.router.leave(replica.rank)
         self.retry_choice()
 
     def retry_choice(self) -> None:
-        """What those in line wait for may never come, or be there."""
+        """Wake all requests in line to choose again: the engine that they wait for may never come, or may have room
+        now."""
         waiting, self._line = sorted(self._line), []
         for each in waiting:
             if not each.called.done():
@@ -265,6 +266,6 @@ class EngineChoice:
         return bool(self._line)
 
     def _call(self) -> None:
-        """Those first in line, as long as an engine has room."""
+        """Start the first requests in line, as long as an engine has room."""
         while self._has_line() and (rank := self._reserve(self._line[0].request)) is not None:
             heappop(self._line).called.set_result(rank)

@@ -247,7 +247,7 @@ class EngineClient:
             self._fail(replica, WorkerError(f"{self.workers.role} rank {replica.rank}: {describe(error)}"))
 
     async def _take(self, replica: Replica) -> Sequence[Any]:
-        """What came, and the handles of what is behind it."""
+        """Take finished answers, and the handles of their content."""
         if not self.stores_answers:
             return (await self._call(replica, "take", self.name),)
         call = self.workers.handles[replica.rank].call_split.options(num_returns=3)
@@ -335,7 +335,7 @@ class EngineClient:
             self._engines.retry_choice()
 
     def _lost(self, rank: int, error: RollError) -> None:
-        """What else is to be done when this engine is gone."""
+        """Handle the loss of an engine beyond what is done for all."""
         logger.warning("%s", error)
 
     async def _await_return(self, replica: Replica) -> None:

@@ -1,4 +1,4 @@
-"""What an engine's time and tokens go to."""
+"""Meter of an engine's time and tokens."""
 
 from __future__ import annotations
 

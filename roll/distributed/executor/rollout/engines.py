@@ -151,8 +151,8 @@ class EngineRecovery:
                 self._is_closing.wait(_POLL_S)
 
     def _deaths(self) -> dict[int, str]:
-        """Which of those that should be alive are not, and why. An engine may be gone whose process is there, which
-        knows the cause best."""
+        """Return the ranks of engines that should be alive but are not, with the cause. An engine may be gone whose
+        process is there, which knows the cause best."""
         handles, ranks = self._cluster.workers.handles, self.serving()
         built = {rank: handles[rank].is_built.remote() for rank in ranks}
         replies = {rank: _answer(ref) for rank, ref in built.items()}
@@ -310,7 +310,7 @@ class GenerateCluster(EngineClient):
         return self.recovery is not None and bool(self.recovery.in_flight())
 
     def metrics(self) -> dict[str, float]:
-        """What replicas cost the run so far; nothing for an engine that cannot be replaced."""
+        """Return metrics of restarted replicas so far; none for an engine that cannot be replaced."""
         if self.recovery is None:
             return {}
         return {

@@ -126,7 +126,7 @@ def is_large(results: Sequence[Finished]) -> bool:
 def store(
     results: Sequence[Finished], decoders: tuple[Decode, Decode], gone: EngineUnavailable | None = None
 ) -> tuple[FinishedRequests, SampledRows, TextTable]:
-    """What is known of the answers, the rows that are made of them, and what they say."""
+    """Return facts about the answers, the rows made of them, and their texts."""
     decode, decode_raw = decoders
     rows: list[LocalRow] = []
     texts: list[RowTexts] = []

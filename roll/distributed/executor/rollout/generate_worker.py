@@ -115,7 +115,7 @@ _EARLY_FRACTION, _LONGEST_EARLY_S = 0.1, 0.25
 
 @dataclass
 class EarlyResult:
-    """What a request that goes on has ready."""
+    """Answers that are ready of a request that is still running."""
 
     request: GenerationRequest
     started: float
@@ -125,7 +125,7 @@ class EarlyResult:
 
 @dataclass
 class Mailbox:
-    """What is ready for one client."""
+    """Results that are ready for one client."""
 
     finished: list[Finished] = field(default_factory=list)
     early: dict[str, EarlyResult] = field(default_factory=dict)  # by request

@@ -48,7 +48,7 @@ class SendPlan:
         return tuple(sorted({self.lead, *(rank for way in self.ways for rank in way.senders)}))
 
     def readers(self, route: Route, sender: int) -> list[Reader]:
-        """Who reads what this rank of the trainer sends by this route."""
+        """Return the receivers that read what this rank of the trainer sends by this route."""
         return [
             (receiver, rank)
             for receiver, way in enumerate(self.ways)

@@ -68,7 +68,7 @@ class RouteSender(ABC):
         """Fills buffer `turn` (0 or 1). Returns for each of them where to read."""
 
     def transmit(self, pending: PendingReplies) -> None:
-        """What the sender does while the receivers read. Must not outlive a failed receiver."""
+        """Send while the receivers read. Must not outlive a failed receiver."""
         return
 
     def after(self, turn: int) -> None:
@@ -204,7 +204,7 @@ class FileRouteSender(RouteSender):
 
 
 def make_routes(peers: Peers, plan: SendPlan, rank: int, device: torch.device) -> Iterator[RouteSender]:
-    """What this rank of the trainer sends by."""
+    """Yield the senders of this rank of the trainer, one for each route."""
     if readers := plan.readers("memory", rank):
         yield MemoryRouteSender(readers)
     if readers := plan.readers("cuda_ipc", rank):
@@ -400,7 +400,8 @@ class Rounds:
         return bucket
 
     def meet(self, filled: Filled, is_last: bool = False) -> Filled:
-        """What all ranks have filled since the last meeting. Raises OtherRankFailed if one has given up."""
+        """Exchange with all ranks what they have filled since the last meeting. Raises OtherRankFailed if one has given
+        up."""
         reports = self._exchange(filled)
         self._is_over = is_last
         if any(isinstance(report, str) for report in reports):

@@ -309,8 +309,8 @@ class Offload:
         return optimizer if self._config.stage > 0 else None
 
     def _kinds(self, states: frozenset[State]) -> set[Kind]:
-        """What DeepSpeed is asked to move. In ZeRO-3 it moves the states of its own FusedAdam only, and the gradients
-        of an optimizer that works in host memory lie there as well."""
+        """Return the states that DeepSpeed can move itself. In ZeRO-3 it moves the states of its own FusedAdam only,
+        and the gradients of an optimizer that works in host memory lie there as well."""
         kinds = {kind for state in states for kind in _ZERO_KINDS.get(state, ())}
         if self._config.partitions_weights and State.GRADIENTS in states:
             kinds.add(Kind.contiguous_grad_buffer)
@@ -327,7 +327,7 @@ class Offload:
             yield from untrained(self._engine, self._config)
 
     def _tensors(self, states: frozenset[State]) -> Iterator[torch.Tensor]:
-        """What changes, and DeepSpeed is not asked to move."""
+        """Yield the tensors that change and that DeepSpeed does not move."""
         if State.WEIGHTS in states and self._config.stage == 0:
             model: Any = self._engine.module
             yield from (parameter for parameter in model.parameters() if parameter.requires_grad)

@@ -271,8 +271,8 @@ def load(engine: DeepSpeedEngine, directory: Path, rank: int, trained_only: bool
 
 @contextmanager
 def _deepspeed_settings(engine: DeepSpeedEngine) -> Iterator[None]:
-    """What is loaded inside brings its optimizer's settings along; afterwards those of the engine hold again, the
-    schedule at the place that was loaded."""
+    """Restore the engine's optimizer settings after the block: a checkpoint loaded inside brings its own. The schedule
+    stays at the place that was loaded."""
     optimizer: Any = engine.basic_optimizer
     schedule: Any = engine.lr_scheduler
     groups = [{key: group[key] for key in _GROUP_SETTINGS} for group in optimizer.param_groups]

@@ -1,4 +1,4 @@
-"""Which modules of a model are gathered as one, and torch's fully_shard around them."""
+"""Modules of a model that are gathered as one, and torch's fully_shard around them."""
 
 from __future__ import annotations
 
@@ -228,8 +228,9 @@ def _division(shard: DTensor) -> tuple[DeviceMesh, Shard] | None:
 
 
 def local_part(whole: torch.Tensor, shard: DTensor) -> torch.Tensor:
-    """What of the whole weight is this rank's: first divided over ranks that share matrices or experts, then, along the
-    first dimension, over those that shard it. (`distribute_tensor` divides in the order of the mesh, the other one.)"""
+    """Return this rank's part of the whole weight: first divided over ranks that share matrices or experts, then, along
+    the first dimension, over those that shard it. (`distribute_tensor` divides in the order of the mesh, the other
+    one.)"""
     if (division := _division(shard)) is not None:
         ranks, placement = division
         whole = _piece(whole, placement.dim, ranks)
@@ -338,7 +339,7 @@ def divide_experts(model: LoadedModel, mesh: DeviceMesh) -> None:
 
 
 def _local_weights(experts: nn.Module) -> dict[str, torch.Tensor]:
-    """Those of this rank's experts, while FSDP2 has them gathered."""
+    """Return the weights of this rank's experts, while FSDP2 has them gathered."""
     weights: dict[str, Any] = dict(experts.named_parameters(recurse=False))
     return {name: weight.to_local() for name, weight in weights.items()}
 

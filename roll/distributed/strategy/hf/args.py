@@ -24,7 +24,7 @@ def parse_settings(role: WorkerConfig) -> HfSettings:
 
 
 def problems(choice: Choice) -> Iterator[Problem]:
-    """What its spec is asked."""
+    """Yield the problems of a role with this strategy, for its spec."""
     if choice.role.use == "generate":
         yield from argument_problems(choice.role.name, choice.worker)
 

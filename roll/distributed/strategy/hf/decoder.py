@@ -128,8 +128,8 @@ class _BatchLayer(CacheLayerMixin):
 
 
 class _StateLayer(LinearAttentionLayer):
-    """What a layer carries from token to token, by transformers' own class: the last inputs of a convolution, the state
-    of a recurrence, or both. Layers of other kinds that cache nothing have one, too, and it stays empty."""
+    """State that a layer carries from token to token, by transformers' own class: the last inputs of a convolution, the
+    state of a recurrence, or both. Layers of other kinds that cache nothing have one, too, and it stays empty."""
 
     padding: torch.Tensor | None = None  # bool [B, T]: of the tokens to come, those that are none
 

@@ -99,7 +99,7 @@ class ParameterImport:
 
 
 def _targets(model: torch.nn.Module) -> Iterator[tuple[str, _Target]]:
-    """What may be given, by name: as the model names it, and as its files do."""
+    """Yield the tensors that can be updated, by name: as the model names them, and as its files do."""
     kind = getattr(getattr(model, "config", None), "model_type", "")
     memory = [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]
     for name, parameter in memory:
@@ -113,7 +113,7 @@ def _targets(model: torch.nn.Module) -> Iterator[tuple[str, _Target]]:
 
 
 def _in_files(model: PreTrainedModel, name: str, values: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """What the model's files hold of a parameter, as views of it, by the names there."""
+    """Yield the tensors of the model's files that make up a parameter, as views of it, by the names there."""
     stored = revert_weight_conversion(model, {name: values})
     if all(tensor.untyped_storage().data_ptr() == values.untyped_storage().data_ptr() for tensor in stored.values()):
         yield from stored.items()

@@ -33,7 +33,7 @@ _NEW_COLUMNS = 256  # reserved in the cache at most; it grows by doubling beyond
 
 
 class Answer(NamedTuple):
-    """One that is finished; `index` is its number in the group."""
+    """Finished answer; `index` is its number in the group."""
 
     request_id: str
     index: int
@@ -170,7 +170,7 @@ class BatchSampler:
         self._cache = self._mask = None
 
     def take_answers(self) -> list[Answer]:
-        """What has ended since the last call; a step returns that, too."""
+        """Return the answers that have ended since the last call; a step returns them, too."""
         answers, self._answers = self._answers, []
         return answers
 

@@ -49,7 +49,7 @@ class Block:
 
 
 def blocks(shape: tuple[int, ...], start: int, stop: int) -> Iterator[Block]:
-    """What the elements start..stop of a flattened tensor are in the tensor itself.
+    """Yield the blocks of a tensor that the elements start..stop of the flattened tensor make up.
 
     Example: 3..9 of shape (4, 3) are whole rows, Block(3, (1, 0), (2, 3)); 2..7 are Block(2, (0, 2), (1, 1)),
     Block(3, (1, 0), (1, 3)) and Block(6, (2, 0), (1, 1)).
@@ -225,7 +225,7 @@ def _sharded_state(
 
 
 def _trained(described: Mapping[str, Any], chunk: Any) -> dict[str, Any]:
-    """What is trained in full beside adapters, which are described by their own names."""
+    """Return the parameters that are trained in full beside adapters, which are described by their own names."""
     trained = {id(parameter) for parameter in chunk.parameters() if parameter.requires_grad}
     places = {name: place for name, place in described.items() if id(getattr(place, "data", None)) in trained}
     return {name: place for name, place in places.items() if f".{CHILD}." not in name}

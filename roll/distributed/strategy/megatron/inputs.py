@@ -28,7 +28,7 @@ class SlotLayout:
 
     @property
     def row_multiple(self) -> int:
-        """What the width of a shared row must be a multiple of."""
+        """Number that the width of a shared row must be a multiple of."""
         return 2 * self.context if self.context > 1 else 1
 
     def extent(self, batch: MicroBatch) -> tuple[int, int]:
@@ -43,7 +43,7 @@ class SlotLayout:
 
 @dataclass(frozen=True)
 class ModelInput:
-    """What the model takes, and which of its slots give an output. n outputs on this rank."""
+    """Input of the model, and which of its slots give an output."""
 
     batch: MicroBatch
     input_ids: torch.Tensor  # [rows, slots]

@@ -1,4 +1,4 @@
-"""What the last stage is asked of its hidden states, and its answer."""
+"""Requests to the last stage about its hidden states, and its replies."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from roll.types.batch import MicroBatch
 
 @dataclass(frozen=True)
 class MtpInputs:
-    """What the head takes of a micro batch, and which of its slots count: those whose token after the next one is one
-    that is trained."""
+    """Inputs of the MTP head for a micro batch, and the slots that count: those for which the token after the next one
+    is trained."""
 
     following: torch.Tensor  # int64 [rows, slots]: the token behind that of each slot, 0 where there is none
     slots: torch.Tensor
@@ -72,8 +72,8 @@ class MtpLoss:
 
 @dataclass(frozen=True)
 class HeadRequest:
-    """What the last stage is to compute at the given slots: log-probs at a temperature, behind them the entropy and the
-    divergence from a teacher where they are wanted; or values, or what it tells as a teacher."""
+    """Request to the last stage for the given slots: log-probs at a temperature, followed by the entropy and the
+    divergence from a teacher if they are wanted; or values; or a teacher's targets."""
 
     slots: torch.Tensor
     targets: torch.Tensor

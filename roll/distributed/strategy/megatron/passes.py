@@ -127,7 +127,7 @@ class Passes:
 
     @torch.no_grad()
     def teacher_targets(self, batches: Sequence[MicroBatch], distillation: Distillation) -> list[torch.Tensor]:
-        """What it tells as a teacher of the response tokens of every micro batch, on the CPU, on every rank."""
+        """Compute a teacher's targets for the response tokens of every micro batch, on the CPU, on every rank."""
         temperature = distillation.divergence.teacher_temperature
         ask = partial(
             self._head_request, temperature=temperature, entropy=False, values=False, distillation=distillation

@@ -190,7 +190,7 @@ class Model:
 
     @property
     def apart(self) -> list[nn.Parameter]:
-        """What this rank has of such a head: no part of the policy's gradient."""
+        """Parameters of a separate prediction head on this rank: they are not part of the policy's gradient."""
         heads = [chunk.prediction_head for chunk in self.chunks] if self.head_is_apart else []
         return [p for head in heads if head is not None for p in head.parameters()]
 

@@ -229,7 +229,7 @@ class Offload:
             self._drop_gradients()
 
     def to_device(self, states: frozenset[State]) -> None:
-        """What `to_host` moved. Gradients come back as zeros."""
+        """Move back what `to_host` moved. Gradients come back as zeros."""
         if State.WEIGHTS in states:
             self._copies.bring_back(weight for weight in self._weights() if weight.requires_grad)
             self._frozen.bring_back(weight for weight in self._weights() if not weight.requires_grad)

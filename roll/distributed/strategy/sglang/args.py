@@ -1,5 +1,4 @@
-"""What SGLang is started with: environment, arguments, and checks of both that do not import SGLang (which takes many
-seconds)."""
+"""Start of SGLang: environment, arguments, and checks of both that do not import SGLang (which takes many seconds)."""
 
 from __future__ import annotations
 
@@ -62,7 +61,7 @@ def worker_environment(on_cpu: bool, num_devices: int = 1, directory: Path | Non
 
 
 def environment(role: WorkerConfig, on_cpu: bool, directory: Path) -> dict[str, str]:
-    """What its spec is asked."""
+    """Return the environment of a worker, for its spec."""
     return worker_environment(on_cpu, role.num_gpus_per_worker, directory)
 
 
@@ -109,7 +108,7 @@ def engine_arguments(
 
 
 def problems(choice: Choice) -> Iterator[Problem]:
-    """What its spec is asked."""
+    """Yield the problems of a role with this strategy, for its spec."""
     if choice.role.use == "generate":
         yield from argument_problems(choice.role.name, choice.worker)
 

@@ -345,7 +345,7 @@ class SglangStrategy(EngineStrategy):
 
     @asynccontextmanager
     async def _failures(self) -> AsyncIterator[None]:
-        """Whatever SGLang raises, as StrategyError."""
+        """Raise any error of SGLang as StrategyError."""
         try:
             yield
         except StrategyError as error:

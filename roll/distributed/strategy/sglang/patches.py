@@ -149,7 +149,8 @@ class FusedWeights:
         self._held: dict[str, dict[str, torch.Tensor]] = {}
 
     def pass_on(self, weights: Mapping[str, torch.Tensor]) -> list[tuple[str, torch.Tensor]]:
-        """What can be loaded now. What is held back is copied: the source is overwritten by the next bucket."""
+        """Return the weights that can be loaded now. What is held back is copied: the source is overwritten by the next
+        bucket."""
         ready: list[tuple[str, torch.Tensor]] = []
         arrived: set[str] = set()
         for name, tensor in weights.items():
@@ -168,7 +169,7 @@ class FusedWeights:
         return ready
 
     def rest(self) -> list[tuple[str, torch.Tensor]]:
-        """What waits for partners that did not come, at the end of an update."""
+        """Return the weights whose partners did not arrive, at the end of an update."""
         held, self._held = self._held, {}
         return [pair for group in held.values() for pair in group.items()]
 

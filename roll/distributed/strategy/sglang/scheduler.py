@@ -1,4 +1,4 @@
-"""What runs in SGLang's own processes: its scheduler with our weight updates, and an end with the owner."""
+"""Code that runs in SGLang's own processes: its scheduler with our weight updates, which ends with its owner."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What vLLM is started with: environment, arguments, and checks of both that do not import vLLM (which takes
-seconds)."""
+"""Start of vLLM: environment, arguments, and checks of both that do not import vLLM (which takes seconds)."""
 
 from __future__ import annotations
 
@@ -80,7 +79,7 @@ def worker_environment(on_cpu: bool, directory: Path | None = None) -> dict[str,
 
 
 def environment(role: WorkerConfig, on_cpu: bool, directory: Path) -> dict[str, str]:
-    """What its spec is asked."""
+    """Return the environment of a worker, for its spec."""
     return worker_environment(on_cpu, directory)
 
 
@@ -170,7 +169,7 @@ def cpu_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pro
 
 
 def problems(choice: Choice) -> Iterator[Problem]:
-    """What its spec is asked."""
+    """Yield the problems of a role with this strategy, for its spec."""
     if choice.role.use == "generate":
         yield from argument_problems(choice.role.name, choice.worker)
         yield from _quantised_on_npu(choice)

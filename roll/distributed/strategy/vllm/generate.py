@@ -291,7 +291,7 @@ class VllmStrategy(EngineStrategy):
 
     @asynccontextmanager
     async def _failures(self) -> AsyncIterator[None]:
-        """Whatever vLLM raises, as StrategyError."""
+        """Raise any error of vLLM as StrategyError."""
         from vllm.v1.engine.exceptions import EngineDeadError
 
         try:

@@ -1,4 +1,4 @@
-"""What vLLM adds to its worker classes, in its own processes: weight updates in place, and an end with the owner."""
+"""Extension of vLLM's worker classes, in its own processes: weight updates in place, and an end with the owner."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class AdapterUpdate:
         self._tensors = {}
 
     def take(self, weights: list[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
-        """Those that are no adapters."""
+        """Store adapter weights, and return the other weights."""
         self._tensors |= {name: tensor.to("cpu", copy=True) for name, tensor in weights if name.endswith((_A, _B))}
         return [(name, tensor) for name, tensor in weights if not name.endswith((_A, _B))]
 
@@ -64,7 +64,7 @@ class AdapterUpdate:
         return []
 
     def _model(self, tensors: dict[str, torch.Tensor]) -> LoRAModel:
-        """Whatever alpha is, it is in B."""
+        """Build the adapter; alpha is contained in B, so it is set to the rank."""
         rank = next(len(tensor) for name, tensor in tensors.items() if name.endswith(_A))
         layers = sorted({name.removesuffix(_A).rpartition(".")[2] for name in tensors if name.endswith(_A)})
         helper = PEFTHelper(r=rank, lora_alpha=rank, target_modules=layers)
@@ -199,7 +199,7 @@ class LayerwiseUpdate:
         return missing
 
     def _close(self) -> None:
-        """What got nothing keeps what it has, without a warning."""
+        """Finish the update: modules that received nothing keep their weights, without a warning."""
         untouched = [m for m in self._model.modules() if (i := get_layerwise_info(m)).can_load() and not i.load_numel]
         for module in untouched:
             get_layerwise_info(module).load_numel_total = 0
