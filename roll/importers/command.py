@@ -49,7 +49,7 @@ def report(imported: Imported, source: str, target: str) -> str:
 
 
 def open_title(source: str) -> str:
-    """What keys without a value are called: a script leaves them open, in a YAML they are missing."""
+    """Return the title of keys without a value: a script leaves them open, in a YAML they are missing."""
     return "Missing, or left open" if source.endswith((".yaml", ".yml")) else "Left open by the script"
 
 
@@ -152,7 +152,7 @@ def imported_from(original: SourceKeys, system: str | None = None, source: Path 
 
 
 def system_of(original: SourceKeys) -> str:
-    """Whose keys they are. Raises ConfigError where nothing tells."""
+    """Return the name of the system that the keys belong to. Raises ConfigError where nothing tells."""
     for name, is_it in (("verl", is_verl), ("trinity", is_trinity), ("roll", is_roll)):
         if is_it(original.tree):
             return name

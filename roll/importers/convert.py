@@ -39,7 +39,7 @@ from roll.utils.text import show
 
 Tree = dict[str, Any]
 _WRONG = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
-"""What a value of another kind than the key's raises where it is read."""
+"""Errors raised when a value has another type than its key."""
 _SWITCHES = ("enable", "enabled")
 _OPEN = "the script does not set it: set it in the YAML"
 _NOT_GIVEN: tuple[Any, ...] = (None, "", {}, [])
@@ -48,7 +48,7 @@ _NOT_GIVEN: tuple[Any, ...] = (None, "", {}, [])
 
 @dataclass(frozen=True)
 class Entry:
-    """What became of one key of the source."""
+    """Result for one key of the source."""
 
     key: str
     value: Any
@@ -71,7 +71,7 @@ class Imported:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """What makes this another run than its author meant: keys with the reason, and notes."""
+        """Changes that make this another run than its author meant: keys with the reason, and notes."""
         keys = [f"{entry.key}: {entry.note}" for entry in self.entries if entry.outcome == CHANGES]
         return (*keys, *(note for note in self.notes if isinstance(note, Change)))
 
@@ -132,7 +132,8 @@ class _Conversion:
         return Imported(self._table.system, self._table.pipeline, self._tree, tuple(entries), defaults, notes, opened)
 
     def _unnoted(self, names: Mapping[str, str]) -> Iterator[str]:
-        """What sums say that no given key says: what they write by default, how it differs, what they cannot serve."""
+        """Yield notes about combined keys that no key of the source reports: their defaults, differences, and keys
+        without effect."""
         for name, made in self._sums.items():
             if isinstance(made, NotHere):
                 if name not in self._noted_sums:
@@ -335,7 +336,7 @@ def read(path: Path | None, overrides: Sequence[str] = ()) -> SourceKeys:
 
 
 def source_keys(found: Composed, overrides: Sequence[str] = (), command: Command | None = None) -> SourceKeys:
-    """What files say, with the words of a command and with overrides."""
+    """Collect the keys of files, of a command's words and of overrides."""
     tree = found.tree
     words = [(*command.overrides,) if command else (), tuple(overrides)]
     groups = [text for texts in words for text in texts if _chooses(text, [*words[0], *words[1]])]
@@ -353,7 +354,7 @@ def _chooses(text: str, texts: Sequence[str]) -> bool:
 
 
 def _engine(groups: Sequence[str]) -> list[str]:
-    """What the choice of an engine says, under what is said of it beside."""
+    """Return the overrides that follow from the choice of an engine; explicit overrides come later and win."""
     return [f"engine.strategy={text.partition('=')[2]}" for text in groups if text.startswith("engine=")]
 
 

@@ -21,7 +21,7 @@ _COLUMNS: Mapping[str, str] = {
     "ground_truth": "env_config.answer_key",
     "system_prompt": "agent_system_template",
 }
-"""What `data_args` has of rows, and where an environment has it."""
+"""Keys of `data_args` for rows, and the keys of an environment that replace them."""
 _SECTIONS: Mapping[str, str] = {"actor_train.data_args": TRAINING, "validation.data_args": VALIDATION}
 _GENERATION = "validation.generating_args"
 _ELSEWHERE = "the environment gives tasks and rewards here, and has no such setting"
@@ -31,7 +31,7 @@ _RENAMED: Mapping[str, str] = {
     f"{_GENERATION}.num_return_sequences": f"{_VALIDATED}.group_size",
 }
 _TIMES: Mapping[str, str] = {"timeout_s": f"{_MANAGER}.episode_timeout_s", "reward_retries": f"{_MANAGER}.env_retries"}
-"""What a domain of rewards has of time, and what episodes have."""
+"""Time keys of a reward domain, and those of episodes."""
 
 
 def of_episodes(

@@ -95,7 +95,7 @@ def _steps(pipeline: str, tree: dict[str, Any]) -> Iterator[Entry]:
 
 
 def _entries(cls: type[Settings], node: dict[str, Any], variables: set[str], path: str = "") -> Iterator[Entry]:
-    """One for each leaf of a section, which is changed in place."""
+    """Yield one entry for each leaf of a section, which is changed in place."""
     known, inert = known_keys(cls), inert_keys(cls)
     names = [base.__name__ for base in cls.__mro__]
     for key in list(node):

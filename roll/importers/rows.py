@@ -1,4 +1,4 @@
-"""What a table of another system's keys is made of: a row for each key, one place for each fact."""
+"""Rows that make up a table of another system's keys: a row for each key, one place for each fact."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from roll.utils.text import show
 
 Outcome = Literal["mapped", "approximated", "not to be had", "changes the run", "asks for nothing"]
 CHANGES: Outcome = "changes the run"
-"""What is lost is of the matter: data, rewards, tools, environments, the loss, what is trained. What only costs memory
-or speed is `not to be had`."""
+"""Outcome of keys that cannot be kept although they matter: data, rewards, tools, environments, the loss, what is
+trained. What only costs memory or speed is `not to be had`."""
 NOTHING: Any = object()
 """Stands for a missing default: the key has none that matters here."""
 
@@ -77,7 +77,7 @@ class Row:
     targets: tuple[str, ...] = ()
     via: Callable[[Any], Any] = same
     default: Any = NOTHING
-    """What holds in the other system where the key is not given: it is written as well."""
+    """Value in the other system if the key is not set: it is written as well."""
     needs: str = ""
     """The condition without which the key asks for nothing."""
     idle: tuple[Any, ...] = ()
@@ -111,9 +111,9 @@ def needless(key: str, note: str, **more: Any) -> Row:
 
 @dataclass(frozen=True)
 class CombinedKeys:
-    """What an arithmetic writes, and the words for it. `difference` says how it differs from what was asked,
-    `differences` the same of single keys; `lost` names keys that it could not serve, with the reason, and `changes`
-    those without which the run is not the one that its author meant."""
+    """Settings that several keys yield together, with an explanation. `difference` says how they differ from what was
+    requested, `differences` the same for single keys; `lost` names keys without a counterpart, with the reason, and
+    `changes` those without which the run is not the one that its author meant."""
 
     settings: Mapping[str, Any]
     text: str

@@ -63,8 +63,8 @@ class PromptedTurns:
     def _end_of_calls(
         self, messages: Sequence[Message], place: int, row: Row, tools: Sequence[Tool], answer: str
     ) -> str:
-        """What a template writes behind several calls, and forgets behind one, as that of the distilled DeepSeek-R1;
-        "" where it ends no answer."""
+        """Return the text that a template writes behind several calls but forgets behind one, as that of the distilled
+        DeepSeek-R1 does; "" if it ends no answer."""
         calls = messages[place].get("tool_calls") or []
         last_line = answer.rstrip().rpartition("\n")[2]
         if len(calls) != 1 or not last_line:
@@ -78,7 +78,7 @@ class PromptedTurns:
         return end if found and self.ends.is_ended(self.ids(answer + end)) else ""
 
     def _next_mark(self, messages: Sequence[Message], place: int, row: Row, tools: Sequence[Tool]) -> str:
-        """What begins the message behind an answer, where it is a token that ends answers; "" otherwise. Example of
+        """Return the token that begins the message behind an answer, if it ends answers; "" otherwise. Example of
         GLM-4.5: `<|observation|>` behind calls of tools, `<|user|>` behind other answers."""
         calls = bool(messages[place].get("tool_calls"))
         role = messages[place + 1]["role"] if place + 1 < len(messages) else "tool" if calls else "user"

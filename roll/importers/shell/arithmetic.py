@@ -116,7 +116,7 @@ class _Sum:
         return first if test else second
 
     def _above(self, least: int) -> int:
-        """What operators that bind more than `least` join."""
+        """Evaluate the operators that bind more tightly than `least`."""
         number = self._one()
         while (known := _OPERATORS.get(self._next())) and known[0] > least:
             sign = self._next()

@@ -154,7 +154,7 @@ class Walk:
         return self._node(node)
 
     def _perhaps(self, node: Node) -> Verdict:
-        """What runs only if something holds that nothing here decides."""
+        """Run a part that depends on a condition which cannot be decided here."""
         self._variables.undecided += 1
         try:
             return self._node(node)
@@ -348,7 +348,7 @@ class Walk:
 
 
 def _script_in(words: list[str]) -> str | None:
-    """What a shell is told to run: `bash -c "..."`."""
+    """Return the script that a shell runs: `bash -c "..."`."""
     for i, word in enumerate(words[:-2]):
         if word.rpartition("/")[2] in _RUNS_TEXT and re.fullmatch(r"-\w*c", words[i + 1]):
             return words[i + 2]

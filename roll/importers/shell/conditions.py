@@ -1,4 +1,4 @@
-"""What a test of a shell script says, where the script alone decides it."""
+"""Tests of a shell script that the script alone decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a shell makes of a value on its way: defaults, cut beginnings and ends, replacements, parts."""
+"""Expansions of a shell's values: defaults, cut beginnings and ends, replacements, parts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Expand = Callable[[str], str]
 
 
 def parameter(inside: str, state: State, expand: Expand) -> tuple[list[str], bool]:
-    """What `${...}` stands for, and whether it is several words as they are.
+    """Expand `${...}`, and tell whether the result is several separate words.
 
     Example: `A`, `A:-default`, `A[@]`, `A##*/`, `A/x/y`, `A:0:3`, `A,,`, `#A`, `@:2`.
     """

@@ -13,7 +13,7 @@ _PARAMETER = re.compile(r"[A-Za-z_]\w*|[\d@*#?$!-]")
 
 
 class Damaged(Exception):
-    """What no shell would take."""
+    """Error: no shell would accept this text."""
 
 
 def end_of(text: str, start: int, depth: int = 0) -> int:

@@ -1,4 +1,4 @@
-"""What is known while a shell script is gone through: variables, arrays, arguments, and how much has been made."""
+"""State while a shell script is read: variables, arrays, arguments, and how much has been produced."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class State:
         return ""
 
     def entries(self, name: str) -> list[str]:
-        """Those of an array; a variable is one, and so is none at all where it is not set."""
+        """Return the entries of an array; a variable counts as one entry, and one that is not set as none."""
         if name in ("@", "*"):
             return list(self.arguments or [])
         if name in self.arrays:

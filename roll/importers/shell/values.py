@@ -1,4 +1,4 @@
-"""What a word of a shell script stands for, once quotes, variables, arrays and sums are done."""
+"""Values of words of a shell script, after quotes, variables, arrays and arithmetic."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ class _Expansion:
         return self._text[start : self._at]
 
     def _expanded(self, in_quotes: bool) -> tuple[list[str], bool]:
-        """What stands for `$...` here, and whether it is not to be split. Output of programs stays as it is written,
-        but for those that only change a text."""
+        """Expand `$...` at this place, and tell whether the result must not be split. Output of programs stays as it is
+        written, but for those that only change a text."""
         start = self._at
         is_old = self._text[start] == "`"
         self._at = end_of(self._text, start) if is_old else expansion_end(self._text, start, 0, in_quotes)

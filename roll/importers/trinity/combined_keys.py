@@ -1,4 +1,5 @@
-"""What several keys of Trinity-RFT say together: the algorithm by name, devices of trainer and engines, lengths."""
+"""Settings that several keys of Trinity-RFT yield together: the algorithm by name, devices of trainer and engines,
+lengths."""
 
 from __future__ import annotations
 
@@ -165,7 +166,7 @@ def _whole(value: Any) -> int | None:
 
 
 def _defaults_of_loss(values: Mapping[str, Any], mode: str) -> dict[str, Any]:
-    """Those of policy_loss_fn_args: none where one reach of the clip is given."""
+    """Return the defaults of policy_loss_fn_args: none if one bound of the clip is set."""
     defaults: dict[str, Any] = {f"{ACTOR}.loss_agg_mode": "seq-mean-token-mean"} if mode == "gspo" else {}
     names = [f"{ACTOR}.clip_ratio{side}" for side in ("_low", "_high", "")]
     if mode in _OWN_BOUNDS and all(values.get(name) is None for name in names):
@@ -216,7 +217,7 @@ def _entropy(source: SourceLookup) -> CombinedKeys:
 
 
 def _of_engine(source: SourceLookup, kind: str) -> int:
-    """What the engine is told counts before what the model is, and what the tasks are told is the most of an answer."""
+    """Return a length limit: the engine's key wins over the model's, and the tasks' key limits a response."""
     length = source.number(f"data.max_{kind}_length")
     length = source.number(f"{_TRINITY_ONLY}explorer.rollout_model.max_{kind}_tokens", length)
     return min(length, source.number(_MOST)) if kind == "response" and source.is_set(_MOST) else length

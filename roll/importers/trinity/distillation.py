@@ -46,7 +46,7 @@ def distils(source: SourceLookup) -> bool:
 
 
 def auxiliary_gpus(source: SourceLookup) -> int:
-    """Those of the engines of all auxiliary models there."""
+    """Count the GPUs of the engines of all auxiliary models."""
     numbers = {
         head for key in source.below(f"{_TRINITY_ONLY}{_AUXILIARY}") if (head := key.partition(".")[0]).isdigit()
     }

@@ -172,7 +172,7 @@ def _is_sql(source: SourceLookup) -> str:
 
 
 def cut(source: SourceLookup) -> str:
-    """What becomes of a prompt that is too long."""
+    """Return how a prompt that is too long is treated."""
     return "left" if source(f"{_TRINITY_ONLY}model.enable_prompt_truncation") else "error"
 
 
@@ -295,7 +295,7 @@ def _weights(source: SourceLookup, kind: str) -> dict[str, object]:
 
 
 def sampled(source: SourceLookup, batch: int) -> int:
-    """Those of a train batch that are no rows of the expert."""
+    """Count the rows of a train batch that are not the expert's."""
     return round(batch * (1 - source.amount(f"{_TRINITY_ONLY}{_RATIO}", 0.5))) if mixes(source) else batch
 
 

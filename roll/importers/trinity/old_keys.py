@@ -62,7 +62,7 @@ OLD_ROWS: tuple[Row, ...] = (
 
 
 def present_key(key: str) -> str:
-    """What a key is called now. Example: data.format.prompt_key is that of the task set."""
+    """Return the present name of a key. Example: data.format.prompt_key is that of the task set."""
     if key.startswith(_FORMAT):
         return f"{_TASKS}.format.{key.removeprefix(_FORMAT)}"
     return _RENAMED.get(key, key)

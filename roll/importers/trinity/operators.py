@@ -37,7 +37,7 @@ OPERATOR_ROWS: tuple[Row, ...] = (
 )
 
 Made = list[dict[str, Any]]
-"""What stands in for an operator; none where nothing is asked for."""
+"""Operators here that replace one of Trinity's; empty if nothing is needed."""
 
 
 def _length(args: Mapping[str, Any]) -> tuple[Made, str]:

@@ -245,7 +245,7 @@ def _default_prompt(source: SourceLookup, args: str) -> str:
 
 
 def system_prompt_of(source: SourceLookup, number: int) -> str:
-    """That of a set of evaluation."""
+    """Return the system prompt of an evaluation set."""
     at = f"{SETS}.{number}"
     prompt = source(f"{_TRINITY_ONLY}{at}.format.system_prompt") or source(f"{_TRINITY_ONLY}{_INPUT}.system_prompt")
     return str(prompt or _default_prompt(source, f"{at}.workflow_args"))

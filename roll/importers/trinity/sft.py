@@ -121,7 +121,7 @@ OF_ROWS: tuple[Row, ...] = (
     *(needless(f"{EMBEDDED}.actor_rollout_ref.actor.{name}", _OTHER_LOSS) for name in _OF_SAMPLES),
     lacks(f"{EMBEDDED}.**", "of verl's trainer the keys of batches, optimizer and memory are read"),
 )
-"""What fine-tuning and pairs have in common."""
+"""Rows that fine-tuning and pairs share."""
 
 
 def of_rows(renamed: Mapping[str, str], key: str) -> str:

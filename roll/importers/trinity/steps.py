@@ -36,7 +36,7 @@ def _engine_gpus(source: SourceLookup) -> int:
 
 
 def _engines(source: SourceLookup) -> int:
-    """One that is parallel in another way than by tensors is as many here."""
+    """Count the engines: one that is parallel in another way than by tensors becomes several here."""
     ways = (source.size(f"{ROLLOUT}.{way}_size", 1) for way in ("data_parallel", "pipeline_model_parallel"))
     return source.size(_ENGINES) * prod(ways)
 

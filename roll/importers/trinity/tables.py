@@ -29,7 +29,7 @@ def is_trinity(tree: Mapping[str, Any]) -> bool:
 
 
 def trinity_table(keys: Iterable[tuple[str, Any]]) -> Table:
-    """That of the algorithm which the keys name, with rows for sections that are written without anything in them."""
+    """Return the table of the algorithm that the keys name, with rows for sections that are empty."""
     key_values = [(present_key(key), value) for key, value in keys]
     table = _TABLES.get(str(dict(key_values).get("algorithm.algorithm_type")), TRINITY_RL)
     values = dict(key_values)
@@ -150,7 +150,7 @@ def _plain(name: str) -> str:
 
 
 def _shared(configs: Sequence[Mapping[str, Any]]) -> Tree:
-    """What all say alike, section by section."""
+    """Return the keys that all configurations share, section by section."""
     shared: Tree = {}
     for key, value in configs[0].items():
         values = [tree[key] for tree in configs if key in tree]
@@ -165,7 +165,7 @@ def _shared(configs: Sequence[Mapping[str, Any]]) -> Tree:
 
 
 def _beside(tree: Mapping[str, Any], shared: Mapping[str, Any]) -> Tree:
-    """What a tree says beside what all say."""
+    """Return the keys of a tree that are not shared by all."""
     rest: Tree = {}
     for key, value in tree.items():
         if isinstance(value, dict) and isinstance(there := shared.get(key), dict):
@@ -210,7 +210,7 @@ def _notes(entries: Sequence[tuple[str, Entry]]) -> str:
 
 
 def _stage_notes(stages: Iterable[_Stage]) -> Iterator[str]:
-    """What a stage says beside its keys."""
+    """Yield the notes of each stage, with its name."""
     for stage in stages:
         for note in stage.imported.notes:
             yield type(note)(f"[{stage.name}] {note}")

@@ -101,7 +101,7 @@ def batches(
 
 
 def _open_ranks(source: SourceLookup, role: str, prompts: int, group: int) -> CombinedKeys:
-    """What does not hang on the number of GPUs, which a script leaves open."""
+    """Return the batch settings that do not depend on the number of GPUs, which a script leaves open."""
     micro = micro_batch(source, _SECTIONS[role], ("ppo_micro_batch_size",), 1)
     settings: dict[str, Any] = {} if micro is None else {f"{role}.training_args.per_device_train_batch_size": micro}
     if role == "actor_train":

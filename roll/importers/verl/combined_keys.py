@@ -1,4 +1,5 @@
-"""What several keys of verl say together: the form of the loss, rewards, rows, trackers; and the table of all."""
+"""Settings that several keys of verl yield together: the form of the loss, rewards, rows, trackers; and the table of
+all."""
 
 from __future__ import annotations
 
@@ -107,7 +108,7 @@ def estimator(source: SourceLookup) -> CombinedKeys:
 
 
 def norms(source: SourceLookup) -> CombinedKeys:
-    """What verl does to advantages by definition."""
+    """Return the normalisation that verl always applies to advantages."""
     name = source("algorithm.adv_estimator")
     if name == "gae":
         return CombinedKeys({"whiten_advantages": True}, "whiten_advantages: true: verl whitens what GAE gives.")
@@ -158,7 +159,7 @@ def rewards(source: SourceLookup) -> CombinedKeys:
 
 
 def _verl_only_values(look: SourceLookup, reads_source: bool = False) -> dict[str, str]:
-    """What says nothing without a function of one's own, but that of the system."""
+    """Return keys that have no effect without a user-defined function, with the reason."""
     reason = "custom_reward_function.path is not given: nothing here takes it"
     below = look.below("custom_reward_function.reward_kwargs")
     found = {f"custom_reward_function.reward_kwargs.{key}": reason for key in below}

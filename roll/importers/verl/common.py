@@ -1,4 +1,4 @@
-"""What several tables of verl's keys share: reasons, and the rows that every role has."""
+"""Reasons and rows that several tables of verl's keys share."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ _OF_ROUTERS = {
     "moe_z_loss_coeff": 0,
     "moe_router_bias_update_rate": 0,
 }
-"""What Megatron's routers learn by beside the loss, with the values of nothing."""
+"""Keys by which Megatron's routers learn beside the loss, with the values that turn them off."""
 
 
 def _dispatcher(value: object) -> object:
@@ -331,7 +331,7 @@ def _is_cosine(section: str) -> Condition:
 
 
 def runs_on(section: str, megatron: bool) -> Condition:
-    """That a role trains with Megatron, or that it does not."""
+    """Build a condition: a role trains with Megatron, or it does not."""
 
     def condition(source: SourceLookup) -> str:
         if section != ACTOR and (reason := (has_critic if section == CRITIC else has_reference)(source)):
@@ -343,7 +343,7 @@ def runs_on(section: str, megatron: bool) -> Condition:
 
 
 def drafts(source: SourceLookup) -> str:
-    """That engines guess tokens with a head for further ones."""
+    """Check that engines draft tokens with an MTP head; returns the reason if they do not."""
     on = source(f"{MODEL}.mtp.enable") and source(f"{MODEL}.mtp.enable_rollout")
     return "" if on else "model.mtp.enable_rollout is off: no engine uses the head"
 

@@ -30,7 +30,7 @@ class Composed:
 
 
 def of_command(command: Command, script: Path) -> Composed:
-    """What --config-name of a command names, or -cn."""
+    """Compose the configuration that --config-name (or -cn) of a command names."""
     composed = Composed()
     name = (command.flag("config-name") or command.short_flag("-cn") or "").strip().removesuffix(".yaml")
     if not name:
@@ -50,7 +50,7 @@ def of_command(command: Command, script: Path) -> Composed:
 
 
 def of_file(path: Path, tree: Mapping[str, Any]) -> Composed | None:
-    """What a YAML and its defaults say; None of one that builds on nothing of verl."""
+    """Compose a YAML and its defaults; None for a file that does not build on verl's."""
     defaults = tree.get("defaults")
     if not isinstance(defaults, list) or not any(isinstance(name, str) and VERLS.fullmatch(name) for name in defaults):
         return None

@@ -146,7 +146,7 @@ def _has_default_names(source: SourceLookup) -> bool:
 
 
 def picture_notes(values: Mapping[str, Any], shows: bool) -> Iterator[Change]:
-    """What the name of a model that sees says beside the keys. `shows`: the run is one that shows pictures."""
+    """Yield notes that follow from the name of a model with vision. `shows`: the run is one that shows pictures."""
     name = values.get(f"{MODEL}.path") or values.get("model.partial_pretrain")
     if not name_sees(name):
         return
@@ -159,7 +159,7 @@ def picture_notes(values: Mapping[str, Any], shows: bool) -> Iterator[Change]:
 
 
 def stops(source: SourceLookup) -> Iterator[tuple[str, str]]:
-    """What stops a run when it reads rows with pictures, and the words of verl's that avoid it."""
+    """Yield what stops a run that reads rows with pictures, and verl's overrides that avoid it."""
     if source(f"{ACTOR}.strategy") == MEGATRON:
         yield "megatron_train shows no pictures, and fsdp2_train does", f"{ACTOR}.strategy=fsdp2"
     elif source(f"{ACTOR}.ulysses_sequence_parallel_size", 1) != 1:

@@ -1,4 +1,4 @@
-"""What verl's rows are scored by where no function of one's own is named: it chooses by the column data_source."""
+"""Rewards that verl chooses by the column data_source if no user-defined function is named."""
 
 from __future__ import annotations
 

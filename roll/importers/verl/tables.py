@@ -68,7 +68,7 @@ _ROOTS = ("verl", "recipe")
 
 
 def program_notes(words: Sequence[str]) -> Iterator[str]:
-    """What a program other than verl's trainers means, as far as its name tells.
+    """Yield notes about a program other than verl's trainers, as far as its name tells.
 
     Example: python3 -m recipe.prime.main_prime trains a reward model as well.
     """
@@ -341,7 +341,7 @@ def verl_keys(original: SourceKeys) -> list[tuple[str, Any]]:
 
 
 def verl_notes(original: SourceKeys) -> Iterator[str]:
-    """What the words of a command say that no key has taken."""
+    """Yield notes about words of a command that no key has taken."""
     values = {_known_as(key): value for key, value in original.keys}
     there = values.keys()
     yield from version_notes(values)

@@ -38,8 +38,8 @@ class Tools:
 
 
 def tools_of(written: str, script: Path | None, section: str) -> Tools:
-    """What a file says; `section` is `tools` or `interaction`. One that is not there, or says something else, has lost
-    them all."""
+    """Read the tools of a file; `section` is `tools` or `interaction`. One that is not there, or says something else,
+    has lost them all."""
     tools = Tools()
     path = beside(written, script)
     if path is None:

@@ -107,7 +107,7 @@ class _Episodes:
         return source.number("data.val_batch_size") if source.is_set("data.val_batch_size") else None
 
     def _unread(self, source: SourceLookup) -> dict[str, str]:
-        """What decides over rewards there, and is asked by no environment."""
+        """Return keys that decide over rewards in verl, and that no environment here reads."""
         reason = "the environment judges; an environment of yours can call it: env_type: package.module:Class"
         reasons = {"custom_reward_function.path": reason} if source("custom_reward_function.path") else {}
         reasons |= {"reward_model.enable": "no reward model scores episodes"} if source("reward_model.enable") else {}

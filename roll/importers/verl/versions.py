@@ -1,4 +1,4 @@
-"""What verl's keys mean in the version that a file is of, and what one key of it takes from another."""
+"""Meaning of verl's keys in the version of a file, and keys that take their value from another."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def derived(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def version_notes(values: Mapping[str, Any]) -> Iterator[str]:
-    """What the version of a file decides, and what no key says by itself."""
+    """Yield notes about what the version of a file decides without a key."""
     for key in _NEEDED:
         if values.get(key) == "":
             yield Change(f"{key} is empty: what it names is set outside of the script. Give it after the file.")

@@ -1,4 +1,4 @@
-"""What can be wrong with the agentic part of a configuration: groups, seeds, the algorithm and lengths."""
+"""Checks of the agentic part of a configuration: groups, seeds, the algorithm and lengths."""
 
 import math
 from collections.abc import Iterator
@@ -81,14 +81,14 @@ def agentic_warnings(config: AgenticConfig) -> list[str]:
 
 
 def machine_problems(config: AgenticConfig) -> list[Problem]:
-    """What can be said of this machine without the users' code: a template's file."""
+    """Return problems that this machine can find without the users' code: a template's file."""
     key = "actor_train.data_args.template"
     wrong = template_problem(config.actor_train.data_args.template, key)
     return [] if wrong is None else [Problem(f"{wrong}.", (key,), "place")]
 
 
 def code_problems(config: AgenticConfig) -> Iterator[Problem]:
-    """What the users' environments and adapters say: each is imported, built once and thrown away."""
+    """Check the users' environments and adapters: each is imported, built once and thrown away."""
     for tag, env in played(config).items():
         at = f"custom_envs.{tag}"
         if env.is_session:
@@ -107,7 +107,7 @@ def code_problems(config: AgenticConfig) -> Iterator[Problem]:
 
 
 def hub_problems(config: AgenticConfig) -> Iterator[Problem]:
-    """What environments say that take their questions from the hub: a start loads them."""
+    """Check environments that take their questions from the hub: a start loads them."""
     for tag, env in played(config).items():
         if hub_set(env) is not None:
             yield from import_problems(f"custom_envs.{tag}", env)
@@ -122,7 +122,7 @@ def unloaded_sets(config: AgenticConfig) -> Iterator[Problem]:
 
 
 def reports(config: AgenticConfig) -> Iterator[str]:
-    """What a plan does not look at: servers of tools are not started."""
+    """Yield what a plan does not check: tool servers are not started."""
     for tag, env in played(config).items():
         yield from tool_reports(f"custom_envs.{tag}", env)
 

@@ -133,7 +133,7 @@ class EnvSetConfig(Settings):
 
 @dataclass(frozen=True)
 class ValidatedEnvs:
-    """What is validated: `val_env_manager` (without a name), or one of `eval_sets`. `at`: its YAML path."""
+    """Set of validation: `val_env_manager` (without a name), or one of `eval_sets`. `at`: its YAML path."""
 
     name: str
     at: str
@@ -199,7 +199,7 @@ class RewardNormalizationConfig(Settings):
 
     @property
     def norms(self) -> tuple[str | None, str | None]:
-        """What mean and deviation are taken over by grouping and method; "default" is adv_estimator's own."""
+        """Scopes of mean and deviation, by grouping and method; "default" is adv_estimator's own."""
         scope = "group" if self.grouping in ("traj_group_id", "state") else "batch"
         match self.method:
             case None:
@@ -382,7 +382,7 @@ class AgenticConfig(AlgorithmConfig):
 
     @property
     def validated(self) -> tuple[ValidatedEnvs, ...]:
-        """What is validated, `val_env_manager` first. How many groups are played at once, retries and limits are the
+        """Sets of validation, `val_env_manager` first. How many groups are played at once, retries and limits are the
         same in all."""
         main = self.val_env_manager
         shared = main or self.train_env_manager.model_copy(update={"env_seeds": None})

@@ -113,8 +113,8 @@ class EpisodeCredit(StepCredit):
         return np.zeros(len(meta), np.float32), TurnValues(meta.num_turns, turns), metrics
 
     def row_weights(self, meta: RowMeta) -> tuple[np.ndarray | None, dict[str, float]]:
-        """Those that make up for attempts that are cut into several rows where a program, or a chat template, rewrites
-        the history."""
+        """Return the weights of rows, so that attempts cut into several rows (because a program or a chat template
+        rewrites the history) do not count more."""
         weights, metrics = super().row_weights(meta)
         is_cut = np.isin(meta.domains, self._sessions)
         if not is_cut.any() or self._mode == "token-mean":
@@ -182,7 +182,7 @@ class AgenticPipeline(RLPipeline):
         self.accounting.watch(self.clusters)
 
     def _build_rollouts(self, clusters: RLClusters) -> None:
-        """What plays episodes, and what is played for validation."""
+        """Build the players of episodes, for training and validation."""
         config = self.config
         front = self._open_front() if any(env.is_played_outside for env in played(config).values()) else None
         self.job_pool = clusters.start_job_pool(

@@ -141,21 +141,22 @@ class _Ticket:
 
 @dataclass(frozen=True)
 class Observation:
-    """What an environment shows: its observation, and the conversation if it keeps one itself."""
+    """View of an environment: its observation, and the conversation if it keeps one itself."""
 
     text: str
     conversation: Conversation | None = None
 
 
 def reset_env(env: Any, seed: int, is_native: bool) -> tuple[Observation, str]:
-    """What is seen first, and the instruction of the user's class."""
+    """Reset the environment; returns the first observation, and the instruction of the user's class."""
     text = _text(env.reset(seed), "reset")
     return Observation(text, read_conversation(env) if is_native else None), str(getattr(env, "instruction", ""))
 
 
 def step_env(env: Any, answer: str, action: str | None, is_native: bool) -> tuple[EnvStep, Observation]:
-    """What the answer led to, and what is seen then. `action` is what action_pattern found in it, None if nothing; one
-    with tools looks at the whole answer. The step says in any case whether there was a valid action."""
+    """Take a step; returns its result and the observation that follows. `action` is what action_pattern found in it,
+    None if nothing; one with tools looks at the whole answer. The step says in any case whether there was a valid
+    action."""
     if isinstance(env, ToolEnv):
         step = checked_step(env.step_answer(answer, action))
     else:
@@ -171,7 +172,7 @@ def close_env(env: Any) -> None:
 
 
 def checked_step(result: Any) -> EnvStep:
-    """What `step` returned, if it is what it should be. Raises EnvCrash."""
+    """Check the value that `step` returned. Raises EnvCrash."""
     if not isinstance(result, tuple) or len(result) != 5:
         what = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
         raise EnvCrash(f"step returned {what}, not (observation, reward, terminated, truncated, metrics)")

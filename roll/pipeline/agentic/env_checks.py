@@ -1,4 +1,4 @@
-"""What can be wrong with the environments of a configuration: their types, patterns and templates."""
+"""Checks of the environments of a configuration: their types, patterns and templates."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -162,7 +162,7 @@ def _task_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
 
 
 def program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
-    """What a program needs of the machine: packages, and its module. Nothing is imported."""
+    """Yield what a program needs of the machine: packages, and its module. Nothing is imported."""
     needed = ("fastapi", "uvicorn", *(("httpx",) if env.is_played_outside else ()))
     if lacking := [name for name in needed if not is_installed(name)]:
         yield Problem(

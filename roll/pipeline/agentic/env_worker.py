@@ -117,7 +117,7 @@ class Players:
 
 
 class EnvWorker:
-    """What runs in a worker process of the role `environments`: a JobWorker whose work are EpisodeJobs."""
+    """Worker process of the role `environments`: a JobWorker whose work are EpisodeJobs."""
 
     def __init__(self, config: AgenticConfig, front: FrontAddress | None, engines: EngineClient):
         tokenizer = tokenizer_of(config.actor_train.model_args)
@@ -177,7 +177,8 @@ class EnvWorker:
         """The loop comes by: episodes keep their own limits."""
 
     def _ended(self, job_id: str, counts: Counts, task: asyncio.Task[list[Trajectory]]) -> None:
-        """However it ended: a task that is cancelled before its first step runs no line of its own."""
+        """Record the end of a task of any kind: a task that is cancelled before its first step runs no line of its
+        own."""
         del self._tasks[job_id]
         if task.cancelled():
             self._results.append((job_id, AbortedEpisode(counts.num_tokens)))

@@ -113,7 +113,7 @@ WHOLE_ANSWER = "(.*)"
 
 @dataclass(frozen=True)
 class EpisodeJob:
-    """Which episode: attempt `index` of a group, in the environment of `tag` with `env_seed`."""
+    """Job for one episode: attempt `index` of a group, in the environment of `tag` with `env_seed`."""
 
     tag: str
     env_seed: int
@@ -121,7 +121,7 @@ class EpisodeJob:
     group_id: int
     index: int
     round: int = 0
-    """Which play of a group with this number: validations count their groups from 0 each time."""
+    """Number of the play of this group: validations count their groups from 0 each time."""
 
     @property
     def group(self) -> str:
@@ -154,14 +154,14 @@ class EpisodeRules:
 
 @dataclass(frozen=True)
 class AbortedEpisode:
-    """What is known of an episode that was stopped: how many tokens the policy had sampled in the turns before."""
+    """Result of an episode that was stopped: how many tokens the policy had sampled in the turns before."""
 
     num_tokens: int
 
 
 @dataclass
 class Counts:
-    """What went wrong on the way, and how many tokens were sampled since it last began anew."""
+    """Counts of failures on the way, and of tokens sampled since the last restart."""
 
     crashes: int = 0
     hangs: int = 0
@@ -269,7 +269,7 @@ class EpisodePlayer:
         return turns, False, is_cut
 
     async def _answer(self, job: EpisodeJob, attempt: int, number: int, prompt: Prompt, longest: int) -> Generation:
-        """What the policy says in turn `number`. Raises EnvError if that came to nothing."""
+        """Ask the policy for its answer in turn `number`. Raises EnvError if that came to nothing."""
         rules = self._rules
         room = min(longest, rules.max_length - len(prompt.ids))
         sampling = replace(

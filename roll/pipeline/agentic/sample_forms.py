@@ -159,7 +159,7 @@ class ChatEncoder:
 
 @dataclass(frozen=True)
 class Prompt:
-    """What the policy is asked. `is_cut`: it did not fit and lost its beginning, or part of its history."""
+    """Prompt of the policy. `is_cut`: it did not fit and lost its beginning, or part of its history."""
 
     ids: np.ndarray  # int32
     is_cut: bool = False
@@ -176,7 +176,7 @@ class PlayedTurn:
 
 @dataclass(frozen=True)
 class Scene:
-    """What a template may show. `conversation`: of an environment that keeps it itself."""
+    """Values that a template may show. `conversation`: of an environment that keeps it itself."""
 
     observation: str
     max_steps: int
@@ -291,7 +291,7 @@ class StepForm:
         return one_row_per_turn(turns)
 
     def history(self, turns: Sequence[PlayedTurn], first: int) -> str:
-        """What `{history}` shows of past turns, the first of which is number `first` of the episode."""
+        """Return the text of `{history}` for past turns, the first of which is number `first` of the episode."""
         return "\n".join(
             f"[Step {first + i}, observation: {p.turn.observation}, answer: {self._encoder.as_words(p.turn.response)}]"
             for i, p in enumerate(turns)

@@ -1,4 +1,4 @@
-"""What can be wrong with an entry of custom_envs whose policy calls tools: its servers, its class and its reward."""
+"""Checks of an entry of custom_envs whose policy calls tools: its servers, its class and its reward."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _reward_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
 
 
 def path_problems(key: str, path: str, kind: str) -> Iterator[Problem]:
-    """What is wrong with the form of a path module:kind."""
+    """Yield problems with the form of a path module:kind."""
     try:
         if ":" not in path:
             raise ImportError(f"{show(path)} is not module:{kind}")
@@ -173,7 +173,7 @@ def _class_problems(at: str, path: str) -> Iterator[Problem]:
 
 
 def tool_reports(at: str, env: EnvConfig) -> Iterator[str]:
-    """What a plan does not look at."""
+    """Yield what a plan does not check."""
     if env.tool_servers:
         names, verb = ", ".join(env.tool_servers), "are" if len(env.tool_servers) > 1 else "is"
         yield f"Not checked here: {at}.tool_servers: {names} {verb} asked for tools when an episode begins."

@@ -87,7 +87,7 @@ class DistillConfig(RowConfig):
 
 
 def distill_rows(config: DistillConfig, plan: RunPlan) -> Iterator[tuple[str, ...]]:
-    """What the printed plan says of a step."""
+    """Yield the lines about a step in the printed plan."""
     yield from train_rows(config, plan)
     tokens_text = f"the {config.logits_topk} likeliest tokens and the rest" if config.logits_topk else "all tokens"
     student, theirs = config.temperatures

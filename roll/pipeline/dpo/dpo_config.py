@@ -76,7 +76,7 @@ def dpo_plan(config: DPOConfig) -> RunPlan:
 
 
 def dpo_rows(config: DPOConfig, plan: RunPlan) -> Iterator[tuple[str, ...]]:
-    """What the printed plan says of a step."""
+    """Yield the lines about a step in the printed plan."""
     yield from train_rows(config, plan)
     if config.reference_free:
         yield "reference", "none"

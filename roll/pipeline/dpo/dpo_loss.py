@@ -35,7 +35,7 @@ class CachedLogProbs:
         self._is_there = np.zeros(len(rows), bool)
 
     def missing(self, places: np.ndarray) -> np.ndarray:
-        """Those of these rows that are not there yet, each once."""
+        """Return the rows among these whose log-probs are still missing, each once."""
         return np.unique(places[~self._is_there[places]])
 
     def store(self, places: np.ndarray, found: Mapping[int, np.ndarray]) -> None:
@@ -55,7 +55,8 @@ class CachedLogProbs:
         np.savez(directory / FILE, values=values, is_there=self._is_there, model=np.array(self._model))
 
     def load(self, directory: Path) -> None:
-        """What was saved of the same rows. That of another model is left; a run without reference saved nothing."""
+        """Load the saved log-probs of the same rows. That of another model is left; a run without reference saved
+        nothing."""
         if not (directory / FILE).is_file():
             logger.warning("there is no %s: computing the log-probs of %s again", directory / FILE, self._model)
             return

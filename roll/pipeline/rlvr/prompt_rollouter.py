@@ -195,7 +195,7 @@ class PromptRollouter:
         return {index: answers[index] for index in sorted(order[: self.group_size])}
 
     async def _scored(self, task: Task, answers: Sequence[Generation]) -> Sequence[tuple[str, RewardOutcome]]:
-        """What each says, if that is here, and what it earns."""
+        """Score the answers; returns the text of each, if it is here, and its outcome."""
         texts = self._texts(answers)
         inputs = [_input(task, *both) for both in zip(answers, texts, strict=True)]
         outcomes = await self._outcomes(task.domain, answers, inputs)

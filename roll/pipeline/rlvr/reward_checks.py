@@ -1,4 +1,4 @@
-"""What can be wrong with the judges of a run."""
+"""Checks of the judges of a run."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class AnswerReader:
     positions: int | None
 
     def read(self, task: Task, attempts: Sequence[Trajectory]) -> list[Shown | str]:
-        """What is shown of each attempt at a task, or the reason why the model cannot be shown it."""
+        """Return the input of the reward model for each attempt at a task, or the reason why it cannot be scored."""
         way = self.ways[task.domain]
         if not way.retemplate:
             return [self._cut(attempt.input_ids, way) for attempt in attempts]

@@ -1,4 +1,4 @@
-"""What can be wrong with the RLVR part of a configuration: domains, rewards, data, validation."""
+"""Checks of the RLVR part of a configuration: domains, rewards, data, validation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NOT_TAKEN = (
 
 
 def reward_model_problems(config: RLVRConfig) -> Iterator[Problem]:
-    """Whatever the machine."""
+    """Yield problems of reward models that exist on any machine."""
     for domain, worker in config.rewards.items():
         at = f"rewards.{domain}"
         yield from _one_domain(config, at, worker) if worker.is_model else _scorer_problems(at, worker)
@@ -171,7 +171,7 @@ def missing_files(config: RLVRConfig) -> list[Problem]:
 
 
 def plan_rows(config: RLVRConfig, plan: BatchPlan) -> Iterator[tuple[str, ...]]:
-    """What a plan says of a step."""
+    """Yield the lines about a step in a plan."""
     yield from batch_rows(config, plan)
     model = config.actor_train.model_args
     vision = read_vision(model, config.actor_train.data_args)
@@ -199,7 +199,7 @@ def _templates(config: RLVRConfig) -> dict[str, str]:
 
 
 def code_problems(config: RLVRConfig) -> Iterator[Problem]:
-    """What the rewards and the user's operators say when they are imported."""
+    """Import the rewards and the user's operators, and yield their problems."""
     # imported here, as below: what is planned without them does not need them
     from roll.pipeline.rlvr.reward_checks import code_problems as reward_problems
 
@@ -209,12 +209,12 @@ def code_problems(config: RLVRConfig) -> Iterator[Problem]:
 
 
 def local_rows(config: RLVRConfig) -> Iterator[str]:
-    """What rows of this machine's files say."""
+    """Yield problems of rows in this machine's files."""
     yield from _row_problems(config, reach=False)
 
 
 def data_problems(config: RLVRConfig) -> Iterator[str]:
-    """What all rows say, wherever they are, and judges that do not answer."""
+    """Yield problems of all rows, wherever they are, and of judges that do not answer."""
     yield from unreachable_judges(config) if config.uses_engines else ()
     yield from _row_problems(config, reach=True)
 
@@ -283,7 +283,7 @@ def _greedy_problems(config: RLVRConfig) -> Iterator[Problem]:
 
 
 def _pure_opd_problems(config: RLVRConfig) -> Iterator[Problem]:
-    """What weighs rows by rewards, from which nothing is to be learned."""
+    """Yield keys that weigh rows by rewards although nothing is learned from rewards."""
     for key in ("difficulty_mask", "error_max_len_clip", "difficulty_loss_weight"):
         if config.is_pure_opd and config.value(key):
             yield Problem(

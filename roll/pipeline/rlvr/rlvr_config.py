@@ -39,7 +39,7 @@ class EvalSetConfig(Settings):
 
 @dataclass(frozen=True)
 class Validated:
-    """What is validated: `validation` (without a name), or one of `eval_sets`. `at`: its YAML path."""
+    """Set of validation: `validation` (without a name), or one of `eval_sets`. `at`: its YAML path."""
 
     name: str
     at: str
@@ -262,7 +262,7 @@ class RLVRConfig(AlgorithmConfig):
 
     @property
     def validated(self) -> tuple[Validated, ...]:
-        """What is validated, `validation` first."""
+        """Sets of validation, `validation` first."""
         keys = self.validation
         main = () if keys is None else (Validated("", VALIDATION.name, keys.data_args, keys.generating_args),)
         return *main, *(

@@ -151,7 +151,7 @@ class RLVRPipeline(RLPipeline):
         self.accounting.watch(self.clusters)
 
     def _build_rollouts(self) -> RewardPools:
-        """What samples, rewards and validates."""
+        """Build the parts that sample, reward and validate."""
         config, clusters = self.config, self.running
         pools = RewardPools(clusters, config.pool_rewards)
         judges = EngineJudges(config, clusters.engines, self.judge_texts)

@@ -21,7 +21,7 @@ def places(config: RLVRConfig) -> Places:
 
 
 def reports(config: RLVRConfig) -> Iterator[str | Problem]:
-    """What a plan says of operators."""
+    """Yield the lines about operators in a plan."""
     yield from dry_report(places(config), lambda: read_texts(config, read_vision(config.actor_train.model_args)))
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with the settings and the files of runs whose rows are there before them."""
+"""Checks of the settings and the files of runs on rows that exist before them."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,7 +29,7 @@ def missing_files(config: RowConfig) -> Iterator[Problem]:
 
 
 def row_problems(config: RowConfig) -> Iterator[str]:
-    """What the front of the files says."""
+    """Yield problems found in the first rows of the files."""
     yield from _row_problems(config, reach=True)
 
 
@@ -46,7 +46,7 @@ def _row_problems(config: RowConfig, reach: bool) -> Iterator[str]:
 
 
 def operator_reports(config: RowConfig) -> Iterator[str | Problem]:
-    """What a dry run says of operators."""
+    """Yield the lines about operators in a dry run."""
 
     def read() -> ReadTexts:
         return cast(Callable[[Any], ReadTexts], resolve(config.texts))(_columns(config))

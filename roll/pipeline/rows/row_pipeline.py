@@ -146,7 +146,7 @@ class RowPipeline(Run):
         return self.source.rows.select(places)
 
     def scores_of(self, rows: Rows, shared: RowSet) -> Mapping[str, ScoreSet]:
-        """What other models say of the rows of a step, on its way to who learns; most runs have no other."""
+        """Return other models' scores of the rows of a step, for the learner; most runs have none."""
         return {}
 
     def shared(self, rows: Rows) -> RowSet:
@@ -220,7 +220,7 @@ class PairPipeline(RowPipeline):
         return pairs
 
     def evaluate(self, steps_done: int) -> dict[str, float]:
-        """What the loss says of the held-out pairs."""
+        """Evaluate the loss on the held-out pairs."""
         if self.validation is None:
             return {}
         assert isinstance(self.validation, PairRows)
@@ -228,4 +228,4 @@ class PairPipeline(RowPipeline):
 
     @abstractmethod
     def judged(self, pairs: PairRows) -> MetricSums:
-        """What the loss says of these pairs under the weights of now."""
+        """Evaluate the loss on these pairs under the present weights."""

@@ -60,8 +60,8 @@ def columns(config: PairConfig) -> PairColumns:
 def pairs_of(
     config: PairConfig, tokenizer: PreTrainedTokenizerBase, max_tokens: int, vision: VisionModel | None = None
 ) -> tuple[PairRows, ...]:
-    """Those to learn from and, with a validation, those that are held out. `vision`: the learner, if it sees pictures.
-    Raises ConfigError for what is wrong with them."""
+    """Load the pairs to learn from and, with a validation, those that are held out. `vision`: the learner, if it sees
+    pictures. Raises ConfigError for what is wrong with them."""
     names = replace(columns(config), sees=vision is not None)
     reads = names, tokenizer, max_tokens, config.global_template
     choices = {at: row_choice(places(config), at, read_texts(names), tokenizer) for at in config.data_args}

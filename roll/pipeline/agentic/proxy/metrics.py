@@ -1,4 +1,4 @@
-"""What sessions were like: how often programs kept to what was sampled."""
+"""Metrics of sessions: how often programs kept to the sampled tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What players of sessions share: attempts, their limits and failures, and what was sampled as training rows."""
+"""Base of session players: attempts, their limits and failures, and sampled tokens as training rows."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ async def _awaited(result: Awaitable[Any]) -> Any:
 
 @dataclass(frozen=True)
 class _World:
-    """What an episode plays with."""
+    """Objects that an episode plays with."""
 
     tools: ToolBox
     thread: UserThread
@@ -202,8 +202,8 @@ class ToolPlayer(SessionPlayer):
     def _unreadable(
         self, session: Session, schemas: Sequence[Schema], messages: Sequence[ChatMessage], text: str
     ) -> ChatMessage:
-        """What follows a call that cannot be read: a result without a call, or where the chat template takes none, a
-        message of the user."""
+        """Return the message after a call that cannot be parsed: a result without a call, or, if the chat template
+        accepts none, a message of the user."""
         session.transcript.counts[TOOL_CALLS] += 1
         session.transcript.counts[TOOL_ERRORS] += 1
         message = ChatMessage(TOOL, text)

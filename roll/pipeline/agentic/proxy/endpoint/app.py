@@ -35,7 +35,7 @@ Wire = ChatWire | ResponsesWire | AnthropicWire
 
 
 class Sessions(Protocol):
-    """What the routes need to know of all sessions."""
+    """Access of the routes to all sessions."""
 
     @property
     def hosts(self) -> Collection[str]:
@@ -49,7 +49,7 @@ class Sessions(Protocol):
     def key_of(self, session_id: str) -> str: ...
 
     def reward_of(self, session_id: str) -> Outcome | None:
-        """What a session earned that is over."""
+        """Return the outcome of a finished session."""
         ...
 
 
@@ -256,7 +256,7 @@ def _exchange(session: Session, request: Request, call: ChatCall, body: bytes) -
 
 
 async def _answered(session: Session, request: Request, exchange: Exchange, wire: Wire, streams: bool) -> Response:
-    """What fails before the first PING_S seconds are over is told by its status, in a stream too."""
+    """Reply to a request: a failure in its first PING_S seconds is reported by the status, in a stream too."""
     gone = start(until_gone(request))
     try:
         await asyncio.wait(

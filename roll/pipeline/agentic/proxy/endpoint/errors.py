@@ -1,4 +1,4 @@
-"""What the endpoint refuses, in the words of each protocol."""
+"""Refusals of the endpoint, in the words of each protocol."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def _messages(items: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _number(item: Mapping[str, Any]) -> str:
-    """Which response an item of this endpoint is of; "" where its id does not say."""
+    """Return the response that an item of this endpoint belongs to; "" if its id does not tell."""
     kind, _, rest = str(item.get("id") or "").partition("_")
     return rest.partition("_")[0] if kind in ("rs", "msg", "fc") else ""
 

@@ -1,4 +1,4 @@
-"""What a program says that it earned, checked."""
+"""Checks of the reward that a program reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from roll.configs.base import LARGEST_REWARD
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a session earned."""
+    """Reward and metrics of a session."""
 
     reward: float
     metrics: Mapping[str, float] = field(default_factory=dict)

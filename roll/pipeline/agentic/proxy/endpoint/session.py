@@ -34,7 +34,7 @@ _MOST_TURNS = 1 << 20
 
 @dataclass(frozen=True)
 class Reply:
-    """What a request got: answers with their texts parsed, and how many tokens the prompt has."""
+    """Reply to a request: answers with their texts parsed, and the number of tokens of the prompt."""
 
     answers: tuple[Answer, ...]
     num_prompt: int
@@ -313,6 +313,6 @@ def session_of(key: str) -> str:
 
 
 def session_key(secret: bytes, session_id: str) -> str:
-    """What opens the session and no other."""
+    """Return the key that opens this session and no other."""
     mac = hmac.digest(secret, session_id.encode(), "sha256")
     return f"roll-{session_id}-{base64.b32encode(mac).decode().rstrip('=').lower()}"

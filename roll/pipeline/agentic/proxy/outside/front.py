@@ -71,7 +71,7 @@ class _Group:
 
 
 class WorkerReport(BaseModel):
-    """What a worker says of itself, at every change and now and then."""
+    """Report of a worker about itself, at every change and now and then."""
 
     name: str
     url: str
@@ -80,7 +80,7 @@ class WorkerReport(BaseModel):
 
 
 class SessionsBody(BaseModel):
-    """What a program says when it asks for a session."""
+    """Request of a program for a session."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -262,7 +262,7 @@ class Front:
         return await self._forward(request, session_id, request.url.path)
 
     async def _forward(self, request: Request, session_id: str, path: str) -> Response:
-        """What the worker of the session replies. It checks the key itself."""
+        """Forward a request to the session's worker, and return its reply. It checks the key itself."""
         worker = self._workers.get(session_id[:ENDPOINT_NAME])
         if worker is None:
             raise not_allowed()

@@ -29,7 +29,7 @@ FAILED = 70  # exit code of a function that raised
 
 @dataclass(frozen=True)
 class AgentSession:
-    """What an agent's function gets beside its task: where its model answers, and under which key."""
+    """Session that an agent's function receives beside its task: the address and the key of its model."""
 
     base_url: str
     api_key: str

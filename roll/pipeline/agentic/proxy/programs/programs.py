@@ -191,7 +191,7 @@ def _filled(word: str, places: Mapping[str, str]) -> str:
 
 
 def _result(folder: Path) -> Any:
-    """What stands in the reward file; None without one. Text that is no JSON stays text."""
+    """Read the reward file; None if there is none. Text that is no JSON stays text."""
     try:
         text = (folder / "reward.json").read_text(encoding="utf-8")
     except (OSError, ValueError):

@@ -46,8 +46,8 @@ sys.exit(code if code >= 0 else 128 - code)
 
 
 def shown_paths(command: Sequence[str]) -> tuple[str, ...]:
-    """What a command sees of the machine beside the system's programs: this Python, its packages, and the folders of
-    the files that the command names."""
+    """Return the paths that a command can see beside the system's programs: this Python, its packages, and the folders
+    of the files that the command names."""
     _, libraries = own_python()
     folders = [str(Path(word).parent) for word in command if os.path.isabs(word) and Path(word).is_file()]
     system = ("/usr/", "/bin/", "/lib")
@@ -63,7 +63,7 @@ def order_of(
     port: int,
     is_privileged: bool,
 ) -> dict[str, Any]:
-    """What the file holds. `port`: of the endpoint, on the loopback of this machine."""
+    """Return the content of the order file. `port`: of the endpoint, on the loopback of this machine."""
     return {
         "command": list(command),
         "shown": list(shown),

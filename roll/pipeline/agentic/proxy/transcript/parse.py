@@ -1,4 +1,5 @@
-"""What a model said as a message: its thinking, its text and its tool calls, by transformers' response templates."""
+"""Parsing of a model's answer into a message: its thinking, its text and its tool calls, by transformers' response
+templates."""
 
 from __future__ import annotations
 
@@ -162,7 +163,7 @@ class Parser:
 
 
 def _before_calls(text: str) -> str:
-    """What is said between the thinking and the first call: the parser keeps only what stands behind the last one."""
+    """Return the text between the thinking and the first call: the parser keeps only the text behind the last one."""
     said = text.rpartition("</think>")[2]
     places = [said.index(mark) for mark in (_OPENED, _LISTED) if mark in said]
     return said[: min(places)].strip() if places else ""

@@ -56,7 +56,7 @@ class Node:
         return np.concatenate([node.ids for node in self.path()])
 
     def answers(self) -> list[Answer]:
-        """Those on the path to this node."""
+        """Return the answers on the path to this node."""
         return [node.answer for node in self.path() if node.answer is not None and node.is_end]
 
     def below(self) -> Iterator[Node]:
@@ -79,7 +79,7 @@ class Walk:
 
     @property
     def others(self) -> list[Node]:
-        """What goes on behind the last shared token."""
+        """Continuations behind the last shared token."""
         return [self.node] if self.inside < len(self.node.ids) else self.node.children
 
 
@@ -118,8 +118,8 @@ def insert(start: Node, ids: np.ndarray) -> Node:
 
 
 def add_answer(end: Node, answer: Answer) -> Node:
-    """What was sampled behind `end`: a node of its own even where an equal answer is there, since it was sampled
-    again."""
+    """Add an answer that was sampled behind `end`: a node of its own even if an equal answer is there, since it was
+    sampled again."""
     node = Node(end, answer.generation.token_ids, answer)
     end.children.append(node)
     return node
