@@ -1,4 +1,4 @@
-"""What a run left on disk, read for a report. Nothing of it is trusted: models and users wrote it."""
+"""Files that a run left on disk, read for a report. Nothing of it is trusted: models and users wrote it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LogLine:
 
 
 class WarningLines:
-    """Those of the lines given so far; lines that differ in numbers alone are equal."""
+    """Warnings among the lines so far; lines that differ in numbers alone are equal."""
 
     def __init__(self) -> None:
         self._lines: dict[tuple[str, str], LogLine] = {}
@@ -76,7 +76,7 @@ class Cause(BaseModel):
 
 
 class StepSpread(BaseModel):
-    """What `roll.rl.records.recorder` writes of a step, or of a validation."""
+    """Spread of rewards that `roll.rl.records.recorder` writes for a step, or for a validation."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -131,7 +131,7 @@ class RunFiles:
         return [record for record in records if record[1] in self.steps]
 
     def record_files(self, kind: str) -> dict[int, Path]:
-        """Those of one kind, by step."""
+        """Return the files of one kind, by step."""
         return {step: path for each, step, path in self.records() if each == kind}
 
     def restarts(self) -> list[Restart]:
@@ -151,7 +151,7 @@ class RunFiles:
         return [folder / RESTARTS_FILE for folder in ((place, place.parent) if is_stage else (place,))]
 
     def warnings(self) -> list[LogLine]:
-        """What the driver's log warns of, the latest last."""
+        """Return the warnings of the driver's log, the latest last."""
         lines = WarningLines()
         lines.add(_tail(self.log))
         return lines.lines()

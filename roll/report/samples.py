@@ -116,7 +116,7 @@ def spread(steps: Sequence[int], count: int) -> list[int]:
 
 
 def _gaps(tokens: RecordedTokens) -> list[float | None]:
-    """What the trainer's log-prob is above the engine's; None where one of them is minus infinity."""
+    """Return the trainer's log-prob minus the engine's for each token; None if one of them is minus infinity."""
     pairs = zip(tokens.engine, tokens.trainer, strict=True)
     return [None if engine is None or trainer is None else trainer - engine for engine, trainer in pairs]
 

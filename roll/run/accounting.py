@@ -28,8 +28,8 @@ _SAMPLES = ("sampling",)  # states of an engine
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the arithmetic needs: shapes of models, by role, where they are known; peak FLOP/s of a device, None where
-    nobody knows; the role whose training is the run's purpose, and the one that samples for it."""
+    """Sizes for the arithmetic: shapes of models, by role, if they are known; peak FLOP/s of a device, None if unknown;
+    the role whose training is the run's purpose, and the one that samples for it."""
 
     shapes: Mapping[str, ModelShape]
     peak: float | None = None

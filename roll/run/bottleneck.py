@@ -1,4 +1,4 @@
-"""What bounds a step, in one line: what takes the largest share of it, and what would make that smaller."""
+"""Bottleneck of a step, in one line: what takes the largest share of it, and how to make that smaller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kind of run a YAML describes: it says so, its script knows, or its keys tell."""
+"""Kind of run that a YAML describes: it says so, its script knows, or its keys tell."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -25,7 +25,7 @@ def kind_of(tree: Mapping[str, Any], script: str | None = None) -> PipelineSpec:
 
 
 def other_kind(spec: PipelineSpec, config: RunConfig) -> Iterator[Problem]:
-    """What is wrong where a YAML of one kind is started as another."""
+    """Yield a problem if a YAML of one kind is started as another."""
     if config.pipeline is None:
         return
     try:

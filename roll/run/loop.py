@@ -1,4 +1,4 @@
-"""What every kind of training shares: set-up, the loop, evaluation, checkpoints, tracking, and how a run ends."""
+"""Loop that every kind of training shares: set-up, steps, evaluation, checkpoints, tracking, and how a run ends."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def measures_after(config: RunConfig, steps_done: int) -> bool:
 
 
 class RunMode:
-    """What a process does of its run: here all of it. `rl/modes.py` has others, for reinforcement learning."""
+    """Part of a run that a process does: here all of it. `rl/modes.py` has others, for reinforcement learning."""
 
     takes_steps: ClassVar[bool] = True
     """False of a process that only measures."""
@@ -284,7 +284,7 @@ class Run(ABC):
         )
 
     def _measure(self, steps_done: int) -> None:
-        """What a process does that takes no steps."""
+        """Measure once, in a process that takes no steps."""
         metrics = self.evaluate(steps_done)
         self.history.append(steps_done, metrics)
         self._report()

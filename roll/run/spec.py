@@ -1,4 +1,4 @@
-"""What is to be known of one kind of run before it starts, and the table of those that belong to this package."""
+"""Description of one kind of run, known before it starts, and the table of the kinds in this package."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -48,13 +48,13 @@ class PipelineSpec:
     unchecked: str = "data that are not files of this machine"
 
     def hook_findings(self, hooks: tuple[str, ...], kind: type[T] | tuple[type[T], ...], config: RunConfig) -> list[T]:
-        """What all functions of one field find."""
+        """Return the findings of all functions of one field."""
         return [found for hook in hooks for found in hook_findings(self._owner, hook, kind, config)]
 
     def choices(
         self, hooks: tuple[str, ...], config: RunConfig, user_keys: KeysInYaml, machine: Machine
     ) -> list[Chosen]:
-        """What one round of `defaults` chooses."""
+        """Return the values that one round of `defaults` chooses."""
         return [
             choice for hook in hooks for choice in hook_findings(self._owner, hook, Chosen, config, user_keys, machine)
         ]
@@ -72,11 +72,11 @@ class PipelineSpec:
         return call_hook(self._owner, self.plan, RunPlan, config)
 
     def batch_rows(self, config: RunConfig, plan: RunPlan) -> list[tuple[str, ...]]:
-        """What the printed plan has under "Batch"."""
+        """Return the lines of the printed plan under "Batch"."""
         return hook_findings(self._owner, self.batch, tuple, config, plan)
 
     def algorithm_rows(self, config: RunConfig, plan: RunPlan, user_keys: KeysInYaml) -> list[tuple[str, ...]]:
-        """What the printed plan has under "Algorithm"."""
+        """Return the lines of the printed plan under "Algorithm"."""
         return hook_findings(self._owner, self.algorithm, tuple, config, plan, user_keys)
 
     def make_run(self, config: RunConfig, plan: RunPlan) -> Any:
@@ -88,7 +88,7 @@ class PipelineSpec:
 
 
 def broken_table(cls: type[RunConfig]) -> str:
-    """What keeps a class of settings from being one, in a few words; nothing if all is well."""
+    """Return why a class of settings is invalid, in a few words; empty if it is valid."""
     if missing := sorted(cls.__abstractmethods__):
         return f"it must say its {' and '.join(missing)}"
     table: Mapping[str, Role] = getattr(cls, "role_table", {})

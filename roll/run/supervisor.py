@@ -44,8 +44,9 @@ _LIBC = ctypes.CDLL(None)
 
 @dataclass(frozen=True)
 class Watched:
-    """What is started and how it is looked at. `checkpoints`: the folders whose newest one tells progress. `logs`:
-    what drivers write beside their terminal. `secrets` are masked in what is kept of its last lines."""
+    """Description of the supervised run, and how to watch it. `checkpoints`: the folders whose newest one tells
+    progress. `logs`: what drivers write beside their terminal. `secrets` are masked in what is kept of its last
+    lines."""
 
     command: tuple[str, ...]
     checkpoints: tuple[Path, ...]

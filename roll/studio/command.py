@@ -45,8 +45,8 @@ def run(argv: Sequence[str]) -> int:
 
 
 def token_of(file: str | None, variable: str | None) -> str:
-    """That of the file, that of the environment, or else a new one. Raises ConfigError for a file that others can read,
-    and for a token that can be guessed."""
+    """Return the token of the file, that of the environment, or else a new one. Raises ConfigError for a file that
+    others can read, and for a token that can be guessed."""
     if file is not None:
         return _checked(f"--token-file {file}", _private_text(Path(file)))
     return secrets.token_urlsafe(24) if variable is None else _checked(TOKEN_VARIABLE, variable)

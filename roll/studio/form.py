@@ -23,7 +23,7 @@ MOST_USED = (
     "actor_infer.strategy_args.strategy_name", "actor_infer.device_mapping", "student.device_mapping",
     "teacher_pretrain", "eval_steps", "save_steps", "max_ckpt_to_keep", "track_with",
 )  # fmt: skip
-"""What most YAMLs set, in the order of the form; of these a kind has the ones that its schema knows."""
+"""Keys that most YAMLs set, in the order of the form; each kind shows those that its schema knows."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ class Form:
         return [field for key in MOST_USED if (field := self.field(tuple(key.split(".")))) is not None]
 
     def set_in(self, tree: Mapping[str, Any]) -> list[Field]:
-        """Those that a YAML sets, in its order."""
+        """Return the fields that a YAML sets, in its order."""
         return [field for path in _leaves(tree, self, ()) if (field := self.field(path)) is not None]
 
     def search(self, query: str, tree: Mapping[str, Any], most: int = 30) -> list[Field]:
-        """Those with all of the words in their key or help, the ones with the words in the key first; also entries of
-        the mappings that a YAML has."""
+        """Return the fields with all of the words in their key or help, the ones with the words in the key first; also
+        entries of the mappings that a YAML has."""
         terms = query.casefold().split()
         matches = []
         for field in self._fields((), self._schema, tree):

@@ -67,7 +67,7 @@ class AppendedLines:
 
 
 Mark = tuple[int, ...]
-"""Which file it is, its size, when it was written and changed; another mark is another text."""
+"""Mark of a file: which file it is, its size, when it was written and changed; another mark is another text."""
 
 
 class LiveRun:
@@ -104,7 +104,7 @@ class LiveRun:
         return False
 
     def warnings(self) -> Sequence[LogLine]:
-        """What the driver's log warns of by now."""
+        """Return the warnings of the driver's log so far."""
         is_anew, lines = self._log.read()
         if is_anew:
             self._warnings = WarningLines()
@@ -152,7 +152,7 @@ def mark_of(path: Path) -> Mark | None:
 
 
 def marks_of(run: RunFiles) -> dict[Path, Mark]:
-    """Those of all files that a report of the run is made of."""
+    """Return the marks of all files that a report of the run is made of."""
     return {path: mark for path in run.files() if (mark := mark_of(path)) is not None}
 
 

@@ -33,7 +33,7 @@ _INSERT = f"INSERT INTO rollouts VALUES (NULL{', ?' * 14})"
 
 @dataclass(frozen=True)
 class Query:
-    """What rows have to be, where something is asked. `failed`: those without a reward alone. `text`: is in the prompt,
+    """Conditions on rows; an empty one holds for all. `failed`: those without a reward alone. `text`: is in the prompt,
     an answer, an observation or the ground truth, large or small letters alike."""
 
     domain: str = ""
@@ -118,7 +118,7 @@ class RolloutIndex:
             return self._base.execute(f"SELECT count(*) FROM rollouts{where}", values).fetchone()[0]
 
     def values(self, column: str) -> list[str]:
-        """What there is in a column, in order."""
+        """Return the values in a column, in order."""
         if column not in SORTABLE:
             raise ValueError(f"{column} is no column")
         with self._lock:
@@ -139,7 +139,7 @@ class RolloutIndex:
 
 
 def _rows(path: Path, kind: str) -> Iterator[Sequence[Any]]:
-    """Those that can be read; a killed run left its last file unfinished."""
+    """Yield the rows that can be read; a killed run left its last file unfinished."""
     start = 0
     try:
         with open_regular(path) as file:

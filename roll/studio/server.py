@@ -1,4 +1,4 @@
-"""Who may look: every request, of pages, files, data and websockets alike, passes here before anything else."""
+"""Access control: every request, of pages, files, data and websockets alike, passes here before anything else."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Gate:
             await self._app(scope, receive, _with_headers(send))
 
     def _answer(self, scope: Scope) -> Response | None:
-        """What stands for the answer of the application; None: it may answer."""
+        """Return the reply that refuses or redirects a request; None: the application may reply."""
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         origin = headers.get("origin")
@@ -84,7 +84,7 @@ def _cookies(headers: list[str]) -> dict[str, str]:
 
 
 def _with_headers(send: Send) -> Send:
-    """What an answer does not say itself of what a browser may do with it."""
+    """Add headers that limit what a browser may do with the page, unless the reply sets them."""
 
     async def send_more(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -22,7 +22,7 @@ KeyPath = tuple[str, ...]
 
 
 def tree_of(text: str) -> dict[str, Any]:
-    """What the text says. Raises ConfigError where it is no YAML of keys, with the place."""
+    """Parse the text. Raises ConfigError where it is no YAML of keys, with the place."""
     try:
         tree = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:

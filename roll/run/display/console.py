@@ -1,4 +1,4 @@
-"""What a person sees of a run: a progress bar and a table at a terminal, one plain line per step elsewhere."""
+"""Display of a run for a person: a progress bar and a table at a terminal, one plain line per step elsewhere."""
 
 import logging
 import sys

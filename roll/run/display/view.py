@@ -1,4 +1,4 @@
-"""What a finished run amounts to."""
+"""Summary of a finished run."""
 
 from __future__ import annotations
 

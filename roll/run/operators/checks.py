@@ -1,4 +1,4 @@
-"""What is wrong with `data_args.operators`, told before anything is read."""
+"""Checks of `data_args.operators`, before anything is read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TEXT, _NUMBER = "text", "roll_row"
 
 
 def missing_package() -> str | None:
-    """What is to be installed first, None if nothing is."""
+    """Return what must be installed first, None if nothing is missing."""
     if is_installed("data_juicer"):
         return None
     return f"operators of Data-Juicer need its package, which is not installed. Install it: {INSTALL}"
@@ -85,7 +85,7 @@ def _text(row: OperatorRow, column: str | None, key: str) -> str:
 
 
 def unused_arguments(args: Settings) -> Iterator[str]:
-    """What is wrong, behind the path of the operator's `args`."""
+    """Yield arguments of an operator that have no effect, each text to follow the path of the operator's `args`."""
     given = args.model_fields_set
     match args:
         case DeduplicateArgs(similarity=1) if "ngram" in given:
@@ -152,7 +152,7 @@ def operator_problems(data_args: Mapping[str, DataArgs], learnt: str, answers: b
 
 
 def missing_packages(data_args: Mapping[str, DataArgs]) -> Iterator[Problem]:
-    """What operators need and this machine lacks."""
+    """Yield packages that operators need and this machine lacks."""
     for at, place, entry in _entries(data_args):
         if data_juicer_op(entry.name) is not None and (missing := missing_package()) is not None:
             yield Problem(f"{place}: {missing}.", (f"{at}.operators",), "machine")

@@ -65,7 +65,7 @@ class CachedChoices:
             return None
 
     def write(self, name: str, chosen: Chosen) -> None:
-        """What the disk refuses is told, and the run goes on."""
+        """Write a choice to disk; if the disk refuses, the failure is logged and the run goes on."""
         if self._folder is None:
             return
         value = as_json(chosen)
@@ -178,7 +178,7 @@ class Places:
 
 
 def row_choice(places: Places, key: str, read: ReadTexts, tokenizer: PreTrainedTokenizerBase) -> Choose:
-    """What the operators of the data_args at this path choose; every row without any."""
+    """Return the choice of the operators of the data_args at this path; every row without any."""
     return _Choice(places, key, read, tokenizer) if places.data_args[key].operators else all_rows
 
 
@@ -195,7 +195,7 @@ class _Choice:
         yield from (row.row for row in apply(self._chosen(rows, sources), rows))
 
     def run(self, sources: Sequence[DataSource]) -> Chosen:
-        """Whatever was kept, and without keeping anything."""
+        """Run the chain without reading or writing saved choices."""
         return run_chain(self._rows(sources), self._args.operators, self.key, self._context)
 
     def _rows(self, sources: Sequence[DataSource]) -> list[OperatorRow]:
@@ -242,8 +242,8 @@ class _Choice:
 
 
 def dry_report(places: Places, read: Callable[[], ReadTexts]) -> Iterator[str | Problem]:
-    """What a plan says of operators: the chain, and what each takes, as it is kept from an earlier run, or found out
-    here where that is quick; a Problem where that stops a run. `read` is asked for then only."""
+    """Yield the lines about operators in a plan: the chain, and what each operator removes, as saved by an earlier run,
+    or computed here if that is quick; a Problem if it stops a run. `read` is called only then."""
     for key, args in places.data_args.items():
         if not args.operators:
             continue

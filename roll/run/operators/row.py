@@ -21,8 +21,8 @@ from roll.utils.text import show, table
 
 @dataclass(frozen=True)
 class Texts:
-    """What a row asks, and how it is answered: once, twice in a pair, not at all in RLVR. `pictures`: the places of
-    those that it shows; texts about other pictures are not the same."""
+    """Texts of a row: a prompt and its responses: one, two in a pair, none in RLVR. `pictures`: the places of those
+    that it shows; texts about other pictures are not the same."""
 
     prompt: str
     responses: tuple[str, ...] = ()
@@ -100,7 +100,8 @@ text that says why: it goes."""
 
 @dataclass(frozen=True)
 class Context:
-    """What operators may ask beside the rows. `key`: the YAML path of the operator, for messages. `op`: what its name
+    """Context that operators may use beside the rows. `key`: the YAML path of the operator, for messages. `op`: what
+    its name
     says behind a colon. `count_tokens`: of texts, without a template. `evaluation`: the rows of the other data_args of
     the run, by their YAML path."""
 
@@ -115,8 +116,8 @@ MOST_REASONS = 4
 
 @dataclass(frozen=True)
 class Taken:
-    """What one operator did: of `rows` that came to it, how many it `changed`, and how many it took for which reason,
-    the most frequent first."""
+    """Effect of one operator: of `rows` that reached it, how many it `changed`, and how many it removed for which
+    reason, the most frequent first."""
 
     name: str
     rows: int
@@ -138,8 +139,8 @@ class Taken:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What a chain left: rows by their number among all, with the columns that it changed, and what each operator
-    did."""
+    """Result of a chain: rows by their number among all, with the columns that it changed, and the effect of each
+    operator."""
 
     rows: tuple[int, ...]
     changes: Mapping[int, Mapping[str, Any]]

@@ -77,7 +77,7 @@ rollouts. Answers stand below their prompt, episodes are shown turn by turn; the
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which attempts are shown; None asks for nothing."""
+    """Selection of attempts to show; None selects all."""
 
     tag: str | None = None
     group: str | None = None
@@ -98,7 +98,7 @@ class Wanted:
 
 
 def _is_between(reward: float | None, least: float | None, most: float | None) -> bool:
-    """What failed has no reward, and is left out where one is asked for."""
+    """Tell whether a reward is within bounds; a failed attempt has no reward, so any bound excludes it."""
     if least is None and most is None:
         return True
     return reward is not None and (least is None or reward >= least) and (most is None or reward <= most)

@@ -1,4 +1,4 @@
-"""What a run says of itself in `run.json` beside its metrics: its configuration, and how each of its starts ended."""
+"""Record of a run in `run.json` beside its metrics: its configuration, and how each of its starts ended."""
 
 from __future__ import annotations
 

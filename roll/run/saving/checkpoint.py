@@ -175,7 +175,7 @@ class CheckpointStore:
             raise ConfigError(f"the checkpoints in {self.directory} cannot be listed: {error.strerror}") from error
 
     def newest_first(self) -> list[Path]:
-        """Those that are complete."""
+        """Return the complete checkpoints, the newest first."""
         complete = []
         for path in self._entries():
             if _STEP.fullmatch(path.name):

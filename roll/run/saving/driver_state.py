@@ -36,8 +36,8 @@ def write_state(directory: Path, state: DriverState) -> Path:
 
 
 def read_state(directory: Path) -> DriverState:
-    """What write_state wrote; tuples have become lists and number keys texts, as JSON has it. Raises ConfigError if it
-    is not there or damaged."""
+    """Read the state that write_state wrote; tuples have become lists and number keys texts, as JSON has it. Raises
+    ConfigError if it is missing or damaged."""
     try:
         return DriverState.model_validate(read_object(directory / _STATE))
     except FileNotFoundError:

@@ -29,7 +29,7 @@ def hub_problems(config: RunConfig) -> Iterator[Problem]:
 
 
 def why_not() -> str:
-    """What of this machine stands against sending anything; empty if nothing does."""
+    """Return why this machine cannot send anything to the hub; empty if it can."""
     from huggingface_hub import constants, get_token
 
     if constants.HF_HUB_OFFLINE:
@@ -154,8 +154,8 @@ def push(folder: Path, repo: str, message: str, private: bool = False, revision:
 
 
 def message_of(folder: Path) -> str:
-    """What a commit of a model says. Example: Step 50 of my_run, of my_run/checkpoints/step_000050/hf_model; Step 50,
-    where checkpoints have a folder elsewhere; Model, of one that is in no checkpoint."""
+    """Return the commit message of a model. Example: Step 50 of my_run, of my_run/checkpoints/step_000050/hf_model;
+    Step 50, where checkpoints have a folder elsewhere; Model, of one that is in no checkpoint."""
     step = folder.absolute().parent
     return _message(step.name, step.parents[1].name if step.parent.name == "checkpoints" else "")
 

@@ -25,7 +25,7 @@ _NUM_THREADS = 8  # more than cores: on a network file system they wait most of 
 
 
 class Manifest(BaseModel):
-    """What a complete checkpoint holds. order counts what was published here: newer is larger, whatever the step."""
+    """Manifest of a complete checkpoint."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

@@ -1,4 +1,4 @@
-"""What this machine has of a model: its config.json, in a directory or in the hub's cache. Nothing is downloaded."""
+"""Model files on this machine: config.json, in a directory or in the hub's cache. Nothing is downloaded."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -65,7 +65,7 @@ WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 
 
 def adapter_problems(choice: Choice) -> Iterator[Problem]:
-    """What peft would stumble over on every rank, before one starts."""
+    """Yield problems of an adapter that would make peft fail on every rank, before one starts."""
     args, place = choice.worker.model_args, choice.worker.model_args.adapter_name_or_path
     if not args.has_lora or place is None or is_hub_id(place):
         return

@@ -1,4 +1,4 @@
-"""What is wrong with going on from a checkpoint under this configuration: found before any process is started."""
+"""Checks of resuming from a checkpoint under this configuration, before any process is started."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -229,7 +229,7 @@ class RunState(BaseModel):
 
 
 class RLState(RunState):
-    """That of reinforcement learning."""
+    """State of a run of reinforcement learning."""
 
     groups: GroupsState | None = None
     experience: dict[str, Any] | None = None  # of mode train: what was read and not released
@@ -250,14 +250,14 @@ class DataPlace(Protocol):
 
 
 def model_sizes(worker: WorkerConfig) -> dict[str, Any]:
-    """What decides the shapes of a role's weights; {} where its config.json is not on this machine."""
+    """Return everything that decides the shapes of a role's weights; {} if its config.json is not on this machine."""
     model, _ = read_model_config(worker.model_args)
     sizes = {} if model is None else text_part(model)
     return {key: sizes[key] for key in _SHAPE_KEYS if sizes.get(key) is not None}
 
 
 def state_of_roles(config: RunConfig, plan: RunPlan) -> dict[str, Any]:
-    """What a RunState holds of them."""
+    """Return the parts of a RunState that describe the roles."""
     return {
         "updates_per_step": {role: train.updates_per_step for role, train in plan.trains.items()},
         "models": {role: model_sizes(worker) for role, worker in config.learning_roles.items()},

@@ -28,7 +28,7 @@ _ELSEWHERE: Mapping[str, str] = {
     "output_dir": "a stage writes to <output_dir>/<number>-<name>; set it at the top of the YAML",
     "resume_from_checkpoint": "a stage goes on from what it left by itself; docs/stages.md",
 }
-"""What does not stand in a stage, and why."""
+"""Keys that must not be in a stage, and why."""
 
 
 @dataclass(frozen=True)

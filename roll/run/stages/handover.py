@@ -1,4 +1,4 @@
-"""Whose model each role of a stage starts from."""
+"""Handover of models: which model each role of a stage starts from."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _facts(loaded: Loaded, role: str, worker: WorkerConfig) -> dict[str, object]
 MODEL = "model_args.model_name_or_path"
 ADAPTERS = "model_args.adapter_name_or_path"
 _KEY_OF_HEAD = {"lm": "pretrain", "reward": "reward_pretrain"}
-"""What the saved model of a stage is the default of, by what stands on the model that it learns."""
+"""Key whose default is the saved model of a stage, by the head of the model that the stage trains."""
 
 
 @dataclass(frozen=True)

@@ -101,14 +101,14 @@ class Stage:
         )
 
     def over(self, checkpoints: Mapping[str, str]) -> Loaded:
-        """What it runs with, given the last checkpoints of earlier stages by their names."""
+        """Return the settings of the stage, given the last checkpoints of earlier stages by their names."""
         models = {role: f"{checkpoints[name]}/hf_model" for role, name in self.models.items()}
         states = {role: f"{checkpoints[state.stage]}/{state.role}" for role, state in self.optimizers.items()}
         settings = with_models(self.composed.settings, models, states, self.entry)
         return check(self.spec, replace(self.composed, settings=settings))
 
     def lines(self, num_stages: int) -> Iterator[str]:
-        """What is to be said of it before its plan."""
+        """Yield the lines about the stage that come before its plan."""
         yield f"Stage {self.entry.number} of {num_stages}: {self.name}, a run of the kind {self.spec.name}"
         for name in sorted(self.givers):
             if roles := [role for role in self.loaded.config.model_roles if self.models.get(role) == name]:

@@ -31,7 +31,7 @@ class Progress:
 
 
 def progress_of(stage: Stage) -> Progress | None:
-    """What there is of a stage; None if nothing. Raises ConfigError where it cannot be read."""
+    """Return the progress of a stage; None if it has not begun. Raises ConfigError where it cannot be read."""
     config = stage.loaded.config
     path = CheckpointStore(config.checkpoint_dir).latest()
     if path is None:
@@ -49,7 +49,7 @@ def progress_of(stage: Stage) -> Progress | None:
 
 
 def progress_lines(state: Progress | None) -> Iterator[str]:
-    """What is to be said of a stage of which there is something."""
+    """Yield the lines about a stage that has begun."""
     if state is None:
         return
     steps = counted(state.steps_done, "step")
@@ -59,7 +59,7 @@ def progress_lines(state: Progress | None) -> Iterator[str]:
 
 
 def progress_problems(stages: Sequence[Stage], states: Sequence[Progress | None]) -> Iterator[str]:
-    """What stands against going on from what is there."""
+    """Yield reasons why the stages cannot continue from their checkpoints."""
     place = Path(stages[0].loaded.config.output_dir).parent
     there = [stage for stage, known in zip(stages, states, strict=True) if known is not None]
     if there and stages[0].afresh:

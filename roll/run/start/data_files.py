@@ -1,4 +1,4 @@
-"""What can be said of `data_args` without reading a row: contradictions, warnings, what this machine lacks."""
+"""Checks of `data_args` without reading a row: contradictions, warnings, what this machine lacks."""
 
 import codecs
 from collections import Counter
@@ -20,7 +20,7 @@ _MOST_BLANK_BYTES = 4096  # a file with more is taken to hold rows
 
 
 def data_args_problems(places: Mapping[str, DataArgs]) -> Iterator[Problem]:
-    """What contradicts itself on any machine. `places`: the data_args that are read, by their YAML path."""
+    """Yield contradictions that exist on any machine. `places`: the data_args that are read, by their YAML path."""
     for at, args in places.items():
         if not args.file_name:
             yield Problem(
@@ -92,8 +92,8 @@ def has_files(places: Mapping[str, DataArgs]) -> bool:
 
 
 def _first_medium(source: DataSource, pictures: RowPictures | None) -> str | None:
-    """What is wrong with the first of a file's first rows that shows pictures, video or sound, or with `pictures` what
-    else it shows."""
+    """Return the problem of the first of a file's first rows that shows pictures, video or sound (with `pictures`, of
+    other media than these)."""
     if not isinstance(source, DataFile) or not source.path.is_file() or source.path.suffix == ".json":
         return None
     try:
@@ -120,8 +120,8 @@ def _is_empty(source: DataSource) -> bool:
 
 
 def missing_rows(places: Mapping[str, DataArgs], global_template: str | None, sees: bool = False) -> Iterator[Problem]:
-    """What is not on this machine of runs that learn from given rows: their files, and the templates in use. `sees`:
-    the model sees pictures."""
+    """Yield what is missing on this machine for runs on rows: their files, and the templates in use. `sees`: the model
+    sees pictures."""
     yield from missing_data_files(places, sees)
     yield from unknown_templates(
         {f"{at}.template": args.template for at, args in places.items()}

@@ -81,7 +81,7 @@ def _has_plugins(of: ModelRegistry) -> bool:
 
 @cache
 def installed(strategy: str) -> Registry:
-    """What the engine that is installed here knows; an empty one where none is."""
+    """Return the models that the installed engine knows; an empty registry if none is installed."""
     spec = spec_of(strategy)
     root = None if spec.registry is None else _folder(spec.registry.package)
     return NOTHING if spec.registry is None or root is None else spec.call_hook(spec.registry.read, Registry, root)

@@ -1,4 +1,4 @@
-"""What only this machine can tell: models, packages, directories. A start is refused for it; what a plan says of it, by
+"""Checks that only this machine can make: models, packages, directories. A problem refuses a start; a plan treats it by
 `Problem.of`."""
 
 import os
@@ -67,12 +67,12 @@ def choices(config: RunConfig) -> list[Choice]:
 
 
 def role_strategy_problems(config: RunConfig) -> list[Problem]:
-    """What is wrong with the choice and the settings of every role's strategy, whatever the machine."""
+    """Return problems with the choice and the settings of every role's strategy, on any machine."""
     return [problem for choice in choices(config) for problem in strategy_problems(choice)]
 
 
 def role_strategy_warnings(config: RunConfig) -> list[str]:
-    """What a role's strategy takes otherwise than it is written."""
+    """Return warnings about settings that a role's strategy reads differently than they are written."""
     warnings: list[str] = []
     for choice in choices(config):
         spec = spec_of(choice.worker.strategy_name)

@@ -1,4 +1,4 @@
-"""What stands against a start: on this machine, in the user's code, in the data; and what a plan makes of it."""
+"""Reasons to refuse a start: on this machine, in the user's code, in the data; and how a plan reports them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def folder_problems(config: RunConfig) -> Iterator[Problem]:
 
 
 def _held(config: RunConfig) -> str | None:
-    """What is there already, in a few words."""
+    """Describe what is already in the output directory, in a few words."""
     try:
         saved = sorted(path.name for path in config.checkpoint_dir.glob("step_*") if path.is_dir())
     except OSError:
@@ -94,8 +94,8 @@ def refusals(spec: PipelineSpec, loaded: Loaded, memory: MemoryReport, ignored: 
 def foreseen(
     spec: PipelineSpec, loaded: Loaded, memory: MemoryReport, options: StartOptions, ignored: Collection[str] = NONE
 ) -> Foreseen:
-    """What a plan says of the same. Reads files of this machine, imports what the YAML names of the user's code, and
-    asks nobody else."""
+    """Return the problems of a start that a plan can report. Reads files of this machine, imports what the YAML names
+    of the user's code, and asks nobody else."""
     config = loaded.config
     said = spec.hook_findings(spec.reports, (str, Problem), config)
     problems = [*start_problems(spec, config, is_plan=True), *memory.problems]
@@ -110,7 +110,8 @@ def foreseen(
 
 
 def _checkpoint_problems(loaded: Loaded) -> list[Problem]:
-    """What a start would find against the checkpoint that it goes on from. Digests are left to the start."""
+    """Return the problems that a start would find with the checkpoint that it resumes from. Digests are left to the
+    start."""
     config, place = loaded.config, loaded.config.resume_from_checkpoint
     if not place or (isinstance(place, str) and not path_info(place).is_directory):
         return []
@@ -128,7 +129,8 @@ def _checkpoint_problems(loaded: Loaded) -> list[Problem]:
 
 
 def beside_mistakes(spec: PipelineSpec, options: StartOptions, config: RunConfig) -> list[Problem]:
-    """What else would stop a start, where the settings have mistakes: `config` is built from what is right of them."""
+    """Return further problems of a start, if the settings have mistakes: `config` is built from the valid part of
+    them."""
     stops, _ = sort_out(start_problems(spec, config, is_plan=True), config, options)
     return stops
 
@@ -151,7 +153,8 @@ def start_problems(spec: PipelineSpec, config: RunConfig, is_plan: bool) -> list
 def sort_out(
     problems: Iterable[Problem], config: RunConfig, options: StartOptions, ignored: Collection[str] = NONE
 ) -> tuple[list[Problem], list[str]]:
-    """What stops it, and what is not checked here: of a plan what only another machine has."""
+    """Sort problems into those that stop the start, and those that are not checked here because only another machine
+    can."""
     away = _keys_of(options.unset, config)
     stops: list[Problem] = []
     unchecked = [f"{', '.join(keys[:3])}: the variable {name} is not set here." for name, keys in away.items() if keys]

@@ -74,7 +74,7 @@ def _command_line(masked: list[str]) -> Iterator[None]:
 
 
 def tracker_problems(names: Sequence[str], kwargs: Mapping[str, Any]) -> list[str]:
-    """What is wrong with track_with and tracker_kwargs, found without importing any tracker's package."""
+    """Return the problems of track_with and tracker_kwargs, found without importing any tracker's package."""
     problems = []
     for name in names:
         if name not in TRACKERS:

@@ -1,4 +1,4 @@
-"""What a tracker is, and several of them as one."""
+"""Interface of a tracker, and several of them as one."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ Metrics = Mapping[str, float]
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What every tracker is told about the run. config is redacted already."""
+    """Facts about the run that every tracker gets."""
 
     name: str
     directory: Path
@@ -141,7 +141,7 @@ class _Patient(Tracker):
             self._try(f"at step {step}", self._tell_missed)
 
     def samples(self, step: int, kind: str, samples: Sequence[TrackedSample]) -> None:
-        """Those that it misses stay on the disk of the run alone."""
+        """Send samples to the tracker; samples that it misses stay on the disk of the run alone."""
         if not self._steps_to_wait:
             self._try(f"with samples of step {step}", lambda: self._tracker.samples(step, kind, samples))
 

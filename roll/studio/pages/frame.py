@@ -1,4 +1,4 @@
-"""What every page has: its head, the way to the others, and the look."""
+"""Frame of every page: its head, the links to the others, and the style."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class _Made:
 
 
 class Reports:
-    """Those asked for last."""
+    """Cache of the reports requested last."""
 
     def __init__(self) -> None:
         self._made: dict[Path, _Made] = {}

@@ -1,4 +1,4 @@
-"""What the page of rollouts fetches: rows as JSON, and one attempt as a document without scripts."""
+"""Data that the page of rollouts fetches: rows as JSON, and one attempt as a document without scripts."""
 
 from __future__ import annotations
 

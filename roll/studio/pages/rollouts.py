@@ -101,7 +101,7 @@ class RolloutView:
                 self._detail.set_visibility(False)
 
     def show(self, index: RolloutIndex) -> None:
-        """What is there to choose, and the rows."""
+        """Show the choices, and the rows."""
         self._index = index
         for name in ("domain", "kind", "finish"):
             field = self._fields[name]

@@ -95,7 +95,7 @@ def _points(steps: Sequence[float], values: Sequence[float]) -> list[list[float]
 
 
 def show_starting(key: str, launched: Launched, run_list: RunList) -> None:
-    """What it has printed; its own page as soon as there is one."""
+    """Show the output of a starting run, and its own page as soon as there is one."""
     with ui.row().classes("items-center full-width"):
         ui.label(visible(launched.directory.name)).classes("text-h5")
         state = ui.badge("starting", color="blue-7")
@@ -215,7 +215,7 @@ class RunView:
             self._show(self._live.files, spreads)
 
     def _read(self) -> tuple[State, float, Sequence[LogLine], Sequence[StepSpread]]:
-        """What the files say by now: the state, when they were written, warnings, and how rewards are spread."""
+        """Read the files: the state, when they were written, warnings, and how rewards are spread."""
         if self._live.update():
             self._spreads = self._live.spreads()
             self._earlier = {start.name.rpartition(", ")[2]: start.rows for start in self._live.earlier()}
