@@ -14,11 +14,19 @@ NOT_FIRST = """
     frozen wrong
 """
 """Prepositions, adverbs and conjunctions: what follows them is the middle of a sentence."""
+RELATIVE = """
+    what which that those who whom whose whatever whoever however something it they nobody such anything
+"""
+"""Pronouns that begin a relative clause or stand for a name: they say nothing without the code below them."""
+AFTER_ONE = """
+    that which who whose by for in with at as to on
+"""
+"""Words that make `One` a pronoun; `One row of the table` is a noun."""
 
 
 def test_a_docstring_begins_with_a_verb_or_a_noun() -> None:
     found = [text for module in modules("roll") for text in begun_midway(module)]
-    assert found == [], "Say what it is or returns, such as `Number of rows` or `Reads the file`."
+    assert found == [], "Say what it is or returns, such as `Number of rows` or `Return the rows`."
 
 
 def test_the_first_word_is_found_behind_marks_and_in_any_case() -> None:
@@ -31,10 +39,20 @@ def test_the_first_word_is_found_behind_marks_and_in_any_case() -> None:
     ]
 
 
+def test_a_relative_clause_is_no_beginning_and_a_noun_is() -> None:
+    code = 'def a():\n    "What a run needs."\ndef b():\n    "Those that wait."\ndef c():\n    "One that ends."\n'
+    code += 'def d():\n    "One row of the table."\ndef e():\n    "Return the rows."\n'
+    assert sorted(begun_midway(parse(code))) == [
+        "example.py:1: What a run needs.",
+        "example.py:3: Those that wait.",
+        "example.py:5: One that ends.",
+    ]
+
+
 def begun_midway(module: Module) -> Iterator[str]:
     for line, text in documented(module):
-        word = (text.split() or [""])[0].strip(".,:;`'\"").lower()
-        if word in NOT_FIRST.split():
+        first, second = ([word.strip(".,:;`'\"").lower() for word in text.split()[:2]] + ["", ""])[:2]
+        if first in NOT_FIRST.split() or first in RELATIVE.split() or (first == "one" and second in AFTER_ONE.split()):
             yield f"{module.relative}:{line}: {text.splitlines()[0]}"
 
 

@@ -245,8 +245,8 @@ def _upright(image: ImageFile.ImageFile, turn: int | None) -> tuple[int, int]:
 
 def _turn(image: ImageFile.ImageFile) -> int | None:
     """Return the transposition that turns the picture upright, by the EXIF orientation. It is read from the header
-    alone, once, so that sizes and pixels agree. PIL turns TIFF itself. What a PNG file says behind its header is not looked
-    for: PIL would decode the pixels first."""
+    alone, once, so that sizes and pixels agree. PIL turns TIFF itself. What a PNG file says behind its header is not
+    looked for: PIL would decode the pixels first."""
     if image.format == "TIFF" or (image.format == "PNG" and "exif" not in image.info):
         return None
     return _TURNS.get(image.getexif().get(_ORIENTATION, 1))
