@@ -128,7 +128,7 @@ def _lines(wishes: InitOptions, name: str) -> Iterator[str]:
     yield ""
     yield from _device_lines(wishes)
     yield _line("max_steps: 100", "a step samples, scores and learns")
-    yield _line("save_steps: 50", "a checkpoint every so many steps, and at the end")
+    yield _line("save_steps: 50", "a checkpoint every N steps, and at the end")
     if wishes.env:
         yield "# sequence_length: longest episode in tokens; the plan shows what is chosen"
     else:
@@ -212,7 +212,7 @@ def run(argv: Sequence[str]) -> int:
     if not path_info(path.parent).is_directory:
         raise ConfigError(f"{options.file}: there is no folder {path.parent}.")
     if path_info(path).exists and not options.force:
-        raise ConfigError(f"{options.file} is there already. Choose another name, or replace it with --force.")
+        raise ConfigError(f"{options.file} already exists. Choose another name, or replace it with --force.")
     text = yaml_of(_wishes(options), options.file)
     try:
         path.write_text(text, encoding="utf-8")

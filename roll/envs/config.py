@@ -193,7 +193,7 @@ class EnvConfig(Settings):
     max_result_tokens: int = setting(
         1024, "env_manager_cls: tools: a longer result of a tool is cut in its middle to so many tokens.", ge=16
     )
-    max_steps: int = setting(10, "An episode is cut off after so many turns; with proxy and tools, answers.", ge=1)
+    max_steps: int = setting(10, "An episode is cut off after N turns; with proxy and tools, answers.", ge=1)
     max_tokens_per_step: int | None = setting(
         None, "Longest answer of a turn. Default: actor_infer.generating_args.max_new_tokens, else the room left.", ge=1
     )

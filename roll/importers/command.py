@@ -26,18 +26,18 @@ from roll.utils.text import show
 # The words of an import: what became of every key, in the order in which it was written.
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-_SHOWN: tuple[Outcome, ...] = ("changes the run", "not to be had", "approximated", "mapped", "asks for nothing")
+_SHOWN: tuple[Outcome, ...] = ("changes the run", "not available", "approximated", "mapped", "asks for nothing")
 _MEANINGS = {
     "mapped": "means the same here",
     "approximated": "similar, with the difference that it states",
     "changes the run": "without it this is not the run that its author meant",
-    "not to be had": "has no counterpart; the reason, and the nearest thing",
+    "not available": "has no counterpart; the reason, and the nearest thing",
     "asks for nothing": "changes nothing here",
 }
 
 
 def summary(imported: Imported) -> str:
-    """Example: "31 keys of verl: 20 mapped, 3 approximated, 2 not to be had, 6 ask for nothing"."""
+    """Example: "31 keys of verl: 20 mapped, 3 approximated, 2 not available, 6 ask for nothing"."""
     counts = Counter(entry.outcome for entry in imported.entries)
     parts = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
     return f"{len(imported.entries)} keys of {imported.system}: {parts or 'none'}"
@@ -199,7 +199,7 @@ def _write(imported: Imported, source: Path | None, target: Path, force: bool) -
         page.write_text(report(imported, name, str(target)), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{target} cannot be written: {error.strerror or error}.") from None
-    lost = [f"{entry.key}: {entry.note}" for entry in imported.entries if entry.outcome == "not to be had"]
+    lost = [f"{entry.key}: {entry.note}" for entry in imported.entries if entry.outcome == "not available"]
     return [
         f"{summary(imported)}.",
         *_listed("Cannot be imported:", lost),

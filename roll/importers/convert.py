@@ -149,7 +149,7 @@ class _Conversion:
         """The entry of a key that another name of it overrules."""
         if value is None or value == self._values[known_as]:
             return Entry(key, value, "asks for nothing", f"{counts} has the same meaning and is used")
-        return Entry(key, value, "not to be had", f"{counts} is {show(self._values[known_as])} and counts")
+        return Entry(key, value, "not available", f"{counts} is {show(self._values[known_as])} and counts")
 
     def _entry(self, key: str, known_as: str, value: Any) -> Entry:
         row = self._table.row(known_as)
@@ -157,7 +157,7 @@ class _Conversion:
             return Entry(key, value, "asks for nothing", why)
         if row is None:
             text = f"the importer does not know this key of {self._table.system}.{self._table.nearest(known_as)}"
-            return Entry(key, value, "not to be had" if value in _NOT_GIVEN else CHANGES, text)
+            return Entry(key, value, "not available" if value in _NOT_GIVEN else CHANGES, text)
         if reason := self._unmet(row):
             outcome = "asks for nothing" if isinstance(reason, str) else self._lost(reason)
             return Entry(key, value, outcome, str(reason))
@@ -195,7 +195,7 @@ class _Conversion:
             if is_open(value):
                 self._unresolved.add(known_as)
                 text = f"the script does not set it: set {' and '.join(row.targets)} in the YAML"
-            return Entry(key, value, "not to be had", text)
+            return Entry(key, value, "not available", text)
         note, outcome = row.note, row.outcome
         if isinstance(converted, ApproximateValue):
             note, outcome, converted = converted.note, "approximated", converted.value
@@ -216,7 +216,7 @@ class _Conversion:
         if known_as in made.changes:
             return Entry(key, value, CHANGES, made.changes[known_as])
         if known_as in made.lost:
-            return Entry(key, value, "not to be had", made.lost[known_as])
+            return Entry(key, value, "not available", made.lost[known_as])
         if known_as in made.idle:
             return Entry(key, value, "asks for nothing", made.idle[known_as])
         near = made.differences.get(known_as, made.difference)
@@ -273,7 +273,7 @@ class _Conversion:
         """The outcome of a key that is not here for this reason."""
         if isinstance(reason, LeftOpen):
             self._unresolved.add(reason.key)
-        return CHANGES if isinstance(reason, ChangesRun) else "not to be had"
+        return CHANGES if isinstance(reason, ChangesRun) else "not available"
 
     def _put(self, target: str, value: Any, writer: str) -> str:
         """Writes a value unless something stands there, and says who wrote what stands there now."""

@@ -64,7 +64,7 @@ def _moved(row: Row, asks_rows: bool) -> Row:
         return row
     places = [place(target, asks_rows) for target in row.targets]
     if None in places:
-        return replace(row, targets=(), default=NOTHING, outcome="not to be had", note=_ELSEWHERE)
+        return replace(row, targets=(), default=NOTHING, outcome="not available", note=_ELSEWHERE)
     if list(row.targets) == places:
         return row
     of_files = any(str(written_at).endswith(".dataset_name") for written_at in places)

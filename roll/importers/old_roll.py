@@ -121,7 +121,7 @@ def _entries(cls: type[Settings], node: dict[str, Any], variables: set[str], pat
                 is_lost = key in _ASKING and not _is_nothing(key, value)
                 yield from _outcome_entries(here, value, CHANGES if is_lost else "asks for nothing", dropped)
             else:
-                outcome = "not to be had" if value in _NOT_GIVEN else CHANGES
+                outcome = "not available" if value in _NOT_GIVEN else CHANGES
                 yield from _outcome_entries(here, value, outcome, f"no key of {path or 'a YAML'} here; {hint}")
 
 
@@ -156,7 +156,7 @@ def _inert(here: str, node: dict[str, Any], key: str, inert: InertKey) -> Iterat
     asks = value is not None and value not in (inert.default, *inert.inert)
     if inert.kind == "planned" and asks:
         yield from _outcome_entries(
-            here, value, "not to be had" if key in _OF_SPEED else CHANGES, f"not implemented: {inert.help}"
+            here, value, "not available" if key in _OF_SPEED else CHANGES, f"not implemented: {inert.help}"
         )
     else:
         yield from _outcome_entries(here, value, "asks for nothing", inert.reason or "this is always so here")

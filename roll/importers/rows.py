@@ -14,10 +14,10 @@ from roll.configs.sections.run import TRACKER_WORDS, Tracker
 from roll.configs.strategies.table import STRATEGIES, spec_of
 from roll.utils.text import show
 
-Outcome = Literal["mapped", "approximated", "not to be had", "changes the run", "asks for nothing"]
+Outcome = Literal["mapped", "approximated", "not available", "changes the run", "asks for nothing"]
 CHANGES: Outcome = "changes the run"
 """Outcome of keys that cannot be kept although they matter: data, rewards, tools, environments, the loss, what is
-trained. What only costs memory or speed is `not to be had`."""
+trained. What only costs memory or speed is `not available`."""
 NOTHING: Any = object()
 """Stands for a missing default: the key has none that matters here."""
 
@@ -96,12 +96,12 @@ def summed(key: str, sum: str, default: Any = NOTHING, **more: Any) -> Row:
 
 
 def lacks(key: str, note: str, *idle: Any, default: Any = NOTHING) -> Row:
-    """A key that is not to be had, but at the values that ask for nothing: null and `idle`."""
-    return Row(key, note=note, idle=(None, *idle), outcome="not to be had", default=default)
+    """A key that is not available, but at the values that ask for nothing: null and `idle`."""
+    return Row(key, note=note, idle=(None, *idle), outcome="not available", default=default)
 
 
 def changes(key: str, note: str, *idle: Any, default: Any = NOTHING) -> Row:
-    """A key that is not to be had, as of `lacks`, and without which the run is not the one that its author meant."""
+    """A key that is not available, as of `lacks`, and without which the run is not the one that its author meant."""
     return Row(key, note=note, idle=(None, *idle), outcome=CHANGES, default=default)
 
 

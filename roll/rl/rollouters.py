@@ -105,7 +105,7 @@ class RecordedRollouter:
             )
 
 
-# `runner_state_report_interval`: what the rollout is doing, in the log every so many seconds.
+# `runner_state_report_interval`: what the rollout is doing, in the log every N seconds.
 
 
 class RolloutReport:

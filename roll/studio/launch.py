@@ -52,7 +52,7 @@ def directory_for(folder: Path, name: str) -> Path:
         raise ConfigError("A name of a run has letters, digits, and _ . - between them.")
     directory = folder / name
     if directory.exists():
-        raise ConfigError(f"{directory} is there already: take another name.")
+        raise ConfigError(f"{directory} already exists: take another name.")
     return directory
 
 

@@ -25,7 +25,7 @@ def balance_problems(choice: Choice) -> Iterator[Problem]:
         (
             f"{choice.role.name}.use_torch_compile",
             choice.worker.use_torch_compile,
-            "what routers say is not told there",
+            "router outputs are not available there",
         ),
         (
             f"{choice.role.name}.model_args.gradient_checkpointing_use_reentrant",

@@ -112,7 +112,7 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
     },
     "DistillConfig": {
         "logits_transfer_backend": ignored(
-            str, "ipc+nccl", "How logits travel.", "what a teacher tells travels through Ray's object store"
+            str, "ipc+nccl", "How logits travel.", "a teacher's targets travel through Ray's object store"
         ),
         "distill_on_prompt": planned(bool, False, "Compare the models on the tokens of the prompt, too."),
     },

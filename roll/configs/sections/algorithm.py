@@ -37,7 +37,7 @@ class ISWeightConfig(Settings):
         "Weight the loss by the ratio of trainer and rollout probabilities. Default: where rollouts run ahead "
         "(async_generation_ratio above 0) and the engine's log-probs are not old log-probs already.",
     )
-    weight_type: Granularity = setting("token", "Over what the ratio is taken.")
+    weight_type: Granularity = setting("token", "What the ratio is taken over.")
     upper_bound: float | None = setting(1.2, "Ratios are cut here.")
     detach: bool = setting(
         True, "No gradient through the weight; there is none: it is computed from old log-probs, which are constants."
@@ -48,7 +48,7 @@ class TrainInferFilterConfig(Settings):
     """One of `train_infer_correction.filters`: leaves out what trainer and rollout engine disagree on."""
 
     enabled: bool = setting(False, "Switch this filter on.")
-    agg_type: Granularity = setting("token", "Over what the disagreement is taken.")
+    agg_type: Granularity = setting("token", "What the disagreement is taken over.")
     ratio_enabled: bool = setting(True, "Filter by probability ratio.")
     ratio_low: float = setting(0.8, "Smallest ratio kept.")
     ratio_high: float = setting(1.2, "Largest ratio kept.")

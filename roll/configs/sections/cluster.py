@@ -28,7 +28,7 @@ class GeneratingArgs(Settings):
     )
     max_new_tokens: int | None = setting(
         None,
-        "Longest answer. Follows from response_length, or sequence_length - prompt_length; if given it must agree. In "
+        "Longest answer. Follows from response_length, or sequence_length - prompt_length; if set it must agree. In "
         "validation, and for the answers of an agent, it may be less.",
         ge=1,
     )
@@ -283,13 +283,13 @@ class WorkerConfig(Settings):
     )
     world_size: int | None = setting(
         None,
-        "Workers of a role without device_mapping (default 1). With one it follows from it, and must agree if given.",
+        "Workers of a role without device_mapping (default 1). With one it follows from it, and must agree if set.",
         ge=1,
         le=MOST_PROCESSES,
     )
     model_update_frequency: int = setting(
         1,
-        "Of actor_train: the rollout engine gets the trained weights after every so many steps, and after the last.",
+        "For actor_train: the rollout engine gets the trained weights after every N steps, and after the last.",
         ge=1,
     )
     infer_batch_size: int = setting(
@@ -307,16 +307,16 @@ class WorkerConfig(Settings):
         "ROLL's class path of the worker. Accepted where it names what this role does here anyway; rewards: see "
         "`reward`.",
     )
-    pg_variant: PgVariant | None = setting(None, "Of actor_train: form of the policy loss, over the run's pg_variant.")
+    pg_variant: PgVariant | None = setting(None, "For actor_train: form of the policy loss, over the run's pg_variant.")
     topr_positive_weight: float = setting(
-        1.0, "Of actor_train, with pg_variant topr: weight of positive advantages.", ge=0
+        1.0, "For actor_train, with pg_variant topr: weight of positive advantages.", ge=0
     )
     topr_negative_weight: float = setting(
-        1.0, "Of actor_train, with pg_variant topr: weight of negative advantages.", ge=0
+        1.0, "For actor_train, with pg_variant topr: weight of negative advantages.", ge=0
     )
-    ppo_epochs: int | None = setting(None, "Of critic: passes over a step's samples. Default: the run's.", ge=1)
+    ppo_epochs: int | None = setting(None, "For critic: passes over a step's samples. Default: the run's.", ge=1)
     max_grad_norm: float | None = setting(
-        None, "Of critic: its gradients are scaled down to this norm; 0 is off. Default: the run's.", ge=0
+        None, "For critic: its gradients are scaled down to this norm; 0 is off. Default: the run's.", ge=0
     )
     tag_included: Names = setting(
         (), "Tags of the data that belong to this reward's domain, beside the domain's own name."
@@ -351,7 +351,7 @@ class WorkerConfig(Settings):
 
     mtp_training_mode: Literal["disabled", "standalone", "joint"] | None = setting(
         "disabled",
-        "Of actor_train, with megatron_train: training of the head for the token after the next one that the model's "
+        "For actor_train, with megatron_train: training of the head for the token after the next one that the model's "
         "files hold (DeepSeek-V3, GLM-4.5), by the cross-entropy of the tokens that are trained. standalone: that loss "
         "changes the head alone, and the policy learns as without it. joint: it has a gradient for the whole model. "
         "disabled: heads are saved as they were.",

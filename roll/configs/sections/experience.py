@@ -59,7 +59,7 @@ class ExperienceConfig(Settings):
     )
     on_timeout: Literal["wait", "partial", "fail"] = setting(
         "wait",
-        "What becomes of a step whose groups are late. wait: it says so and goes on waiting. partial: it trains on "
+        "What to do with a step whose groups are late. wait: it says so and goes on waiting. partial: it trains on "
         "those that are there, one at least; late ones are trained on by the next steps, as long as max_staleness "
         "allows. fail: the run ends.",
     )

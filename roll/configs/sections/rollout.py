@@ -43,9 +43,7 @@ class RecorderConfig(Settings):
         "mlflow and swanlab, as text to tensorboard. 0: none leave this machine.",
         ge=0,
     )
-    tracked_steps: int = setting(
-        10, "With tracked_samples: those of every so many steps, and of each validation.", ge=1
-    )
+    tracked_steps: int = setting(10, "With tracked_samples: those of every N steps, and of each validation.", ge=1)
 
     def is_tracked(self, step: int, kind: str) -> bool:
         """True if trackers get samples of a step, or of a validation after it."""
@@ -166,7 +164,7 @@ class RolloutConfig(RunConfig):
     )
     kv_on_update: Literal["recompute", "keep"] = setting(
         "recompute",
-        "What becomes of the keys and values of answers that are under way when weights change. recompute: the engine "
+        "What to do with the keys and values of answers in flight when weights change. recompute: the engine "
         "computes them anew, so that log-probs of later tokens are those of the new weights. keep: it goes on with the "
         "old ones, which costs nothing; log-probs of later tokens are what they were sampled from, of new weights over "
         "keys of old ones. They are always computed anew by engines that have given their devices up meanwhile.",
@@ -205,7 +203,7 @@ class RolloutConfig(RunConfig):
     )
     on_empty: Literal["train_all", "skip_step", "fail"] = setting(
         "skip_step",
-        "What becomes of a step whose groups are all dropped by query_filter_config, group_filter_cls or "
+        "What to do with a step whose groups are all dropped by query_filter_config, group_filter_cls or "
         "experience_operators: it trains on as many of them as a step has, makes no update, or ends the run.",
     )
     experience_operators: ExperienceOperators = setting(
@@ -216,7 +214,7 @@ class RolloutConfig(RunConfig):
 
     runner_state_report_interval: float = setting(
         0.0,
-        "While a step is sampled the log says every so many seconds which groups are under way, how many have ended, "
+        "While a step is sampled the log says every N seconds which groups are in flight, how many have ended, "
         "how old the oldest is, and what the engines have to do. 0: never.",
         ge=0,
     )

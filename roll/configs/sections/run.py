@@ -99,14 +99,12 @@ class RunConfig(Settings):
         "step whole. Of environments, roll_math and roll_qa alone have rows, the questions of their files.",
         gt=0,
     )
-    eval_steps: int = setting(
-        10, "Validate every so many steps, before the first and at the end; 0 or -1: never.", ge=-1
-    )
+    eval_steps: int = setting(10, "Validate every N steps, before the first and at the end; 0 or -1: never.", ge=-1)
     val_before_train: bool | None = setting(
         None, "Validate before the first step of a run that starts afresh. Default: where eval_steps asks for any."
     )
-    save_steps: int = setting(50, "Save a checkpoint every so many steps and at the end; 0 or -1: never.", ge=-1)
-    logging_steps: int = setting(1, "Report every so many steps; validated steps and the last one always.", ge=1)
+    save_steps: int = setting(50, "Save a checkpoint every N steps and at the end; 0 or -1: never.", ge=-1)
+    logging_steps: int = setting(1, "Report every N steps; validated steps and the last one always.", ge=1)
     max_ckpt_to_keep: int = setting(0, "Checkpoints kept, the newest ones; 0: all.", ge=0)
     resume_from_checkpoint: Annotated[bool | str, BeforeValidator(_resume)] = setting(
         False,

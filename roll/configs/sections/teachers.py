@@ -42,7 +42,7 @@ class ExpertRowsConfig(Settings):
         "Column with the tools that a row offers, if it has any: a list of JSON schemas, or its text. null: none.",
     )
     train_on: Literal["all", "last"] = setting(
-        "all", "Of rows with messages: learn every turn of the assistant, or the last one alone."
+        "all", "For rows with messages: learn every turn of the assistant, or the last one alone."
     )
 
 

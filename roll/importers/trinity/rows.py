@@ -201,7 +201,7 @@ OWN_ROWS: tuple[Row, ...] = tuple(
             *(summed(f"{at}.format.image_key", "trinity pictures") for at in (_TASKS, f"{_EVAL}.0")),
             changes("**.format.image_key", ONLY_RLVR),
             changes("**.format.video_key", NO_VIDEOS),
-            needless("**.format.prompt_type", "texts and messages are told apart row by row"),
+            needless("**.format.prompt_type", "texts and messages are distinguished row by row"),
             to(f"{_TASKS}.format.prompt_key", "actor_train.data_args.prompt", default="prompt"),
             to(f"{_TASKS}.format.response_key", "actor_train.data_args.ground_truth", default="response"),
             needless(f"{_TASKS}.repeat_times", "algorithm.repeat_times counts"),

@@ -92,7 +92,7 @@ OF_ROWS: tuple[Row, ...] = (
     summed("model.lora_configs.0.name", "lora"),
     needless("model.*", _NO_ENGINE),
     to(f"{BUFFER}.data_selector.selector_type", "sft_train.data_args.shuffle", via=shuffles, default="sequential"),
-    lacks("trainer.optimizer_offload", "what is trained stays on its devices", False),
+    lacks("trainer.optimizer_offload", "trained states stay on their devices", False),
     needless("trainer.balance_batch", "rows are divided over ranks by work"),
     lacks("monitor.detailed_stats", "metrics have mean, least and most where they say more", False),
     to(f"{BUFFER}.format.system_prompt_key", "system_key"),
@@ -115,7 +115,7 @@ OF_ROWS: tuple[Row, ...] = (
     needless("explorer.**", _NO_ENGINE),
     *(needless(f"{EMBEDDED}.{section}.**", _OTHER_LOSS) for section in ("algorithm", "critic", "data", "reward_model")),
     needless(f"{EMBEDDED}.actor_rollout_ref.rollout.**", _NO_ENGINE),
-    needless(f"{EMBEDDED}.actor_rollout_ref.actor.checkpoint.**", "a checkpoint holds all that the run goes on with"),
+    needless(f"{EMBEDDED}.actor_rollout_ref.actor.checkpoint.**", "a checkpoint holds all that the run continues with"),
     needless(f"{EMBEDDED}.trainer.balance_batch", "rows are divided over ranks by work"),
     needless(f"{EMBEDDED}.trainer.max_critic_ckpt_to_keep", "a checkpoint holds all roles"),
     *(needless(f"{EMBEDDED}.actor_rollout_ref.actor.{name}", _OTHER_LOSS) for name in _OF_SAMPLES),
@@ -311,7 +311,7 @@ def _pair_columns(source: SourceLookup) -> CombinedKeys:
         if plain
         else source(f"{_TRINITY_ONLY}{_FORMAT}.messages_key", "messages")
     )
-    return CombinedKeys({"prompt_key": name}, f"prompt_key: {name}; texts and messages are told apart row by row.")
+    return CombinedKeys({"prompt_key": name}, f"prompt_key: {name}; texts and messages are distinguished row by row.")
 
 
 _ROWS = (

@@ -85,7 +85,7 @@ _AT = re.compile(r"stages\.(\d+)\.(.+)")
 _NAME = "stage_name"
 _ONE_PROCESS = "a stage samples and trains in one process"
 _UNUSED: Outcome = "asks for nothing"
-_WEIGHT: tuple[Outcome, ...] = (CHANGES, "not to be had", "approximated", "mapped", _UNUSED)
+_WEIGHT: tuple[Outcome, ...] = (CHANGES, "not available", "approximated", "mapped", _UNUSED)
 """Outcomes by weight: of a key that several stages read, the first of these counts."""
 
 Keys = Sequence[tuple[str, Any]]
@@ -135,7 +135,7 @@ def _stage(number: int, base: Keys, keys: Keys) -> _Stage:
         all_keys = [item for item in all_keys if item[0] != "mode"]
         mode_entry = next(entry for entry in imported.entries if entry.key == "mode")
         imported = convert(all_keys, table)
-        lost = Entry("mode", mode_entry.value, "not to be had", _ONE_PROCESS)
+        lost = Entry("mode", mode_entry.value, "not available", _ONE_PROCESS)
         imported = replace(imported, entries=(*imported.entries, lost))
     if imported.tree.get("save_steps", 1) < 1:  # a stage hands over its last checkpoint
         del imported.tree["save_steps"]

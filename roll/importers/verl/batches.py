@@ -106,7 +106,7 @@ def _open_ranks(source: SourceLookup, role: str, prompts: int, group: int) -> Co
     settings: dict[str, Any] = {} if micro is None else {f"{role}.training_args.per_device_train_batch_size": micro}
     if role == "actor_train":
         settings |= {"rollout_batch_size": prompts, "num_return_sequences_in_group": group}
-    near = f"Passes of an update hang on {' and '.join(COUNTS)}: give them, and gradient_accumulation_steps follows."
+    near = f"Passes of an update depend on {' and '.join(COUNTS)}: give them, and gradient_accumulation_steps follows."
     return CombinedKeys(settings, f"{role}: {prompts} prompts x {group} answers.", near)
 
 

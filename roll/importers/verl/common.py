@@ -91,7 +91,7 @@ def optimizer(section: str, role: str, rate: float) -> Iterator[Row]:
     yield changes(f"{at}.weight_decay_incr_style", "weight decay is constant", "constant")
     yield changes(f"{at}.lr_decay_steps", "a schedule runs over the whole run")
     yield changes(f"{at}.lr_wsd_**", "there is no such schedule; cosine or linear are near", "exponential")
-    yield lacks(f"{at}.use_checkpoint_opt_param_scheduler", "a resumed run goes on with its schedule", False)
+    yield lacks(f"{at}.use_checkpoint_opt_param_scheduler", "a resumed run continues its schedule", False)
 
 
 _SCHEDULES = ("lr_scheduler_type", "lr_decay_style", "warmup_style", "lr_scheduler")
@@ -230,7 +230,7 @@ def megatron(section: str, role: str, need: str, learns: bool) -> Iterator[Row]:
 
 def checkpoint(section: str) -> Iterator[Row]:
     yield needless(f"{section}.profile.**", PROFILES)
-    yield needless(f"{section}.checkpoint.**", "a checkpoint holds all that the run goes on with, and an HF model")
+    yield needless(f"{section}.checkpoint.**", "a checkpoint holds all that the run continues with, and an HF model")
     yield lacks(f"{section}.load_weight", "weights are always read", True)
     yield lacks(f"{section}.data_loader_seed", "seed of the run counts for every stream")
     yield needless(f"{section}.nccl_timeout", "backend_timeout (minutes) and rpc_timeout (seconds) are the limits here")

@@ -116,7 +116,7 @@ _ENGINES = "engines load models without their heads for further tokens"
 MTP_ROWS: tuple[Row, ...] = (
     *(summed(f"{AT}.{key}", "mtp", default) for key, default in _KEYS.items()),
     needless(f"{AT}._target_", "the class of a section"),
-    Row(f"{AT}.**", note=_ENGINES, idle=(None, False), outcome="not to be had", needs="drafts"),
+    Row(f"{AT}.**", note=_ENGINES, idle=(None, False), outcome="not available", needs="drafts"),
 )
 
 

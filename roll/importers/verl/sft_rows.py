@@ -45,7 +45,7 @@ def _batches(source: SourceLookup) -> CombinedKeys:
     rows = source.size("data.train_batch_size")
     together = source.size("ulysses_sequence_parallel_size")
     if leaves_gpus_open(source):
-        near = "Passes of a step hang on the number of GPUs: give it, and gradient_accumulation_steps follows."
+        near = "Passes of a step depend on the number of GPUs: give it, and gradient_accumulation_steps follows."
         micro = source.number("data.micro_batch_size_per_gpu")
         return CombinedKeys({f"{_ARGS}.per_device_train_batch_size": micro}, f"{rows} rows in every step.", near)
     if _is_on_megatron(source):
@@ -188,7 +188,7 @@ def _engine_rows() -> Iterator[Row]:
         if name not in _OF_ANY_ENGINE:
             yield replace(row, key=f"engine.{name}")
     for what in ("param", "grad", "optimizer"):
-        yield lacks(f"engine.{what}_offload", "what is trained stays on its devices", False)
+        yield lacks(f"engine.{what}_offload", "trained states stay on their devices", False)
     yield to("engine.dtype", f"{_MODEL}.dtype", via=words.dtype)
 
 
@@ -290,8 +290,8 @@ _ROWS: tuple[Row, ...] = (
     needless("data.pad_mode", "rows are padded, or packed, as use_sequence_packing says"),
     needless("data.ignore_input_ids_mismatch", "a row is rendered whole, and every answer found in it"),
     needless("trainer.profile_interval", "profiler_timeline and profiler_memory record a run here (docs/profiling.md)"),
-    needless("trainer.checkpoint.**", "a checkpoint holds all that the run goes on with, and an HF model"),
-    needless("checkpoint.**", "a checkpoint holds all that the run goes on with, and an HF model"),
+    needless("trainer.checkpoint.**", "a checkpoint holds all that the run continues with, and an HF model"),
+    needless("checkpoint.**", "a checkpoint holds all that the run continues with, and an HF model"),
     needless("**._target_", "classes of verl's"),
     needless("**.profiler.**", "profiler_timeline and profiler_memory record a run here (docs/profiling.md)"),
     needless("hydra.**", "of Hydra's own"),

@@ -83,7 +83,7 @@ def packed_attention(
     said of this layer. Where ranks share the pack, N are this rank's tokens; with a `forest`, the tokens of that.
     StrategyError for whatever would see other tokens than in a row of its own."""
     if (cu_seq_lens_q is None and forest is None) or not isinstance(attention_mask, int):
-        raise refusal(f"{type(module).__name__} is not told where the rows of a pack begin")
+        raise refusal(f"{type(module).__name__} does not learn where the rows of a pack begin")
     if sliding_window is not None and sliding_window != attention_mask:
         raise refusal(f"{type(module).__name__} has a window of {sliding_window}, its mask one of {attention_mask}")
     if is_causal is False or not getattr(module, "is_causal", True):

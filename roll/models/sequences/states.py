@@ -99,7 +99,7 @@ def _row_by_row(
 ) -> torch.Tensor:
     """hidden_states [1, N, H] -> [1, N, H]. The rows come as `seq_idx`, which is what families hand to these layers."""
     if seq_idx is None:
-        raise refusal(f"{type(layer).__name__} is not told where the rows of a pack begin")
+        raise refusal(f"{type(layer).__name__} does not learn where the rows of a pack begin")
     kwargs = {key: value for key, value in kwargs.items() if key not in _OF_PACKS}
     # ZeRO-3 gathers each matrix whenever it is used, so that all ranks have to use it equally often.
     is_gathered = hasattr(next(layer.parameters()), "ds_id")

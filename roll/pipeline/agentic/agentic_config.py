@@ -45,7 +45,7 @@ class EnvManagerConfig(WorkerConfig):
     )
     group_size_redundancy: int = setting(
         0,
-        "So many more are played per group; the first group_size to finish count, the rest is stopped.",
+        "Extra episodes played per group; the first group_size to finish count, the rest is stopped.",
         ge=0,
         le=MOST_GROUPS,
     )
@@ -68,7 +68,7 @@ class EnvManagerConfig(WorkerConfig):
         "Environment seeds are taken from [first, last); each group has one. Default: the lower half of the 31-bit "
         "numbers in training, the upper half in validation.",
     )
-    env_retries: int = setting(1, "An episode whose environment crashed or hung starts again so many times.", ge=0)
+    env_retries: int = setting(1, "How often an episode whose environment crashed or hung starts again.", ge=0)
     step_timeout_s: float | None = setting(
         None, "Seconds one reset or step of an environment may take. Default: env_monitor.hung_timeout.", gt=0
     )
@@ -193,9 +193,9 @@ class RewardNormalizationConfig(Settings):
         "asym_clip: the same, cut to [-1, 3]. None: as adv_estimator has it.",
     )
     norm_mean_type: EpisodeScope = setting(
-        "default", "Over what the mean is taken; none: over nothing. default, null: as grouping and method have it."
+        "default", "What the mean is taken over; none: over nothing. default, null: as grouping and method have it."
     )
-    norm_std_type: EpisodeScope = setting("default", "Over what the deviation is taken; likewise.")
+    norm_std_type: EpisodeScope = setting("default", "What the deviation is taken over; likewise.")
 
     @property
     def norms(self) -> tuple[str | None, str | None]:

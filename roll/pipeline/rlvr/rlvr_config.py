@@ -95,9 +95,9 @@ class RLVRConfig(AlgorithmConfig):
     )
     group_size_redundancy: int = setting(
         0,
-        "So many more answers are begun per prompt in training: the first num_return_sequences_in_group to end make "
-        "the group, the engine cuts the others. Which those are hangs on timing, so a run is not repeated exactly; and "
-        "long answers are cut more often (rollout/length_bias).",
+        "Extra answers begun per prompt in training: the first num_return_sequences_in_group to end make "
+        "the group, the engine cuts the others. Which those are depends on timing, so a run is not repeated exactly; "
+        "and long answers are cut more often (rollout/length_bias).",
         ge=0,
         le=MOST_GROUPS,
     )

@@ -151,7 +151,7 @@ def _wrong_size(path: Path, size: int) -> str | None:
     try:
         actual = path.stat().st_size if path.is_file() else None
     except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
-        return f"cannot be looked at ({reason(error)})"
+        return f"cannot be read ({reason(error)})"
     if actual == size:
         return None
     return "is missing" if actual is None else f"has {actual} bytes"

@@ -53,9 +53,9 @@ def progress_lines(state: Progress | None) -> Iterator[str]:
     if state is None:
         return
     steps = counted(state.steps_done, "step")
-    yield f"  finished, {steps}: {state.path}" if state.is_finished else f"  goes on after {steps}: {state.path}"
+    yield f"  finished, {steps}: {state.path}" if state.is_finished else f"  continues after {steps}: {state.path}"
     for text in state.settings:
-        yield f"  was finished under another setting, and stays as it is: {text}"
+        yield f"  was finished under another setting, and is not run again: {text}"
 
 
 def progress_problems(stages: Sequence[Stage], states: Sequence[Progress | None]) -> Iterator[str]:

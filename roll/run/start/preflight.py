@@ -206,10 +206,10 @@ def _model_problems(config: RunConfig) -> Iterator[Problem]:
 def _cpu_problems(config: RunConfig) -> Iterator[Problem]:
     """Roles for which no devices could be chosen, though there are GPUs, or the YAML speaks of some."""
     if config.gpu_memory_gb is not None:
-        why = f"gpu_memory_gb: {config.gpu_memory_gb:g} speaks of GPUs, and this machine has none"
+        why = f"gpu_memory_gb: {config.gpu_memory_gb:g} is for GPUs, and this machine has none"
     elif config.platform != "auto" and PLATFORMS[config.platform].is_accelerator:
         devices = PLATFORMS[config.platform].devices
-        why = f"platform: {config.platform} speaks of {devices}, and this machine has {machine_of(config).num_gpus}"
+        why = f"platform: {config.platform} is for {devices}, and this machine has {machine_of(config).num_gpus}"
     elif "num_gpus_per_node" in config.model_fields_set or machine_of(config).num_gpus:
         why = "its work splits over no number of the run's devices"
     else:
@@ -299,7 +299,7 @@ def _sequence_head_problems(choice: Choice, model: Mapping[str, Any]) -> Iterato
         )
     elif model.get("pad_token_id") is None:
         yield Problem(
-            f"{key}: config.json of {name} has no pad_token_id, by which rows of a batch are told from their padding. "
+            f"{key}: config.json of {name} has no pad_token_id, which separates rows of a batch from their padding. "
             f"Set {choice.role.name}.model_args.model_config_kwargs.pad_token_id to the tokenizer's.",
             (key, f"{choice.role.name}.model_args.model_config_kwargs"),
         )

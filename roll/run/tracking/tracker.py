@@ -169,5 +169,5 @@ class _Patient(Tracker):
             self.num_failures += 1
             self._steps_to_wait = min(2**self.num_failures, _MAX_STEPS_TO_WAIT)
             if self.num_failures == 1:
-                text = "tracker %s failed %s; the run goes on, and metrics that it misses are told it later. %s: %s"
+                text = "tracker %s failed %s; the run continues, and it gets the metrics that it missed later. %s: %s"
                 logger.warning(text, self.name, when, type(error).__name__, error)

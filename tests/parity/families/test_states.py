@@ -113,7 +113,7 @@ def test_rows_of_a_pack_score_and_learn_as_rows_alone(kind: str, changes: Mappin
     directory = save_tiny(kind, tmp_path, SPREAD, **changes)
     loaded, right = load_policy(args_of(directory)), right_model(kind, directory)
     if kind in UNPACKED:
-        with pytest.raises(StrategyError, match="is not told where the rows of a pack begin"):
+        with pytest.raises(StrategyError, match="does not learn where the rows of a pack begin"):
             pack_checked(loaded)
         return
     pack_checked(loaded)

@@ -182,7 +182,7 @@ def test_a_role_without_devices_is_not_planned_for_the_cpu_of_a_machine_with_gpu
     on_cpu = ("actor_train.world_size=1", "actor_infer.world_size=1")
     assert plan(*without, "gpu_memory_gb=80", "num_gpus_per_node=null") == 2
     said = capsys.readouterr().err
-    assert "actor_train.device_mapping is missing" in said and "gpu_memory_gb: 80 speaks of GPUs" in said
+    assert "actor_train.device_mapping is missing" in said and "gpu_memory_gb: 80 is for GPUs" in said
     monkeypatch.setattr(choose, "this_machine", lambda: Machine(num_gpus=4))
     assert plan(*without, "num_gpus_per_node=null") == 0, capsys.readouterr().err
     assert "node 0  0..3  actor_train, actor_infer (take turns)" in capsys.readouterr().out

@@ -195,7 +195,7 @@ def test_a_value_that_counts_for_nothing_is_told_by_its_key(word: str, told: str
     system = "trinity" if "_fn" in key else "verl"
     found = imported_from(read(None, ["algorithm.adv_estimator=grpo", word]), system)
     outcome, note = entry(found, key)
-    assert told in note and (outcome in ("not to be had", "changes the run") or not told)
+    assert told in note and (outcome in ("not available", "changes the run") or not told)
 
 
 def test_a_model_that_is_no_section_is_of_nobody() -> None:
@@ -346,7 +346,7 @@ def test_what_a_script_leaves_open_is_said() -> None:
 def test_an_old_yaml_of_roll_loses_what_would_be_refused() -> None:
     found = imported("roll_old.yaml")
     assert "frobnicate" not in found.tree and "apply_loss_scale" not in found.tree["actor_train"]
-    assert entry(found, "actor_train.apply_loss_scale")[0] == "not to be had"
+    assert entry(found, "actor_train.apply_loss_scale")[0] == "not available"
     assert entry(found, "frobnicate")[0] == "changes the run"
     assert entry(found, "val_greedy")[0] == "asks for nothing"
     assert entry(found, "actor_train.model_args.flash_attn") == (
@@ -411,7 +411,7 @@ def test_two_names_of_one_key_that_differ_are_told() -> None:
     table = Table("verl", "rlvr", rows, {}, {}, canonical=lambda key: key.removeprefix("old."))
     found = convert([("a.x", 1), ("old.a.x", 2)], table)
     assert found.tree == {"y": 1}
-    assert entry(found, "old.a.x") == ("not to be had", "a.x is 1 and counts")
+    assert entry(found, "old.a.x") == ("not available", "a.x is 1 and counts")
     assert entry(convert([("a.x", 1), ("old.a.x", 1)], table), "old.a.x")[0] == "asks for nothing"
 
 
@@ -502,7 +502,7 @@ def test_what_words_of_a_command_leave_open_is_noted(place: Path) -> None:
     assert "trainer.n_gpus_per_node" in found.unresolved
     assert any("--config-name mine has keys of its own" in change for change in found.changes)
     told = "the script does not set it: set sft_train.training_args.learning_rate in the YAML"
-    assert entry(found, "optim.lr") == ("not to be had", told)
+    assert entry(found, "optim.lr") == ("not available", told)
     assert found.tree["seed"] == 8
 
 
@@ -561,4 +561,4 @@ def test_adapters_that_megatron_alone_reads_ask_for_nothing_elsewhere() -> None:
 def test_a_layer_that_nobody_knows_gets_no_adapter_in_silence() -> None:
     found = imported("verl_grpo_megatron.sh", f"{_LORA}.rank=16", f"{_LORA}.target_modules=[linear_q_down_proj]")
     outcome, note = entry(found, f"{_LORA}.target_modules")
-    assert outcome == "not to be had" and "linear_q_down_proj is none of" in note
+    assert outcome == "not available" and "linear_q_down_proj is none of" in note

@@ -127,7 +127,7 @@ def test_the_newer_name_of_a_limit_wins_over_the_older_one() -> None:
     assert at(found, f"{CONFIG}.limit_mm_per_prompt") == {"image": 3, "video": 0}
     other = of(*SEES, f"{ROLLOUT}.limit_images=2", f"{ROLLOUT}.name=sglang")
     outcome, note = entry(other, f"{ROLLOUT}.limit_images")
-    assert outcome == "not to be had" and note.startswith("sglang has no such argument")
+    assert outcome == "not available" and note.startswith("sglang has no such argument")
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_what_an_environment_cannot_say_makes_another_run(words: tuple[str, ...]
 
 def test_a_second_set_of_evaluation_is_told_as_lost(place: Path) -> None:
     more = f"{SETS}=[{{path: /d/a.jsonl}}, {{name: b, path: /d/b.jsonl}}]"
-    assert entry(imported(place, LAKE, STEPS, more), f"{SETS}.1.path")[0] == "not to be had"
+    assert entry(imported(place, LAKE, STEPS, more), f"{SETS}.1.path")[0] == "not available"
 
 
 @pytest.mark.parametrize(

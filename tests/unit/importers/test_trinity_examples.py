@@ -109,7 +109,7 @@ def test_engines_have_the_gpus_of_all_their_ways_to_be_parallel(name: str) -> No
     found = imported(*words, f"{ENGINE}.{name}=2")
     assert at(found, "actor_infer.device_mapping") == "list(range(4, 8))"
     assert at(found, "actor_train.device_mapping") == "list(range(0, 4))"
-    assert entry(found, f"{ENGINE}.{name}")[0] == "not to be had"
+    assert entry(found, f"{ENGINE}.{name}")[0] == "not available"
 
 
 def test_a_train_batch_of_a_mix_has_the_rows_of_its_expert_in_it() -> None:
@@ -174,7 +174,7 @@ def test_an_offload_and_what_is_only_speed_is_no_other_run() -> None:
     keys = ("trainer.param_offload=true", "trainer.optimizer_offload=true", "trainer.balance_batch=false")
     keys += ("explorer.concurrent_mode=asynchronous", "monitor.detailed_stats=true", "trainer.critic_warmup=0")
     told = imported(*keys)
-    assert {entry(told, key.partition("=")[0])[0] for key in keys} <= {"asks for nothing", "not to be had"}
+    assert {entry(told, key.partition("=")[0])[0] for key in keys} <= {"asks for nothing", "not available"}
 
 
 # --- fine-tuning

@@ -60,7 +60,7 @@ def test_a_key_that_two_stages_read_in_their_own_way_says_which_does_what() -> N
 
 def test_a_stage_that_is_a_part_of_a_run_is_not_to_be_had() -> None:
     found = imported("stages", "mode=explore")
-    assert entry(found, "mode") == ("not to be had", "a stage samples and trains in one process")
+    assert entry(found, "mode") == ("not available", "a stage samples and trains in one process")
     assert entry(found, "stages.0.mode")[0] == "asks for nothing"
     assert all("mode" not in stage for stage in found.tree["stages"])
 
@@ -141,7 +141,7 @@ def test_dpo_has_its_beta_its_pairs_and_a_reference_beside_the_learner() -> None
 def test_the_coefficient_of_a_kl_is_beta_only_where_no_beta_is_given() -> None:
     found = imported("dpo", "algorithm.policy_loss_fn_args.beta=0.5")
     assert found.tree["beta"] == 0.5
-    assert entry(found, "algorithm.kl_loss_fn_args.kl_coef")[0] == "not to be had"
+    assert entry(found, "algorithm.kl_loss_fn_args.kl_coef")[0] == "not available"
     assert imported("dpo", "algorithm.kl_loss_fn_args=null").tree["beta"] == 0.1
 
 

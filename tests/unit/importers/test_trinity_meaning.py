@@ -59,7 +59,7 @@ def test_a_run_that_only_trains_asks_for_its_steps_and_has_all_gpus() -> None:
     found = imported(*words)
     assert found.unresolved == ("buffer.total_steps",) and "num_train_epochs" not in found.tree
     assert at(found, "actor_train.device_mapping") == "list(range(0, 8))"
-    assert entry(found, "buffer.total_epochs")[0] == "not to be had"
+    assert entry(found, "buffer.total_epochs")[0] == "not available"
     assert imported(*words, "buffer.total_steps=7").tree["max_steps"] == 7
 
 
@@ -140,7 +140,7 @@ def test_a_dynamic_style_runs_ahead_and_says_how_old_samples_get(style: str) -> 
     assert (found.tree["async_generation_ratio"], at(found, "actor_train.model_update_frequency")) == (1.0, 4)
     outcome, note = entry(found, "synchronizer.sync_style")
     assert outcome == "approximated" and "none is more than 4 steps old" in note
-    assert entry(imported("synchronizer.sync_style=never"), "synchronizer.sync_style")[0] == "not to be had"
+    assert entry(imported("synchronizer.sync_style=never"), "synchronizer.sync_style")[0] == "not available"
 
 
 def test_a_step_that_leaves_tasks_out_starts_as_many_as_there() -> None:
@@ -313,18 +313,18 @@ def test_arguments_of_a_monitor_are_those_of_the_tracker() -> None:
     found = imported("monitor.monitor_type=mlflow", "monitor.monitor_args=null", f"monitor.monitor_args={args}")
     assert at(found, "tracker_kwargs.mlflow.tracking_uri") == "http://m"
     assert found.tree["system_envs"] == {"MLFLOW_TRACKING_USERNAME": "u", "MLFLOW_TRACKING_PASSWORD": "p"}
-    assert entry(found, "monitor.monitor_args.base_url")[0] == "not to be had"
+    assert entry(found, "monitor.monitor_args.base_url")[0] == "not available"
 
 
 @pytest.mark.parametrize(
     ("word", "outcome"),
     [
-        ("log.level=DEBUG", "not to be had"),
-        ("log.group_by_node=true", "not to be had"),
-        ("trainer.save_hf_checkpoint=never", "not to be had"),
+        ("log.level=DEBUG", "not available"),
+        ("log.group_by_node=true", "not available"),
+        ("trainer.save_hf_checkpoint=never", "not available"),
         ("trainer.save_hf_checkpoint=always", "asks for nothing"),
-        ("trainer.save_strategy=single_process", "not to be had"),
-        ("buffer.explorer_input.default_eval_workflow_type=other_workflow", "not to be had"),
+        ("trainer.save_strategy=single_process", "not available"),
+        ("buffer.explorer_input.default_eval_workflow_type=other_workflow", "not available"),
         ("buffer.explorer_input.default_eval_workflow_type=async_math_workflow", "asks for nothing"),
         ("explorer.max_timeout=60", "approximated"),
         ("explorer.max_retry_times=1", "approximated"),

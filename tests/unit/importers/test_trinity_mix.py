@@ -66,7 +66,7 @@ def test_keys_of_a_mix_without_one_ask_for_nothing_and_a_mix_without_rows_says_s
     found = imported(f"{ARGS}.mu=0.3", f"{AT}.path=expert")
     assert entry(found, f"{ARGS}.mu")[0] == "asks for nothing" and "mix" not in found.tree
     outcome, note = entry(imported(*MIX[::2], f"{ARGS}.mu=0.3"), f"{ARGS}.mu")
-    assert outcome == "not to be had" and "mix.rows.sft_dataset.data_args.file_name" in note
+    assert outcome == "not available" and "mix.rows.sft_dataset.data_args.file_name" in note
 
 
 def test_the_experts_loss_is_averaged_as_it_says() -> None:
@@ -83,7 +83,7 @@ def test_the_older_name_of_the_experts_rows_is_known_and_without_a_mix_they_are_
     assert rows["data_args"] == {"file_name": ["expert"], "split": "train", "messages": "messages"}
     assert entry(found, f"{older}.path")[0] == "mapped"
     outcome, note = entry(imported(f"{older}.path=expert"), f"{older}.path")
-    assert outcome == "not to be had" and "in a stage before" in note
+    assert outcome == "not available" and "in a stage before" in note
 
 
 def test_an_imported_mix_passes_a_dry_run(

@@ -87,7 +87,7 @@ def test_trainer_and_engines_of_one_place_take_turns(place: Path) -> None:
 def test_an_evaluation_of_mathematics_is_scored_as_training_in_mathematics_is(place: Path) -> None:
     (place / "run.yaml").write_text(yaml.safe_dump(BASE))
     key = "buffer.explorer_input.default_eval_workflow_type"
-    for flow, outcome in (("math_boxed_workflow", "approximated"), ("simple_workflow", "not to be had")):
+    for flow, outcome in (("math_boxed_workflow", "approximated"), ("simple_workflow", "not available")):
         words = [f"{TASKS}.default_workflow_type={flow}", f"{key}=math_eval_workflow"]
         found = imported_from(read(place / "run.yaml", words), source=place / "run.yaml")
         assert entry(found, key)[0] == outcome, entry(found, key)
@@ -129,7 +129,7 @@ def test_the_name_of_the_monitor_is_that_of_the_run(kind: str) -> None:
         ("sft", "actor_rollout_ref.actor.checkpoint.save_contents=[model]", "asks for nothing"),
         ("sft", "critic.optim.lr=1e-5", "asks for nothing"),
         ("sft", "actor_rollout_ref.actor.clip_ratio=0.1", "asks for nothing"),
-        ("sft", "actor_rollout_ref.actor.ppo_epochs=4", "not to be had"),
+        ("sft", "actor_rollout_ref.actor.ppo_epochs=4", "not available"),
     ],
 )
 def test_embedded_keys_of_verls_trainer_are_told_as_what_they_are(kind: str, key: str, outcome: str) -> None:

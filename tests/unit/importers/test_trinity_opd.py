@@ -55,7 +55,7 @@ def test_an_auxiliary_model_of_another_algorithm_is_not_had() -> None:
     found = imported_from(read(SOURCE, OPD[2:]), source=SOURCE)
     outcomes = {entry.key: (entry.outcome, entry.note) for entry in found.entries}
     assert "teacher" not in found.tree
-    assert outcomes["explorer.auxiliary_models.0.model_path"][0] == "not to be had"
+    assert outcomes["explorer.auxiliary_models.0.model_path"][0] == "not available"
 
 
 def test_what_is_imported_passes_a_dry_run(

@@ -51,7 +51,7 @@ def test_other_trainers_and_engines_have_none() -> None:
     found = imported("fsdp", enable=True, enable_train=True, enable_rollout=True)
     assert "mtp_training_mode" not in found.tree["actor_train"]
     told = outcomes(found)
-    assert told[f"{AT}.enable_train"] == told[f"{AT}.enable_rollout"] == "not to be had"
+    assert told[f"{AT}.enable_train"] == told[f"{AT}.enable_rollout"] == "not available"
 
 
 def test_what_asks_for_no_head_is_not_told_as_lost() -> None:
@@ -59,7 +59,7 @@ def test_what_asks_for_no_head_is_not_told_as_lost() -> None:
     found = imported(_target_="verl.workers.config.MtpConfig", enable=False, method="mtp", num_speculative_tokens=1)
     assert set(outcomes(found).values()) == {"asks for nothing"}
     drafted = imported(enable=True, enable_rollout=True, method="mtp")
-    assert outcomes(drafted)[f"{AT}.method"] == "not to be had"
+    assert outcomes(drafted)[f"{AT}.method"] == "not available"
 
 
 @pytest.mark.parametrize(
@@ -69,4 +69,4 @@ def test_a_head_that_could_not_be_trained_here_is_not_asked_for(more: str, is_tr
     words = ["rollout.n=8", "actor.strategy=megatron", "model.mtp.enable=true", "model.mtp.enable_train=true", more]
     found = imported_from(read(None, ["data.train_batch_size=8", *(f"actor_rollout_ref.{word}" for word in words)]))
     assert ("mtp_training_mode" in found.tree["actor_train"]) == is_trained
-    assert (outcomes(found)[f"{AT}.enable_train"] == "not to be had") == (not is_trained)
+    assert (outcomes(found)[f"{AT}.enable_train"] == "not available") == (not is_trained)

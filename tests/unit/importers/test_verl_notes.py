@@ -151,9 +151,9 @@ def test_a_stream_of_prompts_names_what_it_is_here() -> None:
     [
         ("vllm", "sglang.attention_backend=fa3", "asks for nothing", "another engine than rollout.name: vllm"),
         ("sglang", "vllm.swap_space=32", "asks for nothing", "another engine than rollout.name: sglang"),
-        ("trtllm", "trtllm.batch_wait_timeout_iters=32", "not to be had", "vllm stands in for trtllm"),
+        ("trtllm", "trtllm.batch_wait_timeout_iters=32", "not available", "vllm stands in for trtllm"),
         ("trtllm", "sglang.attention_backend=fa3", "asks for nothing", "another engine than rollout.name: trtllm"),
-        ("vllm", "swap_space=32", "not to be had", "under its name"),
+        ("vllm", "swap_space=32", "not available", "under its name"),
     ],
 )
 def test_arguments_of_another_engine_are_not_taken_for_those_of_this(
@@ -223,9 +223,9 @@ def test_wrong_answers_of_math_dapo_are_told_where_no_file_tells_the_source() ->
 @pytest.mark.parametrize(
     ("word", "outcome"),
     [
-        (f"{MODEL}.trust_remote_code=true", "not to be had"),
-        ("data.trust_remote_code=true", "not to be had"),
-        ("reward_model.model.trust_remote_code=true", "not to be had"),
+        (f"{MODEL}.trust_remote_code=true", "not available"),
+        ("data.trust_remote_code=true", "not available"),
+        ("reward_model.model.trust_remote_code=true", "not available"),
         (f"{MODEL}.trust_remote_code=false", "asks for nothing"),
         (f"{MODEL}.fused_kernel_options.impl_backend=triton", "approximated"),
         (f"{MODEL}.fused_kernel_options.impl_backend=torch", "mapped"),

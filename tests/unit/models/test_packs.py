@@ -227,7 +227,7 @@ def test_numbers_of_rows_in_a_pack_are_those_of_hugging_faces_own_model(tmp_path
     "config, why",
     [
         (MiniMaxConfig(**SHAPE, num_local_experts=2), "it has layers of type linear_attention"),
-        (JambaConfig(**SHAPE, mamba_d_state=4), "JambaMambaMixer is not told where the rows of a pack begin"),
+        (JambaConfig(**SHAPE, mamba_d_state=4), "JambaMambaMixer does not learn where the rows of a pack begin"),
         (Llama4TextConfig(**SHAPE, attention_chunk_size=4, num_local_experts=2), "layers of type chunked_attention"),
         (Gemma2Config(**SHAPE, head_dim=8), "Gemma2Attention computes with softcap"),
         (GptOssConfig(**SHAPE, head_dim=8, num_local_experts=4), "GptOssAttention computes with s_aux"),
@@ -285,7 +285,7 @@ def test_an_attention_mask_is_refused_and_not_taken_for_one_sequence(packing_mod
 
 
 def test_a_pass_that_does_not_say_where_rows_begin_is_refused(packing_model: LoadedModel) -> None:
-    with pytest.raises(StrategyError, match="Qwen2Attention is not told where the rows of a pack begin"):
+    with pytest.raises(StrategyError, match="Qwen2Attention does not learn where the rows of a pack begin"):
         packing_model.pretrained(input_ids=rows()[0])
 
 
@@ -296,8 +296,8 @@ def test_attention_refuses_what_it_would_compute_otherwise() -> None:
         ({"sliding_window": 2}, "has a window of 2, its mask one of 0"),
         ({"is_causal": False}, "looks both ways"),
         ({"position_bias": x}, "computes with position_bias"),
-        ({"attention_mask": None}, "is not told where"),
-        ({"attention_mask": torch.ones(1)}, "is not told where"),
+        ({"attention_mask": None}, "does not learn where"),
+        ({"attention_mask": torch.ones(1)}, "does not learn where"),
     ]
     for changed, why in cases:
         with pytest.raises(StrategyError, match=re.escape(why)):

@@ -135,7 +135,7 @@ def test_a_tracker_that_fails_for_a_while_gets_what_it_missed_in_order_and_the_o
     assert seen[2][1] == ("good",)
     assert seen[10][1] == ("bad", "good")
     assert [record.getMessage() for record in caplog.records] == [
-        "tracker bad failed at step 2; the run goes on, and metrics that it misses are told it later. "
+        "tracker bad failed at step 2; the run continues, and it gets the metrics that it missed later. "
         "ConnectionError: service away",
         "tracker bad works again",
     ]
@@ -398,7 +398,7 @@ def test_a_tracker_that_takes_no_samples_is_told_the_metrics_all_the_same(tmp_pa
         trackers.log(step, {"a/b": 1.0})
     trackers.summary({})
     assert tracker.steps == list(range(1, 12))
-    assert "tracker small failed with samples of step 1; the run goes on" in caplog.text
+    assert "tracker small failed with samples of step 1; the run continues" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["wandb", "swanlab"])

@@ -137,7 +137,7 @@ def test_a_run_gets_a_new_directory_below_the_folder(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="A name of a run"):
             directory_for(tmp_path, name)
     (tmp_path / "taken").mkdir()
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         directory_for(tmp_path, "taken")
 
 

@@ -123,7 +123,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "file cut short": (lambda c: (c / MODEL).write_text("wei"), "model.bin has 3 bytes, its manifest says 7"),
     "file gone": (lambda c: (c / MODEL).unlink(), "model.bin is missing"),
     "file a directory": (lambda c: replaced_by(c / MODEL, Path.mkdir), "model.bin is missing"),
-    "file a loop": (lambda c: replaced_by(c / MODEL, loop), "model.bin (is missing|cannot be looked at)"),
+    "file a loop": (lambda c: replaced_by(c / MODEL, loop), "model.bin (is missing|cannot be read)"),
     "no manifest": (lambda c: (c / MANIFEST).unlink(), "has no manifest.json"),
     "manifest cut short": (lambda c: (c / MANIFEST).write_text("{"), "manifest.json cannot be read"),
     "manifest a list": (lambda c: (c / MANIFEST).write_text("[1]"), "it holds list, not an object"),
