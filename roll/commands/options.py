@@ -159,6 +159,6 @@ def check_env_parser() -> argparse.ArgumentParser:
     parser.add_argument("--config_path", type=Path, default=Path(), help="folder of the YAML, if the class is there")
     parser.add_argument("--episodes", type=int, default=20)
     parser.add_argument(
-        "--max_steps", type=int, default=MAX_STEPS, help="end an episode after so many steps, as an env manager does"
+        "--max_steps", type=int, default=MAX_STEPS, help="end an episode after N steps, as an env manager does"
     )
     return parser

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -14,13 +15,19 @@ from tests.helpers.engines import EngineHarness
 from tests.parity.megatron import models
 from tests.parity.strategies.routes import Forced, stacked
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
 pytestmark = pytest.mark.slow
 VOCAB_SIZE = 64
 
 
 @pytest.fixture(scope="module")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return models.make(tmp_path_factory.mktemp("mixture") / "model", "qwen3_moe", vocab_size=VOCAB_SIZE)
+def model_dir(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: "PreTrainedTokenizerFast") -> Path:
+    made = models.make(tmp_path_factory.mktemp("mixture") / "model", "qwen3_moe", vocab_size=VOCAB_SIZE)
+    assert len(tiny_tokenizer) <= VOCAB_SIZE
+    tiny_tokenizer.save_pretrained(made)
+    return made
 
 
 @pytest.fixture(scope="module")
