@@ -127,6 +127,10 @@ LIFTED = ("action_pattern", "format_penalty", "env_instruction")
 """Keys that ROLL users write into env_config and that the env manager, not the environment, needs here."""
 
 
+def _manager(name: object) -> object:
+    return ROLL_MANAGERS.get(name, name) if isinstance(name, str) else name
+
+
 class EnvConfig(Settings):
     """One entry of `custom_envs`: an environment under a tag, and how it is talked to."""
 
@@ -136,7 +140,7 @@ class EnvConfig(Settings):
         "your own as package.module:Class.",
     )
     env_config: dict[str, Any] = setting({}, "Keyword arguments of the environment.")
-    env_manager_cls: Annotated[str, BeforeValidator(lambda name: ROLL_MANAGERS.get(name, name))] = setting(
+    env_manager_cls: Annotated[str, BeforeValidator(_manager)] = setting(
         TRAJECTORY,
         "trajectory: one sample per episode, the whole conversation. step: one sample per turn, whose prompt holds the "
         "last history_length turns. step_concat: the same with the observations of these turns alone, as they were. "

@@ -109,7 +109,9 @@ class LogProbHead(nn.Module):
             count = len(targets)
             hidden, targets = filled_up(hidden, self.lm_head), filled_up(targets, self.lm_head)
             scores = self._scores(hidden, targets, temperature, entropy, top_k, None, None, vocab_size)
-            return HeadScores(*(part if part is None else part[:count] for part in scores))
+            return scores._replace(
+                **{name: part[:count] for name, part in scores._asdict().items() if part is not None}
+            )
         return self._scores(hidden, targets, temperature, entropy, top_k, teacher, teacher_targets, vocab_size)
 
     def raw_logits(self, hidden: torch.Tensor) -> torch.Tensor:

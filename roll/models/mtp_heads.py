@@ -56,8 +56,7 @@ def _read(files: Mapping[str, str], name: str) -> torch.Tensor:
 
 def mtp_heads(model: str, but: Collection[str] = ()) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the prediction heads' tensors in the safetensors of a model directory or hub id, by name, without those in
-    `but`. Its own config.json counts
-    the layers: settings of a run may ask for fewer."""
+    `but`. Its own config.json counts the layers: settings of a run may ask for fewer."""
     text = AutoConfig.from_pretrained(model, trust_remote_code=False).get_text_config()
     num_layers = getattr(text, "num_hidden_layers", sys.maxsize)
     kept = {

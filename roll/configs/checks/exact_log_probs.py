@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from roll.configs.problems import Problem
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.tables.roles import ACTOR_INFER, ACTOR_TRAIN, REFERENCE, Use
 
 KEY = "exact_log_probs"
 ENGINE = "hf_infer"
-_POLICY = ("actor_train", "actor_infer")
-_STRATEGIES = {
-    "actor_train": ("fsdp2_train", "deepspeed_train"),
-    "actor_infer": (ENGINE,),
-    "reference": (ENGINE, "fsdp2_infer", "deepspeed_infer"),
+_STRATEGIES: dict[Use, tuple[str, ...]] = {
+    "train": ("fsdp2_train", "deepspeed_train"),
+    "generate": (ENGINE,),
+    "score": (ENGINE, "fsdp2_infer", "deepspeed_infer"),
 }
 _DTYPES = ("fp32", "bf16")
 
@@ -21,11 +21,12 @@ def exact_log_prob_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     """Finds what would make log-probs of trainer and engine differ in their last bits."""
     if not config.exact_log_probs:
         return
-    roles = {"actor_train": config.actor_train, "actor_infer": config.actor_infer}
+    roles = {ACTOR_TRAIN: config.actor_train, ACTOR_INFER: config.actor_infer}
     if config.reference is not None and config.needs_reference:
-        roles["reference"] = config.reference
-    for name, worker in roles.items():
-        allowed, at = _STRATEGIES[name], f"{name}.strategy_args.strategy_name"
+        roles[REFERENCE] = config.reference
+    for role, worker in roles.items():
+        name, allowed = role.name, _STRATEGIES[role.use]
+        at = f"{name}.strategy_args.strategy_name"
         if worker.strategy_name not in allowed:
             yield _problem(at, worker.strategy_name, f"has kernels of its own. Use {' or '.join(allowed)}")
             continue
@@ -34,7 +35,7 @@ def exact_log_prob_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             yield _problem(dtype, worker.model_args.dtype, f"is not tested. Use {' or '.join(_DTYPES)}")
         for key, (value, why) in _obstacles(worker).items():
             yield _problem(f"{name}.{key}", value, why)
-    train, infer = (roles[name].model_args for name in _POLICY)
+    train, infer = config.actor_train.model_args, config.actor_infer.model_args
     if train.dtype != infer.dtype:
         yield Problem(
             f"{KEY}: actor_train.model_args.dtype: {train.dtype} and actor_infer.model_args.dtype: {infer.dtype} give "

@@ -75,8 +75,7 @@ def _is_binary(kind: pyarrow.DataType) -> bool:
 def stored_pictures(file: pyarrow.parquet.ParquetFile, name: str, column: str) -> Iterator[Any]:
     """Yield a column's value in each row, with a StoredPicture in place of the bytes of each picture, and None where
     they are null or empty. Bytes are read only where the file says in no other way whether they are there, and are not
-    kept.
-    `name`: the file's."""
+    kept. `name`: the file's."""
     row = 0
     for group in range(file.metadata.num_row_groups):
         for value in _group_values(file, group, column):

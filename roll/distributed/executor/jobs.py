@@ -36,9 +36,7 @@ class TurnValues:
 class RowCredit:
     """Credit of each row, by row id, and how it is spread over the row's tokens. A padding row beyond the end counts as
     0. `turn_values`, if set, replace row values. `teacher_weights`: the weight of the teacher's scores of the row,
-    beside the credit. A padding row beyond their end
-    counts as 0. `turn_values`, if given, are used in place of row values. `teacher_weights`: how much what the teacher
-    said of the row counts beside."""
+    beside the credit."""
 
     settings: CreditSettings
     row_values: np.ndarray

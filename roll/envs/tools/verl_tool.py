@@ -107,7 +107,7 @@ def _function(tool: Any, given: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def _text(path: str, result: Any) -> str:
-    """What the policy reads of (response, reward, metrics); older versions of verl respond with a text."""
+    """Return the text of (response, reward, metrics) for the policy; older versions of verl respond with a text."""
     response = result[0] if isinstance(result, tuple) else result
     if isinstance(response, str) or response is None:
         return as_text(response)

@@ -112,8 +112,8 @@ class _Chunk(NamedTuple):
     last: int
 
     def hidden(self, times: int, window: int, device: torch.device) -> torch.Tensor:
-        """What each of the queries, `times` heads of them, does not see: bool [blocks, 1, 1, M, BLOCK]. Without a
-        window, of the last block alone: a chunk begins where a block does."""
+        """Return the keys that each of the queries, `times` heads of them, does not see: bool [blocks, 1, 1, M, BLOCK].
+        Without a window, of the last block alone: a chunk begins where a block does."""
         at = torch.arange(self.start, self.stop, device=device).repeat(times)[:, None]
         first = self.first if window else self.last - 1
         seen = torch.arange(first * BLOCK, self.last * BLOCK, device=device).view(-1, 1, 1, 1, BLOCK)

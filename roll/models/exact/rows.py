@@ -38,8 +38,8 @@ class RowGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class ExactPass:
-    """What attention has to know of a pass over N tokens: whole rows, one behind the other, with fillers at the end; or
-    one token of each row (`is_step`), beside what the cache has of it."""
+    """Layout of a pass over N tokens, for attention: whole rows, one behind the other, with fillers at the end; or one
+    token of each row (`is_step`), beside what the cache has of it."""
 
     columns: torch.Tensor  # int64 [n]: of the rows' tokens, without fillers: the position in the row
     rows: torch.Tensor  # int64 [n]: which row each is of

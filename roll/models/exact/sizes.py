@@ -10,6 +10,6 @@ WHOLE = 4  # what widths are a multiple of: FLOOR times this is what a loop over
 
 
 def multiple_of_tokens() -> int:
-    """What the number of tokens of a pass has to be a multiple of, so that every thread's share of an elementwise
-    operation is a whole number of vectors: what remains goes through other code, with other last bits."""
+    """Return what the number of tokens of a pass has to be a multiple of, so that every thread's share of an
+    elementwise operation is a whole number of vectors: what remains goes through other code, with other last bits."""
     return FLOOR * torch.get_num_threads()

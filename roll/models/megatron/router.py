@@ -20,9 +20,8 @@ from roll.algorithms.moe_aux_loss import layer_balance
 
 class ExpertChoice:
     """Choice of the experts that a token goes to. Megatron asks it in place of its own choice, by groups of experts
-    that it ranks by
-    the sum of their best `ranked_by`: 2 in DeepSeek-V3 (arXiv 2412.19437, as published), 1 in DeepSeek-V2, both of
-    which Megatron (0.16) derives from other settings."""
+    that it ranks by the sum of their best `ranked_by`: 2 in DeepSeek-V3 (arXiv 2412.19437, as published), 1 in
+    DeepSeek-V2, both of which Megatron (0.16) derives from other settings."""
 
     def __init__(self, ranked_by: int):
         self._ranked_by = ranked_by

@@ -101,9 +101,8 @@ text that says why: it goes."""
 @dataclass(frozen=True)
 class Context:
     """Context that operators may use beside the rows. `key`: the YAML path of the operator, for messages. `op`: what
-    its name
-    says behind a colon. `count_tokens`: of texts, without a template. `evaluation`: the rows of the other data_args of
-    the run, by their YAML path."""
+    its name says behind a colon. `count_tokens`: of texts, without a template. `evaluation`: the rows of the other
+    data_args of the run, by their YAML path."""
 
     key: str
     op: str

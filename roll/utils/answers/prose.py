@@ -251,7 +251,7 @@ def _said_formula(text: str) -> str | None:
 
 
 def _said_words(text: str) -> str | None:
-    """What an answer is said to be in a text without numbers, if that is a few words: "The answer is Tuesday."."""
+    """Return the few words that a text without numbers calls the answer: "The answer is Tuesday."."""
     said = (_said(text) or ("", ""))[0].strip('* \t"$')
     said = re.sub(r"\\text(?:bf|it)?\s*\{([^{}]*)\}", r"\1", said).strip()
     return said if re.fullmatch(r"[A-Za-z]+(?:[ '-][A-Za-z]+){0,5}", said) else None

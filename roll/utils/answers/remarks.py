@@ -1,4 +1,4 @@
-r"""What a text says of an answer that stands there: says it again, calls it one of several tries, or takes it back.
+r"""Remarks of a text on an answer in it: it is said again, is one of several tries, or is taken back.
 
 72 (that is, six dozen)   First guess 24, second guess 25   \boxed{5} is wrong
 """
@@ -79,7 +79,7 @@ ANOTHER = re.compile(
     r"|or\s+(?:else\s+)?(?:it|the\s+answer)\s+is|if\s+(?:not|that|this|it)\b[^.]{0,30}?)[\s:$*]*",
     re.IGNORECASE,
 )
-"""What stands between two boxes that are tries at one answer."""
+"""Text between two boxes that are tries at one answer."""
 _TRIED = re.compile(rf"{_LABEL}(?P<value>{NUMBER_PATTERN})", re.IGNORECASE)
 _TAKEN_BACK = re.compile(
     r"\b(?:wrong|incorrect|fails?|failed|false|reject(?:ed)?|discard(?:ed)?|impossible|final(?:ly)?|not|cannot|too)\b|n't\b",

@@ -21,8 +21,7 @@ _POWER = re.compile(r"(\d{1,2000})(?:\s*(?:\^|\*\*)\s*(?:\{\s*(\d{1,2000})\s*\}|
 @dataclass(frozen=True)
 class Residue:
     r"""Residue behind the last \equiv, and its modulus. `is_class`: a class of integers (\pmod), not the operation
-    \bmod.
-    `is_false`: an integer of the chain is in another class."""
+    \bmod. `is_false`: an integer of the chain is in another class."""
 
     value: str
     modulus: str

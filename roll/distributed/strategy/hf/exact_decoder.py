@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from roll.distributed.strategy.hf.decoder import Decoder, Part
+from roll.distributed.strategy.hf.decoder import BatchCache, Decoder, Part
 from roll.models.exact.check import make_exact
 from roll.models.exact.rows import ExactCache, ExactPart, ExactPass, filled
 from roll.models.exact.sizes import multiple_of_tokens
@@ -40,10 +40,11 @@ class ExactDecoder(Decoder):
         self,
         ids: torch.Tensor,
         positions: torch.Tensor,
-        cache: ExactCache,
+        cache: BatchCache | ExactCache,
         starts: np.ndarray,
         mask: torch.Tensor | None,
     ) -> torch.Tensor:
+        assert isinstance(cache, ExactCache)
         rows = torch.arange(len(ids), device=self.device)
         logits = self._logits(ids[:, 0], ExactPass(positions[:, 0].clone(), rows, (), cache), rows)
         cache.length += 1
@@ -53,7 +54,8 @@ class ExactDecoder(Decoder):
         return None
 
     def assemble(self, parts: Sequence[Part], capacity: int) -> ExactCache:
-        cache = ExactCache.joined([ExactPart(part.cache, part.rows) for part in parts])
+        taken = [ExactPart(part.cache, part.rows) for part in parts if isinstance(part.cache, ExactCache)]
+        cache = ExactCache.joined(taken)
         cache.length = max(part.length for part in parts)
         return cache
 
@@ -67,7 +69,7 @@ class ExactDecoder(Decoder):
         return found
 
     def shown(self, logits: torch.Tensor) -> torch.Tensor:
-        """What tokens are drawn from."""
+        """Return the logits that tokens are drawn from."""
         return self._module.head.transform.logits(logits)
 
     def _logits(self, ids: torch.Tensor, exact: ExactPass, places: torch.Tensor) -> torch.Tensor:

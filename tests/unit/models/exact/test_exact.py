@@ -3,6 +3,7 @@ values and gradients of the plain model."""
 
 from collections.abc import Sequence
 from copy import deepcopy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -207,7 +208,7 @@ def test_check_finds_a_model_whose_rows_depend_on_others(monkeypatch: pytest.Mon
     make_exact(model)
     with torch.no_grad():
         check_exact(model, torch.device("cpu"))
-        norm = tried.model.base_model.norm  # type: ignore[union-attr]
+        norm: Any = tried.model.base_model.norm
         plain = norm.forward
         monkeypatch.setattr(norm, "forward", lambda hidden: plain(hidden) * (1 + 1e-6 * hidden.shape[1]))
         with pytest.raises(StrategyError, match="exact_log_probs.*has other log-probs alone"):

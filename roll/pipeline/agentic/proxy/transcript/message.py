@@ -75,8 +75,8 @@ class ChatMessage:
 @dataclass(frozen=True)
 class ChatCall:
     """Request for a chat answer. `tools` are those that are shown to the policy; `max_tokens` and `stop` narrow what
-    the
-    run allows. `overrides`: names of sampling keys whose values in the request are not the run's, and do nothing."""
+    the run allows. `overrides`: names of sampling keys whose values in the request are not the run's, and do
+    nothing."""
 
     messages: tuple[ChatMessage, ...]
     tools: tuple[Tool, ...] = ()

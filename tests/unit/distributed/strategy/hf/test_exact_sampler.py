@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from roll.models.sequences.pack import Pack
 from roll.types.rollout import GenerationRequest, SamplingParams
 
 # Lengths on both sides of a block's end, temperatures, penalties, and a greedy row.
-REQUESTS = (
+REQUESTS: tuple[tuple[int, int, int, dict[str, Any]], ...] = (
     (9, 4, 30, {}),
     (120, 3, 24, {"temperature": 0.7}),
     (127, 1, 6, {"temperature": 0.7, "top_p": 0.8}),
