@@ -59,9 +59,12 @@ class Fault:
 
     @property
     def is_fatal(self) -> bool | None:
-        """None: a reward worker may be killed before the run has seen it ready, or after."""
+        """None, at the start: Ray replaces a worker that stopped before it registered, and the run replaces a reward
+        worker; it may have been later."""
         if self.target == "rewards.sort":
             return None if self.phase == "start-up" else False
+        if self.target in WORKERS and self.how == "stop" and self.phase == "start-up":
+            return None
         return self.target in (*WORKERS, *RAYS)
 
 

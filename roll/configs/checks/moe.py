@@ -30,7 +30,7 @@ def balance_problems(choice: Choice) -> Iterator[Problem]:
         (
             f"{choice.role.name}.model_args.gradient_checkpointing_use_reentrant",
             args.gradient_checkpointing_use_reentrant and not args.disable_gradient_checkpointing,
-            "what routers say has no gradient there",
+            "router outputs have no gradient there",
         ),
     ):
         if is_on:

@@ -22,9 +22,9 @@ def test_every_trainer_takes_it(name: str) -> None:
     [
         (
             {"actor_train.use_torch_compile": True},
-            f"{KEY}: 0.01 with actor_train.use_torch_compile: true: what routers",
+            f"{KEY}: 0.01 with actor_train.use_torch_compile: true: router outputs",
         ),
-        ({CHECKPOINTING: True}, f"{KEY}: 0.01 with {CHECKPOINTING}: true: what routers say has no gradient there."),
+        ({CHECKPOINTING: True}, f"{KEY}: 0.01 with {CHECKPOINTING}: true: router outputs have no gradient there."),
         ({KEY: -0.1}, f"{KEY}: -0.1"),
     ],
     ids=["compiled", "reentrant", "negative"],

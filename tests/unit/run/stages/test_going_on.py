@@ -165,7 +165,7 @@ def test_another_setting_of_a_finished_stage_is_told(
     assert run("stages.warm-up.max_grad_norm=0.5") == 0
     said = capsys.readouterr().out
     assert said.count("was finished under another setting") == 1
-    assert "stays as it is: max_grad_norm: 1.0 -> 0.5" in said
+    assert "is not run again: max_grad_norm: 1.0 -> 0.5" in said
 
 
 def test_the_exit_code_of_a_run_that_fails_is_that_of_the_stages(write: Write, runs: Runs) -> None:
