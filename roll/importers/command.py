@@ -129,7 +129,7 @@ def run(argv: Sequence[str]) -> int:
     if len(files) > 1:
         raise ConfigError(f"one file at a time: {' and '.join(files)} are {len(files)}.")
     if not files and not overrides:
-        raise ConfigError("nothing to import: name a YAML or a script, or give key=value words.")
+        raise ConfigError("nothing to import: name a YAML or a script, or give key=value arguments.")
     source = Path(files[0]) if files else None
     target = Path(options.out or f"{source.stem if source else 'imported'}.roll.yaml")
     if target.suffix not in YAML_ENDINGS:

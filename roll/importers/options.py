@@ -8,7 +8,7 @@ SYSTEMS = ("verl", "trinity", "roll")
 USAGE = """roll import FILE --out my.yaml [key=value ...]
 
 FILE is a YAML of verl, Trinity-RFT or ROLL, or a shell script with verl's command, which is read and never run; without
-one, all keys are key=value parser. The YAML is written to --out, the report beside it (my.report.md). Exit code: 0;
+one, all keys are key=value arguments. The YAML is written to --out, the report beside it (my.report.md). Exit code: 0;
 2 nothing could be imported; 3 the YAML is not the run that its author meant (settings were lost)."""
 
 

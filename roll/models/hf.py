@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from roll.algorithms.distillation import Distillation
 from roll.configs.sections.model import LOGITS_PER_CHUNK, LOGITS_PER_CHUNK_ON_GPUS, FusedKernelOptions
-from roll.models.exact.sizes import WHOLE, multiple_of_tokens
+from roll.models.exact.sizes import HEAD_COLUMNS, WHOLE, multiple_of_tokens
 from roll.models.head_scores import (
     PLAIN,
     WIDE,
@@ -53,9 +53,6 @@ def tile_size(configured: int | None, kind: str) -> tuple[int, int]:
     return configured or LOGITS_PER_CHUNK_ON_GPUS, WIDE
 
 
-EXACT_COLUMNS = 1024  # of a tile of an exact head
-
-
 def filled_up(rows: torch.Tensor, head: Any) -> torch.Tensor:
     """[N, ...] with zeros behind, as many rows as an exact head wants (`multiple_of_tokens`)."""
     multiple = multiple_of_tokens() * (1 if head.weight.shape[0] % WHOLE == 0 else WHOLE)
@@ -88,7 +85,7 @@ class LogProbHead(nn.Module):
             bend,
             compiled=self.compiled,
             multiple=multiple,
-            fixed_columns=EXACT_COLUMNS if self.exact else None,
+            fixed_columns=HEAD_COLUMNS if self.exact else None,
         )
 
     def forward(

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from roll.models.exact.sizes import BLOCK, FLOOR, multiple_of_tokens
+from roll.models.exact.sizes import BLOCK, FLOOR, filled_length
 from roll.models.sequences.layout import RowLayout
 from roll.models.sequences.pack import Pack
 
@@ -75,7 +75,7 @@ class ExactPass:
 
 @dataclass(frozen=True)
 class ExactRows(RowLayout):
-    """A pack, filled up to `multiple_of_tokens`. A token's hidden state is the same in every one that has its row."""
+    """A pack, filled up to `filled_length`. A token's hidden state is the same in every one that has its row."""
 
     pack: Pack
     attention: ExactPass
@@ -85,7 +85,7 @@ class ExactRows(RowLayout):
     def of(cls, pack: Pack) -> ExactRows:
         """StrategyError where ranks share the pack, or it shows pictures, is the caller's."""
         lengths = pack.starts.diff().cpu().numpy().astype(np.int64)
-        num_tokens = pack.num_tokens + -pack.num_tokens % multiple_of_tokens()
+        num_tokens = filled_length(pack.num_tokens)
         return cls(pack, ExactPass.whole(lengths, num_tokens, pack.input_ids.device), num_tokens)
 
     @property

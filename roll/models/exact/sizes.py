@@ -6,6 +6,7 @@ FLOOR = 16
 """Rows of a matrix product at least. With fewer (below 4 on one thread, below 8 on two), MKL takes kernels that add up
 in another order; from here on a row's result is the same in a product of any height."""
 BLOCK = 128  # keys
+HEAD_COLUMNS = 1024  # of a tile of the vocabulary
 WHOLE = 4  # what widths are a multiple of: FLOOR times this is what a loop over bf16 takes at a time
 
 
@@ -13,3 +14,8 @@ def multiple_of_tokens() -> int:
     """Return what the number of tokens of a pass has to be a multiple of, so that every thread's share of an
     elementwise operation is a whole number of vectors: what remains goes through other code, with other last bits."""
     return FLOOR * torch.get_num_threads()
+
+
+def filled_length(num_tokens: int) -> int:
+    """Return the number of tokens of a pass, with fillers. Example: 17 on one thread -> 32."""
+    return num_tokens + -num_tokens % multiple_of_tokens()

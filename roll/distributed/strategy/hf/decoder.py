@@ -22,7 +22,6 @@ from transformers.masking_utils import sdpa_mask
 from roll.configs.strategies.model_numbers import unsampled
 from roll.configs.tables.vision import VisionModel
 from roll.errors import StrategyError
-from roll.models.exact.rows import ExactCache
 from roll.models.routers import RouterReplay
 from roll.models.sequences.attention import OTHER_FORMS, set_text_attention, whole_sdpa
 from roll.models.vision.inputs import positions as positions_of
@@ -199,7 +198,7 @@ class Part:
     """Rows of a cache that go into a new one, in this order (a row may be repeated), without its first `trim`
     columns."""
 
-    cache: BatchCache | ExactCache
+    cache: Any  # of the decoder's own class
     rows: torch.Tensor  # int64
     trim: int = 0
 
@@ -212,10 +211,9 @@ def assemble(parts: Sequence[Part], capacity: int) -> BatchCache:
     """A new cache of all these rows, one part below the other, each shifted right so that all end at the same
     column."""
     length = max(part.length for part in parts)
-    caches = [part.cache for part in parts if isinstance(part.cache, BatchCache)]
-    cache = BatchCache(caches[0].config, max(capacity, length))
+    cache = BatchCache(parts[0].cache.config, max(capacity, length))
     rows = [part.rows for part in parts]
-    for layer, *sources in zip(cache.layers, *(each.layers for each in caches), strict=True):
+    for layer, *sources in zip(cache.layers, *(part.cache.layers for part in parts), strict=True):
         if isinstance(layer, _BatchLayer):
             used = [source.used() for source in sources]
             layer.keys = _stack([keys for keys, _ in used], parts, length, layer.capacity)

@@ -10,7 +10,7 @@ import torch
 from roll.distributed.strategy.hf.decoder import BatchCache, Decoder, Part
 from roll.models.exact.check import make_exact
 from roll.models.exact.rows import ExactCache, ExactPart, ExactPass, filled
-from roll.models.exact.sizes import multiple_of_tokens
+from roll.models.exact.sizes import filled_length
 from roll.models.hf import TokenLogProbModel
 from roll.models.loading import LoadedModel
 from roll.types.media import Media
@@ -28,7 +28,7 @@ class ExactDecoder(Decoder):
     def prefill(self, sequences: Sequence[np.ndarray], media: Sequence[Media] = ()) -> tuple[ExactCache, torch.Tensor]:
         lengths = np.array([len(sequence) for sequence in sequences])
         ids = self.tensor(np.concatenate(sequences).astype(np.int64))
-        num_tokens = len(ids) + -len(ids) % multiple_of_tokens()
+        num_tokens = filled_length(len(ids))
         cache = ExactCache(len(sequences))
         exact = ExactPass.whole(lengths, num_tokens, self.device, cache)
         last = self.tensor(lengths.cumsum() - 1)
@@ -54,8 +54,7 @@ class ExactDecoder(Decoder):
         return None
 
     def assemble(self, parts: Sequence[Part], capacity: int) -> ExactCache:
-        taken = [ExactPart(part.cache, part.rows) for part in parts if isinstance(part.cache, ExactCache)]
-        cache = ExactCache.joined(taken)
+        cache = ExactCache.joined([ExactPart(part.cache, part.rows) for part in parts])
         cache.length = max(part.length for part in parts)
         return cache
 
@@ -73,6 +72,6 @@ class ExactDecoder(Decoder):
         return self._module.head.transform.logits(logits)
 
     def _logits(self, ids: torch.Tensor, exact: ExactPass, places: torch.Tensor) -> torch.Tensor:
-        num_tokens = len(ids) + -len(ids) % multiple_of_tokens()
+        num_tokens = filled_length(len(ids))
         hidden = self._module.backbone(**filled(ids, exact.columns, num_tokens, exact)).last_hidden_state[0]
         return self._module.head.raw_logits(hidden[places])

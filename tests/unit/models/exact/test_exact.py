@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from roll.errors import StrategyError
-from roll.models.exact import attention, rows, sizes
+from roll.models.exact import attention, sizes
 from roll.models.exact.attention import exact_attention, use_exact_attention
 from roll.models.exact.check import check_exact, make_exact
 from roll.models.exact.rows import ExactCache, ExactPart, ExactPass, ExactRows, filled
@@ -79,7 +79,7 @@ class _Tried:
         """The same where `counts` tokens of each row are computed at once, and the others one by one."""
         lengths, cache = np.array(counts), ExactCache(len(chosen))
         flat = torch.cat([self.ids[row, :count] for row, count in zip(chosen, counts, strict=True)])
-        full = len(flat) + -len(flat) % sizes.multiple_of_tokens()
+        full = sizes.filled_length(len(flat))
         hidden = self._hidden(flat, ExactPass.whole(lengths, full, torch.device("cpu"), cache))
         hidden, number = hidden[torch.from_numpy(lengths.cumsum() - 1)], 0
         while bool((lengths < _LENGTHS[list(chosen)].numpy()).any()):
@@ -94,7 +94,7 @@ class _Tried:
         return number
 
     def _hidden(self, ids: torch.Tensor, exact: ExactPass) -> torch.Tensor:
-        full = len(ids) + -len(ids) % sizes.multiple_of_tokens()
+        full = sizes.filled_length(len(ids))
         return self.module.backbone(**filled(ids, exact.columns, full, exact)).last_hidden_state[0]
 
 
@@ -178,7 +178,7 @@ def test_tiles_of_the_head_of_another_width_are_seen(monkeypatch: pytest.MonkeyP
     tried = _Tried("qwen2")
     with torch.no_grad():
         whole = tried.scores(_ALL)
-        monkeypatch.setattr("roll.models.hf.EXACT_COLUMNS", 100)
+        monkeypatch.setattr("roll.models.hf.HEAD_COLUMNS", 100)
         assert tried.differing(_ALL, whole) > 0
 
 
@@ -186,8 +186,7 @@ def test_products_of_few_rows_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = _Tried("qwen2")
     with torch.no_grad():
         whole = tried.scores(_ALL)
-        for module in (rows, sizes):
-            monkeypatch.setattr(module, "multiple_of_tokens", lambda: 1)
+        monkeypatch.setattr(sizes, "multiple_of_tokens", lambda: 1)
         monkeypatch.setattr("roll.models.hf.multiple_of_tokens", lambda: 1)
         assert tried.differing([2], whole) > 0
 
