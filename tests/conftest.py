@@ -64,6 +64,8 @@ def pytest_configure(config: pytest.Config) -> None:
     is_worker = hasattr(config, "workerinput")
     config.pluginmanager.register(Selection(config.getoption("--shard")))
     if (name := config.getoption("--record-durations")) is not None:
+        if config.getoption("--shard"):  # the division comes from the figures that would change meanwhile
+            raise pytest.UsageError("--record-durations moves files between shards: leave --shard out, or record later")
         config.pluginmanager.register(Recorder(str(name), is_worker))
     if not is_worker:
         config.pluginmanager.register(Watchdog(config, float(config.getoption("--whole-limit") or 0)))
