@@ -179,13 +179,15 @@ def _output(written: str, inside: str, state: State) -> str:
     program, *arguments = programs[0]
     if program == "pwd":
         return opened("oc.env:PWD")
-    if program not in ("echo", "basename", "dirname", *_ABSOLUTE) or not arguments:
+    if program not in ("echo", "expr", "basename", "dirname", *_ABSOLUTE) or not arguments:
         return written
     if program in _ABSOLUTE:
         return _folder(arguments, state) or written
     values = [word for argument in arguments for word in words_of(argument, state) if argument != "--"]
     if program == "echo":
         return " ".join(values)
+    if program == "expr":
+        return _of_expr(values) or written
     whole = values[0].rstrip("/") if values else ""
     if not whole or (program == "basename" and "$" in whole.rpartition("/")[2]) or "$(" in whole:
         return written
@@ -195,6 +197,18 @@ def _output(written: str, inside: str, state: State) -> str:
 
 
 _ABSOLUTE = ("realpath", "readlink")
+_EXPR = re.compile(r"-?\d+|[-+*/%()]")
+
+
+def _of_expr(words: Sequence[str]) -> str:
+    """What expr prints of whole numbers and their signs; empty for anything else.
+
+    Example: 1024 + 3072 + 1000 is 5096.
+    """
+    if not all(_EXPR.fullmatch(word) for word in words):
+        return ""
+    value = whole_number(" ".join(words), {})
+    return "" if value is None else str(value)
 
 
 def _folder(arguments: Sequence[str], state: State) -> str:

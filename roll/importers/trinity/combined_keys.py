@@ -51,7 +51,12 @@ _LOSSES: Mapping[str, str] = {
 _WITHOUT_RATIO = ("opmd", "gpg")  # of verl's names
 _OWN_BOUNDS: Mapping[str, tuple[float, float]] = {"gspo": (3e-4, 4e-4), "cispo": (1.0, 0.28)}
 """Default clip ranges, low and high, of losses whose default is not .2."""
-_GROUPS: Mapping[str, int] = {"ppo": 1, "raft": 1, "dapo": 16, "mix": 8, "mix_chord": 8, "multi_step_grpo": 8}
+_GROUPS: Mapping[str, int] = {
+    "ppo": 1,
+    "raft": 1,
+    "dapo": 16,
+    **dict.fromkeys(("mix", "mix_chord", "multi_step_grpo", "on_policy_distill"), 8),
+}
 """Answers per task where repeat_times is not given; 2 in all other algorithms."""
 _ADVANTAGES: Mapping[str, str] = {
     "ppo": "gae",

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 from roll.importers import rows as words
 from roll.importers.rows import (
+    ChangesRun,
     CombinedKeys,
     Condition,
-    NotHere,
     Row,
     SourceLookup,
     devices,
@@ -65,7 +65,7 @@ def _opd(source: SourceLookup) -> CombinedKeys:
             {}, "no distillation", lost={f"{_TRINITY_ONLY}{_TEACHER}.{name}": _JUDGES for name in _OF_TEACHER}
         )
     if not (path := source(f"{_TRINITY_ONLY}{_TEACHER}.model_path")):
-        raise NotHere(f"{_TEACHER}.model_path is missing: set teacher.model_args.model_name_or_path")
+        raise ChangesRun(f"{_TEACHER}.model_path is missing: set teacher.model_args.model_name_or_path")
     total = gpus(source)
     count = min(_gpus_of(source, _TEACHER), total)
     settings = {

@@ -48,6 +48,31 @@ def device(value: object) -> object:
     return value
 
 
+ENGINE_GROUP = "model_engine"
+"""verl's choice of files for an engine, by which actor, reference and critic have the same strategy."""
+_ENGINE_GROUPS = {"dp": "fsdp"}
+
+
+def engine_group(value: object) -> object:
+    """The trainer of an engine's files."""
+    return words.trainer(_ENGINE_GROUPS.get(str(value), value))
+
+
+def strategy_of_group(values: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the strategy that the choice of an engine's files implies."""
+    value = values.get(ENGINE_GROUP)
+    return {} if value is None else {f"{ACTOR}.strategy": _ENGINE_GROUPS.get(str(value), value)}
+
+
+def thinking(value: object) -> object:
+    """The template for a switch of its thinking, which templates without one do not read."""
+    if value is True:
+        return ApproximateValue("native", "the tokenizer's own template, which thinks unless it says otherwise")
+    if value is not False:
+        raise ValueError(value)
+    return "native_nonthinking"
+
+
 def steps(value: object) -> object:
     if not isinstance(value, int) or value <= 0:
         raise AsksNothing("not given")

@@ -11,6 +11,7 @@ from typing import Any
 from roll.configs.load.yaml_file import read_yaml
 from roll.importers.rows import Change
 from roll.importers.shell.script import Command
+from roll.importers.verl.common import ENGINE_GROUP
 from roll.utils.files import path_info
 
 VERLS = re.compile(r"_?(generated_)?(ppo|sft|dapo|rm|dpo)(_\w+)?_trainer(_engine)?|ppo_trainer|sft_trainer")
@@ -107,6 +108,8 @@ def _add(path: Path, tree: dict[str, Any], composed: Composed, depth: int) -> No
             _merge(composed.tree, inner.tree)
         elif VERLS.fullmatch(name):
             composed.bases.append(name)
+        elif name.startswith(f"{ENGINE_GROUP}/"):
+            composed.tree[ENGINE_GROUP] = name.partition("/")[2]
         elif name.partition("/")[0] not in _GROUPS:
             composed.notes.append(Change(f"{name} of the defaults of {path.name} is not beside it, and is not read."))
 

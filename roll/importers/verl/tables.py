@@ -16,12 +16,15 @@ from roll.importers.verl.combined_keys import COMBINED_KEYS
 from roll.importers.verl.common import (
     CONDITIONS,
     CORRECTION_ROWS,
+    ENGINE_GROUP,
     ITSELF,
     OWN_CODE,
     PROFILES,
     ROLLOUT,
     TRAIN,
     device,
+    engine_group,
+    thinking,
 )
 from roll.importers.verl.pictures import PICTURE_ROWS, picture_notes
 from roll.importers.verl.role_rows import REWARD_ROWS, ROLE_ROWS
@@ -139,6 +142,7 @@ _DATA = (
     changes("data.sampler.*", "rows come shuffled, or in their order"),
     changes("data.datagen.*", "rows are there before the run"),
     changes("data.apply_chat_template_kwargs", "data_args.template takes a Jinja file with such settings in it", {}),
+    to("data.apply_chat_template_kwargs.enable_thinking", "global_template", via=thinking),
     changes("data.tool_config_path", "tools belong to agentic runs: custom_envs.<tag>.tool_wrapper"),
     changes("data.apply_chat_template_kwargs.*", "data_args.template takes a Jinja file with such settings in it"),
 )
@@ -280,7 +284,20 @@ _NEWEST = (
 )
 """Keys that came with verl 0.7 and later."""
 
-ROWS: tuple[Row, ...] = (*_DATA, *_ALGORITHM, *ROLE_ROWS, *REWARD_ROWS, *_TRAINER, *PROGRAM_ROWS, *_OTHERS, *_NEWEST)
+_ENGINE_ROWS = (to(ENGINE_GROUP, f"{TRAIN}.strategy_args.strategy_name", via=engine_group),)
+"""The choice of verl's files for an engine, which a strategy that is given overrules."""
+
+ROWS: tuple[Row, ...] = (
+    *_DATA,
+    *_ALGORITHM,
+    *ROLE_ROWS,
+    *_ENGINE_ROWS,
+    *REWARD_ROWS,
+    *_TRAINER,
+    *PROGRAM_ROWS,
+    *_OTHERS,
+    *_NEWEST,
+)
 """A key stands in one row; of two that fit, the first."""
 
 

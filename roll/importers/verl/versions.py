@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from roll.importers.rows import Change
-from roll.importers.verl.common import ACTOR, MODEL, REF, ROLLOUT, SPLITS
+from roll.importers.verl.common import ACTOR, MODEL, REF, ROLLOUT, SPLITS, strategy_of_group
 
 _OLD = (
     f"{ACTOR}.fsdp_config.grad_offload",
@@ -50,7 +50,7 @@ def is_old(values: Mapping[str, Any]) -> bool:
 def derived(values: Mapping[str, Any]) -> Mapping[str, Any]:
     defaults = {f"{REF}.{name}": values.get(f"{ACTOR}.{name}") for name in _INHERITED}
     defaults = {key: value for key, value in defaults.items() if value is not None}
-    defaults |= WHOLE_STEPS
+    defaults |= {**WHOLE_STEPS, **strategy_of_group(values)}
     if is_old(values):
         defaults |= {f"{ACTOR}.clip_ratio_c": 0, f"{MODEL}.enable_gradient_checkpointing": False}
         defaults |= {f"{ACTOR}.entropy_coeff": 0.001, "data.filter_overlong_prompts": True}

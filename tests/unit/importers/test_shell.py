@@ -105,6 +105,8 @@ def test_a_value_that_only_a_shell_knows_is_no_reference_of_the_yaml(tmp_path: P
         ('C="python x a.b=1"; C="$C a.c=\'2 3\'"; eval $C', "1|2 3"),
         ("srun -n 1 bash -c 'python x a.b=1 a.c=2'", "1 2"),
         ("python x a.b=$(basename /m/Qwen) a.c=$(dirname /m/Qwen) a.d=$(echo 5) a.e=$(pwd)", "Qwen /m 5 ${oc.env:PWD}"),
+        ("A=3\npython x a.b=$(expr $A + 4 '*' 2) a.c=`expr $A / 2`", "11 1"),
+        ("python x a.b=$(expr $B + 4) a.c=$(expr length abc)", "$(expr $B + 4)|$(expr length abc)"),
         ("p=$HOME/m/Q.pt; python x a.b=${p##*/} a.c=${p%/*}", "Q.pt ${oc.env:HOME}/m"),
         ("x=a; y=x; python x a.b=${!y} a.c=$'t' # a.e=5", "a t"),
         ('e=run${S_X:+"-"}${S_X}; python x a.b=$e a.c=${S_X:+x}', "run "),

@@ -49,6 +49,12 @@ def test_without_a_teacher_it_says_what_to_set() -> None:
     found = imported_from(read(SOURCE, (*OPD[:2], "explorer.auxiliary_models.0.engine_num=1")), source=SOURCE)
     (note,) = [one.note for one in found.entries if one.key == "explorer.auxiliary_models.0.engine_num"]
     assert "set teacher.model_args.model_name_or_path" in note
+    assert not imported_from(read(SOURCE, OPD[:1]), source=SOURCE).is_as_meant, "nothing says what is distilled"
+
+
+def test_answers_per_task_are_those_of_its_algorithm_there() -> None:
+    found = imported_from(read(SOURCE, (*OPD, "algorithm.repeat_times=null")), source=SOURCE)
+    assert found.tree["num_return_sequences_in_group"] == 8
 
 
 def test_an_auxiliary_model_of_another_algorithm_is_not_had() -> None:

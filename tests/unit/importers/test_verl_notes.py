@@ -1,5 +1,7 @@
 """What an import takes for granted, cannot serve or does not know is told, whether or not a key asks for it."""
 
+from pathlib import Path
+
 import pytest
 
 from roll.importers.command import imported_from
@@ -240,3 +242,30 @@ def test_use_gpg_loss_is_the_loss_of_that_name() -> None:
     assert at(of(f"{ACTOR}.use_gpg_loss=true"), "pg_variant") == "vanilla"
     assert entry(of(f"{ACTOR}.use_gpg_loss=true"), f"{ACTOR}.use_gpg_loss")[0] == "mapped"
     assert at(of(f"{ACTOR}.use_gpg_loss=false"), "pg_variant") == "ppo"
+
+
+def test_the_choice_of_an_engine_s_files_is_the_strategy_of_all_roles() -> None:
+    words = (f"{ACTOR}.use_kl_loss=true", f"{ACTOR}.megatron.tensor_model_parallel_size=2")
+    chosen = of("model_engine=megatron", *words)
+    assert chosen.is_as_meant and entry(chosen, "model_engine")[0] == "mapped"
+    roles = {role: chosen.tree[role]["strategy_args"]["strategy_name"] for role in ("actor_train", "reference")}
+    assert roles == {"actor_train": "megatron_train", "reference": "megatron_infer"}
+    assert chosen.tree["reference"]["strategy_args"]["strategy_config"]["tensor_model_parallel_size"] == 2
+    assert of("model_engine=dp").tree == of().tree
+    both = of("model_engine=megatron", f"{ACTOR}.strategy=fsdp2", *words)
+    assert both.tree["actor_train"]["strategy_args"]["strategy_name"] == "fsdp2_train"
+    assert any("no trainer 'veomni'" in change for change in of("model_engine=veomni").changes)
+
+
+def test_the_choice_of_an_engine_s_files_counts_among_defaults_too(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("defaults: [ppo_trainer, {override model_engine: megatron}, _self_]\n")
+    found = imported_from(read(tmp_path / "own.yaml", [*GRPO, *DATA]), "verl")
+    assert found.is_as_meant and found.tree["actor_train"]["strategy_args"]["strategy_name"] == "megatron_train"
+
+
+def test_a_switch_of_the_thinking_is_the_template() -> None:
+    key = "data.apply_chat_template_kwargs.enable_thinking"
+    off, on = of(f"+{key}=false"), of(f"+{key}=true")
+    assert off.tree["global_template"] == "native_nonthinking" and entry(off, key)[0] == "mapped"
+    assert on.tree["global_template"] == "native" and entry(on, key)[0] == "approximated"
+    assert not of("+data.apply_chat_template_kwargs.reasoning_effort=medium").is_as_meant
