@@ -25,7 +25,7 @@ from roll.utils.imports import resolve
 # What instructions count: words, words in capitals; in which language a text is. All without downloads.
 
 WORD = re.compile(r"\w+")
-_BETWEEN_TOKENS = re.compile(r"[\s;@#$%&?!*\[\](){}<>\"`«»“”„‘’–—]|--|\.{2,}|''|[:,](?!\d)")
+_BETWEEN_TOKENS = re.compile(r"[\s;@#$%&?!*\[\](){}<>\"`«»“”„‘’]|--|\.{2,}|''|[:,](?!\d)")
 _SUFFIXED = re.compile(r"(.*[^'])('[sSmMdD]|'ll|'LL|'re|'RE|'ve|'VE|n't|N'T)")
 _IN_TWO = re.compile(
     r"\b(can)(not)\b|\b(d)('ye)\b|\b(gim)(me)\b|\b(gon)(na)\b|\b(got)(ta)\b|\b(lem)(me)\b|\b(more)('n)\b"

@@ -57,6 +57,35 @@ def test_sentences(text: str, count: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("Bye.\n\nP.S. Come back soon.", 3),
+        ("FOX (V.O.)\nI was young. I was free.", 3),
+        ("K.D. Lang sang. D.J. Miller spoke.", 4),
+        ("J.K. Rowling met J.P. Morgan.", 1),
+        ("Walk from vertex v. The next one is w. Then stop.", 1),
+        ("The answer is C. There are two. The other is D. None fits.", 2),
+        ("The answer is A. There are two.", 2),
+        ("A. Introduction\nB. Methods of cooking\nC. Results", 3),
+        ("A. Baker\nB. Miller", 1),
+        ("I. Planning the trip\nII. Packing\nX. Return", 4),
+        ("He waited ... We left.", 1),
+        ("He waited... However, we left.", 2),
+        ("1. Business plan\n2. Review the plan\n3. Write it", 2),
+        ("It began in 1990. Credit was cheap.", 1),
+        ("It opens at 9 a.m. Visitors should wait.", 2),
+        ("It opens at 9 a.m. Walking takes a minute.", 2),
+        ("We met in Aug. 2019. It was hot.", 2),
+        ("Take 5 mg. Wait a day.", 2),
+        ("Rev. Green came. Capt. Ahab left.", 4),
+        ("The U.S. Census was late.", 1),
+    ],
+)
+def test_sentences_behind_letters_abbreviations_and_numbers_are_the_authors(text: str, count: int) -> None:
+    assert count_sentences(text) == count
+
+
+@pytest.mark.parametrize(
     ("text", "words", "capitals"),
     [
         ("", 0, 0),
@@ -64,6 +93,7 @@ def test_sentences(text: str, count: int) -> None:
         ("don't DON'T", 4, 2),
         ("NASA, the U.S. and I", 6, 3),
         ("GPT-4 is 4 x 4", 6, 1),
+        ("NASA\u2014ESA, A\u2013B and an\u2014A", 7, 2),
         ("snake_case ALL_CAPS", 2, 1),
         ("AT&T", 2, 2),
         ("\u00c9T\u00c9 \u00e9t\u00e9", 2, 1),
