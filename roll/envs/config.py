@@ -152,8 +152,9 @@ class EnvConfig(Settings):
     agent: str | None = setting(
         None,
         "env_manager_cls: proxy: the function that plays an episode, module:function, called with a task and a session "
-        "in a process of its own; it returns the reward, or a mapping with reward and metrics. Without agent and "
-        "agent_command, programs from outside take the sessions: agent_endpoint. docs/agents.md.",
+        "in a process of its own; it returns the reward, or a mapping with reward and metrics. module:Class: an object "
+        "of it is made with env_config, once per worker, and called so. verifiers is the shipped one. Without agent "
+        "and agent_command, programs from outside take the sessions: agent_endpoint. docs/agents.md.",
     )
     agent_command: str | None = setting(
         None,
@@ -168,8 +169,9 @@ class EnvConfig(Settings):
     )
     tasks: str | None = setting(
         None,
-        "env_manager_cls: proxy and tools: a file of JSON lines, or package.module:name of what has a length and "
-        "items; an episode gets row env_seed modulo their number. None: a task holds its seed alone.",
+        "env_manager_cls: proxy and tools: a file of JSON lines, a folder of Harbor tasks, or package.module:name of "
+        "what has a length and items; an episode gets row env_seed modulo their number. None: a task holds its seed "
+        "alone.",
     )
     tool_servers: dict[str, ToolServerConfig] = setting(
         {}, "env_manager_cls: tools: MCP servers by name, whose tools the policy may call. docs/agents.md."
@@ -177,7 +179,8 @@ class EnvConfig(Settings):
     tool_class: str | None = setting(
         None,
         "env_manager_cls: tools: a class, package.module:Class, whose public methods are tools. env_config holds the "
-        "arguments of its constructor; its reset(**task) may return text, its get_reward() the reward. docs/agents.md.",
+        "arguments of its constructor; its reset(**task) may return text, its get_reward() the reward. harbor is the "
+        "shipped one: a shell for Harbor tasks. docs/agents.md.",
     )
     question_key: str = setting(
         "question",
@@ -271,7 +274,7 @@ def lifted(env: Mapping[str, Any]) -> dict[str, Any]:
     manager = ROLL_MANAGERS.get(name, name) if isinstance(name, str) else ""
     if manager in IN_SESSIONS:
         env = {"env_type": IN_SESSIONS[manager], **env}
-    if manager == TOOL_LOOP:  # env_config is the constructor's of tool_class
+    if manager == TOOL_LOOP or env.get("agent") is not None:  # env_config is the constructor's of a class
         return env
     env_type = env.get("env_type")
     is_native = manager == AGENT_NATIVE

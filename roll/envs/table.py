@@ -18,9 +18,10 @@ ENVIRONMENTS: Mapping[str, str] = {
     "webshop": "roll.envs.webshop.shop:WebShop",
     "gymnasium": "roll.envs.gymnasium:GymnasiumEnv",
     "gem": "roll.envs.gymnasium:GemEnv",
+    "openenv": "roll.envs.adapters.openenv:OpenEnv",
 }
 
-ADAPTERS = ("gymnasium", "gem", "native", "roll_math", "roll_qa", "webshop")
+ADAPTERS = ("gymnasium", "gem", "openenv", "native", "roll_math", "roll_qa", "webshop")
 """Environments that need a package or read files: only the machine of the run can tell whether they can be built."""
 
 ASKS_ROWS = ("roll_math", "roll_qa")
@@ -67,6 +68,11 @@ def default_pattern(env_type: str, env_config: Mapping[str, Any]) -> str | None:
         return WHOLE_ANSWER if env_config.get("extract_boxed") else LAST_TAGGED
     return None
 
+
+# What plays the environments of other projects, by name: agents of env_manager_cls: proxy, and classes of tools.
+
+AGENTS: Mapping[str, str] = {"verifiers": "roll.envs.adapters.verifiers:VerifiersAgent"}
+TOOL_CLASSES: Mapping[str, str] = {"harbor": "roll.envs.adapters.harbor:HarborTask"}
 
 # The shipped tools by name, ROLL's names among them. Imports none of them.
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any, Protocol
 
+from roll.envs.table import TOOL_CLASSES
 from roll.envs.tools.base import ToolError
 from roll.envs.tools.toolset import Schema, ToolSet, as_text
 from roll.errors import EnvError, describe
@@ -33,7 +34,7 @@ class UserCode(Protocol):
 
 def tool_class(path: str) -> Any:
     """Raises ImportError, or EnvError if what it names is no class with tools."""
-    cls = resolve(path)
+    cls = resolve(path, TOOL_CLASSES)
     if not inspect.isclass(cls):
         raise EnvError(f"{path} is not a class")
     if not tool_names(cls):

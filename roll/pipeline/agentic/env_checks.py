@@ -7,6 +7,7 @@ import regex
 
 from roll.configs.problems import Problem, did_you_mean
 from roll.datasets.sources import names_data_set
+from roll.envs.adapters.verifiers import PACKAGE
 from roll.envs.build import import_problems
 from roll.envs.config import (
     AGENT_NATIVE,
@@ -22,7 +23,7 @@ from roll.envs.config import (
     EnvConfig,
     fields_of,
 )
-from roll.envs.table import ADAPTERS, ENVIRONMENTS, NOT_HERE, TOOLS, TOOLS_NOT_HERE, gem_id
+from roll.envs.table import ADAPTERS, AGENTS, ENVIRONMENTS, NOT_HERE, TOOLS, TOOLS_NOT_HERE, gem_id
 from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig
 from roll.pipeline.agentic.proxy.programs.sandboxed import shown_paths
 from roll.pipeline.agentic.tool_checks import path_problems, tool_key_problems
@@ -136,14 +137,15 @@ def _program_problems(at: str, env: EnvConfig, listen: str | None) -> Iterator[P
             "if programs that run elsewhere take the sessions.",
             (f"{at}.agent", f"{at}.agent_command"),
         )
-    if env.env_type != IN_SESSIONS[PROXY] or env.env_config or env.tool_wrapper is not None:
-        key = "tool_wrapper" if env.tool_wrapper is not None else "env_config" if env.env_config else "env_type"
+    is_unread = bool(env.env_config) and env.agent is None
+    if env.env_type != IN_SESSIONS[PROXY] or is_unread or env.tool_wrapper is not None:
+        key = "tool_wrapper" if env.tool_wrapper is not None else "env_config" if is_unread else "env_type"
         yield Problem(
             f"{at}.{key} does nothing with {manager}: {PROXY}: the program brings its world and its tools itself, and "
             f"{at}.tasks gives its tasks. Remove it.",
             (f"{at}.{key}", manager),
         )
-    if env.agent is not None:
+    if env.agent is not None and env.agent not in AGENTS:
         yield from path_problems(f"{at}.agent", env.agent, "function")
 
 
@@ -157,7 +159,7 @@ def _task_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
             f"Set it to {' or '.join(IN_SESSIONS)}, or remove the key.",
             (f"{at}.tasks", manager),
         )
-    elif not env.tasks.endswith((".json", ".jsonl")):
+    elif ":" in env.tasks and not env.tasks.endswith((".json", ".jsonl")):
         yield from path_problems(f"{at}.tasks", env.tasks, "name")
 
 
@@ -181,8 +183,30 @@ def program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
                 "folder. Move it into another.",
                 (f"{at}.agent_command", f"{at}.sandbox"),
             )
-    if env.agent is not None and is_missing(env.agent):
+    if env.agent in AGENTS:
+        yield from _package_problems(at, env)
+    elif env.agent is not None and is_missing(env.agent):
         yield _away(f"{at}.agent", env.agent)
+
+
+def _package_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
+    """Whether the package of a shipped agent and its environment are here. Nothing is imported."""
+    package, name = str(env.env_config.get("package", PACKAGE)), env.env_config.get("env")
+    if not is_installed(package):
+        yield Problem(
+            f"{at}.agent: {env.agent} needs the package {package}. Install it, for example verifiers==0.1.14.",
+            (f"{at}.agent",),
+            "machine",
+        )
+    if not isinstance(name, str) or not name:
+        key = f"{at}.env_config.env"
+        yield Problem(f"{key} is missing: it names the environment of {env.agent}.", (f"{at}.env_config",))
+    elif not is_installed(module := name.replace("-", "_").rpartition("/")[2]):
+        yield Problem(
+            f"{at}.env_config.env: the environment {name} is not installed: there is no module {module}.",
+            (f"{at}.env_config",),
+            "machine",
+        )
 
 
 def task_place_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
@@ -190,8 +214,15 @@ def task_place_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     if env.tasks is None:
         return
     if not env.tasks.endswith((".json", ".jsonl")):
-        if is_missing(env.tasks):
+        if ":" in env.tasks and is_missing(env.tasks):
             yield _away(f"{at}.tasks", env.tasks)
+        elif ":" not in env.tasks and not expanded(env.tasks).is_dir():
+            yield Problem(
+                f"{at}.tasks: there is no folder {env.tasks} of Harbor tasks. Other tasks are a file FILE.jsonl or "
+                "module:name.",
+                (f"{at}.tasks",),
+                "place",
+            )
     elif not expanded(env.tasks).is_file():
         yield Problem(f"{at}.tasks: there is no file {env.tasks}.", (f"{at}.tasks",), "place")
 

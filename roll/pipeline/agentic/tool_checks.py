@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from roll.configs.problems import Problem
+from roll.envs.adapters.harbor import HarborTask, sandbox
 from roll.envs.config import IN_SESSIONS, TOOL_LOOP, EnvConfig, ToolServerConfig
+from roll.envs.table import TOOL_CLASSES
 from roll.envs.tools.class_tools import method_problems, tool_class
 from roll.errors import EnvError, describe
 from roll.utils.imports import file_on_path, is_installed, is_missing, resolve, split
@@ -39,7 +41,7 @@ def tool_key_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     yield from _unread_problems(at, env)
     yield from _reward_problems(at, env)
     for key in ("tool_class", "reward"):
-        if (path := getattr(env, key)) is not None:
+        if (path := getattr(env, key)) is not None and not (key == "tool_class" and path in TOOL_CLASSES):
             yield from path_problems(f"{at}.{key}", path, "Class" if key == "tool_class" else "function")
     for name, server in env.tool_servers.items():
         yield from _server_problems(f"{at}.tool_servers.{name}", name, server)
@@ -170,6 +172,11 @@ def _class_problems(at: str, path: str) -> Iterator[Problem]:
         faults = [f"{path} cannot be read: {describe(error)}"]
     for fault in faults:
         yield Problem(f"{key}: {fault}.", (key,))
+    if cls is HarborTask:
+        try:
+            sandbox()
+        except EnvError as error:
+            yield Problem(f"{key}: {error}.", (key,), "machine")
 
 
 def tool_reports(at: str, env: EnvConfig) -> Iterator[str]:

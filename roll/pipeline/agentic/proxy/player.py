@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roll.envs.table import AGENTS
 from roll.errors import EnvError
 from roll.pipeline.agentic.env_calls import EnvCrash
 from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules
@@ -32,7 +33,9 @@ class ProgramPlayer(SessionPlayer):
     def __init__(self, rules: EpisodeRules, endpoint: Endpoint, logs: Path):
         super().__init__(rules)
         self._endpoint = endpoint
-        self._programs = Programs(rules.config.agent, rules.config.agent_command, logs, rules.config.sandbox)
+        keys = rules.config
+        agent = None if keys.agent is None else AGENTS.get(keys.agent, keys.agent)
+        self._programs = Programs(agent, keys.agent_command, logs, keys.sandbox, keys.env_config)
 
     async def stop(self) -> None:
         """Ends what starts programs, and with it what still runs."""

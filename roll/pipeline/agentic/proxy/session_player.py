@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from roll.envs.adapters.harbor import HarborTasks
 from roll.envs.tools.toolset import ToolsLost
 from roll.errors import EnvError, describe
 from roll.pipeline.agentic.env_calls import EnvCrash, EnvHang
@@ -31,8 +32,8 @@ from roll.utils.imports import resolve
 
 
 class Tasks:
-    """`source`: a file of JSON lines; or package.module:name of what has a length and items, or is called without
-    arguments for such. None: tasks hold nothing but their seed."""
+    """`source`: a file of JSON lines; a folder of Harbor tasks; or package.module:name of what has a length and items,
+    or is called without arguments for such. None: tasks hold nothing but their seed."""
 
     def __init__(self, source: str | None):
         self._source = source
@@ -64,13 +65,18 @@ class Tasks:
     def _rows(self) -> Any:
         assert self._source is not None
         try:
-            rows = _of_file(Path(self._source)) if self._source.endswith((".jsonl", ".json")) else _of(self._source)
+            rows = self._read(self._source)
             count = len(rows)
         except Exception as error:
             raise EnvError(f"tasks: {self._source} cannot be read: {describe(error)}") from None
         if not count:
             raise EnvError(f"tasks: {self._source} is empty")
         return rows
+
+    def _read(self, source: str) -> Any:
+        if source.endswith((".jsonl", ".json")):
+            return _of_file(Path(source))
+        return _of(source) if ":" in source else HarborTasks(source)
 
 
 def _of(path: str) -> Any:

@@ -189,6 +189,20 @@ def test_a_program_is_named_by_agent_or_by_a_command() -> None:
     assert "without a sandbox" in agentic_warnings(made)[0]
     missing = config(custom_envs__Lake={"env_manager_cls": "proxy", "agent": "no_such_module:play"})
     assert "custom_envs.Lake.agent: there is no module no_such_module" in str(next(iter(code_problems(missing))))
+    tasks = config(custom_envs__Lake={"env_manager_cls": "proxy", "agent": "json:loads", "tasks": "no/such"})
+    assert "custom_envs.Lake.tasks: there is no folder no/such of Harbor tasks" in str(*code_problems(tasks))
+
+
+def test_a_class_plays_with_env_config_and_verifiers_names_its_environment() -> None:
+    made = {"env_manager_cls": "proxy", "agent": "json:JSONDecoder", "env_config": {"strict": False, "max_steps": 3}}
+    assert problems({"custom_envs.Lake": made}) == []
+    assert config(custom_envs__Lake=made).custom_envs["Lake"].env_config == {"strict": False, "max_steps": 3}
+    verifiers = {"env_manager_cls": "proxy", "agent": "verifiers", "env_config": {"env": "no/such-env"}}
+    assert problems({"custom_envs.Lake": verifiers}) == []
+    found = [str(problem) for problem in code_problems(config(custom_envs__Lake=verifiers))]
+    assert any("the environment no/such-env is not installed: there is no module such_env" in text for text in found)
+    unnamed = config(custom_envs__Lake=verifiers | {"env_config": {"package": "json"}})
+    assert "custom_envs.Lake.env_config.env is missing" in str(*code_problems(unnamed))
 
 
 @pytest.mark.parametrize(
@@ -197,9 +211,9 @@ def test_a_program_is_named_by_agent_or_by_a_command() -> None:
         ({"env_manager_cls": "proxy"}, "custom_envs.Lake.agent and custom_envs.Lake.agent_command are missing"),
         ({"env_manager_cls": "proxy", "agent": "a:b", "agent_command": "c"}, "both say which program plays"),
         ({"env_manager_cls": "proxy", "agent": "play"}, "custom_envs.Lake.agent: 'play' is not module:function."),
-        ({"env_manager_cls": "proxy", "agent": "a:b", "tasks": "rows"}, "Lake.tasks: 'rows' is not module:name."),
+        ({"env_manager_cls": "proxy", "agent": "a:b", "tasks": "rows:"}, "Lake.tasks: 'rows:' is not of the form"),
         ({"env_manager_cls": "proxy", "agent": "a:b", "env_type": "sokoban"}, "env_type does nothing with"),
-        ({"env_manager_cls": "proxy", "agent": "a:b", "env_config": {"x": 1}}, "env_config does nothing with"),
+        ({"env_manager_cls": "proxy", "agent_command": "a", "env_config": {"x": 1}}, "env_config does nothing with"),
         (
             {"env_manager_cls": "proxy", "agent": "a:b", "sandbox": True},
             "only a program that custom_envs.Lake.agent_comm",

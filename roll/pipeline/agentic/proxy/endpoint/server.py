@@ -148,5 +148,6 @@ class Endpoint:
             "ANTHROPIC_BASE_URL": root,
             "ANTHROPIC_API_KEY": session.key,
             "ROLL_MODEL": MODEL,
+            "ROLL_PURPOSE": session.job.purpose,
             "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
         }

@@ -18,6 +18,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,16 +26,21 @@ from typing import Any, NoReturn
 from roll.utils.supervision import GRACE_S, adopt_orphans, end_with_parent, supervise
 
 FAILED = 70  # exit code of a function that raised
+ARGUMENTS = "ROLL_AGENT_ARGUMENTS"  # the variable that holds the arguments of an agent's class, as JSON
+
+Agent = Callable[[dict[str, Any], "AgentSession"], Any]
 
 
 @dataclass(frozen=True)
 class AgentSession:
-    """Session that an agent's function receives beside its task: the address and the key of its model."""
+    """Session that an agent's function receives beside its task: the address and the key of its model. `purpose`:
+    train, validation, or validation/NAME of one of eval_sets."""
 
     base_url: str
     api_key: str
     anthropic_base_url: str
     model: str
+    purpose: str
     folder: str
     seed: int
 
@@ -47,21 +53,29 @@ def main() -> None:
     os.dup2(2, 1)  # what the agent's module prints is no reply
     os.set_inheritable(lines, False)
     adopt_orphans()
-    agent = sys.argv[1] if len(sys.argv) > 1 else ""
-    if agent:
+    arguments = json.loads(os.environ.pop(ARGUMENTS, "{}"))
+    agent: Agent | None = None
+    if len(sys.argv) > 1:
         sys.path = [entry for entry in sys.path if entry]
-        function_of(agent)
+        agent = agent_of(sys.argv[1], arguments)
     _Host(lines, replies, agent).serve()
 
 
-def function_of(agent: str) -> Any:
-    """The function behind module:function."""
-    module, _, name = agent.partition(":")
-    return getattr(importlib.import_module(module), name)
+def agent_of(path: str, arguments: Mapping[str, Any]) -> Agent:
+    """The function behind module:function, or an object of the class behind module:Class. Raises TypeError for
+    arguments that a function cannot take."""
+    module, _, name = path.partition(":")
+    found: Any = getattr(importlib.import_module(module), name)
+    if inspect.isclass(found):
+        made: Any = found(**arguments)
+        return made
+    if arguments:
+        raise TypeError(f"{path} is no class, and env_config holds the arguments of one: {', '.join(arguments)}")
+    return found
 
 
 class _Host:
-    def __init__(self, lines: int, replies: int, agent: str):
+    def __init__(self, lines: int, replies: int, agent: Agent | None):
         self._lines, self._replies, self._agent = lines, replies, agent
         self._running: dict[int, str] = {}  # ids of episodes by the process that watches over them
         self._woken, wakes = os.pipe()
@@ -123,7 +137,7 @@ class _Host:
             os.write(self._replies, json.dumps(value).encode() + b"\n")
 
 
-def _run(job: dict[str, Any], agent: str, sink: int) -> NoReturn:
+def _run(job: dict[str, Any], agent: Agent | None, sink: int) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     end_with_parent(signal.SIGKILL)
@@ -135,7 +149,8 @@ def _run(job: dict[str, Any], agent: str, sink: int) -> NoReturn:
     try:
         if command := job.get("command"):
             os.execvp(command[0], command)
-        result = function_of(agent)(job["task"], AgentSession(**job["session"]))
+        assert agent is not None, "checked with the configuration"
+        result = agent(job["task"], AgentSession(**job["session"]))
         if inspect.isawaitable(result):
             result = asyncio.run(_awaited(result))
         if result is not None:  # else it may have written its reward file itself

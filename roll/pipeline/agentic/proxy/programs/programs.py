@@ -40,10 +40,18 @@ class Ended:
 
 class Programs:
     """Starts the programs of one custom_envs entry through one host process (see host.py). `agent` is
-    module:function, else `command` says what is started, in a sandbox if `is_apart`."""
+    module:function, or module:Class, which is made there with `arguments`; else `command` says what is started, in a
+    sandbox if `is_apart`."""
 
-    def __init__(self, agent: str | None, command: str | None, logs: Path, is_apart: bool = False):
-        self._agent, self._logs, self._is_apart = agent, logs, is_apart
+    def __init__(
+        self,
+        agent: str | None,
+        command: str | None,
+        logs: Path,
+        is_apart: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+    ):
+        self._agent, self._logs, self._is_apart, self._arguments = agent, logs, is_apart, arguments or {}
         self._command = None if command is None else [file_on_path(word) for word in shlex.split(command)]
         self._host: asyncio.subprocess.Process | None = None
         self._starting = asyncio.Lock()
@@ -89,6 +97,7 @@ class Programs:
             "api_key": environment["OPENAI_API_KEY"],
             "anthropic_base_url": environment["ANTHROPIC_BASE_URL"],
             "model": environment["ROLL_MODEL"],
+            "purpose": environment["ROLL_PURPOSE"],
         }
         if self._is_apart:
             return self._apart(episode, folder, log, task, environment)
@@ -155,7 +164,12 @@ class Programs:
                 *(sys.executable, "-m", host.__name__, *arguments),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1"},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                    "PYTHONUNBUFFERED": "1",
+                    host.ARGUMENTS: json.dumps(self._arguments),
+                },
             )
             assert process.stdout is not None
             try:
@@ -164,7 +178,7 @@ class Programs:
                 process.kill()
                 raise EnvError(f"agent: {self._agent} took longer than {_READY_S:g} s to import") from None
             if not first:
-                raise EnvError(f"agent: {self._agent} cannot be imported; the worker's log says why")
+                raise EnvError(f"agent: {self._agent} cannot be imported or made; the worker's log says why")
             self._host = process
             self._tasks.start(self._listen(process))
             return process

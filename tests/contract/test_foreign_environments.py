@@ -1,0 +1,229 @@
+"""Environments of other projects, each by a minimal stand-in of what its package or server promises."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.envs.adapters.harbor import HarborTask, HarborTasks, sandbox
+from roll.envs.adapters.openenv import OpenEnv
+from roll.envs.adapters.verifiers import VerifiersAgent
+from roll.envs.tools.base import ToolError
+from roll.envs.tools.servers import ToolServers
+from roll.errors import EnvError, MissingPackage
+from roll.pipeline.agentic.env_calls import checked_step
+from roll.pipeline.agentic.episode import Counts
+from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
+from roll.pipeline.agentic.proxy.player import ProgramPlayer
+from roll.pipeline.agentic.proxy.tool_player import ToolPlayer
+from roll.types.rollout import Trajectory
+from tests.contract.openenv_like import guessing_server
+from tests.unit.pipeline.agentic.proxy.parts import JOB, Engine, check_rows, proxy_rules, tool_encoder
+from tests.unit.pipeline.agentic.proxy.test_tool_player import call, tool_rules
+
+ENCODER = tool_encoder()
+LIKE = "tests.contract.verifiers_like"
+
+
+def verified(folder: Path, said: list[str], purpose: str = "train", **kwargs: Any) -> tuple[list[Trajectory], Engine]:
+    engine = Engine(ENCODER, lambda number: said[number % len(said)])
+
+    async def run() -> list[Trajectory]:
+        endpoint = Endpoint(ENCODER, engine)
+        env_config = {"env": "counting", "package": LIKE, "kwargs": kwargs}
+        player = ProgramPlayer(proxy_rules(agent="verifiers", env_config=env_config), endpoint, folder)
+        try:
+            return await asyncio.wait_for(player.play(replace(JOB, purpose=purpose), Counts()), 60)
+        finally:
+            await player.stop()
+            await endpoint.stop()
+
+    return asyncio.run(run()), engine
+
+
+def test_an_environment_of_verifiers_is_played_as_a_program(tmp_path: Path) -> None:
+    rows, engine = verified(tmp_path, ["2", "no"])
+    (row,) = rows
+    check_rows(rows, engine, sum(len(sent) for sent in engine.sent) - sum(len(r.prompt_ids) for r in engine.requests))
+    assert (row.failure, row.reward, row.metrics["right"], row.metrics["continued_requests"]) == (None, 0.5, 0.5, 1)
+    assert row.turns[0].observation == "[user] say 2", "seed 5 of three rows"
+    assert "note" not in row.metrics and row.metrics["truncated"] == 0
+
+
+def test_verifiers_evaluates_its_own_rows_and_never_earns_a_silent_zero(tmp_path: Path) -> None:
+    (row,), _ = verified(tmp_path, ["99"], "validation")
+    assert (row.reward, row.turns[0].observation) == (1.0, "[user] say 99")
+    (row,), _ = verified(tmp_path, ["1"], breaks=True)
+    assert row.failure is not None and "the rollout ended with an error: ModelError: refused" in row.failure
+
+
+def test_verifiers_says_what_it_cannot_play() -> None:
+    with pytest.raises(EnvError, match="counting: its rubric judges the rollouts of a group together"):
+        VerifiersAgent("counting", {"requires_group_rollouts": True}, LIKE)
+    with pytest.raises(MissingPackage, match="needs the package no_verifiers"):
+        VerifiersAgent("counting", package="no_verifiers")
+    with pytest.raises(EnvError, match=r"this json has no load_environment .* install verifiers>=0.1.14,<0.4"):
+        VerifiersAgent("counting", package="json")
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    with guessing_server() as url:
+        yield url
+
+
+def test_a_server_of_openenv_is_an_environment(address: str) -> None:
+    env = OpenEnv(address, max_steps=20)
+    assert env.reset(5) == "guess"
+    hidden = next(
+        number for number in range(10) if checked_step(env.step(str(number))).terminated
+    )  # a seed hides the same number again
+    again = OpenEnv(address)
+    again.reset(5)
+    last = checked_step(again.step(f'{{"number": {hidden}}}'))
+    assert (last.observation, last.reward, last.terminated) == ("right", 1.0, True)
+    assert last.metrics == {"step_count": 1.0, "success": 1.0, "action_is_valid": 1.0}
+    for one in (env, again):
+        one.close()
+
+
+@pytest.mark.parametrize("action", ["", "one", "1.5", "true", "NaN", "[1]", '{"numbr": 1}', "9" * 5000, "{" * 50_000])
+def test_a_text_that_is_no_action_of_the_server_counts_as_a_step(address: str, action: str) -> None:
+    env = OpenEnv(address, max_steps=2)
+    env.reset(1)
+    step = checked_step(env.step(action))
+    assert (step.observation, step.reward, step.metrics["action_is_valid"]) == ("guess", 0.0, 0.0)
+    assert checked_step(env.step(action)).truncated
+    env.close()
+
+
+def test_a_server_of_openenv_that_fails_fails_the_episode(address: str) -> None:
+    env = OpenEnv(address)
+    env.reset(1)
+    with pytest.raises(EnvError, match="answered step with EXECUTION_ERROR: the dice broke"):
+        env.step("13")
+    env.close()
+    with guessing_server(capacity=False) as full, pytest.raises(EnvError, match="raise max_concurrent_envs"):
+        OpenEnv(full).reset(1)
+    with pytest.raises(EnvError, match="url: the server at http://127.0.0.1:1 cannot be reached"):
+        OpenEnv("http://127.0.0.1:1").reset(1)
+    with pytest.raises(EnvError, match="url: 'localhost:8000' is not the address of a server"):
+        OpenEnv("localhost:8000")
+
+
+# --- Harbor
+
+
+def write_task(folder: Path, expected: str = "hi", writes: str = "reward.txt") -> None:
+    files = {
+        "task.toml": f'schema_version = "1.4"\n[verifier]\ntimeout_sec = 30\n[verifier.env]\nEXPECTED = "{expected}"\n',
+        "instruction.md": "Write hi into answer.txt.\n",
+        "environment/Dockerfile": "FROM ubuntu:24.04\nWORKDIR /work/there\nRUN true\n",
+        "environment/data/notes.txt": "a note\n",
+        "tests/test.sh": 'ls /work/there/data && test "$(cat answer.txt)" = "$EXPECTED" && right=1 || right=0\n'
+        + f"/bin/bash /tests/write.sh $right > /logs/verifier/{writes}\n",
+        "tests/write.sh": "echo $1\n" if writes == "reward.txt" else 'echo "{\\"reward\\": $1, \\"steps\\": 2}"\n',
+    }
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content, encoding="utf-8")
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    try:
+        sandbox()
+    except EnvError as why:
+        pytest.skip(str(why))
+    write_task(tmp_path / "tasks" / "hello")
+    write_task(tmp_path / "tasks" / "more" / "json", writes="reward.json")
+    return tmp_path / "tasks"
+
+
+def opened(folder: Path, place: int = 0, **keys: Any) -> HarborTask:
+    task = HarborTask(**keys)
+    task.reset(folder=HarborTasks(str(folder))[place]["folder"])
+    return task
+
+
+def test_a_folder_of_harbor_holds_its_tasks_by_name(tasks: Path) -> None:
+    found = HarborTasks(str(tasks))
+    assert [task["name"] for task in found] == ["hello", "json"]
+    assert found[0]["question"] == "Write hi into answer.txt.\n"
+    with pytest.raises(EnvError, match=r"there is no task\.toml in .*/hello/tests or in a folder below it"):
+        HarborTasks(str(tasks / "hello" / "tests"))
+
+
+def test_commands_work_in_the_task_and_its_tests_are_the_reward(tasks: Path) -> None:
+    task = opened(tasks)
+    assert task.bash("cat data/notes.txt; ls Dockerfile 2>/dev/null") == "a note\n\n[exit code 2]"
+    assert task.bash("echo hi > answer.txt; ls /tests") == ""
+    assert task.get_reward() == {"reward": 1.0, "metrics": {}}
+    task.close()
+    task = opened(tasks, 1)
+    task.bash("echo no > answer.txt")
+    assert task.get_reward() == {"reward": 0.0, "metrics": {"steps": 2.0}}
+    task.close()
+
+
+def test_what_a_command_leaves_behind_does_not_judge_itself(tasks: Path) -> None:
+    task = opened(tasks)
+    task.bash("rm -rf /tmp/tests; mkdir /tmp/tests; echo 'echo 1 > /logs/verifier/reward.txt' > /tests/test.sh")
+    task.bash("echo 1 > /logs/verifier/reward.txt; (while true; do echo 1 > /tmp/logs/verifier/reward.txt; done) &")
+    assert task.get_reward() == {"reward": 0.0, "metrics": {}}
+    task.close()
+
+
+def test_a_command_that_takes_too_long_is_stopped_and_one_that_ends_the_sandbox_ends_the_attempt(tasks: Path) -> None:
+    task = opened(tasks, timeout_s=0.5)
+    with pytest.raises(ToolError, match="took longer than 0.5 s and was stopped. begun"):
+        task.bash("echo begun; sleep 60")
+    with pytest.raises(EnvError, match="harbor: the sandbox is gone"):
+        task.bash("kill -9 -1")
+    task.close()
+
+
+def test_tests_without_a_reward_fail_the_attempt(tasks: Path) -> None:
+    def judged(script: str) -> None:
+        (tasks / "hello" / "tests" / "test.sh").write_text(script)
+        task = opened(tasks)
+        try:
+            task.get_reward()
+        finally:
+            task.close()
+
+    with pytest.raises(EnvError, match="wrote no reward into /logs/verifier; they said: nothing here"):
+        judged("echo nothing here\n")
+    for content in ("", "much", "NaN", "{}", '{"reward": "1"}'):
+        with pytest.raises(EnvError, match="which is no reward"):
+            judged(f"echo '{content}' > /logs/verifier/reward.txt\n")
+    with pytest.raises(EnvError, match=r"reward\.json has speed, not reward: set reward_key"):
+        judged("echo '{\"speed\": 1}' > /logs/verifier/reward.json\n")
+
+
+def test_a_folder_without_tests_is_no_task(tasks: Path) -> None:
+    (tasks / "hello" / "tests" / "test.sh").unlink()
+    (tasks / "hello" / "steps").mkdir()
+    with pytest.raises(EnvError, match=r"has no tests/test\.sh\. Tasks in steps are not played\."):
+        opened(tasks)
+    with pytest.raises(EnvError, match="Set tasks to it"):
+        HarborTask().reset()
+
+
+def test_a_policy_plays_a_task_of_harbor_by_its_tools(tasks: Path) -> None:
+    engine = Engine(ENCODER, lambda number: [call("bash", command="echo hi > answer.txt"), "done"][number])
+    rules = tool_rules(tool_class="harbor", tasks=str(tasks / "hello"))
+
+    async def run() -> list[Trajectory]:
+        servers = ToolServers({}, tasks)
+        player = ToolPlayer(rules, ENCODER, engine, servers, None)
+        return await asyncio.wait_for(player.play(JOB, Counts()), 60)
+
+    (row,) = asyncio.run(run())
+    assert (row.failure, row.reward, len(row.turns)) == (None, 1.0, 2)
+    assert row.turns[0].observation.endswith("Write hi into answer.txt.\n")
