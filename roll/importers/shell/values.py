@@ -201,7 +201,7 @@ _EXPR = re.compile(r"-?\d+|[-+*/%()]")
 
 
 def _of_expr(words: Sequence[str]) -> str:
-    """What expr prints of whole numbers and their signs; empty for anything else.
+    """Value of an `expr` of whole numbers and their signs; empty for anything else.
 
     Example: 1024 + 3072 + 1000 is 5096.
     """

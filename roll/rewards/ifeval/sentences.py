@@ -40,7 +40,7 @@ FIRST_NAMES = frozenset(_INITIALS.split())
 _LETTERS = "c d e f g h k l m n p r s t v w"
 _OTHERS = "vs chg mg ok c.v"
 ABBREVIATIONS = frozenset(" ".join((_TITLES, _FIRMS, _TIMES, _STATES, _PLACES, _INITIALS, _LETTERS, _OTHERS)).split())
-"""What Punkt's English tables take for an abbreviation, in small letters: behind P.S., e.g., etc. and A. a sentence may
+"""Names that Punkt's English tables take for an abbreviation, in small letters: behind P.S., e.g., etc. and A. a sentence may
 end."""
 _STARTERS = (
     "the he it they i this these there if in when while since although though however moreover nevertheless "
