@@ -1,10 +1,9 @@
 """Fixtures for every test. Heavy imports stay inside the fixtures, so that a fast test stays fast."""
 
 import gc
-import importlib.util
+import importlib
 import logging
 import os
-import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -132,16 +131,8 @@ def tiny_tied_model_dir(make_tiny_model_dir: Callable[..., Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def sort_task() -> ModuleType:
-    """examples/tiny-sort/prepare.py as a module."""
-    spec = importlib.util.spec_from_file_location(
-        "tiny_sort_prepare", REPOSITORY / "examples" / "tiny-sort" / "prepare.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    """The demo's task, roll/models/tiny_sort.py; torch is imported with it."""
+    return importlib.import_module("roll.models.tiny_sort")
 
 
 @pytest.fixture(scope="session")

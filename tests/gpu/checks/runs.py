@@ -89,11 +89,12 @@ def outlives_an_engine(place: Place, engine: str) -> Figures:
 
 def learns(place: Place, config_name: str, steps: int, overrides: Sequence[str]) -> Figures:
     """The demo's task on warmed-up weights, every role on one device: states leave it and come back every step."""
+    from roll.models.tiny_sort import prepare
+
     # vLLM's attention in fp32 is a kernel of Triton, whose products are TF32 unless it is told otherwise.
     os.environ["TRITON_F32_DEFAULT"] = "ieee"
     data = place.directory / "data"
-    task = _sort_task()
-    task.prepare(data, task.Settings())
+    prepare(data)
     one_gpu = ("num_gpus_per_node=1", "actor_train.device_mapping=[0]", "actor_infer.device_mapping=[0]")
     length = (f"max_steps={steps}", f"eval_steps={steps}", "save_steps=-1")
     with run_starter(place.directory, Path(os.environ["TMPDIR"])) as start:
@@ -175,16 +176,3 @@ def _write_prompts(path: Path) -> None:
         {"prompt": f"{chance.randrange(10**4):04d}", "ground_truth": "", "tag": "sort"} for _ in range(_NUM_PROMPTS)
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def _sort_task() -> Any:
-    import importlib.util
-    import sys
-
-    path = _HERE.parents[1] / "examples" / "tiny-sort" / "prepare.py"
-    spec = importlib.util.spec_from_file_location("tiny_sort_prepare", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
