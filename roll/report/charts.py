@@ -18,11 +18,12 @@ from matplotlib.ticker import MaxNLocator
 
 from roll.report.run_files import Quantiles
 from roll.run.display.curves import binned_phases, smoothed
+from roll.run.display.palette import RUN_COLORS, phase_colors
+from roll.run.display.titles import phase_title
 from roll.run.display.view import Rows
 from roll.utils.text import middle_left_out, visible
 
-COLORS = ("#4269d0", "#ff725c", "#3ca951", "#a463f2", "#efb118", "#9c6b4e", "#6cc5b0", "#ff8ab7")
-_PHASES = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#a463f2", "#97bbf5", "#9498a0")
+COLORS = RUN_COLORS
 _MOST_POINTS = 500
 _FEW_POINTS = 20
 _LONGEST_LABEL = 40
@@ -79,9 +80,10 @@ def phase_chart(rows: Rows) -> str:
 
     def draw(axes: Axes) -> None:
         width = max(1.0, (steps[-1] - steps[0]) / max(1, len(steps) - 1))
-        bottom = [0.0] * len(steps)
-        for (name, seconds), color in zip(phases.items(), _PHASES, strict=False):
-            axes.bar(steps, seconds, width=width, bottom=bottom, color=color, linewidth=0, label=_label(name))
+        bottom, colors = [0.0] * len(steps), phase_colors(phases)
+        for name, seconds in phases.items():
+            label = _label(phase_title(name))
+            axes.bar(steps, seconds, width=width, bottom=bottom, color=colors[name], linewidth=0, label=label)
             bottom = [low + high for low, high in zip(bottom, seconds, strict=True)]
         usual = sorted(bottom)[int(0.95 * (len(bottom) - 1))]
         axes.set_ylim(0, 1.1 * min(max(bottom), 2.5 * usual) or 1.0)

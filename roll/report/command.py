@@ -15,6 +15,7 @@ from roll.report.figures import differing, failures, flat, overview, phase_table
 from roll.report.options import argument_parser
 from roll.report.run_files import Quantiles, RunFiles, StepSpread, earlier_starts, read_run, runs_at
 from roll.report.samples import GAP_STEPS, SampleReader, StepSamples
+from roll.run.display.titles import title_of
 from roll.run.display.view import series
 from roll.run.records.replay import Recorded
 from roll.utils.text import visible
@@ -142,7 +143,7 @@ class _Curves:
             lines = [line for line in lines if line.points]
             if not lines:
                 return None
-            self._drawn[name] = Chart(name, line_chart(lines))
+            self._drawn[name] = Chart(title_of(name), line_chart(lines))
         return self._drawn[name]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from roll.report.run_files import RunFiles, StepSpread
 from roll.run.bottleneck import bottleneck_of
+from roll.run.display.titles import number_text, title_of
 from roll.run.display.view import Rows, duration, series
 from roll.run.records.run_record import RunStart
 from roll.utils.text import show
@@ -39,12 +40,12 @@ def overview(run: RunFiles) -> list[tuple[str, str]]:
     for name in run.curves:
         if points := series(rows, name):
             best = max(points, key=lambda point: point[1])
-            facts.append((name, f"{points[0][1]:.4g} at first, {points[-1][1]:.4g} at last"))
+            facts.append((title_of(name), f"{number_text(points[0][1])} → {number_text(points[-1][1])}"))
             if name == "val/reward_mean":
-                facts.append(("best validation", f"{best[1]:.4g} at step {best[0]}"))
+                facts.append(("best validation", f"{number_text(best[1])} at step {best[0]}"))
     for title, name in _MEDIANS:
         if values := [value for _, value in series(rows, name)]:
-            facts.append((title, f"{median(values):.4g}"))
+            facts.append((title, number_text(median(values))))
     causes = Counter(bound.text for _, metrics in rows[-_BOUND_STEPS:] if (bound := bottleneck_of(metrics)) is not None)
     if causes:
         facts.append(("bound by", max(causes, key=lambda text: causes[text])))

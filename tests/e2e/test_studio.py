@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from roll.run.display.titles import number_text
 from tests.e2e.conftest import START_LIMIT_S
 from tests.helpers.tutorial import metrics
 from tests.layout.source import REPOSITORY
@@ -72,9 +73,9 @@ def test_a_run_is_watched_its_rollouts_are_text_and_its_report_opens(tmp_path: P
     page.get_by_text("3 of 10").wait_for()
     page.locator("td a").click()
     page.locator("canvas").first.wait_for()
-    page.get_by_text("0.1 at first, 0.75 at last").wait_for()
+    page.get_by_text("0.100 → 0.750").wait_for()
     add_step(run, 4, 0.875)
-    page.get_by_text("0.1 at first, 0.875 at last").wait_for()
+    page.get_by_text("0.100 → 0.875").wait_for()
     page.get_by_text("Rollouts", exact=True).click()
     page.get_by_text("9 of 9").wait_for()
     page.get_by_label("reward from").fill("0.7")
@@ -121,7 +122,7 @@ def test_a_model_is_trained_from_the_browser_alone(tmp_path: Path, page: "Page")
     page.get_by_text("finished", exact=True).wait_for(timeout=START_LIMIT_S * 1000)
     rows = metrics(tmp_path / "out" / "learnt" / "logs" / "metrics.jsonl")
     first, last = rows[0]["val/reward_mean"], rows[24]["val/reward_mean"]
-    page.get_by_text(f"{first:.4g} at first, {last:.4g} at last").wait_for()
+    page.get_by_text(f"{number_text(first)} → {number_text(last)}").wait_for()
     assert last > first + 0.3, "it learns: .03 at first, .7 after these steps"
     page.get_by_text("Rollouts", exact=True).click()
     page.locator(".ag-row").first.click()

@@ -7,6 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roll.run.display.palette import RUN_COLORS, phase_colors
+from roll.run.display.titles import phase_title
 from roll.run.display.view import Curve, Rows, View, duration, series
 from roll.utils.text import visible
 from roll.utils.timing import phase_seconds
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_COLORS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#a463f2", "#97bbf5", "#9c6b4e", "#ff8ab7", "#9498a0")
 _MAX_PHASES = 8  # the shortest ones beyond are drawn as one
 _MAX_VALIDATION_CURVES = 6
 _MAX_BARS = 200
@@ -84,11 +85,11 @@ def _draw_training(axes: "Axes", rows: Rows, curve: Curve) -> None:
         return _say_empty(axes, f"no {curve.name} was measured")
     steps, values = zip(*points, strict=True)
     if len(points) < 10:
-        axes.plot(steps, values, color=_COLORS[0], marker="o", markersize=3)
+        axes.plot(steps, values, color=RUN_COLORS[0], marker="o", markersize=3)
         return None
     span = max(5, len(points) // 20 * 2 + 1)
-    axes.plot(steps, values, color=_COLORS[0], alpha=0.3, linewidth=1, label="each step")
-    axes.plot(steps, smoothed(values, span), color=_COLORS[0], linewidth=2, label=f"smoothed over {span} steps")
+    axes.plot(steps, values, color=RUN_COLORS[0], alpha=0.3, linewidth=1, label="each step")
+    axes.plot(steps, smoothed(values, span), color=RUN_COLORS[0], linewidth=2, label=f"smoothed over {span} steps")
     axes.legend(frameon=False, loc="best", fontsize=9)
 
 
@@ -106,7 +107,7 @@ def _draw_validation(axes: "Axes", rows: Rows, curve: Curve) -> None:
             steps,
             values,
             style,
-            color=_COLORS[number],
+            color=RUN_COLORS[number],
             marker="o",
             markersize=4,
             linewidth=2 - (number > 0),
@@ -125,7 +126,7 @@ def _draw_validation(axes: "Axes", rows: Rows, curve: Curve) -> None:
             textcoords="offset points",
             ha="center",
             fontsize=9,
-            color=_COLORS[0],
+            color=RUN_COLORS[0],
         )
     axes.margins(y=0.15)
 
@@ -147,10 +148,10 @@ def _draw_time(axes: "Axes", rows: Rows) -> None:
     if not total:
         return _say_empty(axes, "no times were measured")
     width = min((later - step for step, later in pairwise(steps)), default=1.0)
-    bottom = [0.0] * len(steps)
-    for number, (name, seconds) in enumerate(phases.items()):
-        label = f"{name}  {sum(seconds) / total:.0%}"
-        axes.bar(steps, seconds, width=width, bottom=bottom, color=_COLORS[number], label=label, linewidth=0)
+    bottom, colors = [0.0] * len(steps), phase_colors(phases)
+    for name, seconds in phases.items():
+        label = f"{phase_title(name)}  {sum(seconds) / total:.0%}"
+        axes.bar(steps, seconds, width=width, bottom=bottom, color=colors[name], label=label, linewidth=0)
         bottom = [low + high for low, high in zip(bottom, seconds, strict=True)]
     top = _robust_top(bottom)
     axes.set_ylim(0, top)

@@ -229,7 +229,7 @@ def test_a_run_of_which_only_metrics_are_there_has_a_report(tmp_path: Path) -> N
     write_metrics(tmp_path / "run" / "metrics.jsonl", [(1, {"train/nll_mean": 2.0})])
     page = report(tmp_path, str(tmp_path / "run"))
     assert "not known: no run.json" in page.text
-    assert ("alt", "train/nll_mean") in page.attributes
+    assert ("alt", "Loss per token (nats)") in page.attributes
 
 
 def test_an_output_directory_or_its_logs_are_the_same_run(tmp_path: Path) -> None:

@@ -1,0 +1,64 @@
+"""Titles, numbers and colours that every display of a run shares."""
+
+import re
+
+import pytest
+
+from roll.run.display.palette import BAD, GOOD, RUN_COLORS, phase_colors
+from roll.run.display.titles import _TITLES, number_text, phase_title, title_of
+from tests.layout.source import REPOSITORY
+
+
+@pytest.mark.parametrize(
+    "metric, title",
+    [
+        ("rollout/reward_mean", "Reward"),
+        ("rollout/reward_mean/math/rule", "rollout/reward_mean/math/rule"),
+        ("rollout/reward_mean/math", "Reward: math"),
+        ("val/pass_at_8", "Validation pass@8"),
+        ("val/pass_at_8/math", "Validation pass@8: math"),
+        ("val/hard/pass_at_2", "Validation pass@2: hard"),
+        ("env/FrozenLake/success_mean", "Success: FrozenLake (share)"),
+        ("busy/actor_train_fraction", "actor_train busy (share)"),
+        ("time/train_actor_s", "Time: train the policy (s)"),
+        ("time/rollout/reward_s", "Time: rewards (s)"),
+        ("time/step_s", "Time per step (s)"),
+        ("mine/thing", "mine/thing"),
+        ("env/{0}/return_mean", "Return: {0}"),
+        ("", ""),
+    ],
+)
+def test_usual_metrics_have_titles_and_others_their_names(metric: str, title: str) -> None:
+    assert title_of(metric) == title
+
+
+def test_every_title_is_of_a_metric_that_the_table_of_metrics_lists() -> None:
+    names = set(re.findall(r"`([^`]+)`", (REPOSITORY / "docs" / "metrics.md").read_text()))
+    quantities = {name.rpartition("/")[2] for name in names}
+    assert {
+        metric for metric in _TITLES if metric not in names and metric.rpartition("/")[2] not in quantities
+    } == set()
+    assert len(set(_TITLES.values())) > 0.9 * len(_TITLES), "few metrics share a title"
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [
+        (0.0078125, "0.008"), (0.9141, "0.914"), (12.345, "12.3"), (4831.2, "4,831"), (1e-6, "1e-6"), (3.0, "3"),
+        (0.0, "0"), (-0.5, "-0.500"), (2.961e-07, "2.96e-7"), (1.5e9, "1.5e9"), (1e10, "1e10"), (1.25, "1.25"),
+        (0.00099999, "1e-3"), (99.97, "100.0"), (-4831.0, "-4,831"),
+    ],
+)  # fmt: skip
+def test_numbers_are_written_as_a_person_would(value: float, text: str) -> None:
+    assert number_text(value) == text
+
+
+def test_phases_have_their_colours_in_every_chart_and_share_none_with_runs_or_verdicts() -> None:
+    names = ["rollout", "mine", "train_actor", "yours", "other"]
+    colors = phase_colors(names)
+    assert len(set(colors.values())) == 5
+    assert phase_colors(["other", "rollout"]) == {"other": colors["other"], "rollout": colors["rollout"]}
+    many = phase_colors([*names, *map(str, range(30))])
+    assert not {*many.values()} & {*RUN_COLORS, GOOD, BAD}
+    assert not {*RUN_COLORS} & {GOOD, BAD} and len({*RUN_COLORS}) == 8
+    assert phase_title("weight_sync") == "publish weights" and phase_title("mine") == "mine"
