@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from roll.report.run_files import Quantiles
-from roll.run.display.curves import binned_phases, smoothed
+from roll.run.display.curves import binned_phases, smoothed, smoothing_span
 from roll.run.display.palette import RUN_COLORS, phase_colors
 from roll.run.display.titles import phase_title
 from roll.run.display.view import Rows
@@ -63,7 +63,7 @@ def line_chart(lines: Sequence[Line]) -> str:
                 axes.plot(steps, values, color=line.color, marker="o", markersize=2.5, linewidth=1.2, label=label)
                 continue
             axes.plot(steps, values, color=line.color, alpha=0.25, linewidth=0.8)
-            means = smoothed(values, max(5, len(steps) // 20 * 2 + 1))
+            means = smoothed(values, smoothing_span(len(values)))
             axes.plot(steps, means, color=line.color, linewidth=1.6, label=label)
         if len(lines) > 1:
             axes.legend(loc="best")

@@ -66,16 +66,20 @@ def _draw(figure: "Figure", rows: Rows, view: View, title: str) -> None:
 
 
 def smoothed(values: Sequence[float], span: int) -> list[float]:
-    """The centred mean over `span` values (odd), near the ends over as many as both sides have: it does not lag.
+    """The mean of each value and those before it, `span` of them: the last point is as calm as the others.
 
-    Example: smoothed([0, 3, 6, 0], span=3) -> [0, 3, 3, 0]
+    The first points have fewer values behind them. It lags behind a rise by half of the span.
+
+    Example: smoothed([0, 3, 6, 0], span=3) -> [0, 1.5, 3, 3]
     """
-    means = []
-    for centre in range(len(values)):
-        reach = min(span // 2, centre, len(values) - 1 - centre)
-        window = values[centre - reach : centre + reach + 1]
-        means.append(sum(window) / len(window))
-    return means
+    starts = (max(0, end - span) for end in range(1, len(values) + 1))
+    windows = [values[start : end + 1] for end, start in enumerate(starts)]
+    return [sum(window) / len(window) for window in windows]
+
+
+def smoothing_span(num_values: int) -> int:
+    """How many values a point of a smoothed curve averages: a tenth of them, at least 5."""
+    return max(5, num_values // 10)
 
 
 def _draw_training(axes: "Axes", rows: Rows, curve: Curve) -> None:
@@ -87,9 +91,9 @@ def _draw_training(axes: "Axes", rows: Rows, curve: Curve) -> None:
     if len(points) < 10:
         axes.plot(steps, values, color=RUN_COLORS[0], marker="o", markersize=3)
         return None
-    span = max(5, len(points) // 20 * 2 + 1)
+    span = smoothing_span(len(points))
     axes.plot(steps, values, color=RUN_COLORS[0], alpha=0.3, linewidth=1, label="each step")
-    axes.plot(steps, smoothed(values, span), color=RUN_COLORS[0], linewidth=2, label=f"smoothed over {span} steps")
+    axes.plot(steps, smoothed(values, span), color=RUN_COLORS[0], linewidth=2, label=f"mean of {span} steps")
     axes.legend(frameon=False, loc="best", fontsize=9)
 
 
