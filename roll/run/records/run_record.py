@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
+import socket
+import subprocess
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+import roll
 from roll.configs.sections.run import RunConfig
 from roll.run.display.view import View
 from roll.run.saving.manifest import reason
@@ -25,8 +30,13 @@ RUN_FILE = "run.json"
 
 
 class RunStart(BaseModel):
-    """One process of the run, with times in ISO 8601, UTC. `ended` and `exit_code` are None while it goes on, and for
-    ever where it was killed. `cause`: why it failed."""
+    """One process of the run, with times in ISO 8601, UTC.
+
+    - `ended`, `exit_code`: None while it goes on, and for ever where it was killed
+    - `cause`: why it failed
+    - `host`, `machine`: the driver's machine by name, and in words ("16 cores, 128 GiB, 8 x NVIDIA H100")
+    - `commit`: of the checkout that roll ran from, with -dirty where files differ from it; empty without a checkout
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -36,6 +46,9 @@ class RunStart(BaseModel):
     ended: str | None = None
     exit_code: int | None = None
     cause: str = ""
+    host: str = ""
+    machine: str = ""
+    commit: str = ""
 
 
 class RunStory(BaseModel):
@@ -64,7 +77,10 @@ class RunRecord:
         """A run that goes on keeps the starts before this one."""
         tree = config.model_dump(mode="json")
         self._secrets = find_secrets(tree)
-        start = RunStart(started=_now(), steps_done=steps_done, pid=os.getpid())
+        start = RunStart(
+            started=_now(), steps_done=steps_done, pid=os.getpid(), host=socket.gethostname(), machine=_machine(),
+            commit=commit_of(Path(roll.__path__[0]).parent),
+        )  # fmt: skip
         self._write(
             RunStory(
                 roll_version=VERSION,
@@ -109,6 +125,32 @@ def read_story(path: Path) -> RunStory:
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
+
+_GPUS = Path("/proc/driver/nvidia/gpus")
+_GIB = 1 << 30
+
+
+def _machine() -> str:
+    """What the driver's machine has. Example: "16 cores, 128 GiB, 8 x NVIDIA H100"."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB
+    parts = [f"{len(os.sched_getaffinity(0))} cores", f"{memory:.0f} GiB"]
+    texts = [file.read_text(errors="replace") for file in sorted(_GPUS.glob("*/information"))]
+    models = Counter(match[1] for text in texts if (match := re.search(r"Model:\s*(.+)", text)))
+    return ", ".join([*parts, *(f"{count} x {model}" for model, count in models.items())])
+
+
+def commit_of(checkout: Path) -> str:
+    """The commit of a git checkout; empty where the folder is none, or there is no git."""
+    command = ("git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*")
+    variables = os.environ | {"GIT_CEILING_DIRECTORIES": str(checkout.parent)}  # not of a repository around it
+    try:
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+_GIT_TIMEOUT_S = 10.0
 
 # What the supervisor of `roll run --max_restarts` notes of the ends of a run.
 

@@ -1,12 +1,16 @@
 """run.json: what a run says of itself."""
 
+import json
+import re
+import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from roll.errors import ResourceError
 from roll.rl.pipeline import VIEW
-from roll.run.records.run_record import RUN_FILE, RunRecord, read_story
+from roll.run.records.run_record import RUN_FILE, RunRecord, commit_of, read_story
 from tests.helpers.configs import config
 from tests.unit.run.test_run import Counting
 
@@ -25,6 +29,34 @@ def test_a_record_has_the_configuration_without_its_secrets_and_how_the_run_ende
     (start,) = story.starts
     assert (start.exit_code, start.cause, start.steps_done) == (1, "the hub refused ***", 0)
     assert start.ended is not None and start.ended >= start.started
+
+
+def test_a_start_names_its_machine_and_its_commit_and_a_record_without_them_is_read(tmp_path: Path) -> None:
+    RunRecord(tmp_path, VIEW).begin(config(GIVEN), steps_done=0)
+    (start,) = read_story(tmp_path / RUN_FILE).starts
+    assert start.host == socket.gethostname() and re.match(r"\d+ cores, \d+ GiB", start.machine)
+    assert re.fullmatch(r"([0-9a-f]{10,}(-dirty)?)?", start.commit)
+    older = json.loads((tmp_path / RUN_FILE).read_text())
+    for key in ("host", "machine", "commit"):
+        del older["starts"][0][key]
+    (tmp_path / RUN_FILE).write_text(json.dumps(older))
+    assert read_story(tmp_path / RUN_FILE).starts[0].commit == ""
+
+
+def test_a_commit_is_that_of_the_folder_itself_and_says_where_files_differ(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        author = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(("git", "-C", str(tmp_path), *author, *words), check=True, capture_output=True)
+
+    assert commit_of(tmp_path) == ""
+    git("init")
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "file").write_text("a")
+    git("add", "file")
+    git("commit", "-m", "a")
+    assert re.fullmatch("[0-9a-f]{10,}", commit_of(tmp_path)) and commit_of(tmp_path / "inner") == ""
+    (tmp_path / "file").write_text("b")
+    assert commit_of(tmp_path).endswith("-dirty")
 
 
 def test_a_resumed_run_keeps_its_earlier_starts_and_a_new_one_does_not(tmp_path: Path) -> None:
