@@ -1,46 +1,22 @@
-"""Charts of a report as SVG, each in a data URI: an image runs no script, whatever its texts are."""
+"""The charts of a report: curves, times by phase, and how rewards and lengths are spread."""
 
 from __future__ import annotations
 
-import base64
-import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
-
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from roll.report.run_files import Quantiles
+from roll.report.svg import Plot, padded
 from roll.run.display.curves import binned_phases, smoothed, smoothing_span
 from roll.run.display.palette import RUN_COLORS, phase_colors
 from roll.run.display.titles import phase_title
 from roll.run.display.view import Rows
-from roll.utils.text import middle_left_out, visible
 
 COLORS = RUN_COLORS
 _MOST_POINTS = 500
 _FEW_POINTS = 20
-_LONGEST_LABEL = 40
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "roll",
-    "text.parse_math": False,  # a name may hold dollar signs
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "grid.color": "#e8e8e8",
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-}
 
 
 @dataclass(frozen=True)
@@ -54,44 +30,39 @@ class Line:
 
 def line_chart(lines: Sequence[Line]) -> str:
     """Each step in a pale colour where there are many, and smoothed in a full one."""
-
-    def draw(axes: Axes) -> None:
-        for line in lines:
-            steps, values = thinned(line.points)
-            label = _label(line.label)
-            if len(steps) < _FEW_POINTS:
-                axes.plot(steps, values, color=line.color, marker="o", markersize=2.5, linewidth=1.2, label=label)
-                continue
-            axes.plot(steps, values, color=line.color, alpha=0.25, linewidth=0.8)
-            means = smoothed(values, smoothing_span(len(values)))
-            axes.plot(steps, means, color=line.color, linewidth=1.6, label=label)
+    curves = [(line, *thinned(line.points)) for line in lines]
+    steps = [step for _, each, _ in curves for step in (each[0], each[-1])]
+    plot = Plot(_span(steps), padded([value for *_, values in curves for value in values]))
+    for line, xs, values in curves:
+        if len(xs) < _FEW_POINTS:
+            plot.line(xs, values, line.color, 1.2)
+            plot.dots(xs, values, line.color)
+        else:
+            plot.line(xs, values, line.color, 0.8, 0.3)
+            plot.line(xs, smoothed(values, smoothing_span(len(values))), line.color)
         if len(lines) > 1:
-            axes.legend(loc="best")
-        _show_steps(axes)
-
-    return _uri(draw)
+            plot.name(line.label, line.color)
+    return plot.uri()
 
 
 def phase_chart(rows: Rows) -> str:
-    """Seconds per step, by phase, as stacked areas; empty where no times were measured."""
+    """Seconds per step, by phase, stacked; empty where no times were measured. A step far longer than the usual one
+    runs out of the picture."""
     steps, phases = binned_phases(rows)
     if not any(map(sum, phases.values())):
         return ""
-
-    def draw(axes: Axes) -> None:
-        width = max(1.0, (steps[-1] - steps[0]) / max(1, len(steps) - 1))
-        bottom, colors = [0.0] * len(steps), phase_colors(phases)
-        for name, seconds in phases.items():
-            label = _label(phase_title(name))
-            axes.bar(steps, seconds, width=width, bottom=bottom, color=colors[name], linewidth=0, label=label)
-            bottom = [low + high for low, high in zip(bottom, seconds, strict=True)]
-        usual = sorted(bottom)[int(0.95 * (len(bottom) - 1))]
-        axes.set_ylim(0, 1.1 * min(max(bottom), 2.5 * usual) or 1.0)
-        axes.set_ylabel("seconds per step")
-        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        _show_steps(axes)
-
-    return _uri(draw, (7.2, 2.8), right=1.5)
+    totals = [sum(seconds) for seconds in zip(*phases.values(), strict=True)]
+    usual = sorted(totals)[int(0.95 * (len(totals) - 1))]
+    top = 1.1 * min(max(totals), 2.5 * usual) or 1.0
+    edges = _edges(steps)
+    plot = Plot((edges[0], edges[-1]), (0.0, top), width=760, height=230)
+    bottom, colors = [0.0] * len(steps), phase_colors(phases)
+    for name, seconds in phases.items():
+        heights = [low + high for low, high in zip(bottom, seconds, strict=True)]
+        plot.bars(edges, bottom, heights, colors[name])
+        plot.name(phase_title(name), colors[name])
+        bottom = heights
+    return plot.uri()
 
 
 def spread_chart(spreads: Sequence[tuple[int, Quantiles]]) -> str:
@@ -99,31 +70,48 @@ def spread_chart(spreads: Sequence[tuple[int, Quantiles]]) -> str:
     if not spreads:
         return ""
     shown = spreads[:: math.ceil(len(spreads) / _MOST_POINTS)]
-    steps = [step for step, _ in shown]
+    steps = [float(step) for step, _ in shown]
     least, low, lower, median, upper, high, most = zip(*(spread.quantiles for _, spread in shown), strict=True)
-
-    def draw(axes: Axes) -> None:
-        axes.fill_between(steps, low, high, color=COLORS[0], alpha=0.15, linewidth=0, label="9 of 10")
-        axes.fill_between(steps, lower, upper, color=COLORS[0], alpha=0.3, linewidth=0, label="half")
-        axes.plot(steps, median, color=COLORS[0], linewidth=1.6, label="median")
-        for extreme in (least, most):
-            axes.plot(steps, extreme, color=COLORS[0], linewidth=0.6, linestyle=":")
-        axes.legend(loc="best")
-        _show_steps(axes)
-
-    return _uri(draw)
+    plot = Plot(_span(steps), padded([*least, *most]))
+    plot.band(steps, low, high, COLORS[0], 0.15)
+    plot.band(steps, lower, upper, COLORS[0], 0.3)
+    plot.line(steps, median, COLORS[0])
+    for extreme in (least, most):
+        plot.line(steps, extreme, COLORS[0], 0.6, 0.6)
+    plot.name("median, half, 9 of 10, extremes", COLORS[0])
+    return plot.uri()
 
 
 def histogram(spread: Quantiles) -> str:
-    def draw(axes: Axes) -> None:
-        widths = [right - left for left, right in pairwise(spread.edges)]
-        axes.bar(spread.edges[:-1], spread.counts, width=widths, align="edge", color=COLORS[0], linewidth=0)
-        axes.set_ylabel("attempts")
+    """Chart of how many attempts have which value."""
+    top = max(spread.counts) * 1.05 or 1.0
+    is_whole = all(value == round(value) for value in spread.quantiles)
+    plot = Plot((spread.edges[0], spread.edges[-1]), (0.0, top), x_label="attempts by value", whole_x=is_whole)
+    plot.bars(spread.edges, [0.0] * len(spread.counts), spread.counts, COLORS[0])
+    return plot.uri()
 
-    return _uri(draw)
+
+def share_of_larger(spreads: Sequence[tuple[int, Quantiles]]) -> tuple[float, list[tuple[int, float]]] | None:
+    """Return the larger of two values that all attempts have, and the share with it at each step; None where there are
+    more values, or only one."""
+    values = {end for _, spread in spreads for end in (spread.quantiles[0], spread.quantiles[-1])}
+    if len(values) != 2 or any(any(spread.counts[1:-1]) for _, spread in spreads if not _is_one_value(spread)):
+        return None
+    larger = max(values)
+    return larger, [(step, _share(spread, larger)) for step, spread in spreads]
 
 
-def thinned(points: Sequence[tuple[int, float]]) -> tuple[list[float], list[float]]:
+def _share(spread: Quantiles, larger: float) -> float:
+    if _is_one_value(spread):
+        return float(spread.quantiles[0] == larger)
+    return spread.counts[-1] / sum(spread.counts)
+
+
+def _is_one_value(spread: Quantiles) -> bool:
+    return spread.quantiles[0] == spread.quantiles[-1]
+
+
+def thinned(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
     """Thins a curve to _MOST_POINTS points, each the mean of neighbouring ones."""
     size = math.ceil(len(points) / _MOST_POINTS)
     parts = [points[start : start + size] for start in range(0, len(points), size)]
@@ -131,22 +119,15 @@ def thinned(points: Sequence[tuple[int, float]]) -> tuple[list[float], list[floa
     return steps, [sum(value for _, value in part) / len(part) for part in parts]
 
 
-def _show_steps(axes: Axes) -> None:
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    axes.set_xlabel("step")
+def _span(steps: Sequence[float]) -> tuple[float, float]:
+    """The range of steps; around a single one, half a step on either side."""
+    first, last = min(steps), max(steps)
+    return (first, last) if last > first else (first - 0.5, first + 0.5)
 
 
-def _label(text: str) -> str:
-    """A name in a legend; a leading underscore would hide it there."""
-    return visible(middle_left_out(text, _LONGEST_LABEL)).replace("\n", " ").lstrip("_")
-
-
-def _uri(draw: Callable[[Axes], None], inches: tuple[float, float] = (3.6, 2.1), right: float = 0.1) -> str:
-    """`right`: the inches left free there."""
-    width, height = inches
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=inches, facecolor="none")
-        draw(figure.add_axes((0.55 / width, 0.42 / height, 1 - (0.55 + right) / width, 1 - 0.6 / height)))
-        stream = io.BytesIO()
-        FigureCanvasSVG(figure).print_svg(stream, metadata={"Date": None})
-    return "data:image/svg+xml;base64," + base64.b64encode(stream.getvalue()).decode("ascii")
+def _edges(steps: Sequence[float]) -> list[float]:
+    """Where the bars of the steps meet: halfway between."""
+    inner = [(left + right) / 2 for left, right in pairwise(steps)]
+    reach = (steps[1] - steps[0]) / 2 if len(steps) > 1 else 0.5
+    last = (steps[-1] - steps[-2]) / 2 if len(steps) > 1 else 0.5
+    return [steps[0] - reach, *inner, steps[-1] + last]
