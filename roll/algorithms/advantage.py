@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Never, TypeVar, cast
 
 import numpy as np
@@ -76,6 +76,7 @@ class Attempts:
     domains: np.ndarray  # text
     lengths: np.ndarray  # response tokens
     greedy_rewards: np.ndarray | None = None  # of the greedy answer to the same task, NaN where it failed
+    parts: np.ndarray | None = None  # float64 [N, parts]: what each part of the reward gave
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -124,18 +125,19 @@ def group_advantages(
     running: Mapping[str, RunningMoments] | None = None,
     lengths: np.ndarray | None = None,
     greedy_rewards: np.ndarray | None = None,
+    parts: np.ndarray | None = None,
 ) -> tuple[np.ndarray, dict[str, float]]:
     """(reward - mean) / std of every row, or what the estimator's own function says, clipped to +-reward_clip. float32
     [R], and metrics. `lengths`: response tokens; None: all alike. `greedy_rewards`: of the greedy answer to a row's
-    task, where the rollout has one.
+    task, where the rollout has one. `parts` [R, parts]: what parts of the reward gave.
 
     - `batch` moments are over all rows, or over those of the row's domain when `domains` are given; deviations are
       sample deviations (n - 1) of the raw rewards.
     - `running` moments are by domain ("" without domains) and include this step if the caller has updated them.
     - A failed attempt (NaN) is left out of every mean and gets 0.
     - A group with equal rewards, or with one attempt that did not fail, gets exactly 0 from a group or leave-one-out
-      mean, and from functions that compare within groups; asymre's shift alone leaves equal rewards something, and
-      remax compares with another answer.
+      mean, and from functions that compare within groups; asymre's shift alone leaves equal rewards something, remax
+      compares with another answer, and gdpo parts whose sums are equal.
     - A deviation of 0 divides nothing.
 
     Example: rewards [1 0 0 NaN] in one group: grpo [1.155 -.577 -.577 0], rloo [1 -.5 -.5 0], reinforce [1 0 0 0].
@@ -148,7 +150,7 @@ def group_advantages(
     else:
         lengths = np.ones(len(rewards), np.int64) if lengths is None else lengths
         values = _values_by_function(
-            row, Attempts(rewards, np.asarray(group_ids), domains, lengths, greedy_rewards), settings
+            row, Attempts(rewards, np.asarray(group_ids), domains, lengths, greedy_rewards, parts), settings
         )
     if (std_type := settings.norms[1]) is not None:
         values = divide_by_std(values, _moments(std_type, rewards, group, domains, running).std)
@@ -184,7 +186,8 @@ def _values_by_function(row: Estimator, rows: Attempts, settings: AdvantageSetti
     known = ~np.isnan(rows.rewards)
     columns = (np.asarray(column)[known] for column in (rows.rewards, rows.groups, rows.domains, rows.lengths))
     greedy = None if rows.greedy_rewards is None else rows.greedy_rewards[known]
-    attempts = replace(Attempts(*columns), greedy_rewards=greedy)
+    parts = None if rows.parts is None else rows.parts[known]
+    attempts = Attempts(*columns, greedy_rewards=greedy, parts=parts)
     values = np.zeros(len(rows))
     if not len(attempts):
         return values
@@ -262,6 +265,24 @@ def opo(attempts: Attempts) -> np.ndarray:
     lengths = np.maximum(attempts.lengths, 1)
     shift = np.bincount(at, lengths * centred) / np.bincount(at, lengths)
     return centred - shift[at]
+
+
+def gdpo(
+    attempts: Attempts, gdpo_reward_keys: Sequence[str], gdpo_reward_weights: Sequence[float] | None
+) -> np.ndarray:
+    """Sum over the parts of the reward of weight * (part - mean) / (deviation + 1e-6), both of the group: each part is
+    compared by itself, so that none drowns another (GDPO, arXiv 2601.05242, section 3).
+
+    Example: two parts, [1 0] and [0 1] of one group, weights 1 -> [0 0]; weights 1 and .5 -> [.354 -.354].
+    """
+    if attempts.parts is None:
+        raise ValueError("adv_estimator: gdpo: the rollout gave no parts of rewards")
+    weights = gdpo_reward_weights or [1.0] * len(gdpo_reward_keys)
+    values = np.zeros(len(attempts))
+    for part, weight in zip(attempts.parts.T, weights, strict=True):
+        group = moments_by_key(part, attempts.groups)
+        values += weight * divide_by_std(part - group.mean, group.std)
+    return values
 
 
 def gpg(attempts: Attempts) -> np.ndarray:

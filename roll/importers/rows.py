@@ -327,11 +327,18 @@ _ESTIMATORS: Mapping[str, str | ApproximateValue] = {
     "gpg": ApproximateValue(
         "gpg", "the factor counts groups whose rewards differ, as the paper does; verl rewards other than 0"
     ),
+    "gdpo": "gdpo",
     "asymre": "asymre",
     "reinforce": "reinforce",
     "raft": "raft",
     "opmd": "opmd",
 }
+_OF_TOKENS = (
+    "its baselines weigh tokens by the sum of squared probabilities, which no strategy computes; opo is near, whose "
+    "baseline weighs answers by their lengths"
+)
+_LACKING = {"optimal_token_baseline": _OF_TOKENS, "tir_optimal_token_baseline": _OF_TOKENS}
+"""Estimators that are known and not here, with the nearest thing."""
 _SCHEDULES: Mapping[str, str] = {
     "constant": "constant_with_warmup",
     "constant_with_warmup": "constant_with_warmup",
@@ -399,6 +406,8 @@ def kl_loss(value: Any) -> Any:
 
 
 def estimator(value: Any) -> Any:
+    if str(value) in _LACKING:
+        raise ChangesRun(f"there is no estimator {value} here: {_LACKING[str(value)]}")
     return word(_ESTIMATORS, "estimator")(value)
 
 

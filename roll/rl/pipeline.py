@@ -356,7 +356,8 @@ class RLPipeline(Run):
             return None, ()
         self.parts.before_gather(self.context(step), trained.groups)
         seed = (self.config.seed, step)
-        return gathered(self.running, self.plan, trained, self.chosen_rows, seed), trained.groups
+        parts = self.config.gdpo_reward_keys if self.config.estimator.needs_parts else ()
+        return gathered(self.running, self.plan, trained, self.chosen_rows, seed, parts), trained.groups
 
     def chosen_rows(self, num_rows: int, multiple: int, random: np.random.Generator) -> np.ndarray:
         """Ids of the rows to train on, in updates and ranks that make `multiple` parts; here all."""

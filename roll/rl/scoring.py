@@ -59,12 +59,17 @@ def share_rows(
 
 
 def gathered(
-    clusters: RLClusters, plan: BatchPlan, trained: StepGroups, choose: ChooseRows, seed: Sequence[int]
+    clusters: RLClusters,
+    plan: BatchPlan,
+    trained: StepGroups,
+    choose: ChooseRows,
+    seed: Sequence[int],
+    parts: Sequence[str] = (),
 ) -> StepSamples:
     """Flat rows of the kept groups, shared out to the ranks that will train on them. Rows that do not fill the updates
     are padded with rows that have nothing to train on, which cannot change the gradient. The critic trains on the rows
-    of the policy: each needs the other's scores of them."""
-    sampled, num_kept, share = StepRows(trained.groups), len(trained.groups), kept_fraction(trained)
+    of the policy: each needs the other's scores of them. `parts`: of rewards, which the estimator compares."""
+    sampled, num_kept, share = StepRows(trained.groups, parts), len(trained.groups), kept_fraction(trained)
     actor, critic = plan.actor_train, plan.critic
     updates = updates_of(actor.updates_per_epoch, num_kept, plan.num_groups)
     random = np.random.default_rng(seed)

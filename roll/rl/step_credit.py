@@ -67,6 +67,7 @@ class StepCredit:
             self.running_moments,
             meta.response_lengths,
             meta.greedy_rewards,
+            meta.reward_parts,
         )
         return values, None, metrics
 

@@ -305,6 +305,9 @@ class RowMeta:
     state_keys: Annotated[np.ndarray | None, per_row(np.int64)] = None
     difficulty: Annotated[np.ndarray | None, per_row(np.float64)] = None  # by the data, NaN where they say nothing
     greedy_rewards: Annotated[np.ndarray | None, per_row(np.float64)] = None  # of its group, NaN where that failed
+    reward_parts: Annotated[np.ndarray | None, per_row(np.float64, inner=1)] = (
+        None  # [rows, parts], NaN where it failed
+    )
 
     def __post_init__(self) -> None:
         turns = 0 if self.num_turns is None else int(self.num_turns.sum())

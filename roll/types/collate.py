@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 
+from roll.errors import RewardError
 from roll.types.batch import (
     FINISH_REASONS,
     MicroBatch,
@@ -129,10 +130,11 @@ def _attempt_ids(groups: Sequence[TrajectoryGroup]) -> np.ndarray:
     return np.array([ids.setdefault(key, len(ids)) for key in keys], np.int64)
 
 
-def row_meta(groups: Sequence[TrajectoryGroup]) -> RowMeta:
-    """Metadata of the rows of these groups, in their order, wherever their tokens are.
+def row_meta(groups: Sequence[TrajectoryGroup], parts: Sequence[str] = ()) -> RowMeta:
+    """Metadata of the rows of these groups, in their order, wherever their tokens are. `parts`: metrics of the attempts
+    that are parts of their rewards.
 
-    Raises ValueError if a trajectory's turn rewards do not fit its turns."""
+    Raises ValueError if a trajectory's turn rewards do not fit its turns, RewardError if a part is missing."""
     trajectories = [t for group in groups for t in group.trajectories]
     sampled = [0 if t.failure is not None else t.facts.num_sampled for t in trajectories]
     return RowMeta(
@@ -140,9 +142,24 @@ def row_meta(groups: Sequence[TrajectoryGroup]) -> RowMeta:
         response_lengths=np.array(sampled, np.int64),
         difficulty=_difficulty(groups),
         greedy_rewards=_greedy_rewards(groups),
+        reward_parts=_reward_parts(trajectories, parts) if parts else None,
         **row_columns(groups),
         **_turns(trajectories),
     )
+
+
+def _reward_parts(trajectories: Sequence[Trajectory], names: Sequence[str]) -> np.ndarray:
+    parts = np.full((len(trajectories), len(names)), np.nan)
+    for row, trajectory in enumerate(trajectories):
+        if trajectory.failure is not None:
+            continue
+        if missing := [name for name in names if name not in trajectory.metrics]:
+            raise RewardError(
+                f"gdpo_reward_keys: no reward gave {', '.join(missing)} of an attempt; there are "
+                f"{', '.join(sorted(trajectory.metrics)) or 'none'}. Name metrics that every reward gives."
+            )
+        parts[row] = [trajectory.metrics[name] for name in names]
+    return parts
 
 
 def _greedy_rewards(groups: Sequence[TrajectoryGroup]) -> np.ndarray | None:

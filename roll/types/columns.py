@@ -29,8 +29,8 @@ class Column:
         return is_kind and values.ndim == 1 + self.inner and len(values) == size
 
 
-def per_row(dtype: type) -> Column:
-    return Column("rows", np.dtype(dtype))
+def per_row(dtype: type, inner: int = 0) -> Column:
+    return Column("rows", np.dtype(dtype), inner)
 
 
 def per_token(dtype: type, inner: int = 0) -> Column:

@@ -51,6 +51,18 @@ def test_remax_learns_from_a_greedy_answer_to_each_prompt(sort_data: Path, start
         assert row["actor/advantage_max"] in (0, 1) and 0 < row["actor/advantage_abs_mean"] <= 1
 
 
+def test_gdpo_learns_from_two_parts_of_a_reward(sort_data: Path, start_run: Callable[..., Run]) -> None:
+    """Right answers and short ones, each normalised within its group. Whitened advantages are 0 on average."""
+    overlong = "{reward: overlong, reward_args: {max_tokens: 24, cache_tokens: 20}, weight: 0.001}"
+    run = start_run(
+        sort_data, "tiny_sort", "adv_estimator=gdpo", "gdpo_reward_keys=[reward_exact_match, reward_overlong]",
+        "gdpo_reward_weights=[1.0, 0.1]", f"rewards.sort.reward_manager_config=[{overlong}]", *SHORT,
+    )  # fmt: skip
+    assert run.wait(900) == 0, run.text
+    assert run.metrics[0]["val/reward_mean"] < 0.15 and run.metrics[24]["val/reward_mean"] > 0.4
+    assert all(abs(run.metrics[step]["actor/advantage_mean"]) < 1e-4 for step in range(1, 25))
+
+
 def test_a_kl_over_the_vocabulary_is_what_estimates_of_it_estimate(
     sort_data: Path, start_run: Callable[..., Run]
 ) -> None:

@@ -199,12 +199,31 @@ def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             f"1: every advantage would be 0. Set {size_key} to 2 or more.",
             ("adv_estimator", size_key, "norm_mean_type"),
         )
+    if config.estimator.needs_parts:
+        yield from _part_problems(config)
     if config.skip_idle_rows:
         yield from _zero_gradient_row_problems(config)
     if config.enable_old_logprobs_recompute and config.force_disable_old_logprobs_recompute:
         yield Problem(
             "enable_old_logprobs_recompute and force_disable_old_logprobs_recompute exclude each other. Remove one.",
             ("enable_old_logprobs_recompute", "force_disable_old_logprobs_recompute"),
+        )
+
+
+def _part_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    names, weights = config.gdpo_reward_keys, config.gdpo_reward_weights
+    if not names or len(set(names)) < len(names):
+        said = "names no part of a reward" if not names else f"names {', '.join(names)}, one of them twice"
+        yield Problem(
+            f"adv_estimator: {config.adv_estimator} compares parts of a reward, but gdpo_reward_keys {said}. Name "
+            "metrics that every reward gives, such as [reward_math_rule, reward_overlong].",
+            ("adv_estimator", "gdpo_reward_keys"),
+        )
+    if weights is not None and len(weights) != len(names):
+        yield Problem(
+            f"gdpo_reward_weights has {len(weights)} weights for the {len(names)} parts of gdpo_reward_keys. Give one "
+            "for each, or remove it.",
+            ("gdpo_reward_weights", "gdpo_reward_keys"),
         )
 
 

@@ -118,8 +118,9 @@ class AlgorithmConfig(OnPolicyDistillation):
         "How credit is computed: a name, or a function of your own as package.module:function (docs/"
         "adding_an_estimator.md). grpo: reward against its group's mean and deviation. rloo: against the mean of the "
         "others in its group. remax: against the greedy answer to the same prompt, one more for each. opo: against its "
-        "group's mean weighted by length. gpg: against its group's mean, over the share of samples in groups whose "
-        "rewards differ. grpo_passk: the lead of a group's best over its second. asymre: against its group's mean plus "
+        "group's mean weighted by length. gdpo: each part of the reward that gdpo_reward_keys names against its group, "
+        "then their sum, whitened. gpg: against its group's mean, over the share of samples in groups whose rewards "
+        "differ. grpo_passk: the lead of a group's best over its second. asymre: against its group's mean plus "
         "asymre_baseline_shift. raft: 1 for samples to learn, 0 for others. opmd: against opmd_baseline. reinforce and "
         "its ++ forms: discounted reward. gae: with a critic. gigpo, step_reinforce and agentic_reinforce are for "
         "agentic runs. Default: gae when a critic is given, grpo otherwise.",
@@ -142,6 +143,14 @@ class AlgorithmConfig(OnPolicyDistillation):
     )
     opmd_baseline_tau: float = setting(
         1.0, "With opmd_baseline logavgexp: near 0 it is the best reward of the group, large their mean.", gt=0
+    )
+    gdpo_reward_keys: tuple[str, ...] = setting(
+        (),
+        "With adv_estimator gdpo: the parts of the reward, each a metric that every reward gives of an answer: "
+        "reward_<part> of a domain's parts, or what a function returns beside its score.",
+    )
+    gdpo_reward_weights: tuple[float, ...] | None = setting(
+        None, "With adv_estimator gdpo: the weight of each part, in the order of gdpo_reward_keys. None: 1 each."
     )
     gamma: float = setting(1.0, "Discount per token (reinforce, gae).", ge=0, le=1)
     lambd: float = setting(0.95, "Lambda of GAE: 1 trusts the return, 0 the critic.", ge=0, le=1)

@@ -41,6 +41,8 @@ class Estimator:
     """Compares within groups whatever the norms: a group of one says nothing."""
     needs_greedy: bool = False
     """Compares with the greedy answer to the same prompt, which the rollout samples beside the group."""
+    needs_parts: bool = False
+    """Compares parts of a reward, which `gdpo_reward_keys` names, each by itself."""
     needs_critic: bool = False
     """Token advantages are GAE's, with the values of a critic; else the discounted sum of what follows."""
     whitens: bool = False
@@ -80,6 +82,14 @@ _ROWS = (
     Estimator("rloo", mean="leave_one_out"),
     Estimator("remax", function="roll.algorithms.advantage:remax", needs_greedy=True),
     Estimator("opo", function="roll.algorithms.advantage:opo", needs_groups=True),
+    Estimator(
+        "gdpo",
+        function="roll.algorithms.advantage:gdpo",
+        needs_groups=True,
+        needs_parts=True,
+        whitens=True,
+        weights=("gdpo_reward_keys", "gdpo_reward_weights"),
+    ),
     Estimator("gpg", function="roll.algorithms.advantage:gpg", needs_groups=True),
     Estimator("grpo_passk", std="group", function="roll.algorithms.advantage:grpo_passk", needs_groups=True),
     Estimator(

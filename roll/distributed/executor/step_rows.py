@@ -22,10 +22,10 @@ from roll.types.rollout import LocalRow, Place, RowTexts, StoredRow, Trajectory,
 
 class StepRows:
     """Rows by number, in the order of the groups; numbers beyond the last are padding rows. `meta` says what is known
-    of each without its tokens."""
+    of each without its tokens, `parts` of their rewards included."""
 
-    def __init__(self, groups: Sequence[TrajectoryGroup]):
-        self.meta: RowMeta = row_meta(groups)
+    def __init__(self, groups: Sequence[TrajectoryGroup], parts: Sequence[str] = ()):
+        self.meta: RowMeta = row_meta(groups, parts)
         self._groups = groups
         self._batch: SampleBatch | None = None
         self._pieces: list[object] = []

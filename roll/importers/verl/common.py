@@ -386,6 +386,9 @@ def _filters(source: SourceLookup) -> str:
 
 
 CONDITIONS: Mapping[str, Condition] = {
+    "gdpo": lambda source: (
+        "" if source("algorithm.adv_estimator") == "gdpo" else "algorithm.adv_estimator compares whole rewards"
+    ),
     "critic": has_critic,
     "kl loss": kl_in_loss,
     "kl reward": kl_in_reward,

@@ -257,7 +257,7 @@ ACTOR_ROWS: tuple[Row, ...] = (
     to(f"{ACTOR}.router_replay.mode", f"{TRAIN}.router_replay.mode", via=words.router_replay, default="disabled"),
     needless(f"{ACTOR}.router_replay._target_", "classes of verl's"),
     changes(f"{ACTOR}.router_replay.**", "experts are neither recorded to a file nor read from one"),
-    changes(f"{ACTOR}.**sum_pi_squared**", "no baseline is weighted by it", False),
+    needless(f"{ACTOR}.**sum_pi_squared**", "of a baseline for tokens, which algorithm.adv_estimator asks for"),
     changes(f"{ACTOR}.qat.**", "training with quantised weights is not here", False),
     *optimizer(ACTOR, TRAIN, 1e-6),
     *fsdp(ACTOR, TRAIN, "actor fsdp", learns=True),
@@ -486,7 +486,9 @@ REWARD_ROWS: tuple[Row, ...] = (
     changes("reward_model.sandbox_fusion_url", _SANDBOX),
     *(needless(f"reward_model.sandbox_fusion.{name}", _LIMITS) for name in ("max_concurrent", "memory_limit_mb")),
     changes(
-        "reward_model.reward_manager", "rewards run in worker processes of their own", "naive", "dapo", "prime", "batch"
+        "reward_model.reward_manager",
+        "rewards run in worker processes of their own",
+        *("naive", "dapo", "prime", "batch", "gdpo"),
     ),
     *(summed(f"{section}.{name}", "rewards") for section in OVERLONG for name in ("enable", "len", "penalty_factor")),
     *(needless(f"{section}.log", "rollout/reward_overlong_mean is always recorded") for section in OVERLONG),

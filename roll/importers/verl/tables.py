@@ -152,6 +152,8 @@ _ALGORITHM = (
     to("algorithm.gamma", "gamma", via=words.number, default=1.0),
     to("algorithm.lam", "lambd", via=words.number, default=1.0, needs="critic"),
     summed("algorithm.norm_adv_by_std_in_grpo", "norms", True),
+    to("algorithm.gdpo_reward_keys", "gdpo_reward_keys", via=words.files, needs="gdpo"),
+    to("algorithm.gdpo_reward_weights", "gdpo_reward_weights", idle=(None,), needs="gdpo"),
     to("algorithm.use_kl_in_reward", "add_token_level_kl", default=False),
     to("algorithm.kl_penalty", "kl_penalty", via=words.kl, default="kl", needs="kl reward"),
     to("algorithm.kl_ctrl.kl_coef", "init_kl_coef", via=words.number, default=0.001, needs="kl reward"),

@@ -255,6 +255,12 @@ def _algorithm_problems(config: AgenticConfig) -> Iterator[Problem]:
             "episodes. Choose grpo, or agentic_reinforce.",
             ("adv_estimator",),
         )
+    if config.estimator.needs_parts:
+        yield Problem(
+            f"adv_estimator: {estimator} compares parts of a reward, but an episode has one reward for each turn. "
+            "Choose grpo, or agentic_reinforce.",
+            ("adv_estimator",),
+        )
     if config.estimator.steps_only and whole:
         yield Problem(
             f"adv_estimator: {estimator} credits single steps, but custom_envs.{whole[0]}.env_manager_cls is "

@@ -105,6 +105,7 @@ def rlvr_problems(config: RLVRConfig) -> list[Problem]:
         *_reward_problems(config),
         *_redundancy_problems(config),
         *_greedy_problems(config),
+        *_compared_part_problems(config),
         *_pure_opd_problems(config),
         *_tag_problems(config),
         *_data_problems(config),
@@ -280,6 +281,16 @@ def _greedy_problems(config: RLVRConfig) -> Iterator[Problem]:
                 f"prompt; {why}. Choose rloo, or remove {keys[0] if keys != ('rewards',) else 'that reward'}.",
                 ("adv_estimator", *keys),
             )
+
+
+def _compared_part_problems(config: RLVRConfig) -> Iterator[Problem]:
+    """Refuses what changes a reward behind the estimator that compares its parts."""
+    if config.estimator.needs_parts and config.experience_operators:
+        yield Problem(
+            f"adv_estimator: {config.adv_estimator} compares parts of rewards, which experience_operators do not "
+            "change. Choose grpo, or remove experience_operators.",
+            ("adv_estimator", "experience_operators"),
+        )
 
 
 def _pure_opd_problems(config: RLVRConfig) -> Iterator[Problem]:

@@ -80,6 +80,25 @@ def slow_mean(groups: Groups) -> list[list[float]]:
     return [[r - statistics.fmean(s for s, _ in group) for r, _ in group] for group in groups]
 
 
+def slow_gdpo(groups: list[list[list[float]]], weights: list[float]) -> list[list[float]]:
+    """Each attempt is the list of its parts."""
+    values = []
+    for group in groups:
+        columns = list(zip(*group, strict=True))
+        means = [statistics.fmean(column) for column in columns]
+        spreads = [statistics.stdev(column) if len(set(column)) > 1 else 0.0 for column in columns]
+        values.append(
+            [
+                sum(
+                    w * (p - m) / (s + 1e-6) if s else 0.0
+                    for w, p, m, s in zip(weights, parts, means, spreads, strict=True)
+                )
+                for parts in group
+            ]
+        )
+    return values
+
+
 def slow_remax(reward: float, greedy: float) -> float:
     return 0.0 if math.isnan(reward) or math.isnan(greedy) else reward - greedy
 
@@ -94,6 +113,8 @@ BASELINES: dict[str, Callable[[Groups], list[list[float]]]] = {
 }
 COMPARED: dict[str, Callable[[float, float], float]] = {"remax": slow_remax}
 """With the reward of the greedy answer to the same prompt."""
+OF_PARTS = {"gdpo": slow_gdpo}
+"""Of the parts of each reward."""
 ARGS: dict[str, dict[str, Any]] = {
     "asymre": {"asymre_baseline_shift": -0.25},
     "raft": {"raft_keep": "best"},
@@ -153,6 +174,28 @@ def test_remax_compares_with_the_greedy_answer(seed: int) -> None:
         group_advantages(rewards, groups, AdvantageSettings("remax"))
 
 
+@pytest.mark.parametrize("weights", [None, [1.0, 0.5, 2.0]])
+@pytest.mark.parametrize("seed", range(3))
+def test_gdpo_compares_each_part_by_itself(seed: int, weights: list[float] | None) -> None:
+    rewards, groups, _ = random_rows(seed)
+    rng = np.random.default_rng(seed)
+    parts = np.stack([rng.choice([0.0, 1.0], len(groups)), rng.normal(size=len(groups)), np.ones(len(groups))], axis=1)
+    parts[np.isnan(rewards)] = NAN
+    args = {"gdpo_reward_keys": ("a", "b", "c"), "gdpo_reward_weights": weights}
+    values, _ = group_advantages(rewards, groups, AdvantageSettings("gdpo", args=args), parts=parts)
+    rows = [np.flatnonzero((groups == group) & ~np.isnan(rewards)) for group in np.unique(groups)]
+    expected = np.zeros(len(rewards))
+    for row, of_group in zip(
+        rows, OF_PARTS["gdpo"]([parts[row].tolist() for row in rows], weights or [1.0] * 3), strict=True
+    ):
+        expected[row] = of_group
+    np.testing.assert_allclose(values, expected, rtol=2e-6, atol=1e-6)
+    assert np.abs(values[groups == 19]).max() > 0.1, "equal sums, and parts that differ"
+    assert set(values[groups == 999]) == {0.0} and set(values[np.isnan(rewards)]) == {0.0}
+    with pytest.raises(ValueError, match="no parts of rewards"):
+        group_advantages(rewards, groups, AdvantageSettings("gdpo", args=args))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_pass_at_k_goes_without_its_deviation(seed: int) -> None:
     rewards, groups, lengths = random_rows(seed)
@@ -188,6 +231,12 @@ def test_examples_of_the_docstrings() -> None:
     assert values("opo", [1, 0], [1, 3]) == [0.75, -0.25]
     assert values("grpo_passk", [1, 0.4, 0], [1, 1, 1], None) == pytest.approx([0.6, 0, 0])
     assert values("grpo_passk", [1, 1, 0], [1, 1, 1]) == [0, 0, 0]
+    two, args = np.array([[1.0, 0.0], [0.0, 1.0]]), {"gdpo_reward_keys": ("a", "b")}
+    for weights, first in ((None, 0.0), ((1.0, 0.5), 0.354)):
+        settings = AdvantageSettings("gdpo", args={**args, "gdpo_reward_weights": weights})
+        assert group_advantages(np.ones(2), np.zeros(2, np.int64), settings, parts=two)[0].tolist() == pytest.approx(
+            [first, -first], abs=1e-3
+        )
     pair, greedy = (np.array([1.0, 0.0]), np.zeros(2, np.int64)), np.ones(2)
     assert group_advantages(*pair, AdvantageSettings("remax"), greedy_rewards=greedy)[0].tolist() == [0, -1]
 

@@ -175,6 +175,7 @@ WHITENED = (
     CreditSettings("gae", lambd=0.9, whiten_advantages=True, advantage_clip=1.0),
     CreditSettings("reinforce_plus_plus", add_token_level_kl=True, kl_coef=0.1, kl_penalty="k1", whiten_rewards=True),
     CreditSettings("reinforce_plus_plus_baseline", gamma=0.9),
+    CreditSettings("gdpo"),
 )
 
 

@@ -123,6 +123,22 @@ FULL_KL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full", "re
             "experience_operators may change the others' alone.",
         ),
         (
+            {"adv_estimator": "gdpo"},
+            "adv_estimator: gdpo compares parts of a reward, but gdpo_reward_keys names no part of a reward.",
+        ),
+        (
+            {"adv_estimator": "gdpo", "gdpo_reward_keys": ["a", "a"], "gdpo_reward_weights": [1, 2]},
+            "adv_estimator: gdpo compares parts of a reward, but gdpo_reward_keys names a, a, one of them twice.",
+        ),
+        (
+            {"adv_estimator": "gdpo", "gdpo_reward_keys": ["a", "b"], "gdpo_reward_weights": [1]},
+            "gdpo_reward_weights has 1 weights for the 2 parts of gdpo_reward_keys.",
+        ),
+        (
+            {"adv_estimator": "gdpo", "gdpo_reward_keys": ["a"], "experience_operators": [{"name": "std_filter"}]},
+            "adv_estimator: gdpo compares parts of rewards, which experience_operators do not change.",
+        ),
+        (
             {"num_return_sequences_in_group": 1, "rollout_batch_size": 64},
             "adv_estimator: grpo compares a reward with the others of its group, but num_return_sequences_in_group",
         ),

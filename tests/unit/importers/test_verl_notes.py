@@ -269,3 +269,20 @@ def test_a_switch_of_the_thinking_is_the_template() -> None:
     assert off.tree["global_template"] == "native_nonthinking" and entry(off, key)[0] == "mapped"
     assert on.tree["global_template"] == "native" and entry(on, key)[0] == "approximated"
     assert not of("+data.apply_chat_template_kwargs.reasoning_effort=medium").is_as_meant
+
+
+def test_parts_of_a_reward_are_compared_each_by_itself() -> None:
+    keys = ("algorithm.gdpo_reward_keys=[accuracy, format]", "algorithm.gdpo_reward_weights=[1.0, 0.5]")
+    own = ("reward.custom_reward_function.path=f.py", "reward.reward_manager.name=gdpo")
+    found = of("algorithm.adv_estimator=gdpo", *keys, *own)
+    tree = found.tree
+    assert found.is_as_meant and tree["adv_estimator"] == "gdpo"
+    assert (tree["gdpo_reward_keys"], tree["gdpo_reward_weights"]) == (["accuracy", "format"], [1.0, 0.5])
+    assert not of(*keys).tree.keys() & {"gdpo_reward_keys", "gdpo_reward_weights"}, "grpo compares whole rewards"
+
+
+@pytest.mark.parametrize("name", ["optimal_token_baseline", "tir_optimal_token_baseline"])
+def test_a_baseline_for_every_token_is_refused_with_the_nearest(name: str) -> None:
+    found = of(f"algorithm.adv_estimator={name}", f"{ACTOR}.calculate_sum_pi_squared=true")
+    (change,) = found.changes
+    assert "opo is near" in change and "adv_estimator" not in found.tree

@@ -6,8 +6,9 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
+from roll.errors import RewardError
 from roll.types.batch import SampleBatch, SampledRows
-from roll.types.collate import RowTable, assemble, collate_groups, padding_rows, row_columns, sampled_rows
+from roll.types.collate import RowTable, assemble, collate_groups, padding_rows, row_columns, row_meta, sampled_rows
 from roll.types.media import Picture, Shown
 from roll.types.rollout import Task, Trajectory, TrajectoryGroup
 
@@ -90,3 +91,19 @@ def test_images_experts_and_rewards_of_tokens_that_some_pieces_lack_are_made_up_
     groups = [replace(group, trajectories=rows)]
     table, pieces = in_pieces(groups, [1, 1, 1], random)
     assert_equal(assemble(table, pieces), collate_groups(groups))
+
+
+def test_parts_of_rewards_are_the_metrics_of_that_name() -> None:
+    (group,) = make_groups(np.random.default_rng(0), 1)
+    first, second, failed = group.trajectories
+    rows = (
+        replace(first, metrics={"right": 1.0, "short": -0.5, "other": 9.0}),
+        replace(second, metrics={"short": 0.0, "right": 0.0}),
+        failed.failed("no answer"),
+    )
+    groups = [replace(group, trajectories=rows)]
+    parts = row_meta(groups, ("right", "short")).reward_parts
+    np.testing.assert_array_equal(parts, [[1.0, -0.5], [0.0, 0.0], [np.nan, np.nan]])
+    assert row_meta(groups).reward_parts is None
+    with pytest.raises(RewardError, match="gdpo_reward_keys: no reward gave other of an attempt; there are right, sho"):
+        row_meta(groups, ("other",))
