@@ -10,6 +10,7 @@ import re
 from itertools import chain
 
 from roll.utils.answers.environments import on_one_line
+from roll.utils.answers.units import unit_behind
 
 NEARBY = 80  # characters before the last number that are looked at
 _POWER_OF_TEN = (
@@ -68,7 +69,7 @@ _DEFINES = re.compile(r"(?:\s|\\q?quad\b)*[A-Za-z](?:_\w|_\{\w+\})?\s*=")
 _ASIDE = r"\\(?:text|textrm|mathrm|mbox)\s*\{(?!\s*(?:or|and)\b)[^{}]*\}"  # a unit, a name, a full stop
 _RESULT = re.compile(
     rf"(?:^|(?<=[\d)]!)=|(?<![!<>])=|\\approx|\\sim)[\s\\$]*({NUMBER_PATTERN})"
-    rf"(?:\s|\\[,;:! ]|[~.,;/]|{_ASIDE}(?:\^\{{?\d\}}?)?)*$"
+    rf"(?P<behind>(?:\s|\\[,;:! ]|[~.,;/]|{_ASIDE}(?:\^\{{?\d\}}?)?)*)$"
 )
 _LOOKS = re.compile(r"\\(?:underline|bf|(?:text)?color\s*\{\w+\})\s*(?=\{)|\\text\s*\{[\s.,;]*\}\s*$")
 _LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z]")
@@ -145,7 +146,9 @@ def conclusion(formula: str) -> str:
     result = _RESULT.search(said)
     if result and result[0].startswith(r"\approx") and _MORE_THAN_DIGITS.search(said, 0, result.start()):
         return said  # 3\sqrt{13} \approx 10.82 says both
-    return result[1] if result and not _LETTER.search(re.sub(_ASIDE, "", said[: result.start()])) else said
+    if result is None or _LETTER.search(re.sub(_ASIDE, "", said[: result.start()])):
+        return said
+    return result[1] + unit_behind(result["behind"], 0)
 
 
 def _is_outside(formula: str, at: int) -> bool:

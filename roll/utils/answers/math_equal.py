@@ -10,9 +10,9 @@ from typing import Any
 from roll.utils.answers.environments import on_one_line, pieces, same_pieces
 from roll.utils.answers.final_answer import last_boxed
 from roll.utils.answers.numbers import PlainNumber, equal_numbers, read_number
-from roll.utils.answers.remarks import without_remarks
+from roll.utils.answers.remarks import in_figures, once, without_remarks
 from roll.utils.answers.residues import as_residues
-from roll.utils.answers.statements import is_one_value, names_other_than_one_value
+from roll.utils.answers.statements import is_one_value, is_set_beside_tuple, names_other_than_one_value
 from roll.utils.answers.text import (
     alike,
     bounds_joined_by,
@@ -211,12 +211,15 @@ def equal_at_sight(truth: str, answer: str, tolerance: float | None = None) -> b
 def prepared(truth: str, answer: str) -> tuple[str, str]:
     """Both texts in the form in which they are compared: without decoration, with the same logarithms and without a
     common modulus."""
-    truth, answer = (on_one_line(trimmed(without_remarks(text))) for text in (truth, answer))
+    truth, answer = (on_one_line(trimmed(once(without_remarks(text)))) for text in (truth, answer))
     answer = alike(truth, answer)
     if (amounts := in_one_unit(truth, answer)) is not None:
         truth, answer = amounts
+    truth, answer = in_figures(truth), in_figures(answer)
     if read_number(truth) is not None:
         answer = without_unit(answer)
+    elif read_number(answer) is not None:
+        truth = without_unit(truth)
     return as_residues(*logs_alike(truth, answer))
 
 
@@ -231,7 +234,12 @@ def _at_sight(truth: str, answer: str, tolerance: float | None) -> bool | None:
     based = BASED.fullmatch(truth), BASED.fullmatch(answer)
     if based[0] is not None and based[1] is not None:
         return based[0].groups() == based[1].groups()
-    if names_other_than_one_value(truth, answer) or is_huge(answer) or is_huge(truth):
+    if (
+        names_other_than_one_value(truth, answer)
+        or is_set_beside_tuple(truth, answer)
+        or is_huge(answer)
+        or is_huge(truth)
+    ):
         return False
     return None
 

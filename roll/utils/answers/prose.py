@@ -32,6 +32,7 @@ from roll.utils.answers.formulas import (
 from roll.utils.answers.numbers import read_number
 from roll.utils.answers.remarks import tries, without_denied_boxes, without_remarks
 from roll.utils.answers.text import BOUND_IN_WORDS, fractions_written_out, powers_written_out
+from roll.utils.answers.units import unit_behind
 
 SAID = re.compile(
     r"""\b(?:answer(?:[ ]to[ ](?:the|this)[ ]\w+)?|choice|option|ans\.?(?=[ ]?:))[\s*]*
@@ -60,7 +61,7 @@ _BEFORE = re.compile(
         (?:\s?[a-z]+)?[\s$*,.;?(\u2026\u2013\u2014-]+(?:(?:and/)?or|maybe|perhaps|possibly|alternatively,?|{_MAY_ALSO}|{_IF_WRONG})(?:\s+(?:{_FILLERS}|then|try|use|take))*
         |,?\s+(?P<range>to|through)|(?:\||;|&|\u2228|\u2026|\.\.\.|\bvs\.?(?=\s)|\bversus\b)[\s$*]*)
     | (?P<sum>(?<!sum[ ])(?<!sums[ ])\bup\s+to) | {BOUND_IN_WORDS}
-    | \bbetween(?:[\s$]+(?:{NUMBER_PATTERN})[\s$]+and)?
+    | \bbetween(?:[\s$]+(?:{NUMBER_PATTERN})(?:\s?[a-z]{{1,9}})?[\s$]+and)?
     | (?<=\w\s)(?:[<>]=?|[\u2264\u2265]|\\[lg]eq?)
     | \bif\s+not[\s$]+(?:{NUMBER_PATTERN})[\s$]*,?\s+(?:then|it\s+is)
     | (?P<none>\b(?:except(?:\s+for)?|rul(?:e|es|ed|ing)\s+out
@@ -84,7 +85,7 @@ _CONTRAST = re.compile(
 _CHOICE = re.compile(r"^\(?[A-H][).:]\s+(?=\S)|\s+\([A-H]\)$")
 _UNIT = r"(?:[kcm]?m|ft|in|yd|mi|feet|inches|units?|miles?)"
 _NO_LAST = re.compile(
-    rf"(?<=[\d$])\s+(?:{_UNIT}\s*(\$)?\^\s*\{{?[23]\}}?(?(1)\$)|\$\\text\s*\{{\s*{_UNIT}\s*\}}\s*\^\s*\{{?[23]\}}?\$)"
+    rf"(?<=[\d$])\s+(?:{_UNIT}(?:\s*/\s*(?:s|sec|h|min))?\s*(\$)?\^\s*\{{?[23]\}}?(?(1)\$)|\$\\text\s*\{{\s*{_UNIT}\s*\}}\s*\^\s*\{{?[23]\}}?\$)"
 )
 """The power of a unit, "5 m^2" and "$5$ m$^2$"."""
 _CHANGE = re.compile(
@@ -120,6 +121,7 @@ _OF_A_KEY = re.compile(
 _BOLD_NUMBER = re.compile(rf"\*\*\s*({NUMBER_PATTERN})\s*\*\*")
 _QUESTIONED = re.compile(rf"({NUMBER_PATTERN})[\s$*]*\?")
 _POWER = re.compile(r"(?<=\d)[\u00b2\u00b3\u00b9\u2070-\u207b]+")
+_SHORT_FRACTION = re.compile(r"(\\[dt]?frac)\s?(\d)\s?(\d)(?!\d)")
 _MARKED_ONE = re.compile(r"\$([^$=\n]{1,80})\$")
 _BESIDE = re.compile(rf"{_MARKED_ONE.pattern}(?:\s*(?:,\s*(?:and|or)?|and|or)\s*{_MARKED_ONE.pattern})+")
 _BRACKET_OF_WORDS = re.compile(r"(?<=\d)[ ]*\([^()\d]*\)[.\s]*$")
@@ -149,6 +151,12 @@ _ABOUT = re.compile(
     r"[\s$*]*(?:,\s*)?\(?\s*(?:(?:or|which\s+is|i\.?e\.?,?|that\s+is,?)\s+)?"
     r"(?:about|approximately|approx\.?|roughly|around|\\approx|~)\s*[$*]*\s*$"
 )
+_AGAIN = re.compile(r"[\s$*]*[,;(]\s*(?:i\.?e\.?|that\s+is|namely)[,:]?\s*[$*]*\s*$", re.IGNORECASE)
+_MORE_OF_NUMBER = re.compile(
+    r"[\s$*]{0,4}(?:(?P<magnitude>(?:hundred|thousand|million|billion|dozen)\b)|[ap]\.?\s?m\b\.?)", re.IGNORECASE
+)
+_NEGATIVE = re.compile(r"(?<!not )\bnegative[\s$*]*$", re.IGNORECASE)
+_NO_VALUE = re.compile(r"=|(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
 _TERMS_ALONE = re.compile(r"\A[^\d]*[A-Za-z)]\s*[-+*/^]\s*[A-Za-z(][^\d]*\Z")
 _LONG_WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{4,}")
 _OPERATOR = re.compile(r"[-+*/=\u00d7][\s$]*$")
@@ -197,7 +205,7 @@ def _as_marked(text: str) -> str:
     r"""The text with LaTeX for Unicode's fractions and powers, lone numbers without marks, and lists of formulas
     between one pair of marks. Examples: "3½" -> r"3\frac{1}{2}", "**5**" -> "5", "$a$ and $b$" -> "$a, b$"."""
     text = fractions_written_out(text).replace("\u2212", "-").replace("\u2044", "/").replace("\u2248", r"\approx ")
-    text = _POWER.sub(lambda match: powers_written_out(match[0]), text)
+    text = _POWER.sub(lambda match: powers_written_out(match[0]), _SHORT_FRACTION.sub(r"\1{\2}{\3}", text))
     text = MARKED.sub(_bare_number, _BESIDE.sub(_between_marks, text))
     return _BOLD_NUMBER.sub(r"\1", text)
 
@@ -257,8 +265,8 @@ def _said_words(text: str) -> str | None:
     return said if re.fullmatch(r"[A-Za-z]+(?:[ '-][A-Za-z]+){0,5}", said) else None
 
 
-def _last_number(text: str) -> str | None:
-    text = _NO_LAST.sub(lambda match: " " * len(match[0]), text)
+def _last_number(whole_text: str) -> str | None:
+    text = _NO_LAST.sub(lambda match: " " * len(match[0]), whole_text)
     numbers = deque(NUMBER.finditer(text), maxlen=1)
     if not numbers:
         return None
@@ -285,7 +293,12 @@ def _last_number(text: str) -> str | None:
         values = NUMBER.findall(others[0].replace("$", " "))
         return ", ".join([*values, re.sub(rf"^{_NAMED}\s*", "", said)])
     denial = "not " if _DENIAL_BEHIND.match(text, end) else ""
-    return denial + _hedge(text[max(0, start - NEARBY) : start], said) + said
+    unit = "" if formula else unit_behind(whole_text, end)
+    if (more := _MORE_OF_NUMBER.match(text, end)) and (more["magnitude"] or re.fullmatch(r"\d{1,2}:\d\d", said)):
+        unit = more[0].rstrip()
+    if _NEGATIVE.search(text, max(0, start - NEARBY), start) and not said.startswith("-"):
+        said = f"-{said}"
+    return denial + _hedge(text[max(0, start - NEARBY) : start], said) + said + unit
 
 
 def _with_approximation(text: str, start: int, end: int) -> str | None:
@@ -294,7 +307,12 @@ def _with_approximation(text: str, start: int, end: int) -> str | None:
     about = _ABOUT.search(text[low:start])
     before = deque(NUMBER.finditer(text, low, low + about.start()), maxlen=1) if about else None
     exact = formula_around(text, *before[0].span()) if before else None
-    if before and about and re.search("[a-z(]", about[0]) and not _OPERATOR.search(text[low : before[0].start()]):
+    if about is None and (again := _AGAIN.search(text[low:start])) is not None:
+        before = deque(NUMBER.finditer(text, low, low + again.start()), maxlen=1)
+        exact, about = formula_around(text, *before[0].span()) if before else None, again
+        if exact is None or _NO_VALUE.search(exact[2]):
+            return None
+    elif before and about and re.search("[a-z(]", about[0]) and not _OPERATOR.search(text[low : before[0].start()]):
         exact = exact or (*before[0].span(), before[0][0])
     if about is None or exact is None or text[exact[1] : low + about.start()].strip("$* "):
         return None

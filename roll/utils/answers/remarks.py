@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from roll.utils.answers.formulas import NUMBER_PATTERN
+from roll.utils.answers.formulas import LONGEST, NUMBER_PATTERN
 from roll.utils.answers.numbers import read_number
+from roll.utils.answers.text import TEXT
 from roll.utils.answers.units import amount
 
 _ONES = [
@@ -57,6 +58,14 @@ _REFERENCE = re.compile(
     re.IGNORECASE,
 )
 _ASIDE = re.compile(r"(?<!\s)\s{0,3}\\text\s*\{\s*\(([^(){}]*)\)\s*\}")
+_MINUS = re.compile(r"\s*(?:negative|minus)\s+", re.IGNORECASE)
+_HALF_OF_BRACKET = re.compile(r"\\text\s*\{([^{}()]*[()][^{}()]*)\}")
+_AGAIN_AS_TEXT = re.compile(rf"\\text\s*\{{[\s,]*({_SAYS_AGAIN})[\s,:]*\}}", re.IGNORECASE)
+_FORMULA_AGAIN = re.compile(
+    rf"(?P<exact>[^()\[\]]*[^()\[\],;\s])\s*[,;]?\s*(?P<opens>[(\[])?\s*{_SAYS_AGAIN}[,:]?\s*(?P<again>[^()\[\]]*\d[^()\[\]]*?)\s*(?(opens)[)\]])[\s.]*",
+    re.IGNORECASE,
+)
+"""A formula and its value: \\frac12 (i.e. 0.5)."""
 _HEDGE = re.compile(r"\b(?:or|maybe|perhaps|possibly|not|if|unless|alternatively|else|instead)\b|\?", re.IGNORECASE)
 _ALSO_IN = re.compile(rf"(?:or\s+)?(?P<number>{NUMBER_PATTERN})\s+(?P<unit>[A-Za-z]+)(?:\s+and\s+.*)?", re.IGNORECASE)
 
@@ -117,6 +126,17 @@ def number_in_words(text: str) -> Fraction | None:
     return total + (part or 0) if part is not None else None
 
 
+def in_figures(text: str) -> str:
+    """A number in words, or with a word of magnitude, as a number. Examples: "four" -> "4", "2.5 million" ->
+    "2500000"."""
+    plain = TEXT.sub(r" \1 ", text)
+    if len(plain) > 80 or not re.search("[A-Za-z]{3}", plain) or re.search(r"percent", plain, re.IGNORECASE):
+        return text
+    sign, plain = ("-", plain[len(minus[0]) :]) if (minus := _MINUS.match(plain)) else ("", plain)
+    value = number_in_words(plain)
+    return text if value is None else f"{sign}{value}"
+
+
 def without_remarks(text: str) -> str:
     """The text without what says a value once more, and without references to steps.
 
@@ -125,8 +145,17 @@ def without_remarks(text: str) -> str:
     Examples: "72 (that is, six dozen)" -> "72", "150 minutes (i.e. 2.5 hours)" -> "150 minutes", "12 [see step 3]" ->
     "12".
     """
-    text = _REFERENCE.sub("", _ASIDE.sub(r" (\1)", text))
+    text = _REFERENCE.sub("", _HALF_OF_BRACKET.sub(r"\1", _ASIDE.sub(r" (\1)", text)))
     return _IN_WORDS.sub(_in_words_once, _REMARK.sub(_said_once, text))
+
+
+def once(text: str) -> str:
+    r"""A formula that is said again as about what it says: r"\frac12 (i.e. 0.5)" -> r"\frac12 \approx 0.5"."""
+    plain = _AGAIN_AS_TEXT.sub(r" \1 ", text)
+    again = _FORMULA_AGAIN.fullmatch(plain) if len(text) <= LONGEST else None
+    if again is None or re.match(r"[-+$]?\d", again["exact"]):
+        return text
+    return rf"{again['exact']} \approx {again['again']}"
 
 
 def _in_words_once(remark: re.Match[str]) -> str:

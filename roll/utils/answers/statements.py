@@ -23,6 +23,11 @@ _MATRIX = re.compile(
     re.DOTALL,
 )
 
+_IN_BRACKETS = re.compile(
+    r"[\s$]*(?:\\?[A-Za-z]+\s*=\s*)?(?P<opens>\(|\\?\{|\\lbrace)(?P<inside>.*?)(?P<closes>\)|\\?\}|\\rbrace)[\s$.]*",
+    re.DOTALL,
+)
+
 _OTHER = {
     "not": r"\\neq?\b|\\neg\b|\\lnot\b|\\not(?![a-z])|\\not\\|\u2260|\u00ac|!="
     r"|\b(?:not|never|neither|nor|except|isn't|no)\b",
@@ -85,6 +90,29 @@ def names_other_than_one_value(truth: str, answer: str) -> bool:
     if not is_one_value(wanted) or re.search(r"[([{].*,.*[)\]}]", wanted, re.DOTALL):
         return False
     return not is_one_value(answered) or (bool(re.search(r"\d", wanted)) and _has_unknown_sign(answer, truth))
+
+
+def is_set_beside_tuple(one: str, other: str) -> bool:
+    r"""True where one text is a set of several elements in braces and the other a tuple: r"\{1, 2\}" and "(1, 2)"."""
+    return {_kind(one), _kind(other)} == {"set", "tuple"}
+
+
+def _kind(text: str) -> str:
+    inside = _IN_BRACKETS.fullmatch(without_sizes(text))
+    if inside is None or len(list(split(inside["inside"], ","))) < 2 or not is_balanced(inside["inside"]):
+        return ""
+    opens, closes = inside["opens"].lstrip("\\"), inside["closes"].lstrip("\\")
+    return {"()": "tuple", "{}": "set", "lbracerbrace": "set"}.get(opens + closes, "")
+
+
+def is_balanced(text: str) -> bool:
+    """Whether no bracket closes before it opens. Example: "1), (2" is not."""
+    depth = 0
+    for sign in text:
+        depth += (sign in "([{") - (sign in ")]}")
+        if depth < 0:
+            return False
+    return depth == 0
 
 
 def is_one_value(text: str) -> bool:

@@ -54,7 +54,9 @@ _NO_UNIT = (
     r"|times|plus|minus|over|choose|point|half|halves|thirds?|quarters?|base|root|sqrt|pi|sin|cos|tan|log|ln|exp|if|for|when"
     r"|where|versus|vs|through|until|maybe|perhaps|than|less|more|fewer|greater|at|most|least|about|is|are)s?"
 )
-_COUNTED = re.compile(rf"(\\?\$?[-+]?\d[\d.,]*)(?:\s+(?!{_NO_UNIT}\b)[A-Za-z]{{3,}}){{1,4}}", re.IGNORECASE)
+_COUNTED = re.compile(
+    rf"(\\?\$?[-+]?\d[\d.,]*(?:\s?/\s?\d+)?)(?:\s+(?!{_NO_UNIT}\b)[A-Za-z]{{3,}}){{1,4}}", re.IGNORECASE
+)
 _ROUNDED = re.compile(
     r"(?P<exact>.*?\S)\s*,?\s*(?:\\text\s*\{)?\s*\(?(?:or\s+)?(?:about|approximately|approx\.?|roughly)\s*\}?\s*(?P<value>\$?-?\d[\d.,]*)\s*\)?\}?"
 )
@@ -77,6 +79,13 @@ _LG = re.compile(r"\\(?:text|mathrm|operatorname)\s*\{\s*lg\s*\}|\\lg(?![A-Za-z]
 _LOG = re.compile(r"\\(?:text|mathrm|operatorname)\s*\{\s*log\s*\}|(?<![\\A-Za-z])log(?![A-Za-z])|\\log(?![A-Za-z])")
 _NO_BASE = re.compile(r"\\log(?!\s*_)")
 _TENDS = re.compile(r"(_\s*\{[^{}]*?)(?:\\(?:long)?rightarrow\b|\u2192)")
+_NO_SOLUTION = re.compile(
+    r"\s*(?:there\s+(?:is|are)\s+)?no\s+(?:real\s+|such\s+)?(?:solutions?|roots?|values?)(?:\s+exists?)?\s*",
+    re.IGNORECASE,
+)
+_CLOCK = re.compile(r"\s*(\d{1,2})\s*:\s*(\d\d)\s*(?:([ap])\.?\s?m\.?)?\s*", re.IGNORECASE)
+_INDEX = re.compile(r"(?<=[A-Za-z])_\{?(\d+)\}?")
+_OUTWARD = re.compile(r"(?P<opens>[\[\]])(?P<inside>[^\[\](),;]+[,;][^\[\](),;]+)(?P<closes>[\[\]])")
 _ARTICLE = re.compile(r"^\s*(?:an?|the)\s+(?=[A-Za-z]{3,})", re.IGNORECASE)
 _ACCENT = re.compile(r"\\(?:vec|hat|bar|tilde|dot|overline|overrightarrow|boldsymbol|bm)\s*\{?\s*([A-Za-z]+)\s*\}?")
 
@@ -139,6 +148,11 @@ def trimmed(text: str) -> str:
         text = f"({pointed['inside']})"
     if (rounded := _ROUNDED.fullmatch(text)) is not None:
         text = rf"{rounded['exact']} \approx {rounded['value']}"
+    if _NO_SOLUTION.fullmatch(TEXT.sub(r"\1", text)):
+        text = r"\emptyset"
+    if (outward := _OUTWARD.fullmatch(text)) is not None:  # ]0, 1[ and [0; 1]
+        inside = outward["inside"].replace(";", ",")
+        text = f"{'[' if outward['opens'] == '[' else '('}{inside}{']' if outward['closes'] == ']' else ')'}"
     return _CHANCE.sub("", _without_calculation(text))
 
 
@@ -205,10 +219,24 @@ def same_words(one: str, other: str) -> bool:
 
     Examples: "x + 1" and "x+1" do, "2 5" and "25" do not.
     """
-    texts = [_BLANKS.sub("", _ARTICLE.sub("", TEXT.sub(r"\1", text))) for text in (one, other)]
+    texts = [_ARTICLE.sub("", TEXT.sub(r"\1", text.replace(r"\!", ""))) for text in (one, other)]
+    if (times := _times(*texts)) is not None:
+        return times
+    texts = [_INDEX.sub(r"\1", _BLANKS.sub("", text)) for text in texts]
     if texts[0] == texts[1]:
         return True
     return texts[0].lower() == texts[1].lower() and re.fullmatch(r"[A-Za-z]{4,}", texts[0]) is not None
+
+
+def _times(one: str, other: str) -> bool | None:
+    """Whether two times of day are one; None where a text is none, or neither says a.m. or p.m."""
+    clocks = [_CLOCK.fullmatch(text) for text in (one, other)]
+    if clocks[0] is None or clocks[1] is None or not (clocks[0][3] or clocks[1][3]):
+        return None
+    minutes = [(int(clock[1]) % 12 if clock[3] else int(clock[1]), clock[2], clock[3]) for clock in clocks if clock]
+    hours = [hour + 12 * ((half or "a").lower() == "p") for hour, _, half in minutes]
+    is_same_figure = None in (clocks[0][3], clocks[1][3]) and int(clocks[0][1]) == int(clocks[1][1])
+    return clocks[0][2] == clocks[1][2] and (hours[0] == hours[1] or is_same_figure)
 
 
 def bounds_joined_by(word: str, text: str) -> list[str]:

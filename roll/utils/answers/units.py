@@ -32,11 +32,22 @@ _BASES: dict[str, tuple[str, int, Fraction]] = {
     for name, factor in table.items()
 }
 _SPEEDS = {"mph": "mile/hour", "kph": "km/h", "kmh": "km/h"}
-_AMOUNT = re.compile(r"(?P<number>[^A-Za-z\\]*\d[\d.,]*\}?)(?:\s|~|\\[,;: ])*(?P<unit>[A-Za-z\\].*)", re.DOTALL)
+_AMOUNT = re.compile(
+    r"(?:[A-Za-z](?:_\w)?\s*=\s*)?(?P<number>[^A-Za-z\\]*\d[\d.,]*\}?)(?:\s|~|\\[,;: ])*(?P<unit>[A-Za-z\\].*)",
+    re.DOTALL,
+)
+_GROUPS = re.compile(r"(?<=\d)(?:\{,\}|,)(?=\d{3}(?!\d))")
 _FONT = re.compile(r"\\(?:text|textrm|mathrm|operatorname|mbox|rm|,|;|:| )(?![A-Za-z])|[{}$~]")
 _FACTOR = re.compile(
     r"(?P<sign>^|/|per\b|\*|\\cdot(?![A-Za-z])|\u00b7|(?<=\s))\s*(?:(?P<word>sq(?:uare)?|cubic)\.?\s+)?"
     r"(?P<name>[A-Za-z]+)\.?\s*(?:\^?\s*(?P<power>-?[123]))?\s*"
+)
+
+_NAMES = "|".join(sorted(map(re.escape, (*_BASES, *_SPEEDS)), key=len, reverse=True))
+_ONE = rf"(?:(?:sq(?:uare)?|cubic)\.?\s+)?(?:{_NAMES})(?:es|s)?(?![A-Za-z])(?<!\bin)(?:\s?\^?\s?\{{?-?[123]\}}?(?!\d))?"
+_INCHES = r"in(?:\.(?=\s|$)|(?=\s*(?:[,;:)$!?*^/]|\.?$|\.\s)))(?:\s?\^?\s?\{?[23]\}?)?"  # no "60 in total"
+_BEHIND = re.compile(
+    rf"[\s~$*]{{0,4}}(?:\\(?:text|mathrm)\s*\{{\s*)?(?P<unit>(?:{_ONE}|{_INCHES})(?:\s*(?:/|\bper\s|\u00b7)\s*(?:{_ONE}))*)"
 )
 
 Unit = tuple[Fraction, frozenset[tuple[str, int]]]
@@ -51,6 +62,16 @@ def amount(text: str) -> tuple[str, Unit] | None:
     match = _AMOUNT.fullmatch(text.strip(" $."))
     unit = _read(" ".join(_FONT.sub(" ", match["unit"]).split())) if match is not None else None
     return (match["number"].strip(), unit) if match is not None and unit is not None else None
+
+
+def unit_behind(text: str, end: int) -> str:
+    """The unit behind a number that ends there, with a blank before it; "" where none that is known is there.
+
+    Example: ("at 60 m/s now", 5) -> " m/s"
+    """
+    match = _BEHIND.match(text, end)
+    unit = "" if match is None else " ".join(match["unit"].split())
+    return f" {unit}" if unit and _read(unit) is not None else ""
 
 
 @lru_cache(maxsize=1024)
@@ -91,4 +112,4 @@ def in_one_unit(truth: str, answer: str) -> tuple[str, str] | None:
     (number, (size, kind)), (other, (other_size, other_kind)) = wanted, answered
     if kind != other_kind:
         return number, ""
-    return number, other if size == other_size else f"{other}*{other_size / size}"
+    return number, other if size == other_size else f"{_GROUPS.sub('', other)}*{other_size / size}"

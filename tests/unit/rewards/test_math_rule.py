@@ -17,6 +17,7 @@ from roll.rewards.config import RewardConfig
 from roll.rewards.math_rule import MathRule
 from roll.rewards.table import row_checks
 from roll.utils.answers.math_equal import MathEqual, is_huge, reference
+from tests.unit.rewards.math_amounts import AMOUNTS, FRESH, SAID_TWICE
 from tests.unit.rewards.math_edges import EDGES
 from tests.unit.rewards.math_pairs import FORMS, KEPT, MENDED, ROWS, WRITTEN
 from tests.unit.rewards.math_responses import ANSWERED, HEDGED, RETRIED, TURNED
@@ -82,7 +83,7 @@ def test_thinking_that_the_prompt_opened_and_nobody_closed_scores_0(math_rule: M
         (r"\boxed{\frac{", "4"),
         (r"}}}{{{ \boxed{\\{{}", "4"),
         (r"\boxed{hello world}", "4"),
-        (r"\boxed{ten}", "10"),
+        (r"\boxed{tenth}", "10"),
         (r"\boxed{10^{10^{10}}}", "3"),
         (r"\boxed{2^{999999999999}}", "3"),
         (r"\boxed{9999999!}", "3"),
@@ -261,7 +262,9 @@ def test_a_sentence_is_paid_for_what_it_says(math_rule: MathRule, truth: str, re
     assert math_rule(RewardInput("", response, truth)).score == is_right
 
 
-@pytest.mark.parametrize(("truth", "response", "is_right"), [*HEDGED, *ANSWERED, *TURNED, *RETRIED, *EDGES])
+@pytest.mark.parametrize(
+    ("truth", "response", "is_right"), [*HEDGED, *ANSWERED, *TURNED, *RETRIED, *EDGES, *AMOUNTS, *SAID_TWICE, *FRESH]
+)
 def test_a_response_is_paid_for_the_value_that_it_commits_to(
     math_rule: MathRule, truth: str, response: str, is_right: bool
 ) -> None:
