@@ -30,8 +30,8 @@ def train(
     `model`: a folder, or a name of the Hugging Face hub. `data`: a path, a list of rows ({"prompt": ...,
     "ground_truth": ...}), or a datasets.Dataset. `reward`: a function that takes a sample and returns a number; a name
     such as "math_rule"; a list of these, which are added; or a mapping from the tags of the rows to them. `eval_data`:
-    rows of the validation. `env`: instead of data and reward, a class of an environment, for an agentic run. `keys`
-    are those of a YAML (docs/config_reference.md); dotted ones stand in a dict.
+    rows of the validation. `env`: instead of data and reward, a class of an environment, for an agentic run; the key
+    `custom_envs` does as well. `keys` are those of a YAML (docs/config_reference.md); dotted ones stand in a dict.
 
     Raises ConfigError with all mistakes before anything starts, other kinds of RollError where the run fails, and
     KeyboardInterrupt after Ctrl-C, once the step is finished and saved.
@@ -43,13 +43,12 @@ def train(
         run = roll.train("Qwen/Qwen2.5-0.5B-Instruct", "train.jsonl", right, max_steps=100)
         run.metrics.column("rollout/reward_mean")
     """
-    if env is None:
-        needed = {"data": data, "reward": reward}
-        if missing := [name for name, value in needed.items() if value is None and not _says(name, keys)]:
-            names = " and ".join(missing)
-            raise ConfigError(f"roll.train needs {names}: rows to learn from and a reward, or an env.")
-        return _run("rlvr", model=model, data=data, reward=reward, eval_data=eval_data, keys=keys)
-    return _run("agentic", model=model, data=data, reward=reward, eval_data=eval_data, env=env, keys=keys)
+    kind = str(keys.get("pipeline") or _kind(None, env, keys))
+    needed = {"data": data, "reward": reward} if kind == "rlvr" else {}
+    if missing := [name for name, value in needed.items() if value is None and not _says(name, keys)]:
+        names = " and ".join(missing)
+        raise ConfigError(f"roll.train needs {names}: rows to learn from and a reward, or env, or custom_envs.")
+    return _run(kind, model=model, data=data, reward=reward, eval_data=eval_data, env=env, keys=keys)
 
 
 def sft(model: Model, data: Data, *, eval_data: Data | None = None, **keys: Any) -> SavedRun:
@@ -148,8 +147,11 @@ def _run(kind: str, *, keys: dict[str, Any], **arguments: Any) -> SavedRun:
 
 
 def _kind(config: Config | None, env: Any, keys: dict[str, Any]) -> str | None:
-    """The kind of a run without a YAML; None where one tells."""
-    return None if config is not None or keys.get("pipeline") else "rlvr" if env is None else "agentic"
+    """The kind of a run without a YAML; None if a YAML or the key `pipeline` names it."""
+    if config is not None or keys.get("pipeline"):
+        return None
+    plays = env is not None or any(key.startswith("custom_envs") for key in keys)
+    return "agentic" if plays else "rlvr"
 
 
 def _says(argument: str, keys: dict[str, Any]) -> bool:

@@ -288,9 +288,24 @@ def test_an_unknown_key_is_refused_with_the_one_that_is_meant(tmp_path: Path) ->
         roll.train("org/model", ROWS, right, max_step=3, **KEYS)
 
 
+@pytest.mark.parametrize("said", [{"custom_envs": {"Mine": {"env_type": Walk}}}, {"custom_envs.Mine.env_type": Walk}])
+def test_environments_among_the_keys_make_an_agentic_run(said: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program behind the endpoint has no class that `env` could name."""
+    kinds: list[str] = []
+    monkeypatch.setattr(roll.api.calls, "_run", lambda kind, **arguments: kinds.append(kind))
+    roll.train("org/model", **said)
+    roll.train("org/model", pipeline="agentic")
+    assert kinds == ["agentic", "agentic"]
+    with pytest.raises(ConfigError, match="reward: a run of the kind agentic takes none"):
+        roll.start(model="org/model", reward=right, **said)
+    assert "train_env_manager" not in str(roll.plan(model="org/model", **said).problems)
+
+
 def test_what_train_needs_is_said() -> None:
     with pytest.raises(ConfigError, match="roll.train needs data and reward"):
         roll.train("org/model")
+    with pytest.raises(ConfigError, match="roll.train needs data and reward"):
+        roll.train("org/model", pipeline="rlvr")
     with pytest.raises(ConfigError, match="takes env, or data and reward"):
         roll.train("org/model", ROWS, env=Walk)
     assert "takes env, or data and reward" in roll.plan(model="org/model", data=ROWS, env=Walk).problems[0]
