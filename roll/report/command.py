@@ -10,12 +10,23 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from roll.errors import ConfigError
-from roll.report.charts import COLORS, Line, histogram, line_chart, phase_chart, spread_chart
-from roll.report.figures import differing, failures, flat, overview, phase_table, role_table
+from roll.report.about import about, title_of_runs
+from roll.report.charts import COLORS, Line, histogram, line_chart, phase_chart, share_of_larger, spread_chart
+from roll.report.figures import (
+    differing,
+    failures,
+    flat,
+    headlines,
+    measures,
+    phase_table,
+    progress,
+    results,
+    role_table,
+)  # fmt: skip
 from roll.report.options import argument_parser
 from roll.report.run_files import Quantiles, RunFiles, StepSpread, earlier_starts, read_run, runs_at
 from roll.report.samples import GAP_STEPS, SampleReader, StepSamples
-from roll.run.display.titles import title_of
+from roll.run.display.titles import number_text, title_of
 from roll.run.display.view import series
 from roll.run.records.replay import Recorded
 from roll.utils.text import visible
@@ -56,22 +67,26 @@ def render(runs: Sequence[RunFiles], num_steps: int) -> Page:
     names = sorted({name for run in runs for _, metrics in run.rows for name in metrics})
     curves = _Curves(runs, labels)
     first = main_metrics(runs, names)
-    drift = [name for name in names if name.startswith(_DRIFT)]
+    drift = [name for name in names if name.startswith(_DRIFT) and not _is_flat(runs, name)]
     owners = list(dict.fromkeys(name.partition("/")[0] for name in names))
     reader = SampleReader()
     samples = [(label, reader.of_run(run, num_steps)) for label, run in zip(labels, runs, strict=True)]
     spreads = [run.spreads() for run in runs]
     context = {
         "version": VERSION,
-        "title": labels[0] if len(runs) == 1 else f"{labels[0]} and {len(runs) - 1} more",
+        "title": title_of_runs(runs, labels),
         "runs": [
             {
                 "label": label,
                 "color": color,
                 "directory": run.directory,
-                "overview": overview(run),
+                "about": about(run),
+                "headlines": headlines(run)[:_MOST_HEADLINES],
+                "overview": [*progress(run), *measures(run)],
+                "results": results(run) if run.is_evaluation else [],
                 "starts": run.starts,
                 "restarts": run.restarts(),
+                "is_calm": _is_calm(run, run_spreads),
                 "phases": phase_table(run.rows),
                 "roles": role_table(run.rows),
                 "phase_chart": phase_chart(run.rows),
@@ -82,6 +97,7 @@ def render(runs: Sequence[RunFiles], num_steps: int) -> Page:
             }
             for label, color, run, run_spreads in zip(labels, COLORS, runs, spreads, strict=False)
         ],
+        "are_evaluations": all(run.is_evaluation for run in runs),
         "first": curves.charts(first),
         "drift": curves.charts(drift),
         "owners": [
@@ -109,11 +125,26 @@ def environment() -> Environment:
 
 
 def main_metrics(runs: Sequence[RunFiles], names: Collection[str]) -> list[str]:
-    """Names of the metrics that tell best how the runs do, among those that exist."""
-    return [name for name in dict.fromkeys((*(each for run in runs for each in run.curves), *_MAIN)) if name in names]
+    """Names of the metrics that tell best how the runs do, among those that exist and are not flat."""
+    curves = dict.fromkeys(each for run in runs for each in run.curves)
+    further = [name for name in _MAIN if name not in curves and not _is_flat(runs, name)]
+    return [name for name in (*curves, *further) if name in names]
+
+
+def _is_flat(runs: Sequence[RunFiles], name: str) -> bool:
+    """Whether a metric has one value at every step, as a share that is always 0; not of a single step."""
+    values = [value for run in runs for _, value in series(run.rows, name)]
+    return len(values) > 1 and len(set(values)) == 1
 
 
 _MOST_WARNINGS = 60
+_MOST_HEADLINES = 4
+
+
+def _is_calm(run: RunFiles, spreads: Sequence[StepSpread]) -> bool:
+    """Whether one start did it all, and nothing failed so far."""
+    ended_well = len(run.starts) <= 1 and all(start.exit_code in (None, 0) for start in run.starts)
+    return ended_well and not run.restarts() and not failures(spreads)
 
 
 def _shown(value: object) -> object:
@@ -148,15 +179,19 @@ class _Curves:
 
 
 def _spread_charts(spreads: Sequence[StepSpread]) -> list[Chart]:
-    """Charts of rewards and lengths: over the steps, in the first and in the last."""
+    """Charts of rewards and lengths: over the steps, in the first and in the last. Of rewards that are one of two
+    values, the share of the larger."""
     charts: list[Chart] = []
     of: dict[str, Callable[[StepSpread], Quantiles | None]] = {
-        "rewards": lambda spread: spread.rewards,
-        "response lengths": lambda spread: spread.response_lengths,
+        "Rewards": lambda spread: spread.rewards,
+        "Response lengths": lambda spread: spread.response_lengths,
     }
     for what, field in of.items():
         drawn = [(each.step, spread) for each in spreads if each.kind == "train" and (spread := field(each))]
-        if drawn:
+        if shares := share_of_larger(drawn):
+            larger, points = shares
+            charts.append(Chart(f"{what} of {number_text(larger)} (share)", line_chart([Line("", COLORS[0], points)])))
+        elif drawn:
             (first, at_first), (last, at_last) = drawn[0], drawn[-1]
             charts += [
                 Chart(what, spread_chart(drawn)),

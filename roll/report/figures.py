@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 
 from roll.report.run_files import RunFiles, StepSpread
 from roll.run.bottleneck import bottleneck_of
-from roll.run.display.titles import number_text, title_of
+from roll.run.display.titles import number_text, phase_title, title_of
 from roll.run.display.view import Rows, duration, series
 from roll.run.records.run_record import RunStart
 from roll.utils.text import show
@@ -31,18 +32,46 @@ class Failure:
 
 
 def overview(run: RunFiles) -> list[tuple[str, str]]:
-    """The head of a report: names and values."""
-    rows = run.rows
-    facts = [("ended", ending(run.starts)), ("steps", str(max((step for step, _ in rows), default=0)))]
-    seconds = sum(sum(phase_seconds(metrics).values()) for _, metrics in rows)
-    if seconds:
-        facts.append(("time in steps", duration(seconds)))
+    """What a run comes to: names and values."""
+    return [*progress(run), *headlines(run), *measures(run)]
+
+
+def progress(run: RunFiles) -> list[tuple[str, str]]:
+    """How it ended, after how many steps and how long; of an evaluation, of which step."""
+    last = max((step for step, _ in run.rows), default=0)
+    if run.is_evaluation:
+        return [("ended", ending(run.starts)), ("evaluates", f"the policy of step {last}" if last else "the model")]
+    facts = [("ended", ending(run.starts)), ("steps", str(last))]
+    seconds = sum(sum(phase_seconds(metrics).values()) for _, metrics in run.rows)
+    return [*facts, ("time in steps", duration(seconds))] if seconds else facts
+
+
+def headlines(run: RunFiles) -> list[tuple[str, str]]:
+    """First and last value of the curves that say whether it learns; of an evaluation, all that it measured."""
+    if run.is_evaluation:
+        return results(run)
+    facts = []
     for name in run.curves:
-        if points := series(rows, name):
-            best = max(points, key=lambda point: point[1])
-            facts.append((title_of(name), f"{number_text(points[0][1])} → {number_text(points[-1][1])}"))
-            if name == "val/reward_mean":
-                facts.append(("best validation", f"{number_text(best[1])} at step {best[0]}"))
+        if points := series(run.rows, name):
+            first, last = points[0][1], points[-1][1]
+            facts.append((title_of(name), f"{number_text(first)} → {number_text(last)}"))
+    return facts
+
+
+def results(run: RunFiles) -> list[tuple[str, str]]:
+    """What the last validation measured."""
+    names = sorted({name for _, metrics in run.rows for name in metrics if name.startswith("val/")})
+    first = [name for name in run.curves if name in names]
+    names = list(dict.fromkeys([*first, *names]))
+    return [(title_of(name), number_text(points[-1][1])) for name in names if (points := series(run.rows, name))]
+
+
+def measures(run: RunFiles) -> list[tuple[str, str]]:
+    """The best validation, medians of the machine's figures, and what bounds the last steps."""
+    rows, facts = run.rows, []
+    if not run.is_evaluation and (points := series(rows, "val/reward_mean")):
+        step, best = max(points, key=lambda point: point[1])
+        facts.append(("best validation", f"{number_text(best)} at step {step}"))
     for title, name in _MEDIANS:
         if values := [value for _, value in series(rows, name)]:
             facts.append((title, number_text(median(values))))
@@ -55,7 +84,7 @@ def overview(run: RunFiles) -> list[tuple[str, str]]:
 _BOUND_STEPS = 20
 _MEDIANS = (
     ("seconds per step", "time/step_s"),
-    ("tokens learnt per s", "goodput/trained_tokens_per_s"),
+    ("tokens trained per s", "goodput/trained_tokens_per_s"),
     ("devices idle", "goodput/bubble_fraction"),
     ("model FLOPs utilisation", "goodput/mfu_fraction"),
     ("engine and trainer differ", "train_infer/log_prob_diff_mean"),
@@ -79,7 +108,11 @@ def phase_table(rows: Rows) -> list[tuple[str, str, str]]:
     for _, metrics in rows:
         totals.update(phase_seconds(metrics))
     whole = sum(totals.values())
-    return [(name, duration(seconds), f"{seconds / whole:.1%}") for name, seconds in totals.most_common() if whole]
+    return [
+        (phase_title(name), duration(seconds), f"{seconds / whole:.1%}")
+        for name, seconds in totals.most_common()
+        if whole
+    ]
 
 
 def role_table(rows: Rows) -> list[tuple[str, str]]:
@@ -126,8 +159,26 @@ def _flat(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
 
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
-    """The keys that some of the configurations have otherwise, with the value in each."""
+    """The keys that some of the configurations have otherwise, with the value in each; without paths that differ in
+    output_dir and exp_name alone."""
     flat_configs = [flat(config) for config in configs]
     keys = dict.fromkeys(key for tree in flat_configs for key in tree)
     rows = [(key, [tree.get(key, ABSENT) for tree in flat_configs]) for key in keys]
-    return [(key, values) for key, values in rows if len(set(values)) > 1]
+    return [(key, values) for key, values in rows if len(set(_compared(key, values, flat_configs))) > 1]
+
+
+def _compared(key: str, values: Sequence[str], configs: Sequence[Mapping[str, str]]) -> list[str]:
+    if key in _NAMES:
+        return list(values)
+    return [_without_names(value, config) for value, config in zip(values, configs, strict=True)]
+
+
+_NAMES = ("output_dir", "exp_name")
+
+
+def _without_names(value: str, config: Mapping[str, str]) -> str:
+    """A path with the values of output_dir and exp_name as their keys. Example: /a/run/logs -> {output_dir}/logs."""
+    for key in _NAMES:
+        if "/" in value and (name := config.get(key)):
+            value = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", f"{{{key}}}", value)
+    return value

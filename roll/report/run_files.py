@@ -91,7 +91,7 @@ class StepSpread(BaseModel):
 @dataclass(frozen=True)
 class RunFiles:
     """`name` is the run's, `directory` where it was found, `output` where it writes, `metrics` the file of `rows`;
-    without run.json `config` and `starts` are empty."""
+    without run.json `config`, `starts` and `roll_version` are empty."""
 
     name: str
     directory: Path
@@ -103,6 +103,12 @@ class RunFiles:
     curves: tuple[str, str]
     config: Mapping[str, Any]
     starts: Sequence[RunStart]
+    roll_version: str = ""
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether it measures a model and trains nothing, as `roll eval` does."""
+        return self.config.get("mode") == "bench"
 
     @property
     def steps(self) -> frozenset[int]:
@@ -217,6 +223,7 @@ def find_run(directory: Path) -> RunFiles:
         curves=story.curves,
         config=redact(story.config),
         starts=story.starts,
+        roll_version=story.roll_version,
     )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
@@ -36,12 +37,14 @@ class Token:
 
 @dataclass(frozen=True)
 class Sample:
-    """An attempt. `tokens` are empty where they were not recorded, or would make the report too large."""
+    """An attempt, the first of `count` equal ones of its group. `tokens` are empty where they were not recorded, or
+    would make the report too large."""
 
     record: Recorded
     tokens: Sequence[Token]
     mean_gap: float | None
     largest_gap: float | None
+    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,10 @@ class SampleReader:
         for (group_id, domain), each in groupby(records, key=lambda record: (record.group_id, record.domain)):
             members = list(each)
             first = members[0]
-            samples = [self._sample(record) for record in members]
+            equal: dict[str, list[Recorded]] = {}
+            for record in members:
+                equal.setdefault(_outcome(record), []).append(record)
+            samples = [replace(self._sample(records[0]), count=len(records)) for records in equal.values()]
             pictures = [thumbnail(picture) for picture in first.pictures]
             groups.append(Group(group_id, domain, first.prompt_text, pictures, first.ground_truth, samples))
         return groups
@@ -97,6 +103,13 @@ class SampleReader:
             self.room -= len(tokens.texts)
             coloured = coloured_tokens(tokens)
         return Sample(record, coloured, sum(gaps) / len(gaps) if gaps else None, max(gaps, default=None))
+
+
+def _outcome(record: Recorded) -> str:
+    """All that a reader sees of an attempt, apart from log-probs and times."""
+    shown = record.model_dump_json(exclude={"tokens", "extra", "prompt_text", "pictures"})
+    extra = {name: value for name, value in record.extra.items() if not name.endswith("_s")}
+    return shown + json.dumps(extra, sort_keys=True)
 
 
 def coloured_tokens(tokens: RecordedTokens) -> list[Token]:

@@ -162,11 +162,59 @@ def test_times_distributions_and_causes_are_there(tmp_path: Path) -> None:
     )
     page = report(tmp_path, str(run))
     text = re.sub(r"\s+", " ", page.text)
-    assert "train_actor 9.00 s 75.0% rollout 3.00 s 25.0%" in text
+    assert "train the policy 9.00 s 75.0% rollout 3.00 s 25.0%" in text
     assert "3 train 1 to 3 crash" in text
     assert "W roll.a: engine 1 is slow (2 times)" in text and "E roll.b: out of memory" in text
     assert "engine 0 is slow" not in text and "Traceback" not in text
-    assert {value for name, value in page.attributes if name == "alt"} >= {"rewards", "response lengths in step 3"}
+    assert {value for name, value in page.attributes if name == "alt"} >= {
+        "Rewards of 1 (share)", "Response lengths in step 3"
+    }  # fmt: skip
+
+
+def test_the_title_and_the_head_say_what_the_run_is_of(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", changes={"pretrain": "Qwen/Qwen3-8B", "adv_estimator": "rloo"})
+    page = report(tmp_path, str(run))
+    date = begun(run)[:10]
+    assert f"sums: Qwen/Qwen3-8B, rloo, {date}" in page.text and "0.100 → 0.300" in page.text
+    for fact in ("model", "algorithm", "data", "learning rate", "machine", "roll"):
+        assert f"\n{fact}\n" in page.text, fact
+    two = report(tmp_path, str(run), str(write_run(tmp_path / "b", name="b"))).text
+    assert "sums and 1 more: Qwen/Qwen3-8B, rloo" in two
+
+
+def test_an_evaluation_is_shown_as_one(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=1, changes={"mode": "bench", "pretrain": "/models/qwen/model"})
+    row = {"val/reward_mean": 0.914, "val/pass_at_8": 0.97, "time/step_s": 4.0}
+    write_metrics(run / "logs" / "metrics.jsonl", [(25, row)])
+    page = report(tmp_path, str(run))
+    assert "sums: evaluation of qwen/model" in page.text and "the policy of step 25" in page.text
+    text = re.sub(r"\s+", " ", page.text)
+    assert "0.914 Validation reward" in text and "0.970 Validation pass@8" in text
+    assert "Where the time went" not in text and "→" not in text
+
+
+def test_failures_of_a_healthy_run_are_none_and_those_of_another_are_listed(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    for path in (run / "rollouts").glob("*.distributions.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"failures": []}))
+    assert "None: no start ended early" in report(tmp_path, str(run)).text
+    story = json.loads((run / "logs" / RUN_FILE).read_text())
+    story["starts"][0] |= {"exit_code": 1, "cause": "out of memory"}
+    (run / "logs" / RUN_FILE).write_text(json.dumps(story))
+    text = report(tmp_path, str(run)).text
+    assert "None: no start" not in text and "out of memory" in text
+
+
+def test_flat_curves_are_among_all_metrics_only(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    rows = [
+        (step, {"rollout/reward_mean": 0.0, "actor/clip_fraction": 0.0, "actor/grad_norm": step}) for step in (1, 2)
+    ]
+    write_metrics(run / "logs" / "metrics.jsonl", rows)
+    page = report(tmp_path, str(run))
+    drawn = [value for name, value in page.attributes if name == "alt"]
+    assert drawn.count("Clipped tokens (share)") == 1 and drawn.count("Gradient norm") == 2
+    assert drawn.count("Reward") == 2, "that it does not learn is shown"
 
 
 def test_files_of_steps_that_the_run_has_not_and_unfinished_ones_are_left_out(tmp_path: Path) -> None:
@@ -195,7 +243,7 @@ def test_a_line_of_metrics_that_is_damaged_or_has_no_number_leaves_the_others(tm
     run = write_run(tmp_path / "run")
     with (run / "logs" / "metrics.jsonl").open("ab") as file:
         file.write(line + b"\n")
-    assert "train_actor\n9.00 s\n75.0%" in re.sub(r"\n\s*", "\n", report(tmp_path, str(run)).text)
+    assert "train the policy\n9.00 s\n75.0%" in re.sub(r"\n\s*", "\n", report(tmp_path, str(run)).text)
 
 
 def test_records_that_cannot_be_read_are_left_out(tmp_path: Path) -> None:

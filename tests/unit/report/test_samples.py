@@ -50,11 +50,29 @@ def test_steps_with_tokens_are_shown_rather_than_others(tmp_path: Path) -> None:
 def test_beyond_what_a_page_can_hold_tokens_are_left_out_and_texts_stay(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", steps=1)
     tokens = TokenLogProbs(("a", "b"), (-0.5, -1.0), (-0.75, -1.0))
-    RolloutRecorder(run / "rollouts").record(1, [record(tokens=tokens), record(tokens=tokens)])
+    RolloutRecorder(run / "rollouts").record(1, [record(tokens=tokens), record(tokens=tokens, reward=0.5)])
     (step,) = SampleReader(room=3).of_run(read_run(run), num_steps=1)
     first, second = step.groups[0].samples
     assert (len(first.tokens), len(second.tokens), second.mean_gap) == (2, 0, 0.125)
     assert second.record.response_text == "four"
+
+
+def test_equal_answers_of_a_group_are_shown_once_with_their_number(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=1)
+    slow, others = record(extra={"score_s": 2.0}), [record(extra={"score_s": 1.0})] * 2
+    RolloutRecorder(run / "rollouts").record(1, [slow, record(reward=0.0), *others, record(extra={"parts": 2})])
+    (step,) = SampleReader().of_run(read_run(run), num_steps=1)
+    assert [(sample.record.reward, sample.count) for sample in step.groups[0].samples] == [(1.0, 3), (0.0, 1), (1.0, 1)]
+
+
+def test_paths_that_follow_from_the_name_or_the_place_of_a_run_do_not_differ() -> None:
+    def tree(name: str, place: str, **changes: str) -> dict[str, str]:
+        return {"exp_name": name, "output_dir": place, "logs": f"{place}/logs", "cache": f"/c/{name}/x", **changes}
+
+    first, second = tree("a", "/out/a"), tree("b", "/out/b", logs="/out/b/logs")
+    assert [key for key, _ in differing([first, second])] == ["exp_name", "output_dir"]
+    elsewhere = tree("b", "/out/b", logs="/out/b2/logs", note="b")
+    assert [key for key, _ in differing([first, elsewhere])] == ["exp_name", "output_dir", "logs", "note"]
 
 
 def test_configurations_are_compared_by_the_paths_of_their_values() -> None:
