@@ -4,11 +4,13 @@ private file of its own, so that a page asks for the rows that it shows and no o
 from __future__ import annotations
 
 import math
+import re
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,13 @@ _PREVIEW = 160
 _LARGEST = 2**62
 _TABLE = """CREATE TABLE rollouts (
     id INTEGER PRIMARY KEY, file TEXT, start INTEGER, size INTEGER, step INTEGER, kind TEXT, domain TEXT,
-    group_id TEXT, reward REAL, finish TEXT, tokens INTEGER, turns INTEGER, prompt TEXT, response TEXT, text TEXT)"""
-_SHOWN = ("id", "step", "kind", "domain", "group_id", "reward", "finish", "tokens", "turns", "prompt", "response")
+    group_id TEXT, reward REAL, finish TEXT, tokens INTEGER, turns INTEGER, prompt TEXT, response TEXT, truth TEXT,
+    text TEXT)"""
+_SHOWN = (
+    "id", "step", "kind", "domain", "group_id", "reward", "finish", "tokens", "turns", "prompt", "response", "truth",
+)  # fmt: skip
 SORTABLE = frozenset(_SHOWN)
-_INSERT = f"INSERT INTO rollouts VALUES (NULL{', ?' * 14})"
+_INSERT = f"INSERT INTO rollouts VALUES (NULL{', ?' * 15})"
 
 
 @dataclass(frozen=True)
@@ -124,6 +129,34 @@ class RolloutIndex:
         with self._lock:
             return [row[0] for row in self._base.execute(f"SELECT DISTINCT {column} FROM rollouts ORDER BY {column}")]
 
+    def neighbour(self, query: Query, number: int, by: int, order: str, descending: bool, other_group: bool) -> int:
+        """The row that stands `by` rows (1 or -1) from a row of a query; with `other_group` the first of the next or
+        previous group that is not its own. The same row where there is none."""
+        if order not in SORTABLE:
+            raise ValueError(f"{order} is no column to sort by")
+        where, values = query.where()
+        way = "DESC" if descending else "ASC"
+        statement = f"SELECT id, step, kind, domain, group_id FROM rollouts{where} ORDER BY {order} {way}, id"
+        with self._lock:
+            rows = self._base.execute(statement, values).fetchall()
+        places = {row[0]: place for place, row in enumerate(rows)}
+        place = places.get(number)
+        if place is None:
+            return rows[0][0] if rows else number
+        ahead = rows[place + 1 :] if by > 0 else rows[:place][::-1]
+        if other_group:
+            ahead = [row for row in ahead if row[1:] != rows[place][1:]]
+            if by < 0:  # back to where that group begins
+                ahead = list(takewhile(lambda row: row[1:] == ahead[0][1:], ahead))[::-1]
+        return ahead[0][0] if ahead else number
+
+    def siblings(self, number: int) -> list[tuple[int, float | None]]:
+        """The attempts at the prompt of a row, itself among them, as they were recorded: row and reward."""
+        statement = """SELECT b.id, b.reward FROM rollouts a JOIN rollouts b ON a.file = b.file
+            AND a.domain = b.domain AND a.group_id = b.group_id WHERE a.id = ? ORDER BY b.id"""
+        with self._lock:
+            return self._base.execute(statement, (number,)).fetchall()
+
     def record(self, number: int) -> Recorded | None:
         """The whole of a row; None where it is gone."""
         with self._lock:
@@ -163,7 +196,32 @@ def _row(record: Recorded, kind: str, path: str, start: int, size: int) -> Seque
     reward = record.reward if record.reward is not None and math.isfinite(record.reward) else None
     head = (path, start, size, record.step, kind, storable(record.domain), storable(str(record.group_id)), reward)
     counts = (storable(record.finish_reason), record.response_tokens, len(record.turns))
-    return (*head, *counts, _preview(record.prompt_text), _preview(record.response_text), storable(whole.casefold()))
+    shown = (question_of(record.prompt_text), record.response_text, record.ground_truth or "")
+    return (*head, *counts, *map(_preview, shown), storable(whole.casefold()))
+
+
+_SPECIAL = re.compile(r"<\|[^|<>]{1,40}\|>|</?s>|</?(?:start|end)_of_turn>|\[/?INST\]|<｜[^｜<>]{1,40}｜>")
+_USER = re.compile(
+    r"<\|im_start\|>user|<\|start_header_id\|>user<\|end_header_id\|>|<start_of_turn>user|<\|start\|>user<\|message\|>"
+    r"|<\|user\|>|<｜User｜>|\[INST\]"
+)
+_ANSWER = re.compile(
+    r"<\|im_start\|>assistant|<\|start_header_id\|>assistant<\|end_header_id\|>|<start_of_turn>model"
+    r"|<\|start\|>assistant|<\|assistant\|>|<｜Assistant｜>|\[/INST\]"
+)
+
+
+def question_of(prompt: str) -> str:
+    """A prompt without its chat template: what the user said last; all of it where no template is known.
+
+    Example: "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n2 + 2?<|im_end|>\n<|im_start|>assistant\n"
+    gives "2 + 2?".
+    """
+    users = list(_USER.finditer(prompt))
+    said = prompt[users[-1].end() :] if users else prompt
+    if users and (answers := list(_ANSWER.finditer(said))):
+        said = said[: answers[0].start()]
+    return _SPECIAL.sub(" ", said).strip()
 
 
 def _preview(text: str) -> str:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from roll.errors import ConfigError
+from roll.report.about import about
 from roll.report.run_files import RunFiles, is_logs
 from roll.run.display.view import series
+from roll.run.kind import kind_of
+from roll.run.records.run_record import RunStart
 from roll.studio.disk_reads import Unanswered, Waits
 from roll.studio.live_run import LiveRun, State, newest, state_of
 
@@ -21,12 +28,25 @@ _INNER = frozenset({"logs", "checkpoints", "rollouts", "tensorboard", "workers",
 _TAIL_BYTES = 200_000  # of the metrics of a run, for the list
 _MOST_WAITED_FOR = 3  # silent runs in a row; for further ones nobody waits, they come with the next walks
 _SHORT_S = 0.05
+_COURSE_POINTS = 40
+
+
+@dataclass(frozen=True)
+class About:
+    """What a configuration is of: the kind of run, the model and the algorithm, as texts that may be empty.
+    `evaluates`: it only samples and scores, as `roll eval` does."""
+
+    kind: str
+    model: str
+    algorithm: str
+    evaluates: bool
 
 
 @dataclass(frozen=True)
 class Glance:
     """A line of the list. `key` stands for the directory in addresses; `reward`: the last value of the first curve,
-    named by `curve`; `written`: when it last wrote, in seconds since 1970."""
+    named by `curve`, whose values so far are `course`; `written`: when it last wrote, in seconds since 1970; `ran_s`:
+    how long its starts ran, in seconds."""
 
     key: str
     name: str
@@ -38,6 +58,9 @@ class Glance:
     reward: float | None
     validation: float | None
     written: float
+    about: About = About("", "", "", False)
+    ran_s: float = 0.0
+    course: tuple[float, ...] = ()
 
 
 class RunList:
@@ -68,8 +91,11 @@ class RunList:
 
     def directory(self, key: str) -> Path | None:
         """Directory of a run in the list; None for any other text."""
-        directories = {glance.key: glance.directory for glance in self.glances()}
-        return directories.get(key)
+        return self.directories([key]).get(key)
+
+    def directories(self, keys: Collection[str]) -> dict[str, Path]:
+        """Directories of those that are keys of runs in the list."""
+        return {glance.key: glance.directory for glance in self.glances() if glance.key in keys}
 
     def _walk(self) -> None:
         known: dict[str, Glance] = {}
@@ -147,6 +173,48 @@ def _unread(key: str, directory: Path, state: State) -> Glance:
     return Glance(key, directory.name, directory, state, 0, None, "", None, None, 0.0)
 
 
+def about_of(run: RunFiles) -> About:
+    """Tell what a run is of."""
+    facts = about(run)
+    return About(kind_name(run.config), facts.get("model", ""), facts.get("algorithm", ""), run.is_evaluation)
+
+
+def kind_name(config: Mapping[str, Any]) -> str:
+    """The kind of run that a configuration is of, "" where nothing tells.
+
+    Example: one with `rewards` and `rollout_batch_size` is "rlvr".
+    """
+    return str(config.get("pipeline") or _kind_of_keys(frozenset(config), config.get("algorithm")))
+
+
+@lru_cache(maxsize=256)
+def _kind_of_keys(keys: frozenset[str], algorithm: str | None) -> str:
+    try:
+        return kind_of({"algorithm": algorithm} | dict.fromkeys(keys - {"pipeline", "algorithm"})).name
+    except ConfigError:
+        return ""
+
+
+def ran_s(starts: Sequence[RunStart], written: float) -> float:
+    """Seconds that the starts of a run took; one without an end lasted until the run last wrote."""
+    total = 0.0
+    for start in starts:
+        try:
+            began = datetime.fromisoformat(start.started).timestamp()
+            ended = datetime.fromisoformat(start.ended).timestamp() if start.ended else written
+        except ValueError:
+            continue
+        total += max(0.0, ended - began)
+    return total
+
+
+def _course(values: Sequence[float]) -> tuple[float, ...]:
+    """Up to _COURSE_POINTS means of neighbouring values."""
+    size = math.ceil(len(values) / _COURSE_POINTS)
+    parts = [values[start : start + size] for start in range(0, len(values), size)] if size else []
+    return tuple(sum(part) / len(part) for part in parts)
+
+
 def _glance(key: str, run: RunFiles) -> Glance:
     written = newest(run)
     reward, validation = (series(run.rows, name) for name in run.curves)
@@ -162,4 +230,7 @@ def _glance(key: str, run: RunFiles) -> Glance:
         reward=reward[-1][1] if reward else None,
         validation=validation[-1][1] if validation else None,
         written=written,
+        about=about_of(run),
+        ran_s=ran_s(run.starts, written),
+        course=_course([value for _, value in reward or validation]),
     )

@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from roll.studio.launch import Address, Launched
-from roll.studio.pages import builder, report, rollout_data, rollouts, run, runs
+from roll.studio.pages import builder, compare, report, rollout_data, rollouts, run, runs
 from roll.studio.rollout_index import RolloutIndexes
 from roll.studio.run_list import RunList
 
@@ -114,10 +114,11 @@ def application(folders: Sequence[Path]) -> FastAPI:
     launches: dict[str, Launched] = {}
     runs.add(run_list)
     run.add(run_list, launches)
+    compare.add(run_list)
     builder.add(folders[0], launches)
     indexes = RolloutIndexes(run_list)
-    rollouts.add(indexes)
+    rollouts.add(indexes, run_list)
     rollout_data.add(app, indexes)
     report.add(app, run_list)
-    ui.run_with(app, title="roll studio", favicon="🎲", tailwind=False, show_welcome_message=False)
+    ui.run_with(app, title="roll studio", favicon="🎲", dark=None, tailwind=False, show_welcome_message=False)
     return app

@@ -88,6 +88,45 @@ def test_a_run_is_watched_its_rollouts_are_text_and_its_report_opens(tmp_path: P
     page.get_by_text("a report of roll").wait_for()
 
 
+def test_runs_are_compared_and_attempts_are_gone_through_by_key(tmp_path: Path, page: "Page") -> None:
+    for name, steps in (("one", 30), ("two", 40)):
+        records: list[dict[str, object]] = []
+        run = make_run(tmp_path / "out" / name, "same", steps=steps)
+        for number in range(4):
+            records.append(record(group_id=number // 2, reward=number / 4, response_text=f"answer {number}"))
+        write(run, 1, *records)
+    page.get_by_text("40 of 10").wait_for()
+    assert page.get_by_role("button", name="Compare").is_disabled()
+    for box in page.get_by_role("checkbox").all()[1:]:
+        box.click()
+    page.get_by_role("button", name="Compare").click()
+    page.get_by_text("same (one)").wait_for()
+    page.get_by_text("same (two)").wait_for()
+    page.locator("canvas").first.wait_for()
+    page.get_by_text("time", exact=True).click()
+    page.get_by_text("log axis").click()
+    page.get_by_role("tab", name="Results").click()
+    page.get_by_text("4 at step 40").wait_for()
+    page.set_viewport_size({"width": 420, "height": 900})
+    page.get_by_role("tab", name="Curves").click()
+    page.locator("canvas").first.wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420, "nothing sticks out at the side"
+    page.get_by_role("button", name="dark or light").click()
+    page.locator("body.body--dark").wait_for()
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.get_by_role("link", name="same (one)").click()
+    page.locator("body.body--dark").wait_for()  # the browser keeps it
+    page.get_by_role("link", name="Rollouts").click()
+    page.get_by_text("4 of 4").wait_for()
+    page.get_by_role("gridcell", name="answer 0").click()
+    document = page.frame_locator("iframe")
+    document.get_by_text("answer 0").wait_for()
+    for key, answer in (("n", 1), ("N", 2), ("p", 1), ("N", 2), ("P", 0)):
+        page.keyboard.press(key)
+        document.get_by_text(f"answer {answer}").wait_for()
+    page.get_by_text("2 at this prompt, mean 0.125:").wait_for()
+
+
 def test_a_configuration_is_built_planned_and_run(tmp_path: Path, page: "Page") -> None:
     page.get_by_role("link", name="New run").click()
     page.get_by_text("The plan works.", exact=True).wait_for()

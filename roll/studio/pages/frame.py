@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from nicegui import ui
 
+from roll.run.display.titles import number_text
 from roll.studio.disk_reads import Unanswered
 from roll.studio.live_run import State
+from roll.utils.text import visible
 
 REFRESH_S = 2.0
 STATE_COLORS: dict[State, str] = {
@@ -18,13 +20,27 @@ STATE_COLORS: dict[State, str] = {
 }  # fmt: skip
 _PAGES = {"Runs": "/", "New run": "/new"}
 _STYLE = """
-body { background: #f7f8fa; color: #1c1e21; }
+body { --page: #f7f8fa; --card: #fff; --line: #e2e2e6; --ink: #1c1e21; --soft: #6b6f76; }
+body.body--dark { --page: #15171c; --card: #1e2128; --line: #343943; --ink: #e4e6ea; --soft: #9aa0aa; }
+body { background: var(--page); color: var(--ink); }
 .nicegui-content { padding: 20px 28px 40px; gap: 14px; max-width: 1500px; margin: 0 auto; }
-.card { background: #fff; border: 1px solid #e2e2e6; border-radius: 8px; padding: 12px 16px; }
-.soft { color: #6b6f76; } .mono { font: 12px/1.55 ui-monospace, monospace; }
+.card { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 12px 16px; }
+.soft { color: var(--soft); } .mono { font: 12px/1.55 ui-monospace, monospace; }
+.body--dark .q-table__card, .body--dark .q-card { background: var(--card); color: var(--ink); }
+iframe { color-scheme: light; } .body--dark iframe { color-scheme: dark; }
 .text { white-space: pre-wrap; overflow-wrap: anywhere; }
-.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(380px, 1fr)); gap: 12px; width: 100%; }
+.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(380px, 100%), 1fr)); gap: 12px;
+  width: 100%; }
+.pair { display: grid; grid-template-columns: minmax(0, 3fr) minmax(0, 2fr); gap: 12px; width: 100%;
+  height: calc(100vh - 190px); }
 .q-table td, .q-table th { font-size: 13px; } .q-tab-panel { padding: 12px 0; } .q-tab-panels { background: none; }
+.q-table__container { max-width: 100%; }
+.place { font-size: 11px; white-space: normal; overflow-wrap: anywhere; min-width: 110px; max-width: 340px; }
+@media (max-width: 700px) {
+  .nicegui-content { padding: 10px 10px 30px; } .wide { display: none; }
+  .q-table td, .q-table th { padding: 4px 6px !important; }
+  .pair { grid-template-columns: minmax(0, 1fr); grid-template-rows: 320px minmax(420px, auto); height: auto; }
+}
 """
 
 
@@ -32,14 +48,23 @@ body { background: #f7f8fa; color: #1c1e21; }
 def frame(title: str, active: str = "") -> Iterator[None]:
     """The head with what comes below it."""
     ui.page_title(f"{title} - roll studio")
-    ui.colors(primary="#2f55b8")
+    ui.colors(primary="#4a74e0")
     ui.add_css(_STYLE)
     with ui.header().classes("items-center q-py-sm").style("background: #1f2a44"):
         ui.label("roll studio").classes("text-subtitle1 text-weight-medium q-mr-lg")
         for name, address in _PAGES.items():
             weight = "text-weight-bold" if name == active else ""
             ui.link(name, address).classes(f"text-white q-mr-md {weight}").style("text-decoration: none")
+        ui.space()
+        button = ui.button(icon="contrast").props('flat round dense color=white aria-label="dark or light"')
+        button.on("click", js_handler=_TURN_DARK)
+        button.tooltip("dark or light; at first as the system has it")
+    ui.run_javascript(_RECALL_DARK)
     yield
+
+
+_RECALL_DARK = 'if (localStorage.rollDark) Quasar.Dark.set(localStorage.rollDark === "true");'
+_TURN_DARK = "() => { Quasar.Dark.set(!Quasar.Dark.isActive); localStorage.rollDark = Quasar.Dark.isActive; }"
 
 
 def later(build: Callable[[], Awaitable[None]]) -> None:
@@ -67,4 +92,19 @@ def age(seconds_since_1970: float) -> str:
 
 
 def number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
+    return "" if value is None else number_text(value)
+
+
+def table_of(columns: Sequence[str], title: str = "") -> ui.table:
+    """A plain table without pages; `fill` gives it rows."""
+    column_specs = [{"name": name, "label": name, "field": name, "align": "left"} for name in columns]
+    table = ui.table(columns=column_specs, rows=[], title=title or None).classes("q-mb-md")
+    table.props('flat bordered dense wrap-cells :rows-per-page-options="[0]" hide-pagination hide-no-data')
+    return table
+
+
+def fill(table: ui.table, values: Sequence[Sequence[object]]) -> None:
+    names = [column["name"] for column in table.columns]
+    rows = [{name: visible(str(value)) for name, value in zip(names, row, strict=True)} for row in values]
+    if rows != table.rows:
+        table.rows = rows

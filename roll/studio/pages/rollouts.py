@@ -5,30 +5,42 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from nicegui import ui
-from nicegui.events import GenericEventArguments
+from nicegui.events import GenericEventArguments, KeyEventArguments
 
 from roll.studio.disk_reads import Unanswered, Waits
 from roll.studio.pages.frame import REFRESH_S, frame, later
 from roll.studio.pages.rollout_data import query_values
 from roll.studio.rollout_index import Query, RolloutIndex, RolloutIndexes
+from roll.studio.run_list import RunList
+from roll.utils.text import visible
 
 _PATIENCE_S = 30.0
 _ANY = "any"
 _REWARD = "p => p.value === undefined ? '' : p.value === null ? 'failed' : Number(p.value.toPrecision(4))"
+_REWARD_STYLE = """p => p.value === undefined ? null : p.value === null || p.value <= 0 ? {color: '#d8503f'}
+    : p.value >= 1 ? {color: '#2f9e58'} : {color: 'inherit'}"""
 _COLUMNS: list[dict[str, Any]] = [
-    {"field": "step", "width": 70, "sort": "desc"},
-    {"field": "kind", "width": 65},
-    {"field": "domain", "width": 90},
-    {"field": "reward", "width": 80, ":valueFormatter": _REWARD},
-    {"field": "finish", "width": 80},
-    {"field": "tokens", "width": 75},
-    {"field": "turns", "width": 70},
+    {"field": "step", "width": 65, "sort": "desc"},
+    {"field": "group_id", "headerName": "group", "width": 75},
+    {"field": "reward", "width": 78, ":valueFormatter": _REWARD, ":cellStyle": _REWARD_STYLE},
     {"field": "prompt", "flex": 1, "minWidth": 110, "sortable": False},
     {"field": "response", "flex": 1, "minWidth": 110, "sortable": False},
+    {"field": "truth", "headerName": "ground truth", "width": 110, "sortable": False},
+    {"field": "tokens", "width": 75},
+    {"field": "finish", "width": 80},
+    {"field": "kind", "width": 65},
+    {"field": "domain", "width": 85},
+    {"field": "turns", "width": 68},
 ]
+_MOVES = (
+    ("keyboard_double_arrow_up", "P", -1, True), ("keyboard_arrow_up", "p", -1, False),
+    ("keyboard_arrow_down", "n", 1, False), ("keyboard_double_arrow_down", "N", 1, True),
+)  # fmt: skip
 _FETCH = """async p => {
     const sort = p.sortModel[0] || { colId: "step", sort: "desc" };
     const asked = new URLSearchParams(QUERY);
@@ -44,7 +56,7 @@ _FETCH = """async p => {
 }"""
 
 
-def add(indexes: RolloutIndexes) -> None:
+def add(indexes: RolloutIndexes, run_list: RunList) -> None:
     waits = Waits()
 
     @ui.page("/run/{key}/rollouts")
@@ -54,7 +66,7 @@ def add(indexes: RolloutIndexes) -> None:
             if index is None:
                 ui.label("There is no such run below the folders, or it was removed.")
                 return
-            view = RolloutView(key, indexes, waits)
+            view = RolloutView(key, indexes, waits, run_list.directory(key))
             view.show(index)
             ui.timer(REFRESH_S, view.refresh, immediate=False)
 
@@ -68,15 +80,16 @@ async def _updated(waits: Waits, indexes: RolloutIndexes, key: str) -> RolloutIn
 
 
 class RolloutView:
-    """Filters above, rows on the left, the chosen attempt on the right."""
+    """Filters above, rows on the left, the chosen attempt with the others at its prompt on the right."""
 
-    def __init__(self, key: str, indexes: RolloutIndexes, waits: Waits):
+    def __init__(self, key: str, indexes: RolloutIndexes, waits: Waits, directory: Path | None):
         self._key, self._indexes, self._waits = key, indexes, waits
         self._index: RolloutIndex | None = None
-        self._version = 0
+        self._version, self._chosen = 0, 0
         with ui.row().classes("items-center full-width").style("gap: 10px"):
-            ui.link("Run", f"/run/{key}")
-            ui.label("Rollouts").classes("text-h5 q-mr-md")
+            ui.label("Rollouts").classes("text-h5")
+            ui.label("of").classes("soft")
+            ui.link(visible(directory.name if directory is not None else "the run"), f"/run/{key}").classes("q-mr-md")
             self._fields = {
                 "text": self._input("search in texts"),
                 "domain": self._select("domain"),
@@ -90,15 +103,23 @@ class RolloutView:
             }
             ui.space()
             self._count = ui.label().classes("soft")
-        with ui.splitter(value=60).classes("full-width").style("height: calc(100vh - 170px)") as splitter:
-            with splitter.before:
-                self._grid = self._grid_of()
-                self._grid.on("rowClicked", self._choose, ["data"])
-            with splitter.after:
-                self._hint = ui.label("A row shows its attempt here.").classes("soft q-pa-md")
-                self._detail = ui.element("iframe").classes("full-width full-height")
-                self._detail.props('sandbox="" title="rollout"').style("border: 0; background: #fff")
+        with ui.element("div").classes("pair"):
+            self._grid = self._grid_of()
+            self._grid.on("rowClicked", self._choose, ["data"])
+            with ui.column().classes("full-height").style("gap: 6px; min-width: 0"):
+                self._hint = ui.label(
+                    "Choose a row. Keys: n and p for the next and the previous one, N and P for other prompts."
+                ).classes("soft q-pa-md")
+                with ui.row().classes("items-center").style("gap: 4px 6px") as self._head:
+                    for icon, key_name, by, other in _MOVES:
+                        button = ui.button(icon=icon, on_click=partial(self._move, by, other))
+                        button.props("flat round dense size=sm").tooltip(f"key {key_name}")
+                    self._siblings = ui.row().classes("items-center").style("gap: 4px")
+                self._head.set_visibility(False)
+                self._detail = ui.element("iframe").classes("full-width card").style("flex: 1; padding: 0")
+                self._detail.props('sandbox="" title="rollout"')
                 self._detail.set_visibility(False)
+        ui.keyboard(self._press)
 
     def show(self, index: RolloutIndex) -> None:
         """Show the choices, and the rows."""
@@ -136,10 +157,41 @@ class RolloutView:
         return _FETCH.replace("QUERY", json.dumps(query_values(asdict(query)))).replace("KEY", self._key)
 
     def _choose(self, event: GenericEventArguments) -> None:
-        number = int((event.args.get("data") or {}).get("id", 0))
+        self._open(int((event.args.get("data") or {}).get("id", 0)))
+
+    def _open(self, number: int) -> None:
+        """Show an attempt, and the rewards of all at its prompt, each to be chosen."""
+        assert self._index is not None
+        self._chosen = number
         self._detail.props(f'src="/data/{self._key}/rollout/{number}"')
-        self._detail.set_visibility(True)
-        self._hint.set_visibility(False)
+        for element, is_shown in ((self._detail, True), (self._head, True), (self._hint, False)):
+            element.set_visibility(is_shown)
+        siblings = self._index.siblings(number)
+        rewards = [reward for _, reward in siblings if reward is not None]
+        mean = sum(rewards) / len(rewards) if rewards else 0.0
+        self._siblings.clear()
+        with self._siblings:
+            ui.label(f"{len(siblings)} at this prompt, mean {mean:.3g}:").classes("soft")
+            for row, reward in siblings:
+                text = "failed" if reward is None else f"{reward:.3g}"
+                color = "red-4" if reward is None or reward <= 0 else "green-7" if reward >= 1 else "blue-grey-5"
+                chip = ui.button(text, color=color, on_click=partial(self._open, row))
+                chip.props(f"dense no-caps size=sm {'unelevated' if row == number else 'outline'}")
+                if reward is not None and rewards:
+                    chip.tooltip(f"{reward - mean:+.3g} against the mean")
+
+    async def _move(self, by: int, other_group: bool) -> None:
+        """Open the next row of the table, or the previous one."""
+        if self._index is None:
+            return
+        columns = await self._grid.run_grid_method("getColumnState")
+        order, descending = next(((c["colId"], c["sort"] == "desc") for c in columns if c.get("sort")), ("step", True))
+        self._open(self._index.neighbour(self._query(), self._chosen, by, order, descending, other_group))
+
+    async def _press(self, event: KeyEventArguments) -> None:
+        move = next((move for move in _MOVES if move[1] == str(event.key)), None)
+        if event.action.keydown and move is not None:
+            await self._move(*move[2:])
 
     def _grid_of(self) -> ui.aggrid:
         options = {

@@ -5,91 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from types import MappingProxyType
 from typing import Any
 
 from nicegui import ui
 
 from roll.errors import ConfigError
-from roll.report.charts import COLORS, thinned
+from roll.report.charts import COLORS
 from roll.report.command import main_metrics
 from roll.report.figures import failures, flat, overview, phase_table, role_table
 from roll.report.run_files import LogLine, RunFiles, StepSpread
-from roll.run.display.curves import binned_phases, smoothed
-from roll.run.display.view import Rows, series
+from roll.run.display.view import Rows
+from roll.run.spec import PIPELINES
 from roll.studio.disk_reads import Unanswered, Waits
+from roll.studio.form import Form, form_of
 from roll.studio.launch import Launched, stop
 from roll.studio.live_run import LiveRun, State, newest, process_of, state_of
-from roll.studio.pages.frame import REFRESH_S, STATE_COLORS, age, frame, later
-from roll.studio.run_list import RunList
+from roll.studio.pages.charts import ChartControls, ChartGrid, Curve, has_axis, line_options, phase_options
+from roll.studio.pages.frame import REFRESH_S, STATE_COLORS, age, fill, frame, later, table_of
+from roll.studio.pages.runs import compare_address
+from roll.studio.run_list import RunList, kind_name
 from roll.utils.text import visible
-
-# Curves and times as options of ECharts. Its tips are drawn, not made of HTML: names may hold any text.
-
-_FEW_POINTS = 20
-_DIGITS = 5
-_EARLIER = "#b0b0b0"
-
-
-def line_options(rows: Rows, name: str, earlier: Mapping[str, Rows] = MappingProxyType({})) -> dict[str, Any]:
-    """A metric: each step in a pale colour where there are many, and smoothed in a full one. `earlier`: by its name,
-    what a start wrote that was begun anew since, in grey."""
-    steps, values = thinned(series(rows, name))
-    points = _points(steps, values)
-    if len(steps) < _FEW_POINTS:
-        lines = [_line(name, points, 1.6, 1.0) | {"showSymbol": True, "symbolSize": 5}]
-    else:
-        means = smoothed(values, max(5, len(steps) // 20 * 2 + 1))
-        lines = [_line(name, points, 1.0, 0.3), _line("smoothed", _points(steps, means), 2.0, 1.0)]
-    for start, others in earlier.items():
-        if before := series(others, name):
-            lines.append(_line(start, _points(*thinned(before)), 1.2, 1.0, _EARLIER))
-    return _options(visible(name), 48) | {"series": lines}
-
-
-def phase_options(rows: Rows) -> dict[str, Any]:
-    """Seconds per step, by phase, stacked."""
-    steps, phases = binned_phases(rows)
-    bars = [
-        {
-            "type": "bar",
-            "name": visible(name),
-            "stack": "phases",
-            "barCategoryGap": "0%",
-            "data": [round(value, _DIGITS) for value in seconds],
-            "itemStyle": {"color": COLORS[number % len(COLORS)]},
-        }
-        for number, (name, seconds) in enumerate(phases.items())
-    ]
-    options = _options("seconds per step, by phase", 64)
-    options["xAxis"] = {"type": "category", "data": [f"{step:g}" for step in steps], "name": "step"} | _BELOW
-    options["legend"] = {"bottom": 0, "type": "scroll", "itemHeight": 10}
-    return options | {"series": bars}
-
-
-_BELOW = {"nameLocation": "middle", "nameGap": 24}
-
-
-def _options(title: str, bottom: int) -> dict[str, Any]:
-    return {
-        "animation": False,
-        "title": {"text": title, "textStyle": {"fontSize": 13, "fontWeight": "normal"}, "left": 4, "top": 2},
-        "grid": {"left": 12, "right": 24, "top": 36, "bottom": bottom - 24, "containLabel": True},
-        "tooltip": {"trigger": "axis", "renderMode": "richText"},
-        "xAxis": {"type": "value", "min": "dataMin", "max": "dataMax", "minInterval": 1, "name": "step"} | _BELOW,
-        "yAxis": {"type": "value", "scale": True},
-    }
-
-
-def _line(name: str, points: list[list[float]], width: float, opacity: float, color: str = COLORS[0]) -> dict[str, Any]:
-    style = {"color": color, "opacity": opacity}
-    line = {"type": "line", "name": visible(name), "data": points, "showSymbol": False, "itemStyle": style}
-    return line | {"lineStyle": style | {"width": width}}
-
-
-def _points(steps: Sequence[float], values: Sequence[float]) -> list[list[float]]:
-    return [[step, float(f"{value:.{_DIGITS}g}")] for step, value in zip(steps, values, strict=True)]
-
 
 # A run that was started here and has not written anything yet.
 
@@ -123,6 +58,7 @@ def show_starting(key: str, launched: Launched, run_list: RunList) -> None:
 
 
 _MOST_WARNINGS = 200
+_EARLIER_COLOR = "#9a9a9a"
 
 
 def add(run_list: RunList, launches: dict[str, Launched]) -> None:
@@ -157,11 +93,10 @@ class RunView:
     """The elements of a page, and what is written into them when the run has gone on."""
 
     def __init__(self, key: str, live: LiveRun):
-        self._live, self._waits = live, Waits()
+        self._key, self._live, self._waits = key, live, Waits()
         self._shown: RunFiles | None = None
         self._spreads: Sequence[StepSpread] = ()
         self._earlier: dict[str, Rows] = {}
-        self._charts: dict[str, ui.echart] = {}
         with ui.row().classes("items-center full-width"):
             ui.label(visible(live.files.name)).classes("text-h5")
             self._state = ui.badge("")
@@ -169,6 +104,7 @@ class RunView:
             ui.space()
             self._stop = ui.button("Stop", on_click=self._ask_to_stop, icon="stop", color="red-7")
             self._stop.props("no-caps dense flat").tooltip("Ctrl-C: the run saves its step and ends")
+            ui.link("Compare", compare_address([key])).tooltip("with other runs, in the same charts")
             ui.link("Rollouts", f"/run/{key}/rollouts")
             ui.link("Report", f"/report/{key}", new_tab=True).tooltip("one page, to keep or to mail")
         ui.label(visible(str(live.files.directory))).classes("soft mono")
@@ -178,22 +114,29 @@ class RunView:
         with ui.tab_panels(tabs, value="Curves", animated=False).classes("full-width"):
             with ui.tab_panel("Curves"):
                 self._facts = ui.row().classes("q-mb-sm").style("gap: 8px 24px")
-                self._choice = ui.select([], multiple=True, with_input=True, label="further metrics")
-                self._choice.props("use-chips dense outlined").classes("q-mb-sm").style("min-width: 420px")
-                self._choice.on_value_change(self._draw)
-                self._grid = ui.element("div").classes("charts")
+                with ui.row().classes("items-center full-width q-mb-sm"):
+                    self._controls = ChartControls(self._draw)
+                    self._choice = ui.select(
+                        [], multiple=True, with_input=True, label="further metrics", on_change=self._draw
+                    )
+                    self._choice.props("use-chips dense outlined").style("min-width: 260px")
+                self._note = ui.label().classes("soft")
+                self._grid = ChartGrid()
             with ui.tab_panel("Times"):
                 self._phases = ui.echart(phase_options(())).classes("card").style("height: 340px")
                 with ui.row().classes("q-mt-md"):
-                    self._phase_table = _table(("phase", "in all", "share"))
-                    self._role_table = _table(("role", "busy"))
+                    self._phase_table = table_of(("phase", "in all", "share"))
+                    self._role_table = table_of(("role", "busy"))
+                self._starts = table_of(("started", "at step", "ended", "exit code", "cause"), "Starts")
             with ui.tab_panel("Failures"):
-                self._starts = _table(("started", "at step", "ended", "exit code", "cause"), "Starts")
-                self._failures = _table(("attempts", "in", "steps", "cause"), "Attempts that failed")
-                self._warnings = _table(("when", "level", "times", "text"), "Warnings and errors of the log")
+                self._calm = ui.label("None: no sample failed, and the log has no warning.").classes("soft")
+                self._failures = table_of(("samples", "in", "steps", "cause"), "Samples that failed")
+                self._warnings = table_of(("when", "level", "times", "text"), "Warnings and errors of the log")
             with ui.tab_panel("Configuration"):
-                search = ui.input(placeholder="search keys and values").props("dense outlined clearable")
-                self._config = _table(("key", "value"))
+                with ui.row().classes("items-center"):
+                    search = ui.input(placeholder="search keys and values").props("dense outlined clearable")
+                    self._all_keys = ui.switch("all keys, defaults included", on_change=self._show_config)
+                self._config = table_of(("key", "value"))
                 self._config.bind_filter_from(search, "value").classes("mono")
 
     async def refresh(self) -> None:
@@ -210,7 +153,8 @@ class RunView:
         self._state.set_text(state)
         self._state.props(f"color={STATE_COLORS[state]}")
         self._stop.set_visibility(self._is_going())
-        _fill(self._warnings, [(w.moment, w.level, w.count, w.text) for w in reversed(warnings[-_MOST_WARNINGS:])])
+        fill(self._warnings, [(w.moment, w.level, w.count, w.text) for w in reversed(warnings[-_MOST_WARNINGS:])])
+        self._show_calm()
         if self._live.files is not self._shown:
             self._show(self._live.files, spreads)
 
@@ -253,49 +197,62 @@ class RunView:
         self._draw()
         self._phases.options.update(phase_options(files.rows))
         self._phases.update()
-        _fill(self._phase_table, phase_table(files.rows))
-        _fill(self._role_table, role_table(files.rows))
-        _fill(
+        fill(self._phase_table, phase_table(files.rows))
+        fill(self._role_table, role_table(files.rows))
+        fill(
             self._starts,
             [
                 (s.started, s.steps_done, s.ended or "", "" if s.exit_code is None else s.exit_code, s.cause)
                 for s in files.starts
             ],
         )
-        _fill(
+        fill(
             self._failures,
             [(f.count, f.kind, f"{f.first_step} to {f.last_step}", f.cause) for f in failures(spreads)],
         )
-        _fill(self._config, list(flat(files.config).items()))
+        self._show_calm()
+        self._show_config()
+
+    def _show_calm(self) -> None:
+        for table in (self._failures, self._warnings):
+            table.set_visibility(bool(table.rows))
+        self._calm.set_visibility(not self._failures.rows and not self._warnings.rows)
+
+    def _show_config(self) -> None:
+        config = self._live.files.config
+        fill(self._config, list(flat(config if self._all_keys.value else changed(config)).items()))
 
     def _draw(self) -> None:
-        """The charts of what is shown, each made once."""
-        rows = self._live.files.rows
+        rows, style = self._live.files.rows, self._controls.style
+        curves = [
+            Curve(self._live.files.name, COLORS[0], rows),
+            *(Curve(start, _EARLIER_COLOR, others, is_earlier=True) for start, others in self._earlier.items()),
+        ]
+        missing = not has_axis(curves[:1], style.axis)
+        self._note.set_text(f"The run has not measured its {style.axis}." if missing else "")
         names = {name for _, metrics in rows for name in metrics}
         chosen: list[str] = self._choice.value or []
-        shown = list(dict.fromkeys([*main_metrics([self._live.files], names), *chosen]))
-        for name in [name for name in self._charts if name not in shown]:
-            self._charts.pop(name).delete()
-        for name in shown:
-            if name in self._charts:
-                self._charts[name].options.update(line_options(rows, name, self._earlier))
-                self._charts[name].update()
-                continue
-            with self._grid:
-                self._charts[name] = (
-                    ui.echart(line_options(rows, name, self._earlier)).classes("card").style("height: 240px")
-                )
+        shown = dict.fromkeys([*main_metrics([self._live.files], names), *chosen])
+        self._grid.draw({} if missing else {name: line_options(curves, name, style) for name in shown})
 
 
-def _table(columns: Sequence[str], title: str = "") -> ui.table:
-    column_specs = [{"name": name, "label": name, "field": name, "align": "left"} for name in columns]
-    table = ui.table(columns=column_specs, rows=[], title=title or None).classes("q-mb-md")
-    table.props('flat bordered dense wrap-cells :rows-per-page-options="[0]" hide-pagination')
-    return table
+def changed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a run's configuration that is not the default of its key: what its YAML sets, and what follows from
+    that."""
+    kind = kind_name(config)
+    return _changed(config, form_of(kind), ()) if kind in PIPELINES else dict(config)
 
 
-def _fill(table: ui.table, values: Sequence[Sequence[object]]) -> None:
-    names = [column["name"] for column in table.columns]
-    rows = [{name: visible(str(value)) for name, value in zip(names, row, strict=True)} for row in values]
-    if rows != table.rows:
-        table.rows = rows
+def _changed(node: Mapping[str, Any], form: Form, path: tuple[str, ...]) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for name, value in node.items():
+        inner = (*path, name)
+        if isinstance(value, Mapping) and form.is_section(inner):
+            if section := _changed(value, form, inner):
+                kept[name] = section
+            continue
+        field = form.field(inner)
+        default = field.default if field is not None else None
+        if value != default and not (value in ([], {}, "") and not default):
+            kept[name] = value
+    return kept

@@ -17,13 +17,15 @@ from starlette.testclient import TestClient
 
 pytest.importorskip("nicegui", reason="NiceGUI is not installed: the extra studio")
 
+from nicegui import ui
 from nicegui.testing import User
 from nicegui.testing.general import nicegui_reset_globals, prepare_simulation
 
 from roll.report.command import Page
 from roll.report.run_files import RunFiles
 from roll.studio.launch import Plan
-from roll.studio.pages import builder, report, run
+from roll.studio.pages import builder, compare, report, run
+from roll.studio.pages.runs import compare_address
 from roll.studio.run_list import Glance, RunList, key_of
 from roll.studio.server import application
 from roll.studio.yaml_edit import Draft
@@ -92,6 +94,7 @@ SEEN_AT_LAST = {
     "/new": "begin from",
     "/run/0123": "no such run",
     "/run/0123/rollouts": "no such run",
+    "/compare?runs=0123,../../etc": "Choose two or more runs",
 }
 
 
@@ -164,6 +167,39 @@ def test_a_run_that_is_removed_while_somebody_looks_at_it_is_said_to_be_gone(
         await user.should_see("last written", retries=PATIENT)
         shutil.rmtree(directory)
         await user.should_see("is no directory", retries=PATIENT)
+
+    played(tmp_path, play)
+    assert [record.getMessage() for record in caplog.records if record.levelname != "DEBUG"] == []
+
+
+def test_runs_are_compared_and_one_that_is_gone_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compare, "REFRESH_S", 0.1)
+    first, second = make_run(tmp_path / "a", "mine"), make_run(tmp_path / "b", "mine", exit_code=1, steps=4)
+    make_run(tmp_path / "c", "third")
+    keys = [*map(key_of, (first, second)), "0123"]
+
+    async def play(client: httpx.AsyncClient) -> None:
+        user = User(client)
+        await user.open(compare_address(keys))
+        for text in ("mine (a)", "mine (b)", "finished", "failed"):
+            await user.should_see(text, retries=PATIENT)
+        assert len(user.find(kind=ui.echart).elements) == 1, "the metric that both have"
+        chart = next(iter(user.find(kind=ui.echart).elements))
+        assert [line["name"] for line in chart.options["series"]] == ["mine (a)", "mine (b)"]
+        add_step(first, 3, 0.75)
+        for _ in range(PATIENT):
+            if chart.options["series"][0]["data"][-1] == [3, 0.75]:
+                break
+            await asyncio.sleep(0.1)
+        else:
+            raise AssertionError("the new step is not drawn")
+        shutil.rmtree(second)
+        await asyncio.sleep(0.3)
+        await user.should_see("mine (b)", retries=PATIENT)
+        await user.open(compare_address([]))
+        await user.should_see("Choose two or more runs", retries=PATIENT)
 
     played(tmp_path, play)
     assert [record.getMessage() for record in caplog.records if record.levelname != "DEBUG"] == []

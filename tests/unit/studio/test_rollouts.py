@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
@@ -10,7 +11,7 @@ from starlette.testclient import TestClient
 
 from roll.studio.live_run import LiveRun
 from roll.studio.pages import rollout_data
-from roll.studio.rollout_index import Query, RolloutIndex, RolloutIndexes
+from roll.studio.rollout_index import Query, RolloutIndex, RolloutIndexes, question_of
 from roll.studio.run_list import RunList, key_of
 from tests.unit.studio.test_runs import make_run
 
@@ -115,6 +116,65 @@ def test_lines_that_are_no_records_and_steps_that_no_metrics_know_are_left_out(t
         file.write(b'\xff\n{}\n{"step": 1, "dom')
     write(run, 9, record(prompt_text="of an earlier run"))
     assert [row["prompt"] for row in index_of(run).rows(Query(), 0, 9).rows] == ["good", "\\ud800 half"]
+
+
+def test_the_next_attempt_and_the_next_prompt_follow_the_order_of_the_table(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=2)
+    groups = list(zip("aabbc", "12345", strict=True))
+    write(run, 1, *(record(group_id=group, prompt_text=text, reward=int(text)) for group, text in groups))
+    index = index_of(run)
+    rows = {row["prompt"]: row["id"] for row in index.rows(Query(), 0, 9).rows}
+    names = {number: name for name, number in rows.items()}
+
+    def moved(name: str, by: int, other_group: bool, order: str = "reward", **query: Any) -> str:
+        return names[index.neighbour(Query(**query), rows[name], by, order, False, other_group)]
+
+    assert moved("1", 1, False) == "2" and moved("3", -1, False) == "2"
+    assert moved("1", 1, True) == "3" and moved("4", -1, True) == "1"
+    assert moved("5", 1, False) == "5" and moved("1", -1, True) == "1"
+    assert moved("1", 1, False, least_reward=4) == "4", "the chosen row is not among those of the query"
+    assert names[index.neighbour(Query(), rows["2"], 1, "reward", True, False)] == "1"
+    with pytest.raises(ValueError, match="no column"):
+        index.neighbour(Query(), 1, 1, "text", False, False)
+
+
+def test_the_attempts_at_a_prompt_come_together(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=2)
+    write(run, 1, record(group_id=1, reward=0.5), record(group_id=2), record(group_id=1, reward=None))
+    write(run, 2, record(group_id=1), record(group_id=1, domain="code"))
+    index = index_of(run)
+    first = index.rows(Query(last_step=1), 0, 1, "id", descending=False).rows[0]["id"]
+    assert [reward for _, reward in index.siblings(first)] == [0.5, None]
+    assert index.siblings(10_000) == []
+
+
+@pytest.mark.parametrize(
+    "prompt, question",
+    [
+        (
+            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n2 + 2?<|im_end|>\n<|im_start|>assistant\n",
+            "2 + 2?",
+        ),
+        (
+            "<|im_start|>user\none<|im_end|>\n<|im_start|>assistant\nyes<|im_end|>\n<|im_start|>user\ntwo<|im_end|>\n"
+            "<|im_start|>assistant\n<think>\n",
+            "two",
+        ),
+        (
+            "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHello<|eot_id|><|start_header_id|>assistant"
+            "<|end_header_id|>\n\n",
+            "Hello",
+        ),
+        ("<bos><start_of_turn>user\nHello<end_of_turn>\n<start_of_turn>model\n", "Hello"),
+        ("<s>[INST] Hello [/INST]", "Hello"),
+        ("<｜begin▁of▁sentence｜><｜User｜>Hello<｜Assistant｜>", "Hello"),
+        ("<|start|>system<|message|>x<|end|><|start|>user<|message|>Hello<|end|><|start|>assistant", "Hello"),
+        ("no template: a <b> & 2 < 3", "no template: a <b> & 2 < 3"),
+        ("", ""),
+    ],
+)
+def test_a_prompt_is_shown_without_its_template(prompt: str, question: str) -> None:
+    assert question_of(prompt) == question
 
 
 def served(run: Path) -> tuple[TestClient, str]:

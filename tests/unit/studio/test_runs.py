@@ -3,16 +3,23 @@
 import json
 import os
 import time
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from roll.report.charts import COLORS
+from roll.run.display.view import Rows
 from roll.run.records.run_record import RunStart
 from roll.run.tracking.local import write_metrics
 from roll.studio.live_run import AppendedLines, LiveRun, process_of, state_of
-from roll.studio.pages.run import line_options, phase_options
-from roll.studio.run_list import RunList, key_of
+from roll.studio.pages.charts import Curve, CurveStyle, line_options, phase_options, positions
+from roll.studio.pages.compare import labels_of
+from roll.studio.pages.run import changed
+from roll.studio.pages.runs import _place, _polyline
+from roll.studio.run_list import RunList, key_of, kind_name, ran_s
 
 
 def start(**changes: object) -> RunStart:
@@ -147,16 +154,55 @@ def test_the_exit_code_says_how_a_run_ended(code: int, state: str) -> None:
     assert state_of([], silent_s=time.time()) == "unknown"
 
 
+def drawn(rows: Rows, name: str, **style: object) -> list[dict[str, Any]]:
+    return line_options([Curve("mine", COLORS[0], rows)], name, CurveStyle(**style))["series"]  # type: ignore[arg-type]
+
+
 def test_curves_have_the_numbers_of_the_rows_and_tips_without_markup() -> None:
-    options = line_options([(1, {"a": 0.123456789}), (2, {"b": 1.0}), (3, {"a": 2.0})], "a")
+    rows = [(1, {"a": 0.123456789}), (2, {"b": 1.0}), (3, {"a": 2.0})]
+    options = line_options([Curve("mine", COLORS[0], rows)], "a", CurveStyle())
     assert options["series"][0]["data"] == [[1, 0.12346], [3, 2.0]]
     assert options["tooltip"]["renderMode"] == "richText"
-    assert len(line_options([(step, {"a": 1.0}) for step in range(30)], "a")["series"]) == 2
+    assert drawn(rows, "never measured") == []
+
+
+def test_a_curve_of_many_steps_is_smoothed_as_far_as_asked() -> None:
+    rows = [(step, {"a": float(step % 2)}) for step in range(40)]
+    pale, full = drawn(rows, "a")
+    assert pale["lineStyle"]["opacity"] < full["lineStyle"]["opacity"]
+    assert {value for _, value in pale["data"]} == {0.0, 1.0}
+    assert all(0.3 < value < 0.7 for _, value in full["data"][5:-5])
+    assert [line["data"] for line in drawn(rows, "a", span=1)] == [pale["data"]]
+
+
+def test_a_logarithmic_axis_leaves_out_what_it_cannot_show() -> None:
+    rows = [(1, {"a": 0.0}), (2, {"a": 10.0}), (3, {"a": -1.0})]
+    assert drawn(rows, "a", is_log=True)[0]["data"] == [[2, 10.0]]
+    assert line_options([], "a", CurveStyle(is_log=True))["yAxis"]["type"] == "log"
+
+
+def test_steps_lie_where_time_and_tokens_put_them() -> None:
+    rows = [(1, {"time/step_s": 30.0, "rollout/num_tokens": 500_000.0}), (2, {"time/train_s": 90.0})]
+    assert positions(rows, "step") == {1: 1.0, 2: 2.0}
+    assert positions(rows, "time") == {1: 0.5, 2: 2.0}
+    assert positions(rows, "tokens") == {1: 0.5, 2: 0.5}
+
+
+def test_several_runs_are_lines_of_their_own_colours() -> None:
+    curves = [Curve("one", COLORS[0], [(1, {"a": 1.0})]), Curve("two", COLORS[1], [(1, {"b": 1.0}), (2, {"a": 3.0})])]
+    lines = line_options(curves, "a", CurveStyle())["series"]
+    assert [(line["name"], line["lineStyle"]["color"], line["data"]) for line in lines] == [
+        ("one", COLORS[0], [[1, 1.0]]),
+        ("two", COLORS[1], [[2, 3.0]]),
+    ]
 
 
 def test_starts_that_were_begun_anew_are_drawn_beside_the_run(tmp_path: Path) -> None:
-    options = line_options([(1, {"a": 1.0})], "a", {"start 2": [(1, {"a": 5.0})], "start 1": [(1, {"b": 5.0})]})
-    assert [(line["name"], line["data"]) for line in options["series"]] == [("a", [[1, 1.0]]), ("start 2", [[1, 5.0]])]
+    earlier = {"start 2": [(1, {"a": 5.0})], "start 1": [(1, {"b": 5.0})]}
+    curves = [Curve("a", COLORS[0], [(1, {"a": 1.0})])]
+    curves += [Curve(name, "grey", rows, is_earlier=True) for name, rows in earlier.items()]
+    lines = line_options(curves, "a", CurveStyle())["series"]
+    assert [(line["name"], line["data"]) for line in lines] == [("a", [[1, 1.0]]), ("start 2", [[1, 5.0]])]
     (tmp_path / "logs").mkdir()
     for name, reward in (("metrics", 0.9), ("metrics.1", 0.1)):
         write_metrics(tmp_path / "logs" / f"{name}.jsonl", [(1, {"rollout/reward_mean": reward})])
@@ -169,3 +215,52 @@ def test_phases_are_stacked() -> None:
     bars = phase_options([(1, {"time/step_s": 3.0, "time/train_s": 2.0})])["series"]
     assert {bar["name"]: bar["data"] for bar in bars}["train"] == [2.0]
     assert {bar["stack"] for bar in bars} == {"phases"}
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    folders = ["out/a/run", "out/b/run", "out/c"]
+    runs = [LiveRun(make_run(tmp_path / place, "same" if "run" in place else "other")).files for place in folders]
+    assert labels_of(runs) == ["same (a/run)", "same (b/run)", "other"]
+
+
+@pytest.mark.parametrize(
+    "config, name",
+    [
+        ({"rewards": {}, "rollout_batch_size": 8}, "rlvr"),
+        ({"custom_envs": {}, "train_env_manager": {}}, "agentic"),
+        ({"pipeline": "sft"}, "sft"),
+        ({"algorithm": "sft"}, "sft"),
+        ({}, ""),
+    ],
+)
+def test_a_configuration_says_which_kind_of_run_it_is_of(config: dict[str, object], name: str) -> None:
+    assert kind_name(config) == name
+
+
+def test_what_a_run_changed_comes_without_the_defaults() -> None:
+    config = {
+        "max_steps": 7, "seed": 42, "rewards": {"math": {"reward": "math_rule"}}, "rollout_batch_size": 8,
+        "actor_train": {"training_args": {"learning_rate": 0.5, "weight_decay": 0.0}, "world_size": None},
+    }  # fmt: skip
+    assert changed(config) == {
+        "max_steps": 7,
+        "rewards": {"math": {"reward": "math_rule"}},
+        "rollout_batch_size": 8,
+        "actor_train": {"training_args": {"learning_rate": 0.5}},
+    }
+
+
+def test_the_time_of_a_run_is_that_of_its_starts() -> None:
+    began = "2026-01-01T00:00:00+00:00"
+    starts = [start(started=began, ended="2026-01-01T00:01:00+00:00"), start(started=began), start(started="?")]
+    written = datetime.fromisoformat(began).timestamp() + 30
+    assert ran_s(starts, written) == 90.0
+    assert ran_s([], written) == 0.0
+
+
+def test_the_list_draws_a_small_curve_and_short_places() -> None:
+    assert _polyline((0.0, 1.0)) == "2.0,24.0 108.0,2.0"
+    assert _polyline((3.0, 3.0)) == "2.0,13.0 108.0,13.0"
+    assert _polyline((1.0,)) == _polyline(()) == ""
+    assert _place(Path("/out/a/b"), [Path("/other"), Path("/out")]) == "a/b"
+    assert _place(Path("/out"), [Path("/out")]) == "/out"

@@ -1,0 +1,199 @@
+"""Curves and times as options of ECharts, and the controls of how they are drawn. Tips are drawn, not made of HTML:
+names may hold any text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from nicegui import ui
+
+from roll.report.charts import thinned
+from roll.run.display.curves import binned_phases, smoothed, smoothing_span
+from roll.run.display.palette import phase_colors
+from roll.run.display.titles import phase_title, title_of
+from roll.run.display.view import Rows, series
+from roll.utils.text import visible
+from roll.utils.timing import phase_seconds
+
+Axis = Literal["step", "time", "tokens"]
+_AXIS_NAMES: dict[Axis, str] = {"step": "step", "time": "minutes in steps", "tokens": "tokens, in millions"}
+_TOKENS = ("rollout/num_tokens", "train/trained_tokens")  # of a step, by kind of run
+_FEW_POINTS = 20
+_DIGITS = 5
+_GREY = "#8a8f98"  # readable on white and on black
+_GRID = "rgba(128, 128, 128, .22)"
+
+
+@dataclass(frozen=True)
+class CurveStyle:
+    """How curves are drawn. `span`: steps of the trailing mean; 1 draws none, 0 takes what suits the number of steps.
+    `axis`: what runs to the right. `is_log`: the values on a logarithmic axis, those above 0 alone."""
+
+    span: int = 0
+    axis: Axis = "step"
+    is_log: bool = False
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The metrics of one run, or of an earlier start of it (`is_earlier`: drawn thin, and never smoothed)."""
+
+    label: str
+    color: str
+    rows: Rows
+    is_earlier: bool = False
+
+
+def line_options(curves: Sequence[Curve], name: str, style: CurveStyle) -> dict[str, Any]:
+    """A metric of some runs: each step in a pale colour where there are many, and its trailing mean in a full one."""
+    lines = [line for curve in curves for line in _lines(curve, name, style)]
+    options = _options(visible(title_of(name)), 48)
+    options["xAxis"] |= {"name": _AXIS_NAMES[style.axis], "minInterval": 1 if style.axis == "step" else 0}
+    if style.is_log:
+        options["yAxis"] |= {"type": "log"}
+    return options | {"series": lines}
+
+
+def has_axis(curves: Sequence[Curve], axis: Axis) -> bool:
+    """Whether some of the runs measured what the axis shows."""
+    return axis == "step" or any(position for curve in curves for position in positions(curve.rows, axis).values())
+
+
+def positions(rows: Rows, axis: Axis) -> dict[int, float]:
+    """Where each step lies on an axis: its number; the minutes that steps have taken until its end, or the millions of
+    tokens, prompts included, that they were about.
+
+    Example: rows 1 and 2 of 30 s each lie at 0.5 and 1.0 on "time".
+    """
+    if axis == "step":
+        return {step: float(step) for step, _ in rows}
+    total, places = 0.0, {}
+    for step, metrics in rows:
+        total += _seconds(metrics) / 60 if axis == "time" else _num_tokens(metrics) / 1e6
+        places[step] = total
+    return places
+
+
+def _seconds(metrics: Any) -> float:
+    return metrics.get("time/step_s") or sum(phase_seconds(metrics).values())
+
+
+def _num_tokens(metrics: Any) -> float:
+    return next((metrics[name] for name in _TOKENS if name in metrics), 0.0)
+
+
+def _lines(curve: Curve, name: str, style: CurveStyle) -> list[dict[str, Any]]:
+    places = positions(curve.rows, style.axis)
+    measured = [(places[step], value) for step, value in series(curve.rows, name) if value > 0 or not style.is_log]
+    if not measured:
+        return []
+    steps, values = thinned(measured)
+    points = _points(steps, values)
+    if curve.is_earlier:
+        return [_line(curve, points, 1.2, 1.0)]
+    span = style.span or smoothing_span(len(steps))
+    if len(steps) < _FEW_POINTS or span == 1:
+        dots = {"showSymbol": len(steps) < _FEW_POINTS, "symbolSize": 5}
+        return [_line(curve, points, 1.6, 1.0) | dots]
+    return [_line(curve, points, 1.0, 0.25), _line(curve, _points(steps, smoothed(values, span)), 2.0, 1.0)]
+
+
+def phase_options(rows: Rows) -> dict[str, Any]:
+    """Seconds per step, by phase, stacked."""
+    steps, phases = binned_phases(rows)
+    colors = phase_colors(phases)
+    bars = [
+        {
+            "type": "bar",
+            "name": visible(phase_title(name)),
+            "stack": "phases",
+            "barCategoryGap": "0%",
+            "data": [round(value, _DIGITS) for value in seconds],
+            "itemStyle": {"color": colors[name]},
+        }
+        for name, seconds in phases.items()
+    ]
+    options = _options("seconds per step, by phase", 64)
+    options["xAxis"] |= {"type": "category", "data": [f"{step:g}" for step in steps]}
+    options["legend"] = {"bottom": 0, "type": "scroll", "itemHeight": 10, "textStyle": {"color": _GREY}}
+    return options | {"series": bars}
+
+
+def _options(title: str, bottom: int) -> dict[str, Any]:
+    grey = {"axisLabel": {"color": _GREY}, "splitLine": {"lineStyle": {"color": _GRID}}}
+    axis = {"nameLocation": "middle", "nameGap": 24, "nameTextStyle": {"color": _GREY}} | grey
+    return {
+        "animation": False,
+        "title": {
+            "text": title,
+            "textStyle": {"fontSize": 13, "fontWeight": "normal", "color": _GREY},
+            "left": 4,
+            "top": 2,
+        },
+        "grid": {"left": 12, "right": 24, "top": 36, "bottom": bottom - 24, "containLabel": True},
+        "tooltip": {"trigger": "axis", "renderMode": "richText", "confine": True},
+        "toolbox": {
+            "feature": {"dataZoom": {"yAxisIndex": False, "filterMode": "none"}, "restore": {}},
+            "itemSize": 11,
+            "right": 6,
+            "iconStyle": {"borderColor": _GREY},
+        },
+        "xAxis": {"type": "value", "min": "dataMin", "max": "dataMax", "minInterval": 1, "name": "step"} | axis,
+        "yAxis": {"type": "value", "scale": True} | grey,
+    }
+
+
+def _line(curve: Curve, points: list[list[float]], width: float, opacity: float) -> dict[str, Any]:
+    style = {"color": curve.color, "opacity": opacity}
+    line = {"type": "line", "name": visible(curve.label), "data": points, "showSymbol": False, "itemStyle": style}
+    return line | {"lineStyle": style | {"width": width}}
+
+
+def _points(steps: Sequence[float], values: Sequence[float]) -> list[list[float]]:
+    return [[float(f"{step:.7g}"), float(f"{value:.{_DIGITS}g}")] for step, value in zip(steps, values, strict=True)]
+
+
+class ChartControls:
+    """Smoothing, what runs to the right, and a logarithmic axis, for all charts of a page."""
+
+    def __init__(self, changed: Callable[[], None]):
+        with ui.row().classes("items-center").style("gap: 6px 18px"):
+            ui.label("smoothing").classes("soft")
+            self._span = ui.slider(min=0, max=50, value=0, on_change=changed).style("width: 150px")
+            self._span.props("label-always dense switch-label-side").props(remove="label-always")
+            self._span_text = ui.label().classes("soft").style("min-width: 70px")
+            self._span_text.bind_text_from(self._span, "value", _span_text)
+            self._axis = ui.toggle(list(get_args(Axis)), value="step", on_change=changed)
+            self._axis.props("dense no-caps unelevated size=sm")
+            self._is_log = ui.checkbox("log axis", on_change=changed).props("dense")
+
+    @property
+    def style(self) -> CurveStyle:
+        return CurveStyle(int(self._span.value or 0), self._axis.value, bool(self._is_log.value))
+
+
+def _span_text(span: float | None) -> str:
+    return {0: "automatic", 1: "none"}.get(int(span or 0), f"{int(span or 0)} steps")
+
+
+class ChartGrid:
+    """Charts by metric, each made once and then changed."""
+
+    def __init__(self) -> None:
+        self._charts: dict[str, ui.echart] = {}
+        self._grid = ui.element("div").classes("charts")
+
+    def draw(self, options: dict[str, dict[str, Any]]) -> None:
+        """Show exactly these, in their order where they are new."""
+        for name in [name for name in self._charts if name not in options]:
+            self._charts.pop(name).delete()
+        for name, each in options.items():
+            if name in self._charts:
+                self._charts[name].options.clear()
+                self._charts[name].options.update(each)
+                self._charts[name].update()
+                continue
+            with self._grid:
+                self._charts[name] = ui.echart(each).classes("card").style("height: 240px")

@@ -1,0 +1,186 @@
+"""Several runs in the same charts: curves, results, and what their configurations have otherwise."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from nicegui import ui
+
+from roll.errors import ConfigError
+from roll.report.charts import COLORS
+from roll.report.command import main_metrics
+from roll.report.figures import differing
+from roll.report.run_files import RunFiles
+from roll.run.display.view import duration, series
+from roll.studio.disk_reads import Unanswered, Waits
+from roll.studio.live_run import LiveRun, State, newest, state_of
+from roll.studio.pages.charts import ChartControls, ChartGrid, Curve, has_axis, line_options
+from roll.studio.pages.frame import REFRESH_S, STATE_COLORS, fill, frame, later, number, table_of
+from roll.studio.pages.runs import MOST_COMPARED, compare_address
+from roll.studio.run_list import RunList, ran_s
+from roll.utils.text import visible
+
+
+def add(run_list: RunList) -> None:
+    waits = Waits()
+
+    @ui.page("/compare")
+    def page(runs: str = "") -> None:
+        keys = list(dict.fromkeys(key for key in runs.split(",") if key))[:MOST_COMPARED]
+
+        async def build() -> None:
+            live = await waits.wait(("compare", runs, ui.context.client.id), lambda: _live_runs(run_list, keys))
+            view = CompareView(run_list, live)
+            ui.timer(REFRESH_S, view.refresh)
+
+        with frame("Compare"):
+            later(build)
+
+
+def _live_runs(run_list: RunList, keys: Sequence[str]) -> dict[str, LiveRun]:
+    """The runs that are there, by their key."""
+    directories = run_list.directories(keys)
+    runs: dict[str, LiveRun] = {}
+    for key in filter(directories.__contains__, keys):
+        with suppress(ConfigError):
+            runs[key] = LiveRun(directories[key])
+    return runs
+
+
+def labels_of(runs: Sequence[RunFiles]) -> list[str]:
+    """Short names that tell the runs apart: their own, or else the parts of their folders in which they differ.
+
+    Example: two runs "sort" in out/a/run and out/b/run are "sort (a/run)" and "sort (b/run)".
+    """
+    names = [run.name for run in runs]
+    labels = []
+    for run in runs:
+        others = [other.directory.parts for other in runs if other.name == run.name and other is not run]
+        parts = run.directory.parts
+        sizes = range(1, len(parts) + 1)
+        count = next((size for size in sizes if all(other[-size:] != parts[-size:] for other in others)), len(parts))
+        labels.append(run.name if names.count(run.name) == 1 else f"{run.name} ({'/'.join(parts[-count:])})")
+    return [visible(label) for label in labels]
+
+
+class CompareView:
+    """Elements of the page, and what is written into them when a run has gone on."""
+
+    def __init__(self, run_list: RunList, runs: dict[str, LiveRun]):
+        self._run_list, self._runs, self._waits = run_list, runs, Waits()
+        self._shown: tuple[RunFiles, ...] | None = None
+        with ui.row().classes("items-center full-width").style("gap: 8px 14px"):
+            ui.label("Compare").classes("text-h5")
+            self._heads = ui.row().classes("items-center").style("gap: 6px 10px")
+            ui.space()
+            self._more = ui.select({}, label="add a run", on_change=self._add, with_input=True)
+            self._more.props("dense outlined options-dense").style("width: 240px")
+        with ui.tabs().props("dense align=left no-caps") as tabs:
+            for name in ("Curves", "Results", "Configuration"):
+                ui.tab(name)
+        with ui.tab_panels(tabs, value="Curves", animated=False).classes("full-width"):
+            with ui.tab_panel("Curves"):
+                with ui.row().classes("items-center full-width q-mb-sm"):
+                    self._controls = ChartControls(self._draw)
+                    self._choice = ui.select(
+                        [], multiple=True, with_input=True, label="further metrics", on_change=self._draw
+                    )
+                    self._choice.props("use-chips dense outlined").style("min-width: 260px")
+                self._note = ui.label().classes("soft")
+                self._grid = ChartGrid()
+            with ui.tab_panel("Results"):
+                self._results = table_of(
+                    ("run", "state", "steps", "duration", "first reward", "last reward", "best reward", "validation")
+                )
+            with ui.tab_panel("Configuration"):
+                self._same = ui.label("Their configurations are equal.").classes("soft")
+                self._config = table_of(("key", *(f"run {number}" for number in range(1, len(runs) + 1))))
+                self._config.classes("mono")
+        if len(runs) < 2:
+            ui.label("Choose two or more runs: in the list of runs, or above.").classes("soft")
+
+    async def refresh(self) -> None:
+        with suppress(Unanswered):
+            states = await self._waits.wait("look", self._read)
+            self._offer()
+            files = tuple(live.files for live in self._runs.values())
+            if self._shown is None or any(new is not old for new, old in zip(files, self._shown, strict=True)):
+                self._shown = files
+                self._show(files, states)
+
+    def _read(self) -> list[State]:
+        """Read what the runs have written since; one that was removed stays as it was."""
+        for live in self._runs.values():
+            with suppress(ConfigError):
+                live.update()
+        files = [live.files for live in self._runs.values()]
+        return [state_of(run.starts, time.time() - newest(run)) for run in files]
+
+    def _offer(self) -> None:
+        """Offer the other runs."""
+        glances = {glance.key: glance for glance in self._run_list.glances() if glance.key not in self._runs}
+        options = {key: visible(f"{glance.name} ({glance.directory})") for key, glance in glances.items()}
+        if options != self._more.options:
+            self._more.set_options(options)
+
+    def _add(self) -> None:
+        if self._more.value:
+            ui.navigate.to(compare_address([*self._runs, self._more.value]))
+
+    def _show(self, files: Sequence[RunFiles], states: Sequence[State]) -> None:
+        labels = labels_of(files)
+        self._heads.clear()
+        with self._heads:
+            for key, label, color, state in zip(self._runs, labels, COLORS, states, strict=False):
+                style = f"padding: 2px 8px; gap: 6px; border-left: 5px solid {color}"
+                with ui.row().classes("items-center card").style(style):
+                    ui.link(label, f"/run/{key}").style("color: inherit")
+                    ui.badge(state, color=STATE_COLORS[state])
+                    self._leave_out(key, label)
+        names = sorted({name for run in files for _, metrics in run.rows for name in metrics})
+        self._choice.set_options(names, value=self._choice.value)
+        self._draw()
+        fill(self._results, [_result(*each) for each in zip(files, labels, states, strict=True)])
+        differences = differing([run.config for run in files])
+        self._same.set_visibility(not differences)
+        self._config.set_visibility(bool(differences))
+        columns = self._config.columns
+        for column, label in zip(columns[1:], labels, strict=True):
+            column["label"] = label
+        self._config.columns = columns
+        fill(self._config, [(key, *values) for key, values in differences])
+
+    def _leave_out(self, key: str, label: str) -> None:
+        """A button that opens the page without one of the runs."""
+        address = compare_address([each for each in self._runs if each != key])
+        button = ui.button(icon="close", on_click=lambda: ui.navigate.to(address))
+        button.props("flat round dense size=xs").tooltip(f"leave out {label}")
+
+    def _draw(self) -> None:
+        if not self._shown:
+            return
+        files, style = self._shown, self._controls.style
+        curves = [
+            Curve(label, color, run.rows) for label, color, run in zip(labels_of(files), COLORS, files, strict=False)
+        ]
+        missing = not has_axis(curves, style.axis)
+        self._note.set_text(f"No run has measured its {style.axis}." if missing else "")
+        names = {name for run in files for _, metrics in run.rows for name in metrics}
+        chosen: list[str] = self._choice.value or []
+        shown = dict.fromkeys([*main_metrics(list(files), names), *(name for name in chosen if name in names)])
+        self._grid.draw({} if missing else {name: line_options(curves, name, style) for name in shown})
+
+
+def _result(run: RunFiles, label: str, state: State) -> tuple[str, ...]:
+    rewards, validations = (series(run.rows, name) for name in run.curves)
+    first, last, best = "", "", ""
+    if rewards:
+        first, last = number(rewards[0][1]), number(rewards[-1][1])
+        choose = min if "loss" in run.curves[0] else max
+        step, value = choose(rewards, key=lambda point: point[1])
+        best = f"{number(value)} at step {step}"
+    validation = f"{number(validations[0][1])} → {number(validations[-1][1])}" if validations else ""
+    seconds = ran_s(run.starts, newest(run))
+    return label, state, str(max(run.steps, default=0)), duration(seconds), first, last, best, validation
