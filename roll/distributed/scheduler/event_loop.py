@@ -7,7 +7,7 @@ import selectors
 import threading
 from collections import Counter
 from collections.abc import Coroutine
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -111,7 +111,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtually(work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`. Raises Deadlock where it would wait for ever."""
+    """The result of `work`, on a thread of its own if a loop runs on this one, as in a notebook. Raises Deadlock if it
+    would wait for ever."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _run_virtually(work)
+    with ThreadPoolExecutor(1, thread_name_prefix="virtual-time") as thread:
+        return thread.submit(_run_virtually, work).result()
+
+
+def _run_virtually(work: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         try:
             return runner.run(work)

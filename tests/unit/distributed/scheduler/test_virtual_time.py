@@ -30,3 +30,15 @@ def test_a_deadlock_names_who_waits_and_since_when() -> None:
 
     with pytest.raises(Deadlock, match=r"^at 2\.5 s these wait for ever: 1 x .*work, 3 x waits_for_nobody$"):
         run_virtually(work())
+
+
+def test_it_works_where_a_loop_runs_already_as_in_a_notebook() -> None:
+    async def work() -> None:
+        await asyncio.gather(sleeper(5.0), waits_for_nobody())
+
+    async def cell() -> float:
+        with pytest.raises(Deadlock, match=r"^at 5 s these wait for ever"):
+            run_virtually(work())
+        return run_virtually(sleeper(86_400.0))
+
+    assert asyncio.run(cell()) == 86_400.0
