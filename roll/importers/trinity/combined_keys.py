@@ -45,6 +45,7 @@ _LOSSES: Mapping[str, str] = {
     "rec": "rec",
     "sppo": "sppo",
     "topr": "topr",
+    "importance_sampling": "importance_sampling",
     "mix": "vanilla",
     "mix_chord": "vanilla",
 }
@@ -106,6 +107,17 @@ _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "mix": {"algorithm.adv_estimator": "grpo"},
     "mix_chord": {"algorithm.adv_estimator": "grpo"},
 }
+
+
+_ENTROPIES = "clip_cov is near, which leaves tokens out by the covariance of log-prob and advantage"
+_LACKING: Mapping[str, str] = {
+    "jsd": "its advantage is never below 0 at the token that was sampled; on_policy_distill follows the teacher",
+    "gigpo": "adv_estimator: gigpo with env_manager_cls: step credits the turns of agents (docs/algorithms.md)",
+    "cpt": "an SFT run with data_args.template: plain learns texts as they are (docs/sft.md)",
+    "clipb": f"it leaves tokens out by their entropy; {_ENTROPIES}",
+    "clipv": f"it leaves tokens out by their entropy; {_ENTROPIES}",
+}
+"""Algorithms and advantages that are known and not here, with the reason and the nearest thing."""
 
 
 def algorithm_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,10 +206,12 @@ def _algorithm(source: SourceLookup) -> CombinedKeys:
     elif name == "rec" and source(f"{_TRINITY_ONLY}algorithm.kl_loss_fn") is None:
         near = "Newer versions there add a KL loss of 0.001 where kl_loss_fn is not none; older ones none, as here."
     elif name not in _ALGORITHMS:
-        lost[_TYPE] = f"there is no algorithm {name} here, and grpo stands in; there are {', '.join(_ALGORITHMS)}"
+        there = _LACKING.get(name, f"there are {', '.join(_ALGORITHMS)}")
+        lost[_TYPE] = f"there is no algorithm {name} here, and grpo stands in; {there}"
     for key, table in (("policy_loss_fn", _LOSSES), ("advantage_fn", _ADVANTAGES)):
         if functions[key] is not None and functions[key] not in table:
-            lost[f"{_TRINITY_ONLY}algorithm.{key}"] = f"there is no {functions[key]} here; there are {', '.join(table)}"
+            there = _LACKING.get(str(functions[key]), f"there are {', '.join(table)}")
+            lost[f"{_TRINITY_ONLY}algorithm.{key}"] = f"there is no {functions[key]} here; {there}"
     for key, translated in (("kl_loss_fn", words.kl_loss), ("kl_penalty_fn", words.kl)):
         kind = source(f"{_TRINITY_ONLY}algorithm.{key}")
         if kind not in (None, "none"):

@@ -54,7 +54,10 @@ def policy_form(source: SourceLookup) -> CombinedKeys:
         taus = {f"sapo_tau_{kind}": source.amount(f"{ACTOR}.tau_{kind[:3]}") for kind in ("positive", "negative")}
         taus_text = ", ".join(f"{key} {value:g}" for key, value in taus.items())
         return CombinedKeys({"pg_variant": "sapo", **taus}, f"pg_variant: sapo, {taus_text}.")
-    if mode in ("rec", "sppo", "topr"):  # of Trinity-RFT alone
+    if mode == "importance_sampling":  # of Trinity-RFT alone, as the next three
+        settings = {"pg_variant": "ppo", "dual_clip_loss": False, **clip_range(1.0, 1e9)}
+        return CombinedKeys(settings, "pg_variant: ppo with bounds that no ratio meets: -A r.")
+    if mode in ("rec", "sppo", "topr"):
         return CombinedKeys({"pg_variant": mode}, f"pg_variant: {mode}.")
     if mode in ("dppo_tv", "dppo_kl"):
         settings = {"pg_variant": "dppo", "dppo_divergence": mode[len("dppo_") :], "dppo_clip_low": low}

@@ -52,6 +52,25 @@ def test_without_a_teacher_it_says_what_to_set() -> None:
     assert not imported_from(read(SOURCE, OPD[:1]), source=SOURCE).is_as_meant, "nothing says what is distilled"
 
 
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [
+        ("algorithm.algorithm_type=jsd", "on_policy_distill follows the teacher"),
+        ("algorithm.algorithm_type=gigpo", "adv_estimator: gigpo"),
+        ("algorithm.advantage_fn=clipb", "clip_cov is near"),
+        ("algorithm.algorithm_type=mine", "there are ppo, grpo"),
+    ],
+)
+def test_what_is_not_here_is_refused_with_the_nearest(word: str, near: str) -> None:
+    assert any(near in change for change in imported_from(read(SOURCE, (word,)), source=SOURCE).changes)
+
+
+def test_a_ratio_without_a_clip_is_one_that_none_meets() -> None:
+    found = imported_from(read(SOURCE, (*OPD, "algorithm.policy_loss_fn=importance_sampling")), source=SOURCE)
+    assert (found.tree["pg_variant"], found.tree["dual_clip_loss"]) == ("ppo", False)
+    assert (found.tree["pg_clip_low"], found.tree["pg_clip_high"]) == (1.0, 1e9)
+
+
 def test_answers_per_task_are_those_of_its_algorithm_there() -> None:
     found = imported_from(read(SOURCE, (*OPD, "algorithm.repeat_times=null")), source=SOURCE)
     assert found.tree["num_return_sequences_in_group"] == 8
