@@ -1,4 +1,4 @@
-"""Interface of an environment: an object for one episode, played in text."""
+"""Interface of an environment: an object for one episode, played in text, or in text about pictures."""
 
 from __future__ import annotations
 
@@ -22,11 +22,15 @@ Message = Mapping[str, Any]
 class EnvStep(NamedTuple):
     """Result of an action. `terminated`: the episode is over by its own rules; `truncated`: it was cut off.
 
+    `observation` is a text. With env_manager_cls: vl_trajectory it may be a picture as well (a PIL image, uint8 [h, w,
+    3], or a file's bytes), or a mapping with `prompt`, a text that has <image> where pictures stand, and `image`, the
+    picture or a list of them.
+
     `metrics` are numbers for the record. `action_is_valid` 0 says that the action was none, and costs the format
     penalty; `success` 0 or 1 counts as it was after the last step; of all others the mean over the steps is taken.
     """
 
-    observation: str
+    observation: Any
     reward: float
     terminated: bool
     truncated: bool
@@ -46,8 +50,8 @@ class Env(ABC):
     """Least and greatest sum of the rewards of an episode."""
 
     @abstractmethod
-    def reset(self, seed: int) -> str:
-        """The first observation."""
+    def reset(self, seed: int) -> Any:
+        """The first observation: a text, or what EnvStep says."""
 
     @abstractmethod
     def step(self, action: str) -> EnvStep:

@@ -110,14 +110,16 @@ class ToolServerConfig(Settings):
 
 
 TRAJECTORY, STEP, STEP_CONCAT, AGENT_NATIVE = "trajectory", "step", "step_concat", "agent_native"
+VL_TRAJECTORY = "vl_trajectory"
 PROXY, TOOL_LOOP = "proxy", "tools"
-MANAGERS = (TRAJECTORY, STEP, STEP_CONCAT, AGENT_NATIVE, PROXY, TOOL_LOOP)
+MANAGERS = (TRAJECTORY, VL_TRAJECTORY, STEP, STEP_CONCAT, AGENT_NATIVE, PROXY, TOOL_LOOP)
 IN_SESSIONS: Mapping[str, str] = {PROXY: "program", TOOL_LOOP: "tools"}
 """Managers whose episodes are conversations in a session, with the env_type of their entries, which have none."""
 PER_TURN = (STEP, STEP_CONCAT, AGENT_NATIVE)
 """Managers whose samples are single turns."""
 ROLL_MANAGERS: Mapping[str, str] = {
     "roll.pipeline.agentic.env_manager.traj_env_manager.TrajEnvManager": TRAJECTORY,
+    "roll.pipeline.agentic.env_manager.vl_traj_env_manager.VLTrajEnvManager": VL_TRAJECTORY,
     "roll.pipeline.agentic.env_manager.step_env_manager.StepEnvManager": STEP,
     "roll.pipeline.agentic.env_manager.step_concat_env_manager.StepConcatEnvManager": STEP_CONCAT,
     "roll.pipeline.agentic.env_manager.agent_native_env_manager.AgentNativeStepEnvManager": AGENT_NATIVE,
@@ -142,12 +144,13 @@ class EnvConfig(Settings):
     env_config: dict[str, Any] = setting({}, "Keyword arguments of the environment.")
     env_manager_cls: Annotated[str, BeforeValidator(_manager)] = setting(
         TRAJECTORY,
-        "trajectory: one sample per episode, the whole conversation. step: one sample per turn, whose prompt holds the "
+        "trajectory: one sample per episode, the whole conversation. vl_trajectory: the same where observations may be "
+        "pictures, for a model that sees. step: one sample per turn, whose prompt holds the "
         "last history_length turns. step_concat: the same with the observations of these turns alone, as they were. "
         "agent_native: one sample per turn, whose prompt is the conversation that the environment keeps itself; it "
         "gets whole answers, and no template is used. proxy: a program asks over HTTP, see agent. tools: the policy "
         "calls the tools of servers or of a class until it answers in words, see tool_servers and tool_class. ROLL's "
-        "class paths of the first five are understood.",
+        "class paths of the first six are understood.",
     )
     agent: str | None = setting(
         None,

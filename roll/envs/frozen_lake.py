@@ -7,15 +7,32 @@ import random
 import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from roll.envs.base import SUCCESS, VALID, Env, EnvStep
+from roll.envs.drawing import Cell, RenderMode, check_rendering, draw_board
 
 MOVES: Mapping[str, tuple[int, int]] = {"Left": (0, -1), "Down": (1, 0), "Right": (0, 1), "Up": (-1, 0)}
 DIRECTIONS = tuple(MOVES)
 HELD_OUT_SHARE = 8
 """One map in so many is held out."""
 SYMBOLS = {"P": "P", "_": "_", "O": "O", "G": "G", "X": "X", "V": "V"}
+_ICE, _WATER, _GOAL, _PLAYER = (225, 240, 250), (30, 60, 120), (40, 160, 70), (210, 50, 40)
+CELLS: Mapping[str, Cell] = {
+    "_": (_ICE, ()),
+    "O": (_ICE, (("square", _WATER),)),
+    "G": (_ICE, (("diamond", _GOAL),)),
+    "P": (_ICE, (("disc", _PLAYER),)),
+    "X": (_ICE, (("square", _WATER), ("cross", _PLAYER))),
+    "V": (_ICE, (("ring", _PLAYER), ("diamond", _GOAL))),
+}
+"""How each symbol is drawn: X is the player in a hole, V at the goal."""
+_IN_SYMBOLS = "P is you, _ is ice, O is a hole, G is the goal. Go to G without falling into a hole."
+_DRAWN = (
+    "The red disc is you, dark squares are holes, the green diamond is the goal. Go to the goal without falling into a "
+    "hole."
+)
+_ACTIONS = "Actions: Left, Down, Right, Up."
 
 
 class FrozenLake(Env):
@@ -23,14 +40,11 @@ class FrozenLake(Env):
 
     `is_slippery`: a move goes where it should, or to either side of that, one third each. `maps`: `training` and
     `held_out` have no map in common, however many seeds are drawn; a 4 x 4 lake has few maps, so different seeds alone
-    do not keep validation apart from training.
+    do not keep validation apart from training. `render_mode`: the map is shown in symbols (text), or as a picture
+    (rgb_array) of cells of `cell_pixels` pixels.
     """
 
     reward_range = (0.0, 1.0)
-    instruction = (
-        "You walk on a frozen lake. P is you, _ is ice, O is a hole, G is the goal. Go to G without falling into a "
-        "hole. Actions: Left, Down, Right, Up."
-    )
 
     def __init__(
         self,
@@ -40,15 +54,20 @@ class FrozenLake(Env):
         maps: Literal["all", "training", "held_out"] = "all",
         max_steps: int | None = None,
         grid_lookup: Mapping[str, str] | None = None,
+        render_mode: RenderMode = "text",
+        cell_pixels: int = 28,
     ):
+        check_rendering("frozen_lake", render_mode, cell_pixels)
         if size < 2 or not 0 < p <= 1:
             raise ValueError(f"frozen_lake needs size 2 or more and p in (0, 1], not {size} and {p}")
         if maps not in ("all", "training", "held_out"):
             raise ValueError(f"frozen_lake: maps is {maps!r}, not all, training or held_out")
         self.size, self.p, self.is_slippery, self.maps, self.max_steps = size, p, is_slippery, maps, max_steps
         self._symbols = {**SYMBOLS, **(grid_lookup or {})}
+        self._is_drawn, self._cell_pixels = render_mode != "text", cell_pixels
+        self.instruction = f"You walk on a frozen lake. {_DRAWN if self._is_drawn else _IN_SYMBOLS} {_ACTIONS}"
 
-    def reset(self, seed: int) -> str:
+    def reset(self, seed: int) -> Any:
         self._rng = random.Random(f"frozen_lake {seed}")
         self.grid = self._draw_map()
         self.position = (0, 0)
@@ -71,10 +90,13 @@ class FrozenLake(Env):
         }
         return EnvStep(self.render(), float(cell == "G"), terminated, truncated, metrics)
 
-    def render(self) -> str:
+    def render(self) -> Any:
+        """The map, as `render_mode` has it."""
         row, column = self.position
         rows = [list(line) for line in self.grid]
         rows[row][column] = {"G": "V", "O": "X"}.get(rows[row][column], "P")
+        if self._is_drawn:
+            return draw_board([[CELLS[cell] for cell in line] for line in rows], self._cell_pixels)
         return "\n".join("".join(self._symbols[cell] for cell in line) for line in rows)
 
     def random_action(self, rng: random.Random) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from roll.envs import drawing
 from roll.envs.base import SUCCESS, VALID, Env, EnvStep
 
 MOVES: Mapping[str, tuple[int, int]] = {"Up": (-1, 0), "Down": (1, 0), "Left": (0, -1), "Right": (0, 1)}
@@ -12,12 +14,29 @@ CODES = {"wall": 0, "floor": 1, "target": 2, "box on target": 3, "box": 4, "play
 SYMBOLS = {0: "#", 1: "_", 2: "O", 3: "*", 4: "X", 5: "P", 6: "S"}
 STEP, ON_TARGET, SOLVED = -0.1, 1.0, 10.0
 Cell = tuple[int, int]
+_WALL, _MORTAR, _FLOOR = (110, 100, 95), (135, 125, 118), (240, 235, 220)
+_TARGET, _BOX, _DONE, _PLAYER = (220, 60, 50), (160, 105, 45), (60, 150, 70), (50, 90, 200)
+DRAWN: Mapping[int, drawing.Cell] = {
+    0: (_WALL, (("bricks", _MORTAR),)),
+    1: (_FLOOR, ()),
+    2: (_FLOOR, (("diamond", _TARGET),)),
+    3: (_FLOOR, (("square", _DONE), ("cross", _FLOOR))),
+    4: (_FLOOR, (("square", _BOX), ("cross", _FLOOR))),
+    5: (_FLOOR, (("disc", _PLAYER),)),
+    6: (_FLOOR, (("disc", _PLAYER), ("diamond", _TARGET))),
+}
+"""How each of CODES is drawn."""
+_DRAWN_LEGEND = (
+    "Bricks are walls, a red diamond is a target, a brown square is a box, a green square a box on a target, the blue "
+    "disc is you"
+)
 
 
 class Sokoban(Env):
     """Every step costs .1, a box pushed onto a target earns 1 and one pushed off costs 1, the last one earns 10 more.
 
     `search_depth` is how many moves are played backwards from the solved room: the solution is no longer than that.
+    `render_mode`: the room is shown in symbols (text), or as a picture (rgb_array) of cells of `cell_pixels` pixels.
     """
 
     def __init__(
@@ -29,7 +48,10 @@ class Sokoban(Env):
         max_steps: int | None = None,
         grid_lookup: Mapping[int | str, str] | None = None,
         grid_vocab: Mapping[str, str] | None = None,
+        render_mode: drawing.RenderMode = "text",
+        cell_pixels: int = 28,
     ):
+        drawing.check_rendering("sokoban", render_mode, cell_pixels)
         self.height, self.width = (int(n) for n in dim_room)
         if min(self.height, self.width) < 4 or num_boxes < 1 or search_depth < 1:
             raise ValueError("sokoban needs a room of 4 x 4 or more, a box, and search_depth 1 or more")
@@ -43,10 +65,12 @@ class Sokoban(Env):
         longest = max_steps or 1000
         self.reward_range = (STEP * longest - num_boxes, SOLVED + ON_TARGET * num_boxes)
         vocabulary = grid_vocab or {self._symbols[code]: name for name, code in CODES.items()}
-        legend = ", ".join(f"{symbol} is {name}" for symbol, name in vocabulary.items())
+        self._is_drawn, self._cell_pixels = render_mode != "text", cell_pixels
+        symbols = ", ".join(f"{symbol} is {name}" for symbol, name in vocabulary.items())
+        legend = _DRAWN_LEGEND if self._is_drawn else symbols
         self.instruction = f"Push every box onto a target. {legend}. Actions: {', '.join(MOVES)}."
 
-    def reset(self, seed: int) -> str:
+    def reset(self, seed: int) -> Any:
         rng = random.Random(f"sokoban {seed}")
         while not self._draw_room(rng):
             pass
@@ -69,7 +93,11 @@ class Sokoban(Env):
         }
         return EnvStep(self.render(), reward, solved, truncated, metrics)
 
-    def render(self) -> str:
+    def render(self) -> Any:
+        """The room, as `render_mode` has it."""
+        if self._is_drawn:
+            cells = [[DRAWN[self._code((row, column))] for column in range(self.width)] for row in range(self.height)]
+            return drawing.draw_board(cells, self._cell_pixels)
         return "\n".join(
             "".join(self._symbols[self._code((row, column))] for column in range(self.width))
             for row in range(self.height)

@@ -29,7 +29,8 @@ ASKS_ROWS = ("roll_math", "roll_qa")
 
 _ROCK = "runs in containers of ROCK, a service: write an environment that calls yours, as package.module:Class"
 NOT_HERE: Mapping[str, str] = {
-    "deepeyes": "shows pictures, which agentic runs do not read",
+    "deepeyes": "calls tools on pictures of its own data set: write an environment that shows them, as "
+    "package.module:Class",
     "sokoban_sandbox": "plays in containers of ROCK, a service; env_type: sokoban is the same game in the process",
     "sokoban_mcp": "gets its moves from a server; env_type: sokoban is the same game in the process",
     "sokoban_tool_call": "moves by tool calls; env_type: sokoban_native_env is the same game as a conversation",

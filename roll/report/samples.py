@@ -41,6 +41,7 @@ class Sample:
     would make the report too large."""
 
     record: Recorded
+    turn_pictures: Sequence[Sequence[Thumbnail]]
     tokens: Sequence[Token]
     mean_gap: float | None
     largest_gap: float | None
@@ -94,15 +95,15 @@ class SampleReader:
         return groups
 
     def _sample(self, record: Recorded) -> Sample:
-        tokens = record.tokens
+        tokens, shown = record.tokens, [[thumbnail(picture) for picture in turn.pictures] for turn in record.turns]
         if tokens is None:
-            return Sample(record, (), None, None)
+            return Sample(record, shown, (), None, None)
         gaps = [abs(gap) for gap in _gaps(tokens) if gap is not None]
         coloured: list[Token] = []
         if len(tokens.texts) <= self.room:
             self.room -= len(tokens.texts)
             coloured = coloured_tokens(tokens)
-        return Sample(record, coloured, sum(gaps) / len(gaps) if gaps else None, max(gaps, default=None))
+        return Sample(record, shown, coloured, sum(gaps) / len(gaps) if gaps else None, max(gaps, default=None))
 
 
 def _outcome(record: Recorded) -> str:

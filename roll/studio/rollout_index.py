@@ -166,7 +166,7 @@ class RolloutIndex:
         try:
             with open_regular(Path(location[0])) as file:
                 file.seek(location[1])
-                return parse(file.read(location[2]).decode("utf-8"), 1)
+                return parse(file.read(location[2]).decode("utf-8"), 1, Path(location[0]).parent)
         except (OSError, ValueError):  # written again meanwhile
             return None
 
@@ -182,7 +182,7 @@ def _rows(path: Path, kind: str) -> Iterator[Sequence[Any]]:
     for line in lines:
         size = len(line)
         try:
-            record = parse(line.decode("utf-8"), 1) if line else None
+            record = parse(line.decode("utf-8"), 1, path.parent) if line else None
         except ValueError:
             record = None
         if record is not None and max(record.response_tokens, abs(record.step)) < _LARGEST:

@@ -263,13 +263,15 @@ Answered = Callable[[int, Generation], None]
 
 @dataclass(frozen=True)
 class Turn:
-    """One exchange with an environment, as a person wants to read it."""
+    """One exchange with an environment, as a person wants to read it. `num_pictures`: how many of its row's pictures
+    this turn showed first, in their order."""
 
     observation: str
     response: str
     action: str | None  # None: the response held none
     reward: float
     metrics: Mapping[str, float] = field(default_factory=dict)
+    num_pictures: int = 0
 
 
 @dataclass(frozen=True)

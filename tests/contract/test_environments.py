@@ -13,7 +13,7 @@ import pytest
 from roll.envs.base import Env, EnvStep
 from roll.envs.build import build_env, keeps_conversation
 from roll.envs.config import EnvConfig
-from roll.pipeline.agentic.env_calls import Observation, checked_step, read_conversation, step_env
+from roll.pipeline.agentic.env_calls import EnvView, checked_step, reset_env, step_env
 
 DATA = Path(__file__).parents[2] / "examples" / "questions"
 CASES: dict[str, EnvConfig] = {
@@ -132,13 +132,14 @@ def test_a_conversation_ends_in_what_is_seen_and_grows_by_two_messages_a_turn(ma
     if not keeps_conversation(env):
         return
     rng = random.Random(3)
-    seen = Observation(env.reset(3), read_conversation(env))
+    view = EnvView(is_native=True)
+    seen, _ = reset_env(env, 3, view)
     for turn in range(4):
         assert seen.conversation is not None
         roles = [message["role"] for message in seen.conversation.messages if message["role"] != "system"]
         assert roles == ["user", "assistant"] * turn + ["user"]
         assert seen.text in seen.conversation.messages[-1]["content"]
-        step, seen = step_env(env, answer := env.random_action(rng), answer, True)
+        step, seen = step_env(env, answer := env.random_action(rng), answer, view)
         if step.terminated or step.truncated:
             break
 

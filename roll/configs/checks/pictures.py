@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from roll.configs.sections.run import RunConfig
 
 
-def picture_problems(config: RunConfig, learner: str) -> Iterator[str]:
-    """Yield the problems of a run whose rows show pictures. `learner`: the role whose data_args name the rows."""
-    at = f"{learner}.data_args.file_name"
+def picture_problems(config: RunConfig, learner: str, at: str | None = None) -> Iterator[str]:
+    """Yield the problems of a run whose rows show pictures. `learner`: the role that learns from the rows. `at`: the
+    key that brings pictures; None: its data_args name the rows."""
+    at = at or f"{learner}.data_args.file_name"
     keeps = isinstance(config, RolloutConfig) and config.kv_on_update == "keep"
     for name, worker in config.model_roles.items():
         role = config.roles[name]

@@ -10,9 +10,10 @@ from roll.configs.plan.batch_plan import any_of, divisors_near, role_train_plan
 from roll.configs.problems import Problem, did_you_mean
 from roll.datasets.templates import FORMS, PLAIN, template_name_problem, template_problem
 from roll.envs.build import import_problems, tool_problems
-from roll.envs.config import PROXY, STEP, TRAJECTORY
+from roll.envs.config import PROXY, STEP, TRAJECTORY, VL_TRAJECTORY
 from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig, env_set_problems
 from roll.pipeline.agentic.env_checks import (
+    blind_problem,
     env_problems,
     env_warnings,
     hub_set,
@@ -20,9 +21,11 @@ from roll.pipeline.agentic.env_checks import (
     managers,
     played,
     program_problems,
+    shows_pictures,
     task_place_problems,
 )
 from roll.pipeline.agentic.tool_checks import tool_code_problems, tool_reports
+from roll.run.saving.model_files import read_vision
 
 ENV_WORKERS = ("roll.pipeline.agentic.environment_worker.EnvironmentWorker",)
 
@@ -84,7 +87,11 @@ def machine_problems(config: AgenticConfig) -> list[Problem]:
     """Return problems that this machine can find without the users' code: a template's file."""
     key = "actor_train.data_args.template"
     wrong = template_problem(config.actor_train.data_args.template, key)
-    return [] if wrong is None else [Problem(f"{wrong}.", (key,), "place")]
+    problems = [] if wrong is None else [Problem(f"{wrong}.", (key,), "place")]
+    manager = shows_pictures(config)
+    if manager is not None and read_vision(config.actor_train.model_args) is None:
+        problems.append(Problem(f"{blind_problem(manager, config)}.", (manager,), "place"))
+    return problems
 
 
 def code_problems(config: AgenticConfig) -> Iterator[Problem]:
@@ -248,7 +255,8 @@ def _seed_problems(config: AgenticConfig) -> Iterator[Problem]:
 def _algorithm_problems(config: AgenticConfig) -> Iterator[Problem]:
     trained = {tag: config.custom_envs[tag] for tag in config.domains if tag in config.custom_envs}
     estimator = config.adv_estimator
-    whole = [tag for tag, env in trained.items() if env.env_manager_cls == TRAJECTORY or env.is_session]
+    managers_of_whole = (TRAJECTORY, VL_TRAJECTORY)
+    whole = [tag for tag, env in trained.items() if env.env_manager_cls in managers_of_whole or env.is_session]
     if config.estimator.needs_greedy:
         yield Problem(
             f"adv_estimator: {estimator} compares with the greedy response to a prompt, but environments have "

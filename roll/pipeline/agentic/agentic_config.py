@@ -162,7 +162,7 @@ ROLE = "environments"
 
 PLAYER = replace(
     ACTOR_TRAIN,
-    also_reads=POLICY | {"data_args.template"},
+    also_reads=POLICY | {"data_args.template", "data_args.image_min_pixels", "data_args.image_max_pixels"},
     why_not="this role learns from episodes",
 )
 TRAIN_ENV_MANAGER = Role(

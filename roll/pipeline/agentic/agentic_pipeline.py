@@ -30,9 +30,10 @@ from roll.envs.base import SUCCESS, Env, draws_actions
 from roll.envs.build import build_env
 from roll.envs.config import EnvConfig
 from roll.envs.table import ENVIRONMENTS
-from roll.errors import EnvError, describe
+from roll.errors import ConfigError, EnvError, describe
+from roll.models.vision.files import vision_of
 from roll.pipeline.agentic.agentic_config import ROLE, AgenticConfig, ValidatedEnvs
-from roll.pipeline.agentic.env_checks import played
+from roll.pipeline.agentic.env_checks import blind_problem, played, shows_pictures
 from roll.pipeline.agentic.env_rollouter import EnvRollouter, EnvTaskSource, Played
 from roll.pipeline.agentic.episode import (
     CRASHES,
@@ -166,6 +167,10 @@ class AgenticPipeline(RLPipeline):
         return EpisodeCredit(self.config, self.plan)
 
     def load_data(self) -> TaskSource:
+        if (key := shows_pictures(self.config)) is not None:
+            if vision_of(self.config.actor_train.model_args) is None:
+                raise ConfigError(blind_problem(key, self.config))
+            self.plan = replace(self.plan, shows_pictures=True)
         if (questions := num_questions(self.config)) is not None:
             self.config, self.plan = of_known_length(self.config, self.plan, questions, self.plan.num_groups)
         return EnvTaskSource(self.config.train_env_manager.slots, self.config.train_seeds, self.config.seed)

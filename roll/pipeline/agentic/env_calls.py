@@ -11,18 +11,16 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from roll.configs.base import LARGEST_REWARD
+from roll.configs.tables.vision import PictureSizes
 from roll.envs.base import VALID, Conversation, EnvStep
 from roll.envs.tools.base import ToolEnv
 from roll.errors import EnvError, describe
+from roll.pipeline.agentic.observations import EnvCrash, Observation, Part, checked_text, parts_of
 from roll.utils.background import BackgroundTasks
 from roll.utils.text import visible
 
 T = TypeVar("T")
 _CLOSE_TIMEOUT_S = 60.0
-
-
-class EnvCrash(EnvError):
-    """The environment raised."""
 
 
 class EnvHang(EnvError):
@@ -140,20 +138,25 @@ class _Ticket:
 
 
 @dataclass(frozen=True)
-class Observation:
-    """View of an environment: its observation, and the conversation if it keeps one itself."""
+class EnvView:
+    """How the env manager looks at an environment: `is_native` reads the conversation that it keeps; `sizes` are those
+    of the pictures that the model takes, None where it is shown text alone. `where`: names the episode in messages."""
 
-    text: str
-    conversation: Conversation | None = None
+    is_native: bool = False
+    sizes: PictureSizes | None = None
+    where: str = ""
+
+    def observation(self, env: Any, parts: tuple[Part, ...]) -> Observation:
+        return Observation(parts, read_conversation(env) if self.is_native else None)
 
 
-def reset_env(env: Any, seed: int, is_native: bool) -> tuple[Observation, str]:
+def reset_env(env: Any, seed: int, view: EnvView) -> tuple[Observation, str]:
     """Reset the environment; returns the first observation, and the instruction of the user's class."""
-    text = _text(env.reset(seed), "reset")
-    return Observation(text, read_conversation(env) if is_native else None), str(getattr(env, "instruction", ""))
+    parts = parts_of(env.reset(seed), "reset", view.sizes, view.where)
+    return view.observation(env, parts), str(getattr(env, "instruction", ""))
 
 
-def step_env(env: Any, answer: str, action: str | None, is_native: bool) -> tuple[EnvStep, Observation]:
+def step_env(env: Any, answer: str, action: str | None, view: EnvView) -> tuple[EnvStep, Observation]:
     """Take a step; returns its result and the observation that follows. `action` is what action_pattern found in it,
     None if nothing; one with tools looks at the whole answer. The step says in any case whether there was a valid
     action."""
@@ -163,7 +166,7 @@ def step_env(env: Any, answer: str, action: str | None, is_native: bool) -> tupl
         step = checked_step(env.step(action or ""))
     valid = step.metrics.get(VALID, 1.0) > 0 and (action is not None or isinstance(env, ToolEnv))
     step = step._replace(metrics={**step.metrics, VALID: float(valid)})
-    return step, Observation(step.observation, read_conversation(env) if is_native else None)
+    return step, view.observation(env, parts_of(step.observation, "step", view.sizes, view.where))
 
 
 def close_env(env: Any) -> None:
@@ -172,7 +175,7 @@ def close_env(env: Any) -> None:
 
 
 def checked_step(result: Any) -> EnvStep:
-    """Check the value that `step` returned. Raises EnvCrash."""
+    """Check the value that `step` returned, but for its observation. Raises EnvCrash."""
     if not isinstance(result, tuple) or len(result) != 5:
         what = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
         raise EnvCrash(f"step returned {what}, not (observation, reward, terminated, truncated, metrics)")
@@ -184,17 +187,7 @@ def checked_step(result: Any) -> EnvStep:
         raise EnvCrash(f"step returned a reward or metrics that are not numbers: {error}") from None
     if not abs(number) <= LARGEST_REWARD:
         raise EnvCrash(f"step returned the reward {number}")
-    return EnvStep(_text(observation, "step"), number, bool(terminated), bool(truncated), values)
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise EnvCrash(f"{where} returned {type(value).__name__} as observation, not text")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:  # half of a surrogate pair, which no tokenizer takes
-        raise EnvCrash(f"{where} returned an observation that is not a text: {error}") from None
-    return value
+    return EnvStep(observation, number, bool(terminated), bool(truncated), values)
 
 
 def read_conversation(env: Any) -> Conversation:
@@ -209,7 +202,7 @@ def _message(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not isinstance(value.get("role"), str) or not _says_something(value):
         raise EnvCrash(f"conversation holds {value!r}, which is not a message: it needs role and content")
     if isinstance(value.get("content"), str):
-        _text(value["content"], "conversation")
+        checked_text(value["content"], "conversation")
     return dict(value)
 
 

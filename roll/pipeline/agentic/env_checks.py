@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import regex
 
+from roll.configs.checks.pictures import picture_problems
 from roll.configs.problems import Problem, did_you_mean
 from roll.datasets.sources import names_data_set
 from roll.envs.adapters.verifiers import PACKAGE
@@ -20,6 +21,7 @@ from roll.envs.config import (
     STEP_FIELDS,
     TOOL_LOOP,
     TRAJECTORY_FIELDS,
+    VL_TRAJECTORY,
     EnvConfig,
     fields_of,
 )
@@ -33,11 +35,6 @@ from roll.utils.sandbox.backends import SandboxUnavailable, find_means
 from roll.utils.sandbox.job import SCRATCH
 from roll.utils.text import show
 
-OTHER_MANAGERS: Mapping[str, str] = {
-    "VLTrajEnvManager": ": it shows pictures, which agentic runs do not read; in words trajectory does the same, with "
-    "the same pre_step_template and next_step_template",
-}
-"""Why ROLL's other env managers are not here, and what is."""
 PROGRAM_KEYS = ("agent", "agent_command", "sandbox")
 STEP_TEMPLATES = ("pre_step_template", "next_step_template")
 UNREAD_BY_NATIVE = (
@@ -82,8 +79,27 @@ def hub_set(env: EnvConfig) -> str | None:
     return name if names_data_set(name) else None
 
 
+def shows_pictures(config: AgenticConfig) -> str | None:
+    """Return the key of the first environment that may show pictures; None if no env manager takes any."""
+    tags = (tag for tag, env in played(config).items() if env.env_manager_cls == VL_TRAJECTORY)
+    tag = next(tags, None)
+    return None if tag is None else f"custom_envs.{tag}.env_manager_cls"
+
+
+def blind_problem(key: str, config: AgenticConfig) -> str:
+    """Return the sentence for a policy that does not see what the environment of `key` shows."""
+    name = config.actor_train.model_args.model_name_or_path
+    return (
+        f"{key}: {VL_TRAJECTORY} shows pictures, and {name} takes text alone. Take a model that sees "
+        "(docs/pictures.md), or set it to trajectory, with env_config: {render_mode: text}"
+    )
+
+
 def env_problems(config: AgenticConfig) -> Iterator[Problem]:
     yield from _listen_problems(config)
+    if (key := shows_pictures(config)) is not None:
+        for text in picture_problems(config, "actor_train", key):
+            yield Problem(f"{text.removesuffix('.')}.", (key,))
     for tag, env in played(config).items():
         at = f"custom_envs.{tag}"
         yield from _program_problems(at, env, config.agent_endpoint.listen)
@@ -235,9 +251,8 @@ def _away(key: str, path: str) -> Problem:
 def _type_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     key = f"{at}.env_type"
     if env.env_manager_cls not in MANAGERS:
-        why = OTHER_MANAGERS.get(env.env_manager_cls.rpartition(".")[2], "")
         yield Problem(
-            f"{at}.env_manager_cls: {env.env_manager_cls} is not supported{why}. Choose {', '.join(MANAGERS)}.",
+            f"{at}.env_manager_cls: {env.env_manager_cls} is not supported. Choose {', '.join(MANAGERS)}.",
             (f"{at}.env_manager_cls",),
         )
     if is_plain(env):

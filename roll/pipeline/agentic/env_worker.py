@@ -16,6 +16,7 @@ from roll.distributed.executor.rollout.finished_requests import DIRECT_TOKENS
 from roll.envs.config import PROXY, TOOL_LOOP, EnvConfig
 from roll.errors import describe
 from roll.models.tokenizer import tokenizer_of
+from roll.models.vision.files import vision_of
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.agentic.episode import AbortedEpisode, Counts, EpisodeJob, EpisodePlayer, EpisodeRules
 from roll.pipeline.agentic.sample_forms import ChatEncoder, make_form
@@ -121,8 +122,11 @@ class EnvWorker:
 
     def __init__(self, config: AgenticConfig, front: FrontAddress | None, engines: EngineClient):
         tokenizer = tokenizer_of(config.actor_train.model_args)
-        template = config.actor_train.data_args.template
-        encoder = ChatEncoder(tokenizer, template, config.parse_tool_call_parameter_to_dict)
+        data = config.actor_train.data_args
+        vision = vision_of(config.actor_train.model_args)
+        if vision is not None:
+            vision = vision.with_limits(data.image_min_pixels, data.image_max_pixels)
+        encoder = ChatEncoder(tokenizer, data.template, config.parse_tool_call_parameter_to_dict, vision)
         self._players = Players(config, encoder, engines.generate, front)
         self._engines = engines
         self._num_retries_reported = 0
@@ -155,10 +159,11 @@ class EnvWorker:
         return FinishedJobs(tuple(results), tuple(failures), wants_rest=tired, counts={RETRIED_REQUESTS: num_retries})
 
     async def take_apart(self) -> tuple[FinishedJobs, SampledRows | None, TextTable | None]:
-        """The same; of many tokens, only what is known of each episode comes first, then the rows, then their texts."""
+        """The same; of many tokens, or with pictures, only what is known of each episode comes first, then the rows,
+        then their texts."""
         finished = await self.take()
         rows = [row for _, episode in finished.results if not isinstance(episode, AbortedEpisode) for row in episode]
-        if sum(len(row.input_ids) for row in rows) <= DIRECT_TOKENS:
+        if sum(len(row.input_ids) for row in rows) <= DIRECT_TOKENS and not any(row.media for row in rows):
             return finished, None, None
         following = iter(stored(rows))
         results = tuple(

@@ -18,9 +18,10 @@ import numpy as np
 from roll.distributed.strategy.stop_strings import answer_texts
 from roll.envs.base import SUCCESS, VALID, ActionPattern
 from roll.envs.build import build_env
-from roll.envs.config import AGENT_NATIVE, EnvConfig
+from roll.envs.config import AGENT_NATIVE, VL_TRAJECTORY, EnvConfig
 from roll.errors import EnvError, StrategyError
-from roll.pipeline.agentic.env_calls import EnvCrash, EnvHang, EnvThread, Observation, close_env, reset_env, step_env
+from roll.pipeline.agentic.env_calls import EnvHang, EnvThread, EnvView, close_env, reset_env, step_env
+from roll.pipeline.agentic.observations import EnvCrash, Observation
 from roll.pipeline.agentic.sample_forms import ChatEncoder, Form, PlayedTurn, Prompt, Scene, state_key
 from roll.types.rollout import (
     FIRST_IN_LINE,
@@ -187,6 +188,8 @@ class EpisodePlayer:
         self._is_native = rules.config.env_manager_cls == AGENT_NATIVE
         self._pattern = ActionPattern(WHOLE_ANSWER if self._is_native else rules.config.action_pattern)
         self._turnstile = turnstile
+        vision = encoder.vision if rules.config.env_manager_cls == VL_TRAJECTORY else None
+        self._sizes = None if vision is None else vision.sizes
         self.num_abandoned_threads = 0
 
     async def play(self, job: EpisodeJob, counts: Counts | None = None) -> list[Trajectory]:
@@ -225,9 +228,10 @@ class EpisodePlayer:
         env: Any = None
         try:
             env = await self._call(thread, "the constructor", build_env, self._rules.config)
-            first, of_class = await self._call(thread, "reset", reset_env, env, job.env_seed, self._is_native)
+            view = EnvView(self._is_native, self._sizes, f"{job.tag}, seed {job.env_seed}")
+            first, of_class = await self._call(thread, "reset", reset_env, env, job.env_seed, view)
             instruction = self._rules.config.env_instruction or of_class
-            turns, ended, is_cut = await self._turns(job, attempt, thread, env, first, instruction, counts, clock)
+            turns, ended, is_cut = await self._turns(job, attempt, thread, env, view, first, instruction, counts, clock)
         finally:
             thread.close(None if env is None else lambda: close_env(env))
         return self._finished(job, turns, ended, is_cut, counts)
@@ -238,6 +242,7 @@ class EpisodePlayer:
         attempt: int,
         thread: EnvThread,
         env: Any,
+        view: EnvView,
         observed: Observation,
         instruction: str,
         counts: Counts,
@@ -248,7 +253,7 @@ class EpisodePlayer:
         longest = rules.max_answer_tokens or rules.max_length
         is_cut = False
         for number in range(rules.config.max_steps):
-            scene = Scene(observed.text, rules.config.max_steps, longest, instruction, turns, observed.conversation)
+            scene = Scene(observed, rules.config.max_steps, longest, instruction, turns)
             prompt = self._form.prompt(scene)
             if prompt is None:
                 return turns, False, True
@@ -258,13 +263,16 @@ class EpisodePlayer:
             counts.num_tokens += generation.num_tokens
             (response,) = answer_texts(self._decode, [generation], rules.sampling)
             answer = self._encoder.answer_opening + response
-            action = self._pattern.find(answer)
-            step, after = await self._call(thread, "step", step_env, env, answer, action, self._is_native)
+            says_picture = not self._encoder.placeholders.isdisjoint(generation.token_ids[-1:].tolist())
+            action = None if says_picture else self._pattern.find(answer)
+            step, after = await self._call(thread, "step", step_env, env, answer, action, view)
             metrics = dict(step.metrics) | {"answer_cut": float(generation.finish_reason == "length")}
             reward = step.reward + (0.0 if step.metrics[VALID] else rules.format_penalty)
-            turns.append(PlayedTurn(prompt, generation, Turn(observed.text, response, action, reward, metrics)))
+            num_pictures = len(prompt.media) - (len(turns[-1].prompt.media) if turns else 0)
+            turn = Turn(observed.text, response, action, reward, metrics, num_pictures)
+            turns.append(PlayedTurn(prompt, generation, turn, observed.state))
             observed = after
-            if step.terminated or step.truncated:
+            if step.terminated or step.truncated or says_picture:  # nothing could stand in that picture's place
                 return turns, step.terminated, is_cut
         return turns, False, is_cut
 
@@ -279,7 +287,9 @@ class EpisodePlayer:
             seed=turn_seed(rules.seed, job, number, attempt),
         )
         name = f"{job.name}-{attempt}"
-        request = GenerationRequest(f"{name}-{number}", prompt.ids, sampling, session=name, order=job.order)
+        request = GenerationRequest(
+            f"{name}-{number}", prompt.ids, sampling, session=name, order=job.order, media=prompt.media
+        )
         (generation,) = await self._generate(request)
         if generation.finish_reason == "abort" or not len(generation.token_ids):
             raise EnvError("generation was aborted")
@@ -312,7 +322,7 @@ class EpisodePlayer:
                     reward=total,
                     index=job.index,
                     finish_reason="length" if is_cut else played.generation.finish_reason,
-                    state_key=state_key(played.turn.observation),
+                    state_key=state_key(played.state),
                 )
             )
         whole = len(finished) == 1 and len(turns) > 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,14 +12,29 @@ import numpy as np
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerFast
 
+from roll.configs.tables.vision import VisionModel
 from roll.datasets.answers.end_tokens import Ends
 from roll.datasets.encoding import decoder, special_tokens
 from roll.datasets.messages import clean_messages
+from roll.datasets.pictures.expansion import cut_media, expand
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.tool_calls import plain, rendered
 from roll.envs.base import Conversation
-from roll.envs.config import AGENT_NATIVE, OBSERVATIONS, STEP, STEP_CONCAT, TRAJECTORY, EnvConfig, fields_of, fill
-from roll.errors import ConfigError, EnvError, describe
+from roll.envs.config import (
+    AGENT_NATIVE,
+    OBSERVATIONS,
+    STEP,
+    STEP_CONCAT,
+    TRAJECTORY,
+    VL_TRAJECTORY,
+    EnvConfig,
+    fields_of,
+    fill,
+)
+from roll.errors import ConfigError, EnvError, PictureError, describe
+from roll.pipeline.agentic.observations import Observation, Part
+from roll.types import media
+from roll.types.media import Media, Picture
 from roll.types.rollout import Generation, Trajectory, Turn, routes_of_row
 from roll.utils.thinking import answer_opening, marking_tokens, without_marks
 
@@ -29,7 +44,10 @@ if TYPE_CHECKING:
 # Chat messages as token ids that can be put one after the other: what was sampled is never encoded again.
 
 ANSWER = "\u2060answer\u2060"  # stands for an answer when a template shows what follows one
-Messages = Sequence[tuple[str, str]]
+OBSERVATION = "\u2060observation\u2060"  # stands for one that shows pictures while a template is filled
+Content = str | list[dict[str, str]]
+"""Content of a message, as chat templates know it: a text, or parts of which some are pictures."""
+Messages = Sequence[tuple[str, Content]]
 
 
 class ChatEncoder:
@@ -39,10 +57,19 @@ class ChatEncoder:
     comes `follow_up("go on")`: `\\n<|im_start|>user\\ngo on<|im_end|>\\n<|im_start|>assistant\\n`.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str = "native", reads_tool_calls: bool = False):
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        template: str = "native",
+        reads_tool_calls: bool = False,
+        vision: VisionModel | None = None,
+    ):
         """`reads_tool_calls`: arguments of a message's tool calls that are JSON texts become mappings first, or, for
-        templates that want them so, texts again."""
+        templates that want them so, texts again. `vision`: how the model sees pictures, if it does."""
         self._tokenizer = tokenizer
+        self.vision = vision
+        self.placeholders = frozenset(() if vision is None else vision.placeholders)
+        """Ids that stand for pictures; a policy that samples one has said nothing."""
         self._reads_tool_calls = reads_tool_calls
         self._template = PromptTemplate.load(template, tokenizer, "actor_train.data_args.template")
         self.ends = Ends(tokenizer)
@@ -80,7 +107,17 @@ class ChatEncoder:
     def tokenizer(self) -> PreTrainedTokenizerBase:
         return self._tokenizer
 
-    def follow_up(self, answer_ids: np.ndarray, message: str) -> np.ndarray:
+    def expanded(self, ids: np.ndarray, pictures: Sequence[Picture]) -> media.Prompt:
+        """The ids with as many for each picture as it has tokens. Raises EnvError where the template wrote more or
+        fewer placeholders than there are pictures, or a text holds one."""
+        if self.vision is None:
+            return media.Prompt(ids)
+        try:
+            return expand(ids, pictures, self.vision)
+        except PictureError as error:
+            raise EnvError(f"{error}; the chat template has to write one for each, and texts must hold none") from None
+
+    def follow_up(self, answer_ids: np.ndarray, message: Content) -> np.ndarray:
         """Ids between a sampled answer and the next one: the end of the answer's turn, unless the answer has ended, and
         the next user message. int32.
 
@@ -159,36 +196,38 @@ class ChatEncoder:
 
 @dataclass(frozen=True)
 class Prompt:
-    """Prompt of the policy. `is_cut`: it did not fit and lost its beginning, or part of its history."""
+    """Prompt of the policy. `is_cut`: it did not fit and lost its beginning, or part of its history. `media`: the
+    pictures that it shows."""
 
     ids: np.ndarray  # int32
     is_cut: bool = False
+    media: Media = ()
 
 
 @dataclass(frozen=True)
 class PlayedTurn:
-    """A turn with its tokens."""
+    """A turn with its tokens. `state`: a text that is the same for the same observation."""
 
     prompt: Prompt
     generation: Generation
     turn: Turn
+    state: str
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Values that a template may show. `conversation`: of an environment that keeps it itself."""
+    """Values that a template may show."""
 
-    observation: str
+    observation: Observation
     max_steps: int
     max_answer_tokens: int
     instruction: str
     turns: Sequence[PlayedTurn]
-    conversation: Conversation | None = None
 
     def values(self) -> dict[str, object]:
         done = len(self.turns)
         return {
-            **dict.fromkeys(OBSERVATIONS, self.observation),
+            **dict.fromkeys(OBSERVATIONS, self.observation.text),
             "turn_idx": done + 1,
             "actions_left": self.max_steps - done,
             "max_response_length": self.max_answer_tokens,
@@ -215,7 +254,7 @@ class GrowingRow:
         self._versions += [-1] * len(prompt_ids) + generation.policy_versions.tolist()
         self._routes = generation.routes
 
-    def finished(self, turn_rewards: Sequence[float], turn: int = 0) -> Trajectory:
+    def finished(self, turn_rewards: Sequence[float], turn: int = 0, shown: Media = ()) -> Trajectory:
         return Trajectory(
             input_ids=np.array(self.ids, np.int32),
             response_mask=np.array(self._mask, bool),
@@ -226,6 +265,7 @@ class GrowingRow:
             finish_reason="stop",
             turn=turn,
             turn_rewards=np.array(turn_rewards, np.float32),
+            media=shown,
         )
 
 
@@ -253,13 +293,16 @@ class TrajectoryForm:
         self._max_length, self._reserve = max_length, reserve
 
     def prompt(self, scene: Scene) -> Prompt | None:
-        text = fill(self._config.template, scene.values())
+        content, pictures = self._content(scene)
         if not scene.turns:
-            return _fitted(self._encoder.start(_messages(self._config, text)), self._max_length - self._reserve)
+            first = self._encoder.expanded(self._encoder.start(_messages(self._config, content)), pictures)
+            return _fitted(first.ids, self._max_length - self._reserve, first.media)
         last = scene.turns[-1]
-        more = self._encoder.follow_up(last.generation.token_ids, text)
-        ids = np.concatenate([last.prompt.ids, last.generation.token_ids, more]).astype(np.int32)
-        return Prompt(ids) if len(ids) < self._max_length else None
+        more = self._encoder.expanded(self._encoder.follow_up(last.generation.token_ids, content), pictures)
+        before = np.concatenate([last.prompt.ids, last.generation.token_ids])
+        ids = np.concatenate([before, more.ids]).astype(np.int32)
+        shown = (*last.prompt.media, *(each.moved(len(before)) for each in more.media))
+        return Prompt(ids, media=shown) if len(ids) < self._max_length else None
 
     def rows(self, turns: Sequence[PlayedTurn]) -> list[Trajectory]:
         row = GrowingRow()
@@ -267,7 +310,37 @@ class TrajectoryForm:
             row.add(played.prompt.ids[len(row.ids) :], played.generation)
             sent = np.concatenate([played.prompt.ids, played.generation.token_ids])
             check_same(np.array(row.ids, np.int32), sent, f"turn {number}", self._encoder)
-        return [row.finished([played.turn.reward for played in turns])]
+        return [row.finished([played.turn.reward for played in turns], shown=without_pixels(turns[-1].prompt.media))]
+
+    def _content(self, scene: Scene) -> tuple[Content, list[Picture]]:
+        """The user's message of this turn, and the pictures in the order in which it shows them."""
+        values, parts = scene.values(), scene.observation.parts
+        if not scene.observation.pictures:
+            return fill(self._config.template, values), []
+        text = fill(self._config.template, values | dict.fromkeys(OBSERVATIONS, OBSERVATION))
+        first, *others = text.split(OBSERVATION)
+        shown: list[Part] = [first]
+        for words in others:
+            shown += [*parts, words]
+        return _merged(shown), [part for part in shown if isinstance(part, Picture)]
+
+
+def _merged(parts: Sequence[Part]) -> list[dict[str, str]]:
+    """Parts of a message: texts that follow each other become one, empty ones go."""
+    merged: list[dict[str, str]] = []
+    for part in parts:
+        if isinstance(part, Picture):
+            merged.append({"type": "image"})
+        elif part and merged and merged[-1]["type"] == "text":
+            merged[-1] = {"type": "text", "text": merged[-1]["text"] + part}
+        elif part:
+            merged.append({"type": "text", "text": part})
+    return merged
+
+
+def without_pixels(shown: Media) -> Media:
+    """The same for a row: who computes with it decodes its pictures, which are small as files."""
+    return tuple(replace(each, picture=replace(each.picture, pixels=None)) for each in shown)
 
 
 class StepForm:
@@ -318,8 +391,8 @@ class NativeForm:
         self._encoder, self._max_length, self._reserve = encoder, max_length, reserve
 
     def prompt(self, scene: Scene) -> Prompt | None:
-        assert scene.conversation is not None
-        ids = self._encoder.conversation(scene.conversation)
+        assert scene.observation.conversation is not None
+        ids = self._encoder.conversation(scene.observation.conversation)
         if not scene.turns:
             return _fitted(ids, self._max_length - self._reserve)
         return Prompt(ids) if len(ids) < self._max_length else None
@@ -330,6 +403,7 @@ class NativeForm:
 
 FORMS: Mapping[str, Callable[[EnvConfig, ChatEncoder, int, int], Form]] = {
     TRAJECTORY: TrajectoryForm,
+    VL_TRAJECTORY: TrajectoryForm,
     STEP: StepForm,
     STEP_CONCAT: StepConcatForm,
     AGENT_NATIVE: NativeForm,
@@ -367,11 +441,20 @@ def check_same(row: np.ndarray, sent: np.ndarray, what: str, encoder: ChatEncode
     )
 
 
-def _messages(config: EnvConfig, text: str) -> list[tuple[str, str]]:
+def _messages(config: EnvConfig, content: Content) -> Messages:
     system = [("system", config.agent_system_template)] if config.agent_system_template else []
-    return [*system, ("user", text)]
+    return [*system, ("user", content)]
 
 
-def _fitted(ids: np.ndarray, room: int) -> Prompt:
-    """A prompt that is too long keeps its end."""
-    return Prompt(ids) if len(ids) <= room else Prompt(ids[len(ids) - max(room, 1) :], is_cut=True)
+def _fitted(ids: np.ndarray, room: int, shown: Media = ()) -> Prompt:
+    """A prompt that is too long keeps its end. Raises EnvError where that would cut a picture, or lose one."""
+    surplus = len(ids) - max(room, 1)
+    if surplus <= 0:
+        return Prompt(ids, media=shown)
+    kept = cut_media(shown, 0, surplus, len(ids))
+    if kept is None:
+        raise EnvError(
+            f"the first prompt has {len(ids)} tokens with its pictures, and there is room for {room}. Raise "
+            "sequence_length, or lower actor_train.data_args.image_max_pixels"
+        )
+    return Prompt(ids[surplus:], is_cut=True, media=kept)

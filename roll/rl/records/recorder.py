@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -15,8 +16,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from roll.configs.sections.rollout import Choice, RecorderConfig
+from roll.datasets.pictures.decode import read_bytes
+from roll.datasets.pictures.forms import format_of
 from roll.rl.records.token_records import RowKey, TokenLogProbs
-from roll.types.media import PictureSource
+from roll.run.records.replay import BESIDE
+from roll.types.media import Media, Picture, PictureSource
 from roll.types.rollout import RowTexts, TrajectoryGroup, Turn
 from roll.utils.json_values import NOT_RECORDED, plain_fields
 from roll.utils.secrets import mask
@@ -90,15 +94,18 @@ class RolloutRecord:
     pictures: tuple[PictureSource, ...] = ()
     """Pictures of the prompt, by their source; pictures that are part of their rows have no description of their
     own."""
+    turn_pictures: tuple[tuple[Picture, ...], ...] = ()
+    """Pictures that an environment showed, by turns; files of their own beside the record."""
 
 
 def rollout_records(
     group: TrajectoryGroup,
     texts: Sequence[RowTexts],
     tokens: Mapping[RowKey, TokenLogProbs] = MappingProxyType({}),
+    media: Sequence[Media] = (),
 ) -> list[RolloutRecord]:
     """The attempts of a group as a person wants to see them; `texts` of each of its rows, `tokens` of those of which
-    they are known."""
+    they are known, `media` of each row where an environment showed pictures."""
     truth = group.task.payload.get("ground_truth")
     lengths = dict(zip((t.index for t in group.attempts), group.response_lengths.tolist(), strict=True))
     return [
@@ -119,10 +126,17 @@ def rollout_records(
                 replace(picture, place="" if picture.form == "inline" else mask(picture.place))
                 for picture in group.task.pictures
             ),
+            turn_pictures=_by_turn(said.turns, shown),
         )
-        for trajectory, said in zip(group.trajectories, texts, strict=True)
+        for trajectory, said, shown in zip(group.trajectories, texts, media or [()] * len(texts), strict=True)
         if said.turns or trajectory.failure or not any(other.turns for other in texts)
     ]
+
+
+def _by_turn(turns: Sequence[Turn], media: Media) -> tuple[tuple[Picture, ...], ...]:
+    """The pictures of a row, by the turns that showed them; empty where none did."""
+    pictures = iter(shown.picture for shown in media)
+    return tuple(tuple(islice(pictures, turn.num_pictures)) for turn in turns) if media else ()
 
 
 @dataclass(frozen=True)
@@ -182,23 +196,26 @@ class RolloutRecorder:
             self._tell_if_dropped(name, value)
         num_groups = num_groups or len({record.group_id for record in records})
         stem = _stem(step, kind)
-        rows = [json.dumps(_row(step, record), allow_nan=False) for group in groups for record in group]
+        pictures: dict[str, bytes] = {}
+        rows = [json.dumps(_row(step, record, stem, pictures), allow_nan=False) for group in groups for record in group]
         texts = {f"{stem}.jsonl": "\n".join(rows) + "\n", f"{stem}.txt": render(step, kind, groups, num_groups)}
-        return self.directory / f"{stem}.txt" if self._write(texts) else None
+        files = pictures | {name: text.encode() for name, text in texts.items()}
+        return self.directory / f"{stem}.txt" if self._write(files) else None
 
     def measure(self, step: int, groups: Sequence[TrajectoryGroup], kind: str = "train") -> None:
         """Writes `step_000012.distributions.json`, of all groups."""
         if groups and self._working:
             record = {"step": step, "kind": kind, **distributions(groups)}
-            self._write({f"{_stem(step, kind)}.distributions.json": json.dumps(record, allow_nan=False) + "\n"})
+            text = json.dumps(record, allow_nan=False) + "\n"
+            self._write({f"{_stem(step, kind)}.distributions.json": text.encode()})
 
-    def _write(self, texts: Mapping[str, str]) -> bool:
-        """Writes texts, by file name. Returns False, and never writes again, if the disk fails."""
+    def _write(self, files: Mapping[str, bytes]) -> bool:
+        """Writes files, by name. Returns False, and never writes again, if the disk fails."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            for name, text in texts.items():
-                (self.directory / name).write_text(text, encoding="utf-8")
-            self._remove_oldest([self.directory / name for name in texts])
+            for name, contents in files.items():
+                (self.directory / name).write_bytes(contents)
+            self._remove_oldest([self.directory / name for name in files])
         except OSError as error:
             self._working = False
             logger.warning("sample rollouts are no longer recorded; the run continues: %s", error)
@@ -235,12 +252,31 @@ def _sizes_by_age(directory: Path) -> dict[Path, int]:
     return {path: stats[path].st_size for path in sorted(stats, key=lambda path: (stats[path].st_mtime_ns, path.name))}
 
 
-def _row(step: int, record: RolloutRecord) -> dict[str, Any]:
+def _row(step: int, record: RolloutRecord, stem: str, files: dict[str, bytes]) -> dict[str, Any]:
+    """The record as JSON values. Adds the `files` of pictures that its turns showed, under names that begin so."""
     row = {"step": step, **{of.name: getattr(record, of.name) for of in fields(record)}}
-    row["turns"] = [{**asdict(turn), "metrics": plain_fields(turn.metrics)} for turn in record.turns]
+    del row["turn_pictures"]
+    row["turns"] = [_turn_row(turn) for turn in record.turns]
+    for turn, pictures in zip(row["turns"], record.turn_pictures, strict=False):
+        turn["pictures"] = [_kept(picture, stem, files) for picture in pictures]
     row["tokens"] = None if record.tokens is None else asdict(record.tokens)
     row["pictures"] = [asdict(picture) for picture in record.pictures]
     return {name: value for name, value in row.items() if name not in ("turns", "tokens", "pictures") or value}
+
+
+def _turn_row(turn: Turn) -> dict[str, Any]:
+    row = {**asdict(turn), "metrics": plain_fields(turn.metrics)}
+    del row["num_pictures"]  # they stand in the row
+    return row
+
+
+def _kept(picture: Picture, stem: str, files: dict[str, bytes]) -> dict[str, str]:
+    """A picture that goes into a file beside the record, by its name there."""
+    assert picture.source is not None, "a picture of an environment has its file for a source"
+    contents = read_bytes(picture.source)
+    name = f"{stem}.{picture.digest[:16]}.{(format_of(contents[:16]) or 'bin').lower()}"
+    files[name] = contents
+    return {"form": BESIDE, "place": name, "where": picture.source.where}
 
 
 def choose_groups(records: Iterable[RolloutRecord], limits: RecordLimits) -> list[list[RolloutRecord]]:

@@ -11,10 +11,10 @@ from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.distributed.executor.clusters import RLClusters
 from roll.distributed.executor.jobs import ScoreSet
-from roll.distributed.executor.step_rows import texts_of
+from roll.distributed.executor.step_rows import fetched, texts_of
 from roll.rl.parts import Metrics, StepContext, StepPart
 from roll.rl.records.recorder import RecordLimits, RolloutRecord, RolloutRecorder, choose_groups, rollout_records
-from roll.rl.records.token_records import LoggingBoard, TokenRecords
+from roll.rl.records.token_records import LoggingBoard, RowKey, TokenLogProbs, TokenRecords
 from roll.run.policy_tokenizer import policy_tokenizer
 from roll.run.tracking.tracker import TrackedSample
 from roll.types.rollout import TrajectoryGroup
@@ -52,6 +52,14 @@ def _said(record: RolloutRecord) -> str:
 
 Track = Callable[[int, str, Sequence[TrackedSample]], None]
 """Gives samples of a step to the trackers: steps done, kind, samples."""
+
+
+def _records(group: TrajectoryGroup, tokens: Mapping[RowKey, TokenLogProbs]) -> list[RolloutRecord]:
+    """The attempts of a group, with the pictures that an environment showed."""
+    texts, media = texts_of(group.trajectories), []
+    if any(turn.num_pictures for said in texts for turn in said.turns):
+        media = [row.media for row in fetched([group.trajectories])[0]]
+    return rollout_records(group, texts, tokens, media)
 
 
 class StepRecords(StepPart):
@@ -98,11 +106,7 @@ class StepRecords(StepPart):
         are not."""
         self.recorder.measure(step, groups if sampled is None else sampled, kind)
         tokens = self._tokens.of_rows() if kind == "train" else {}
-        records = [
-            record
-            for group in self.recorder.choose(groups, step)
-            for record in rollout_records(group, texts_of(group.trajectories), tokens)
-        ]
+        records = [record for group in self.recorder.choose(groups, step) for record in _records(group, tokens)]
         self.recorder.record(step, records, kind, num_groups=len(groups))
         keys = self._config.recorder
         if keys.is_tracked(step, kind):

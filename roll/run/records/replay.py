@@ -19,6 +19,24 @@ from pydantic import BaseModel, ValidationError, model_validator
 from roll.utils.files import open_regular
 from roll.utils.text import visible
 
+BESIDE = "beside"
+"""Form of a recorded picture that is a file in the folder of its record."""
+
+
+class RecordedPicture(BaseModel):
+    """A picture of a prompt or a turn, by where it came from; `place` is empty where it was part of its row. A form
+    `beside` is a file in the folder of the record."""
+
+    form: str
+    place: str
+    where: str
+
+    def in_folder(self, folder: Path) -> Self:
+        """The same with a place of its own, where the record lies in this folder."""
+        if self.form != BESIDE:
+            return self
+        return self.model_copy(update={"form": "file", "place": str(folder / Path(self.place).name)})
+
 
 class RecordedTurn(BaseModel):
     observation: str
@@ -26,6 +44,7 @@ class RecordedTurn(BaseModel):
     action: str | None
     reward: float
     metrics: dict[str, float | None]
+    pictures: list[RecordedPicture] = []
 
 
 class RecordedTokens(BaseModel):
@@ -40,14 +59,6 @@ class RecordedTokens(BaseModel):
         if not len(self.texts) == len(self.engine) == len(self.trainer):
             raise ValueError("texts, engine and trainer are of different lengths")
         return self
-
-
-class RecordedPicture(BaseModel):
-    """A picture of a prompt, by where it came from; `place` is empty where it was part of its row."""
-
-    form: str
-    place: str
-    where: str
 
 
 class Recorded(BaseModel):
@@ -162,19 +173,22 @@ def read(file: Path) -> Iterator[Recorded]:
     for number, line in enumerate(lines, 1):
         if not line and number == len(lines):
             return
-        yield parse(line, number)
+        yield parse(line, number, file.parent)
 
 
-def parse(line: str, number: int) -> Recorded:
-    """A line of a file. Raises ValueError for what is no record."""
+def parse(line: str, number: int, folder: Path) -> Recorded:
+    """A line of a file in this folder. Raises ValueError for what is no record."""
     try:
-        return Recorded.model_validate(json.loads(line))
+        record = Recorded.model_validate(json.loads(line))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the line"
         raise ValueError(f"line {number} is not a record of a rollout: {where}: {first['msg']}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"line {number} is not JSON: {error}") from None
+    for turn in record.turns:
+        turn.pictures = [picture.in_folder(folder) for picture in turn.pictures]
+    return record
 
 
 def render(records: Iterable[Recorded]) -> Iterator[str]:
@@ -209,6 +223,8 @@ def _turns(turns: Sequence[RecordedTurn]) -> Iterator[str]:
         action = "no action" if turn.action is None else f"action {turn.action!r}"
         yield f"--- turn {number}: {action}, reward {turn.reward:+.4g}, in all {total:+.4g}{_metrics(turn.metrics)}"
         yield from _indented("sees ", turn.observation)
+        for picture in turn.pictures:
+            yield from _indented("shown ", picture.place or picture.where)
         yield from _indented("says ", turn.response)
 
 

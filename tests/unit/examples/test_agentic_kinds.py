@@ -97,6 +97,8 @@ KINDS = {
         - tool_id: search
           tool_args: {search_url: "http://localhost:8000/retrieve", topk: 3}
 """,
+    "pictures": "    env_type: sokoban\n    env_config: {render_mode: rgb_array}\n"
+    f"    env_manager_cls: {MANAGERS}.vl_traj_env_manager.VLTrajEnvManager\n",
     "a game of GEM's": TEXT + '    env_type: "game:GuessTheNumber-v0"\n    env_config: {max_turns: 10}\n',
 }  # fmt: skip
 REFUSED = {
@@ -112,10 +114,6 @@ REFUSED = {
     "MCP": (
         "    env_type: sokoban\n    tool_wrapper: {tool_configs: [{tool_id: mcp, tool_args: {server_url: x}}]}\n",
         "calls a server of the Model Context Protocol: set env_manager_cls: tools, with the server under tool_servers",
-    ),
-    "pictures": (
-        f"    env_type: sokoban\n    env_manager_cls: {MANAGERS}.vl_traj_env_manager.VLTrajEnvManager\n",
-        "it shows pictures, which agentic runs do not read; in words trajectory does the same",
     ),
 }  # fmt: skip
 

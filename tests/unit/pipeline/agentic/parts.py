@@ -14,7 +14,7 @@ from roll.envs.base import Env, EnvStep
 from roll.envs.config import EnvConfig
 from roll.pipeline.agentic.episode import EpisodeJob, EpisodePlayer, EpisodeRules
 from roll.pipeline.agentic.sample_forms import ChatEncoder, make_form
-from roll.types.rollout import Generation, GenerationRequest, SamplingParams
+from roll.types.rollout import Generate, Generation, GenerationRequest, SamplingParams
 from tests.toys import Mute
 
 
@@ -156,7 +156,7 @@ def rules(config: EnvConfig, **changes: Any) -> EpisodeRules:
 
 def player(
     encoder: ChatEncoder,
-    script: Script,
+    script: Generate,
     config: EnvConfig,
     turnstile: asyncio.Semaphore | None = None,
     **changes: Any,

@@ -521,8 +521,12 @@ def test_ratio_type_segment_is_importance_sampling_by_segment() -> None:
         ({"custom_envs.Lake.tool_wrapper": {}}, ["custom_envs.Lake.tool_wrapper.tool_configs is empty: name tools"]),
         ({"custom_envs.Lake.env_type": "frozen_lak"}, ["custom_envs.Lake.env_type", "Did you mean frozen_lake?"]),
         (
-            {"custom_envs.Lake.env_manager_cls": "roll.x.VLTrajEnvManager"},
-            ["is not supported: it shows pictures", "in words trajectory does the same"],
+            {"custom_envs.Lake.env_manager_cls": "roll.x.OtherEnvManager"},
+            ["roll.x.OtherEnvManager is not supported. Choose trajectory, vl_trajectory"],
+        ),
+        (
+            {"custom_envs.Lake.env_manager_cls": "vl_trajectory", "actor_infer.strategy_args.strategy_name": "sglang"},
+            ["custom_envs.Lake.env_manager_cls", "sglang, which does not show pictures"],
         ),
         (
             {"custom_envs.Lake.env_manager_cls": "agent_native"},

@@ -1,0 +1,129 @@
+"""What an environment shows at a turn: a text, or texts and pictures in their order."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from roll.configs.tables.vision import PictureSizes
+from roll.datasets.pictures.decode import decode
+from roll.datasets.pictures.placing import PLACEHOLDER, READABLE
+from roll.envs.base import Conversation
+from roll.envs.config import VL_TRAJECTORY
+from roll.errors import EnvError, PictureError, describe
+from roll.types.media import Picture, PictureSource
+
+Part = str | Picture
+_KEYS = ("prompt", "image")
+
+
+class EnvCrash(EnvError):
+    """The environment raised, or returned what it may not."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """View of an environment: what it shows, in order, and the conversation if it keeps one itself."""
+
+    parts: Sequence[Part]
+    conversation: Conversation | None = None
+
+    @property
+    def text(self) -> str:
+        """The observation for a reader of text: [picture] stands for each picture."""
+        return "".join(part if isinstance(part, str) else READABLE for part in self.parts)
+
+    @property
+    def state(self) -> str:
+        """A text that is the same for the same observation: digests stand for pictures."""
+        return "".join(part if isinstance(part, str) else part.digest for part in self.parts)
+
+    @property
+    def pictures(self) -> list[Picture]:
+        return [part for part in self.parts if isinstance(part, Picture)]
+
+
+def parts_of(value: Any, what: str, sizes: PictureSizes | None, where: str) -> tuple[Part, ...]:
+    """What `reset` or `step` (`what`) returned as observation, its pictures as the model takes them. Raises EnvCrash
+    for anything but a text, a picture, or a mapping of both; and for a picture where `sizes` is None, since the env
+    manager shows text alone. `where`: names the episode in messages.
+
+    Example: {"prompt": "<image>Where?", "image": picture} -> the picture, "Where?".
+    """
+    if isinstance(value, str):
+        return (checked_text(value, what),)
+    if isinstance(value, Mapping):
+        text, pictures = _of_mapping(value, what)
+    elif isinstance(value, bytes | bytearray | np.ndarray) or _is_image(value):
+        text, pictures = PLACEHOLDER, [value]
+    else:
+        raise EnvCrash(f"{what} returned {type(value).__name__} as observation, not text")
+    if sizes is None:
+        raise EnvCrash(f"{what} returned a picture, which needs env_manager_cls: {VL_TRAJECTORY}")
+    if PLACEHOLDER not in text:
+        text = PLACEHOLDER * len(pictures) + text
+    first, *others = text.split(PLACEHOLDER)
+    if len(others) != len(pictures):
+        raise EnvCrash(f"{what} returned {len(pictures)} pictures and a prompt with {len(others)} {PLACEHOLDER}")
+    parts: list[Part] = [first]
+    for picture, words in zip(pictures, others, strict=True):
+        parts += [_picture(picture, what, sizes, where), words]
+    return tuple(part for part in parts if part != "")
+
+
+def checked_text(value: Any, what: str) -> str:
+    """The value, if it is a text that tokenizers take. Raises EnvCrash."""
+    if not isinstance(value, str):
+        raise EnvCrash(f"{what} returned {type(value).__name__} as observation, not text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:  # half of a surrogate pair, which no tokenizer takes
+        raise EnvCrash(f"{what} returned an observation that is not a text: {error}") from None
+    return value
+
+
+def _of_mapping(value: Mapping[Any, Any], what: str) -> tuple[str, list[Any]]:
+    if others := [str(key) for key in value if key not in _KEYS]:
+        raise EnvCrash(f"{what} returned a mapping with {', '.join(others)} as observation; it may have {_KEYS}")
+    shown = value.get("image", ())
+    pictures = list(shown) if isinstance(shown, list | tuple) else [shown]
+    return checked_text(value.get("prompt", ""), what), pictures
+
+
+def _picture(value: Any, what: str, sizes: PictureSizes, where: str) -> Picture:
+    """The picture as the model takes it. Its source is the whole file, so that it can be decoded again anywhere."""
+    try:
+        contents = bytes(value) if isinstance(value, bytes | bytearray) else _png(value)
+        place = base64.b64encode(contents).decode("ascii")
+        return decode(PictureSource("inline", place, where), sizes)
+    except PictureError as error:
+        raise EnvCrash(f"{what} returned a picture that cannot be shown: {error}") from None
+
+
+def _png(value: Any) -> bytes:
+    """A picture as a PNG file. Raises PictureError for what is none."""
+    from PIL import Image
+
+    if isinstance(value, np.ndarray) and (value.dtype != np.uint8 or not value.size):
+        raise PictureError(f"it is an array of {value.dtype} of shape {value.shape}, not uint8 [height, width, 3]")
+    if not isinstance(value, np.ndarray) and not _is_image(value):
+        raise PictureError(f"it is {type(value).__name__}, not a PIL image, an array or the bytes of a file")
+    stream = io.BytesIO()
+    try:
+        image = Image.fromarray(value) if isinstance(value, np.ndarray) else value
+        if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA"):
+            image = image.convert("RGB")
+        image.save(stream, "PNG", compress_level=1)
+    except Exception as error:  # of whatever PIL does with it
+        raise PictureError(describe(error)) from error
+    return stream.getvalue()
+
+
+def _is_image(value: Any) -> bool:
+    """True of an image of PIL, which need not be imported for it."""
+    return any(base.__module__ == "PIL.Image" and base.__name__ == "Image" for base in type(value).__mro__)
