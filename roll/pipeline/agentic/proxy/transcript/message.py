@@ -62,7 +62,7 @@ class ChatMessage:
     def for_template(self) -> dict[str, Any]:
         message: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.reasoning:
-            message["reasoning_content"] = self.reasoning
+            message["reasoning_content"] = message["thinking"] = self.reasoning  # gpt-oss reads the latter
         if self.calls:
             message["tool_calls"] = [call.for_template() for call in self.calls]
         if self.call_id:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from roll.pipeline.agentic.proxy.transcript.harmony import HARMONY, read_harmony, writes_harmony
 from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, Call, ChatMessage, Tool
 from roll.pipeline.agentic.sample_forms import ChatEncoder
 
@@ -105,6 +106,8 @@ class Parser:
         if template := getattr(self.encoder.tokenizer, "response_template", None):
             return template
         source = self.encoder.template_source
+        if writes_harmony(source):
+            return HARMONY
         if _OPENED in source:
             return GLM if "<arg_key>" in source else QWEN_XML if "<function=" in source else HERMES
         if _LISTED in source:
@@ -124,6 +127,8 @@ class Parser:
         """`prefix`: of the ids of the calls."""
         text = self.encoder.answer_opening + text
         plain = Parsed(ChatMessage(ASSISTANT, self._visible(text)))
+        if self.template is HARMONY:
+            return self._harmony(text, prefix) or Parsed(plain.message, is_malformed=True)
         schema: Mapping[str, Any] | None = self.template if tools else HERMES
         if schema is None or not ("<think>" in text or "</think>" in text or tools):
             return plain
@@ -151,6 +156,16 @@ class Parser:
         if calls and before and before not in content:
             content = f"{before}{content}"
         return Parsed(ChatMessage(ASSISTANT, self._visible(content), str(parsed.get("thinking") or ""), calls))
+
+    def _harmony(self, text: str, prefix: str) -> Parsed | None:
+        """The answer on its channels; None if it cannot be read."""
+        try:
+            answer = read_harmony(text)
+            said = ({"name": name, "arguments": arguments} for name, arguments in answer.calls)
+            calls = tuple(_call(call, f"{prefix}{i}") for i, call in enumerate(said))
+        except ValueError:
+            return None
+        return Parsed(ChatMessage(ASSISTANT, self._visible(answer.content), self._visible(answer.reasoning), calls))
 
     def _visible(self, text: str) -> str:
         return self._marks.sub("", text) if self._marks.pattern else text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, TOOL, USER
 from roll.pipeline.agentic.proxy.transcript.parse import Parser
 from roll.pipeline.agentic.proxy.transcript.render import Renderer
 from roll.pipeline.agentic.sample_forms import ChatEncoder
+from tests.helpers.chat_traits import Trait, tokenizer_of
 
 TOOLS: list[Any] = [
     {
@@ -82,6 +84,91 @@ MALFORMED = {
     "mistral_args": ['[TOOL_CALLS]open[ARGS]{"box": "F', '[TOOL_CALLS]open[ARGS]["F"]'],
     "llama": ['{"name": "open", "parameters": {"box": ', '{"name": 3, "parameters": {}}'],
 }
+
+
+HARMONY = (
+    _SHOWN + "{% macro think(m) %}{% if m.thinking %}{{ '<|start|>assistant<|channel|>analysis<|message|>' }}"
+    "{{ m.thinking + '<|end|>' }}{% endif %}{% endmacro %}"
+    "{% for m in messages %}{% if m.role == 'tool' %}{{ '<|start|>functions.' + ns.name + ' to=assistant' }}"
+    "{{ '<|channel|>commentary<|message|>' + m.content | tojson + '<|end|>' }}{% elif m.tool_calls %}"
+    "{% if m.content and m.thinking %}{{ raise_exception('both') }}{% endif %}{{ think(m) }}"
+    "{% set ns.name = m.tool_calls[0].function.name %}{{ '<|start|>assistant to=functions.' + ns.name }}"
+    "{{ '<|channel|>commentary json<|message|>' }}{{ m.tool_calls[0].function.arguments | tojson }}{{ '<|call|>' }}"
+    "{% elif m.role == 'assistant' %}{% if loop.last and not add_generation_prompt %}{{ think(m) }}{% endif %}"
+    "{{ '<|start|>assistant<|channel|>final<|message|>' + m.content }}"
+    "{{ '<|return|>' if loop.last and not add_generation_prompt else '<|end|>' }}"
+    "{% else %}{{ '<|start|>' + m.role + '<|message|>' + m.content + '<|end|>' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start|>assistant' }}{% endif %}"
+).replace("{% for m", "{% set ns = namespace(name='') %}{% for m", 1)
+"""As gpt-oss writes a conversation: one call a message, thinking before a call stays, before a final answer it goes."""
+_THOUGHT = "<|channel|>analysis<|message|>Look into F.<|end|><|start|>assistant"
+_OPEN = '<|channel|>commentary to=functions.open <|constrain|>json<|message|>{"box": "F"}<|call|>'
+
+
+def harmony_encoder(folder: Path) -> ChatEncoder:
+    trait = Trait("gpt-oss", HARMONY, "<|return|>", ("<|return|>", "<|call|>"),
+                  ("<|start|>", "<|end|>", "<|channel|>", "<|message|>", "<|constrain|>"))  # fmt: skip
+    return ChatEncoder(tokenizer_of(trait, folder))
+
+
+@pytest.mark.parametrize(
+    ("said", "reasoning", "content", "calls"),
+    [
+        (_THOUGHT + _OPEN, "Look into F.", "", [("open", {"box": "F"})]),
+        (' to=functions.peek<|channel|>commentary json<|message|>{"n": 3}<|call|>', "", "", [("peek", {"n": 3})]),
+        ("<|channel|>commentary<|message|>I look.<|end|><|start|>assistant" + _OPEN, "I look.", "",
+         [("open", {"box": "F"})]),
+        (_THOUGHT + "<|channel|>final<|message|>It holds 7.<|return|>", "Look into F.", "It holds 7.", []),
+        ("<|channel|>final<|message|>It holds 7.<|return|>", "", "It holds 7.", []),
+        ("plain words", "", "plain words", []),
+    ],
+)  # fmt: skip
+def test_channels_of_harmony_are_thinking_content_and_calls(
+    tmp_path: Path, said: str, reasoning: str, content: str, calls: list[tuple[str, dict[str, Any]]]
+) -> None:
+    encoder = harmony_encoder(tmp_path)
+    parser, ids = Parser(encoder), encoder.encode(said)
+    assert parser.takes_tools
+    for tools in (TOOLS, []):
+        parsed = parser.parse(parser.text(ids), tools, "abcdefgh")
+        assert not parsed.is_malformed
+        assert (parsed.message.reasoning, parsed.message.content) == (reasoning, content)
+        assert [(call.name, json.loads(call.arguments)) for call in parsed.message.calls] == calls
+
+
+def test_a_conversation_of_harmony_goes_on_behind_a_call_and_behind_a_final_answer(tmp_path: Path) -> None:
+    encoder = harmony_encoder(tmp_path)
+    parser, renderer = Parser(encoder), Renderer(encoder)
+    said = encoder.encode(_THOUGHT + _OPEN)
+    messages = [ChatMessage(USER, "box F?"), parser.parse(parser.text(said), TOOLS, "x").message]
+    behind = renderer.behind([*messages, ChatMessage(TOOL, "7", call_id="x")], 1, TOOLS, said)
+    assert behind is not None
+    result = '<|start|>functions.open to=assistant<|channel|>commentary<|message|>"7"<|end|><|start|>assistant'
+    assert encoder.show(behind) == result
+    for final, is_continued in (("<|channel|>final<|message|>7<|return|>", True),
+                                (_THOUGHT + "<|channel|>final<|message|>7<|return|>", False)):  # fmt: skip
+        said = encoder.encode(final)
+        messages = [ChatMessage(USER, "box F?"), parser.parse(parser.text(said), TOOLS, "x").message]
+        behind = renderer.behind([*messages, ChatMessage(USER, "sure?")], 1, TOOLS, said)
+        assert (behind is not None) == is_continued, "the template drops thinking before a final answer"
+        if behind is not None:
+            assert encoder.show(behind) == "<|start|>user<|message|>sure?<|end|><|start|>assistant"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        '<|channel|>commentary to=functions.open <|constrain|>json<|message|>{"box": "F',
+        "<|channel|>commentary to=functions.open <|constrain|>json<|message|>[1]<|call|>",
+        "<|channel|>commentary to=functions.op",
+        "words<|channel|>final<|message|>7<|return|>",
+    ],
+)
+def test_a_message_of_harmony_that_cannot_be_read_is_text_and_counted(tmp_path: Path, said: str) -> None:
+    encoder = harmony_encoder(tmp_path)
+    parser = Parser(encoder)
+    parsed = parser.parse(parser.text(encoder.encode(said)), TOOLS, "abcdefgh")
+    assert parsed.is_malformed and not parsed.message.calls and "<|" not in parsed.message.content
 
 
 def encoder_of(family: str) -> ChatEncoder:
