@@ -1,4 +1,4 @@
-# make demo | make test | make quick | make lint | make docs. Needs make and Python 3.11 or newer with venv; everything else goes into .venv-demo and .venv here.
+# make demo | make test | make quick | make lint | make docs | make notebooks. Needs make and Python 3.11 or newer with venv; everything else goes into .venv-demo and .venv here.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -51,7 +51,7 @@ TEST_VENV := .venv
 STAND_INS := $(wildcard tools/cpu_stand_ins/*.py tools/cpu_stand_ins/site/*.p* tools/cpu_stand_ins/site/*/*.py)
 TEST_STAMP := $(TEST_VENV)/complete-$(call fingerprint,$(TEST_LOCK) setup.py $(STAND_INS),$(TEST_PACKAGES))
 
-.PHONY: help demo demo-environment quick test test-slow durations gpu-report docs test-environment no-space lint hooks
+.PHONY: help demo demo-environment quick test test-slow durations gpu-report docs notebooks test-environment no-space lint hooks
 
 help:
 	@echo "make demo   a tiny language model learns to sort, by reinforcement, in a few minutes; DEMO_ARGS='key=value ...'"
@@ -61,6 +61,7 @@ help:
 	@echo "make quick  the tests of layout, settings, algorithms and types, in under a minute"
 	@echo "make gpu-report  on a machine with GPUs: checks every path there, and writes docs/gpu_validation.md (GPU_ARGS='--help')"
 	@echo "make docs   the pages of docs/ as a site that needs no network, in output/site"
+	@echo "make notebooks  the tutorials of docs/tutorials as notebooks, in output/notebooks"
 	@echo "make lint   ruff and pyright, in the environment of make test"
 	@echo "make hooks  ruff, layout tests and the subject's form at each commit, pyright before each push"
 	@echo "PYTHON=/path/to/python (3.11 or newer; now: $(PYTHON)) and PIP_ARGS='...' (an index, for example) work with each of them"
@@ -106,6 +107,10 @@ durations: test-environment
 gpu-report: test-environment
 	@echo "== [2/2] checks on GPUs ($(SAY_DEVICES))"
 	@$(TEST_VENV)/bin/python -m tests.gpu $(GPU_ARGS)
+
+notebooks: test-environment
+	@echo "== [2/2] the tutorials of docs/tutorials as notebooks"
+	@$(TEST_VENV)/bin/python tools/notebooks.py output/notebooks
 
 docs: test-environment
 	@echo "== [2/2] the site"

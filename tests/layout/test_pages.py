@@ -45,7 +45,13 @@ def test_every_page_is_in_the_navigation_of_the_site_once() -> None:
     """A new page has a line in docs/site/mkdocs.yml; one in Chinese stands under its English name."""
     settings = yaml.safe_load((DOCS / "site" / "mkdocs.yml").read_text(encoding="utf-8"))
     named = [page for part in settings["nav"] for pages in part.values() for page in pages]
-    assert sorted(named) == sorted(page.name for page in DOCS.glob("*.md") if not page.name.endswith(".zh.md"))
+    assert sorted(named) == pages_of_the_site()
+
+
+def pages_of_the_site() -> list[str]:
+    """Their paths below docs/, in English."""
+    pages = [*DOCS.glob("*.md"), *DOCS.glob("tutorials/*.md")]
+    return sorted(str(page.relative_to(DOCS)) for page in pages if not page.name.endswith(".zh.md"))
 
 
 def test_what_the_pages_outside_of_docs_link_to_is_there() -> None:
@@ -58,8 +64,8 @@ def test_what_the_pages_outside_of_docs_link_to_is_there() -> None:
 
 def test_the_index_leads_to_every_page() -> None:
     index = (DOCS / "index.md").read_text(encoding="utf-8")
-    pages = {page.name for page in DOCS.glob("*.md") if not page.name.endswith(".zh.md")} - {"index.md"}
-    assert sorted(pages - set(re.findall(r"\]\((\w+\.md)\)", index))) == []
+    pages = {*pages_of_the_site()} - {"index.md"}
+    assert sorted(pages - set(re.findall(r"\]\(([\w/]+\.md)\)", index))) == []
 
 
 def test_the_readme_is_short() -> None:

@@ -26,7 +26,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_each_page_is_in_the_site_in_its_languages(site: Path) -> None:
-    pages = [page.stem for page in DOCS.glob("*.md")]
+    pages = [str(page.relative_to(DOCS).with_suffix("")) for page in (*DOCS.glob("*.md"), *DOCS.glob("tutorials/*.md"))]
     wanted = {f"zh/{name.removesuffix('.zh')}.html" for name in pages}
     wanted |= {f"{name}.html" for name in pages if not name.endswith(".zh")}
     assert sorted(name for name in wanted if not (site / name).is_file()) == []
