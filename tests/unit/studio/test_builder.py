@@ -53,6 +53,41 @@ def test_a_search_finds_keys_by_name_first_also_of_entries_that_the_yaml_has() -
     assert form_of("rlvr").search("", {}) == [] == form_of("rlvr").search("nosuchword", {})
 
 
+@pytest.mark.parametrize(
+    "query, first",
+    [
+        ("kl", ["use_kl_loss", "kl_loss_coef", "opd_kl_coef"]),
+        ("algorithm", ["algorithm"]),
+        ("learning rate", ["actor_train.training_args.learning_rate"]),
+        ("actor_train.max_grad_norm", ["actor_train.max_grad_norm"]),
+        ("temperature", ["actor_infer.generating_args.temperature"]),
+    ],
+)
+def test_a_search_begins_with_the_key_of_that_name_and_with_what_is_used_most(query: str, first: list[str]) -> None:
+    keys = [field.key for field in form_of("rlvr").search(query, {})]
+    assert [key for key in keys if key in first] == first and keys[0] == first[0]
+
+
+def test_keys_of_tables_offer_the_names_that_fit() -> None:
+    form = form_of("rlvr")
+
+    def choices(key: str) -> tuple[str, ...]:
+        field = form.field(tuple(key.split(".")))
+        assert field is not None
+        return field.choices
+
+    assert {"grpo", "dapo"} <= {*choices("algorithm")} and "dpo" not in choices("algorithm")
+    assert "dpo" in form_of("dpo").most_used()[2].choices
+    assert "fsdp2_train" in choices("actor_train.strategy_args.strategy_name")
+    assert "vllm" not in choices("actor_train.strategy_args.strategy_name")
+    assert "vllm" in choices("actor_infer.strategy_args.strategy_name")
+    assert "exact_match" in choices("rewards.sort.reward") and "gae" in choices("adv_estimator")
+    kinds = {key: form.field(tuple(key.split("."))) for key in ("algorithm", "adv_estimator")}
+    assert {key: field and field.kind for key, field in kinds.items()} == {
+        "algorithm": "choice", "adv_estimator": "text",
+    }, "code of one's own may be an estimator"  # fmt: skip
+
+
 def test_what_a_yaml_sets_is_found_down_to_the_entries_of_mappings() -> None:
     tree = {"seed": 1, "helper": 2, "rewards": {"sort": {"reward": "exact_match"}}}
     assert [field.key for field in form_of("rlvr").set_in(tree)] == ["seed", "rewards.sort.reward"]
