@@ -88,6 +88,7 @@ def reward_findings(config: RLVRConfig, task: Task) -> Iterator[Finding]:
             domain=task.domain,
             payload=task.payload,
             question=task.question,
+            pictures=task.pictures,
         )
         for answer in answers
     ]

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
+from roll.types.media import PictureSource
 from roll.utils.thinking import after_thinking, opened
 
 
@@ -26,7 +27,9 @@ class RewardInput:
     without other special tokens (as end of sequence). Where the prompt's end opens the thinking, as some chat templates
     do, it begins with that opening ("<think>\\n"), whoever builds the input. `answer` is the part after the thinking,
     "" where that never ends. `raw_text` is what was sampled, with all special tokens and nothing of the prompt.
-    `ground_truth` is what the data row holds: a number is not made a text.
+    `ground_truth` is what the data row holds: a number is not made a text. `pictures` are where those of the prompt
+    come from, in their order; `roll.datasets.pictures.decode` reads them. `picture_scales`: how much larger the model
+    saw each than its file has it, (vertically, horizontally); empty where the answer is scored after the rollout.
     """
 
     prompt_text: str
@@ -38,6 +41,8 @@ class RewardInput:
     raw_text: str = ""
     payload: Mapping[str, Any] = field(default_factory=dict)  # all columns of the data row
     question: str = ""  # what the prompt asks, without a chat template
+    pictures: tuple[PictureSource, ...] = ()
+    picture_scales: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "response_text", opened(self.prompt_text, self.response_text))

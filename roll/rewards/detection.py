@@ -27,6 +27,9 @@ class Box:
     x2: float
     y2: float
 
+    def scaled(self, down: float, across: float) -> Box:
+        return Box(self.label, self.x1 * across, self.y1 * down, self.x2 * across, self.y2 * down)
+
     @property
     def area(self) -> float:
         return (self.x2 - self.x1) * (self.y2 - self.y1)
@@ -47,6 +50,10 @@ class Detection:
     score is (accuracy + format_weight * format) / (1 + format_weight); the format is right if there is a list of boxes.
     Where the reference is empty, so must be the answer.
 
+    `reference_pixels` says in which pixels the reference is: as_shown, in those of the answer, whatever they are;
+    of_file, in those of the row's picture before it was resized for the model (of several, the first), so that the
+    reference is scaled to what the model saw.
+
     Example: n = 2, p = 2, one match of overlap .8 at threshold .5: accuracy .5 * .4 + .5 * .5 = .45.
     """
 
@@ -55,11 +62,15 @@ class Detection:
         iou_threshold: float | Literal["average"] = "average",
         iou_weight: float = 0.5,
         format_weight: float = 0.1,
+        reference_pixels: Literal["as_shown", "of_file"] = "as_shown",
     ):
         if iou_threshold != "average" and not 0 < float(iou_threshold) <= 1:
             raise ValueError(f"iou_threshold: {iou_threshold!r} must be average, or above 0 and at most 1")
         if not 0 <= iou_weight <= 1 or format_weight < 0:
             raise ValueError(f"iou_weight: {iou_weight} must be from 0 to 1, format_weight: {format_weight} from 0 on")
+        if reference_pixels not in ("as_shown", "of_file"):
+            raise ValueError(f"reference_pixels: {reference_pixels!r} must be as_shown or of_file")
+        self._is_of_file = reference_pixels == "of_file"
         self._thresholds = THRESHOLDS if iou_threshold == "average" else (float(iou_threshold),)
         self._iou_weight = iou_weight
         self._format_weight = format_weight
@@ -69,6 +80,10 @@ class Detection:
         if truth is None or None in truth:
             raise ValueError(f"ground_truth {sample.ground_truth!r:.200} is not a list of boxes with labels")
         reference = [box for box in truth if box is not None]
+        if self._is_of_file:
+            if not sample.picture_scales:
+                raise ValueError("reference_pixels: of_file needs rows that show pictures, and this one shows none")
+            reference = [box.scaled(*sample.picture_scales[0]) for box in reference]
         boxes = boxes_in(listed(sample.answer))
         if boxes is None or len(boxes) > MAX_BOXES:
             return RewardResult(0.0, {"format": 0.0, "success": 0.0, "iou": 0.0, "f_score": 0.0})

@@ -122,6 +122,21 @@ def read_bytes(source: PictureSource) -> bytes:
         raise _at(source, error) from error
 
 
+def as_png(image: Any) -> bytes:
+    """A file of an image of PIL, or of uint8 pixels, without loss. Raises PictureError for what is neither."""
+    from PIL import Image
+
+    stream = io.BytesIO()
+    try:
+        image = Image.fromarray(image) if isinstance(image, np.ndarray) else image
+        if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA"):
+            image = image.convert("RGB")
+        image.save(stream, "PNG", compress_level=1)
+    except Exception as error:  # of whatever PIL does with it
+        raise PictureError(describe(error)) from error
+    return stream.getvalue()
+
+
 def digest_of(pixels: np.ndarray) -> str:
     """The name of uint8 pixels [height, width, 3]: 32 hexadecimal digits."""
     height, width, _ = pixels.shape

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from roll.configs.tables.vision import PictureSizes
-from roll.datasets.pictures.decode import decode
+from roll.datasets.pictures.decode import as_png, decode
 from roll.datasets.pictures.placing import PLACEHOLDER, READABLE
 from roll.envs.base import Conversation
 from roll.envs.config import VL_TRAJECTORY
-from roll.errors import EnvError, PictureError, describe
+from roll.errors import EnvError, PictureError
 from roll.types.media import Picture, PictureSource
 
 Part = str | Picture
@@ -107,21 +106,11 @@ def _picture(value: Any, what: str, sizes: PictureSizes, where: str) -> Picture:
 
 def _png(value: Any) -> bytes:
     """A picture as a PNG file. Raises PictureError for what is none."""
-    from PIL import Image
-
     if isinstance(value, np.ndarray) and (value.dtype != np.uint8 or not value.size):
         raise PictureError(f"it is an array of {value.dtype} of shape {value.shape}, not uint8 [height, width, 3]")
     if not isinstance(value, np.ndarray) and not _is_image(value):
         raise PictureError(f"it is {type(value).__name__}, not a PIL image, an array or the bytes of a file")
-    stream = io.BytesIO()
-    try:
-        image = Image.fromarray(value) if isinstance(value, np.ndarray) else value
-        if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA"):
-            image = image.convert("RGB")
-        image.save(stream, "PNG", compress_level=1)
-    except Exception as error:  # of whatever PIL does with it
-        raise PictureError(describe(error)) from error
-    return stream.getvalue()
+    return as_png(value)
 
 
 def _is_image(value: Any) -> bool:

@@ -140,6 +140,7 @@ def _input(task: Task, attempt: Trajectory, text: str) -> RewardInput:
         num_response_tokens=attempt.facts.num_sampled,
         payload=task.payload,
         question=task.question,
+        pictures=task.pictures,
     )
 
 

@@ -159,12 +159,12 @@ class PromptRollouter:
         greedy = replace(sampled.sampling, temperature=0.0, top_p=1.0, top_k=0)
         name = f"{sampled.request_id}-greedy"
         request = replace(sampled, request_id=name, sampling=greedy, num_samples=1, enough=None)
-        ((_, outcome),) = await self._scored(task, await generate(request))
+        ((_, outcome),) = await self._scored(task, prompt, await generate(request))
         return outcome.score
 
     async def _sampled(self, task: Task, prompt: Prompt, group_id: int, generate: Generate) -> TrajectoryGroup:
         request = self._request(prompt, group_id)
-        scores = StreamedScores(partial(self._scored, task))
+        scores = StreamedScores(partial(self._scored, task, prompt))
         is_early = task.domain not in self.after_rollout and self.rewards.scores_alone(task.domain)
         try:
             if is_early and tells_each(generate):
@@ -194,10 +194,13 @@ class PromptRollouter:
         order = sorted(range(len(answers)), key=lambda index: _is_cut(answers[index]))
         return {index: answers[index] for index in sorted(order[: self.group_size])}
 
-    async def _scored(self, task: Task, answers: Sequence[Generation]) -> Sequence[tuple[str, RewardOutcome]]:
+    async def _scored(
+        self, task: Task, prompt: Prompt, answers: Sequence[Generation]
+    ) -> Sequence[tuple[str, RewardOutcome]]:
         """Score the answers; returns the text of each, if it is here, and its outcome."""
         texts = self._texts(answers)
-        inputs = [_input(task, *both) for both in zip(answers, texts, strict=True)]
+        scales = tuple(shown.picture.scale for shown in prompt.media)
+        inputs = [_input(task, scales, *both) for both in zip(answers, texts, strict=True)]
         outcomes = await self._outcomes(task.domain, answers, inputs)
         return list(zip((said.response_text for said in texts), outcomes, strict=True))
 
@@ -242,7 +245,7 @@ def _is_cut(generation: Generation) -> bool:
     return generation.finish_reason == "abort"
 
 
-def _input(task: Task, generation: Generation, said: RowTexts) -> RewardInput:
+def _input(task: Task, scales: tuple[tuple[float, float], ...], generation: Generation, said: RowTexts) -> RewardInput:
     return RewardInput(
         prompt_text=task.prompt_text,
         response_text=said.response_text,
@@ -253,6 +256,8 @@ def _input(task: Task, generation: Generation, said: RowTexts) -> RewardInput:
         raw_text=said.raw_text,
         payload=task.payload,
         question=task.question,
+        pictures=task.pictures,
+        picture_scales=scales,
     )
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from roll.configs.sections.cluster import GeneratingArgs
-from roll.errors import RewardError, describe
+from roll.configs.tables.vision import PictureSizes
+from roll.datasets.pictures.decode import as_png, decode, read_bytes
+from roll.datasets.pictures.forms import format_of
+from roll.errors import PictureError, RewardError, describe
 from roll.rewards.config import RewardConfig
 from roll.rewards.judge.judge import Judge, JudgePrompt, Reply, VerdictForm, VerdictReader, prompt_named
+from roll.types.media import PictureSource
 from roll.utils.secrets import mask
 
 if TYPE_CHECKING:
@@ -22,6 +27,8 @@ KEY_VARIABLE = "JUDGE_API_KEY"
 _NO_KEY = "none"  # the client wants one; a server that needs none ignores it
 _PATH = "/chat/completions"
 _LOOK_LIMIT_S = 10.0
+_SENT_AS_THEY_ARE = ("PNG", "WEBP")  # JPEG may lie on its side
+_MOST_PIXELS = 2048 * 2048  # of one that is decoded for it
 
 
 @dataclass(frozen=True)
@@ -64,9 +71,9 @@ class ApiModel:
         self._max_requests, self._timeout_s = max_requests, request_timeout_s
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def reply(self, text: str, max_retries: int) -> Reply:
+    async def reply(self, text: str, max_retries: int, pictures: Sequence[PictureSource] = ()) -> Reply:
         client, room = self._of_this_loop()
-        messages = [{"role": "user", "content": text}]
+        messages = [{"role": "user", "content": await asyncio.to_thread(_content, text, pictures)}]
         try:
             async with room:
                 completions = client.with_options(max_retries=max_retries).chat.completions
@@ -85,6 +92,27 @@ class ApiModel:
             )
             self._room = asyncio.Semaphore(self._max_requests)
         return self._client, self._room
+
+
+def _content(text: str, pictures: Sequence[PictureSource]) -> Any:
+    """The content of a message that shows pictures, each as a data URL, before its text. Raises RewardError for a
+    picture that cannot be read."""
+    if not pictures:
+        return text
+    try:
+        shown = [{"type": "image_url", "image_url": {"url": _data_url(source)}} for source in pictures]
+    except PictureError as error:
+        raise RewardError(f"the judge cannot be shown a picture: {error}") from None
+    return [*shown, {"type": "text", "text": text}]
+
+
+def _data_url(source: PictureSource) -> str:
+    """The picture's file. In a format that servers may not read, or that has to be turned upright, it becomes a PNG."""
+    contents = read_bytes(source)
+    kind = format_of(contents[:16])
+    if kind not in _SENT_AS_THEY_ARE:
+        contents, kind = as_png(decode(source, PictureSizes(1, 1, _MOST_PIXELS)).array), "PNG"
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(contents).decode('ascii')}"
 
 
 def _sampling(keys: GeneratingArgs) -> dict[str, Any]:
@@ -178,7 +206,7 @@ def api_judge(config: RewardConfig) -> Judge:
     way = method_of(config)
     max_requests = max(1, config.judge_max_requests // config.num_workers)
     model = ApiModel(address_of(config), config.generating_args, max_requests, config.judge_request_timeout_s)
-    return Judge(way.prompt, way.read, model, config.judge_max_retries)
+    return Judge(way.prompt, way.read, model, config.judge_max_retries, config.judge_sees_pictures)
 
 
 def for_workers(config: RewardConfig) -> RewardConfig:

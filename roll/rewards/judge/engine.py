@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import itertools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from roll.models.tokenizer import tokenizer_key, tokenizer_of
 from roll.rewards.config import ANSWER_TOKENS
 from roll.rewards.judge.judge import Reply
 from roll.rl.settings import sampling_params
+from roll.types.media import PictureSource
 from roll.types.rollout import Generate, Generation, GenerationRequest, SamplingParams
 from roll.utils.thinking import opened
 
@@ -73,7 +75,8 @@ class EngineModel:
         self._sampling = sampling_params(keys, keys.max_new_tokens or ANSWER_TOKENS)
         self._numbers = itertools.count()
 
-    async def reply(self, text: str, max_retries: int) -> Reply:
+    async def reply(self, text: str, max_retries: int, pictures: Sequence[PictureSource] = ()) -> Reply:
+        assert not pictures, "refused with the settings"
         rendered = await asyncio.to_thread(self._text.render, text)
         prompt = await asyncio.to_thread(self._text.encode, rendered)
         request = GenerationRequest(

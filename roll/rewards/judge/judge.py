@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from string import Formatter
 from typing import Any, Literal, Protocol
@@ -17,6 +17,7 @@ from roll.datasets.rows import GROUND_TRUTH
 from roll.errors import RewardError
 from roll.rewards.base import RewardInput, RewardResult, requires
 from roll.rewards.judge.prompt_marks import guarded
+from roll.types.media import PictureSource
 from roll.utils.answers.final_answer import last_boxed
 from roll.utils.files import path_info
 from roll.utils.thinking import after_thinking
@@ -312,8 +313,9 @@ class Reply:
 class Model(Protocol):
     """A language model somewhere."""
 
-    async def reply(self, text: str, max_retries: int) -> Reply:
-        """The answer to one message of a user. Raises RewardError when there is none after so many retries."""
+    async def reply(self, text: str, max_retries: int, pictures: Sequence[PictureSource] = ()) -> Reply:
+        """The answer to one message of a user, which shows pictures before its text. Raises RewardError when there is
+        none after so many retries, or a picture cannot be read."""
         ...
 
 
@@ -321,19 +323,20 @@ class Model(Protocol):
 class Judge:
     """An async reward. Where nothing follows an answer's thinking it gives the lowest score, without asking. A reply
     without a verdict is asked for again; requests that fail, and such replies, have
-    `max_retries` together. Without a verdict in the end the answer failed: it is no 0."""
+    `max_retries` together. Without a verdict in the end the answer failed: it is no 0. `sees`: the model is shown the
+    pictures of the prompt."""
 
-    def __init__(self, prompt: JudgePrompt, read: VerdictReader, model: Model, max_retries: int):
+    def __init__(self, prompt: JudgePrompt, read: VerdictReader, model: Model, max_retries: int, sees: bool = False):
         self._prompt, self._read, self._model = prompt, read, model
-        self._max_retries = max_retries
+        self._max_retries, self._sees = max_retries, sees
 
     async def __call__(self, sample: RewardInput) -> RewardResult:
         if not sample.answer.strip():
             return RewardResult(self._read.lowest, {"judge_retries": 0.0}, {"judge": NOT_ASKED})
-        text = self._prompt.render(sample)
+        text, pictures = self._prompt.render(sample), sample.pictures if self._sees else ()
         num_retries = 0
         while True:
-            reply = await self._model.reply(text, self._max_retries - num_retries)
+            reply = await self._model.reply(text, self._max_retries - num_retries, pictures)
             num_retries += reply.num_retries
             try:
                 score = await asyncio.to_thread(self._read, reply.text)

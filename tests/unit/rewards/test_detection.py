@@ -190,3 +190,18 @@ def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any]) -> Non
 def test_what_is_right_and_how_much_of_it_is_reported() -> None:
     metrics = Detection(iou_threshold=0.5)(RewardInput("", json.dumps([CLOSE, DOG]), TRUTH)).metrics
     assert metrics == {"format": 1, "success": 1, "iou": pytest.approx(0.9), "f_score": 1}
+
+
+def test_a_reference_in_pixels_of_the_file_is_scaled_to_what_the_model_saw() -> None:
+    """A picture of 100 x 50 (width, height) that the model saw as 56 x 28: half a box of the file is none of it."""
+    seen = json.dumps([{"bbox_2d": [5.6, 5.6, 28, 14], "label": "cat"}])
+    truth = [{"bbox_2d": [10, 10, 50, 25], "label": "cat"}]
+    sample = RewardInput("", seen, truth, picture_scales=((0.56, 0.56),))
+    assert Detection(reference_pixels="of_file")(sample).score == pytest.approx(1.0)
+    assert Detection()(sample).metrics["iou"] < 0.5
+    stretched = RewardInput("", seen, [{"bbox_2d": [10, 5.6, 50, 14], "label": "cat"}], picture_scales=((1.0, 0.56),))
+    assert Detection(reference_pixels="of_file")(stretched).score == pytest.approx(1.0)
+    with pytest.raises(ValueError, match="this one shows none"):
+        Detection(reference_pixels="of_file")(RewardInput("", seen, truth))
+    with pytest.raises(ValueError, match="must be as_shown or of_file"):
+        Detection(reference_pixels="mine")  # type: ignore[arg-type]

@@ -308,7 +308,7 @@ def test_where_redundancy_does_not_suffice_answers_that_were_cut_fill_the_group(
 
 
 def test_the_engine_is_shown_the_pictures_of_the_task_and_rows_keep_them() -> None:
-    shown = Shown(Picture("red", 28, 56, np.zeros((28, 56, 3), np.uint8)), 1, 2)
+    shown = Shown(Picture("red", 28, 56, np.zeros((28, 56, 3), np.uint8), scale=(0.5, 2.0)), 1, 2)
     prompt = Prompt(np.array([1, 9, 9, 3], np.int32), (shown,))
 
     async def make_prompt(task: Task) -> Prompt:
@@ -316,11 +316,13 @@ def test_the_engine_is_shown_the_pictures_of_the_task_and_rows_keep_them() -> No
         return prompt
 
     engine = Engine("stop", "length")
-    sees = replace(rollouter(Scores(RewardOutcome(1.0), RewardOutcome(0.0)), 2), make_prompt=make_prompt, max_length=7)
+    scores = Scores(RewardOutcome(1.0), RewardOutcome(0.0))
+    sees = replace(rollouter(scores, 2), make_prompt=make_prompt, max_length=7)
     group = run(sees, engine)
     (request,) = engine.requests
     assert request.prompt_ids is prompt.ids and request.media == (shown,) and request.sampling.max_new_tokens == 3
     assert [t.media for t in group.trajectories] == [(shown,)] * 2
+    assert [sample.picture_scales for _, inputs in scores.calls for sample in inputs] == [((0.5, 2.0),)] * 2
     assert [t.input_ids[:4].tolist() for t in group.trajectories] == [[1, 9, 9, 3]] * 2
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from roll.pipeline.rlvr.reward_checks import unreachable_judges
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
@@ -13,6 +17,7 @@ from roll.rewards.base import RewardInput, RewardOutcome
 from roll.rewards.config import RewardConfig
 from roll.rewards.judge.api import for_workers
 from roll.rewards.worker import RewardWorker
+from roll.types.media import PictureSource
 from tests.helpers.judge_server import CLOSES, HANGS, Act, judge_server, says, sends
 
 pytest.importorskip("openai", reason="the client of judges behind an address is not installed")
@@ -49,6 +54,36 @@ def test_the_judge_sees_the_prompt_and_its_verdict_is_the_score() -> None:
     message = {"role": "user", "content": "Q 6 * 7? R 42 A 42"}
     assert server.asked == [{"model": "m", "messages": [message], "temperature": 0.0}]
     assert server.headers[0]["authorization"] == "Bearer key-123456"
+
+
+def test_a_judge_that_sees_is_shown_the_pictures_before_the_text(tmp_path: Path) -> None:
+    """A PNG goes as it is; a JPEG, which may lie on its side, upright and as PNG."""
+    Image.new("RGB", (3, 2), (9, 8, 7)).save(tmp_path / "a.png")
+    exif = Image.Exif()
+    exif[0x0112] = 6  # a quarter turn
+    Image.new("RGB", (16, 8), (200, 0, 0)).save(tmp_path / "b.jpg", exif=exif)
+    shown = tuple(PictureSource("file", str(tmp_path / name), name) for name in ("a.png", "b.jpg"))
+    sample = RewardInput("<user>6 * 7?", "42", "42", question="6 * 7?", pictures=shown)
+    with judge_server(says("yes")) as server:
+        (outcome,) = RewardWorker("math", settings(server.url, judge_sees_pictures=True)).score([sample])
+        RewardWorker("math", settings(server.url)).score([sample])
+    assert outcome is not None and outcome.score == 1.0, outcome
+    first, second, text = server.asked[0]["messages"][0]["content"]
+    assert text == {"type": "text", "text": "Q 6 * 7? R 42 A 42"}
+    head = "data:image/png;base64,"
+    files = [base64.b64decode(part["image_url"]["url"].removeprefix(head)) for part in (first, second)]
+    assert files[0] == (tmp_path / "a.png").read_bytes()
+    assert Image.open(io.BytesIO(files[1])).size == (8, 16)
+    assert server.asked[1]["messages"][0]["content"] == "Q 6 * 7? R 42 A 42", "no judge sees them unasked"
+
+
+def test_a_picture_that_cannot_be_read_fails_the_answer(tmp_path: Path) -> None:
+    sample = RewardInput("6 * 7?", "42", "42", pictures=(PictureSource("file", str(tmp_path / "no.png"), "row 3"),))
+    with judge_server(says("yes")) as server:
+        (outcome,) = RewardWorker("math", settings(server.url, judge_sees_pictures=True)).score([sample])
+    assert server.asked == []
+    assert outcome is not None and outcome.failure is not None
+    assert "the judge cannot be shown a picture: row 3" in outcome.failure
 
 
 def test_sampling_goes_along_and_a_whole_address_is_understood() -> None:
