@@ -217,7 +217,7 @@ def _padding_token(args: ModelArgs, config: PretrainedConfig) -> int:
     pad_token_id = getattr(config.get_text_config(), "pad_token_id", None)
     if pad_token_id is None:
         raise StrategyError(
-            f"{args.model_name_or_path}: config.json has no pad_token_id, by which rows of a batch are told from their "
+            f"{args.model_name_or_path}: config.json has no pad_token_id, which separates rows of a batch from their "
             "padding. Set model_args.model_config_kwargs.pad_token_id to the tokenizer's"
         )
     return pad_token_id

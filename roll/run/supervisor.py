@@ -32,7 +32,7 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 5.0, 300.0
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DONE, _BAD_CONFIGURATION, _INTERRUPTED, _HUNG_UP = 0, 2, 130, 129
 _NO_RESTART = {
-    _BAD_CONFIGURATION: "the configuration, its plan or this machine cannot work: another start would end alike",
+    _BAD_CONFIGURATION: "the configuration, its plan or this machine cannot work: another start would fail alike",
     _INTERRUPTED: "it was interrupted (Ctrl-C)",
     _HUNG_UP: "its terminal was closed",
 }

@@ -33,7 +33,7 @@ def interface_of(address: str) -> str:
         if any(_serves(listed, wanted) for listed in addresses):
             return interface
     raise ResourceError(
-        f"{socket.gethostname()} is known to Ray by the address {address}, which none of its interfaces has: it has "
+        f"{socket.gethostname()} is known to Ray by the address {address}, but its interfaces have other ones: "
         f"{_text(by_interface)}. Start Ray there with --node-ip-address, or set network_interface."
     )
 

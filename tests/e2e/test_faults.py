@@ -33,7 +33,7 @@ def test_sigterm_saves_the_finished_step_though_cleaner_and_reward_worker_were_k
     run.wait_for_step(max(run.metrics) + 5)
     run.process.send_signal(signal.SIGTERM)
     assert run.wait(END_LIMIT_S) == 143, run.text
-    assert "the process that cleans up after this run ended (status -9): it is replaced" in run.text
+    assert "the process that cleans up after this run ended (status -9): starting another" in run.text
     assert "rewards.sort rank 0 is replaced by a new worker" in run.text
     assert newest_checkpoint(run) == max(run.metrics)
     check(run)

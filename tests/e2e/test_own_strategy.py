@@ -57,14 +57,14 @@ def test_a_dry_run_shows_the_strategy_and_asks_its_spec(folder: Path, capsys: py
     [
         ("plan:SPEC", f"{KEY}: plan:SPEC: importing plan failed with ModuleNotFoundError"),
         ("plain:SPECS", f"{KEY}: plain:SPECS: plain has no SPECS"),
-        ("plain:problems", f"{KEY}: plain:problems is a function, and no StrategySpec"),
+        ("plain:problems", f"{KEY}: plain:problems is a function, not a StrategySpec"),
         ("plain.SPEC:", f"{KEY}: 'plain.SPEC:' is not of the form package.module:object"),
         ("plain", f"{KEY}: unknown strategy 'plain'."),
         ("wrong:NOTHING", f"{KEY}: nothing: classes is empty: it can do nothing."),
         ("wrong:HOOKS", f"{KEY}: hooks: problems: plain:no_such: plain has no no_such"),
         ("wrong:SCORER", f"{KEY}: scorer cannot run actor_train, which learns."),
         ("wrong:VALUES", f"{KEY}: values has no model with a lm head, which actor_train needs."),
-        ("wrong:CLASS", f"{KEY}: class: settings: plain:problems is no class that extends Settings"),
+        ("wrong:CLASS", f"{KEY}: class: settings: plain:problems is not a class that extends Settings"),
         ("wrong:RAISES", "strategy raises: wrong:raises raised KeyError: 'threads' (wrong.py, line 4)."),
         (
             "wrong:GIVES_NONE",
@@ -102,7 +102,7 @@ def test_what_is_no_spec_or_cannot_serve_is_refused_with_the_key(
     ("name", "message"),
     [
         ("nowhere", "classes[train]: plain_torch:Nowhere: plain_torch has no Nowhere"),
-        ("function", "classes[train]: plain:problems is no class that extends TrainStrategy"),
+        ("function", "classes[train]: plain:problems is not a class that extends TrainStrategy"),
         ("unfinished", "classes[train]: wrong:Unfinished does not have all_reduce_sum"),
     ],
 )

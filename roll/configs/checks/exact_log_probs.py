@@ -39,7 +39,7 @@ def exact_log_prob_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     if train.dtype != infer.dtype:
         yield Problem(
             f"{KEY}: actor_train.model_args.dtype: {train.dtype} and actor_infer.model_args.dtype: {infer.dtype} give "
-            f"other numbers. Set them alike, or {KEY} to false.",
+            f"different numbers. Set them to the same, or {KEY} to false.",
             (KEY, "actor_train.model_args.dtype", "actor_infer.model_args.dtype"),
         )
     if config.kv_on_update == "keep":
@@ -58,7 +58,7 @@ def _obstacles(worker: WorkerConfig) -> dict[str, tuple[object, str]]:
     if args.has_lora:
         reasons["model_args.lora_target"] = (
             ", ".join(args.lora_target) if isinstance(args.lora_target, tuple) else args.lora_target,
-            "has the trainer add what the engine has merged into its weights. Train all weights",
+            "is added in the trainer, but merged into the engine's weights. Train all weights",
         )
     if args.ulysses_size > 1:
         reasons["model_args.ulysses_size"] = (args.ulysses_size, "divides sequences. Set it to 1")
@@ -67,7 +67,7 @@ def _obstacles(worker: WorkerConfig) -> dict[str, tuple[object, str]]:
         key = "strategy_args.strategy_config.tensor_parallel_size"
         reasons[key] = (size, "adds up products in parts. Set it to 1")
     if worker.use_torch_compile:
-        reasons["use_torch_compile"] = (True, "has other kernels for other shapes. Set it to false")
+        reasons["use_torch_compile"] = (True, "uses different kernels for different shapes. Set it to false")
     if worker.use_prefix_sharing != "off":
         why = "adds up attention along the tree. Set it to off"
         reasons["use_prefix_sharing"] = (worker.use_prefix_sharing, why)
@@ -77,7 +77,7 @@ def _obstacles(worker: WorkerConfig) -> dict[str, tuple[object, str]]:
     if args.attn_implementation not in (None, "auto"):
         reasons["model_args.attn_implementation"] = (
             args.attn_implementation,
-            "is another attention than the exact one. Remove it",
+            "is not the exact attention. Remove it",
         )
     if worker.router_replay.is_on:
         reasons["router_replay.mode"] = (worker.router_replay.mode, "is for mixtures, which are not exact. Disable it")

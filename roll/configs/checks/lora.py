@@ -32,7 +32,7 @@ from roll.configs.tables.families import family_of
 PEFT = Package("peft", "lora")
 REFUSED_WORDS: Mapping[str, str] = {  # others of ROLL's
     "all-embedding": "adapters are for linear layers; additional_target: embed_tokens trains the embedding in full",
-    "all-router": "adapters are for linear layers, and routers are none in transformers 5",
+    "all-router": "adapters are for linear layers, and routers are not linear layers in transformers 5",
     "score": "a critic's head is trained in full, and gets no adapters",
 }
 _BESIDE_OUT_PROJ = "in_proj, q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"

@@ -45,8 +45,8 @@ def balance_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator
     if args.moe_aux_loss_coef and experts and not experts.has_balance_loss:
         key = _aux_loss_key(choice)
         yield Problem(
-            f"{key}: {args.moe_aux_loss_coef:g}, but {kind} models have no load-balancing loss of this kind: what "
-            "their routers choose by was balanced in pretraining, and stays as it is. Remove it.",
+            f"{key}: {args.moe_aux_loss_coef:g}, but {kind} models have no load-balancing loss of this kind: "
+            "their routers were balanced in pretraining. Remove it.",
             (key, f"{choice.role.name}.model_args.model_name_or_path"),
         )
     elif args.moe_aux_loss_coef and "num_hidden_layers" in _text(model) and not has_experts(model):

@@ -61,7 +61,7 @@ def head_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
         return
     changed = f"{choice.role.name}.model_args.model_config_kwargs"
     if "num_hidden_layers" in model_args.model_config_kwargs:
-        text = f"{key}: {mode} with {changed}.num_hidden_layers: the head stands behind the layers that the files have"
+        text = f"{key}: {mode} with {changed}.num_hidden_layers: the head follows the layers of the files"
         yield Problem(f"{text}. Remove one of them.", (key, changed))
         return
     names, matrix = (
@@ -69,7 +69,7 @@ def head_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
         f"layers.{model['num_hidden_layers']}.eh_proj.weight",
     )
     if names and not any(each.endswith(matrix) for each in names):
-        text = f"{key}: the files of {model_args.model_name_or_path} hold no head for further tokens ({matrix})"
+        text = f"{key}: the files of {model_args.model_name_or_path} have no MTP head ({matrix})"
         yield Problem(f"{text}. Take files with one, or set it to disabled.", (key, name))
 
 

@@ -46,4 +46,7 @@ def platform_machine_problems(platform: str) -> Iterator[Problem]:
 def platform_warnings(platform: str) -> Iterator[str]:
     """Says what has never run."""
     if platform in {each.name for each in ACCELERATORS if each is not CUDA}:
-        yield f"platform: {platform}: roll has never run on it: it is written by documents (docs/platforms.md)."
+        yield (
+            f"platform: {platform}: roll has never run on it: the code follows the vendor's documents "
+            "(docs/platforms.md)."
+        )

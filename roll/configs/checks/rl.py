@@ -36,8 +36,8 @@ def full_kl_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     """Everything that cannot work, whatever the machine."""
     if "add_token_level_kl" in config.kl_terms and config.kl_penalty == "full":
         yield Problem(
-            "kl_penalty: full: the KL in the reward is of old log-probs, which are those of the sampled tokens alone. "
-            f"Choose {_ESTIMATORS}, or have whole distributions compared in the loss: use_kl_loss with kl_loss_type: "
+            "kl_penalty: full: the KL in the reward uses old log-probs, which exist for sampled tokens only. "
+            f"Choose {_ESTIMATORS}, or compare whole distributions in the loss: use_kl_loss with kl_loss_type: "
             "full.",
             ("kl_penalty", "add_token_level_kl", "kl_loss_type"),
         )
@@ -45,9 +45,9 @@ def full_kl_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         return
     if config.policy_is_reference:
         yield Problem(
-            "kl_loss_type: full takes hidden states and the head of a reference of its own; with "
-            "actor_train.model_args.lora_target the reference is the policy without its adapters, which tells "
-            f"log-probs alone. Choose {_ESTIMATORS}, or train all weights.",
+            "kl_loss_type: full needs hidden states and the head of a separate reference; with "
+            "actor_train.model_args.lora_target the reference is the policy without its adapters, which gives "
+            f"log-probs only. Choose {_ESTIMATORS}, or train all weights.",
             ("kl_loss_type", "actor_train.model_args.lora_target"),
         )
     elif config.reference is not None:
@@ -277,7 +277,8 @@ def _share_warnings(config: AlgorithmConfig) -> Iterator[str]:
         return
     absent = [domain for domain in config.domains if domain not in shares]
     if absent:
-        yield f"{key} leaves out {', '.join(absent)}: no prompt of a step is of {'it' if len(absent) == 1 else 'them'}."
+        them = "it" if len(absent) == 1 else "them"
+        yield f"{key} leaves out {', '.join(absent)}: no prompt of a step belongs to {them}."
     total = sum(shares.values())
     if abs(total - 1) > 1e-3:
         parts = ", ".join(f"{domain} {share / total:.3g}" for domain, share in shares.items())
@@ -304,14 +305,14 @@ def _age_warnings(config: AlgorithmConfig) -> Iterator[str]:
         return
     if config.eval_steps > 0 and config.eval_steps % every:
         yield (
-            f"eval_steps: {config.eval_steps} is no multiple of {key}: {every}: some validations measure weights that "
-            "are up to that many steps older."
+            f"eval_steps: {config.eval_steps} is not a multiple of {key}: {every}: some validations measure weights "
+            "that are up to that many steps older."
         )
     if config.save_steps > 0 and config.save_steps % every:
         yield (
-            f"save_steps: {config.save_steps} is no multiple of {key}: {every}. A run that resumes from a checkpoint "
-            "between two updates of the engine samples from the checkpoint's weights, which are newer than those of "
-            "an uninterrupted run."
+            f"save_steps: {config.save_steps} is not a multiple of {key}: {every}. A run that resumes from a "
+            "checkpoint between two updates of the engine samples from the checkpoint's weights, which are newer "
+            "than those of an uninterrupted run."
         )
 
 

@@ -174,8 +174,8 @@ def run_problems(config: RunConfig) -> Iterator[Problem]:
         yield from batching_problems(config.roles[role], worker, config.trained_length, config.length_keys)
     if config.counts_epochs and not config.can_count_rows:
         yield Problem(
-            "num_train_epochs: environments have no rows that epochs could count, but for roll_math and "
-            "roll_qa. Set max_steps.",
+            "num_train_epochs: only the environments roll_math and roll_qa have rows that epochs can count. "
+            "Set max_steps.",
             ("num_train_epochs", "max_steps"),
         )
     workers = config.model_roles
@@ -193,7 +193,7 @@ def _training_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
     unknown = set(worker.training_args.lr_scheduler_kwargs) - SCHEDULE_KEYS
     for key in sorted(unknown):
         path = f"{role}.training_args.lr_scheduler_kwargs.{key}"
-        yield Problem(f"{path}: no schedule has such a setting. Known: {', '.join(SCHEDULE_KEYS)}.", (path,))
+        yield Problem(f"{path}: no schedule has this setting. Known: {', '.join(SCHEDULE_KEYS)}.", (path,))
 
 
 def run_warnings(config: RunConfig, plan: RunPlan) -> Iterator[str]:

@@ -38,7 +38,7 @@ def async_problems(config: AlgorithmConfig) -> Iterator[Problem]:
 
 
 def _bounds_problems(config: AlgorithmConfig) -> Iterator[Problem]:
-    """Groups that no step could take before they are too old: a step would wait for ever."""
+    """Groups that no step could take before they are too old: a step would wait forever."""
     ratio, interval, oldest = config.async_generation_ratio, sync_interval(config), oldest_allowed(config)
     if not config.is_async:
         if oldest < interval - 1:
@@ -58,7 +58,7 @@ def _bounds_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     or_ratio = f", or {RATIO}: {others}" if others >= 0 else ""
     yield Problem(
         f"{at} and {STALENESS}: {oldest}: {under_way} groups may be in flight, but only {most} can be trained on "
-        f"before one is {oldest + 1} {_steps(oldest + 1)} old: a step would wait for ever. Set {STALENESS}: "
+        f"before one is {oldest + 1} {_steps(oldest + 1)} old: a step would wait forever. Set {STALENESS}: "
         f"{needed}{or_ratio}.",
         (RATIO, STALENESS, INTERVAL),
     )
@@ -96,7 +96,7 @@ def _overlap_warnings(config: AlgorithmConfig) -> Iterator[str]:
             yield (
                 f"actor_infer has devices {ids_text(spare)} that {role} does not use, but each of its "
                 f"{engines.num_workers} engines of {engines.num_gpus_per_worker} devices (num_gpus_per_worker) also "
-                f"stands on some of {ids_text(common)}: all leave while {role} works. Order the ids of "
+                f"uses some of {ids_text(common)}: all leave while {role} works. Order the ids of "
                 "actor_infer.device_mapping so that some engine uses none of these."
             )
     if not config.partial_gpu_mode and not is_partial:
@@ -118,14 +118,14 @@ def async_warnings(config: AlgorithmConfig, old_log_probs_are_own: bool) -> Iter
     if oldest and old_log_probs_are_own and not weighs_importance(config):
         key = f"{RATIO}: {config.async_generation_ratio:g}" if config.is_async else f"{INTERVAL}: {oldest + 1}"
         yield (
-            f"{key}: answers are up to {oldest} {_steps(oldest)} older than the weights that learn from them, and old "
-            "log-probs are the trainer's own, so that nothing corrects for it. See "
+            f"{key}: responses are up to {oldest} {_steps(oldest)} older than the weights that they train, and old "
+            "log-probs are the trainer's, so nothing corrects for it. See "
             "force_disable_old_logprobs_recompute and train_infer_correction."
         )
     is_default = config.train_infer_correction.is_weight.enabled is None
     if config.is_async and is_default and not rollout_log_probs_are_full(config):
         yield (
-            f"{WEIGHT} is on by itself where rollouts run ahead, but stays off here: the engine's log-probs are not "
+            f"{WEIGHT} is on by default when rollouts run ahead, but stays off here: the engine's log-probs are not "
             "those of the whole distribution."
         )
     if config.is_async:

@@ -76,7 +76,7 @@ def _retries(value: Any, tree: Tree) -> str:
 def _sync_style(value: Any, tree: Tree) -> str:
     return (
         "sync_style: fixed: weights go to the engines after every actor_train.model_update_frequency steps (1: each), "
-        "and answers under way go on with them"
+        "and running responses continue with them"
     )
 
 
@@ -95,7 +95,7 @@ def _require_batches(value: Any, tree: Tree) -> str:
 
 
 def _partial_rollout(value: Any, tree: Tree) -> str:
-    return "nothing: answers under way always go on with new weights, and every token knows its own"
+    return "nothing: running responses always continue with new weights, and every token records its version"
 
 
 _INSTEAD: Mapping[str, Callable[[Any, Tree], str]] = {

@@ -63,7 +63,9 @@ def old_log_probs(config: AlgorithmConfig, updates_per_step: int) -> OldLogProbs
     """The source of old log-probs for this many updates per step. A correction compares them with the rollout's, and
     the update's own serve as well for that as those of a pass under the same weights."""
     if config.actor_train.router_replay.tells:
-        return OldLogProbs("pass", "router_replay R2 trains with the experts that it chooses", reports_routes=True)
+        return OldLogProbs(
+            "pass", "router_replay R2 trains with the experts that this pass chooses", reports_routes=True
+        )
     if config.enable_old_logprobs_recompute:
         return OldLogProbs("pass", "enable_old_logprobs_recompute is on")
     needed = _why_old_log_probs_are_needed(config, updates_per_step)
@@ -80,7 +82,7 @@ def _why_old_log_probs_are_needed(config: AlgorithmConfig, updates_per_step: int
     if "add_token_level_kl" in config.kl_terms:
         return "the KL in the reward needs them before training"
     if config.distils:
-        return "advantages hold the teacher's log-probs against them"
+        return "advantages compare the teacher's log-probs with them"
     if config.policy_form.needs_old_log_probs:
         return f"pg_variant {config.policy_form.name} chooses tokens of a whole update by them"
     if updates_per_step > 1:

@@ -256,7 +256,7 @@ def problems(choice: Choice) -> Iterator[Problem]:
     args, dtype = choice.worker.training_args, choice.worker.model_args.dtype
     if choice.role.learns and args.optim == "muon" and (zero_stage(config) or dtype != "fp32"):
         key, stage = f"{choice.role.name}.training_args.optim", f"{choice.at}.zero_optimization.stage"
-        text = f"{key}: muon needs whole matrices, and ZeRO and bf16 lay weights end to end in one row. Use fsdp2_train"
+        text = f"{key}: muon needs whole matrices, but ZeRO and bf16 store weights in one flat buffer. Use fsdp2_train"
         yield Problem(f"{text}, or stage: 0 with model_args.dtype: fp32.", (key, stage, choice.name_key))
     if choice.role.learns and args.optim == EIGHT_BIT and offloads_optimizer(config):
         key, at = f"{choice.role.name}.training_args.optim", f"{choice.at}.zero_optimization.offload_optimizer"

@@ -45,15 +45,15 @@ def tensor_problems(choice: Choice, size: int, on_host: bool) -> Iterator[Proble
     args = worker.model_args
     reasons = {
         f"{name}.model_args.ulysses_size": args.ulysses_size > 1
-        and "sequences are shared by ranks that have every layer whole. Use one of the two",
+        and "sequence parallel needs whole layers on every rank. Use one of the two",
         f"{name}.model_args.lora_target": args.has_lora and "adapters are not divided. Set it to 1",
         f"{name}.model_args.enable_activation_offload": args.enable_activation_offload
-        and "activations that are spread over ranks cannot wait in host memory. Use gradient checkpointing, or set it "
-        "to 1",
+        and "activations that are divided among ranks cannot be moved to host memory. Use gradient checkpointing, or "
+        "set it to 1",
         f"{name}.use_torch_compile": worker.use_torch_compile
-        and "a model that is divided is not compiled. Use one of the two",
+        and "a divided model cannot be compiled. Use one of the two",
         f"{choice.at}.offload_policy": on_host
-        and "what is in host memory cannot be exchanged. Use param_offload and optimizer_offload",
+        and "ranks cannot exchange what is in host memory. Use param_offload and optimizer_offload",
     }
     yield from _refused_beside(choice, key, size, reasons, "which takes whole matrices")
 
@@ -127,11 +127,11 @@ def expert_problems(choice: Choice, settings: "Fsdp2Settings") -> Iterator[Probl
         )
     reasons = {
         f"{choice.at}.tensor_parallel_size": settings.tensor_parallel_size > 1
-        and "no mixture is divided by matrices. Use one of the two",
+        and "tensor parallel does not support mixtures. Use one of the two",
         f"{name}.use_torch_compile": worker.use_torch_compile
-        and "how many tokens travel is known while the model computes. Use one of the two",
+        and "the number of exchanged tokens is known only at run time. Use one of the two",
         f"{name}.model_args.additional_target": bool(worker.model_args.additional_target)
-        and "copies of layers beside divided experts were not tried. Remove one of the two",
+        and "copies of layers were never tried with divided experts. Remove one of the two",
     }
     yield from _refused_beside(choice, key, size, reasons, "which was not tried on divided experts")
 

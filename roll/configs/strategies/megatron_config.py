@@ -205,7 +205,7 @@ SET_ELSEWHERE = {
 UNUSED: Mapping[str, str] = {
     "overlap_p2p_comm": "an interleaved pipeline overlaps its sends, any other does not",
     "calculate_per_token_loss": "the loss is normalised by the counts of the whole update",
-    "cross_entropy_loss_fusion": "log-probs and entropy have code of their own here",
+    "cross_entropy_loss_fusion": "log-probs and entropy are computed by roll's own code",
     "use_flash_attn": "attention is the fused kernel of torch, or of transformer-engine",
 }
 KNOWN = frozenset(MegatronSettings.model_fields) | PASSED_ON | frozenset(SET_ELSEWHERE) | frozenset(UNUSED)

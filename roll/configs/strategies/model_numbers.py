@@ -132,7 +132,7 @@ def unsampled(text: Mapping[str, Any]) -> str:
     """Name the part of a model that hf_infer cannot sample with; "": none is known."""
     kind, layers = type_of(text), {str(each) for each in text.get("layer_types") or ()}
     if kind in STATES:
-        return "states in all of its layers, none of which attends" if layers and layers <= _STATE_LAYERS else ""
+        return "a state in every layer and attention in none" if layers and layers <= _STATE_LAYERS else ""
     if others := sorted(layers - _CACHED_LAYERS):
         return f"layers of type {', '.join(others)}"
     if kind == "falcon":

@@ -128,7 +128,7 @@ class StrategySpec:
 def _features(name: str, given: Iterable[str]) -> frozenset[Feature]:
     """The features of a spec. ConfigError for what is no set of features."""
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise ConfigError(f"strategy {name}: supports: {show(given)} is no set of features. Write {{Feature.LORA}}.")
+        raise ConfigError(f"strategy {name}: supports: {show(given)} is not a set of features. Write {{Feature.LORA}}.")
     known = tuple(Feature)
     for feature in given:
         if feature not in known:

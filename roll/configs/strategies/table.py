@@ -189,7 +189,7 @@ def load_spec(name: str) -> StrategySpec:
     spec = resolve(name)
     if not isinstance(spec, StrategySpec):
         raise ImportError(
-            f"{name} is a {type(spec).__name__}, and no StrategySpec (roll.configs.strategies.spec; see "
+            f"{name} is a {type(spec).__name__}, not a StrategySpec (roll.configs.strategies.spec; see "
             "docs/adding_a_strategy.md)"
         )
     return spec

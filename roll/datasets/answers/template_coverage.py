@@ -105,7 +105,7 @@ class WrittenParts:
             content = str(shown[number - 1].get("content") or "")
             if any(0 < content.count(mark) < turn.answer.count(mark) for mark in ("</think>", "[/THINK]")):
                 raise ConfigError(
-                    f"{row.where}: {self._key}: the template adds marks of thinking to those that stand in the content "
+                    f"{row.where}: {self._key}: the template adds marks of thinking to those in the content "
                     f"of message {number}. Put the reasoning into {REASONING[0]}"
                 )
 

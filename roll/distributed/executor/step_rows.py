@@ -127,8 +127,8 @@ def _get(handles: Iterable[object]) -> dict[object, Any]:
     distinct: list[Any] = list(dict.fromkeys(handles))
     if any(handle is None for handle in distinct):
         raise TokensElsewhere(
-            "these rows have no tokens or texts to read: they are of a simulated run, or of a reply that has not come. "
-            "Read them of rows that a rollout has returned."
+            "these rows have no tokens or texts to read: they belong to a simulated run, or to a reply that has not "
+            "arrived. Read them of rows that a rollout has returned."
         )
     try:
         return dict(zip(distinct, ray.get(distinct), strict=True)) if distinct else {}

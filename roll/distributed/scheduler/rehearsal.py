@@ -1,5 +1,5 @@
 """The first steps of a run, played before it starts: the real core on a virtual clock, with groups that are nothing but
-their length. Where a step would wait for ever it does so here, in milliseconds."""
+their length. Where a step would wait forever it does so here, in milliseconds."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PLAYS = (
 
 
 def rehearse(bounds: RolloutBounds, max_replacements: int = 0, num_steps: int | None = None) -> str | None:
-    """Why a step would wait for ever, and in which play; None if none does. Every play has at least three steps, and as
+    """Why a step would wait forever, and in which play; None if none does. Every play has at least three steps, and as
     many as it takes until what is allowed to be oldest is so old."""
     bounds, max_replacements = _in_small(bounds, max_replacements)
     enough = max(3, bounds.max_staleness + bounds.sync_interval + 2)

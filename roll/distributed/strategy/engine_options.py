@@ -17,8 +17,8 @@ from roll.configs.tables.roles import ACTOR_INFER
 
 OFF: tuple[Any, ...] = (False, "", {}, [])
 _CHECKPOINT = "trainers send weights in bf16 or fp32, but it expects quantised ones"
-_FEWER_BITS = "log-probs of numbers with fewer bits are not checked here"
-_STATE = "log-probs from a state that is kept otherwise are not checked here"
+_FEWER_BITS = "log-probs in fewer bits were never tested here"
+_STATE = "log-probs with another form of state were never tested here"
 _DRAFTS = "log-probs and seeds of drafted tokens are not checked here, and the drafter's weights would grow stale"
 _STALE = "keys and values that are kept outside of the engine would outlive a weight update"
 _EXPERTS = "weight updates do not reach experts that are moved or copied"
@@ -120,7 +120,7 @@ SGLANG: Mapping[str, Rule] = {
     "model_config_parser": Rule(_ANOTHER_MODEL, ("auto", "hf")),
     "kv_canary": Rule("it writes marks into the cache", ("none",)),
     "load_format": Rule(_CHECKPOINT, bad=("bitsandbytes", "gguf", "flash_rl")),
-    "rl_on_policy_target": Rule("its log-probs are those of another trainer's kernels, and not checked here"),
+    "rl_on_policy_target": Rule("its log-probs come from another trainer's kernels and were never tested here"),
     "forward_hooks": Rule(_OTHER_DISTRIBUTION),
     "is_embedding": Rule("it generates"),
     "encoder_only": Rule("it generates"),

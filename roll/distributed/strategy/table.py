@@ -170,7 +170,7 @@ def class_problems(choice: Choice) -> Iterator[Problem]:
         return
     at, wanted = f"{key}: {spec.name}: classes[{use}]: {spec.classes[use]}", promised[use]
     if not (isinstance(strategy_class, type) and issubclass(strategy_class, wanted)):
-        yield Problem(f"{at} is no class that extends {wanted.__name__} (roll.distributed.strategy.base).", (key,))
+        yield Problem(f"{at} is not a class that extends {wanted.__name__} (roll.distributed.strategy.base).", (key,))
     elif missing := sorted(strategy_class.__abstractmethods__):
         yield Problem(f"{at} does not have {', '.join(missing)}, which {wanted.__name__} promises.", (key,))
 
@@ -200,7 +200,7 @@ def broken_paths(spec: StrategySpec) -> list[str]:
             problems.append(f"{name}: {error}")
             continue
         if name == "settings" and path and not (isinstance(leads_to, type) and issubclass(leads_to, Settings)):
-            problems.append(f"settings: {path} is no class that extends Settings (roll.configs.base)")
+            problems.append(f"settings: {path} is not a class that extends Settings (roll.configs.base)")
     return problems
 
 

@@ -35,7 +35,7 @@ def make_exact(model: LoadedModel) -> None:
         raise exact_refusal(f"rope_type {rotary}: its positions depend on the longest row of a pass")
     for name, layer in pretrained.named_modules():
         if isinstance(layer, nn.Linear) and layer is not model.module.head.lm_head and layer.out_features % WHOLE:
-            raise exact_refusal(f"{name} is {layer.out_features} wide, which is no multiple of {WHOLE}")
+            raise exact_refusal(f"{name} is {layer.out_features} wide, which is not a multiple of {WHOLE}")
     threads = torch.get_num_threads()
     if pretrained.device.type == "cpu" and threads > _MOST_THREADS:
         raise StrategyError(

@@ -125,7 +125,7 @@ def unloaded_sets(config: AgenticConfig) -> Iterator[Problem]:
     for tag, env in played(config).items():
         if (name := hub_set(env)) is not None:
             key = f"custom_envs.{tag}.env_config"
-            yield Problem(f"{key}.dataset_name: {name}: the Hugging Face hub is not asked.", (key,), "machine")
+            yield Problem(f"{key}.dataset_name: {name}: not checked on the Hugging Face hub.", (key,), "machine")
 
 
 def reports(config: AgenticConfig) -> Iterator[str]:

@@ -94,7 +94,7 @@ def unused_arguments(args: Settings) -> Iterator[str]:
                 "remove it."
             )
         case LengthArgs(min=0, max=None):
-            yield ": without min and max every row stays. Give one, or take the operator out."
+            yield ": without min and max every row stays. Set one, or remove the operator."
         case PassRateArgs():
             yield from _of_pass_rate(args)
         case QualityArgs():
@@ -108,7 +108,7 @@ def _of_pass_rate(args: PassRateArgs) -> Iterator[str]:
     if args.rollouts is None and "solved_at" in set_fields:
         yield ".solved_at does nothing without rollouts: a column holds the rates themselves. Remove it."
     if args.min == 0 and args.max == 1 and args.missing != "drop":
-        yield ": without min and max every row stays. Give one, or take the operator out."
+        yield ": without min and max every row stays. Set one, or remove the operator."
 
 
 def _of_quality(args: QualityArgs) -> Iterator[str]:
@@ -117,7 +117,7 @@ def _of_quality(args: QualityArgs) -> Iterator[str]:
         for name in sorted({"scorer_args", "batch_size"} & args.model_fields_set):
             yield f".{name} does nothing without a scorer. Set scorer, or remove it."
         if args.min is None and args.max is None and args.missing != "drop":
-            yield ": without min and max every row stays. Give one, or take the operator out."
+            yield ": without min and max every row stays. Set one, or remove the operator."
 
 
 def operator_problems(data_args: Mapping[str, DataArgs], learnt: str, answers: bool = True) -> Iterator[Problem]:

@@ -91,7 +91,7 @@ class CheckpointStore:
         newest = self.latest()
         if newest is not None:
             logger.warning(
-                "%s holds checkpoints of an earlier run (newest: %s). This run starts anew and replaces "
+                "%s holds checkpoints of an earlier run (newest: %s). This run starts over and replaces "
                 "them as it saves; resume_from_checkpoint: true continues that run, another output_dir keeps it",
                 self.directory,
                 newest.name,

@@ -49,4 +49,4 @@ def read_state(directory: Path) -> DriverState:
 def _from_numpy(value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
-    raise TypeError(f"a checkpoint's state holds only what JSON can: got {type(value).__name__} {value!r:.80}")
+    raise TypeError(f"a checkpoint's state must fit into JSON: got {type(value).__name__} {value!r:.80}")

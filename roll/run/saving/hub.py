@@ -33,7 +33,7 @@ def why_not() -> str:
     from huggingface_hub import constants, get_token
 
     if constants.HF_HUB_OFFLINE:
-        return "HF_HUB_OFFLINE is set, and the hub is elsewhere: unset it."
+        return "HF_HUB_OFFLINE is set, so nothing can be uploaded: unset it."
     return "" if get_token() else "there is no token for the hub. `hf auth login` asks for one, or set HF_TOKEN."
 
 
@@ -87,10 +87,10 @@ class HubPushes:
         self._waiting.put(None)
         if waits:
             if self._thread.is_alive():
-                logger.info("%s: waiting until the last model is there (Ctrl-C gives it up)", KEY)
+                logger.info("%s: waiting until the last model is uploaded (Ctrl-C gives up)", KEY)
             self._thread.join(_LAST_PUSH_S)
             if self._thread.is_alive():
-                logger.warning("%s: the last model is not on the hub after %.0f s, and is given up", KEY, _LAST_PUSH_S)
+                logger.warning("%s: the last model has not reached the hub after %.0f s: giving up", KEY, _LAST_PUSH_S)
 
     def _work(self) -> None:
         for copy, message in self._newest():
@@ -106,7 +106,7 @@ class HubPushes:
             try:
                 while (later := self._waiting.get_nowait()) is not None:
                     shutil.rmtree(entry[0], ignore_errors=True)
-                    logger.warning("%s: %s is passed over, the hub is slower than the run", KEY, entry[1])
+                    logger.warning("%s: %s is skipped, since the hub is slower than the run", KEY, entry[1])
                     entry = later
                 self._waiting.put(None)
             except Empty:

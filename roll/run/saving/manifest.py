@@ -109,7 +109,9 @@ def check_digests(directory: Path, manifest: Manifest) -> None:
             same = digest_of(directory / name) == manifest.digests[name]
         except OSError as error:
             return f"{directory / name} cannot be read ({error.strerror}): the checkpoint is damaged"
-        return None if same else f"{directory / name} is not as it was written (digest): the checkpoint is damaged"
+        return (
+            None if same else f"{directory / name} has changed since it was written (digest): the checkpoint is damaged"
+        )
 
     largest_first = sorted(manifest.digests, key=lambda name: -manifest.files[name])
     problems = sorted(filter(None, _in_parallel(problem, largest_first)))

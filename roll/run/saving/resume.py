@@ -63,22 +63,22 @@ _PLACE = "where and how often things are written, or which machines do it"
 _VALIDATION = "validation measures, and nothing is learned from it"
 _ROWS = "the rows themselves are compared: others are refused, and so are renamed files whose rows have no ids"
 _WEIGHTS = "the weights come from the checkpoint; a model of another shape is refused"
-_JUDGED = "answers are scored by another model from now on"
+_JUDGED = "responses are scored by another model from now on"
 _TAUGHT = "what is learnt comes from another teacher from now on"
 _SHARES = "what a trainer's saved state is tied to is refused (second table)"
 _TRAINER = "a trainer reads its own files only; `pretrain: <checkpoint>/hf_model` starts anew from its weights"
 _FROZEN = "the optimizer holds the states of what was trained"
 _ADAPTERS = "the checkpoint holds adapters of that form, and the optimizer their states"
 _OPTIMIZER = "the optimizer's settings are the YAML's; the schedule continues at its place"
-_USERS = "what it means, whatever its name, is up to the user's code"
+_USERS = "its meaning is up to the user's code"
 _DATA = "the place in the data stays"
 _SPEED = "how fast it goes, not what comes out"
 
 RULES = (
     Rule("seed", "refused", "the order of the data comes from it: rows of this epoch would be trained twice or never"),
-    Rule(f"{TRAINER}.data_args.shuffle", "refused", "the place in the data would mean other rows"),
-    Rule(f"{TRAINER}.data_args.drop_last", "refused", "the place in the data would mean other rows"),
-    Rule("mix.rows.*.data_args.shuffle", "refused", "the place in the rows would mean others"),
+    Rule(f"{TRAINER}.data_args.shuffle", "refused", "the position in the data would mean other rows"),
+    Rule(f"{TRAINER}.data_args.drop_last", "refused", "the position in the data would mean other rows"),
+    Rule("mix.rows.*.data_args.shuffle", "refused", "the position in the rows would mean other rows"),
     Rule("custom_envs.*", "applied", _USERS),
     Rule("rewards.*.reward_args*", "applied", _USERS),
     Rule("adv_args*", "applied", _USERS),
@@ -92,10 +92,10 @@ RULES = (
     Rule("*.model_args.adapter_name_or_path", "free", _WEIGHTS),
     Rule("*.training_args.*", "applied", _OPTIMIZER),
     *(Rule(key, "applied", _OPTIMIZER) for key in ("max_grad_norm", "critic.max_grad_norm")),
-    Rule("mode", "refused", "what was sampled and not trained on yet is kept elsewhere in another mode"),
-    Rule("experience.reuse.*", "applied", "groups that are there come back under the new rule"),
+    Rule("mode", "refused", "another mode keeps groups that are not trained on yet elsewhere"),
+    Rule("experience.reuse.*", "applied", "existing groups come back under the new rule"),
     Rule("experience.*", "free", _PLACE),
-    Rule("max_steps", "applied", "schedules end there, also those that are under way"),
+    Rule("max_steps", "applied", "schedules end there, running ones included"),
     Rule("num_train_epochs", "free", "the steps that it makes are compared as max_steps"),
     Rule("rollout_batch_size", "applied", _DATA),
     Rule("num_return_sequences_in_group", "applied", _DATA),
@@ -323,7 +323,7 @@ def _role_problems(
     if worker.model_args.has_lora and base not in (None, worker.model_args.model_name_or_path):
         yield (
             f"{role}.model_args.model_name_or_path: {base} -> {worker.model_args.model_name_or_path} since the "
-            "checkpoint, which holds adapters of the former alone. Bring the model back to its place."
+            "checkpoint, which holds adapters of the former alone. Put the model back where it was."
         )
     now = model_sizes(worker)
     for key, then in state.models.get(role, {}).items():

@@ -26,7 +26,7 @@ _ELSEWHERE: Mapping[str, str] = {
     "stages": "a stage has none of its own",
     "exp_name": "a stage is called <exp_name>-<name>; set it at the top of the YAML",
     "output_dir": "a stage writes to <output_dir>/<number>-<name>; set it at the top of the YAML",
-    "resume_from_checkpoint": "a stage goes on from what it left by itself; docs/stages.md",
+    "resume_from_checkpoint": "stages resume by themselves; docs/stages.md",
 }
 """Keys that must not be in a stage, and why."""
 

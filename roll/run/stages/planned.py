@@ -177,8 +177,8 @@ def _goes_on(settings: dict[str, object]) -> bool:
     known = RESUME_WORDS.get(value.lower(), value) if isinstance(value, str) else value
     if known is not None and not isinstance(known, bool):
         raise ConfigError(
-            f"{_RESUME}: stages go on from what they left themselves. Take it out, or write false where nothing may "
-            "be there yet."
+            f"{_RESUME}: stages resume by themselves. Remove it, or write false to refuse checkpoints that are there "
+            "already."
         )
     settings[_RESUME] = True
     return known is False
@@ -187,7 +187,7 @@ def _goes_on(settings: dict[str, object]) -> bool:
 def _saving_problems(loaded: Loaded) -> Iterator[Problem]:
     if loaded.config.save_steps <= 0:
         yield Problem(
-            f"save_steps: {loaded.config.save_steps} saves nothing. What a stage saves at its end is where the next "
-            "one starts, and how it is known to be finished: set a number of steps.",
+            f"save_steps: {loaded.config.save_steps} saves nothing. The next stage starts from a stage's last "
+            "checkpoint, which also shows that it is finished. Set a number of steps.",
             ("save_steps",),
         )

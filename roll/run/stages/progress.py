@@ -64,8 +64,8 @@ def progress_problems(stages: Sequence[Stage], states: Sequence[Progress | None]
     there = [stage for stage, known in zip(stages, states, strict=True) if known is not None]
     if there and stages[0].afresh:
         yield (
-            f"resume_from_checkpoint: false, and {place} holds checkpoints of {_names(there)}. Take the key out to go "
-            "on from them, or choose another output_dir."
+            f"resume_from_checkpoint: false, and {place} holds checkpoints of {_names(there)}. Remove the key to "
+            "continue from them, or choose another output_dir."
         )
         return
     known = dict(zip((stage.name for stage in stages), states, strict=True))

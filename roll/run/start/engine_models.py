@@ -57,9 +57,9 @@ def engine_model_warning(choice: Choice, model: Mapping[str, Any]) -> str | None
     if unknown is None or not _transformers_has(model):
         return None
     return (
-        f"{choice.role.name}: the installed {unknown[2]} has no code of its own for {' or '.join(unknown[0])}, the "
-        f"architecture of {choice.worker.model_args.model_name_or_path}. It runs that of transformers, slower, and "
-        "stops as it starts if that does not fit. Try the model in a small run, or set strategy_name: hf_infer."
+        f"{choice.role.name}: the installed {unknown[2]} does not implement {' or '.join(unknown[0])}, the "
+        f"architecture of {choice.worker.model_args.model_name_or_path}. It runs transformers' implementation, which "
+        "is slower and may fail at the start. Try the model in a small run, or set strategy_name: hf_infer."
     )
 
 

@@ -211,7 +211,7 @@ def _cpu_problems(config: RunConfig) -> Iterator[Problem]:
         devices = PLATFORMS[config.platform].devices
         why = f"platform: {config.platform} is for {devices}, and this machine has {machine_of(config).num_gpus}"
     elif "num_gpus_per_node" in config.model_fields_set or machine_of(config).num_gpus:
-        why = "its work splits over no number of the run's devices"
+        why = "its work does not split over any number of the run's devices"
     else:
         return
     for name in unplaced(config):

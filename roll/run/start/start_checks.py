@@ -205,9 +205,9 @@ def _of_other_machines(config: RunConfig) -> Iterator[str]:
     names = {worker.model_args.model_name_or_path for worker in config.model_roles.values()}
     of_hub = sorted(name for name in names if name is not None and is_hub_id(name))
     if owned := [name for name in of_hub if "/" in name]:
-        yield f"{', '.join(owned)}: the Hugging Face hub is not asked."
+        yield f"{', '.join(owned)}: not checked on the Hugging Face hub."
     for name in [name for name in of_hub if "/" not in name]:
-        reason = "there is no such folder here, and the Hugging Face hub, of which it would be an id, is not asked"
+        reason = "there is no such folder here; as an id of the Hugging Face hub it is not checked"
         yield f"{name}: {reason}.{folder_hint(name)}"
     if config.num_nodes > 1 and not os.environ.get("RAY_ADDRESS"):
         yield f"num_nodes: {config.num_nodes} nodes, and RAY_ADDRESS names no cluster (docs/many_nodes.md)."

@@ -52,13 +52,13 @@ def test_the_default_bound_can_always_be_kept(interval: int, ratio: float) -> No
         (
             {AHEAD: 1.5, "max_staleness": 1},
             "async_generation_ratio: 1.5 and max_staleness: 1: 80 groups may be in flight, but only 64 can be trained "
-            "on before one is 2 steps old: a step would wait for ever. Set max_staleness: 2, or "
+            "on before one is 2 steps old: a step would wait forever. Set max_staleness: 2, or "
             "async_generation_ratio: 1.",
         ),
         (
             {AHEAD: 0.5, EVERY: 2, "max_staleness": 0},
             "async_generation_ratio: 0.5, actor_train.model_update_frequency: 2 and max_staleness: 0: 80 groups may "
-            "be in flight, but only 32 can be trained on before one is 1 step old: a step would wait for ever. Set "
+            "be in flight, but only 32 can be trained on before one is 1 step old: a step would wait forever. Set "
             "max_staleness: 2.",
         ),
         (
@@ -134,7 +134,7 @@ def test_a_warning_names_devices_that_no_engine_can_use_while_others_have_their_
     crossing = {"actor_infer.num_gpus_per_worker": 2, "actor_infer.device_mapping": [0, 2, 1, 3]}
     assert said(crossing) == [
         "actor_infer has devices 2..3 that actor_train does not use, but each of its 2 engines of 2 devices "
-        "(num_gpus_per_worker) also stands on some of 0..1: all leave while actor_train works. Order the ids of "
+        "(num_gpus_per_worker) also uses some of 0..1: all leave while actor_train works. Order the ids of "
         "actor_infer.device_mapping so that some engine uses none of these."
     ]
 
@@ -191,13 +191,13 @@ def test_the_plan_says_how_many_groups_are_under_way_and_how_old_they_grow() -> 
         ({"max_token_staleness": 2}, "max_token_staleness does nothing: async_generation_ratio is 0."),
         (
             {AHEAD: 1, "train_infer_correction.is_weight.enabled": False},
-            "async_generation_ratio: 1: answers are up to 1 step older than the weights that learn from them, and old "
-            "log-probs are the trainer's own, so that nothing corrects for it. See "
+            "async_generation_ratio: 1: responses are up to 1 step older than the weights that they train, and old "
+            "log-probs are the trainer's, so nothing corrects for it. See "
             "force_disable_old_logprobs_recompute and train_infer_correction.",
         ),
         (
             {AHEAD: 1, "actor_infer.generating_args.top_p": 0.9},
-            "train_infer_correction.is_weight.enabled is on by itself where rollouts run ahead, but stays off here: "
+            "train_infer_correction.is_weight.enabled is on by default when rollouts run ahead, but stays off here: "
             "the engine's log-probs are not those of the whole distribution.",
         ),
     ],
@@ -288,8 +288,8 @@ def test_names_of_trinity_and_verl_are_taken_in_their_sections() -> None:
         (
             {"sync_style": "dynamic_by_explorer"},
             "sync_style: 'dynamic_by_explorer' has no key of its own here. Write sync_style: fixed: weights go to the "
-            "engines after every actor_train.model_update_frequency steps (1: each), and answers under way go on with "
-            "them.",
+            "engines after every actor_train.model_update_frequency steps (1: each), and running responses continue "
+            "with them.",
         ),
         (
             {"explorer": {"max_retry_times": 2}},
@@ -303,8 +303,8 @@ def test_names_of_trinity_and_verl_are_taken_in_their_sections() -> None:
         ),
         (
             {"partial_rollout": False},
-            "partial_rollout: false has no key of its own here. Write nothing: answers under way always go on with new "
-            "weights, and every token knows its own.",
+            "partial_rollout: false has no key of its own here. Write nothing: running responses always continue with "
+            "new weights, and every token records its version.",
         ),
     ],
 )

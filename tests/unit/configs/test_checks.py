@@ -91,8 +91,8 @@ FULL_KL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full", "re
         ),
         (
             {"add_token_level_kl": True, "kl_penalty": "full", "reference": REFERENCE},
-            "kl_penalty: full: the KL in the reward is of old log-probs, which are those of the sampled tokens alone. "
-            "Choose k1, k2, k3 or abs, or have whole distributions compared in the loss: use_kl_loss with "
+            "kl_penalty: full: the KL in the reward uses old log-probs, which exist for sampled tokens only. "
+            "Choose k1, k2, k3 or abs, or compare whole distributions in the loss: use_kl_loss with "
             "kl_loss_type: full.",
         ),
         (
@@ -108,7 +108,7 @@ FULL_KL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full", "re
         ),
         (
             FULL_KL | {"actor_train.model_args.lora_target": "all-linear", "reference": ...},
-            "kl_loss_type: full takes hidden states and the head of a reference of its own; with "
+            "kl_loss_type: full needs hidden states and the head of a separate reference; with "
             "actor_train.model_args.lora_target the reference is the policy without its adapters",
         ),
         (
@@ -183,8 +183,7 @@ FULL_KL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full", "re
         ),
         (
             {"actor_train.training_args.lr_scheduler_kwargs": {"min_lr": 1e-7}},
-            "actor_train.training_args.lr_scheduler_kwargs.min_lr: no schedule has such a setting. Known: "
-            "min_lr_ratio.",
+            "actor_train.training_args.lr_scheduler_kwargs.min_lr: no schedule has this setting. Known: min_lr_ratio.",
         ),
         (
             {"actor_train.use_dynamic_batching_in_train": True, "actor_train.max_tokens_per_microbatch_in_train": 20},
@@ -458,7 +457,7 @@ def test_settings_that_work_otherwise_than_written_say_what_happens() -> None:
     assert problems(changes) == []
     found = "\n".join(warnings_of(config(changes)))
     at = "actor_train.data_args.domain_interleave_probs"
-    assert f"{at} leaves out code: no prompt of a step is of it." in found
+    assert f"{at} leaves out code: no prompt of a step belongs to it." in found
     assert f"{at} sums to 0.9, not to 1. The shares are taken in proportion: math 0.667, logic 0.333." in found
     assert "sequences end at the engine's 40 tokens, before the 44 of prompt_length and answer: the longest" in found
     assert "leaves 8 of the 12 tokens for its answer." in found

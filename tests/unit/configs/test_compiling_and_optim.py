@@ -36,7 +36,10 @@ STAGE_3 = {f"{SETTINGS}.zero_optimization.stage": 3}
             OFFLOADED | COMPILED,
             "actor_train.model_args.enable_activation_offload: true with actor_train.use_torch_compile: true, whose ",
         ),
-        (MUON, "actor_train.training_args.optim: muon needs whole matrices, and ZeRO and bf16 lay weights end to end"),
+        (
+            MUON,
+            "actor_train.training_args.optim: muon needs whole matrices, but ZeRO and bf16 store weights in one",
+        ),
         (
             MUON | {NAME: "megatron_train"},
             "actor_train.training_args.optim: muon with megatron_train, which supports AdamW only",

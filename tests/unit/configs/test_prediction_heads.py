@@ -119,7 +119,7 @@ def test_files_without_a_head_are_refused(is_whole: bool, tmp_path: Path) -> Non
         return of_model(MODEL, pretrain=str(tmp_path))
 
     assert found("lm_head.weight", "model.layers.2.eh_proj.weight") == []
-    text = f"{KEY}: the files of {tmp_path} hold no head for further tokens (layers.2.eh_proj.weight)"
+    text = f"{KEY}: the files of {tmp_path} have no MTP head (layers.2.eh_proj.weight)"
     assert found("lm_head.weight", "model.layers.1.eh_proj.weight") == [
         f"{text}. Take files with one, or set it to disabled."
     ]

@@ -40,7 +40,7 @@ def test_one_teacher_is_for_all_domains_and_a_role_that_scores() -> None:
     assert given.roles["teacher"].use == "score" and "teacher" in given.model_roles
     plan = build_plan(given)
     assert "teacher" in plan.scoring and plan.old_log_probs.source == "pass"
-    assert plan.old_log_probs.reason == "advantages hold the teacher's log-probs against them"
+    assert plan.old_log_probs.reason == "advantages compare the teacher's log-probs with them"
     assert said(given)["teacher"] == f"advantage + 0.5 x (log q - log p) of {first}, {second}"
     assert teacher_weights(given, np.array([second, first])).tolist() == [0.5, 0.5]  # type: ignore[union-attr]
 

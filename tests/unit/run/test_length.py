@@ -94,7 +94,7 @@ def test_rolls_place_of_the_epochs_counts_where_the_run_says_nothing() -> None:
 def test_environments_have_no_epochs() -> None:
     made = AgenticConfig.model_validate({"num_train_epochs": 1})
     texts = [problem.text for problem in run_problems(made)]
-    told = "num_train_epochs: environments have no rows that epochs could count, but for roll_math and roll_qa."
+    told = "num_train_epochs: only the environments roll_math and roll_qa have rows that epochs can count."
     assert f"{told} Set max_steps." in texts
     assert not RLVRConfig.model_validate({"max_steps": 3, "num_train_epochs": 1}).counts_epochs
 

@@ -301,7 +301,7 @@ class SuspensionWatch:
             suspended_s = {pid: suspended_s.get(pid, -self._interval_s) + self._interval_s for pid in suspended}
             for pid in [pid for pid, seconds in suspended_s.items() if seconds >= self._limit_s]:
                 logger.warning(
-                    "%s (pid %d) has been suspended (SIGSTOP) for %g s (suspend_timeout): it is killed",
+                    "%s (pid %d) has been suspended (SIGSTOP) for %g s (suspend_timeout): killing it",
                     suspended[pid],
                     pid,
                     self._limit_s,

@@ -107,7 +107,7 @@ class CleanerProcess:
                 )
                 return
             self._replacements_left -= 1
-            logger.warning("the process that cleans up after this run ended (status %d): it is replaced", status)
+            logger.warning("the process that cleans up after this run ended (status %d): starting another", status)
             self._process = self._start()
 
 

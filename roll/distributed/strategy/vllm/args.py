@@ -179,7 +179,7 @@ def _quantised_on_npu(choice: Choice) -> Iterator[Problem]:
     """Finds quantisation on Ascend, which is another one there."""
     key, kind = f"{choice.at}.quantization", choice.worker.strategy_config.get("quantization")
     if choice.platform == NPU.name and kind is not None:
-        why = "vLLM-Ascend reads weights that were quantised for it, and roll sends whole ones. Leave it out"
+        why = "vLLM-Ascend reads weights that were quantised for it, but roll sends unquantised ones. Remove it"
         yield Problem(f"{key}: {show(kind)}: {why} (platform: npu).", (key, "platform"))
 
 

@@ -38,14 +38,14 @@ def test_sizes_that_do_not_divide_the_ranks(config: dict[str, Any], message: str
 @pytest.mark.parametrize(
     ("config", "given", "why"),
     [
-        ({"tensor_parallel_size": 2}, {}, "tensor_parallel_size: no mixture is divided by matrices."),
-        ({}, {"use_torch_compile": True}, "use_torch_compile: how many tokens travel is known while"),
+        ({"tensor_parallel_size": 2}, {}, "tensor_parallel_size: tensor parallel does not support mixtures."),
+        ({}, {"use_torch_compile": True}, "use_torch_compile: the number of exchanged tokens is known"),
         ({}, {"training_args": {"optim": "muon"}}, "training_args.optim: muon, which was not tried on divided"),
         ({}, {"training_args": {"optim": "adamw_8bit"}}, "training_args.optim: adamw_bnb_8bit, which was not tried"),
         (
             {},
             {"model_args": {"lora_target": "q_proj", "additional_target": "lm_head"}},
-            "model_args.additional_target: copies of layers beside divided experts were not tried.",
+            "model_args.additional_target: copies of layers were never tried with divided experts.",
         ),
     ],
     ids=["tensor", "compile", "muon", "8bit", "copies"],

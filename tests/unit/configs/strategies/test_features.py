@@ -95,9 +95,12 @@ def test_a_spec_takes_any_collection_of_features_and_their_names() -> None:
         (["lorra"], "strategy mine: supports: there is no feature 'lorra'. Did you mean lora?"),
         ({"x": 1}, "strategy mine: supports: there is no feature 'x'. Known: lora, lora_experts, "),
         ([1], "strategy mine: supports: there is no feature 1. Known: "),
-        (Feature.LORA, "strategy mine: supports: <Feature.LORA: 'lora'> is no set of features. Write {Feature.LORA}."),
-        (True, "strategy mine: supports: true is no set of features."),
-        (None, "strategy mine: supports: null is no set of features."),
+        (
+            Feature.LORA,
+            "strategy mine: supports: <Feature.LORA: 'lora'> is not a set of features. Write {Feature.LORA}.",
+        ),
+        (True, "strategy mine: supports: true is not a set of features."),
+        (None, "strategy mine: supports: null is not a set of features."),
     ],
 )
 def test_what_is_no_feature_is_refused(given: Any, text: str) -> None:

@@ -143,7 +143,10 @@ def test_logits_do_not_matter_to_a_head_of_values() -> None:
         ({"model_type": "bloom"}, "biases by distance"),
         ({"model_type": "falcon", "alibi": True}, "biases by distance"),
         ({"model_type": "minimax", "layer_types": ["linear_attention"]}, "layers of type linear_attention"),
-        ({"model_type": "qwen3_next", "layer_types": ["linear_attention"]}, "none of which attends"),
+        (
+            {"model_type": "qwen3_next", "layer_types": ["linear_attention"]},
+            "a state in every layer and attention in none",
+        ),
         ({"model_type": "llama4_text"}, "scaled by columns"),
         ({"model_type": "mamba"}, "a state"),
     ],

@@ -27,11 +27,11 @@ def test_fsdp_size_counts_groups_that_share_matrices(size: int, groups: int) -> 
 @pytest.mark.parametrize(
     ("config", "given", "why"),
     [
-        ({}, {"model_args": {"ulysses_size": 2}}, "model_args.ulysses_size: sequences are shared by ranks that have"),
+        ({}, {"model_args": {"ulysses_size": 2}}, "model_args.ulysses_size: sequence parallel needs whole layers"),
         ({}, {"model_args": {"lora_target": "all-linear"}}, "model_args.lora_target: adapters are not divided."),
         ({}, {"model_args": {"enable_activation_offload": True}}, "enable_activation_offload: activations that are"),
-        ({}, {"use_torch_compile": True}, "use_torch_compile: a model that is divided is not compiled."),
-        ({"offload_policy": True}, {}, "offload_policy: what is in host memory cannot be exchanged."),
+        ({}, {"use_torch_compile": True}, "use_torch_compile: a divided model cannot be compiled."),
+        ({"offload_policy": True}, {}, "offload_policy: ranks cannot exchange what is in host memory."),
         ({}, {"training_args": {"optim": "muon"}}, "training_args.optim: muon, which takes whole matrices."),
     ],
     ids=["ulysses", "lora", "activations", "compile", "host", "muon"],

@@ -371,7 +371,7 @@ def test_a_plan_asks_no_hub_for_questions_and_a_start_does(monkeypatch: pytest.M
     made = config(custom_envs__Lake=questions)
     assert agentic_problems(made) == [] and list(code_problems(made)) == [] and asked == []
     (found,) = unloaded_sets(made)
-    assert found.of == "machine" and found.text.endswith("org/no-such-questions: the Hugging Face hub is not asked.")
+    assert found.of == "machine" and found.text.endswith("org/no-such-questions: not checked on the Hugging Face hub.")
     (problem,) = hub_problems(made)
     assert "org/no-such-questions is out of reach" in problem.text and asked == ["org/no-such-questions"]
 

@@ -117,8 +117,8 @@ def loop(path: Path) -> None:
 
 MODEL, MANIFEST, STATE = "actor_train/model.bin", "manifest.json", "driver_state.json"
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "bit of a model": (lambda c: flip_a_bit(c / MODEL, 3), "model.bin is not as it was written"),
-    "bit of the state": (lambda c: flip_a_bit(c / STATE, 20), "driver_state.json is not as it was written"),
+    "bit of a model": (lambda c: flip_a_bit(c / MODEL, 3), "model.bin has changed since it was written"),
+    "bit of the state": (lambda c: flip_a_bit(c / STATE, 20), "driver_state.json has changed since it was written"),
     "order in the manifest": (lambda c: edit_manifest(c, order=9), "does not agree with its manifest_digest"),
     "file cut short": (lambda c: (c / MODEL).write_text("wei"), "model.bin has 3 bytes, its manifest says 7"),
     "file gone": (lambda c: (c / MODEL).unlink(), "model.bin is missing"),
@@ -171,7 +171,7 @@ def test_every_damaged_file_is_named(tmp_path):
     bad = save(store, 1)
     flip_a_bit(bad / MODEL)
     flip_a_bit(bad / STATE)
-    with pytest.raises(ConfigError, match=r"(?s)model\.bin is not as it.*driver_state\.json is not as it"):
+    with pytest.raises(ConfigError, match=r"(?s)model\.bin has changed.*driver_state\.json has changed"):
         store.resolve(str(bad))
 
 

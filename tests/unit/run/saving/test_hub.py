@@ -71,7 +71,7 @@ def test_of_those_that_wait_the_newest_goes(tmp_path: Path, pushed: Pushed, capl
         pushed.may_pass.release(2)
         pushes.close(waits=True)
     assert [message for message, _ in pushed.commits] == ["Step 10 of mine", "Step 40 of mine"]
-    assert caplog.text.count("is passed over") == 2
+    assert caplog.text.count("is skipped") == 2
     assert not list((tmp_path / "mine" / "checkpoints").glob(".*"))
 
 
@@ -101,7 +101,7 @@ def test_a_hub_that_never_answers_does_not_hold_up_the_end(
     pushes.send(saved(tmp_path, 10))
     pushed.begun.acquire()
     pushes.close(waits=True)
-    assert "the last model is not on the hub after 0 s, and is given up" in caplog.text
+    assert "the last model has not reached the hub after 0 s: giving up" in caplog.text
     assert pushed.commits == []
     pushed.may_pass.release()
 
@@ -118,7 +118,7 @@ def test_a_copy_of_a_killed_run_is_removed_by_the_next(tmp_path: Path) -> None:
     ("offline", "token", "why"),
     [
         (False, None, "there is no token for the hub. `hf auth login` asks for one, or set HF_TOKEN."),
-        (True, "secret", "HF_HUB_OFFLINE is set, and the hub is elsewhere: unset it."),
+        (True, "secret", "HF_HUB_OFFLINE is set, so nothing can be uploaded: unset it."),
         (False, "secret", None),
     ],
 )

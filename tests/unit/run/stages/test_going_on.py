@@ -142,7 +142,7 @@ def test_a_damaged_model_is_not_handed_over(write: Write, runs: Runs, capsys: py
     weights.write_text(weights.read_text().replace("4", "5"))
     assert run() == 2
     said = capsys.readouterr().err
-    assert "is not as it was written (digest): the checkpoint is damaged" in said
+    assert "has changed since it was written (digest): the checkpoint is damaged" in said
     assert "warm-up then goes on from the checkpoint before." in said
     assert len(runs.done) == 3
 

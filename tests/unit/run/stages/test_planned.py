@@ -254,7 +254,7 @@ def test_models_that_cannot_be_are_refused(plan: Planner, models: dict[str, str]
         ([{"name": "start"}], "stages[0].name: start means the models that the YAML names"),
         ([SHORT, SHORT], "stages[1].name: short is the name of stages[0] as well."),
         ([{**SHORT, "output_dir": "x"}], "stages[0].output_dir: a stage writes to <output_dir>/<number>-<name>"),
-        ([{**SHORT, "resume_from_checkpoint": "x"}], "stages[0].resume_from_checkpoint: a stage goes on from what it"),
+        ([{**SHORT, "resume_from_checkpoint": "x"}], "stages[0].resume_from_checkpoint: stages resume by themselves"),
         ([{**SHORT, "stages": []}], "stages[0].stages: a stage has none of its own."),
         ([{**SHORT, "mode": "explore"}], "stages[0].mode: 'explore': a stage samples and trains in one process."),
         ([{**SHORT, "models": 3}], "stages[0].models: 3 must be a mapping of keys to values."),
@@ -283,7 +283,7 @@ def test_stages_of_a_run_in_parts_are_refused(plan: Planner) -> None:
 
 def test_a_path_to_resume_from_is_refused(plan: Planner) -> None:
     (problem,) = refused(plan, shared={"resume_from_checkpoint": "out/step_000003"})
-    assert problem.startswith("resume_from_checkpoint: stages go on from what they left themselves.")
+    assert problem.startswith("resume_from_checkpoint: stages resume by themselves.")
 
 
 def test_overrides_name_a_stage_or_its_place(plan: Planner) -> None:

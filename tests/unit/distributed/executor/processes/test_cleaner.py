@@ -101,7 +101,7 @@ def test_a_killed_cleaner_is_replaced_and_the_new_one_cleans(tmp_path: Path, cap
     killed = running.pid
     os.kill(killed, signal.SIGKILL)
     wait_until(lambda: running.pid != killed)
-    assert "the process that cleans up after this run ended (status -9): it is replaced" in caplog.text
+    assert "the process that cleans up after this run ended (status -9): starting another" in caplog.text
     running.end()
     assert process.wait(60) == -signal.SIGKILL
     assert not directory.exists()
