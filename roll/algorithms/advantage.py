@@ -250,7 +250,7 @@ def remax(attempts: Attempts) -> np.ndarray:
     Example: rewards [1 0], greedy 1 -> [0 -1].
     """
     if attempts.greedy_rewards is None:
-        raise ValueError("adv_estimator: remax: the rollout gave no reward of a greedy answer")
+        raise ValueError("adv_estimator: remax: the rollout gave no reward of a greedy response")
     return np.where(np.isnan(attempts.greedy_rewards), 0.0, attempts.rewards - attempts.greedy_rewards)
 
 

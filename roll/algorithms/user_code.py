@@ -28,7 +28,7 @@ def one_each(name: str, what: str, returned: object, rewards: np.ndarray, groups
     try:
         values = np.asarray(returned)
     except (ValueError, TypeError, RuntimeError) as error:
-        raise AlgorithmError(f"{name} returned a {type(returned).__name__} that is no array: {error}.") from error
+        raise AlgorithmError(f"{name} returned a {type(returned).__name__} that is not an array: {error}.") from error
     if values.shape != rewards.shape or values.dtype.kind not in "fiub":
         got = f"an array of shape {values.shape} and {values.dtype}" if values.shape else f"{returned!r:.80}"
         raise AlgorithmError(f"{name} returned {got} for {len(rewards)} {what}. It must return one number for each.")
@@ -40,6 +40,6 @@ def one_each(name: str, what: str, returned: object, rewards: np.ndarray, groups
         shown = " ".join(f"{reward:g}" for reward in of_group[:MOST_SHOWN]) + (" ..." * (len(of_group) > MOST_SHOWN))
         raise AlgorithmError(
             f"{name} returned {values[first]} for {len(bad)} of {len(rewards)} {what}, first for the reward "
-            f"{rewards[first]:g} in a group with the rewards [{shown}]. Return 0 where there is nothing to learn."
+            f"{rewards[first]:g} in a group with the rewards [{shown}]. Return 0 if there is nothing to learn."
         )
     return values.astype(np.float64)

@@ -211,7 +211,7 @@ def _refuse_twice(made: Mapping[str, Any], keys: Mapping[str, Any]) -> None:
         for part in key.split("."):
             node = _mapping(node).get(part)
         if node is not None and any(name == key or name.startswith(f"{key}.") for name in made):
-            raise ConfigError(f"{argument} and {key} say the same twice. Leave one out.")
+            raise ConfigError(f"{argument} and {key} set the same thing. Remove one.")
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -230,7 +230,7 @@ def _wishes(options: argparse.Namespace) -> InitOptions:
         missing = [] if options.model else ["--model"]
         missing += [] if options.data or options.env else ["--data, or --env"]
         if missing:
-            raise ConfigError(f"There is no terminal to ask at: give {' and '.join(missing)}. See roll init --help.")
+            raise ConfigError(f"There is no terminal for questions: set {' and '.join(missing)}. See roll init --help.")
 
     def answer(value: str | None, question: str, default: str, read: Callable[[str], T]) -> T:
         """Return the value of an option, or else ask the person until the value is valid."""
@@ -275,7 +275,7 @@ def _input(question: str) -> str:
     try:
         return input(question)
     except EOFError:
-        raise ConfigError("The answers ended before the questions did; nothing is written.") from None
+        raise ConfigError("The input ended before the last question; nothing was written.") from None
 
 
 def _model(name: str) -> str:
@@ -287,7 +287,7 @@ def _model(name: str) -> str:
             f"--model: there is no model directory {name}. Correct the path, or give a hub id (owner/name)."
         )
     if not is_hub_id(name) and not path_info(folder / "config.json").is_file:
-        raise ConfigError(f"--model: {name} holds no config.json, so it is no model directory.")
+        raise ConfigError(f"--model: {name} has no config.json, so it is not a model directory.")
     return name
 
 

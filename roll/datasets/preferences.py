@@ -107,7 +107,7 @@ class PairColumns:
             )
         if says_nothing(chosen[-1]):
             raise ConfigError(
-                f"{row.where}: column {self.chosen!r} is an empty answer, so the model would learn to end at once. "
+                f"{row.where}: column {self.chosen!r} is an empty response, so the model would learn to end at once. "
                 "Correct the row, or leave it out"
             )
         return pair
@@ -181,7 +181,7 @@ def load_pairs(
             f"{key}: {num_long} of {num_pairs} pairs have a row longer than sequence_length = {max_tokens} tokens; the "
             f"longest has {longest}. Raise sequence_length, or set {key}.truncation: left, right, middle or drop"
         )
-    counts = f"{num_long} too long, {num_ties} with the same answer twice"
+    counts = f"{num_long} too long, {num_ties} with equal responses"
     if not used:
         names = ", ".join(args.file_name)
         raise ConfigError(f"{key}.file_name: no pairs to learn from in {names} ({num_pairs} rows, {counts})")

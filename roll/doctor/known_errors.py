@@ -108,9 +108,9 @@ ENGINES = (
         "Raise it, give the engine more GPUs (tensor_parallel_size), or end other processes on the GPU",
     ),
     KnownError(
-        "vLLM's key-value cache holds no whole sequence",
+        "vLLM's key-value cache is smaller than one sequence",
         r"KV cache is needed, which is larger than the available KV cache|maximum number of tokens that can be stored",
-        "One sequence of max_model_len tokens needs more cache than there is.",
+        "One sequence of max_model_len tokens needs more cache than the GPU has room for.",
         f"sequence_length, {ENGINE}.max_model_len",
         "Shorter sequences (prompt_length, response_length), a larger gpu_memory_utilization, more GPUs per engine",
     ),

@@ -65,7 +65,7 @@ def findings(section: Section) -> Iterator[Finding]:
             yield from check()
         except Exception as error:
             what = f"{name}: this check failed with {describe(error)}{line_of(error, __file__)}"
-            yield Finding("problem", what, fix="The other checks were made; please report this failure")
+            yield Finding("problem", what, fix="All other checks ran; please report this failure")
 
 
 def lines(finding: Finding) -> Iterator[str]:

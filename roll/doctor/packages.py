@@ -44,7 +44,7 @@ def package_findings() -> Iterator[Finding]:
     try:
         requirements = requires(DISTRIBUTION) or []
     except PackageNotFoundError:
-        yield Finding("hint", f"no lock and no distribution {DISTRIBUTION} to hold versions against")
+        yield Finding("hint", f"no lock and no distribution {DISTRIBUTION} to compare versions with")
         return
     yield from metadata_findings(map(Requirement, requirements), here)
 
@@ -91,7 +91,7 @@ def lock_findings(all_locks: Sequence[Against]) -> Iterator[Finding]:
     install = f"pip install --no-deps -r {file}"
     if nearest.other:
         named = [f"{name} {here} (there {wanted})" for name, here, wanted in nearest.other]
-        yield Finding("hint", f"{len(named)} of {count} packages are of other versions: {_some(named)}", file, install)
+        yield Finding("hint", f"{len(named)} of {count} packages have other versions: {_some(named)}", file, install)
     if nearest.missing:
         named = list(nearest.missing)
         yield Finding("hint", f"{len(named)} of {count} packages are not installed: {_some(named)}", file, install)
@@ -242,7 +242,7 @@ def driver_facts(gpus: list[Gpu], build: TorchBuild | None, visible: str | None)
     named = ", ".join(f"{name} of {total / 1024:.0f} GiB" for name, total in sorted(kinds))
     yield Finding("ok", f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}: {named}; driver {gpus[0].driver}")
     if len(kinds) > 1:
-        yield Finding("hint", "GPUs differ: the plan counts with the smallest", "device_mapping")
+        yield Finding("hint", "GPUs differ: the plan uses the smallest", "device_mapping")
     yield from _narrowed(CUDA, visible)
     for gpu in gpus:
         if gpu.used_mib > _BUSY * gpu.total_mib > 0:

@@ -75,9 +75,9 @@ def _fetch(name: str) -> str:
         return snapshot_download(name, ignore_patterns=[*NOT_LOADED, *(TORCH_FILES if has_safetensors else [])])
     except Exception as error:
         raise ConfigError(
-            f"{name} is no directory of this machine, so it was taken for an id of the hub, and cannot be had from "
-            f"there: {describe(error)}. Where the hub cannot be reached, fetch the model elsewhere (hf download {name} "
-            "--local-dir ...) and give that directory; or correct the name"
+            f"{name} is not a directory on this machine, so it was taken for an id of the hub, and cannot be loaded "
+            f"from there: {describe(error)}. If the hub cannot be reached, fetch the model elsewhere (hf download "
+            f"{name} --local-dir ...) and give that directory; or correct the name"
         ) from error
 
 

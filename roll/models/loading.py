@@ -136,7 +136,7 @@ def _check_head(pretrained: PreTrainedModel) -> None:
     if others := [name for name, parameter in pretrained.named_parameters() if id(parameter) not in used]:
         raise StrategyError(
             f"{pretrained.name_or_path}: {type(pretrained).__name__} has a head of several layers, and log-probs are "
-            f"computed from one linear layer. Beside it stand {', '.join(others[:3])}"
+            f"computed from one linear layer. Beside it are {', '.join(others[:3])}"
         )
 
 

@@ -33,7 +33,7 @@ def load_tokenizer(model_name_or_path: str, key: str = "pretrain") -> PreTrained
         text = f"{key}: no tokenizer can be loaded from {model_name_or_path}: {error}"
         if not path_info(model_name_or_path).is_directory:
             text = (
-                f"{text.rstrip('. ')}. It is no directory of this machine, so it was taken for an id of the hub. Where "
+                f"{text.rstrip('. ')}. It is not a directory on this machine, so it was taken for an id of the hub. If "
                 f"the hub cannot be reached, fetch the model elsewhere (hf download {model_name_or_path} --local-dir "
                 "...) and give that directory; or correct the name."
             )

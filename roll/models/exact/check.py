@@ -28,7 +28,7 @@ def make_exact(model: LoadedModel) -> None:
     if state_layers(pretrained):
         raise exact_refusal("it has layers with states")
     if any(name.endswith(".experts") for name, _ in pretrained.named_modules()):
-        raise exact_refusal("it has experts, whose products are as high as tokens choose them")
+        raise exact_refusal("it has experts, and the sizes of their products depend on other rows")
     text = pretrained.config.get_text_config().to_dict()
     rotary = (text.get("rope_parameters") or {}).get("rope_type")
     if rotary in _MOVING_ROTARY:
@@ -39,7 +39,7 @@ def make_exact(model: LoadedModel) -> None:
     threads = torch.get_num_threads()
     if pretrained.device.type == "cpu" and threads > _MOST_THREADS:
         raise StrategyError(
-            f"exact_log_probs: this process has {threads} threads, which divide operations at places that depend on "
+            f"exact_log_probs: this process has {threads} threads, which split operations at places that depend on "
             f"the batch. Set system_envs.OMP_NUM_THREADS to 1 or {_MOST_THREADS}"
         )
     use_exact_attention(pretrained)
@@ -66,4 +66,6 @@ def check_exact(model: LoadedModel, device: torch.device) -> None:
     together = log_probs([0, 1, 2])
     for row in range(rows):
         if not torch.equal(log_probs([row])[0], together[row]):
-            raise exact_refusal(f"on this {device.type} a row of {_LENGTHS[row]} tokens has other log-probs alone")
+            raise exact_refusal(
+                f"on this {device.type} a row of {_LENGTHS[row]} tokens has other log-probs when it is computed alone"
+            )

@@ -24,7 +24,7 @@ _ELSEWHERE: Mapping[str, str] = {
     "defaults": "fragments are for all stages: name them at the top of the YAML",
     "hydra": "it holds for the whole YAML",
     "stages": "a stage has none of its own",
-    "exp_name": "a stage is called <exp_name>-<name>; set it at the top of the YAML",
+    "exp_name": "a stage is named <exp_name>-<name>; set it at the top of the YAML",
     "output_dir": "a stage writes to <output_dir>/<number>-<name>; set it at the top of the YAML",
     "resume_from_checkpoint": "stages resume by themselves; docs/stages.md",
 }

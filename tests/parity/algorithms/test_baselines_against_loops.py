@@ -170,7 +170,7 @@ def test_remax_compares_with_the_greedy_answer(seed: int) -> None:
     for i, reward in enumerate(rewards.tolist()):
         assert values[i] == pytest.approx(COMPARED["remax"](reward, float(greedy[i])), abs=1e-6)
     assert set(np.abs(values[groups == 19])) != {0.0} and values[groups == 999] != 0
-    with pytest.raises(ValueError, match="no reward of a greedy answer"):
+    with pytest.raises(ValueError, match="no reward of a greedy response"):
         group_advantages(rewards, groups, AdvantageSettings("remax"))
 
 

@@ -263,7 +263,7 @@ def locked(lock: Any) -> Callable[[Any], float]:
         ({"keys": {"seed": {1, 2}}}, "seed: {1, 2} is a set, which a YAML cannot hold"),
         ({"keys": {"actor_train": {3: 4}}}, "actor_train: 3 is an int; the name of a key is a text"),
         ({"keys": {"seed": 1, "seed.x": 2}}, "seed.x: seed is 1, which has no keys below it"),
-        ({"model": "a", "keys": {"pretrain": "b"}}, "model and pretrain say the same twice"),
+        ({"model": "a", "keys": {"pretrain": "b"}}, "model and pretrain set the same thing"),
         (
             {"data": "a", "keys": {"actor_train.data_args": {"file_name": "b"}}},
             "data and actor_train.data_args.file_name",

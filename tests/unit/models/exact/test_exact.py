@@ -210,5 +210,5 @@ def test_check_finds_a_model_whose_rows_depend_on_others(monkeypatch: pytest.Mon
         norm: Any = tried.model.base_model.norm
         plain = norm.forward
         monkeypatch.setattr(norm, "forward", lambda hidden: plain(hidden) * (1 + 1e-6 * hidden.shape[1]))
-        with pytest.raises(StrategyError, match="exact_log_probs.*has other log-probs alone"):
+        with pytest.raises(StrategyError, match="exact_log_probs.*has other log-probs when"):
             check_exact(model, torch.device("cpu"))

@@ -143,7 +143,7 @@ def own_modules(tmp_path: Path) -> Iterator[None]:
         ("own_estimators:leaves", ["raised SystemExit: 3 (own_estimators.py, line 16).", TRIED]),
         ("own_estimators:short", ["returned an array of shape (3,) and float64 for 24 attempts.", TRIED]),
         ("own_estimators:word", ["returned 'many' for 24 attempts. It must return one number for each.", TRIED]),
-        ("own_estimators:ragged", ["returned a list that is no array: ", TRIED]),
+        ("own_estimators:ragged", ["returned a list that is not an array: ", TRIED]),
         (
             "own_estimators:divides",
             ["returned nan for 8 of 24 attempts, first for the reward 0 in a group with the rewards [0 0 0 0"],
@@ -245,7 +245,7 @@ def test_an_estimator_that_fails_in_a_step_names_the_rewards() -> None:
         group_advantages(np.array([1.0, np.nan, 4.0, -0.5]), np.array([7, 9, 9, 9]), settings)
     assert str(caught.value) == (
         "adv_estimator: own_estimators:negative returned nan for 1 of 3 attempts, first for the reward -0.5 in a group "
-        "with the rewards [4 -0.5]. Return 0 where there is nothing to learn."
+        "with the rewards [4 -0.5]. Return 0 if there is nothing to learn."
     )
     values, _ = group_advantages(np.array([1.0, np.nan, 4.0]), np.array([7, 9, 9]), settings)
     assert values.tolist() == [1, 0, 2]
