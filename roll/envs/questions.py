@@ -83,14 +83,14 @@ class Questions:
         self._mode, self._seed, self._owner = mode, seed, owner
         self._row(0)
 
-    def draw(self, env_seed: int) -> tuple[str, Any]:
-        """(question, answer)."""
+    def draw(self, env_seed: int) -> tuple[str, Any, Mapping[str, Any]]:
+        """(question, answer, its whole row)."""
         count = len(load_rows(*self._file))
         if self._mode == "val":
             return self._row(env_seed % count)
         return self._row(random.Random(f"{self._owner} {self._seed} {env_seed}").randrange(count))
 
-    def _row(self, place: int) -> tuple[str, Any]:
+    def _row(self, place: int) -> tuple[str, Any, Mapping[str, Any]]:
         """Raises EnvError that names a column which is not there."""
         row = Row(self._name, place, load_rows(*self._file)[place])
         for what, key in zip(("question_key", "answer_key"), self._keys, strict=True):
@@ -98,7 +98,7 @@ class Questions:
             if value is None or (isinstance(value, str) and not value):
                 raise EnvError(f"{what}: row {place} of {self._name} has no {key}; it has {', '.join(row.values)}")
         question, answer = map(row.value, self._keys)
-        return _question(row, self._keys[0], question), answer
+        return _question(row, self._keys[0], question), answer, row.values
 
 
 def _question(row: Row, key: str, value: Any) -> str:
@@ -163,7 +163,7 @@ class MathQuestions(Env):
         self._tolerance = tolerance
 
     def reset(self, seed: int) -> str:
-        self.question, answer = self._questions.draw(seed)
+        self.question, answer, self.task_row = self._questions.draw(seed)
         self.answers = references(answer)
         self._tries_left = self.tries
         return self.question
@@ -244,7 +244,7 @@ class QaQuestions(Env):
         self.instruction = f"Answer the question in a few words, as {form}."
 
     def reset(self, seed: int) -> str:
-        self.question, answer = self._questions.draw(seed)
+        self.question, answer, self.task_row = self._questions.draw(seed)
         listed = isinstance(answer, Sequence) and not isinstance(answer, str)
         self.answers = [str(one) for one in answer] if listed else [str(answer)]
         return self.question

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from roll.envs.base import SUCCESS, VALID, Env, EnvStep
 from roll.envs.config import ToolWrapperArgs
@@ -32,6 +33,9 @@ class Tool(ABC):
     def find(self, answer: str) -> tuple[int, str] | None:
         """Position and text of the first call; None if there is no call."""
         return first_between(answer, self.name)
+
+    def begin(self, row: Mapping[str, Any]) -> None:
+        """Takes note of the row of the data file that an episode begins with; empty where the environment has none."""
 
     @abstractmethod
     def run(self, call: str) -> str:
@@ -72,7 +76,11 @@ class ToolEnv(Env):
     def reset(self, seed: int) -> str:
         self._uses = 0
         instructions = "\n".join(tool.instruction for tool in self._tools)
-        return f"{self._env.reset(seed)}\n{instructions}"
+        observation = self._env.reset(seed)
+        row = getattr(self._env, "task_row", None)
+        for tool in self._tools:
+            tool.begin(row if isinstance(row, Mapping) else {})
+        return f"{observation}\n{instructions}"
 
     def step(self, action: str) -> EnvStep:
         return self.step_answer(action, action)

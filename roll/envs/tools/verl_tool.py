@@ -41,9 +41,11 @@ class VerlTool(Tool):
     """Calls a class with verl's interface (`BaseTool`): create, execute and release, one after the other for each call,
     as verl's agent loop does. `<name>{"argument": value}</name>` in an answer is a call.
 
-    `class_name`, `config` and `tool_schema` are those of an entry of verl's tool configuration. An exception of the
-    tool is told to the policy, as there. What the tool says of rewards has no say, as in verl unless a reward function
-    asks for it. Raises ImportError, or EnvError for a class without this interface.
+    `class_name`, `config` and `tool_schema` are those of an entry of verl's tool configuration. `create` gets the
+    `create_kwargs` that `extra_info.tools_kwargs` of the episode's row has for the tool: as a mapping of that name, and
+    one by one where it has parameters of their names, as in older versions. An exception of the tool is told to the
+    policy, as there. What the tool says of rewards has no say, as in verl unless a reward function asks for it. Raises
+    ImportError, or EnvError for a class without this interface.
     """
 
     def __init__(
@@ -60,6 +62,8 @@ class VerlTool(Tool):
                 f"class_name: {class_name}.execute needs {', '.join(required[3:])}, which verl's agent loop gives it; "
                 "here it gets instance_id and parameters"
             )
+        self._of_create = inspect.signature(cls.create).parameters
+        self._create_kwargs: dict[str, Any] = {}
         self._tool = cls(dict(config or {}), SchemaPart(tool_schema) if tool_schema else None)
         function = _function(self._tool, tool_schema)
         self.name, self._parameters = str(function["name"]), function.get("parameters") or {}
@@ -73,6 +77,12 @@ class VerlTool(Tool):
     def find(self, answer: str) -> tuple[int, str] | None:
         return first_between(answer, self.name)
 
+    def begin(self, row: Mapping[str, Any]) -> None:
+        kwargs: Any = row
+        for key in ("extra_info", "tools_kwargs", self.name, "create_kwargs"):
+            kwargs = kwargs.get(key) if isinstance(kwargs, Mapping) else None
+        self._create_kwargs = dict(kwargs) if isinstance(kwargs, Mapping) else {}
+
     def run(self, call: str) -> str:
         try:
             arguments = json.loads(call)
@@ -82,10 +92,17 @@ class VerlTool(Tool):
             raise ToolError(f"Arguments for '{self.name}' are a JSON object, not {type(arguments).__name__}.")
         return _text(self._path, asyncio.run(self._called(arguments)))
 
+    def _for_create(self) -> dict[str, Any]:
+        """What `create` gets of the row, in the form that it takes."""
+        taken, kwargs = self._of_create, self._create_kwargs
+        given = {key: value for key, value in kwargs.items() if key in taken}
+        takes_any = any(each.kind is each.VAR_KEYWORD for each in taken.values())
+        return given | ({"create_kwargs": kwargs} if takes_any or "create_kwargs" in taken else {})
+
     async def _called(self, arguments: dict[str, Any]) -> Any:
         instance = None
         try:
-            created = await self._tool.create(create_kwargs={})
+            created = await self._tool.create(**self._for_create())
             instance = created[0] if isinstance(created, tuple) else created
             return await self._tool.execute(instance, arguments)
         except Exception as error:

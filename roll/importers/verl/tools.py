@@ -24,12 +24,11 @@ _CHECKS = ("gsm8k", "math")
 @dataclass
 class Tools:
     """`configs` of tool_wrapper, `lost` tools with the reason, and whether one `checks` an answer, so that another may
-    follow; `nears`: how those that are here differ. `classes` are called as they are."""
+    follow; `nears`: how those that are here differ."""
 
     configs: list[dict[str, Any]] = field(default_factory=list)
     checks: bool = False
     lost: list[str] = field(default_factory=list)
-    classes: list[str] = field(default_factory=list)
     nears: list[str] = field(default_factory=list)
 
     @property
@@ -91,7 +90,6 @@ def _as_it_is(tools: Tools, path: str, config: Mapping[str, Any], schema: Any) -
     args |= {"config": dict(config)} if config else {}
     args |= {"tool_schema": dict(schema)} if isinstance(schema, Mapping) else {}
     tools.configs.append({"tool_id": "verl", "tool_args": args})
-    tools.classes.append(path)
     tools.nears.append(f"{path} is called as it is, if it can be imported here; its rewards have no say.")
 
 

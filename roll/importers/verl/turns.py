@@ -82,12 +82,6 @@ class _Episodes:
         settings = environment(env, validated, None if validated is None else self._validated(source))
         changed = {key: "; ".join(each.lost) for key, each in self._tools.items() if each.lost}
         changed |= self._unread(source)
-        classes = [path for each in tools for path in each.classes]
-        if classes and source("data.need_tools_kwargs"):
-            changed["data.need_tools_kwargs"] = (
-                f"create of {', '.join(classes)} gets nothing of the row here (its tools_kwargs); read it in an "
-                "environment of yours"
-            )
         text = f"custom_envs: {env['env_type']}, at most {env['max_steps']} turns."
         return CombinedKeys(settings, text, " ".join(nears), changes=changed)
 
@@ -157,7 +151,7 @@ _ROWS: tuple[Row, ...] = (
     needless(f"{TURNS}.enable_tokenization_sanity_check", "what was sampled is never encoded again"),
     lacks(f"{TURNS}.num_repeat_rollouts", "group_size says how many episodes a question has"),
     changes(_LOOP, "one loop plays episodes: user_defined_rollout_loop_cls names another", "tool_agent", *_OFF),
-    summed("data.need_tools_kwargs", "episodes", False),
+    needless("data.need_tools_kwargs", "classes of verl's interface get the tools_kwargs of a row that has them"),
     summed("data.prompt_key", "episodes", "prompt"),
     summed("data.reward_fn_key", "episodes", "data_source"),
     summed("data.max_prompt_length", "lengths", 512),

@@ -94,7 +94,7 @@ def test_an_interaction_that_asks_to_try_again_is_another_try(tmp_path: Path) ->
 
 
 def test_a_tool_of_ones_own_is_called_as_it_is(tmp_path: Path) -> None:
-    """It was lost before. What rows say to its create is lost, and told."""
+    """Also where rows say something to its create."""
     schema = {"type": "function", "function": {"name": "weather", "description": "Tells the weather."}}
     own = {"class_name": "my.tools.Weather", "config": {"type": "native", "city": "Ulm"}, "tool_schema": schema}
     found = imported(tmp_path, [own])
@@ -103,7 +103,7 @@ def test_a_tool_of_ones_own_is_called_as_it_is(tmp_path: Path) -> None:
     args = {"class_name": "my.tools.Weather", "config": own["config"], "tool_schema": schema}
     assert configs == [{"tool_id": "verl", "tool_args": args}]
     found = imported(tmp_path, [own], "data.need_tools_kwargs=true")
-    assert entry(found, "data.need_tools_kwargs")[0] == "changes the run"
+    assert found.is_as_meant and "get the tools_kwargs" in entry(found, "data.need_tools_kwargs")[1]
     assert imported(tmp_path, [RUNS], "data.need_tools_kwargs=true").is_as_meant
 
 

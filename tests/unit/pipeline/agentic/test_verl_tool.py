@@ -7,6 +7,8 @@ attributes and model_dump), and the older one, whose responses are texts. Not co
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -14,8 +16,9 @@ from uuid import uuid4
 import pytest
 
 from roll.envs.build import tool_problems
-from roll.envs.config import ToolWrapperConfig
-from roll.envs.tools.base import ToolError, first_call
+from roll.envs.config import ToolWrapperArgs, ToolWrapperConfig
+from roll.envs.questions import MathQuestions
+from roll.envs.tools.base import ToolEnv, ToolError, first_call
 from roll.envs.tools.verl_tool import VerlTool
 from roll.errors import EnvError
 
@@ -74,6 +77,18 @@ class OlderAdder(Adder):
         return response.text, reward, metrics
 
 
+class Remembers(Adder):
+    async def create(self, instance_id: str | None = None, **kwargs: Any) -> tuple[str, Any]:
+        self.log.append(str(kwargs["create_kwargs"]))
+        return "i", None
+
+
+class OlderRemembers(Adder):
+    async def create(self, instance_id: str | None = None, truth: str = "") -> str:  # type: ignore[override]
+        self.log.append(f"truth {truth}")
+        return "i"
+
+
 class Painter(Base):
     async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> tuple[Any, float, dict]:
         return SimpleNamespace(text="look", image=[b"picture"]), 0.0, {}
@@ -96,6 +111,41 @@ def test_a_call_creates_executes_and_releases(name: str) -> None:
     assert made.run(found[1]) == "13"
     assert made._tool.log == ["create ['create_kwargs']", "execute", "release"]
     assert "Adds two numbers." in made.instruction and '"One."' in made.instruction
+
+
+@pytest.mark.parametrize(
+    ("name", "told", "empty"), [("Remembers", "{'truth': '3', 'other': 4}", "{}"), ("Adder", "create ['create_", None)]
+)
+def test_create_gets_what_the_row_says_of_the_tool(name: str, told: str, empty: str | None) -> None:
+    made, call = tool(name), '{"a": 1, "b": 2}'
+    kwargs = {"add": {"create_kwargs": {"truth": "3", "other": 4}}, "sub": {"create_kwargs": {"truth": "9"}}}
+    made.begin({"extra_info": {"tools_kwargs": kwargs}})
+    made.run(call)
+    assert made._tool.log[0].startswith(told)
+    for row in ({}, {"extra_info": None}, {"extra_info": {"tools_kwargs": {"add": None}}}, {"extra_info": "text"}):
+        made.begin(row)
+        made.run(call)
+        assert empty is None or made._tool.log[-3] == empty, "another row's do not stay"
+
+
+def test_older_classes_get_it_by_name() -> None:
+    made = tool("OlderRemembers")
+    made.begin({"extra_info": {"tools_kwargs": {"add": {"create_kwargs": {"truth": "3", "other": 4}}}}})
+    assert made.run('{"a": 1, "b": 2}') == "3" and made._tool.log[0] == "truth 3"
+
+
+def test_a_question_hands_its_row_to_the_tools(tmp_path: Path) -> None:
+    rows = [
+        {"problem": f"{i}?", "answer": str(i), "extra_info": {"tools_kwargs": {"add": {"create_kwargs": {"truth": i}}}}}
+        for i in range(3)
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    made = tool("Remembers")
+    env = ToolEnv(MathQuestions(str(tmp_path / "rows.jsonl"), mode="val"), [made], ToolWrapperArgs())
+    for seed in (2, 0):
+        assert env.reset(seed).startswith(f"{seed}?")
+        env.step_answer('<add>{"a": 1, "b": 2}</add>', None)
+        assert made._tool.log[-3] == f"{{'truth': {seed}}}"
 
 
 def test_what_the_tool_raises_is_told_to_the_policy_and_the_instance_released() -> None:
