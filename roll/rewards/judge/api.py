@@ -17,6 +17,7 @@ from roll.datasets.pictures.forms import format_of
 from roll.errors import PictureError, RewardError, describe
 from roll.rewards.config import RewardConfig
 from roll.rewards.judge.judge import Judge, JudgePrompt, Reply, VerdictForm, VerdictReader, prompt_named
+from roll.rewards.judge.prompt_marks import without_control_marks
 from roll.types.media import PictureSource
 from roll.utils.secrets import mask
 
@@ -73,7 +74,7 @@ class ApiModel:
 
     async def reply(self, text: str, max_retries: int, pictures: Sequence[PictureSource] = ()) -> Reply:
         client, room = self._of_this_loop()
-        messages = [{"role": "user", "content": await asyncio.to_thread(_content, text, pictures)}]
+        messages = [{"role": "user", "content": await asyncio.to_thread(_content, without_control_marks(text), pictures)}]
         try:
             async with room:
                 completions = client.with_options(max_retries=max_retries).chat.completions

@@ -22,6 +22,7 @@ from roll.errors import RewardError, StrategyError
 from roll.models.tokenizer import tokenizer_key, tokenizer_of
 from roll.rewards.config import ANSWER_TOKENS
 from roll.rewards.judge.judge import Reply
+from roll.rewards.judge.prompt_marks import without_control_marks
 from roll.rl.settings import sampling_params
 from roll.types.media import PictureSource
 from roll.types.rollout import Generate, Generation, GenerationRequest, SamplingParams
@@ -47,8 +48,8 @@ class JudgeText:
         )
 
     def render(self, text: str) -> str:
-        """One message of a user as a prompt. Special tokens in it lose their meaning: a policy that writes the end of
-        its turn must not go on as somebody else."""
+        """One message of a user as a prompt. Special tokens, and marks of turns that are none, lose their meaning: a
+        policy that writes the end of its turn must not go on as somebody else."""
         message = {"role": "user", "content": self._plain(text)}
         return self.template.render(Example(Row("the judge's prompt", 0, {}), "", (message,), is_text=True))
 
@@ -62,9 +63,11 @@ class JudgeText:
 
     def _plain(self, text: str) -> str:
         """Example: "<|im_end|>" becomes "< |im_end|>"."""
-        special = sorted((t.content for t in self.tokenizer.added_tokens_decoder.values() if t.special), key=len)
-        pattern = "|".join(re.escape(token) for token in reversed(special) if len(token) > 1)
-        return re.sub(pattern, lambda match: f"{match[0][0]} {match[0][1:]}", text) if pattern else text
+        added = self.tokenizer.added_tokens_decoder.values()
+        marks = sorted((t.content for t in added if t.special or re.match(r"[<\[]", t.content)), key=len)
+        pattern = "|".join(re.escape(mark) for mark in reversed(marks) if len(mark) > 1)
+        text = re.sub(pattern, lambda match: f"{match[0][0]} {match[0][1:]}", text) if pattern else text
+        return without_control_marks(text)
 
 
 class EngineModel:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from string import Formatter
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import regex
 
@@ -18,7 +19,7 @@ from roll.errors import RewardError
 from roll.rewards.base import RewardInput, RewardResult, requires
 from roll.rewards.judge.prompt_marks import guarded
 from roll.types.media import PictureSource
-from roll.utils.answers.final_answer import last_boxed
+from roll.utils.answers.final_answer import boxes_of, last_boxed
 from roll.utils.files import path_info
 from roll.utils.thinking import after_thinking
 
@@ -39,11 +40,20 @@ class NoVerdict(ValueError):
     """The reply has none, or several that disagree."""
 
 
+class _Statement(NamedTuple):
+    """A verdict that a text spells out, and its place in a sentence."""
+
+    score: float
+    place: tuple[int, int] | None
+
+
 class VerdictReader:
     """`reader(reply)` is a score: of words as `scores` says, of numbers their place in `score_range`, from 0 to 1.
 
-    Only what follows the judge's thinking counts. Raises NoVerdict with the reason; building it raises ValueError for a
-    pattern that is none.
+    Only what follows the judge's thinking counts. `reader(reply, judged, was_cut)` knows the text that was judged: a
+    verdict that this text holds counts only where the judge gives it himself, and not in a quotation, beside another
+    verdict, in the middle of a sentence, or at the end of a reply that was cut off. Raises NoVerdict with the reason;
+    building it raises ValueError for a pattern that is none.
     """
 
     def __init__(
@@ -81,11 +91,54 @@ class VerdictReader:
         """The score of the worst answer."""
         return 0.0 if self._form == "score" else min(self._scores.values())
 
-    def __call__(self, reply: str) -> float:
+    def __call__(self, reply: str, judged: str = "", was_cut: bool = False) -> float:
         text = after_thinking(reply).strip()
         if not text:
             raise NoVerdict("only thinking" if reply.strip() else "an empty reply")
-        return self._read(text)
+        forged = self._forged(judged)
+        text = _without_quotations(text, judged, '"' if self._form == "json" else "")
+        score, stated = self._read(text), self._stated(text)
+        if score in forged and not self._is_given(score, stated, text, was_cut):
+            raise NoVerdict("it repeats a verdict that stands in the judged text")
+        if was_cut and self._form == "yes_no" and not stated and not self._is_word(_first_word(text)):
+            raise NoVerdict("it was cut off before its verdict")
+        return score
+
+    def _forged(self, judged: str) -> set[float]:
+        """The verdicts that a judged text spells out; none where a pattern takes too long on it."""
+        try:
+            return {score for score, _ in self._stated(judged)}
+        except NoVerdict:
+            return set()
+
+    def _stated(self, text: str) -> list[_Statement]:
+        """Verdicts that a text spells out in the reader's form, with their places where these are known."""
+        match self._form:
+            case "yes_no":
+                matches = self._marked_word.finditer(text)
+                return [_Statement(self._of_word(match["word"]), match.span()) for match in matches]
+            case "score":
+                pairs = [(float(match["number"]), match.span()) for match in self._marked_number.finditer(text)]
+                pairs = [(number, span) for number, span in pairs if self._low <= number <= self._high]
+                return [_Statement(self._in_range(number), span) for number, span in pairs]
+            case "json":
+                values = list(_verdicts_as_json(text))
+            case "boxed":
+                values = [text[box.opens : box.closes].strip(_MARKS.replace("-", "")) for box in boxes_of(text)]
+            case "pattern":
+                values = self._matches(text)
+        scores: list[_Statement] = []
+        for value in values:
+            with contextlib.suppress(NoVerdict):
+                scores.append(_Statement(self._of_value(value), None))
+        return scores
+
+    def _is_given(self, score: float, stated: list[_Statement], text: str, was_cut: bool) -> bool:
+        """Whether the judge gives a score that the judged text holds as well."""
+        if was_cut or any(other != score for other, _ in stated):
+            return False
+        places = [place for _, place in stated if place is not None]
+        return not places or any(_stands_alone(text, *place) for place in places)
 
     def _from_words(self, text: str) -> float:
         if marked := list(self._marked_word.finditer(text)):
@@ -107,15 +160,8 @@ class VerdictReader:
         return self._in_range(float(match["number"]))
 
     def _from_json(self, text: str) -> float:
-        starts = [index for index, character in enumerate(text) if character == "{"][-_LAST_BRACES:]
-        for start in reversed(starts):
-            try:
-                value, _ = json.JSONDecoder(parse_int=float).raw_decode(text, start)
-            except (ValueError, RecursionError):
-                continue
-            for key in ("score", "verdict"):
-                if key in value:
-                    return self._of_value(value[key])
+        for value in _verdicts_as_json(text):
+            return self._of_value(value)
         raise NoVerdict("it holds no JSON object with `score` or `verdict`")
 
     def _from_box(self, text: str) -> float:
@@ -125,14 +171,18 @@ class VerdictReader:
         return self._of_value(boxed.strip().removeprefix(r"\text{").strip(_MARKS.replace("-", "")))
 
     def _from_pattern(self, text: str) -> float:
+        matches = self._matches(text)
+        if not matches:
+            raise NoVerdict("judge_verdict_pattern does not match")
+        return self._of_value(matches[-1])
+
+    def _matches(self, text: str) -> list[str]:
         assert self._pattern is not None
         try:
             matches = list(self._pattern.finditer(text, timeout=MATCH_LIMIT_S, concurrent=True))
         except TimeoutError:
             raise NoVerdict(f"judge_verdict_pattern takes more than {MATCH_LIMIT_S:g} s on it") from None
-        if not matches:
-            raise NoVerdict("judge_verdict_pattern does not match")
-        return self._of_value(matches[-1][self._pattern.groups] or "")
+        return [match[self._pattern.groups] or "" for match in matches]
 
     def _of_value(self, value: Any) -> float:
         """A verdict that stands by itself."""
@@ -156,6 +206,44 @@ class VerdictReader:
         if not self._low <= number <= self._high:
             raise NoVerdict(f"{number:g} is not from {self._low:g} to {self._high:g}")
         return (number - self._low) / (self._high - self._low)
+
+
+_QUOTED = re.compile(
+    r"```.{0,4000}?```|\"[^\"\n]{1,400}\"|\u201c[^\u201d\n]{1,400}\u201d|`[^`\n]{1,400}`|(?<!\w)'[^'\n]{1,400}'(?!\w)|^>[^\n]*",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+def _without_quotations(text: str, judged: str, no_mark: str) -> str:
+    """A judge's text without what it quotes of the text that is judged. `no_mark` is a sign that does not quote."""
+    source = f" {_words_of(judged)} "
+
+    def shown(quoted: re.Match[str]) -> str:
+        is_quotation = quoted[0][0] != no_mark and f" {_words_of(quoted[0])} " in source
+        return " " if is_quotation else quoted[0]
+
+    return _QUOTED.sub(shown, text)
+
+
+def _words_of(text: str) -> str:
+    return " ".join(re.findall(r"\w+", text)).casefold()
+
+
+def _stands_alone(text: str, start: int, end: int) -> bool:
+    """Whether a verdict begins its line, or ends the text."""
+    before = text[text.rfind("\n", 0, start) + 1 : start]
+    return not re.search(r"\w", before) or not re.search(r"\w", text[end:])
+
+
+def _verdicts_as_json(text: str) -> Iterator[Any]:
+    """The verdicts of the JSON objects in a text that have one, the last first."""
+    starts = [index for index, character in enumerate(text) if character == "{"][-_LAST_BRACES:]
+    for start in reversed(starts):
+        try:
+            value, _ = json.JSONDecoder(parse_int=float).raw_decode(text, start)
+        except (ValueError, RecursionError):
+            continue
+        yield from [value[key] for key in ("score", "verdict") if key in value][:1]
 
 
 def _first_word(text: str) -> str:
@@ -339,7 +427,7 @@ class Judge:
             reply = await self._model.reply(text, self._max_retries - num_retries, pictures)
             num_retries += reply.num_retries
             try:
-                score = await asyncio.to_thread(self._read, reply.text)
+                score = await asyncio.to_thread(self._read, reply.text, sample.answer, reply.was_cut)
             except NoVerdict as error:
                 if num_retries >= self._max_retries:
                     raise RewardError(_no_verdict(reply, error, num_retries)) from None

@@ -3,17 +3,34 @@ longer in the prompt until it does not, so the same texts always get the same ma
 
 from __future__ import annotations
 
+import html
 import itertools
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
 _TAG = re.compile(r"<(/?)([A-Za-z][\w.-]*)(?:\s[^<>]*)?>")
-_LIKE_A_TAG = re.compile(r"<\s*[/\\]?\s*([a-z][\w.-]*)", re.IGNORECASE)
+_LIKE_A_TAG = re.compile(r"<[^\w<>]{0,20}([a-z][\w.-]*)", re.IGNORECASE)
+_LOOKS_LIKE = str.maketrans(  # signs of other alphabets: the Latin letter or the bracket that they look like
+    "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455\u0501\u051b\u051d\u04bb\u0432\u043d\u043c\u0442"
+    "\u043a\u0433\u0410\u0412\u0415\u041a\u041c\u041d\u041e\u0420\u0421\u0422\u0425\u0423\u0406\u0405"
+    "\u03b1\u03b5\u03bf\u03c1\u03b9\u03ba\u03bd\u03c5\u03c7\u0391\u0392\u0395\u0397\u0399\u039a\u039c\u039d\u039f"
+    "\u03a1\u03a4\u03a7\u03a5\u0396\u0131\u0251\u0261\u0280\u0274\u1d00\u1d07\u1d21\ua731"
+    "\u2039\u203a\u3008\u3009\u27e8\u27e9\u276e\u276f\u2770\u2771\u02c2\u02c3\u227a\u227b\u1438\u1433\u300a\u300b"
+    "\u00ab\u00bb\u2044\u2215\u29f8\u2571\u27cb\u2223\u2502\u01c0\u2758",
+    "aeopcyxijsdqwhbhmtkrABEKMHOPCTXYISaeopiknuxABEHIKMNOPTXYZiagrnaews<><><><><><><><><><>/////||||",
+)
+_WITHOUT_INK = "\u034f\u115f\u1160\u3164\u2800"  # they show nothing, and are no format signs
 _BRACKET = r"\[+[^\[\]\n]{1,80}\]+|<\|[^|<>\n]{1,80}\|>|<<+[^<>\n]{1,80}>>+|\{+[^{}\n]{1,80}\}+"
 _RUN = r"(?P<run>([`~=*#_+\"'-])\2{2,})"
 _OPENS = re.compile(rf"(?:{_BRACKET}|{_RUN}[ \t]*\w*)\Z")
 _CLOSES = re.compile(rf"{_BRACKET}|{_RUN}")
+
+_LONGEST_NUMBER = 12  # of signs of a tag behind its name
+_CONTROL = re.compile(
+    r"<[|\uff5c][^|\uff5c<>\n]{1,80}[|\uff5c]>|</?s>|<(?:bos|eos|(?:start|end)_of_turn)>|\[/?INST\]|<</?SYS>>",
+    re.IGNORECASE,
+)
 
 Piece = tuple[str, str | None]
 """Plain text and the value behind it."""
@@ -33,10 +50,13 @@ def guarded(pieces: Sequence[Piece]) -> str:
 
 
 def _normalized(text: str) -> str:
-    """The visible text: without signs that take no room, such as a zero-width space, and with wide letters as plain
-    ones."""
-    shown = (sign for sign in text if unicodedata.category(sign) != "Cf")
-    return unicodedata.normalize("NFKC", "".join(shown))
+    """The text as a reader sees it: without accents and signs that take no room, such as a zero-width space, with
+    entities of HTML as the signs that they mean, and with look-alikes as plain letters and brackets."""
+    if text.isascii():
+        return html.unescape(text)
+    plain = unicodedata.normalize("NFKD", html.unescape(text))
+    shown = (sign for sign in plain if unicodedata.category(sign) not in ("Cf", "Mn") and sign not in _WITHOUT_INK)
+    return "".join(shown).translate(_LOOKS_LIKE)
 
 
 def _enclosing_tags(pieces: Sequence[Piece]) -> list[str]:
@@ -60,7 +80,8 @@ def _enclosing_tags(pieces: Sequence[Piece]) -> list[str]:
 
 def _longer_tag(name: str, values: Sequence[str]) -> str:
     taken = {tag.lower() for value in values for tag in _LIKE_A_TAG.findall(value)}
-    return next(longer for longer in _longer(name, "_") if longer.lower() not in taken)
+    begins = {tag[:end] for tag in taken for end in range(len(name), min(len(tag), len(name) + _LONGEST_NUMBER) + 1)}
+    return next(longer for longer in _longer(name, "_") if longer.lower() not in begins)
 
 
 def _renamed(text: str, name: str, longer: str) -> str:
@@ -107,3 +128,12 @@ def _longer(name: str, between: str) -> Iterator[str]:
     """Example: answer, answer_2, answer_3 ..."""
     yield name
     yield from (f"{name}{between}{number}" for number in itertools.count(2))
+
+
+def without_control_marks(text: str) -> str:
+    """The text without marks that chat templates put between messages: each gets a blank behind its first sign. For a
+    server whose tokenizer is not at hand.
+
+    Example: "<|im_end|>" -> "< |im_end|>"
+    """
+    return _CONTROL.sub(lambda mark: f"{mark[0][0]} {mark[0][1:]}", text)

@@ -64,6 +64,11 @@ def has_open_box(text: str) -> bool:
     return _boxes(text)[1]
 
 
+def boxes_of(text: str) -> list[Box]:
+    """The boxes that are closed, in the order of their beginnings."""
+    return _boxes(text)[0]
+
+
 def _boxes(text: str) -> tuple[list[Box], bool]:
     """The closed boxes in the order of their beginnings, and whether one that is never closed begins behind them. An
     empty one counts only where all are: it is a word on where the answer goes."""
