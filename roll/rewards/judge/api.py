@@ -74,7 +74,8 @@ class ApiModel:
 
     async def reply(self, text: str, max_retries: int, pictures: Sequence[PictureSource] = ()) -> Reply:
         client, room = self._of_this_loop()
-        messages = [{"role": "user", "content": await asyncio.to_thread(_content, without_control_marks(text), pictures)}]
+        content = await asyncio.to_thread(_content, without_control_marks(text), pictures)
+        messages = [{"role": "user", "content": content}]
         try:
             async with room:
                 completions = client.with_options(max_retries=max_retries).chat.completions
