@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from tokenizers import AddedToken
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -16,6 +18,7 @@ from roll.models.hub import local_model
 from roll.utils.files import path_info
 
 TOKENIZER_FILE = "tokenizer.json"
+_NO_LIMIT = 10**30
 
 
 def tokenizer_of(args: ModelArgs, key: str = "pretrain") -> PreTrainedTokenizerBase:
@@ -59,7 +62,10 @@ def _load(name: str, key: str) -> PreTrainedTokenizerBase:
         if tokenizer.eos_token is None or tokenizer.pad_token is None:
             _name_special_tokens(tokenizer, name)
         _check_added_tokens(tokenizer, file, key)
-        _cut_at_added_tokens_of(file, tokenizer)
+        contents = json.loads(file.read_text(encoding="utf-8"))
+        _check_for_embeddings(tokenizer, contents, file, key)
+        _cut_at_added_tokens_of(contents, tokenizer)
+    tokenizer.model_max_length = _NO_LIMIT  # it is said in many ways, and nothing here cuts at it
     tokenizer.clean_up_tokenization_spaces = False  # else "a ." is decoded as "a."
     return tokenizer
 
@@ -106,11 +112,39 @@ def _check_added_tokens(tokenizer: PreTrainedTokenizerFast, file: Path, key: str
             )
 
 
-def _cut_at_added_tokens_of(file: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+def _check_for_embeddings(
+    tokenizer: PreTrainedTokenizerFast, contents: Mapping[str, Any], file: Path, key: str
+) -> None:
+    """Raises ConfigError where another file names a token that tokenizer.json lacks, so that transformers makes up an
+    id, and the model has no embedding for it."""
+    vocabulary = contents["model"].get("vocab") or ()
+    known = {entry[0] if isinstance(entry, list) else entry for entry in vocabulary}
+    known |= {entry["content"] for entry in contents.get("added_tokens") or ()}
+    made_up = {n: token.content for n, token in tokenizer.added_tokens_decoder.items() if token.content not in known}
+    size = _num_embeddings(file.with_name("config.json")) if made_up else None
+    if size is not None and max(made_up) >= size:
+        token = made_up[max(made_up)]
+        raise ConfigError(
+            f"{key}: tokenizer_config.json, special_tokens_map.json or added_tokens.json in {file.parent} names "
+            f"{token!r}, which {TOKENIZER_FILE} lacks. Its id would be {max(made_up)}, and the model has {size} "
+            f"embeddings (vocab_size). Name a token of {TOKENIZER_FILE} there, or remove the entry."
+        )
+
+
+def _num_embeddings(config: Path) -> int | None:
+    try:
+        model = json.loads(config.read_text(encoding="utf-8"))
+    except OSError:
+        return None
+    size = model.get("text_config", model).get("vocab_size", model.get("vocab_size"))
+    return size if type(size) is int else None
+
+
+def _cut_at_added_tokens_of(contents: Mapping[str, Any], tokenizer: PreTrainedTokenizerFast) -> None:
     """tokenizer_config.json may say of a token whether it is special, not whether it swallows the blanks around it."""
     loaded = tokenizer.added_tokens_decoder
     changed: list[AddedToken] = []
-    for entry in json.loads(file.read_text(encoding="utf-8")).get("added_tokens") or ():
+    for entry in contents.get("added_tokens") or ():
         number, content = entry["id"], entry["content"]
         flags = {name: bool(entry.get(name)) for name in ("single_word", "lstrip", "rstrip", "normalized")}
         if number in loaded and any(getattr(loaded[number], name) != flag for name, flag in flags.items()):
@@ -140,6 +174,8 @@ def _is_loaded_alike(tokenizer: PreTrainedTokenizerBase, name: str) -> bool:
     try:
         other = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except Exception:  # what was loaded by its file may have a class that transformers does not know
+        return False
+    if not isinstance(other.model_max_length, int | float):
         return False
     return _pipeline(tokenizer) == _pipeline(other) and tokenizer.split_special_tokens == other.split_special_tokens
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from roll.configs.sections.model import ModelArgs
@@ -67,6 +67,42 @@ def lower_case() -> Tokenizer:
     return made
 
 
+def with_prefix() -> Tokenizer:
+    made = byte_level()
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)  # type: ignore[assignment]
+    return made
+
+
+def with_limits() -> Tokenizer:
+    """Saved by who cut and padded texts: neither is part of the vocabulary."""
+    made = byte_level()
+    made.enable_truncation(4)
+    made.enable_padding(length=8, pad_token="<pad>")
+    return made
+
+
+def with_start_and_end() -> Tokenizer:
+    made = byte_level()
+    made.post_processor = processors.TemplateProcessing(  # type: ignore[assignment]
+        single="<s> $A", special_tokens=[("<s>", 0), ("</s>", 1)]
+    )
+    return made
+
+
+def unigram() -> Tokenizer:
+    """As T5 and the first Gemma cut text, with bytes for what the vocabulary lacks."""
+    pieces = [("<unk>", 0.0), ("\u2581", -1.0), ("a", -2.0), ("\u2581quite", -1.5)]
+    made = Tokenizer(
+        models.Unigram([*pieces, *((f"<0x{byte:02X}>", -9.0) for byte in range(256))], unk_id=0, byte_fallback=True)
+    )
+    made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")  # type: ignore[assignment]
+    made.decoder = decoders.Sequence(  # type: ignore[assignment]
+        [decoders.ByteFallback(), decoders.Metaspace(prepend_scheme="first")]
+    )
+    made.add_special_tokens(["<s>", "</s>", "<pad>"])
+    return marked(made)
+
+
 def folder(at: Path, made: Tokenizer, model_type: str | None = None, **config: Any) -> Path:
     made.save(str(at / "tokenizer.json"))
     (at / "tokenizer_config.json").write_text(json.dumps(NAMES | config))
@@ -109,18 +145,43 @@ SHAPES: dict[str, tuple[Callable[[], Tokenizer], str | None, dict[str, Any]]] = 
     "sentencepiece under Llama": (sentencepiece, "llama", {"tokenizer_class": "LlamaTokenizer", "legacy": False}),
     "sentencepiece under Qwen2": (sentencepiece, "qwen2", {"tokenizer_class": "Qwen2Tokenizer"}),
     "texts are cleaned up": (byte_level, "llama", {"clean_up_tokenization_spaces": True}),
+    "a prefix that tokenizer_config.json denies": (with_prefix, "gpt2", {"add_prefix_space": False}),
+    "a prefix under Llama's class": (
+        with_prefix, "llama", {"tokenizer_class": "LlamaTokenizerFast", "add_prefix_space": False},
+    ),
+    "texts were cut and padded": (with_limits, "llama", {"model_max_length": 4}),
+    "no longest text": (byte_level, "llama", {"model_max_length": 1e30}),
+    "a longest text that is no number": (byte_level, "llama", {"model_max_length": "inf"}),
+    "a start that the class adds": (
+        byte_level, "llama", {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "add_eos_token": True},
+    ),
+    "a start that the class denies": (
+        with_start_and_end, "llama", {"tokenizer_class": "LlamaTokenizer", "add_bos_token": False},
+    ),
+    "pieces under Llama's class": (unigram, "llama", {"tokenizer_class": "LlamaTokenizer", "legacy": True}),
+    "pieces under T5's class": (unigram, "t5", {"tokenizer_class": "T5TokenizerFast", "extra_ids": 0}),
+    "bytes under DeBERTa's class": (byte_level, "deberta-v2", {"tokenizer_class": "DebertaV2TokenizerFast"}),
     "special tokens are split": (byte_level, "llama", {"split_special_tokens": True}),
 }  # fmt: skip
+
+
+def whole(path: Path) -> Tokenizer:
+    """tokenizer.json, without cutting and padding."""
+    raw = Tokenizer.from_file(str(path / "tokenizer.json"))
+    raw.no_truncation()
+    raw.no_padding()
+    return raw
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_ids_and_text_are_those_of_tokenizer_json(shape: str, tmp_path: Path) -> None:
     make, model_type, config = SHAPES[shape]
     path = folder(tmp_path, make(), model_type, **config)
-    raw, loaded = Tokenizer.from_file(str(path / "tokenizer.json")), load_tokenizer(str(path))
+    raw, loaded = whole(path), load_tokenizer(str(path))
     for text in TEXTS:
         ids = raw.encode(text, add_special_tokens=False).ids
         assert loaded(text, add_special_tokens=False)["input_ids"] == ids
+        assert loaded(text)["input_ids"] == raw.encode(text).ids, "and so is the start of a text"
         for skip in (False, True):
             assert loaded.decode(ids, skip_special_tokens=skip) == raw.decode(ids, skip_special_tokens=skip)
         if make is byte_level:
@@ -137,10 +198,7 @@ def test_an_engine_reads_the_same_tokenizer(shape: str, tmp_path: Path) -> None:
     """vLLM and SGLang take what AutoTokenizer makes of the path that they are given."""
     make, model_type, config = SHAPES[shape]
     path = folder(tmp_path, make(), model_type, **config)
-    raw, place = (
-        Tokenizer.from_file(str(path / "tokenizer.json")),
-        EngineTokenizer(ModelArgs(model_name_or_path=str(path))),
-    )
+    raw, place = whole(path), EngineTokenizer(ModelArgs(model_name_or_path=str(path)))
     engine = AutoTokenizer.from_pretrained(place.path)
     for text in TEXTS:
         assert engine(text, add_special_tokens=False)["input_ids"] == raw.encode(text, add_special_tokens=False).ids
@@ -181,6 +239,51 @@ def test_an_added_token_whose_id_differs_between_the_files_is_refused(tmp_path: 
     path = folder(tmp_path, made, "llama", added_tokens_decoder={str(place): entry("<|x|>")})
     with pytest.raises(ConfigError, match=rf"tokenizer_config.json gives '<\|x\|>' the id {place}, tokenizer.json"):
         load_tokenizer(str(path))
+
+
+@pytest.mark.parametrize(
+    ("file", "contents"),
+    [
+        ("tokenizer_config.json", NAMES | {"pad_token": "[PAD]"}),
+        ("tokenizer_config.json", NAMES | {"unk_token": "[PAD]"}),
+        ("tokenizer_config.json", NAMES | {"additional_special_tokens": ["[PAD]"]}),
+        ("tokenizer_config.json", NAMES | {"added_tokens_decoder": {"286": entry("[PAD]")}}),
+        ("special_tokens_map.json", {"pad_token": "[PAD]"}),
+        ("added_tokens.json", {"[PAD]": 286}),
+    ],
+)
+def test_a_token_without_an_embedding_that_tokenizer_json_lacks_is_refused(
+    file: str, contents: dict[str, Any], tmp_path: Path
+) -> None:
+    """transformers gives it the next id. A model that was made with it has an embedding for that."""
+    made = byte_level()
+    path, size = folder(tmp_path, made, "llama"), made.get_vocab_size()
+    (path / file).write_text(json.dumps(contents))
+    for config in ({"vocab_size": size}, {"text_config": {"vocab_size": size}}):
+        (path / "config.json").write_text(json.dumps({"model_type": "llama"} | config))
+        with pytest.raises(ConfigError, match=rf"names '\[PAD\]', which tokenizer.json lacks. Its id would be {size},"):
+            load_tokenizer(str(path))
+    (path / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": size + 1}))
+    assert load_tokenizer(str(path)).convert_tokens_to_ids("[PAD]") == size
+
+
+@pytest.mark.parametrize(
+    ("files", "wanted"),
+    [
+        ({}, "config"),
+        ({"chat_template.jinja": "a file"}, "a file"),
+        ({"chat_template.json": json.dumps({"chat_template": "a processor"})}, "config"),
+    ],
+)
+def test_of_two_chat_templates_trainers_and_engines_take_the_file_of_its_own(
+    files: dict[str, str], wanted: str, tmp_path: Path
+) -> None:
+    path = folder(tmp_path, byte_level(), "llama", chat_template="config")
+    for name, text in files.items():
+        (path / name).write_text(text)
+    place = EngineTokenizer(ModelArgs(model_name_or_path=str(path)))
+    assert load_tokenizer(str(path)).chat_template == wanted
+    assert AutoTokenizer.from_pretrained(place.path).chat_template == wanted
 
 
 def test_an_end_that_no_file_names_is_that_of_the_class(tmp_path: Path) -> None:
