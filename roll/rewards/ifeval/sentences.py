@@ -40,8 +40,7 @@ FIRST_NAMES = frozenset(_INITIALS.split())
 _LETTERS = "c d e f g h k l m n p r s t v w"
 _OTHERS = "vs chg mg ok c.v"
 ABBREVIATIONS = frozenset(" ".join((_TITLES, _FIRMS, _TIMES, _STATES, _PLACES, _INITIALS, _LETTERS, _OTHERS)).split())
-"""Names that Punkt's English tables take for an abbreviation, in small letters: behind P.S., e.g., etc. and A. a sentence may
-end."""
+"""Abbreviations of Punkt's English tables, in small letters: behind P.S., e.g., etc. and A. a sentence may end."""
 _STARTERS = (
     "the he it they i this these there if in when while since although though however moreover nevertheless "
     "nonetheless meanwhile indeed instead separately similarly according thus so yet but nor most many some both among "
