@@ -50,6 +50,7 @@ RUN = {
     "moved": Limit("else old weights would not show in the gap", least=0.2),
     "grad_norm": Limit("the policy learns", least=ABOVE_0),
 }
+EXACT_RUN = RUN | {"log_prob_gap_max": Limit("the same kernels in the same shapes, so the same bits", most=0)}
 ENGINE_DEATH = {
     "seconds_to_three_more_steps": Limit("a new engine takes a minute or two; the group's own limit is 300", most=240),
     "restarts": Limit("the run has noticed", least=1),

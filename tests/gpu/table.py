@@ -196,6 +196,19 @@ def _run_after(engine: str, trainer: str, adapts: bool = False) -> Check:
     return replace(check, arguments={**check.arguments, "overrides": overrides}, packages=tuple(packages))
 
 
+def _exact_run() -> Check:
+    """The same with `exact_log_probs`: the engine's numbers are the trainer's to the last bit."""
+    check = _run_after("hf_infer", "fsdp2")
+    return replace(
+        check,
+        name="run-hf_infer-exact",
+        path="hf_infer and fsdp2 with exact_log_probs on one GPU: equal log-probs after three updates, bf16",
+        code="roll/models/exact/",
+        arguments={**check.arguments, "overrides": [_TRAINERS["fsdp2"][1], "+exact_log_probs=true"]},
+        limits=limits.EXACT_RUN,
+    )
+
+
 def _handover(name: str, kind: str, settings: dict[str, Any], *packages: str, **more: Any) -> Check:
     """A trainer of this kind and hf_infer, without Ray. `more`: `adapts` or `large`."""
     large = more.get("large", False)
@@ -341,6 +354,7 @@ CHECKS: tuple[Check, ...] = (
     _run("hf_infer", "shared-memory", _IPC, _ONE),
     *(_run_after("hf_infer", trainer) for trainer in _TRAINERS),
     _run_after("hf_infer", "fsdp2", adapts=True),
+    _exact_run(),
     *_runs_of("vllm"),
     _run_after("vllm", "fsdp2"),
     _run_after("vllm", "fsdp2", adapts=True),
