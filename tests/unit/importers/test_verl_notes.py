@@ -286,3 +286,22 @@ def test_a_baseline_for_every_token_is_refused_with_the_nearest(name: str) -> No
     found = of(f"algorithm.adv_estimator={name}", f"{ACTOR}.calculate_sum_pi_squared=true")
     (change,) = found.changes
     assert "opo is near" in change and "adv_estimator" not in found.tree
+
+
+def test_the_manager_of_rewards_has_two_names_and_one_meaning() -> None:
+    """Its other keys have the section's own names: the longer name is looked for first."""
+    old, new = (of(f"{key}=dapo") for key in ("reward_model.reward_manager", "reward.reward_manager.name"))
+    told = "If they are of math_dapo"
+    assert all(any(told in note for note in found.notes) for found in (old, new)) and new.tree == old.tree
+    assert not any(told in note for note in of().notes)
+    both = of("reward.reward_manager.name=dapo", "reward.reward_manager.source=register")
+    assert both.is_as_meant and both.tree == old.tree
+
+
+def test_a_launcher_says_nodes_and_gpus_apart() -> None:
+    command = "torchrun --nnodes=3 --nproc-per-node=4 -m verl.trainer.sft_trainer data.train_files=a model.path=m"
+    found = find_command(command)
+    given = source_keys(Composed(), list(found.overrides), found)
+    tree = imported_from(given, "verl").tree
+    assert (tree["num_nodes"], tree["num_gpus_per_node"]) == (3, 4)
+    assert tree["sft_train"]["device_mapping"] == "list(range(0, 12))"

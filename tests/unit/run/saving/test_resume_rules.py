@@ -85,6 +85,12 @@ def test_settings_that_come_and_go_with_a_name_or_a_section_differ_as_a_whole() 
     assert [str(d) for d in differences(old.model_dump(mode="json"), new)] == ["rewards.code: none -> given"]
 
 
+def test_an_argument_that_comes_or_goes_differs_by_itself() -> None:
+    """A mapping of the user's own has no keys that a version does not know."""
+    assert changed("adv_args", {"a": 1}, {"a": 1, "tau": 2}) == [("applied", "adv_args.tau: none -> 2")]
+    assert changed("adv_args", {"a": 1, "tau": 2}, {"a": 1}) == [("applied", "adv_args.tau: 2 -> none")]
+
+
 def test_keys_that_a_version_does_not_know_are_left_out() -> None:
     old = config({}).model_dump(mode="json")
     del old["max_grad_norm"]
