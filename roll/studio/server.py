@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from roll.studio.launch import Address, Launched
 from roll.studio.pages import builder, compare, report, rollout_data, rollouts, run, runs
+from roll.studio.plans import Planner
 from roll.studio.rollout_index import RolloutIndexes
 from roll.studio.run_list import RunList
 
@@ -115,7 +116,9 @@ def application(folders: Sequence[Path]) -> FastAPI:
     runs.add(run_list)
     run.add(run_list, launches)
     compare.add(run_list)
-    builder.add(folders[0], launches)
+    planner = Planner()
+    app.router.on_shutdown.append(planner.end)
+    builder.add(folders[0], launches, planner)
     indexes = RolloutIndexes(run_list)
     rollouts.add(indexes, run_list)
     rollout_data.add(app, indexes)

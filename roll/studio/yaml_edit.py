@@ -57,6 +57,36 @@ def get(tree: Any, path: KeyPath) -> Any:
     return tree
 
 
+def line_of(text: str, path: KeyPath) -> int | None:
+    """The line, from 1, of a key, or of its section where only that is there; None where neither is.
+
+    Example: line_of("a:\\n  b: 1", ("a", "b")) == 2
+    """
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+    line = None
+    for name in path:
+        pairs = node.value if isinstance(node, MappingNode) else []
+        key, node = next(((key, inner) for key, inner in pairs if key.value == name), (None, None))
+        if key is None:
+            break
+        line = key.start_mark.line + 1
+    return line
+
+
+def broken_line(text: str) -> int | None:
+    """The line, from 1, at which a text stops to be a YAML; None where it is one."""
+    try:
+        yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        return min(error.problem_mark.line, text.rstrip().count("\n")) + 1 if error.problem_mark else None
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+    return None
+
+
 def set_key(text: str, path: KeyPath, value: Any) -> str:
     """The text with another value at a path, and with its sections where they are missing; `value` None takes the key
     away. Raises ConfigError where that cannot be done, as in a section that is no mapping."""

@@ -128,32 +128,70 @@ def test_runs_are_compared_and_attempts_are_gone_through_by_key(tmp_path: Path, 
 
 
 def test_a_configuration_is_built_planned_and_run(tmp_path: Path, page: "Page") -> None:
+    """A wrong key is marked in the form and in the text, and the run can be started once nothing is wrong."""
     page.get_by_role("link", name="New run").click()
-    page.get_by_text("The plan works.", exact=True).wait_for()
+    page.get_by_text("The plan works.", exact=True).first.wait_for()
+    run = page.get_by_role("button", name="Run", exact=True)
     page.get_by_label("max_steps").fill("-3")
-    page.get_by_text("It cannot start:").wait_for()
-    page.get_by_text("max_steps: -3").first.wait_for()
+    page.get_by_text("It cannot start:").first.wait_for()
+    page.get_by_role("button", name="line 12").wait_for()
+    field = page.locator(".fields").get_by_text("max_steps: -3 must be at least 1.")
+    field.wait_for()
+    page.locator(".cm-line.wrong-line", has_text="max_steps: -3").wait_for()
+    assert run.is_disabled()
     page.get_by_label("max_steps").fill("7")
     page.get_by_text("7 steps, seed 42").wait_for()
-    page.get_by_label("pretrain", exact=True).fill("/nowhere/model")
-    page.get_by_text("/nowhere/model").last.wait_for()
-    page.get_by_role("button", name="Run").click()
+    page.get_by_text("The plan works.", exact=True).first.wait_for()
+    assert field.count() == 0 or not field.is_visible()
+    assert page.locator(".wrong-line").count() == 0 and run.is_enabled()
+    page.get_by_label("algorithm", exact=True).click()
+    page.keyboard.type("gsp")
+    page.get_by_role("option", name="gspo").click()
+    page.get_by_text("gspo sets adv_estimator grpo").wait_for()
+    page.get_by_label("actor_infer.strategy_args.strategy_name").fill("mine.engines:SPEC")
+    page.keyboard.press("Enter")
+    page.get_by_text("It cannot start:").first.wait_for()
+    page.locator(".cm-line.wrong-line", has_text="mine.engines:SPEC").wait_for()
+    page.get_by_label("actor_infer.strategy_args.strategy_name").fill("hf_infer")
+    page.get_by_role("option", name="hf_infer").click()
+    page.get_by_text("The plan works.", exact=True).first.wait_for()
+    run.click()
     page.get_by_label("name", exact=True).fill("first")
     page.get_by_role("button", name="Start").click()
-    page.get_by_text("there is no model directory").wait_for()
-    page.get_by_text("ended, exit code 2").wait_for()
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_text("exit code").first.wait_for(timeout=START_LIMIT_S * 1000)
     written = (tmp_path / "out" / "first" / "first.yaml").read_text()
     assert "max_steps: 7\n" in written and f"output_dir: {tmp_path}/out/first\n" in written
+    assert "algorithm: gspo\n" in written
+
+
+def test_the_builder_fits_a_phone_and_takes_configurations_of_others(page: "Page") -> None:
+    page.set_viewport_size({"width": 420, "height": 900})
+    page.get_by_role("link", name="New run").click()
+    page.get_by_text("The plan works.", exact=True).first.wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420, "nothing sticks out at the side"
+    assert not page.locator(".cm-editor").is_visible()
+    page.get_by_role("button", name="YAML and plan").click()
+    page.locator(".cm-editor").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.get_by_role("button", name="Import").click()
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("button", name="Choose a file").click()
+    chooser.value.set_files(REPOSITORY / "tests" / "importers" / "verl_dapo.sh")
+    page.get_by_text("# verl_dapo.sh as a YAML of roll").wait_for()
+    page.get_by_role("button", name="Close").click()
+    page.get_by_label("pretrain", exact=True).wait_for()
 
 
 def test_a_model_is_trained_from_the_browser_alone(tmp_path: Path, page: "Page") -> None:
     """A configuration from an example, its plan, the run as it goes on, its answers, its report."""
     page.get_by_role("link", name="New run").click()
-    page.get_by_text("The plan works.", exact=True).wait_for()
+    page.get_by_text("The plan works.", exact=True).first.wait_for()
     for key, value in {"max_steps": 24, "eval_steps": 12, "save_steps": 24}.items():
         page.get_by_label(key, exact=True).fill(str(value))
     page.get_by_text("24 steps, seed 42").wait_for()
-    page.get_by_role("button", name="Run").click()
+    page.get_by_role("button", name="Run", exact=True).click()
     page.get_by_label("name", exact=True).fill("learnt")
     page.get_by_role("button", name="Start").click()
     page.get_by_text("running", exact=True).wait_for(timeout=START_LIMIT_S * 1000)

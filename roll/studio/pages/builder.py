@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,18 +16,50 @@ from nicegui.element import Element
 from nicegui.events import UploadEventArguments, ValueChangeEventArguments
 
 from roll.errors import ConfigError
+from roll.run.display.palette import BAD
 from roll.run.spec import PIPELINES
 from roll.studio.form import Field, Form, form_of
-from roll.studio.launch import Launched, Plan, launch, plan_of
+from roll.studio.launch import Launched, launch
 from roll.studio.pages.frame import frame, later
+from roll.studio.plans import Plan, Planner, named_keys
 from roll.studio.run_list import key_of
-from roll.studio.yaml_edit import Draft, examples, get, imported, kind_of_text, set_key, tree_of, value_of, written
+from roll.studio.yaml_edit import (
+    Draft,
+    KeyPath,
+    broken_line,
+    examples,
+    get,
+    imported,
+    kind_of_text,
+    line_of,
+    set_key,
+    tree_of,
+    value_of,
+    written,
+)
 from roll.utils.background import start
 from roll.utils.text import visible
 
 # The form of a YAML: the keys that most set, those that this one sets, and a search for any other.
 
 _UNSET = ""
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A key in the form: what it is filled in with, and the label for what is wrong with it."""
+
+    element: Element
+    wrong: ui.label
+
+    def show(self, problem: str) -> None:
+        """Marks the field with a sentence; "" takes the mark away."""
+        if problem:
+            self.element.props("error hide-bottom-space")
+        else:
+            self.element.props(remove="error")
+        self.wrong.set_text(visible(problem))
+        self.wrong.set_visibility(bool(problem))
 
 
 class FormView:
@@ -35,6 +69,9 @@ class FormView:
         self._changed = changed
         self._text = ""
         self._form: Form | None = None
+        self._wrong: Mapping[str, str] = {}
+        self._matches: list[tuple[str, _Row]] = []
+        self._rows: list[tuple[str, _Row]] = []
         self._search = ui.input("search any key", on_change=self._find).classes("full-width")
         self._search.props("dense outlined clearable debounce=300")
         self._results = ui.column().classes("full-width").style("gap: 4px")
@@ -52,71 +89,109 @@ class FormView:
         others = [field for field in self._form.set_in(tree) if field.path not in known]
         self._body.clear()
         with self._body:
-            self._section("most used", most, tree)
+            self._rows = self._section("most used", most, tree)
             ordered = sorted(others, key=lambda field: field.section)
             for section, fields in groupby(ordered, key=lambda field: field.section):
-                self._section(section or "top of the YAML", list(fields), tree)
+                self._rows += self._section(section or "top of the YAML", list(fields), tree)
         self._find()
+
+    def mark(self, problems: Mapping[str, str]) -> None:
+        """Marks the fields of these keys with what is wrong, and no other."""
+        self._wrong = problems
+        for key, row in (*self._rows, *self._matches):
+            row.show(problems.get(key, ""))
 
     def _find(self) -> None:
         self._results.clear()
+        self._matches = []
         query = self._search.value or ""
         if self._form is None or not query.strip():
             return
         tree = tree_of(self._text)
         with self._results:
             matches = self._form.search(query, tree)
-            self._section(f"found: {len(matches)}" if matches else "no key has these words", matches, tree)
+            title = f"found: {len(matches)}" if matches else "no key has these words"
+            self._matches = self._section(title, matches, tree)
 
-    def _section(self, title: str, fields: list[Field], tree: dict[str, Any]) -> None:
+    def _section(self, title: str, fields: list[Field], tree: dict[str, Any]) -> list[tuple[str, _Row]]:
         with (
             ui.expansion(visible(title), value=True).classes("full-width card").props("dense").style("padding: 2px 8px")
         ):
-            for field in fields:
-                self._row(field, get(tree, field.path), field.key)
+            return [(field.key, self._row(field, get(tree, field.path))) for field in fields]
 
-    def _row(self, field: Field, value: Any, label: str) -> None:
+    def _row(self, field: Field, value: Any) -> _Row:
         with ui.column().classes("full-width q-mb-sm").style("gap: 0"):
-            self._input(field, value, visible(label)).classes("full-width").props("dense outlined stack-label")
+            wrong = ui.label().classes("text-caption text").style(f"color: {BAD}")
+            element = self._input(field, value, visible(field.key), wrong).mark(field.key)
+            wrong.move(target_index=1)
             default = "" if field.default is None or "Default:" in field.help else f" Default: {written(field.default)}"
-            ui.label(visible(field.help + default)).classes("soft text-caption")
+            ui.label(visible(field.help + default)).classes("soft text-caption text")
+        row = _Row(element, wrong)
+        row.show(self._wrong.get(field.key, ""))
+        return row
 
-    def _input(self, field: Field, value: Any, label: str) -> Element:
-        shown = _UNSET if value is None else value if isinstance(value, str) else written(value)
-        options = ["true", "false"] if field.kind == "switch" else list(field.choices)
-
+    def _input(self, field: Field, value: Any, label: str, wrong: ui.label) -> Element:
         async def change(event: ValueChangeEventArguments[Any]) -> None:
-            await self._set(field, event.value, element)
+            await self._set(field, event.value, wrong)
 
-        if field.kind in ("switch", "choice"):
-            options = list(dict.fromkeys([_UNSET, *options, shown]))
-            element = ui.select(options, value=shown, label=label, on_change=change)
-            element.props("options-dense")
-        else:
-            element = ui.input(label, value=shown, on_change=change).props("debounce=500 spellcheck=false")
-        return element.mark(field.key)
+        if field.kind == "switch" and (value is None or isinstance(value, bool)):
+            is_on = bool(field.default) if value is None else value
+            return ui.switch(label, value=is_on, on_change=change).props("dense").classes("q-my-xs")
+        shown = _UNSET if value is None else value if isinstance(value, str) else written(value)
+        if field.choices:
+            options = list(dict.fromkeys([_UNSET, *field.choices, shown]))
+            mode = "add-unique" if field.kind == "text" else None
+            select = ui.select(
+                options, value=shown, label=label, on_change=change, with_input=True, new_value_mode=mode
+            )
+            return select.classes("full-width").props("dense outlined stack-label options-dense")
+        text = ui.input(label, value=shown, on_change=change).classes("full-width")
+        return text.props("dense outlined stack-label debounce=300 spellcheck=false")
 
-    async def _set(self, field: Field, entered: Any, element: Element) -> None:
+    async def _set(self, field: Field, entered: Any, wrong: ui.label) -> None:
+        is_text = field.kind == "text" or isinstance(entered, bool)
         try:
-            value = value_of(entered) if entered not in (None, _UNSET) and field.kind != "text" else entered or None
+            value = None if entered in (None, _UNSET) else entered if is_text else value_of(str(entered))
             self._text = set_key(self._text, field.path, value)
         except ConfigError as error:
-            element.props(f"error error-message={written(visible(str(error)))!r}")
+            wrong.set_text(visible(str(error)))
+            wrong.set_visibility(True)
             return
-        element.props(remove="error error-message")
         await self._changed(self._text)
 
 
-_PAUSE_S = 0.8  # without a key pressed, before the plan is made
+_PAUSE_S = 0.3  # without a key pressed in the text, before the plan is made; fields wait as long by themselves
+_FIRST_DRAFT = "tiny-sort/tiny_sort"
 _MOST_UPLOAD_BYTES = 2_000_000
 
 
-def add(folder: Path, launches: dict[str, Launched]) -> None:
+_STYLE = f"""
+.builder {{ display: grid; grid-template-columns: minmax(0, 46fr) minmax(0, 54fr); gap: 14px; width: 100%;
+  height: calc(100vh - 170px); }}
+.builder > div {{ min-height: 0; overflow-y: auto; }}
+.builder .beside {{ display: grid; grid-template-rows: minmax(0, 58fr) minmax(0, 42fr); gap: 12px; overflow: hidden; }}
+.builder .beside > * {{ min-width: 0; min-height: 0; }}
+.builder .below {{ overflow-y: auto; }} .builder .dim {{ opacity: .4; }} .narrow {{ display: none; }}
+.builder .q-toggle__label {{ overflow-wrap: anywhere; }}
+.builder .cm-editor {{ height: 100%; }} .wrong-line {{ background: {BAD}2e; box-shadow: inset 3px 0 {BAD}; }}
+body.body--dark .builder .cm-editor {{ background: #fff; filter: invert(.88) hue-rotate(180deg); }}
+@media (max-width: 700px) {{
+  .builder {{ grid-template-columns: minmax(0, 1fr); height: auto; }} .builder > div {{ overflow: visible; }}
+  .builder .beside {{ grid-template-rows: 320px auto; }} .narrow {{ display: flex; }}
+  .builder.text .fields, .builder.form .beside {{ display: none; }}
+}}
+"""
+
+
+def add(folder: Path, launches: dict[str, Launched], planner: Planner) -> None:
     @ui.page("/new")
     def page() -> None:
-        async def build() -> None:
-            Builder(folder, launches, await asyncio.to_thread(_first_look)).begin()
+        planner.begin()
 
+        async def build() -> None:
+            Builder(folder, launches, await asyncio.to_thread(_first_look), planner).begin()
+
+        ui.add_css(_STYLE)
         with frame("New run", "New run"):
             later(build)
 
@@ -131,8 +206,8 @@ def _first_look() -> list[Draft]:
 class Builder:
     """The text is what counts; the form shows it and changes it key by key."""
 
-    def __init__(self, folder: Path, launches: dict[str, Launched], drafts: list[Draft]):
-        self._folder, self._launches = folder, launches
+    def __init__(self, folder: Path, launches: dict[str, Launched], drafts: list[Draft], planner: Planner):
+        self._folder, self._launches, self._planner = folder, launches, planner
         self._drafts = {draft.name: draft for draft in drafts}
         self._text = ""
         self._edits = 0
@@ -144,31 +219,35 @@ class Builder:
             self._kind = ui.select(kinds, value=kinds[0], label="kind of run", on_change=self._choose_kind)
             self._example = ui.select([], label="begin from", on_change=self._choose_example, with_input=True)
             for field, width in ((self._kind, "130px"), (self._example, "320px")):
-                field.props("dense outlined options-dense").style(f"width: {width}")
+                field.props("dense outlined options-dense").style(f"width: {width}; max-width: 100%")
             ui.space()
             self._elsewhere = ui.checkbox("for another machine", on_change=self._plan_anew)
             self._elsewhere.tooltip("The plan does not look for files and logins that only the other machine has.")
             ui.button("Import", on_click=self._open_import, icon="upload").props("flat no-caps")
             ui.button("Download", on_click=self._download, icon="download").props("flat no-caps")
             self._run = ui.button("Run", on_click=self._open_run, icon="play_arrow").props("no-caps")
-        with ui.splitter(value=46).classes("full-width").style("height: calc(100vh - 150px)") as splitter:
-            with splitter.before, ui.scroll_area().style("height: 100%").classes("q-pr-sm"):
+            self._run.disable()
+        with ui.row().classes("items-center full-width narrow"):  # a phone shows one of the two
+            shown = ui.toggle({"form": "Form", "text": "YAML and plan"}, value="form").props("no-caps dense")
+            shown.on_value_change(lambda: self._panes.classes(replace=f"builder {shown.value}"))
+            state = ui.label().classes("soft")
+        with ui.element("div").classes("builder form") as self._panes:
+            with ui.element("div").classes("fields"):
                 self._form = FormView(self._set_text)
-            with (
-                splitter.after,
-                ui.splitter(value=58, horizontal=True).classes("q-pl-sm").style("height: 100%") as right,
-            ):
-                with right.before:
-                    self._editor = ui.codemirror("", language="YAML", on_change=self._typed)
-                    self._editor.classes("full-width card").style("height: 100%; padding: 0; font-size: 12px")
-                with right.after, ui.scroll_area().style("height: 100%"):
+            with ui.element("div").classes("beside"):
+                self._editor = ui.codemirror("", language="YAML", on_change=self._typed)
+                self._editor.classes("full-width card").style("height: 100%; padding: 0; font-size: 12px")
+                with ui.element("div").classes("below"):
                     self._state = ui.label().classes("text-weight-medium")
-                    self._problems = ui.column().classes("full-width").style("gap: 6px")
-                    self._plan = ui.label().classes("mono text card full-width")
+                    state.bind_text_from(self._state, "text")
+                    with ui.column().classes("full-width") as self._outcome:
+                        self._problems = ui.column().classes("full-width").style("gap: 6px")
+                        self._plan = ui.label().classes("mono text card full-width")
 
     def begin(self) -> None:
         self._offer()
-        first = next((name for name, draft in self._drafts.items() if draft.kind == self._kind.value), None)
+        names = [name for name, draft in self._drafts.items() if draft.kind == self._kind.value]
+        first = _FIRST_DRAFT if _FIRST_DRAFT in names else next(iter(names), None)
         self._example.set_value(first)
         if first is None:
             self._form.show(self._text, self._kind.value)
@@ -226,12 +305,14 @@ class Builder:
         mine, text = self._edits, self._text
         if self._planning is not None:
             self._planning.cancel()
+        self._run.disable()
+        self._outcome.classes(add="dim")
+        self._state.set_text("planning ...")
+        self._state.classes(replace="text-weight-medium soft")
         await asyncio.sleep(pause_s)
         if mine != self._edits or self._state.is_deleted:
             return False
-        self._state.set_text("planning ...")
-        self._state.classes(replace="text-weight-medium soft")
-        self._planning = start(plan_of(text, "new", bool(self._elsewhere.value)))
+        self._planning = start(self._planner.plan(text, "new", bool(self._elsewhere.value)))
         with suppress(asyncio.CancelledError):
             plan = await self._planning
             if mine == self._edits and not self._state.is_deleted:
@@ -243,21 +324,55 @@ class Builder:
             self._planning.cancel()
 
     def _show_plan(self, plan: Plan) -> None:
-        message, color = ("The plan works.", "text-green-8") if plan.is_good else ("It cannot start:", "text-red-8")
+        message, color = ("The plan works.", "text-positive") if plan.is_good else ("It cannot start:", "text-negative")
         self._state.set_text(message)
         self._state.classes(replace=f"text-weight-medium {color}")
+        self._outcome.classes(remove="dim")
+        self._run.set_enabled(plan.is_good and not self._elsewhere.value)
+        places = [(problem, self._keys(problem)) for problem in plan.problems]
+        self._form.mark({".".join(path): text for text, paths in reversed(places) for path in paths})
         self._problems.clear()
+        wrong_lines: dict[int, str] = {}
         with self._problems:
-            for problem in plan.problems:
-                ui.label(visible(problem)).classes("text card full-width").style("border-left: 4px solid #cf4332")
+            for problem, paths in places:
+                lines = [line for path in paths if (line := line_of(self._text, path)) is not None]
+                if not lines and (line := broken_line(self._text)) is not None:
+                    lines = [line]
+                for line in lines:
+                    wrong_lines.setdefault(line, visible(problem))
+                self._problem(visible(problem), lines)
+        self._editor.decorations = [{"kind": "line", "line": line, "class": "wrong-line"} for line in wrong_lines]
+        self._editor.line_tooltips = wrong_lines
         self._plan.set_text(visible(plan.text))
         self._plan.set_visibility(bool(plan.text))
+
+    def _problem(self, text: str, lines: Sequence[int]) -> None:
+        """A card with what is wrong, and links to the lines of the text."""
+        with ui.element("div").classes("card full-width").style(f"border-left: 4px solid {BAD}"):
+            for line in dict.fromkeys(lines):
+                button = ui.button(f"line {line}", on_click=partial(self._editor.reveal_line, line))
+                button.props("flat dense no-caps size=sm").classes("q-mr-sm")
+            ui.label(text).classes("text").style("display: inline")
+
+    def _keys(self, problem: str) -> list[KeyPath]:
+        """The keys of this kind of run, or of the text, that a problem names."""
+        form = form_of(self._kind.value)
+        try:
+            tree = tree_of(self._text)
+        except ConfigError:
+            return []
+
+        def is_key(path: KeyPath) -> bool:
+            above = get(tree, path[:-1])
+            return form.field(path) is not None or (isinstance(above, dict) and path[-1] in above)
+
+        return named_keys(problem, is_key)
 
     def _download(self) -> None:
         ui.download.content(self._text, "run.yaml", "application/yaml")
 
     def _open_run(self) -> None:
-        with ui.dialog(value=True) as dialog, ui.card().style("min-width: 420px"):
+        with ui.dialog(value=True) as dialog, ui.card().style("width: 460px; max-width: 92vw"):
             ui.label("Run this configuration").classes("text-h6")
             name = ui.input("name").props("autofocus outlined dense").classes("full-width")
             place = ui.label().classes("soft")
@@ -280,7 +395,7 @@ class Builder:
                 ui.button("Start", on_click=go).props("no-caps")
 
     def _open_import(self) -> None:
-        with ui.dialog(value=True) as dialog, ui.card().style("min-width: 760px; max-width: 90vw"):
+        with ui.dialog(value=True) as dialog, ui.card().style("width: 760px; max-width: 92vw"):
             ui.label("Import a configuration").classes("text-h6")
             ui.label("A YAML or a shell script of verl, a YAML of Trinity-RFT or of an older ROLL.").classes("soft")
             label = ui.label().classes("mono text full-width")
@@ -292,12 +407,14 @@ class Builder:
                 except ConfigError as error:
                     wrong.set_text(visible("\n".join(error.problems)))
                     return
+                finally:
+                    upload.reset()
                 wrong.set_text("")
                 label.set_text(visible(report))
                 await self._replace(text)
 
-            upload = ui.upload(
-                on_upload=take, auto_upload=True, max_file_size=_MOST_UPLOAD_BYTES, label="choose a file"
-            )
-            upload.classes("full-width").move(target_index=2)
+            upload = ui.upload(on_upload=take, auto_upload=True, max_file_size=_MOST_UPLOAD_BYTES)
+            upload.style("display: none")
+            choose = ui.button("Choose a file", icon="upload_file").props("no-caps outline").move(target_index=2)
+            choose.on("click", js_handler=f"() => getElement({upload.id}).$refs.qRef.pickFiles()")
             ui.button("Close", on_click=dialog.close).props("flat no-caps")

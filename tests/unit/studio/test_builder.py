@@ -1,7 +1,12 @@
 """The builder's logic: fields from the schema, keys in a text, plans, imports, runs that are started."""
 
 import asyncio
+import os
+import shutil
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -9,8 +14,19 @@ import pytest
 from roll.errors import ConfigError
 from roll.run.spec import PIPELINES
 from roll.studio.form import MOST_USED, form_of
-from roll.studio.launch import directory_for, plan_of
-from roll.studio.yaml_edit import examples, get, imported, kind_of_text, set_key, tree_of, value_of
+from roll.studio.launch import directory_for
+from roll.studio.plans import Planner, named_keys, problems_of
+from roll.studio.yaml_edit import (
+    broken_line,
+    examples,
+    get,
+    imported,
+    kind_of_text,
+    line_of,
+    set_key,
+    tree_of,
+    value_of,
+)  # fmt: skip
 from tests.layout.source import REPOSITORY
 
 TEXT = """# a comment
@@ -149,21 +165,109 @@ def test_a_configuration_of_verl_is_imported_with_its_report() -> None:
         imported("x.yaml", b"\xff\x00")
 
 
-def test_a_plan_tells_problems_or_what_would_run(tiny_model_dir: Path, tmp_path: Path) -> None:
+def tiny_sort(tmp_path: Path, model: Path) -> str:
+    """The YAML of the example with data and a model that are there."""
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"prompt": "31", "ground_truth": "13", "tag": "sort"}\n' * 64)
     text = next(draft.text for draft in examples() if draft.name == "tiny-sort/tiny_sort")
-    text = set_key(set_key(text, ("tiny_sort_dir",), str(tmp_path)), ("pretrain",), str(tiny_model_dir))
+    text = set_key(set_key(text, ("tiny_sort_dir",), str(tmp_path)), ("pretrain",), str(model))
     for role in ("actor_train", "validation"):
         text = set_key(text, (role, "data_args", "file_name"), str(rows))
-    good = asyncio.run(plan_of(text, "new"))
+    return text
+
+
+@pytest.fixture
+def planner() -> Iterator[Planner]:
+    planner = Planner()
+    yield planner
+    planner.end()
+
+
+def test_a_plan_tells_problems_or_what_would_run(tiny_model_dir: Path, tmp_path: Path, planner: Planner) -> None:
+    text = tiny_sort(tmp_path, tiny_model_dir)
+    good = asyncio.run(planner.plan(text, "new"))
     assert good.is_good and good.problems == () and "deepspeed_train" in good.text
-    bad = asyncio.run(plan_of(set_key(text, ("rollout_batch_size",), -1), "new"))
+    bad = asyncio.run(planner.plan(set_key(text, ("rollout_batch_size",), -1), "new"))
     assert not bad.is_good and any("rollout_batch_size" in problem for problem in bad.problems)
-    lost = asyncio.run(plan_of(set_key(text, ("pretrain",), str(tmp_path / "model")), "new"))
+    lost = asyncio.run(planner.plan(set_key(text, ("pretrain",), str(tmp_path / "model")), "new"))
     assert not lost.is_good and any("no model directory" in problem for problem in lost.problems)
-    there = asyncio.run(plan_of(set_key(text, ("pretrain",), str(tmp_path / "model")), "new", elsewhere=True))
+    elsewhere = set_key(text, ("pretrain",), str(tmp_path / "model"))
+    there = asyncio.run(planner.plan(elsewhere, "new", elsewhere=True))
     assert there.is_good and "no model directory" in there.text, "the other machine may have it"
+
+
+def test_a_plan_leaves_nothing_behind_for_the_next(
+    tiny_model_dir: Path, tmp_path: Path, planner: Planner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code of the user's runs in the process of its plan alone: not in this one, and no second plan finds it."""
+    monkeypatch.chdir(tmp_path)
+    text, seen = tiny_sort(tmp_path, tiny_model_dir), tmp_path / "seen"
+    module = tmp_path / "estimator_of_mine.py"
+    for version in ("one", "two"):
+        lines = (
+            "import os",
+            f"open({str(seen)!r}, 'a').write(f\"{version} {{os.getpid()}} {{os.environ.get('PLANNED')}}\\n\")",
+            "os.environ['PLANNED'] = '1'",
+            "def credit(groups): return groups",
+        )
+        module.write_text("\n".join(lines))
+        shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+        asyncio.run(planner.plan(set_key(text, ("adv_estimator",), "estimator_of_mine:credit"), "new"))
+    first, second = (line.split() for line in dict.fromkeys(seen.read_text().splitlines()))
+    assert (first[0], first[2], second[0], second[2]) == ("one", "None", "two", "None")
+    assert len({first[1], second[1], str(os.getpid())}) == 3
+    assert "PLANNED" not in os.environ and "estimator_of_mine" not in sys.modules
+
+
+def test_a_plan_that_is_given_up_ends_and_the_next_is_made(tmp_path: Path, planner: Planner) -> None:
+    async def give_up() -> None:
+        task = asyncio.get_running_loop().create_task(planner.plan("a: [", "new"))
+        await asyncio.sleep(0)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    asyncio.run(give_up())
+    assert any("new.yaml" in problem for problem in asyncio.run(planner.plan("a: [", "new")).problems)
+
+
+def test_a_process_of_plans_that_was_killed_is_started_again_and_ends_with_its_owner(planner: Planner) -> None:
+    planner.begin()
+    assert planner._helper is not None
+    first = planner._helper.process
+    first.kill()
+    first.wait()
+    assert not asyncio.run(planner.plan("pretrain: [", "new")).is_good
+    second = planner._helper.process
+    assert second.pid != first.pid and second.poll() is None
+    planner.end()
+    assert second.returncode == -signal.SIGKILL, "it ends its whole group, plans under way included"
+
+
+@pytest.mark.parametrize(
+    "problem, keys",
+    [
+        ("max_steps: -3 must be at least 1.", ["max_steps"]),
+        ("actor_train.device_mapping uses devices 8..15, but num_nodes is 1.", ["actor_train.device_mapping"]),
+        ("The product of rollout_batch_size and num_return_sequences_in_group is odd.",
+         ["rollout_batch_size", "num_return_sequences_in_group"]),
+        ("rewards.{sort, math}.reward: no", ["rewards.sort.reward", "rewards.math.reward"]),
+        ("seed and mode are words here.", ["seed"]),
+        ("This is no YAML: while parsing", []),
+        ("nobody_knows this_word", []),
+    ],
+)  # fmt: skip
+def test_a_problem_names_its_keys(problem: str, keys: list[str]) -> None:
+    form = form_of("rlvr")
+    paths = named_keys(problem, lambda path: form.field(path) is not None)
+    assert [".".join(path) for path in paths] == keys
+
+
+def test_lines_of_keys_and_of_a_text_that_is_no_yaml() -> None:
+    places = {("a",): 2, ("b", "d"): 6, ("b", "nothing"): 3, ("e", "f"): 10, ("nobody",): None, ("g", "x"): 11}
+    assert {path: line_of(TEXT, path) for path in places} == places
+    assert line_of("a: [", ("a",)) is None and line_of("", ("a",)) is None
+    assert broken_line("a: 1\nb: [\nc: 2\n") == 3 and broken_line(TEXT) is None
 
 
 def test_a_run_gets_a_new_directory_below_the_folder(tmp_path: Path) -> None:
@@ -176,9 +280,6 @@ def test_a_run_gets_a_new_directory_below_the_folder(tmp_path: Path) -> None:
         directory_for(tmp_path, "taken")
 
 
-def test_a_problem_of_a_plan_keeps_all_its_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "plans"
-    program.write_text("#!/bin/sh\nprintf 'error:\\n  - a: one\\n    more of it\\n  - b: two\\n' >&2\nexit 2\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
-    assert asyncio.run(plan_of("", "new")).problems == ("a: one\n    more of it", "b: two")
+def test_a_problem_of_a_plan_keeps_all_its_lines() -> None:
+    assert problems_of("error:\n  - a: one\n    more of it\n  - b: two\n") == ("a: one\n    more of it", "b: two")
+    assert problems_of("Traceback\n") == ("Traceback",) and problems_of("") == ()
