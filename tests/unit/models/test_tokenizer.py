@@ -353,3 +353,52 @@ def test_flags_of_many_added_tokens_take_one_pass(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(PreTrainedTokenizerFast, "add_tokens", counted)
     loaded = load_tokenizer(str(at)).added_tokens_decoder
     assert len(calls) <= 2 and not any(loaded[first + place].normalized for place in range(50))
+
+
+def pieces(at: Path) -> Path:
+    """A folder with the file of sentencepiece alone, as Llama-2's: blanks are kept, one is put before the text."""
+    sentencepiece = pytest.importorskip("sentencepiece", reason="transformers reads such files with sentencepiece")
+    (at / "learnt_from.txt").write_text("\n".join(LEARNT_FROM * 20))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(at / "learnt_from.txt"),
+        model_prefix=str(at / "tokenizer"),
+        vocab_size=330,
+        model_type="bpe",
+        byte_fallback=True,
+        hard_vocab_limit=False,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        minloglevel=2,
+    )
+    return at
+
+
+@pytest.mark.parametrize("legacy", [True, False, None])
+def test_pieces_without_tokenizer_json_are_cut_as_their_file_says(legacy: bool | None, tmp_path: Path) -> None:
+    config = {"tokenizer_class": "LlamaTokenizer"} | NAMES | ({} if legacy is None else {"legacy": legacy})
+    path = pieces(tmp_path)
+    (path / "tokenizer_config.json").write_text(json.dumps(config))
+    (path / "config.json").write_text('{"model_type": "llama"}')
+    raw: Any = pytest.importorskip("sentencepiece").SentencePieceProcessor(model_file=str(path / "tokenizer.model"))
+    loaded = load_tokenizer(str(path))
+    for text in ("I am  quite fine\n\n 12", "\u6f22\u5b57 \U0001f642"):
+        assert loaded(text, add_special_tokens=False)["input_ids"] == raw.encode(text)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config"),
+    [
+        ("gemma", {"tokenizer_class": "GemmaTokenizer"}),
+        ("llama", {}),
+        ("mistral", {"tokenizer_class": "LlamaTokenizerFast"}),
+        ("qwen2", {"tokenizer_class": "Qwen2Tokenizer"}),
+    ],
+)
+def test_pieces_that_a_class_cuts_otherwise_are_refused_by_name(
+    model_type: str, config: dict[str, str], tmp_path: Path
+) -> None:
+    path = pieces(tmp_path)
+    (path / "tokenizer_config.json").write_text(json.dumps(NAMES | config))
+    (path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    with pytest.raises(ConfigError, match=r"has tokenizer.model and no tokenizer.json, and transformers cuts text"):
+        load_tokenizer(str(path))
