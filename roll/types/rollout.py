@@ -51,7 +51,9 @@ class SamplingParams:
 
     `seed` names the random stream of one request: sample `i` of a group of n draws from stream (seed, i) whatever else
     is in the batch, so that a replayed step gives the same tokens. `include_stop_string` is about the text that
-    rewards and environments see; the tokens of a stop string are always there, since they were sampled.
+    rewards and environments see; the tokens of a stop string are always there, since they were sampled. `structure`:
+    what an answer has to look like, as a structural tag of xgrammar (JSON); its log-probs may be those of the tokens
+    that fit alone.
     """
 
     max_new_tokens: int
@@ -65,6 +67,7 @@ class SamplingParams:
     include_stop_string: bool = True
     repetition_penalty: float = 1.0
     seed: int | None = None
+    structure: str | None = None
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1 or self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:

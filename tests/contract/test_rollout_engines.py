@@ -1,6 +1,7 @@
 """What every rollout engine keeps, so that a user can change `strategy_name` and nothing else."""
 
 import asyncio
+import json
 import logging
 import random
 import time
@@ -196,6 +197,46 @@ def test_top_k_top_p_and_repetition_penalty_limit_what_is_drawn(harness: EngineH
     expected = greedy_tokens(harness.model, prompt(13), 40, repetition_penalty=1.7)
     assert expected != greedy_tokens(harness.model, prompt(13), 40)
     assert tokens(penalised) == [expected]
+
+
+STRUCTURE = {
+    "type": "structural_tag",
+    "format": {
+        "type": "sequence",
+        "elements": [
+            {"type": "const_string", "value": "<call>"},
+            {
+                "type": "json_schema",
+                "max_whitespace_cnt": 1,
+                "json_schema": {
+                    "type": "object",
+                    "properties": {"box": {"enum": ["F", "G"]}, "times": {"type": "boolean"}},
+                    "required": ["box", "times"],
+                },
+            },
+        ],
+    },
+}
+
+
+def test_an_answer_keeps_to_the_structure_of_its_request(
+    harness: EngineHarness, tiny_tokenizer: "PreTrainedTokenizerFast"
+) -> None:
+    """The model is random: nothing but the structure makes these texts."""
+    pytest.importorskip("xgrammar", reason="xgrammar is not installed")
+    options: dict[str, Any] = {"max_new_tokens": 60, "ignore_eos": False}
+    guided = harness.request(prompt(9), 4, structure=json.dumps(STRUCTURE), **options)
+    free = harness.request(prompt(9), 4, **options)
+    for answer in harness.generate(guided, free)[0]:
+        text = decoder(tiny_tokenizer)([answer.token_ids])[0]
+        assert answer.finish_reason == "stop" and text.startswith("<call>")
+        value = json.loads(text.removeprefix("<call>"))
+        assert value["box"] in ("F", "G") and isinstance(value["times"], bool)
+    (again,) = harness.generate(free)
+    (alone,) = harness.generate(replace(free, request_id="alone"))
+    assert tokens(again) == tokens(alone), "a structure touches its own answers alone"
+    with pytest.raises(StrategyError):
+        harness.generate(harness.request(prompt(9), 1, structure="{}", **options))
 
 
 def test_an_over_long_or_empty_request_is_refused(harness: EngineHarness) -> None:

@@ -24,7 +24,7 @@ _STALE = "keys and values that are kept outside of the engine would outlive a we
 _EXPERTS = "weight updates do not reach experts that are moved or copied"
 _OTHER_WEIGHTS = "weight updates do not reach weights that are kept elsewhere"
 _OTHER_DISTRIBUTION = "it changes the distribution, which the trainer's log-probs would not know"
-_NO_STRUCTURE = "requests need no structured output, so it would either do nothing or change the samples"
+_NO_STRUCTURE = "requests say themselves what structure they need, by xgrammar"
 _ANOTHER_MODEL = "trainers would use another model: set it in model_args"
 _FORM = "set model_args.model_config_kwargs, which trainers read as well"
 

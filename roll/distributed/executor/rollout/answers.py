@@ -58,6 +58,8 @@ class Continuation:
             self._cut[number] = replace(answer, finish_reason="moved")
             return
         if answer.is_here and answer.finish_reason == "moved":
+            if self.request.sampling.structure is not None:
+                return  # an engine begins to follow a structure with the first token: this one begins anew
             if answer.num_tokens < self.request.sampling.max_new_tokens:
                 self._prefixes[number] = answer
                 return

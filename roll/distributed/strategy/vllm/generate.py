@@ -55,9 +55,10 @@ _FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", 
 def to_vllm(sampling: SamplingParams, index: int, placeholders: tuple[int, ...] = ()) -> VllmSamplingParams:
     """Parameters of sample `index` of a group, which is a request of its own: vLLM seeds the samples of one request
     with seed + index, so that neighbouring seeds would share samples. `placeholders` end every answer."""
-    from vllm.sampling_params import RequestOutputKind
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
     from vllm.sampling_params import SamplingParams as VllmSamplingParams
 
+    structure = sampling.structure
     return VllmSamplingParams(
         max_tokens=sampling.max_new_tokens,
         temperature=sampling.temperature,
@@ -75,6 +76,7 @@ def to_vllm(sampling: SamplingParams, index: int, placeholders: tuple[int, ...] 
         skip_special_tokens=False,  # a stop string may name one
         include_stop_str_in_output=True,
         output_kind=RequestOutputKind.FINAL_ONLY,
+        structured_outputs=None if structure is None else StructuredOutputsParams(structural_tag=structure),
         skip_clone=True,
     )
 

@@ -177,6 +177,11 @@ class SessionPlayer(ABC):
     def _rows(self, job: EpisodeJob, session: Session, counts: Counts) -> list[Trajectory]:
         transcript = session.transcript
         row_pairs = list(transcript_rows(transcript.root))
+        if not row_pairs and transcript.counts["guided"]:
+            raise EnvError(
+                "response_format or tool_choice led every response, and such responses are not trained: leave at least "
+                "one free"
+            )
         if not row_pairs or session.outcome is None:
             raise EnvError(f"no response reached the {self.who}")
         for one in transcript.breaks:

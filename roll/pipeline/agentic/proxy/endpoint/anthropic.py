@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from roll.pipeline.agentic.proxy.endpoint.chat import read_messages, refuse_unknown, shown_tools
+from roll.pipeline.agentic.proxy.endpoint.chat import must_call, read_messages, refuse_unknown, shown_tools
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
 from roll.pipeline.agentic.proxy.endpoint.session import Reply
 from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, SYSTEM, TOOL, USER, ChatCall
@@ -38,17 +38,27 @@ class MessagesBody(BaseModel):
 def read_anthropic(body: MessagesBody) -> ChatCall:
     """Raises Refusal for what this endpoint does not do."""
     overrides = refuse_unknown(body, HARMLESS)
-    choice = (body.tool_choice or {}).get("type", "auto")
+    choice = _choice(body.tool_choice or {})
+    tools = [_tool(tool) for tool in body.tools or ()]
     if body.messages[-1].get("role") == ASSISTANT:
         raise Refusal(400, "messages: the last one is the assistant's; the response cannot be started for the policy.")
     messages = [*_system(body.system), *(one for message in body.messages for one in _messages(message))]
     return ChatCall(
         messages=read_messages(messages),
-        tools=shown_tools([_tool(tool) for tool in body.tools or ()], choice),
+        tools=shown_tools(tools, choice),
+        must_call=must_call(tools, choice),
         max_tokens=body.max_tokens,
         stop=tuple(text for text in body.stop_sequences or () if text),
         overrides=overrides,
     )
+
+
+def _choice(choice: Mapping[str, Any]) -> str | Mapping[str, Any]:
+    """Anthropic's choice in OpenAI's words."""
+    kind = choice.get("type", "auto")
+    if kind == "tool":
+        return {"type": "function", "function": {"name": choice.get("name")}}
+    return "required" if kind == "any" else kind
 
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -72,13 +72,12 @@ def read_chat(body: ChatBody) -> ChatCall:
     if body.top_logprobs:
         raise Refusal(400, "top_logprobs: engines return the log-prob of the sampled token only. Set it to 0.",
                       "unsupported", "top_logprobs")  # fmt: skip
-    if (body.response_format or {}).get("type", "text") != "text":
-        raise Refusal(400, "response_format: this endpoint does not guide decoding. Use type text.", "unsupported",
-                      "response_format")  # fmt: skip
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     return ChatCall(
         messages=read_messages(body.messages),
         tools=shown_tools(body.tools or (), body.tool_choice),
+        must_call=must_call(body.tools or (), body.tool_choice),
+        schema=schema_of(body.response_format, "response_format"),
         max_tokens=body.max_completion_tokens or body.max_tokens,
         stop=tuple(text for text in stop if text),
         n=body.n or 1,
@@ -88,9 +87,6 @@ def read_chat(body: ChatBody) -> ChatCall:
 
 def shown_tools(tools: Sequence[Mapping[str, Any]], choice: str | Mapping[str, Any] | None) -> tuple[Any, ...]:
     """The tools that the policy sees: none where it may not call one."""
-    if choice not in (None, "auto", "none"):
-        raise Refusal(400, f"tool_choice: {choice!r} needs guided decoding, which this endpoint does not do. Use auto "
-                      "or none.", "unsupported", "tool_choice")  # fmt: skip
     for tool in tools:
         inner = tool.get("function")
         if tool.get("type", "function") != "function" or not isinstance(inner, Mapping) or not inner.get("name"):
@@ -101,6 +97,38 @@ def shown_tools(tools: Sequence[Mapping[str, Any]], choice: str | Mapping[str, A
     except ValueError:
         raise Refusal(400, "tools: they hold NaN or Infinity, which JSON has not.", param="tools") from None
     return () if choice == "none" else tuple(tools)
+
+
+def must_call(tools: Sequence[Mapping[str, Any]], choice: str | Mapping[str, Any] | None) -> tuple[str, ...]:
+    """The tools of which the answer has to call one; none where it is free. Raises Refusal."""
+    if choice in (None, "auto", "none"):
+        return ()
+    names = tuple(str(tool["function"]["name"]) for tool in tools)
+    if choice == "required":
+        chosen = names
+    elif isinstance(choice, Mapping) and choice.get("type") == "function":
+        chosen = tuple(name for name in names if name == (choice.get("function") or choice).get("name"))
+    else:
+        raise Refusal(400, f"tool_choice: {choice!r} is not auto, none, required or a function by its name.",
+                      "unsupported", "tool_choice")  # fmt: skip
+    if not chosen:
+        raise Refusal(400, f"tool_choice: {choice!r} names none of the tools.", param="tool_choice")
+    return chosen
+
+
+def schema_of(form: Mapping[str, Any] | None, field: str) -> Mapping[str, Any] | None:
+    """The JSON schema that a response format demands, None for text. Raises Refusal."""
+    kind = (form or {}).get("type", "text")
+    if form is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object", "additionalProperties": True}
+    schema = form.get("json_schema", form).get("schema") if kind == "json_schema" else None
+    if not isinstance(schema, Mapping):
+        raise Refusal(
+            400, f"{field}: its type is text, json_object, or json_schema with a schema.", "unsupported", field
+        )
+    return schema
 
 
 def read_messages(messages: list[dict[str, Any]]) -> tuple[ChatMessage, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from roll.pipeline.agentic.proxy.endpoint.chat import HARMLESS as HARMLESS_IN_CHAT
-from roll.pipeline.agentic.proxy.endpoint.chat import read_messages, refuse_unknown, shown_tools
+from roll.pipeline.agentic.proxy.endpoint.chat import must_call, read_messages, refuse_unknown, schema_of, shown_tools
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
 from roll.pipeline.agentic.proxy.endpoint.session import Reply, Session
 from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, SYSTEM, TOOL, USER, Call, ChatCall, ChatMessage
@@ -47,9 +47,9 @@ class ResponsesBody(BaseModel):
 def read_responses(body: ResponsesBody, session: Session) -> ChatCall:
     """The call, behind the earlier response that the body names. Raises Refusal for what this endpoint does not do."""
     overrides = refuse_unknown(body, HARMLESS)
-    form = (body.text or {}).get("format") or {}
-    if (form.get("type", "text") if isinstance(form, Mapping) else form) != "text":
-        raise Refusal(400, "text.format: this endpoint does not guide decoding. Use type text.", "unsupported", "text")
+    form = (body.text or {}).get("format")
+    if form is not None and not isinstance(form, Mapping):
+        raise Refusal(400, "text.format: it is no object.", param="text")
     if unknown := sorted(set(body.include or ()) - _INCLUDED):
         raise Refusal(400, f"include: {unknown[0]} is not supported by this endpoint.", "unsupported", "include")
     if body.background or body.truncation not in (None, "disabled"):
@@ -66,9 +66,12 @@ def read_responses(body: ResponsesBody, session: Session) -> ChatCall:
     messages = read_messages(list(_messages(items))) if items else ()
     if not (earlier or messages):
         raise Refusal(400, "input: it is empty.", param="input")
+    tools = [_tool(tool) for tool in body.tools or ()]
     return ChatCall(
         messages=(*instructions, *earlier, *messages),
-        tools=shown_tools([_tool(tool) for tool in body.tools or ()], body.tool_choice),
+        tools=shown_tools(tools, body.tool_choice),
+        must_call=must_call(tools, body.tool_choice),
+        schema=schema_of(form, "text.format"),
         max_tokens=body.max_output_tokens,
         overrides=overrides,
     )

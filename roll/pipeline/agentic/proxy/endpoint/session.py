@@ -17,6 +17,7 @@ from roll.errors import StrategyError, describe
 from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules, turn_seed
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
 from roll.pipeline.agentic.proxy.endpoint.reward import Outcome
+from roll.pipeline.agentic.proxy.transcript.guide import GuideRefused, structure_of
 from roll.pipeline.agentic.proxy.transcript.message import ChatCall, ChatMessage
 from roll.pipeline.agentic.proxy.transcript.parse import Parser
 from roll.pipeline.agentic.proxy.transcript.render import RenderRefused
@@ -197,13 +198,16 @@ class Session:
         request = self._request(call, prepared)
         with self._waiting():
             generations = await self._sampled(request)
+        self.transcript.counts["guided"] += call.is_guided
         texts = answer_texts(lambda answers: [self.parser.text(ids) for ids in answers], generations, request.sampling)
         answers: list[Answer] = []
         for number, (generation, text) in enumerate(zip(generations, texts, strict=True)):
-            parsed = self.parser.parse(text, call.tools, self._call_prefix(prepared.request, number))
+            tools = () if call.schema is not None else call.tools
+            parsed = self.parser.parse(text, tools, self._call_prefix(prepared.request, number))
             self.transcript.counts["malformed_calls"] += parsed.is_malformed
             answer = self.transcript.commit(prepared, generation, parsed.message)
             answer.is_malformed = parsed.is_malformed
+            answer.is_guided = call.is_guided
             answer.stopped_by = _stop_of(call.stop, self.parser.text(generation.token_ids), text)
             answers.append(answer)
             self.counts.num_tokens += generation.num_tokens
@@ -224,6 +228,10 @@ class Session:
         if call.tools and not self.parser.takes_tools:
             raise Refusal(400, "The chat template of this model does not show tools, or writes calls in an unsupported "
                                "form: leave tools out, or use another template.", "unsupported", "tools")  # fmt: skip
+        try:
+            structure_of(call, self.parser)
+        except GuideRefused as refusal:
+            raise Refusal(400, str(refusal), "unsupported", "tool_choice") from None
 
     def _request(self, call: ChatCall, prepared: Prepared) -> GenerationRequest:
         rules, rule_sampling = self.rules, self.rules.sampling
@@ -235,6 +243,7 @@ class Session:
             min_new_tokens=min(rule_sampling.min_new_tokens, longest),
             stop_strings=(*rule_sampling.stop_strings, *call.stop),
             include_stop_string=rule_sampling.include_stop_string and not call.stop,
+            structure=structure_of(call, self.parser),
             seed=turn_seed(rules.seed, self.job, prepared.num_before + _MOST_TURNS * prepared.repeat, self.attempt),
         )
         name = f"{self.job.name}-{self.attempt}"

@@ -74,9 +74,14 @@ class ChatMessage:
 
 @dataclass(frozen=True)
 class ChatCall:
-    """Request for a chat answer. `tools` are those that are shown to the policy; `max_tokens` and `stop` narrow what
-    the run allows. `overrides`: names of sampling keys whose values in the request are not the run's, and do
-    nothing."""
+    """Request for a chat answer.
+
+    - `tools`: those that are shown to the policy
+    - `max_tokens`, `stop`: they narrow what the run allows
+    - `overrides`: names of sampling keys whose values in the request are not the run's, and do nothing
+    - `schema`: of JSON, which the answer has to be
+    - `must_call`: names of tools of which it has to call one
+    """
 
     messages: tuple[ChatMessage, ...]
     tools: tuple[Tool, ...] = ()
@@ -84,6 +89,12 @@ class ChatCall:
     stop: tuple[str, ...] = ()
     n: int = 1
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    schema: Mapping[str, Any] | None = None
+    must_call: tuple[str, ...] = ()
+
+    @property
+    def is_guided(self) -> bool:
+        return self.schema is not None or bool(self.must_call)
 
     @cached_property
     def root(self) -> bytes:

@@ -12,8 +12,9 @@ from roll.types.rollout import Trajectory, routes_of_row
 
 def transcript_rows(root: Node) -> Iterator[tuple[Trajectory, Answer]]:
     """A row for every path from the root to a leaf, in the order in which the leaves were sampled, with the answer that
-    ends it. The mask is True on sampled tokens that were delivered and that no earlier row has; a row without such
-    tokens is left out. The ids of a row are exactly what an engine was sent for its last answer, and what it sampled.
+    ends it. The mask is True on sampled tokens that were delivered, that no structure led, and that no earlier row has;
+    a row without such tokens is left out. The ids of a row are exactly what an engine was sent for its last answer, and
+    what it sampled.
 
     Rewards stand at nothing yet: every row has `reward` NaN and zeros as turn_rewards."""
     leaves = [node for node in root.below() if not node.children and node.answer is not None]
@@ -22,7 +23,7 @@ def transcript_rows(root: Node) -> Iterator[tuple[Trajectory, Answer]]:
     for leaf in sorted(leaves, key=lambda node: _of(node).request):
         path = leaf.path()
         new_answers = [
-            node for node in path if node.answer is not None and node.answer.delivered and id(node) not in trained
+            node for node in path if node.answer is not None and node.answer.is_trained and id(node) not in trained
         ]
         if not new_answers:
             continue

@@ -15,7 +15,8 @@ from roll.types.rollout import Generation
 class Answer:
     """One sampled answer. `history` ends with its own message, `root` is the key of the tools it was asked with;
     `request` counts from 1 through the session. `delivered`: a program has received it. `stopped_by`: the request's
-    stop string that ended it. `is_malformed`: it has a call that cannot be read, as text."""
+    stop string that ended it. `is_malformed`: it has a call that cannot be read, as text. `is_guided`: it was sampled
+    among the tokens that fit a structure, so it is context of later answers and not trained."""
 
     message: ChatMessage
     history: tuple[ChatMessage, ...]
@@ -26,6 +27,11 @@ class Answer:
     delivered: bool = False
     stopped_by: str = ""
     is_malformed: bool = False
+    is_guided: bool = False
+
+    @property
+    def is_trained(self) -> bool:
+        return self.delivered and not self.is_guided
 
 
 @dataclass(eq=False, repr=False)

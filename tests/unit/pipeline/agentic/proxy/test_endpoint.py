@@ -285,8 +285,11 @@ def test_models_are_listed_in_both_protocols() -> None:
     ("changes", "field"),
     [
         ({"top_logprobs": 2, "logprobs": True}, "top_logprobs"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"tool_choice": "required", "tools": [OPEN]}, "tool_choice"),
+        ({"response_format": {"type": "grammar"}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "response_format"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "shut"}}, "tools": [OPEN]}, "tool_choice"),
+        ({"tool_choice": {"type": "allowed_tools", "tools": []}, "tools": [OPEN]}, "tool_choice"),
         ({"extra_body": {"guided_json": {}}}, "guided_json"),
         ({"n": 0}, "n"),
         ({"messages": []}, "messages"),

@@ -151,8 +151,8 @@ def test_nonsense_is_refused_and_nothing_is_sampled(body: dict[str, Any]) -> Non
     [
         ({"tools": [{"type": "web_search"}]}, "tools"),
         ({"tools": [{"type": "custom", "name": "patch"}]}, "tools"),
-        ({"tool_choice": "required", "tools": [TOOL]}, "tool_choice"),
-        ({"text": {"format": {"type": "json_object"}}}, "text"),
+        ({"tool_choice": {"type": "mcp", "server_label": "x"}, "tools": [TOOL]}, "tool_choice"),
+        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format"),
         ({"background": True}, "background"),
         ({"truncation": "auto"}, "truncation"),
         ({"include": ["message.output_text.logprobs"]}, "include"),
