@@ -33,6 +33,7 @@ from roll.utils.files import expanded, path_info
 from roll.utils.imports import file_on_path, is_installed, is_missing, split
 from roll.utils.sandbox.backends import SandboxUnavailable, find_means
 from roll.utils.sandbox.job import SCRATCH
+from roll.utils.script_code import MODULE
 from roll.utils.text import show
 
 PROGRAM_KEYS = ("agent", "agent_command", "sandbox")
@@ -163,6 +164,14 @@ def _program_problems(at: str, env: EnvConfig, listen: str | None) -> Iterator[P
         )
     if env.agent is not None and env.agent not in AGENTS:
         yield from path_problems(f"{at}.agent", env.agent, "function")
+    if env.agent is not None and env.agent.startswith(f"{MODULE}:"):
+        name = env.agent.removeprefix(f"{MODULE}:")
+        yield Problem(
+            f"{at}.agent: {name} is defined in this script, and the processes that play episodes import their program "
+            f"from a file. Move it into a file beside the script, for example my_agent.py, and set agent to "
+            f"my_agent:{name}.",
+            (f"{at}.agent",),
+        )
 
 
 def _task_problems(at: str, env: EnvConfig) -> Iterator[Problem]:

@@ -211,6 +211,7 @@ def test_a_class_plays_with_env_config_and_verifiers_names_its_environment() -> 
         ({"env_manager_cls": "proxy"}, "custom_envs.Lake.agent and custom_envs.Lake.agent_command are missing"),
         ({"env_manager_cls": "proxy", "agent": "a:b", "agent_command": "c"}, "both say which program plays"),
         ({"env_manager_cls": "proxy", "agent": "play"}, "custom_envs.Lake.agent: 'play' is not module:function."),
+        ({"env_manager_cls": "proxy", "agent": "roll_script:play"}, "play is defined in this script"),
         ({"env_manager_cls": "proxy", "agent": "a:b", "tasks": "rows:"}, "Lake.tasks: 'rows:' is not of the form"),
         ({"env_manager_cls": "proxy", "agent": "a:b", "env_type": "sokoban"}, "env_type does nothing with"),
         ({"env_manager_cls": "proxy", "agent_command": "a", "env_config": {"x": 1}}, "env_config does nothing with"),
