@@ -1,6 +1,7 @@
 """Write the tutorials of docs/tutorials as notebooks: `make notebooks`, or `python tools/notebooks.py FOLDER`.
 
-The pages are the source. Blocks of Python are cells, so are those of bash; everything else is text.
+The pages are the source. Blocks of Python are cells, so are those of bash, and one with a title writes the file of that
+name; everything else is text.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
 def notebook(page: Path) -> Any:
-    """The page as a notebook of nbformat, without outputs. A title of a block stays on the page."""
+    """The page as a notebook of nbformat, without outputs."""
     made = jupytext.reads(page.read_text(encoding="utf-8"), fmt="md")
+    for cell in made.cells:
+        if title := cell.metadata.pop("title", None):
+            cell.source = f"%%writefile {title}\n{cell.source}"
     made.metadata["kernelspec"] = KERNEL
     return made
 

@@ -18,11 +18,13 @@ def page_blocks(name: str) -> list[Block]:
 
 
 def program(name: str, with_commands: bool = True) -> str:
-    """The page as a Python program, which marks where what a block prints begins."""
+    """The page as a Python program, which marks where what a block prints begins. A block with a title is a file."""
     parts = []
     for number, block in enumerate(page_blocks(name)):
         mark = f"print({_MARK!r}, {number}, flush=True)\n"
-        if block.language == "python":
+        if block.title is not None:
+            parts.append(f"{mark}import pathlib\npathlib.Path({block.title!r}).write_text({block.text!r})\n")
+        elif block.language == "python":
             parts.append(mark + block.text)
         elif block.language == "bash" and with_commands:
             parts.append(f'{mark}import subprocess\nsubprocess.run(["bash", "-e", "-c", {block.text!r}], check=True)\n')

@@ -132,6 +132,7 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_tiny_model_dir
     """In a folder in which the model is random and the data are small; a call plans instead of running."""
     found = Planned()
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
 
     def prepare(out: str, settings: tiny_sort.Settings | None = None, report: Any = None) -> None:
@@ -205,7 +206,8 @@ def test_the_notebook_of_a_tutorial_has_a_cell_for_each_block_of_code(name: str,
     cells = [cell.source for cell in notebook(FOLDER / f"{name}.md").cells if cell.cell_type == "code"]
     marks = {"python": "", "bash": "%%bash\n"}
     codes = [block for block in page_blocks(name) if block.language in marks]
-    assert cells == [marks[block.language] + block.text.rstrip("\n") for block in codes]
+    firsts = [f"%%writefile {block.title}\n" if block.title else marks[block.language] for block in codes]
+    assert cells == [first + block.text.rstrip("\n") for first, block in zip(firsts, codes, strict=True)]
 
 
 @pytest.mark.parametrize("name", PLANNED)
