@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.types.batch import SampleBatch, TrainBatch
+from roll.types.batch import SampleBatch, TaughtRows, TrainBatch
 from roll.types.collate import collate_groups, pad, padding_rows, row_meta, sampled_rows, split_rows, unpad
 from roll.types.columns import sum_rows, token_indices
 from roll.types.packing import (
@@ -253,3 +253,17 @@ def test_rows_that_belong_together_are_in_one_part() -> None:
     assert [list(part) for part in parts_in_order(6, 2, 2)] == [[0, 1, 2, 3], [4, 5]]
     assert [list(part) for part in parts_in_order(5, 1, 2)] == [[0, 1, 2], [3, 4]]
     assert [list(part) for part in parts_in_order(2, 2, 3)] == [[0, 1]]
+
+
+def test_rows_keep_the_targets_of_their_own_tokens() -> None:
+    """Rows of 2, 1 and 3 response tokens; a micro batch of the last and the first of them."""
+    mask = np.array([0, 1, 1, 0, 1, 0, 1, 1, 1], bool)
+    rows = TaughtRows(
+        lengths=np.array([3, 2, 4], np.int32),
+        input_ids=np.arange(9, dtype=np.int32),
+        response_mask=mask,
+        loss_weights=np.ones(3, np.float32),
+        teacher_targets=np.arange(6, dtype=np.float32)[:, None],
+    )
+    micro = pad(rows, np.array([2, 0]))
+    assert micro.teacher_targets is not None and micro.teacher_targets[:, 0].tolist() == [3, 4, 5, 0, 1]

@@ -67,6 +67,9 @@ def test_everything_that_cannot_go_on_is_refused_at_once(tmp_path: Path, caplog:
 def test_another_number_of_updates_per_step_needs_a_constant_rate(tmp_path: Path) -> None:
     checkpoint, more = saved(tmp_path, {}), {"rollout_batch_size": 64}
     assert "4 updates per step in the checkpoint, 8 now" in refusal(checkpoint, more)
+    older = saved(tmp_path, {}, updates_per_step={})
+    assert resume(older, more) == {"rollout_batch_size"}, "a checkpoint that does not say is taken at its word"
+    checkpoint = saved(tmp_path, {})
     constant = {"actor_train.training_args.lr_scheduler_type": "constant"}
     assert resume(checkpoint, more | constant) == {"rollout_batch_size", *constant}
 
@@ -89,6 +92,10 @@ def test_a_model_of_another_shape_is_refused(tmp_path: Path) -> None:
     checkpoint = saved(tmp_path, {"pretrain": str(tmp_path / "small")})
     text = refusal(checkpoint, {"pretrain": str(tmp_path / "large")})
     assert "actor_train: the model had num_hidden_layers 2 (now 3): its weights do not fit." in text
+    content = {"model_type": "qwen2", "vocab_size": 8, "text_config": ["none"]}
+    (tmp_path / "large" / "config.json").write_text(json.dumps(content))
+    text = refusal(checkpoint, {"pretrain": str(tmp_path / "large")})
+    assert "the model had num_hidden_layers 2 (now None)" in text
     (tmp_path / "small").rename(tmp_path / "moved")
     assert resume(checkpoint, {"pretrain": str(tmp_path / "moved")}) == frozenset()
 
