@@ -1,4 +1,4 @@
-"""What a run is of, by its record: model, algorithm, data, learning rate, machine; and the title of a report."""
+"""Facts of a run, by its record: model, algorithm, data, learning rate, machine; and the title of a report."""
 
 from __future__ import annotations
 

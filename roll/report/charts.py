@@ -126,7 +126,7 @@ def _span(steps: Sequence[float]) -> tuple[float, float]:
 
 
 def _edges(steps: Sequence[float]) -> list[float]:
-    """Where the bars of the steps meet: halfway between."""
+    """Places where the bars of the steps meet: halfway between."""
     inner = [(left + right) / 2 for left, right in pairwise(steps)]
     reach = (steps[1] - steps[0]) / 2 if len(steps) > 1 else 0.5
     last = (steps[-1] - steps[-2]) / 2 if len(steps) > 1 else 0.5

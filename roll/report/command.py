@@ -60,9 +60,9 @@ class Page:
     num_samples: int
 
 
-def render(runs: Sequence[RunFiles], num_steps: int) -> Page:
+def render(runs: Sequence[RunFiles], num_steps: int, back: str = "") -> Page:
     """`num_steps`: of how many steps of each run samples are shown. The first run is what the others are held
-    against."""
+    against. `back`: the address of the page that the report was opened from."""
     labels = _labels(runs)
     names = sorted({name for run in runs for _, metrics in run.rows for name in metrics})
     curves = _Curves(runs, labels)
@@ -75,6 +75,7 @@ def render(runs: Sequence[RunFiles], num_steps: int) -> Page:
     context = {
         "version": VERSION,
         "title": title_of_runs(runs, labels),
+        "back": back,
         "runs": [
             {
                 "label": label,

@@ -32,7 +32,7 @@ class Failure:
 
 
 def overview(run: RunFiles) -> list[tuple[str, str]]:
-    """What a run comes to: names and values."""
+    """Names and values of what a run comes to."""
     return [*progress(run), *headlines(run), *measures(run)]
 
 
@@ -59,7 +59,7 @@ def headlines(run: RunFiles) -> list[tuple[str, str]]:
 
 
 def results(run: RunFiles) -> list[tuple[str, str]]:
-    """What the last validation measured."""
+    """Names and values of what the last validation measured."""
     names = sorted({name for _, metrics in run.rows for name in metrics if name.startswith("val/")})
     first = [name for name in run.curves if name in names]
     names = list(dict.fromkeys([*first, *names]))

@@ -15,7 +15,7 @@ from roll.run.display.titles import number_text
 from roll.utils.text import middle_left_out, visible
 
 _FONT, _LINE, _LETTER = 11, 15, 6.2  # pixels: size, distance of lines, mean width of a character
-_LEFT, _RIGHT, _BOTTOM, _TOP = 46, 10, 30, 8
+_AT_LEFT, _AT_RIGHT, _AT_BOTTOM, _AT_TOP = 46, 10, 30, 8  # free pixels around what is drawn
 _LONGEST_LABEL = 40
 _TICKS = 4
 _LARGEST = 1e100  # of what is drawn, either side of 0
@@ -78,41 +78,41 @@ class Plot:
         height = self.height + rows * _LINE
         svg = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {height}"><style>{_STYLE}</style>'
-            f'<clipPath id="c"><rect x="{_LEFT}" y="{_TOP - 3}" width="{self.width - _LEFT - _RIGHT}" '
-            f'height="{self.height - _BOTTOM - _TOP + 5}"/></clipPath>'
+            f'<clipPath id="c"><rect x="{_AT_LEFT}" y="{_AT_TOP - 3}" width="{self.width - _AT_LEFT - _AT_RIGHT}" '
+            f'height="{self.height - _AT_BOTTOM - _AT_TOP + 5}"/></clipPath>'
             f'{self._axes()}<g clip-path="url(#c)">{"".join(self._shapes)}</g>{legend}</svg>'
         )
         return "data:image/svg+xml;base64," + base64.b64encode(svg.encode("utf-8", "replace")).decode("ascii")
 
     def _across(self, x: float) -> float:
-        return _LEFT + (x - self.x[0]) / (self.x[1] - self.x[0]) * (self.width - _LEFT - _RIGHT)
+        return _AT_LEFT + (x - self.x[0]) / (self.x[1] - self.x[0]) * (self.width - _AT_LEFT - _AT_RIGHT)
 
     def _down(self, y: float) -> float:
         share = (y - self.y[0]) / (self.y[1] - self.y[0])
-        return self.height - _BOTTOM - share * (self.height - _BOTTOM - _TOP)
+        return self.height - _AT_BOTTOM - share * (self.height - _AT_BOTTOM - _AT_TOP)
 
     def _axes(self) -> str:
-        floor, right = self.height - _BOTTOM, self.width - _RIGHT
+        floor, right = self.height - _AT_BOTTOM, self.width - _AT_RIGHT
         parts = []
         for value, text in _ticks(*self.y, False):
             y = self._down(value)
-            parts.append(f'<path class="g" d="M{_LEFT} {y:.1f}H{right}"/>')
-            parts.append(f'<text x="{_LEFT - 5}" y="{y + 4:.1f}" text-anchor="end">{escape(text)}</text>')
+            parts.append(f'<path class="g" d="M{_AT_LEFT} {y:.1f}H{right}"/>')
+            parts.append(f'<text x="{_AT_LEFT - 5}" y="{y + 4:.1f}" text-anchor="end">{escape(text)}</text>')
         for value, text in _ticks(*self.x, self.whole_x):
             x = self._across(value)
             parts.append(f'<text x="{x:.1f}" y="{floor + 14}" text-anchor="middle">{escape(text)}</text>')
-        parts.append(f'<path class="a" d="M{_LEFT} {floor}H{right}"/>')
-        middle = (_LEFT + right) / 2
+        parts.append(f'<path class="a" d="M{_AT_LEFT} {floor}H{right}"/>')
+        middle = (_AT_LEFT + right) / 2
         parts.append(f'<text x="{middle:.0f}" y="{floor + 27}" text-anchor="middle">{escape(self.x_label)}</text>')
         return "".join(parts)
 
     def _placed_legend(self) -> tuple[str, int]:
         """The legend below the chart, and how many lines it takes."""
-        parts, x, row = [], float(_LEFT), 0
+        parts, x, row = [], float(_AT_LEFT), 0
         for label, color in self._legend:
             needed = 22 + len(label) * _LETTER
-            if x > _LEFT and x + needed > self.width:
-                x, row = float(_LEFT), row + 1
+            if x > _AT_LEFT and x + needed > self.width:
+                x, row = float(_AT_LEFT), row + 1
             y = self.height + row * _LINE + _FONT
             parts.append(f'<rect x="{x:.0f}" y="{y - 8}" width="9" height="9" rx="2" fill="{color}"/>')
             parts.append(f'<text x="{x + 13:.0f}" y="{y}">{escape(label)}</text>')

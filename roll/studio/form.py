@@ -178,7 +178,7 @@ def _algorithms(path: Path, kind: str) -> Sequence[str]:
 
 
 def _strategies(path: Path, kind: str) -> Sequence[str]:
-    """Those that do what a role is for, where its name tells."""
+    """Strategies that do what a role is for, where its name tells; else all."""
     use = "train" if re.fullmatch("actor_train|critic|student", path[0]) else None
     use = "generate" if path[0] == "actor_infer" else use
     return [name for name, spec in STRATEGIES.items() if use is None or use in spec.classes]

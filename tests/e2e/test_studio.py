@@ -86,6 +86,8 @@ def test_a_run_is_watched_its_rollouts_are_text_and_its_report_opens(tmp_path: P
     assert document.locator("script, img").count() == 0
     page.goto(page.url.replace("/rollouts", "").replace("/run/", "/report/"))
     page.get_by_text("a report of roll").wait_for()
+    page.get_by_role("link", name="the run").click()
+    page.get_by_text("0.100 → 0.875").wait_for()
 
 
 def test_runs_are_compared_and_attempts_are_gone_through_by_key(tmp_path: Path, page: "Page") -> None:

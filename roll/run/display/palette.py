@@ -15,12 +15,12 @@ _PHASE_COLORS: Mapping[str, str] = {
     "weight_sync": "#e59a8d", "validate": "#9ac55a", "checkpoint": "#c79f78", "reward": "#d98cc3", "gather": "#8bb8d8",
     "other": "#a6a9ae",
 }  # fmt: skip
-_FURTHER = ("#c3b54b", "#6fa8a0", "#b7727f", "#8d84b8", "#7fae86", "#d0a0a8", "#5f97c4", "#a98f5c")
+_SPARE_COLORS = ("#c3b54b", "#6fa8a0", "#b7727f", "#8d84b8", "#7fae86", "#d0a0a8", "#5f97c4", "#a98f5c")
 
 
 def phase_colors(phases: Iterable[str]) -> dict[str, str]:
     """A colour for each phase: the usual ones have theirs in every chart, others take what is free in turn."""
     names = list(dict.fromkeys(phases))
     others = [name for name in names if name not in _PHASE_COLORS]
-    free = dict(zip(others, _FURTHER * (1 + len(others) // len(_FURTHER)), strict=False))
+    free = dict(zip(others, _SPARE_COLORS * (1 + len(others) // len(_SPARE_COLORS)), strict=False))
     return {name: _PHASE_COLORS.get(name) or free[name] for name in names}

@@ -131,7 +131,7 @@ _GIB = 1 << 30
 
 
 def _machine() -> str:
-    """What the driver's machine has. Example: "16 cores, 128 GiB, 8 x NVIDIA H100"."""
+    """Describe the driver's machine. Example: "16 cores, 128 GiB, 8 x NVIDIA H100"."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB
     parts = [f"{len(os.sched_getaffinity(0))} cores", f"{memory:.0f} GiB"]
     texts = [file.read_text(errors="replace") for file in sorted(_GPUS.glob("*/information"))]

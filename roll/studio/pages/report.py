@@ -13,7 +13,7 @@ from roll.report.command import render
 from roll.report.run_files import find_run, read_run
 from roll.studio.disk_reads import Unanswered, Waits
 from roll.studio.live_run import Mark, marks_of
-from roll.studio.run_list import RunList
+from roll.studio.run_list import RunList, key_of
 
 _STEPS = 6
 _MOST = 8
@@ -42,7 +42,7 @@ class Reports:
         marks = marks_of(find_run(directory))
         made = self._made.pop(directory, None)
         if made is None or made.marks != marks:
-            made = _Made(marks, render([read_run(directory)], _STEPS).html)
+            made = _Made(marks, render([read_run(directory)], _STEPS, f"/run/{key_of(directory)}").html)
         self._made[directory] = made
         for old in list(self._made)[:-_MOST]:
             self._made.pop(old, None)

@@ -209,7 +209,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the runs whose report is drawn."""
     runs: list[str] = []
 
-    def render(given: Sequence[RunFiles], steps: int) -> Page:
+    def render(given: Sequence[RunFiles], steps: int, back: str) -> Page:
         runs.extend(run.name for run in given)
         return Page(f"report {len(runs)}", steps, 0)
 
