@@ -167,7 +167,7 @@ _MOST_UPLOAD_BYTES = 2_000_000
 
 _STYLE = f"""
 .builder {{ display: grid; grid-template-columns: minmax(0, 46fr) minmax(0, 54fr); gap: 14px; width: 100%;
-  height: calc(100vh - 170px); }}
+  height: calc(100vh - 205px); }}
 .builder > div {{ min-height: 0; overflow-y: auto; }}
 .builder .beside {{ display: grid; grid-template-rows: minmax(0, 58fr) minmax(0, 42fr); gap: 12px; overflow: hidden; }}
 .builder .beside > * {{ min-width: 0; min-height: 0; }}
@@ -227,22 +227,20 @@ class Builder:
             ui.button("Download", on_click=self._download, icon="download").props("flat no-caps")
             self._run = ui.button("Run", on_click=self._open_run, icon="play_arrow").props("no-caps")
             self._run.disable()
-        with ui.row().classes("items-center full-width narrow"):  # a phone shows one of the two
+        with ui.row().classes("items-center full-width"):
             shown = ui.toggle({"form": "Form", "text": "YAML and plan"}, value="form").props("no-caps dense")
+            shown.classes("narrow")  # a phone shows one of the two
             shown.on_value_change(lambda: self._panes.classes(replace=f"builder {shown.value}"))
-            state = ui.label().classes("soft")
+            self._state = ui.label().classes("text-weight-medium")
         with ui.element("div").classes("builder form") as self._panes:
             with ui.element("div").classes("fields"):
                 self._form = FormView(self._set_text)
             with ui.element("div").classes("beside"):
                 self._editor = ui.codemirror("", language="YAML", on_change=self._typed)
                 self._editor.classes("full-width card").style("height: 100%; padding: 0; font-size: 12px")
-                with ui.element("div").classes("below"):
-                    self._state = ui.label().classes("text-weight-medium")
-                    state.bind_text_from(self._state, "text")
-                    with ui.column().classes("full-width") as self._outcome:
-                        self._problems = ui.column().classes("full-width").style("gap: 6px")
-                        self._plan = ui.label().classes("mono text card full-width")
+                with ui.element("div").classes("below") as self._outcome:
+                    self._problems = ui.column().classes("full-width").style("gap: 6px")
+                    self._plan = ui.label().classes("mono text card full-width")
 
     def begin(self) -> None:
         self._offer()
