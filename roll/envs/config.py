@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from roll.configs.base import Settings, setting
+from roll.configs.sections.data import Names
 from roll.envs.table import ASKS_ROWS, ENVIRONMENTS, default_pattern
 
 # The user's prompt templates: which fields they may hold.
@@ -169,6 +170,11 @@ class EnvConfig(Settings):
         "agent_command: each program runs in a sandbox of its own, which sees this Python, the system's programs and "
         "the folders of the files that the command names, writes to its own folder alone, and reaches the endpoint and "
         "nothing else.",
+    )
+    sides: Names = setting(
+        (),
+        "env_manager_cls: proxy: names of models by which a program lets the policy play several sides of an episode, "
+        "such as [white, black]. Each has its rows and its reward, and is compared with its own in the group.",
     )
     tasks: str | None = setting(
         None,

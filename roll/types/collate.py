@@ -26,6 +26,8 @@ from roll.types.batch import (
 from roll.types.columns import check_columns, columns, per_row, token_indices
 from roll.types.rollout import LocalRow, StoredRow, Trajectory, TrajectoryGroup, stored_among
 
+_MOST_SIDES = 1 << 16
+
 
 def collate_groups(groups: Sequence[TrajectoryGroup]) -> SampleBatch:
     """One row per trajectory, in the order of the groups. A failed trajectory keeps its row with nothing to train on.
@@ -115,7 +117,7 @@ def row_columns(groups: Sequence[TrajectoryGroup]) -> dict[str, np.ndarray]:
         raise ValueError("an attempt that has not failed has no reward")
     return {
         "rewards": np.array([t.reward for _, t in rows], np.float32),
-        "group_ids": np.array([g.group_id for g, _ in rows], np.int64),
+        "group_ids": np.array([_compared(g.group_id, t.side) for g, t in rows], np.int64),
         "trajectory_ids": _attempt_ids(groups),
         "turns": np.array([t.turn for _, t in rows], np.int32),
         "domains": np.array([g.task.domain for g, _ in rows]),
@@ -123,10 +125,16 @@ def row_columns(groups: Sequence[TrajectoryGroup]) -> dict[str, np.ndarray]:
     }
 
 
+def _compared(group_id: int, side: int) -> int:
+    """The number under which rows are compared: a side with itself. No group has a number below 0."""
+    return group_id if not side else -(group_id * _MOST_SIDES + side)
+
+
 def _attempt_ids(groups: Sequence[TrajectoryGroup]) -> np.ndarray:
-    """Attempts counted through all groups. Example: indices [0 0 1] and [0] -> [0 0 1 2]."""
-    ids: dict[tuple[int, int], int] = {}
-    keys = [(place, t.index) for place, group in enumerate(groups) for t in group.trajectories]
+    """Attempts counted through all groups, each side of one for itself. Example: indices [0 0 1] and [0] ->
+    [0 0 1 2]."""
+    ids: dict[tuple[int, int, int], int] = {}
+    keys = [(place, t.index, t.side) for place, group in enumerate(groups) for t in group.trajectories]
     return np.array([ids.setdefault(key, len(ids)) for key in keys], np.int64)
 
 

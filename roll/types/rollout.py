@@ -338,7 +338,8 @@ class Trajectory:
     A failed attempt (`failure` says why) is masked out of training and counted; its reward is not a number, never a
     silent 0. Nor is that of an attempt which waits for a reward that is given after the rollout. An attempt of several
     turns is one such row with the whole conversation, or several with the same `index`, one per turn (`turn`); every
-    row carries the reward of the whole attempt. `turns` and `metrics` of an attempt stand on one of its rows.
+    row carries the reward of the whole attempt, or that of its `side`: where a policy played several sides, each side's
+    rows are compared with those of the same side alone. `turns` and `metrics` of an attempt stand on one of its rows.
     """
 
     reward: float
@@ -350,6 +351,7 @@ class Trajectory:
     extra: Mapping[str, Any]  # what the reward has to say to a reader of rollouts
     turn_rewards: np.ndarray | None  # float32, one per unbroken run of sampled tokens; None: reward, at the end
     state_key: int  # equal where an environment's state was the same (step rows)
+    side: int  # place of the side that the row is of; 0 where there is one
     content: LocalRow | StoredRow
 
     def __init__(
@@ -364,6 +366,7 @@ class Trajectory:
         extra: Mapping[str, Any] | None = None,
         turn_rewards: np.ndarray | None = None,
         state_key: int = 0,
+        side: int = 0,
         content: LocalRow | StoredRow | None = None,
         **columns: Any,
     ):
@@ -382,6 +385,7 @@ class Trajectory:
         _set(self, "extra", {} if extra is None else extra)
         _set(self, "turn_rewards", turn_rewards)
         _set(self, "state_key", state_key)
+        _set(self, "side", side)
         _set(self, "content", content)
 
     @staticmethod

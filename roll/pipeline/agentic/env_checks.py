@@ -1,5 +1,6 @@
 """Checks of the environments of a configuration: their types, patterns and templates."""
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -36,7 +37,8 @@ from roll.utils.sandbox.job import SCRATCH
 from roll.utils.script_code import MODULE
 from roll.utils.text import show
 
-PROGRAM_KEYS = ("agent", "agent_command", "sandbox")
+PROGRAM_KEYS = ("agent", "agent_command", "sandbox", "sides")
+_SIDE = re.compile(r"[A-Za-z0-9_-]+")
 STEP_TEMPLATES = ("pre_step_template", "next_step_template")
 UNREAD_BY_NATIVE = (
     "agent_system_template",
@@ -125,7 +127,7 @@ def _listen_problems(config: AgenticConfig) -> Iterator[Problem]:
 
 def _program_problems(at: str, env: EnvConfig, listen: str | None) -> Iterator[Problem]:
     """Keys of programs, with proxy and without it."""
-    names = [key for key in PROGRAM_KEYS if getattr(env, key) not in (None, False)]
+    names = [key for key in PROGRAM_KEYS if getattr(env, key) not in (None, False, ())]
     manager = f"{at}.env_manager_cls"
     if env.env_manager_cls != PROXY:
         if names:
@@ -161,6 +163,12 @@ def _program_problems(at: str, env: EnvConfig, listen: str | None) -> Iterator[P
             f"{at}.{key} does nothing with {manager}: {PROXY}: the program brings its world and its tools itself, and "
             f"{at}.tasks gives its tasks. Remove it.",
             (f"{at}.{key}", manager),
+        )
+    if len(set(env.sides)) != len(env.sides) or len(env.sides) == 1 or not all(map(_SIDE.fullmatch, env.sides)):
+        yield Problem(
+            f"{at}.sides: {show(list(env.sides))} are not two or more different names of letters, digits, - and _. "
+            "Write for example [white, black].",
+            (f"{at}.sides",),
         )
     if env.agent is not None and env.agent not in AGENTS:
         yield from path_problems(f"{at}.agent", env.agent, "function")

@@ -24,6 +24,8 @@ SAMPLED = "sampled_reward"
 def with_rewards(group: TrajectoryGroup, rewards: Sequence[float]) -> TrajectoryGroup:
     """The group with these rewards of its attempts, in their order, on all rows of each. Failed ones stay without. The
     reward that an attempt had at first is told beside it, as `sampled_reward`, to readers of rollouts."""
+    if any(row.side for row in group.trajectories):
+        raise AlgorithmError("rewards of episodes with several sides (custom_envs.TAG.sides) cannot be changed as one")
     new = {attempt.index: float(reward) for attempt, reward in zip(group.attempts, rewards, strict=True)}
     rows = [
         row

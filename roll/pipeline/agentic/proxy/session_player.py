@@ -12,12 +12,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from roll.envs.adapters.harbor import HarborTasks
 from roll.envs.tools.toolset import ToolsLost
 from roll.errors import EnvError, describe
 from roll.pipeline.agentic.env_calls import EnvCrash, EnvHang
 from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules, failed_row
-from roll.pipeline.agentic.proxy.endpoint.reward import Outcome, checked_metrics, checked_reward
+from roll.pipeline.agentic.proxy.endpoint.reward import Outcome, outcome_of
 from roll.pipeline.agentic.proxy.endpoint.session import Session
 from roll.pipeline.agentic.proxy.metrics import session_metrics
 from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT
@@ -166,39 +168,43 @@ class SessionPlayer(ABC):
 
     def _judge(self, session: Session, outcome: Any) -> None:
         """Takes a reward, or a mapping with reward and metrics, from whoever plays or judges. Raises EnvError."""
-        given = outcome if isinstance(outcome, Mapping) else {"reward": outcome}
         try:
             posted = {} if session.outcome is None else session.outcome.metrics
-            metrics = {**posted, **checked_metrics(given.get("metrics"))}
-            session.give(Outcome(checked_reward(given.get("reward")), metrics))
+            earned = outcome_of(outcome, session.sides)
+            session.give(replace(earned, metrics={**posted, **earned.metrics}))
         except ValueError as error:
             raise EnvError(f"the {self.who} gave no reward: {error}") from None
 
     def _rows(self, job: EpisodeJob, session: Session, counts: Counts) -> list[Trajectory]:
-        transcript = session.transcript
-        row_pairs = list(transcript_rows(transcript.root))
+        transcript, outcome = session.transcript, session.outcome
+        row_pairs = [(side, *pair) for side, own in session.transcripts.items() for pair in transcript_rows(own.root)]
         if not row_pairs and transcript.counts["guided"]:
             raise EnvError(
                 "response_format or tool_choice led every response, and such responses are not trained: leave at least "
                 "one free"
             )
-        if not row_pairs or session.outcome is None:
+        if not row_pairs or outcome is None:
             raise EnvError(f"no response reached the {self.who}")
         for one in transcript.breaks:
             if one.cause not in self._reported_causes:
                 self._reported_causes.add(one.cause)
                 logger.info("%s: %s. Each such request starts a new training row.", job.name, one.text())
-        reward = session.outcome.reward
+        sides = list(session.transcripts)
+        last = {side: number for number, (side, _, _) in enumerate(row_pairs)}
         rows = [
-            replace(row, reward=reward, index=job.index, state_key=state_key(_answer_text(answer)))
-            for row, answer in row_pairs
+            replace(
+                row,
+                reward=outcome.of(side),
+                index=job.index,
+                turn=number,
+                side=sides.index(side),
+                state_key=state_key(_answer_text(answer)),
+                turn_rewards=_ended(row, outcome.of(side)) if last[side] == number else row.turn_rewards,
+            )
+            for number, (side, row, answer) in enumerate(row_pairs)
         ]
-        assert rows[-1].turn_rewards is not None
-        last = rows[-1].turn_rewards.copy()
-        last[-1] = reward
-        rows[-1] = replace(rows[-1], turn_rewards=last)
-        turns = _turns(transcript, reward)
-        measured = session_metrics(transcript, len(rows), session.num_answers, session.outcome.metrics)
+        turns = _turns(session.transcripts, outcome)
+        measured = session_metrics(transcript, len(rows), session.num_answers, outcome.metrics)
         witness = {"witness": [one.as_dict() for one in transcript.breaks]} if transcript.breaks else {}
         text = "\n".join(f"{turn.response}" for turn in turns)
         rows[0] = replace(rows[0], metrics=measured | counts.metrics(), extra=witness, turns=turns, response_text=text)
@@ -209,16 +215,28 @@ def _answer_text(answer: Answer) -> str:
     return answer.history[-2].content if len(answer.history) > 1 else ""
 
 
-def _turns(transcript: Transcript, reward: float) -> tuple[Turn, ...]:
-    """Every answer that was received, with what was said since the one before; the reward is the last one's."""
-    nodes = (node for node in transcript.root.below() if node.answer is not None and node.is_end)
-    answers = sorted((node.answer for node in nodes if node.answer is not None), key=lambda answer: answer.request)
-    answers = [answer for answer in answers if answer.delivered]
+def _ended(row: Trajectory, reward: float) -> np.ndarray:
+    """The rewards of the row's turns: the last one gets that of the side."""
+    assert row.turn_rewards is not None
+    rewards = row.turn_rewards.copy()
+    rewards[-1] = reward
+    return rewards
+
+
+def _turns(transcripts: Mapping[str, Transcript], outcome: Outcome) -> tuple[Turn, ...]:
+    """Every answer that was received, with what was said since the one before; the reward is the last one's of each
+    side."""
+    nodes = ((side, node) for side, own in transcripts.items() for node in own.root.below() if node.is_end)
+    answers = [(side, node.answer) for side, node in nodes if node.answer is not None and node.answer.delivered]
+    answers.sort(key=lambda pair: pair[1].request)
+    last = dict(answers)
     turns: list[Turn] = []
-    for answer in answers:
+    for side, answer in answers:
         before = answer.history[:-1]
         since = max((i + 1 for i, message in enumerate(before) if message.role == ASSISTANT), default=0)
-        text = "\n".join(f"[{message.role}] {message.content}" for message in before[since:])
+        said = [f"[{message.role}] {message.content}" for message in before[since:]]
+        text = "\n".join((*(f"[{name}]" for name in (side,) if name), *said))
         calls = "".join(f"\n{call.name}({call.arguments})" for call in answer.message.calls)
-        turns.append(Turn(text, answer.message.content + calls, None, reward if answer is answers[-1] else 0.0))
+        reward = outcome.of(side) if answer is last[side] else 0.0
+        turns.append(Turn(text, answer.message.content + calls, None, reward))
     return tuple(turns)

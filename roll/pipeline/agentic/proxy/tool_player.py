@@ -119,7 +119,7 @@ class ToolPlayer(SessionPlayer):
             job=job,
             attempt=attempt,
             rules=self._rules,
-            transcript=Transcript(self._renderer),
+            transcripts={"": Transcript(self._renderer)},
             parser=self._parser,
             generate=self._generate,
             counts=counts,

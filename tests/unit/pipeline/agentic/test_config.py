@@ -221,6 +221,10 @@ def test_a_class_plays_with_env_config_and_verifiers_names_its_environment() -> 
         ),
         ({"env_type": "sokoban", "sandbox": True}, "sandbox is for programs that call over HTTP"),
         ({"env_type": "sokoban", "agent": "a:b"}, "agent is for programs that call over HTTP"),
+        ({"env_type": "sokoban", "sides": ["a", "b"]}, "sides is for programs that call over HTTP"),
+        ({"env_manager_cls": "proxy", "agent": "a:b", "sides": ["one"]}, "are not two or more different names"),
+        ({"env_manager_cls": "proxy", "agent": "a:b", "sides": ["a", "a"]}, "are not two or more different names"),
+        ({"env_manager_cls": "proxy", "agent": "a:b", "sides": ["a", ""]}, "are not two or more different names"),
         ({"env_type": "sokoban", "tasks": "a.jsonl"}, "tasks is for programs that call over HTTP"),
     ],
 )

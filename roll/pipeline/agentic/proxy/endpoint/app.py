@@ -8,6 +8,7 @@ import hmac
 import json
 from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
 from fastapi import FastAPI, Request
@@ -20,7 +21,7 @@ from roll.pipeline.agentic.proxy.endpoint.anthropic import AnthropicWire, Messag
 from roll.pipeline.agentic.proxy.endpoint.chat import ChatBody, ChatWire, read_body, read_chat
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal, not_allowed
 from roll.pipeline.agentic.proxy.endpoint.responses import ResponsesBody, ResponsesWire, read_responses
-from roll.pipeline.agentic.proxy.endpoint.reward import Outcome, checked_metrics, checked_reward
+from roll.pipeline.agentic.proxy.endpoint.reward import Outcome, outcome_of
 from roll.pipeline.agentic.proxy.endpoint.session import Exchange, Reply, Session, session_of
 from roll.pipeline.agentic.proxy.transcript.message import ChatCall
 from roll.pipeline.agentic.proxy.transcript.render import RenderRefused
@@ -102,7 +103,7 @@ class _Routes:
         body = await read_whole(request)
         with _counted(session), _read():
             read: ChatBody = read_body(ChatBody, body)
-            exchange, reply_id = _exchange(session, request, read_chat(read), body)
+            exchange, reply_id = _exchange(session, request, read_chat(read), body, read.model)
         wire = ChatWire(read, session.parser, reply_id)
         return await _answered(session, request, exchange, wire, bool(read.stream))
 
@@ -111,7 +112,7 @@ class _Routes:
         body = await read_whole(request)
         with _counted(session), _read():
             read: ResponsesBody = read_body(ResponsesBody, body)
-            exchange, _ = _exchange(session, request, read_responses(read, session), body)
+            exchange, _ = _exchange(session, request, read_responses(read, session), body, read.model)
         return await _answered(session, request, exchange, ResponsesWire(read, session), bool(read.stream))
 
     async def messages(self, request: Request) -> Response:
@@ -121,7 +122,7 @@ class _Routes:
             read: MessagesBody = read_body(MessagesBody, body)
             if read.max_tokens is None:
                 raise Refusal(400, "max_tokens: Field required", param="max_tokens")
-            exchange, reply_id = _exchange(session, request, read_anthropic(read), body)
+            exchange, reply_id = _exchange(session, request, read_anthropic(read), body, read.model)
         return await _answered(session, request, exchange, AnthropicWire(read, reply_id), bool(read.stream))
 
     async def count_tokens(self, request: Request) -> Response:
@@ -133,15 +134,15 @@ class _Routes:
         return JSONResponse({"input_tokens": num_tokens})
 
     async def models(self, request: Request) -> Response:
-        self._session(request)
+        names = self._session(request).sides or (MODEL,)
         if _is_anthropic(request):
             one: dict[str, Any] = {"type": "model", "display_name": MODEL, "created_at": "1970-01-01T00:00:00Z"}
-            more = {"has_more": False, "first_id": MODEL, "last_id": MODEL}
+            more = {"has_more": False, "first_id": names[0], "last_id": names[-1]}
         else:
             one, more = {"object": "model", "created": 0, "owned_by": "roll"}, {"object": "list"}
         if (name := request.path_params.get("model")) is not None:
             return JSONResponse({"id": name, **one})
-        return JSONResponse({"data": [{"id": MODEL, **one}], **more})
+        return JSONResponse({"data": [{"id": name, **one} for name in names], **more})
 
     async def reward(self, request: Request) -> Response:
         """{"reward": number, "metrics": {...}}: what the session earned. Of a program that the run has started the last
@@ -149,13 +150,14 @@ class _Routes:
         session_id = self._named(request)
         session = self._sessions.find(session_id)
         body = await read_whole(request)
+        former = self._sessions.reward_of(session_id) if session is None else session.outcome
+        sides = session.sides if session is not None else () if former is None else tuple(former.sides)
         try:
             with _read():
                 payload = json.loads(body)
-                earned = Outcome(checked_reward(payload["reward"]), checked_metrics(payload.get("metrics")))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+                earned = outcome_of(payload if isinstance(payload, dict) else {}, sides)
+        except ValueError as error:
             raise Refusal(400, f'Send {{"reward": a number, "metrics": numbers by name}}: {describe(error)}') from None
-        former = self._sessions.reward_of(session_id) if session is None else session.outcome
         if former is not None and (session is None or session.is_outside) and former != earned:
             raise Refusal(400, f"The session has its reward already: {former.reward:g}.", "reward_given")
         if session is not None and session.failure:
@@ -245,7 +247,8 @@ def _read() -> Iterator[None]:
         raise Refusal(400, f"The body cannot be read: {describe(error)}") from None
 
 
-def _exchange(session: Session, request: Request, call: ChatCall, body: bytes) -> tuple[Exchange, str]:
+def _exchange(session: Session, request: Request, call: ChatCall, body: bytes, model: str) -> tuple[Exchange, str]:
+    call = replace(call, side=session.side_of(model))
     digest = hashlib.blake2b(request.url.path.encode() + b"\0" + body, digest_size=16).digest()
     try:
         is_retry = int(request.headers.get("x-stainless-retry-count", "0")) > 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +15,34 @@ from roll.configs.base import LARGEST_REWARD
 
 @dataclass(frozen=True)
 class Outcome:
-    """Reward and metrics of a session."""
+    """Reward and metrics of a session. `sides`: the reward of each side, where there are several; `reward` is then the
+    first one's."""
 
     reward: float
     metrics: Mapping[str, float] = field(default_factory=dict)
+    sides: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, side: str) -> float:
+        return self.sides.get(side, self.reward)
+
+
+def outcome_of(value: object, sides: Sequence[str] = ()) -> Outcome:
+    """The outcome that a program reports: a reward, or a mapping with `reward` and `metrics`. With `sides` the reward
+    is a mapping with a number for each, or one number for all; it may stand alone. Raises ValueError, and nothing else,
+    for anything else."""
+    if isinstance(value, Mapping) and sides and set(value) == set(sides):
+        value = {"reward": value}
+    parts: Mapping[Any, Any] = value if isinstance(value, Mapping) else {"reward": value}
+    reward, metrics = parts.get("reward"), checked_metrics(parts.get("metrics"))
+    if not sides:
+        return Outcome(checked_reward(reward), metrics)
+    if not isinstance(reward, Mapping):
+        reward = dict.fromkeys(sides, reward)
+    if set(reward) != set(sides):
+        raise ValueError(f"a reward is a number for each of {', '.join(sides)}, not {_shown(dict(reward))}")
+    by_side = {side: checked_reward(reward[side]) for side in sides}
+    told = {f"reward_{side}": number for side, number in by_side.items()}
+    return Outcome(by_side[sides[0]], {**metrics, **told}, by_side)
 
 
 def checked_reward(value: object) -> float:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import socket
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules
 from roll.pipeline.agentic.proxy.endpoint.app import MODEL, make_app
 from roll.pipeline.agentic.proxy.endpoint.reward import Outcome
 from roll.pipeline.agentic.proxy.endpoint.session import Session, session_key
+from roll.pipeline.agentic.proxy.transcript.causes import Break
 from roll.pipeline.agentic.proxy.transcript.parse import Parser
 from roll.pipeline.agentic.proxy.transcript.render import Renderer
 from roll.pipeline.agentic.proxy.transcript.transcript import Transcript
@@ -115,13 +117,15 @@ class Endpoint:
     ) -> Session:
         """A new session, which nobody can name before it is told."""
         session_id = self.name + secrets.token_hex(12)
+        requests, breaks = Counter[str](), list[Break]()
+        sides = rules.config.sides or ("",)
         session = Session(
             session_id=session_id,
             key=self.key_of(session_id),
             job=job,
             attempt=attempt,
             rules=rules,
-            transcript=Transcript(self._renderer),
+            transcripts={side: Transcript(self._renderer, counts=requests, breaks=breaks) for side in sides},
             parser=self._parser,
             generate=self._generate,
             counts=counts,
@@ -147,7 +151,7 @@ class Endpoint:
             "OPENAI_API_KEY": session.key,
             "ANTHROPIC_BASE_URL": root,
             "ANTHROPIC_API_KEY": session.key,
-            "ROLL_MODEL": MODEL,
+            "ROLL_MODEL": next(iter(session.sides), MODEL),
             "ROLL_PURPOSE": session.job.purpose,
             "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
         }

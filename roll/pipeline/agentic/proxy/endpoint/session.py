@@ -31,6 +31,7 @@ MOST_SAMPLES = 128  # n
 MOST_REFUSED = 20  # one after the other: the program does not listen
 TURN_LIMIT = "turn_limit"
 _MOST_TURNS = 1 << 20
+_MOST_REPEATS = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,8 @@ class Session:
     job: EpisodeJob
     attempt: int
     rules: EpisodeRules
-    transcript: Transcript
+    transcripts: Mapping[str, Transcript]
+    """By side, in their order; of the one side "" where there are no several. They share counts and breaks."""
     parser: Parser
     generate: Generate
     counts: Counts
@@ -110,6 +112,23 @@ class Session:
     """Tries that failed, by body: a retry of one asks anew, though another request of this body was answered."""
     _left_s: float = 0.0
     _num_paused: int = 0
+
+    @property
+    def transcript(self) -> Transcript:
+        """The first side's, or the only one."""
+        return next(iter(self.transcripts.values()))
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """Names of the sides; none where there are no several."""
+        return tuple(filter(None, self.transcripts))
+
+    def side_of(self, model: str) -> str:
+        """The side that a request's model names. Raises Refusal for one that is none."""
+        if self.sides and model not in self.sides:
+            raise Refusal(404, f"model: {model!r} is none of the sides {', '.join(self.sides)}.", "model_not_found",
+                          "model")  # fmt: skip
+        return model if self.sides else ""
 
     def exchange(self, call: ChatCall, digest: bytes, is_retry: bool) -> Exchange:
         """The way of a request. One whose client went away, or says that it asks again, joins that of the same body,
@@ -180,7 +199,7 @@ class Session:
     def _prepared(self, call: ChatCall) -> Prepared:
         self._check(call)
         try:
-            prepared = self.transcript.prepare(call)
+            prepared = self.transcripts[call.side].prepare(call)
         except RenderRefused as refusal:
             raise Refusal(400, str(refusal)) from None
         if len(prepared.prompt_ids) >= self.rules.max_length:
@@ -205,7 +224,7 @@ class Session:
             tools = () if call.schema is not None else call.tools
             parsed = self.parser.parse(text, tools, self._call_prefix(prepared.request, number))
             self.transcript.counts["malformed_calls"] += parsed.is_malformed
-            answer = self.transcript.commit(prepared, generation, parsed.message)
+            answer = self.transcripts[call.side].commit(prepared, generation, parsed.message)
             answer.is_malformed = parsed.is_malformed
             answer.is_guided = call.is_guided
             answer.stopped_by = _stop_of(call.stop, self.parser.text(generation.token_ids), text)
@@ -244,7 +263,7 @@ class Session:
             stop_strings=(*rule_sampling.stop_strings, *call.stop),
             include_stop_string=rule_sampling.include_stop_string and not call.stop,
             structure=structure_of(call, self.parser),
-            seed=turn_seed(rules.seed, self.job, prepared.num_before + _MOST_TURNS * prepared.repeat, self.attempt),
+            seed=turn_seed(rules.seed, self.job, self._turn(call, prepared), self.attempt),
         )
         name = f"{self.job.name}-{self.attempt}"
         self.num_requests += 1
@@ -256,6 +275,11 @@ class Session:
             session=name,
             order=self.job.order,
         )
+
+    def _turn(self, call: ChatCall, prepared: Prepared) -> int:
+        """A number of its own for every answer that is drawn anew: sides draw apart from each other."""
+        side = list(self.transcripts).index(call.side)
+        return prepared.num_before + _MOST_TURNS * prepared.repeat + _MOST_REPEATS * side
 
     async def _sampled(self, request: GenerationRequest) -> list[Generation]:
         try:

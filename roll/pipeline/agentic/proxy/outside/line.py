@@ -119,7 +119,7 @@ class Line:
         described = {  # NaN and lone surrogates as Python writes them
             "session": session.session_id,
             "api_key": session.key,
-            "model": MODEL,
+            "model": next(iter(session.sides), MODEL),
             "task": dict(session.task),
             "tag": job.tag,
             "purpose": job.purpose,

@@ -81,6 +81,7 @@ class ChatCall:
     - `overrides`: names of sampling keys whose values in the request are not the run's, and do nothing
     - `schema`: of JSON, which the answer has to be
     - `must_call`: names of tools of which it has to call one
+    - `side`: who asks, where a session has several
     """
 
     messages: tuple[ChatMessage, ...]
@@ -91,6 +92,7 @@ class ChatCall:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     schema: Mapping[str, Any] | None = None
     must_call: tuple[str, ...] = ()
+    side: str = ""
 
     @property
     def is_guided(self) -> bool:
