@@ -142,6 +142,7 @@ def test_a_trip_to_host_memory_changes_no_update(
     """Weights, moments and the hooks that collect gradients are as they were: the second update is the same."""
     run = Run(tiny_model_dir, stage, model={"dtype": dtype})
     stayed, travelled = (rank_pool(1).run(two_updates, run, takes_trip)[0] for takes_trip in (False, True))
+    assert stayed
     for name, weights in stayed.items():
         np.testing.assert_array_equal(travelled[name], weights, err_msg=name)
 

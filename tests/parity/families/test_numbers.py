@@ -37,6 +37,8 @@ ALONE = sorted(TRIED - {f"{family}_text" for family in VISION})
 EVERY = [kind if kind in FIRST else pytest.param(kind, marks=slow) for kind in ALONE]
 SAMPLED = ("gemma2", "gpt_oss", "bloom")
 SENT = ("nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "minimax_m2")
+FAILURES = (StrategyError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
+"""How models that the plan refuses fail on packs: most are refused, some break in code of their own."""
 PACKED = ("gemma2", "gpt_oss", "ministral3")
 
 
@@ -96,7 +98,7 @@ def test_rows_in_a_pack_score_as_the_model_does_or_are_refused_in_the_plan(kind:
     refused = problems(directory, "actor_train", packs=True)
     loaded, (ids, mask) = load_policy(args_of(directory)), batch()
     if refused:
-        with pytest.raises(Exception):  # noqa: B017
+        with pytest.raises(FAILURES):
             use_packed_attention(loaded.pretrained)
             check_packs(loaded, torch.device("cpu"))
         return

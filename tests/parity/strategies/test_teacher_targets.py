@@ -19,7 +19,7 @@ from roll.algorithms.objectives import PolicyGradient
 from roll.distributed.executor.blueprint import BatchLimits
 from tests.contract.test_train_strategies import DEEPSPEED, FSDP2, MEGATRON, ZERO3
 from tests.contract.train_strategy import Case
-from tests.helpers.processes import RankPool
+from tests.helpers.processes import RankError, RankPool
 from tests.parity.strategies import teacher_targets as lessons
 from tests.parity.strategies.test_pairs import assert_same
 from tests.parity.strategies.test_scoring import SCORERS, SHARED, Scorer
@@ -126,8 +126,8 @@ def test_what_cannot_be_is_said(rank_pool: Pools, tiny_model_dir: Path, teacher_
     given = lessons.told(0)
     lesson, head = lessons.lesson_by_hugging_face(teacher_dir, given)
     case = Case("megatron_train", MEGATRON, 2, {"tensor_model_parallel_size": 2})
-    with pytest.raises(Exception, match="needs the student's head whole on a rank"):
+    with pytest.raises(RankError, match="needs the student's head whole on a rank"):
         rank_pool(2).run(lessons.update, case, tiny_model_dir, given, lesson, head, TWO_ROWS)
     scorer = Scorer("megatron_infer", MEGATRON_INFER, 2, {"tensor_model_parallel_size": 2})
-    with pytest.raises(Exception, match="hands over no head"):
+    with pytest.raises(RankError, match="hands over no head"):
         rank_pool(2).run(lessons.lessons, scorer, teacher_dir, given)

@@ -70,7 +70,9 @@ def test_the_plan_of_the_page_works_and_shows_what_the_page_says(
 def test_the_reward_of_the_page_scores_its_rows(folder: Path) -> None:
     with importable(folder):
         worker = RewardWorker("digits", RewardConfig(reward=REWARD))
-        for row in rows(folder / "test.jsonl"):
+        tested = list(rows(folder / "test.jsonl"))
+        assert tested
+        for row in tested:
             truth = row["ground_truth"]
             answers = [f"<answer>{text}</answer>" for text in (truth, truth[:2], truth + truth, "")] + [truth]
             scored = worker.score([RewardInput(row["prompt"], answer, truth) for answer in answers])

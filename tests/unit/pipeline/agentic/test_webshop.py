@@ -195,7 +195,9 @@ def test_a_shop_is_made_from_webshops_files(tmp_path: Path) -> None:
 
 
 def test_every_goal_of_the_shelf_can_be_met() -> None:
-    for goal in SHOP.goals("all"):
+    goals = SHOP.goals("all")
+    assert goals
+    for goal in goals:
         wanted = SHOP.products[goal.asin.lower()]
         offered = [value for values in wanted.options.values() for value in values]
         assert all(option in offered for option in goal.options)

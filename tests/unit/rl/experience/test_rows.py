@@ -64,11 +64,11 @@ def test_a_damaged_group_is_never_taken_for_another_one(ending: str) -> None:
     num_told = 0
     for found in damaged:
         try:
-            assert told(form.unpack(found)) == told(one)  # of what no value hangs on
-        except AssertionError:
-            raise
-        except Exception:
+            read = form.unpack(found)
+        except Exception:  # each form has its own, and those of the libraries that read it
             num_told += 1
+        else:
+            assert told(read) == told(one)  # of what no value hangs on
     assert num_told > 100
 
 
