@@ -55,7 +55,7 @@ def phase_chart(rows: Rows) -> str:
     usual = sorted(totals)[int(0.95 * (len(totals) - 1))]
     top = 1.1 * min(max(totals), 2.5 * usual) or 1.0
     edges = _edges(steps)
-    plot = Plot((edges[0], edges[-1]), (0.0, top), width=760, height=230)
+    plot = Plot(_span(edges), (0.0, top), width=760, height=230)
     bottom, colors = [0.0] * len(steps), phase_colors(phases)
     for name, seconds in phases.items():
         heights = [low + high for low, high in zip(bottom, seconds, strict=True)]

@@ -164,6 +164,7 @@ def differing(configs: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]
     flat_configs = [flat(config) for config in configs]
     keys = dict.fromkeys(key for tree in flat_configs for key in tree)
     rows = [(key, [tree.get(key, ABSENT) for tree in flat_configs]) for key in keys]
+    rows = [(key, values) for key, values in rows if len(set(values)) > 1]
     return [(key, values) for key, values in rows if len(set(_compared(key, values, flat_configs))) > 1]
 
 

@@ -77,6 +77,8 @@ class Planner:
                     code = await self._run(words, folder)
             except TimeoutError:
                 return Plan("", (f"The plan has not ended within {_MOST_S:.0f} s.",), False)
+            except OSError as error:
+                return Plan("", (f"The process that makes plans cannot be reached: {error}",), False)
             printed = (Path(folder) / stream for stream in ("stdout", "stderr"))
             shown, wrong = (
                 stream.read_text("utf-8", "replace").replace(f"{folder}{os.sep}", "") if stream.exists() else ""

@@ -7,7 +7,7 @@ _STEERING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but tab and newline
     "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # line separators, and what turns the direction of writing
     "\ud800-\udfff"  # halves of surrogate pairs, which no file can hold
-    "\ufff9-\ufffb\U000e0000-\U000e007f]"  # annotations and tags, which nobody sees
+    "\ufff9-\ufffb\ufffe\uffff\U000e0000-\U000e007f]"  # annotations, no characters, and tags, which nobody sees
 )
 
 

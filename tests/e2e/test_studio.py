@@ -129,8 +129,7 @@ def test_runs_are_compared_and_attempts_are_gone_through_by_key(tmp_path: Path, 
     page.get_by_text("2 at this prompt, mean 0.125:").wait_for()
 
 
-def test_a_configuration_is_built_planned_and_run(tmp_path: Path, page: "Page") -> None:
-    """A wrong key is marked in the form and in the text, and the run can be started once nothing is wrong."""
+def test_a_wrong_key_is_marked_in_form_and_text_until_it_is_right(page: "Page") -> None:
     page.get_by_role("link", name="New run").click()
     page.get_by_text("The plan works.", exact=True).wait_for()
     run = page.get_by_role("button", name="Run", exact=True)
@@ -153,18 +152,25 @@ def test_a_configuration_is_built_planned_and_run(tmp_path: Path, page: "Page") 
     page.get_by_label("actor_infer.strategy_args.strategy_name").fill("mine.engines:SPEC")
     page.keyboard.press("Enter")
     page.get_by_text("It cannot start:").wait_for()
+    page.get_by_role("button", name="line 48").click()  # the editor draws the lines that it shows alone
     page.locator(".cm-line.wrong-line", has_text="mine.engines:SPEC").wait_for()
     page.get_by_label("actor_infer.strategy_args.strategy_name").fill("hf_infer")
     page.get_by_role("option", name="hf_infer").click()
     page.get_by_text("The plan works.", exact=True).wait_for()
-    run.click()
+    assert run.is_enabled()
+
+
+def test_a_configuration_is_planned_run_and_stopped(tmp_path: Path, page: "Page") -> None:
+    page.get_by_role("link", name="New run").click()
+    page.get_by_label("max_steps").fill("7")
+    page.get_by_text("7 steps, seed 42").wait_for()
+    page.get_by_role("button", name="Run", exact=True).click()
     page.get_by_label("name", exact=True).fill("first")
     page.get_by_role("button", name="Start").click()
     page.get_by_role("button", name="Stop").click()
     page.get_by_text("exit code").first.wait_for(timeout=START_LIMIT_S * 1000)
     written = (tmp_path / "out" / "first" / "first.yaml").read_text()
     assert "max_steps: 7\n" in written and f"output_dir: {tmp_path}/out/first\n" in written
-    assert "algorithm: gspo\n" in written
 
 
 def test_the_builder_fits_a_phone_and_takes_configurations_of_others(page: "Page") -> None:

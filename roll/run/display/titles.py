@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 
@@ -130,6 +131,8 @@ def number_text(value: float) -> str:
 
     Examples: 0.0078125 -> "0.008", 0.9141 -> "0.914", 12.345 -> "12.3", 4831.2 -> "4,831", 1e-6 -> "1e-6", 3.0 -> "3".
     """
+    if not math.isfinite(value):
+        return str(value)
     size = abs(value)
     if size >= 1e9 or 0 < size < 0.001:
         digits, _, exponent = f"{value:.2e}".partition("e")

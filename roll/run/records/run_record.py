@@ -141,7 +141,17 @@ def _machine() -> str:
 
 def commit_of(checkout: Path) -> str:
     """The commit of a git checkout; empty where the folder is none, or there is no git."""
-    command = ("git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*")
+    command = (
+        "git",
+        "--no-optional-locks",
+        "-C",
+        str(checkout),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=10",
+        "--exclude=*",
+    )
     variables = os.environ | {"GIT_CEILING_DIRECTORIES": str(checkout.parent)}  # not of a repository around it
     try:
         done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S)

@@ -149,7 +149,7 @@ class FormView:
         return text.props("dense outlined stack-label debounce=300 spellcheck=false")
 
     async def _set(self, field: Field, entered: Any, wrong: ui.label) -> None:
-        is_text = field.kind == "text" or isinstance(entered, bool)
+        is_text = field.kind == "text" or isinstance(entered, bool) or entered in field.choices  # "off" is no false
         try:
             value = None if entered in (None, _UNSET) else entered if is_text else value_of(str(entered))
             self._text = set_key(self._text, field.path, value)
@@ -271,6 +271,7 @@ class Builder:
             return
         self._text = text
         self._editor.set_value(text)
+        self._mark({}, {})
         self._show_form()
         await self._think(0.0)
 
@@ -328,7 +329,6 @@ class Builder:
         self._outcome.classes(remove="dim")
         self._run.set_enabled(plan.is_good and not self._elsewhere.value)
         places = [(problem, self._keys(problem)) for problem in plan.problems]
-        self._form.mark({".".join(path): text for text, paths in reversed(places) for path in paths})
         self._problems.clear()
         wrong_lines: dict[int, str] = {}
         with self._problems:
@@ -339,10 +339,15 @@ class Builder:
                 for line in lines:
                     wrong_lines.setdefault(line, visible(problem))
                 self._problem(visible(problem), lines)
-        self._editor.decorations = [{"kind": "line", "line": line, "class": "wrong-line"} for line in wrong_lines]
-        self._editor.line_tooltips = wrong_lines
+        self._mark({".".join(path): text for text, paths in reversed(places) for path in paths}, wrong_lines)
         self._plan.set_text(visible(plan.text))
         self._plan.set_visibility(bool(plan.text))
+
+    def _mark(self, fields: Mapping[str, str], lines: Mapping[int, str]) -> None:
+        """Marks fields by their keys, and lines of the text, with what is wrong, and no others."""
+        self._form.mark(fields)
+        self._editor.decorations = [{"kind": "line", "line": line, "class": "wrong-line"} for line in lines]
+        self._editor.line_tooltips = dict(lines)
 
     def _problem(self, text: str, lines: Sequence[int]) -> None:
         """A card with what is wrong, and links to the lines of the text."""

@@ -11,7 +11,7 @@ from roll.report.charts import Line, histogram, line_chart, phase_chart, share_o
 from roll.report.run_files import Quantiles
 from roll.report.svg import Plot, padded
 
-EVIL = '</svg><script>alert("x")</script>\u202e\ud800'
+EVIL = '</svg><script>alert("x")</script>\u202e\ud800\uffff'
 
 
 def svg(uri: str) -> ElementTree.Element:

@@ -71,6 +71,7 @@ def test_paths_that_follow_from_the_name_or_the_place_of_a_run_do_not_differ() -
 
     first, second = tree("a", "/out/a"), tree("b", "/out/b", logs="/out/b/logs")
     assert [key for key, _ in differing([first, second])] == ["exp_name", "output_dir"]
+    assert differing([tree("logs", "/out/a", cache="/c/logs"), tree("b", "/out/a", cache="/c/logs")])[1:] == []
     elsewhere = tree("b", "/out/b", logs="/out/b2/logs", note="b")
     assert [key for key, _ in differing([first, elsewhere])] == ["exp_name", "output_dir", "logs", "note"]
 

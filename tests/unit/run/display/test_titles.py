@@ -47,6 +47,7 @@ def test_every_title_is_of_a_metric_that_the_table_of_metrics_lists() -> None:
         (0.0078125, "0.008"), (0.9141, "0.914"), (12.345, "12.3"), (4831.2, "4,831"), (1e-6, "1e-6"), (3.0, "3"),
         (0.0, "0"), (-0.5, "-0.500"), (2.961e-07, "2.96e-7"), (1.5e9, "1.5e9"), (1e10, "1e10"), (1.25, "1.25"),
         (0.00099999, "1e-3"), (99.97, "100.0"), (-4831.0, "-4,831"),
+        (float("nan"), "nan"), (float("-inf"), "-inf"),
     ],
 )  # fmt: skip
 def test_numbers_are_written_as_a_person_would(value: float, text: str) -> None:
