@@ -32,7 +32,7 @@ def line_chart(lines: Sequence[Line]) -> str:
     """Each step in a pale colour where there are many, and smoothed in a full one."""
     curves = [(line, *thinned(line.points)) for line in lines]
     steps = [step for _, each, _ in curves for step in (each[0], each[-1])]
-    plot = Plot(_span(steps), padded([value for *_, values in curves for value in values]))
+    plot = Plot((min(steps), max(steps)), padded([value for *_, values in curves for value in values]))
     for line, xs, values in curves:
         if len(xs) < _FEW_POINTS:
             plot.line(xs, values, line.color, 1.2)
@@ -55,7 +55,7 @@ def phase_chart(rows: Rows) -> str:
     usual = sorted(totals)[int(0.95 * (len(totals) - 1))]
     top = 1.1 * min(max(totals), 2.5 * usual) or 1.0
     edges = _edges(steps)
-    plot = Plot(_span(edges), (0.0, top), width=760, height=230)
+    plot = Plot((edges[0], edges[-1]), (0.0, top), width=760, height=230)
     bottom, colors = [0.0] * len(steps), phase_colors(phases)
     for name, seconds in phases.items():
         heights = [low + high for low, high in zip(bottom, seconds, strict=True)]
@@ -72,7 +72,7 @@ def spread_chart(spreads: Sequence[tuple[int, Quantiles]]) -> str:
     shown = spreads[:: math.ceil(len(spreads) / _MOST_POINTS)]
     steps = [float(step) for step, _ in shown]
     least, low, lower, median, upper, high, most = zip(*(spread.quantiles for _, spread in shown), strict=True)
-    plot = Plot(_span(steps), padded([*least, *most]))
+    plot = Plot((steps[0], steps[-1]), padded([*least, *most]))
     plot.band(steps, low, high, COLORS[0], 0.15)
     plot.band(steps, lower, upper, COLORS[0], 0.3)
     plot.line(steps, median, COLORS[0])
@@ -104,7 +104,7 @@ def share_of_larger(spreads: Sequence[tuple[int, Quantiles]]) -> tuple[float, li
 def _share(spread: Quantiles, larger: float) -> float:
     if _is_one_value(spread):
         return float(spread.quantiles[0] == larger)
-    return spread.counts[-1] / sum(spread.counts)
+    return spread.counts[-1] / (sum(spread.counts) or 1.0)
 
 
 def _is_one_value(spread: Quantiles) -> bool:
@@ -117,12 +117,6 @@ def thinned(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[fl
     parts = [points[start : start + size] for start in range(0, len(points), size)]
     steps = [sum(step for step, _ in part) / len(part) for part in parts]
     return steps, [sum(value for _, value in part) / len(part) for part in parts]
-
-
-def _span(steps: Sequence[float]) -> tuple[float, float]:
-    """The range of steps; around a single one, half a step on either side."""
-    first, last = min(steps), max(steps)
-    return (first, last) if last > first else (first - 0.5, first + 0.5)
 
 
 def _edges(steps: Sequence[float]) -> list[float]:

@@ -240,7 +240,7 @@ def _rollouts(output: Path, config: Mapping[str, Any]) -> Path:
     place = Path(str(dump_dir))
     is_usual = place == Path(str(config.get("output_dir"))) / "rollouts"
     first, second = (usual, place) if is_usual else (place, usual)
-    return first if first.is_dir() else second
+    return first if os.path.isdir(first) else second  # False for a name that no file may have
 
 
 def _metrics(logs: Path, config: Mapping[str, Any]) -> Path:

@@ -38,6 +38,9 @@ class Plot:
     _shapes: list[str] = field(default_factory=list, init=False)
     _legend: list[tuple[str, str]] = field(default_factory=list, init=False)
 
+    def __post_init__(self) -> None:
+        self.x, self.y = _range(*self.x), _range(*self.y)
+
     def line(
         self, xs: Sequence[float], ys: Sequence[float], color: str, width: float = 1.6, opacity: float = 1
     ) -> None:
@@ -118,6 +121,16 @@ class Plot:
             parts.append(f'<text x="{x + 13:.0f}" y="{y}">{escape(label)}</text>')
             x += needed
         return "".join(parts), row + 1 if parts else 0
+
+
+def _range(low: float, high: float) -> tuple[float, float]:
+    """Return a range that can be drawn: what somebody edited in a file may have none."""
+    if not math.isfinite(high - low):
+        return 0.0, 1.0
+    if high - low > max(1 / _LARGEST, 1e-12 * abs(high)):
+        return low, high
+    room = max(0.5, 1e-6 * abs(low))
+    return low - room, low + room
 
 
 def padded(values: Sequence[float]) -> tuple[float, float]:

@@ -61,6 +61,16 @@ def test_any_numbers_can_be_drawn(values: list[float]) -> None:
     assert 3 <= len(texts(uri)) <= 14
 
 
+@pytest.mark.parametrize("steps", [(1, 1), (10**25, 10**25), (-3, -3), (0, 10**25)])
+def test_steps_that_are_equal_or_vast_are_drawn(steps: tuple[int, int]) -> None:
+    """A file that somebody edited, or that two runs wrote."""
+    rows = [(step, {"time/rollout_s": 1.0}) for step in steps]
+    assert texts(line_chart([Line("", "#111111", [(step, 1.0) for step in steps])])) and texts(phase_chart(rows))
+    nothing = quantiles(0, 1, counts=(0, 0))
+    assert share_of_larger([(1, nothing)]) == (1, [(1, 0.0)]) and texts(histogram(nothing))
+    assert texts(histogram(quantiles(2, 2, counts=(1, 1))))
+
+
 def test_rewards_of_two_values_are_a_share_of_the_larger() -> None:
     spreads = [(1, quantiles(0, 0)), (2, quantiles(0, 1, counts=(3, 0, 1))), (3, quantiles(1, 1))]
     assert share_of_larger(spreads) == (1, [(1, 0.0), (2, 0.25), (3, 1.0)])
