@@ -16,11 +16,14 @@ from transformers import (
     Qwen2VLForConditionalGeneration,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeConfig,
+    Qwen3VLMoeForConditionalGeneration,
 )
 
 from roll.models import tiny
 
-VISION_ARCHITECTURES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+VISION_ARCHITECTURES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
+_PROCESSORS = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL", "qwen3_vl": "Qwen3VL", "qwen3_vl_moe": "Qwen3VL"}
 STARTS, ENDS, IMAGE, VIDEO = "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"
 
 CHAT_TEMPLATE = (
@@ -91,7 +94,12 @@ def build_vision_model(
         else:
             text |= {"head_dim": 32, "rope_parameters": {**text["rope_parameters"], "mrope_interleaved": True}}
             tower |= {**width, "patch_size": 16, "num_position_embeddings": 64, "deepstack_visual_indexes": [0]}
-            model = Qwen3VLForConditionalGeneration(Qwen3VLConfig(text_config=text, vision_config=tower, **ids))
+            if arch == "qwen3_vl":
+                model = Qwen3VLForConditionalGeneration(Qwen3VLConfig(text_config=text, vision_config=tower, **ids))
+            else:
+                text |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": hidden_size}
+                config = Qwen3VLMoeConfig(text_config=text, vision_config=tower, **ids)
+                model = Qwen3VLMoeForConditionalGeneration(config)
     return model.eval()
 
 
@@ -107,8 +115,8 @@ def save_vision_pretrained(
     model.config.architectures = [type(model).__name__]
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
-    kind = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL", "qwen3_vl": "Qwen3VL"}[model.config.model_type]
-    half = model.config.model_type == "qwen3_vl"
+    kind = _PROCESSORS[model.config.model_type]
+    half = kind == "Qwen3VL"
     processor = {
         "image_processor_type": "Qwen2VLImageProcessor",
         "processor_class": f"{kind}Processor",

@@ -11,7 +11,8 @@ from roll.configs.tables.vision import DEEPSTACK, LANGUAGE, MERGER, TOWER, VISIO
 if TYPE_CHECKING:
     from roll.configs.memory.model_shape import Weight
 
-_TEXT_KINDS = {"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3"}
+_TEXT_KINDS = {"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3", "qwen3_vl_moe": "qwen3_moe"}
+_DEEPSTACK = ("qwen3_vl", "qwen3_vl_moe")
 _CHANNELS = 3
 
 
@@ -44,7 +45,7 @@ def tower_weights(model: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ..
     )
     at = TOWER
     yield f"{at}patch_embed.proj.weight", (width, _CHANNELS, tower.get("temporal_patch_size") or 2, side, side)
-    if kind == "qwen3_vl":
+    if kind in _DEEPSTACK:
         yield f"{at}patch_embed.proj.bias", (width,)
         yield f"{at}pos_embed.weight", (tower["num_position_embeddings"], width)
     for block in range(tower["depth"]):
@@ -69,7 +70,7 @@ def _block(at: str, kind: str, width: int, inner: int) -> Iterator[tuple[str, tu
 
 
 def _mergers(kind: str, width: int, merged: int, out: int, deepstack: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    named = ("norm", "linear_fc1", "linear_fc2") if kind == "qwen3_vl" else ("ln_q", "mlp.0", "mlp.2")
+    named = ("norm", "linear_fc1", "linear_fc2") if kind in _DEEPSTACK else ("ln_q", "mlp.0", "mlp.2")
     norm, first, second = named
     places = [(MERGER, width), *((f"{DEEPSTACK}{i}.", merged) for i in range(deepstack))]
     for at, normed in places:

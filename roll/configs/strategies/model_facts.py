@@ -20,6 +20,7 @@ TRIED: frozenset[str] = frozenset(
         *("minimax_m2", "minimax_m3_vl_text", "ministral", "ministral3", "mistral", "nanochat", "nemotron"),
         *("nemotron_h", "olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "opt", "persimmon", "phi", "phi3"),
         *("phimoe", "qwen2_5_vl_text", "qwen2_vl_text", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_vl_text"),
+        *("qwen3_vl_moe_text",),
         *("qwen3_next", "recurrent_gemma", "seed_oss", "smollm3", "solar_open", "stablelm", "starcoder2"),
         *("vaultgemma", "xglm", "youtu"),
     )

@@ -47,6 +47,7 @@ VISION: Mapping[str, VisionFacts] = {
     "qwen2_vl": VisionFacts(),
     "qwen2_5_vl": VisionFacts(),
     "qwen3_vl": _QWEN3,
+    "qwen3_vl_moe": _QWEN3,
 }
 
 

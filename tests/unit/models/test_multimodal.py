@@ -20,7 +20,7 @@ BOTH = {"text_config": TEXT, "vision_config": TOWER}
     "model",
     [
         {"model_type": "qwen2_5_omni", "architectures": ["Qwen2_5OmniForConditionalGeneration"], **BOTH},
-        {"model_type": "qwen3_vl_moe", **BOTH},
+        {"model_type": "glm4v_moe", **BOTH},
         {"model_type": "llava", **BOTH},
         {"model_type": "llava_llama", **TEXT, "mm_vision_tower": "openai/clip-vit-large-patch14-336"},
         {"model_type": "mistral3", "architectures": ["Mistral3ForConditionalGeneration"], **BOTH},
