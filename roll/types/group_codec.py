@@ -101,7 +101,7 @@ def decode(arrays: Mapping[str, np.ndarray], headers: Sequence[Header]) -> list[
         assert text is not None
         rows.setdefault(header["group"], []).append(
             Trajectory(
-                **{name: header[name] for name in (*_BASE_FIELDS, "metrics", "extra")},
+                **{name: header[name] for name in (*_BASE_FIELDS, "metrics", "extra") if name in header},
                 **{name: parts[i] for name, parts in (split | some).items()},
                 routes=routes[i],
                 response_text=text.tobytes().decode("utf-8", "surrogatepass"),

@@ -52,8 +52,7 @@ class SamplingParams:
     `seed` names the random stream of one request: sample `i` of a group of n draws from stream (seed, i) whatever else
     is in the batch, so that a replayed step gives the same tokens. `include_stop_string` is about the text that
     rewards and environments see; the tokens of a stop string are always there, since they were sampled. `structure`:
-    what an answer has to look like, as a structural tag of xgrammar (JSON); its log-probs may be those of the tokens
-    that fit alone.
+    a structural tag of xgrammar that answers follow; their log-probs may be of the tokens that fit alone.
     """
 
     max_new_tokens: int
@@ -338,8 +337,7 @@ class Trajectory:
     A failed attempt (`failure` says why) is masked out of training and counted; its reward is not a number, never a
     silent 0. Nor is that of an attempt which waits for a reward that is given after the rollout. An attempt of several
     turns is one such row with the whole conversation, or several with the same `index`, one per turn (`turn`); every
-    row carries the reward of the whole attempt, or that of its `side`: where a policy played several sides, each side's
-    rows are compared with those of the same side alone. `turns` and `metrics` of an attempt stand on one of its rows.
+    row carries the reward of the whole attempt, or of its `side`. `turns` and `metrics` stand on one of the rows.
     """
 
     reward: float
@@ -376,17 +374,11 @@ class Trajectory:
             content = LocalRow(**columns)
         elif columns:
             content = replace(_local(content), **columns)
-        _set(self, "reward", reward)
-        _set(self, "finish_reason", finish_reason)
-        _set(self, "index", index)
-        _set(self, "turn", turn)
-        _set(self, "metrics", {} if metrics is None else metrics)
-        _set(self, "failure", failure)
-        _set(self, "extra", {} if extra is None else extra)
-        _set(self, "turn_rewards", turn_rewards)
-        _set(self, "state_key", state_key)
-        _set(self, "side", side)
-        _set(self, "content", content)
+        known: dict[str, Any] = {"reward": reward, "finish_reason": finish_reason, "index": index, "turn": turn}
+        known |= {"metrics": {} if metrics is None else metrics, "extra": {} if extra is None else extra}
+        known |= {"failure": failure, "turn_rewards": turn_rewards, "state_key": state_key, "side": side}
+        for name, value in {**known, "content": content}.items():
+            _set(self, name, value)
 
     @staticmethod
     def from_generation(

@@ -118,7 +118,7 @@ class BatchSampler:
             self._follow(request)
 
     def _follow(self, request: GenerationRequest) -> Follower:
-        """What keeps an answer to the structure of its request. Raises StrategyError."""
+        """Return the follower of a new answer through the structure of its request. Raises StrategyError."""
         if self._structures is None:
             raise StrategyError(f"request {request.request_id}: a structure needs a tokenizer")
         assert request.sampling.structure is not None

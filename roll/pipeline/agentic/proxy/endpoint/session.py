@@ -83,7 +83,7 @@ class Session:
     attempt: int
     rules: EpisodeRules
     transcripts: Mapping[str, Transcript]
-    """By side, in their order; of the one side "" where there are no several. They share counts and breaks."""
+    """Transcripts by side, in order; that of the side "" where there is one. They share counts and breaks."""
     parser: Parser
     generate: Generate
     counts: Counts

@@ -1,4 +1,4 @@
-"""What an answer has to look like where a request says so, as a structural tag that engines follow by xgrammar."""
+"""Form of an answer where a request demands one, as a structural tag that engines follow by xgrammar."""
 
 from __future__ import annotations
 
