@@ -4,6 +4,7 @@ and the metrics that it reads are ones that roll records."""
 from __future__ import annotations
 
 import ast
+import json
 import re
 import runpy
 import shutil
@@ -208,6 +209,17 @@ def test_the_notebook_of_a_tutorial_has_a_cell_for_each_block_of_code(name: str,
     codes = [block for block in page_blocks(name) if block.language in marks]
     firsts = [f"%%writefile {block.title}\n" if block.title else marks[block.language] for block in codes]
     assert cells == [first + block.text.rstrip("\n") for first, block in zip(firsts, codes, strict=True)]
+
+
+def test_make_notebooks_writes_one_for_each_tutorial(tmp_path: Path) -> None:
+    pytest.importorskip("jupytext", reason="jupytext writes the notebooks: make test-environment installs it")
+    from tools.notebooks import main
+
+    main(tmp_path / "notebooks")
+    made = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "notebooks").iterdir()}
+    assert sorted(made) == [*PAGES]
+    assert {each["metadata"]["kernelspec"]["name"] for each in made.values()} == {"python3"}
+    assert all(cell["outputs"] == [] for each in made.values() for cell in each["cells"] if "outputs" in cell)
 
 
 @pytest.mark.parametrize("name", PLANNED)
