@@ -150,7 +150,7 @@ def _kind(config: Config | None, env: Any, keys: dict[str, Any]) -> str | None:
     """The kind of a run without a YAML; None if a YAML or the key `pipeline` names it."""
     if config is not None or keys.get("pipeline"):
         return None
-    plays = env is not None or any(key.startswith("custom_envs") for key in keys)
+    plays = env is not None or any(value and key.startswith("custom_envs") for key, value in keys.items())
     return "agentic" if plays else "rlvr"
 
 

@@ -306,6 +306,8 @@ def test_what_train_needs_is_said() -> None:
         roll.train("org/model")
     with pytest.raises(ConfigError, match="roll.train needs data and reward"):
         roll.train("org/model", pipeline="rlvr")
+    with pytest.raises(ConfigError, match="roll.train needs data and reward"):
+        roll.train("org/model", custom_envs={})
     with pytest.raises(ConfigError, match="takes env, or data and reward"):
         roll.train("org/model", ROWS, env=Walk)
     assert "takes env, or data and reward" in roll.plan(model="org/model", data=ROWS, env=Walk).problems[0]
