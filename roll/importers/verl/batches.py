@@ -75,12 +75,15 @@ def batches(
             return _open_ranks(source, role, prompts, group)
         ranks, how = _ranks(source, section, trainer_gpus(source))
         micro = micro_batch(source, section, ("ppo_micro_batch_size",), ranks)
+        formula, too_many = "", ""
         if per_update is not None:
-            update, formula = per_update(source), ""
+            made = split(prompts * group, per_update(source), ranks, micro or 1)
         else:
             mini = source.size(f"{section}.{MINI_BATCH}", source.number(f"{ACTOR}.{MINI_BATCH}"))
-            update, formula = min(mini, prompts) * group, f" = {MINI_BATCH} {mini} x {group}"
-        made = split(prompts * group, update, ranks, micro or 1)
+            made = split(prompts * group, min(mini, prompts) * group, ranks, micro or 1)
+            formula = f" = {MINI_BATCH} {mini} x {group}" if made.samples == mini * group else ""
+            if mini > prompts:
+                too_many = f"{MINI_BATCH} {mini} is more than the {prompts} prompts of a step, which verl refuses."
         args = f"{role}.training_args"
         settings: dict[str, Any] = {
             f"{args}.per_device_train_batch_size": made.micro,
@@ -92,7 +95,7 @@ def batches(
             f"{role}: {prompts} prompts x {group} answers = {prompts * group} samples per step; "
             f"{made.text} ({how}){formula}."
         )
-        near = made.near
+        near = f"{too_many} {made.near}"
         if micro is not None and micro != made.micro:
             near = f"{near} The micro batch is {made.micro} instead of {micro}, to divide {made.micro * made.passes}."
         return CombinedKeys(settings, text, near.strip())

@@ -305,3 +305,9 @@ def test_a_launcher_says_nodes_and_gpus_apart() -> None:
     tree = imported_from(given, "verl").tree
     assert (tree["num_nodes"], tree["num_gpus_per_node"]) == (3, 4)
     assert tree["sft_train"]["device_mapping"] == "list(range(0, 12))"
+
+
+def test_an_update_of_more_prompts_than_a_step_has_says_so() -> None:
+    key = f"{ACTOR}.ppo_mini_batch_size"
+    outcome, note = entry(of(f"{key}=2000"), key)
+    assert outcome == "approximated" and "is more than the" in note and "= ppo_mini_batch_size" not in note
