@@ -105,6 +105,8 @@ def estimator(source: SourceLookup) -> CombinedKeys:
         return CombinedKeys({"adv_estimator": "reinforce"}, text)
     made = words.estimator(name)
     value, near = (made.value, made.note) if isinstance(made, words.ApproximateValue) else (made, "")
+    if name == "gdpo" and source("algorithm.use_kl_in_reward"):
+        near = "the KL in the reward counts here, where it is no part that verl compares"
     return CombinedKeys(
         {"adv_estimator": value}, f"adv_estimator: {show(value)};" if near else f"adv_estimator: {show(value)}", near
     )

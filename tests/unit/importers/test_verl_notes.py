@@ -278,6 +278,8 @@ def test_parts_of_a_reward_are_compared_each_by_itself() -> None:
     tree = found.tree
     assert found.is_as_meant and tree["adv_estimator"] == "gdpo"
     assert (tree["gdpo_reward_keys"], tree["gdpo_reward_weights"]) == (["accuracy", "format"], [1.0, 0.5])
+    penalised = of("algorithm.adv_estimator=gdpo", *keys, *own, "algorithm.use_kl_in_reward=true")
+    assert "the KL in the reward counts here" in entry(penalised, "algorithm.adv_estimator")[1]
     assert not of(*keys).tree.keys() & {"gdpo_reward_keys", "gdpo_reward_weights"}, "grpo compares whole rewards"
 
 
