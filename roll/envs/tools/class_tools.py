@@ -60,6 +60,8 @@ def method_problems(cls: type) -> Iterator[str]:
         for argument in inspect.signature(method).parameters.values():
             if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
                 yield f"{at} takes *{argument.name}, which a schema cannot describe: name its arguments"
+            elif argument.kind is argument.POSITIONAL_ONLY:
+                yield f"{at}: its argument {argument.name} stands before /, but calls name arguments: remove the /"
             elif argument.annotation is argument.empty:
                 yield f"{at}: its argument {argument.name} has no type hint"
             elif not re.search(rf"^\s*{re.escape(argument.name)}\s*(\(.*?\))?\s*:", doc, re.MULTILINE):

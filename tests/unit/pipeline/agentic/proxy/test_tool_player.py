@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from roll.envs.tools import servers as of_servers
 from roll.envs.tools.base import ToolError
 from roll.envs.tools.class_tools import class_schemas, method_problems, tool_names
 from roll.envs.tools.servers import ToolServer, ToolServers
-from roll.envs.tools.toolset import cut_in_middle
+from roll.envs.tools.toolset import Schema, ToolBox, ToolSet, cut_in_middle
 from roll.errors import EnvError
 from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules, turn_seed
 from roll.pipeline.agentic.proxy.metrics import agentic_metrics
@@ -320,6 +320,21 @@ def test_public_methods_are_tools_and_faults_name_the_method() -> None:
     ]
 
 
+def test_an_argument_that_cannot_be_named_is_refused() -> None:
+    class Unnamed:
+        def open(self, box: str, /) -> str:
+            """Opens a box.
+
+            Args:
+                box: The letter of the box.
+            """
+            return box
+
+    assert list(method_problems(Unnamed)) == [
+        "Unnamed.open: its argument box stands before /, but calls name arguments: remove the /"
+    ]
+
+
 def test_a_long_result_is_cut_in_its_middle() -> None:
     text = "begin " + "word " * 3000 + " end"
 
@@ -479,6 +494,20 @@ def test_tools_that_change_are_shown_from_the_next_episode_on(tmp_path: Path) ->
     (before, was_shown), (after, is_shown) = run(play())
     assert before.startswith("[tool] Error: there is no tool late. Tools: echo,") and not was_shown
     assert (after, is_shown) == ("[tool] come", True)
+
+
+def test_a_server_that_lists_a_name_twice_is_refused_with_its_own_words() -> None:
+    class Twice(ToolSet):
+        async def schemas(self) -> Sequence[Schema]:
+            return [{"type": "function", "function": {"name": "open"}}] * 2
+
+        async def call(self, name: str, arguments: Mapping[str, Any]) -> str:
+            return name
+
+        async def close(self) -> None: ...
+
+    with pytest.raises(EnvError, match="^tool_servers.a lists two tools called open"):
+        asyncio.run(ToolBox({"tool_servers.a": Twice()}).open())
 
 
 def test_names_that_clash_are_refused_and_a_prefix_helps(tmp_path: Path) -> None:
