@@ -12,7 +12,7 @@ STONES, MOST = 10, 3
 RULES = "There are {left} stones. Take 1 to {most}; who takes the last one wins. Answer with a number."
 
 
-def taken(said: str, left: int) -> int:
+def taken(said: str | None, left: int) -> int:
     """How many stones an answer takes; 0 if it is no move."""
     number = re.fullmatch(r"\s*(\d)\s*", said or "")
     stones = int(number[1]) if number else 0

@@ -33,7 +33,7 @@ _COURSE_POINTS = 40
 
 @dataclass(frozen=True)
 class About:
-    """What a configuration is of: the kind of run, the model and the algorithm, as texts that may be empty.
+    """Subject of a run: its kind, the model and the algorithm, as texts that may be empty.
     `evaluates`: it only samples and scores, as `roll eval` does."""
 
     kind: str
@@ -209,7 +209,7 @@ def ran_s(starts: Sequence[RunStart], written: float) -> float:
 
 
 def _course(values: Sequence[float]) -> tuple[float, ...]:
-    """Up to _COURSE_POINTS means of neighbouring values."""
+    """Means of neighbouring values, up to _COURSE_POINTS of them."""
     size = math.ceil(len(values) / _COURSE_POINTS)
     parts = [values[start : start + size] for start in range(0, len(values), size)] if size else []
     return tuple(sum(part) / len(part) for part in parts)

@@ -265,8 +265,7 @@ Answered = Callable[[int, Generation], None]
 
 @dataclass(frozen=True)
 class Turn:
-    """One exchange with an environment, as a person wants to read it. `num_pictures`: how many of its row's pictures
-    this turn showed first, in their order."""
+    """One exchange with an environment, as a person reads it. `num_pictures`: those of its row that it showed first."""
 
     observation: str
     response: str

@@ -1,4 +1,4 @@
-"""What an environment shows at a turn: a text, or texts and pictures in their order."""
+"""Observations of an environment at a turn: a text, or texts and pictures in their order."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Observation:
 
 
 def parts_of(value: Any, what: str, sizes: PictureSizes | None, where: str) -> tuple[Part, ...]:
-    """What `reset` or `step` (`what`) returned as observation, its pictures as the model takes them. Raises EnvCrash
+    """The observation that `reset` or `step` (`what`) returned, its pictures as the model takes them. Raises EnvCrash
     for anything but a text, a picture, or a mapping of both; and for a picture where `sizes` is None, since the env
     manager shows text alone. `where`: names the episode in messages.
 

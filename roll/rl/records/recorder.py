@@ -258,7 +258,7 @@ def _row(step: int, record: RolloutRecord, stem: str, files: dict[str, bytes]) -
     del row["turn_pictures"]
     row["turns"] = [_turn_row(turn) for turn in record.turns]
     for turn, pictures in zip(row["turns"], record.turn_pictures, strict=False):
-        turn["pictures"] = [_kept(picture, stem, files) for picture in pictures]
+        turn["pictures"] = [_picture_row(picture, stem, files) for picture in pictures]
     row["tokens"] = None if record.tokens is None else asdict(record.tokens)
     row["pictures"] = [asdict(picture) for picture in record.pictures]
     return {name: value for name, value in row.items() if name not in ("turns", "tokens", "pictures") or value}
@@ -270,7 +270,7 @@ def _turn_row(turn: Turn) -> dict[str, Any]:
     return row
 
 
-def _kept(picture: Picture, stem: str, files: dict[str, bytes]) -> dict[str, str]:
+def _picture_row(picture: Picture, stem: str, files: dict[str, bytes]) -> dict[str, str]:
     """A picture that goes into a file beside the record, by its name there."""
     assert picture.source is not None, "a picture of an environment has its file for a source"
     contents = read_bytes(picture.source)

@@ -62,7 +62,7 @@ def has_axis(curves: Sequence[Curve], axis: Axis) -> bool:
 
 
 def positions(rows: Rows, axis: Axis) -> dict[int, float]:
-    """Where each step lies on an axis: its number; the minutes that steps have taken until its end, or the millions of
+    """Place of each step on an axis: its number; the minutes that steps have taken until its end, or the millions of
     tokens, prompts included, that they were about.
 
     Example: rows 1 and 2 of 30 s each lie at 0.5 and 1.0 on "time".
