@@ -129,7 +129,7 @@ def test_rows_that_are_stored_together_keep_all_but_their_content() -> None:
 
 
 def test_a_stored_row_travels_in_as_few_bytes_as_before() -> None:
-    """400 bytes were those of a StoredTrajectory with such metrics, at commit b9843b3."""
+    """400 bytes were those of a StoredTrajectory with such metrics, at commit b9843b3; 9 are its side, which is new."""
     metrics = {"success": 1.0, "turns": 0.0}
     row = replace(attempt(answer(0, 0)), reward=0.0, index=0, finish_reason="stop", metrics=metrics)
-    assert len(pickle.dumps(stored([row]), protocol=5)) <= 400
+    assert len(pickle.dumps(stored([row]), protocol=5)) <= 400 + 9
