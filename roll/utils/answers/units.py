@@ -48,6 +48,7 @@ _ONE = rf"(?:(?:sq(?:uare)?|cubic)\.?\s+)?(?:{_NAMES})(?:es|s)?(?![A-Za-z])(?<!\
 _INCHES = r"in(?:\.(?=\s|$)|(?=\s*(?:[,;:)$!?*^/]|\.?$|\.\s)))(?:\s?\^?\s?\{?[23]\}?)?"  # no "60 in total"
 _BEHIND = re.compile(
     rf"[\s~$*]{{0,4}}(?:\\(?:text|mathrm)\s*\{{\s*)?(?P<unit>(?:{_ONE}|{_INCHES})(?:\s*(?:/|\bper\s|\u00b7)\s*(?:{_ONE}))*)"
+    r"(?:\s?\}?[\s$]{0,2}(?:\^\s?\{?(?P<power>-?[123])\}?|(?P<sign>[²³]))(?!\d))?"
 )
 
 Unit = tuple[Fraction, frozenset[tuple[str, int]]]
@@ -65,12 +66,14 @@ def amount(text: str) -> tuple[str, Unit] | None:
 
 
 def unit_behind(text: str, end: int) -> str:
-    """The unit behind a number that ends there, with a blank before it; "" where none that is known is there.
+    r"""The unit behind a number that ends there, with a blank before it; "" where none that is known is there.
 
-    Example: ("at 60 m/s now", 5) -> " m/s"
+    Examples: ("at 60 m/s now", 5) -> " m/s", (r"$8 \text{ cm}^2$", 2) -> " cm^2"
     """
     match = _BEHIND.match(text, end)
     unit = "" if match is None else " ".join(match["unit"].split())
+    if match is not None and (power := match["power"] or {"²": "2", "³": "3"}.get(match["sign"] or "")):
+        unit += f"^{power}"
     return f" {unit}" if unit and _read(unit) is not None else ""
 
 

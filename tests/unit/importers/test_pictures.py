@@ -45,7 +45,7 @@ def test_a_script_of_geometry3k_is_the_run_that_it_means() -> None:
         ("Qwen/Qwen2-VL-2B-Instruct", True),
         ("/models/Qwen2_5_VL_72B/", True),
         ("Qwen/Qwen3-VL-4B-Thinking", True),
-        ("Qwen/Qwen3-VL-30B-A3B-Instruct", False),
+        ("Qwen/Qwen3-VL-30B-A3B-Instruct", True),
         ("OpenGVLab/InternVL3-8B", False),
         ("Qwen/Qwen2.5-7B-Instruct", False),
         (None, False),

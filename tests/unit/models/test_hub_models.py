@@ -32,7 +32,7 @@ def test_a_model_in_the_cache_needs_no_network_and_paths_stay(cache: Path, tiny_
 
 def test_a_model_that_cannot_be_had_is_refused_with_the_way_out(cache: Path) -> None:
     del cache
-    with pytest.raises(ConfigError, match=r"org/other is no directory .* \(hf download org/other --local-dir ...\)"):
+    with pytest.raises(ConfigError, match=r"org/other is not a directory .* \(hf download org/other --local-dir ...\)"):
         fetch_models(["org/other"])
 
 

@@ -4,6 +4,11 @@ matrices, times, equations, words."""
 
 AMOUNTS: tuple[tuple[str, str, bool], ...] = (
     ("60 km/h", "The speed is 60 m/s", False),
+    (r"8 \text{ cm}^2", r"The area is $8 \text{ cm}^2$.", True),
+    ("8 cm^2", "The area is 8 cm².", True),
+    ("8 cm^2", r"The area is $8$ cm$^2$.", True),
+    (r"8 \text{ cm}^2", "It is 8 cm.", False),
+    ("9.8 m/s^2", r"It is $9.8\text{ m/s}^2$.", True),
     ("60 km/h", "The speed is 60 km/h.", True),
     ("60 km/h", "The speed is 60", True),
     ("60 km/h", "It goes 60 kilometers per hour", True),
