@@ -69,7 +69,7 @@ class RunsView:
         self._table = ui.table(
             columns=_COLUMNS, rows=[], row_key="key", selection="multiple", pagination={"rowsPerPage": 25}
         )
-        self._table.classes("full-width").props("flat bordered")
+        self._table.classes("full-width").props("flat bordered dense")
         for name, slot in _SLOTS.items():
             self._table.add_slot(f"body-cell-{name}", slot)
         self._table.bind_filter_from(search, "value")
