@@ -163,12 +163,17 @@ def _tag_problems(config: AgenticConfig, at: str, manager: EnvManagerConfig) -> 
     for tag in manager.tags:
         if tag not in config.custom_envs:
             yield Problem(
-                f"{at}.tags: there is no custom_envs.{tag}.{did_you_mean(tag, config.custom_envs)} Known: "
+                f"{at}.tags: there is no custom_envs.{_cut(tag)}.{did_you_mean(tag, config.custom_envs)} Known: "
                 f"{', '.join(config.custom_envs) or 'none'}.",
                 (f"{at}.tags", f"custom_envs.{tag}"),
             )
     if len(set(manager.tags)) != len(manager.tags):
-        yield Problem(f"{at}.tags names a tag more than once: {', '.join(manager.tags)}.", (f"{at}.tags",))
+        yield Problem(f"{at}.tags names a tag more than once: {', '.join(map(_cut, manager.tags))}.", (f"{at}.tags",))
+
+
+def _cut(tag: str) -> str:
+    """A tag as a message shows it, however long it is."""
+    return tag if len(tag) <= 80 else f"{tag[:77]}..."
 
 
 def _process_problems(config: AgenticConfig) -> Iterator[Problem]:
@@ -196,7 +201,9 @@ def _partition_problems(at: str, manager: EnvManagerConfig) -> Iterator[Problem]
         return
     if len(partition) != len(tags):
         yield Problem(
-            f"{at}.num_groups_partition has {len(partition)} entries for {len(tags)} tags ({', '.join(tags)}).", keys
+            f"{at}.num_groups_partition has {len(partition)} entries for {len(tags)} tags "
+            f"({', '.join(map(_cut, tags))}).",
+            keys,
         )
     elif sum(partition) != groups or min(partition) < 0:
         yield Problem(
