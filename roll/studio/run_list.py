@@ -33,8 +33,8 @@ _COURSE_POINTS = 40
 
 @dataclass(frozen=True)
 class About:
-    """Subject of a run: its kind, the model and the algorithm, as texts that may be empty.
-    `evaluates`: it only samples and scores, as `roll eval` does."""
+    """Subject of a run: its kind, the model and the algorithm, as texts that may be empty. `evaluates`: it only samples
+    and scores, as `roll eval` does."""
 
     kind: str
     model: str

@@ -19,7 +19,7 @@ from roll.studio.live_run import LiveRun, State, newest, state_of
 from roll.studio.pages.charts import ChartControls, ChartGrid, Curve, has_axis, line_options
 from roll.studio.pages.frame import REFRESH_S, STATE_COLORS, fill, frame, later, number, table_of
 from roll.studio.pages.runs import MOST_COMPARED, compare_address
-from roll.studio.run_list import RunList, ran_s
+from roll.studio.run_list import Glance, RunList, ran_s
 from roll.utils.text import visible
 
 
@@ -71,6 +71,7 @@ class CompareView:
     def __init__(self, run_list: RunList, runs: dict[str, LiveRun]):
         self._run_list, self._runs, self._waits = run_list, runs, Waits()
         self._shown: tuple[RunFiles, ...] | None = None
+        self._states: list[State] = []
         with ui.row().classes("items-center full-width").style("gap: 8px 14px"):
             ui.label("Compare").classes("text-h5")
             self._heads = ui.row().classes("items-center").style("gap: 6px 10px")
@@ -103,25 +104,27 @@ class CompareView:
 
     async def refresh(self) -> None:
         with suppress(Unanswered):
-            states = await self._waits.wait("look", self._read)
-            self._offer()
+            states, glances = await self._waits.wait("look", self._read)
+            self._offer(glances)
             files = tuple(live.files for live in self._runs.values())
-            if self._shown is None or any(new is not old for new, old in zip(files, self._shown, strict=True)):
-                self._shown = files
+            is_new = self._shown is None or any(new is not old for new, old in zip(files, self._shown, strict=True))
+            if is_new or states != self._states:
+                self._shown, self._states = files, states
                 self._show(files, states)
 
-    def _read(self) -> list[State]:
-        """Read what the runs have written since; one that was removed stays as it was."""
+    def _read(self) -> tuple[list[State], list[Glance]]:
+        """Read what the runs have written since, and which others there are; one that was removed stays as it was."""
         for live in self._runs.values():
             with suppress(ConfigError):
                 live.update()
         files = [live.files for live in self._runs.values()]
-        return [state_of(run.starts, time.time() - newest(run)) for run in files]
+        states: list[State] = [state_of(run.starts, time.time() - newest(run)) for run in files]
+        return states, self._run_list.glances()
 
-    def _offer(self) -> None:
+    def _offer(self, glances: Sequence[Glance]) -> None:
         """Offer the other runs."""
-        glances = {glance.key: glance for glance in self._run_list.glances() if glance.key not in self._runs}
-        options = {key: visible(f"{glance.name} ({glance.directory})") for key, glance in glances.items()}
+        others = [glance for glance in glances if glance.key not in self._runs]
+        options = {glance.key: visible(f"{glance.name} ({glance.directory})") for glance in others}
         if options != self._more.options:
             self._more.set_options(options)
 
