@@ -87,22 +87,22 @@ def ids_text(ids: Iterable[int]) -> str:
 
 def call_hook(owner: str, path: str, kind: type[Any], *arguments: Any) -> Any:
     """The answer of one function, an object of `kind`. `owner`, such as "strategy plain", begins the message."""
-    found = _call(owner, path, named(owner, path), *arguments)
-    if not isinstance(found, kind):
-        raise ConfigError(f"{owner}: {path} returned a {type(found).__name__}. It must return a {kind.__name__}.")
-    return found
+    returned = _call(owner, path, named(owner, path), *arguments)
+    if not isinstance(returned, kind):
+        raise ConfigError(f"{owner}: {path} returned a {type(returned).__name__}. It must return a {kind.__name__}.")
+    return returned
 
 
 def hook_findings(owner: str, path: str, kind: type[Any] | tuple[type[Any], ...], *arguments: Any) -> list[Any]:
     """All that one function finds: objects of `kind`, returned in a list or yielded."""
     function = named(owner, path)
-    found = _call(owner, path, lambda: _list(function(*arguments)))
-    wrong = next((each for each in found or () if not isinstance(each, kind)), None)
-    if found is None or wrong is not None:
-        gave = "did not return a list" if found is None else f"gave a {type(wrong).__name__}"
+    returned = _call(owner, path, lambda: _list(function(*arguments)))
+    wrong = next((each for each in returned or () if not isinstance(each, kind)), None)
+    if returned is None or wrong is not None:
+        gave = "did not return a list" if returned is None else f"gave a {type(wrong).__name__}"
         names = " or ".join(each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,)))
         raise ConfigError(f"{owner}: {path} {gave}. It must yield {names}, or return a list of them, one per finding.")
-    return found
+    return returned
 
 
 def named(owner: str, path: str) -> Any:

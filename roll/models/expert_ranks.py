@@ -65,8 +65,8 @@ class ExpertRanks:
         return products.sum(1).to(hidden.dtype)
 
     def _exchanged(self, rows: torch.Tensor, sent: Sequence[int], received: Sequence[int]) -> torch.Tensor:
-        found: torch.Tensor = _Exchange.apply(rows, sent, received, self.group)  # type: ignore[assignment]
-        return found
+        received_rows: torch.Tensor = _Exchange.apply(rows, sent, received, self.group)  # type: ignore[assignment]
+        return received_rows
 
 
 class _Share:
@@ -102,9 +102,9 @@ class _Exchange(torch.autograd.Function):
         ctx: Any, rows: torch.Tensor, sent: Sequence[int], received: Sequence[int], group: dist.ProcessGroup
     ) -> torch.Tensor:
         ctx.sent, ctx.received, ctx.group = sent, received, group
-        found = rows.new_empty(sum(received), *rows.shape[1:])
-        dist.all_to_all_single(found, rows.contiguous(), list(received), list(sent), group=group)
-        return found
+        received_rows = rows.new_empty(sum(received), *rows.shape[1:])
+        dist.all_to_all_single(received_rows, rows.contiguous(), list(received), list(sent), group=group)
+        return received_rows
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:  # type: ignore[override]

@@ -217,12 +217,12 @@ class TokenLogProbModel(nn.Module):
             scores.append(None if of_rows is None else _at_positions(of_rows, positions, input_ids, layout))
         return (*scores, encoded.balance) if balanced else tuple(scores)
 
-    def _teacher_targets(self, hidden: torch.Tensor, targets: torch.Tensor, told: Distillation) -> torch.Tensor:
-        if not told.top_k:
+    def _teacher_targets(self, hidden: torch.Tensor, targets: torch.Tensor, distillation: Distillation) -> torch.Tensor:
+        if not distillation.top_k:
             return hidden.float()
-        temperature = told.divergence.teacher_temperature
-        found = self.head(hidden, targets, temperature, top_k=told.top_k, vocab_size=told.vocab_size)
-        return pack_top_k_targets(found.top_log_probs, found.top_ids)
+        temperature = distillation.divergence.teacher_temperature
+        scores = self.head(hidden, targets, temperature, top_k=distillation.top_k, vocab_size=distillation.vocab_size)
+        return pack_top_k_targets(scores.top_log_probs, scores.top_ids)
 
 
 class TokenValueModel(nn.Module):

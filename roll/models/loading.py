@@ -281,15 +281,15 @@ def _load(
 def _conversions(pretrained: PreTrainedModel, args: ModelArgs) -> list[WeightTransform]:
     """Return how transformers renames and cuts the weights of the files. A beginning that it takes away is in the files
     of models that see, and not in those of the same text model alone."""
-    found = get_model_conversion_mapping(pretrained, add_legacy=False)
-    if not any(isinstance(each, PrefixChange) for each in found):
-        return found
+    conversions = get_model_conversion_mapping(pretrained, add_legacy=False)
+    if not any(isinstance(each, PrefixChange) for each in conversions):
+        return conversions
     names = tensor_files(str(args.model_name_or_path))
 
     def is_used(change: PrefixChange) -> bool:
         return not names or any(change.rename_source_key(name)[0] != name for name in names)
 
-    return [each for each in found if not isinstance(each, PrefixChange) or is_used(each)]
+    return [each for each in conversions if not isinstance(each, PrefixChange) or is_used(each)]
 
 
 def write_hf_model(

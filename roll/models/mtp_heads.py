@@ -59,14 +59,14 @@ def mtp_heads(model: str, but: Collection[str] = ()) -> Iterator[tuple[str, torc
     `but`. Its own config.json counts the layers: settings of a run may ask for fewer."""
     text = AutoConfig.from_pretrained(model, trust_remote_code=False).get_text_config()
     num_layers = getattr(text, "num_hidden_layers", sys.maxsize)
-    kept = {
+    files = {
         name: file
         for name, file in tensor_files(model).items()
         if is_of_prediction_head(name, num_layers) and name not in but
     }
-    if kept:
-        logger.info("%s: %d tensors of multi-token prediction heads are saved as they were", model, len(kept))
-    for path in sorted(set(kept.values())):
+    if files:
+        logger.info("%s: %d tensors of multi-token prediction heads are saved as they were", model, len(files))
+    for path in sorted(set(files.values())):
         with safe_open(path, framework="pt") as file:
-            for name in (name for name, place in kept.items() if place == path):
+            for name in (name for name, place in files.items() if place == path):
                 yield name, file.get_tensor(name)

@@ -79,13 +79,13 @@ class TeacherTargets:
         return compare.of_all(torch.log_softmax(logits, -1), torch.log_softmax(theirs.to(logits.dtype), -1))
 
 
-def targets_of(study: StudentOutputs | None, values: torch.Tensor | None) -> TeacherTargets | None:
+def targets_of(outputs: StudentOutputs | None, values: torch.Tensor | None) -> TeacherTargets | None:
     """The lesson of a micro batch, if it has one. StrategyError where nobody said what to make of it."""
     if values is None:
         return None
-    if study is None:
+    if outputs is None:
         raise StrategyError("rows with a teacher's targets came before set_teacher_head()")
-    return TeacherTargets(study, values)
+    return TeacherTargets(outputs, values)
 
 
 def pack_top_k_targets(log_probs: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:

@@ -243,13 +243,13 @@ class EngineProbe(StepPart):
     def result(self, clusters: RLClusters, num_ranks: int, temperature: float, version: int) -> dict[str, float]:
         """Mean of abs(log p_engine - log p_trainer) over the tokens that engines sampled with this version, while the
         trainer still has it. The alarm gets the value. {} if there are no tokens."""
-        asked, self._calls = self._calls, None
-        if asked is None or self._version != version:
+        calls, self._calls = self._calls, None
+        if calls is None or self._version != version:
             return {}
         assert self._prompt is not None
         rows = [
             Trajectory.from_generation(self._prompt, answer, 0.0, index=rank, response_text="")
-            for rank, answer in asked.replies_so_far().items()
+            for rank, answer in calls.replies_so_far().items()
             if isinstance(answer, Generation) and answer.num_tokens
         ]
         if not rows:
@@ -258,9 +258,10 @@ class EngineProbe(StepPart):
         order = np.random.default_rng(self._seed)
         samples = share_rows(StepRows([group]), np.arange(len(rows)), (1, num_ranks), clusters.actor_train, order)
         with clusters.placement.hold(clusters.actor_train.weights):
-            found = rows_of_scores(clusters.actor_train.log_probs(samples, temperature))
+            recomputed = rows_of_scores(clusters.actor_train.log_probs(samples, temperature))
         gaps = [
-            np.abs(found[number] - row.log_probs)[row.policy_versions == version] for number, row in enumerate(rows)
+            np.abs(recomputed[number] - row.log_probs)[row.policy_versions == version]
+            for number, row in enumerate(rows)
         ]
         together = np.concatenate(gaps)
         if not len(together):

@@ -150,8 +150,8 @@ class FewGroupsAlarm:
         self._is_on = False
 
     def check(self, groups: StepGroups, num_groups: int, step: int, on_empty: str) -> None:
-        kept = len(groups.groups)
-        if not kept:
+        num_passed = len(groups.groups)
+        if not num_passed:
             logger.warning(
                 "step %d: the filter dropped all %d groups, so the step %s (on_empty: %s). Look at "
                 "rollout/reward_mean, at the filter's thresholds, and at is_use_additional_prompts.",
@@ -160,13 +160,13 @@ class FewGroupsAlarm:
                 "trains on what was dropped" if on_empty == "train_all" else "makes no update",
                 on_empty,
             )
-        elif kept < FEW * num_groups and not self._is_on:
+        elif num_passed < FEW * num_groups and not self._is_on:
             logger.warning(
                 "step %d: the filter kept %d groups where %d are planned. Its updates are as large as planned, at the "
                 "full learning rate, and there are fewer of them; the last may be small. See rollout/kept_groups, and "
                 "is_use_additional_prompts.",
                 step + 1,
-                kept,
+                num_passed,
                 num_groups,
             )
-        self._is_on = bool(kept) and kept < FEW * num_groups
+        self._is_on = bool(num_passed) and num_passed < FEW * num_groups

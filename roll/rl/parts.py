@@ -203,16 +203,16 @@ class StepParts:
     def scores(self, at: StepContext, samples: StepSamples, taken: Collection[str]) -> dict[str, ScoreSet]:
         """Scores by name. Raises AlgorithmError for a name that ranks do not know, and for one that is `taken` or
         given twice: a rank would find out in the middle of an update."""
-        found: dict[str, ScoreSet] = {}
+        joined: dict[str, ScoreSet] = {}
         for part in self._parts:
             for name, score in part.scores(at, samples).items():
                 who = f"{type(part).__name__}.scores: {name!r}"
                 if name not in SCORE_NAMES:
                     raise AlgorithmError(f"{who} is no field of TokenScores. Its fields: {', '.join(SCORE_NAMES)}.")
-                if name in taken or name in found:
+                if name in taken or name in joined:
                     raise AlgorithmError(f"{who} is there already: the step or a part before this one gives it.")
-                found[name] = score
-        return found
+                joined[name] = score
+        return joined
 
     def before_training(self, at: StepContext, scores: Mapping[str, ScoreSet]) -> dict[str, float]:
         return _joined(part.before_training(at, scores) for part in self._parts)
@@ -231,8 +231,8 @@ class StepParts:
         return _joined(part.after_publish(at, metrics) for part in self._parts)
 
 
-def _joined(found: Iterator[Metrics]) -> dict[str, float]:
+def _joined(joined: Iterator[Metrics]) -> dict[str, float]:
     metrics: dict[str, float] = {}
-    for more in found:
+    for more in joined:
         metrics |= more
     return metrics

@@ -302,9 +302,9 @@ class RLPipeline(Run):
             metrics |= prefixed("critic", critic | _explained(critic))
         if clusters.critic is None or at.step >= self.config.critic_warmup:
             made = self.parts.actor_job(at, self.credit.actor_job(samples, credit))
-            told = {**scores.per_token, **scores.policy}
+            columns = {**scores.per_token, **scores.policy}
             with self.timer("train_actor"), hold(clusters.actor_train.everything):
-                learnt = clusters.actor_train.train(samples.policy, made.job, told, report, made.rows)
+                learnt = clusters.actor_train.train(samples.policy, made.job, columns, report, made.rows)
             metrics |= self._actor_metrics(learnt, samples)
             metrics |= {**made.metrics, "actor/num_updates": float(made.job.num_updates * made.job.epochs)}
         return metrics

@@ -44,21 +44,21 @@ def load_loop(path: str | None) -> Loop | None:
     if path is None:
         return None
     try:
-        found = resolve(path)
+        loop = resolve(path)
     except ImportError as error:
         raise ConfigError(f"{KEY}: {error}.") from error
     form = "see docs/adding_a_rollout_loop.md"
-    if not inspect.isclass(found):
-        raise ConfigError(f"{KEY}: {path} is a {type(found).__name__}, and no class: {form}.")
-    method = getattr(found, "run_group", None)
+    if not inspect.isclass(loop):
+        raise ConfigError(f"{KEY}: {path} is a {type(loop).__name__}, and no class: {form}.")
+    method = getattr(loop, "run_group", None)
     if not inspect.iscoroutinefunction(method):
         raise ConfigError(f"{KEY}: {path} has no method `async def run_group(self, {', '.join(_METHOD)})`: {form}.")
-    for what, called, arguments in ((path, found, (None,)), (f"{path}.run_group", method, (None, *_METHOD))):
+    for what, called, arguments in ((path, loop, (None,)), (f"{path}.run_group", method, (None, *_METHOD))):
         try:
             inspect.signature(called).bind(*arguments)
         except TypeError as error:
             raise ConfigError(f"{KEY}: {what} cannot be called as it has to be: {error}; {form}.") from error
-    return cast("Loop", found)
+    return cast("Loop", loop)
 
 
 @dataclass(frozen=True)

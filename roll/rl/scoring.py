@@ -105,16 +105,16 @@ class FullKL(StepPart):
 
     def scores(self, at: StepContext, samples: StepSamples) -> Mapping[str, ScoreSet]:
         """Hidden states at the response tokens; before the first of them the policy gets the head."""
-        reference, told, head = at.clusters.reference, self._distillation, None
-        assert reference is not None and told is not None
+        reference, distillation, head = at.clusters.reference, self._distillation, None
+        assert reference is not None and distillation is not None
         with at.timer("ref_log_probs"), at.clusters.placement.hold(reference.everything):
             if not self._knows_head:
-                head = reference.teacher_head(told)
-            found = reference.teacher_targets(samples.policy, samples.meta.response_lengths, told)
+                head = reference.teacher_head(distillation)
+            targets = reference.teacher_targets(samples.policy, samples.meta.response_lengths, distillation)
         if head is not None:
-            at.clusters.actor_train.set_teacher_head(told, head)
+            at.clusters.actor_train.set_teacher_head(distillation, head)
             self._knows_head = True
-        return {"teacher_targets": found}
+        return {"teacher_targets": targets}
 
 
 # What models say of a step's tokens before training.

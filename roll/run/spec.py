@@ -49,7 +49,7 @@ class PipelineSpec:
 
     def hook_findings(self, hooks: tuple[str, ...], kind: type[T] | tuple[type[T], ...], config: RunConfig) -> list[T]:
         """Return the findings of all functions of one field."""
-        return [found for hook in hooks for found in hook_findings(self._owner, hook, kind, config)]
+        return [problem for hook in hooks for problem in hook_findings(self._owner, hook, kind, config)]
 
     def choices(
         self, hooks: tuple[str, ...], config: RunConfig, user_keys: KeysInYaml, machine: Machine

@@ -108,12 +108,12 @@ def pictures_of(rows: Sequence[Media] | None) -> Iterator[Picture]:
 
 def media_fields(media: Media) -> list[dict[str, Any]]:
     """The pictures of a row as JSON values. ValueError for one that came from no file, address or row."""
-    found = []
+    fields = []
     for shown in media:
         picture = shown.picture
         if picture.source is None:
             raise ValueError("a picture that an environment drew has no place from which it could be read again")
-        found.append(
+        fields.append(
             {
                 "digest": picture.digest,
                 "size": [picture.height, picture.width],
@@ -122,7 +122,7 @@ def media_fields(media: Media) -> list[dict[str, Any]]:
                 "span": [shown.start, shown.length],
             }
         )
-    return found
+    return fields
 
 
 def media_of(fields: Sequence[Mapping[str, Any]]) -> Media:

@@ -112,17 +112,17 @@ def _devices(
 
 
 def _without_unused(at: str, config: Mapping[str, Any], warnings: list[str]) -> dict[str, Any]:
-    kept: dict[str, Any] = dict(config)
+    remaining: dict[str, Any] = dict(config)
     for path, why in FSDP2_KEYS.items():
         outer, _, key = path.rpartition(".")
-        node = kept.get(outer) if outer else kept
+        node = remaining.get(outer) if outer else remaining
         if not isinstance(node, dict) or key not in node:
             continue
         value, rest = node[key], {each: node[each] for each in node if each != key}
-        kept = {**kept, outer: rest} if outer else rest
+        remaining = {**remaining, outer: rest} if outer else rest
         if value not in (None, False, 1, [], ()):
             warnings.append(f"{at}.{path} does nothing here: {why}.")
-    return kept
+    return remaining
 
 
 def _layers(value: object) -> list[str] | None:

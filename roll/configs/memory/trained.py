@@ -12,7 +12,7 @@ from roll.configs.tables.vision import names_part
 ALL_LINEAR = "all-linear"
 EXPERT = "{expert}"  # stands for the number of each
 _UNFUSED = re.compile(r"\b(gate|up)_proj")
-_OTHER_NAMES = {there: own for family in FAMILIES.values() for own, there in family.names_in_files.items()}
+_OTHER_NAMES = {there: here for family in FAMILIES.values() for here, there in family.names_in_files.items()}
 
 
 def is_frozen(weight: Weight, prefixes: tuple[str, ...]) -> bool:

@@ -66,6 +66,6 @@ def _unused_keys(config: RunConfig) -> set[str]:
     idle: set[str] = set()
     for key, rows in (("adv_estimator", ESTIMATORS), ("pg_variant", POLICY_FORMS)):
         if key in type(config).model_fields:
-            own = rows.get(getattr(config, key) or "ppo")
-            idle |= {each for row in rows.values() for each in row.keys} - {*(own.keys if own else ())}
+            used = rows.get(getattr(config, key) or "ppo")
+            idle |= {each for row in rows.values() for each in row.keys} - {*(used.keys if used else ())}
     return idle

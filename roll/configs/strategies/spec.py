@@ -125,13 +125,13 @@ class StrategySpec:
         return hook_findings(f"strategy {self.name}", path, kind, *arguments) if path else []
 
 
-def _features(name: str, given: Iterable[str]) -> frozenset[Feature]:
+def _features(name: str, names: Iterable[str]) -> frozenset[Feature]:
     """The features of a spec. ConfigError for what is no set of features."""
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise ConfigError(f"strategy {name}: supports: {show(given)} is not a set of features. Write {{Feature.LORA}}.")
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise ConfigError(f"strategy {name}: supports: {show(names)} is not a set of features. Write {{Feature.LORA}}.")
     known = tuple(Feature)
-    for feature in given:
+    for feature in names:
         if feature not in known:
             hint = did_you_mean(str(feature), known) or f" Known: {', '.join(known)}."
             raise ConfigError(f"strategy {name}: supports: there is no feature {show(feature)}.{hint}")
-    return frozenset(map(Feature, given))
+    return frozenset(map(Feature, names))

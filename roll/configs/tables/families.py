@@ -97,8 +97,8 @@ class Family:
     def has(self, model: Model, bias: Bias) -> bool:
         if not isinstance(bias, str):
             return bias
-        given = model.get(bias)
-        return self.default_bias if given is None else bool(given)
+        value = model.get(bias)
+        return self.default_bias if value is None else bool(value)
 
     def is_sparse(self, model: Model, layer: int) -> bool:
         if self.experts is None or self.experts.is_sparse is None:

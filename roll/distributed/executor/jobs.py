@@ -251,5 +251,5 @@ def without_zero_gradient_rows(chunk: np.ndarray, idle: np.ndarray, lengths: np.
     ones beside them."""
     spare = chunk[idle[chunk]]
     missing = max(0, num_rows - (len(chunk) - len(spare)))
-    kept = spare[np.argsort(lengths[spare], kind="stable")[:missing]]
-    return chunk[~idle[chunk] | np.isin(chunk, kept)]
+    chosen = spare[np.argsort(lengths[spare], kind="stable")[:missing]]
+    return chunk[~idle[chunk] | np.isin(chunk, chosen)]

@@ -37,14 +37,14 @@ async def awaited_pixels(media: Media) -> Media:
 
 
 def _elsewhere(rows: Sequence[Media] | None) -> list[Picture]:
-    found = {picture.digest: picture for picture in pictures_of(rows)}
-    return [picture for picture in found.values() if picture.pixels is not None and not picture.is_here]
+    by_digest = {picture.digest: picture for picture in pictures_of(rows)}
+    return [picture for picture in by_digest.values() if picture.pixels is not None and not picture.is_here]
 
 
 def _filled(rows: Sequence[Media] | None, elsewhere: Sequence[Picture], arrays: Sequence[Any]) -> tuple[Media, ...]:
-    found = {p.digest: replace(p, pixels=pixels) for p, pixels in zip(elsewhere, arrays, strict=True)}
+    by_digest = {p.digest: replace(p, pixels=pixels) for p, pixels in zip(elsewhere, arrays, strict=True)}
     return tuple(
-        tuple(replace(shown, picture=found.get(shown.picture.digest, shown.picture)) for shown in media)
+        tuple(replace(shown, picture=by_digest.get(shown.picture.digest, shown.picture)) for shown in media)
         for media in rows or ()
     )
 

@@ -117,8 +117,8 @@ class ScoreWorker:
             return (None,)
         batch = type(parts[0]).concatenate(parts)
         groups = _cut(self.strategy, batch, np.arange(len(batch)), limits)
-        found = self.strategy.teacher_targets(_padded(self.strategy, batch, groups, limits), distillation)
-        flat = np.concatenate([values.numpy() for values in found])
+        targets = self.strategy.teacher_targets(_padded(self.strategy, batch, groups, limits), distillation)
+        flat = np.concatenate([values.numpy() for values in targets])
         ends = np.cumsum([part.response_lengths.sum() for part in parts])
         return (None, *np.split(_reordered(flat, groups, batch.response_lengths), ends[:-1]))
 

@@ -179,13 +179,13 @@ class RolloutScheduler:
         """The groups of a step once all their rewards are there: what was kept while some were missing is looked at
         again, and so is how many attempts failed. `completed`: `groups.sampled`, in its order."""
         _check_failures(completed, step, self._settings.max_failed_fraction)
-        kept, dropped = list(completed[: len(groups.groups)]), list(completed[len(groups.groups) :])
+        passed, dropped = list(completed[: len(groups.groups)]), list(completed[len(groups.groups) :])
         if self._keep is None:
-            return replace(groups, groups=kept, dropped=dropped)
-        verdicts = [self._keep(group) for group in kept]
-        late = [group for group, keeps in zip(kept, verdicts, strict=True) if not keeps]
-        kept = [group for group, keeps in zip(kept, verdicts, strict=True) if keeps]
-        return replace(groups, groups=kept, dropped=dropped + late)
+            return replace(groups, groups=passed, dropped=dropped)
+        verdicts = [self._keep(group) for group in passed]
+        late = [group for group, keeps in zip(passed, verdicts, strict=True) if not keeps]
+        passed = [group for group, keeps in zip(passed, verdicts, strict=True) if keeps]
+        return replace(groups, groups=passed, dropped=dropped + late)
 
     def metrics(self) -> dict[str, float]:
         """Metrics of the engines."""

@@ -120,13 +120,15 @@ class ModelScoreStrategy(ScoreStrategy):
         return outputs[: len(micro_batches)]
 
     @torch.no_grad()
-    def teacher_targets(self, micro_batches: Sequence[MicroBatch], told: Distillation) -> list[torch.Tensor]:
+    def teacher_targets(self, micro_batches: Sequence[MicroBatch], distillation: Distillation) -> list[torch.Tensor]:
         self._check_policy()
-        forward, found = self.model.module, []
+        forward, targets = self.model.module, []
         for batch in self._batches(micro_batches):
-            (values,) = forward(batch.input_ids, batch.response_mask, layout=self._layout(batch), distillation=told)
-            found.append(values.cpu())
-        return found[: len(micro_batches)]
+            (values,) = forward(
+                batch.input_ids, batch.response_mask, layout=self._layout(batch), distillation=distillation
+            )
+            targets.append(values.cpu())
+        return targets[: len(micro_batches)]
 
     @torch.no_grad()
     def teacher_head(self, distillation: Distillation) -> TeacherHead | None:

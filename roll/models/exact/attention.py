@@ -148,9 +148,9 @@ class _WholeRows(torch.autograd.Function):
                 part = queries[..., chunk.start : chunk.stop, :].flatten(2, 3)
                 span = slice(chunk.first, chunk.last)
                 hidden = chunk.hidden(heads // groups, window, query.device)
-                found, lse = _blocks(part, keys[span], values[span], hidden)
+                attended, lse = _blocks(part, keys[span], values[span], hidden)
                 shape = (heads // groups, chunk.stop - chunk.start)
-                outputs.append(found.unflatten(2, shape))
+                outputs.append(attended.unflatten(2, shape))
                 of_sums.append(lse.unflatten(2, shape))
             output[group.places] = _of_tokens(torch.cat(outputs, 3), group).to(output.dtype)
             sums[group.places] = _of_tokens(torch.cat(of_sums, 3)[..., None], group)[..., 0]

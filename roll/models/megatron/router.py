@@ -121,8 +121,8 @@ class BalancingRouter(TopKRouter):
 
     def balance_metrics(self) -> torch.Tensor | float:
         """The sum over micro batches of this rank's part."""
-        told, self._balance = self._balance, 0.0
-        return told
+        balance, self._balance = self._balance, 0.0
+        return balance
 
 
 def mean_balance(chunks: Iterable[nn.Module], device: torch.device) -> float:

@@ -82,8 +82,10 @@ class Padded(RowLayout):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        given = {"input_ids": self.input_ids[:, : self.width], "use_cache": False}
-        return given if self.pictures is None else given | {"position_ids": self.pictures.positions[..., : self.width]}
+        arguments = {"input_ids": self.input_ids[:, : self.width], "use_cache": False}
+        if self.pictures is not None:
+            arguments["position_ids"] = self.pictures.positions[..., : self.width]
+        return arguments
 
     def places(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
         return rows * self.width + columns

@@ -52,9 +52,9 @@ class Explorer:
 
     def write_step(self, step: int, groups: StepGroups) -> None:
         """All groups of a step: they are on the disk when it returns."""
-        kept = {group.group_id for group in groups.groups}
+        passed = {group.group_id for group in groups.groups}
         whole = with_tokens(groups.sampled)
-        self.buffer.write([Experience(step, group, group.group_id in kept) for group in whole])
+        self.buffer.write([Experience(step, group, group.group_id in passed) for group in whole])
         self.buffer.finish(step, [group.group_id for group in whole])
 
     async def hand_over_early(self, group: TrajectoryGroup) -> None:

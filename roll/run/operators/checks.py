@@ -86,9 +86,9 @@ def _text(row: OperatorRow, column: str | None, key: str) -> str:
 
 def unused_arguments(args: Settings) -> Iterator[str]:
     """Yield arguments of an operator that have no effect, each text to follow the path of the operator's `args`."""
-    given = args.model_fields_set
+    fields_set = args.model_fields_set
     match args:
-        case DeduplicateArgs(similarity=1) if "ngram" in given:
+        case DeduplicateArgs(similarity=1) if "ngram" in fields_set:
             yield (
                 ".ngram does nothing with similarity: 1, which compares whole texts. Set similarity below 1, or "
                 "remove it."

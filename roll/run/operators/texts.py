@@ -83,9 +83,9 @@ def near_duplicates(sets: Sequence[frozenset[int]], similarity: Fraction) -> Ite
     for each in sets:
         first = sorted(each, key=lambda element: (count[element], element))
         first = first[: len(first) - math.ceil(similarity * len(first)) + 1]
-        found = any(_reach(each, other, similarity) for element in first for other in having.get(element, ()))
-        yield found
-        if not found:
+        is_near = any(_reach(each, other, similarity) for element in first for other in having.get(element, ()))
+        yield is_near
+        if not is_near:
             for element in first:
                 having[element].append(each)
 

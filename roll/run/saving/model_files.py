@@ -29,9 +29,9 @@ def read_vision(args: ModelArgs, data: DataArgs | None = None) -> VisionModel | 
     name = args.model_name_or_path
     model = read_model_config(args)[0] or UNKNOWN
     processor = next(filter(None, (_read(name, file)[0] for file in PROCESSOR_FILES)), {})
-    found = vision_model(model, processor.get("image_processor", processor))
+    vision = vision_model(model, processor.get("image_processor", processor))
     limits = (None, None) if data is None else (data.image_min_pixels, data.image_max_pixels)
-    return None if found is None else found.with_limits(*limits)
+    return None if vision is None else vision.with_limits(*limits)
 
 
 def _read(name: str | None, what: str = "config.json") -> tuple[Mapping[str, Any] | None, str]:

@@ -26,12 +26,12 @@ def saved_model(place: str, named: str) -> str:
         return str(directory / HF_MODEL)
     if not (directory / _CHECKPOINTS).is_dir():
         raise ConfigError(f"{named} {place}: {_nothing_in(directory)}")
-    found = CheckpointStore(directory / _CHECKPOINTS, verify=False).resolve(True, cleans=False)
-    if found is None:
+    checkpoint = CheckpointStore(directory / _CHECKPOINTS, verify=False).resolve(True, cleans=False)
+    if checkpoint is None:
         raise ConfigError(f"{named} {place}: the run has saved no checkpoint yet (save_steps says when it does).")
-    if not (found.path / HF_MODEL / "config.json").is_file():
-        raise ConfigError(f"{named} {place}: its newest checkpoint, {found.path}, holds no {HF_MODEL}.")
-    return str(found.path / HF_MODEL)
+    if not (checkpoint.path / HF_MODEL / "config.json").is_file():
+        raise ConfigError(f"{named} {place}: its newest checkpoint, {checkpoint.path}, holds no {HF_MODEL}.")
+    return str(checkpoint.path / HF_MODEL)
 
 
 def _nothing_in(directory: Path) -> str:

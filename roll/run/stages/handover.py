@@ -32,7 +32,7 @@ def saved_states(loaded: Loaded, models: Mapping[str, str], earlier: Mapping[str
     """Optimizer states of earlier stages, by the roles that learn. `models`: the stage whose model each role starts
     from; `earlier`: stages by name. A critic gets the state of the critic beside the policy, if there was one. Raises
     ConfigError if a policy, or another model that is handed over, cannot continue."""
-    config, found, problems = loaded.config, dict[str, SavedOptimizer](), list[str]()
+    config, optimizers, problems = loaded.config, dict[str, SavedOptimizer](), list[str]()
     handed = [role for role in config.learning_roles if role in models and config.roles[role].head != "value"]
     if not handed:
         raise ConfigError("optimizer: kept, but nothing that learns here starts from the model of an earlier stage.")
@@ -46,7 +46,7 @@ def saved_states(loaded: Loaded, models: Mapping[str, str], earlier: Mapping[str
         if not same and role in handed:
             problems.append(f"optimizer: kept, but {models[role]} trains nothing of the kind of {role}.")
         elif same:
-            found[role] = SavedOptimizer(models[handed[0]], same[0])
+            optimizers[role] = SavedOptimizer(models[handed[0]], same[0])
             saved = SavedFacts(_facts(before, same[0], others[same[0]]))
             if wrong := saved.disagreements(_facts(loaded, role, worker)):
                 problems.append(
@@ -55,7 +55,7 @@ def saved_states(loaded: Loaded, models: Mapping[str, str], earlier: Mapping[str
                 )
     if problems:
         raise ConfigError(*problems)
-    return found
+    return optimizers
 
 
 def _facts(loaded: Loaded, role: str, worker: WorkerConfig) -> dict[str, object]:

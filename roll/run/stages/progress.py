@@ -44,7 +44,7 @@ def progress_of(stage: Stage) -> Progress | None:
     is_finished = isinstance(wanted, int) and state.steps_done >= wanted
     changed = differences(state.config, config) if is_finished else []
     ignored = {"max_steps", *stage.stand_ins}
-    counted = tuple(str(found) for found in changed if found.rule.effect != "free" and found.key not in ignored)
+    counted = tuple(str(change) for change in changed if change.rule.effect != "free" and change.key not in ignored)
     return Progress(path, state.steps_done, is_finished, counted)
 
 

@@ -66,10 +66,10 @@ def pieces(text: str) -> list[tuple[str, str]] | None:
     lines = [line.split("&") for line in _LINE_BREAK.split(environment["lines"]) if line.strip()]
     if len(lines) < 2 or any(len(line) != 2 for line in lines):
         return None
-    found = [(value.strip(_AT_ENDS), _bare_condition(condition)) for value, condition in lines]
-    if any(not value or condition.startswith("=") for value, condition in found):  # x &= 1
+    pairs = [(value.strip(_AT_ENDS), _bare_condition(condition)) for value, condition in lines]
+    if any(not value or condition.startswith("=") for value, condition in pairs):  # x &= 1
         return None
-    return found if [condition for _, condition in found].count("") < 2 else None
+    return pairs if [condition for _, condition in pairs].count("") < 2 else None
 
 
 def same_pieces(gold: list[tuple[str, str]], pred: list[tuple[str, str]], equal: Callable[[str, str], bool]) -> bool:

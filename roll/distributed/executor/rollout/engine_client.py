@@ -180,21 +180,21 @@ class EngineClient:
         """The answers that each usable engine owes this client, by rank."""
         return self._router.loads
 
-    async def _request(self, replica: Replica, asked: PendingRequest) -> None:
-        request = asked.request
+    async def _request(self, replica: Replica, pending: PendingRequest) -> None:
+        request = pending.request
         if request.request_id in replica.waiting:
-            self._engines.give_back(asked)
+            self._engines.give_back(pending)
             raise ValueError(f"request {request.request_id!r} is in flight already")
-        replica.waiting[request.request_id] = asked
+        replica.waiting[request.request_id] = pending
         replica.outbox.append(request)
         if replica.exchange is None or replica.exchange.done():
             replica.exchange = self._tasks.start(self._exchange(replica))
         elif len(replica.outbox) == 1:
             asyncio.get_running_loop().call_soon(self._submit, replica)
         try:
-            await asked.done
+            await pending.done
         except asyncio.CancelledError:
-            self._forget(replica, asked)
+            self._forget(replica, pending)
             raise
 
     def _submit(self, replica: Replica) -> None:
@@ -206,8 +206,8 @@ class EngineClient:
         """An engine that does not take them would leave them waiting: they fail with what it says."""
         try:
             # Ray's own pickler keeps pictures in the object store for as long as somebody holds their handles.
-            given = requests if any(request.media for request in requests) else packed(requests)
-            reply = await self._call(replica, "submit", given, self.name)
+            payload = requests if any(request.media for request in requests) else packed(requests)
+            reply = await self._call(replica, "submit", payload, self.name)
         except RayActorError:  # of this, and of a reply that says the same, `take` tells, too
             return
         except Exception as failure:  # they could not even be sent

@@ -277,9 +277,9 @@ def _deepspeed_settings(engine: DeepSpeedEngine) -> Iterator[None]:
     schedule: Any = engine.lr_scheduler
     groups = [{key: group[key] for key in _GROUP_SETTINGS} for group in optimizer.param_groups]
     yield
-    for group, own in zip(optimizer.param_groups, groups, strict=True):
-        group.update(own)
-    schedule.base_lrs = [own["initial_lr"] for own in groups]
+    for group, saved in zip(optimizer.param_groups, groups, strict=True):
+        group.update(saved)
+    schedule.base_lrs = [saved["initial_lr"] for saved in groups]
     go_on_after(schedule, schedule.last_epoch)
     wrapper: Any = engine.optimizer
     if wrapper is not optimizer:

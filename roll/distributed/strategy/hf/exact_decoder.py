@@ -60,12 +60,12 @@ class ExactDecoder(Decoder):
 
     def log_probs(self, logits: torch.Tensor, tokens: torch.Tensor, temperatures: np.ndarray) -> torch.Tensor:
         """The trainer's numbers for these tokens, at one temperature after the other (0, greedy, is 1)."""
-        found = torch.zeros(len(tokens), device=self.device)
+        log_probs = torch.zeros(len(tokens), device=self.device)
         for temperature in np.unique(temperatures):
             rows = self.tensor(np.flatnonzero(temperatures == temperature))
             at = float(temperature) or 1.0
-            found[rows] = self._module.head.log_probs_of_logits(logits[rows], tokens[rows], at)
-        return found
+            log_probs[rows] = self._module.head.log_probs_of_logits(logits[rows], tokens[rows], at)
+        return log_probs
 
     def shown(self, logits: torch.Tensor) -> torch.Tensor:
         """Return the logits that tokens are drawn from."""

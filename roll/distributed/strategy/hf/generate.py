@@ -124,14 +124,14 @@ def _in_files(model: PreTrainedModel, name: str, values: torch.Tensor) -> Iterat
     width = values.shape[-1]
     columns = 2 if values.numel() > _LARGE else width
     numbers = torch.arange(values.numel() // width * columns).view(*values.shape[:-1], columns)
-    for other, found in revert_weight_conversion(model, {name: numbers}).items():
-        first = int(found.flatten()[0])
+    for other, part in revert_weight_conversion(model, {name: numbers}).items():
+        first = int(part.flatten()[0])
         strides = [
-            int(found.select(at, 1).flatten()[0]) - first if size > 1 else 1 for at, size in enumerate(found.shape)
+            int(part.select(at, 1).flatten()[0]) - first if size > 1 else 1 for at, size in enumerate(part.shape)
         ]
-        is_view = torch.equal(numbers.as_strided(found.shape, strides, first), found)
+        is_view = torch.equal(numbers.as_strided(part.shape, strides, first), part)
         if is_view and columns < width:
-            is_view = stored[other].shape == (*found.shape[:-1], width) and strides[-1] == 1
+            is_view = stored[other].shape == (*part.shape[:-1], width) and strides[-1] == 1
             first, strides = first // 2 * width, [*(stride // 2 * width for stride in strides[:-1]), 1]
         if is_view and values.is_contiguous():
             yield other, values.as_strided(stored[other].shape, strides, values.storage_offset() + first)

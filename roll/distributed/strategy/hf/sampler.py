@@ -127,8 +127,8 @@ class BatchSampler:
     def _stops_of(self, request: GenerationRequest) -> frozenset[int]:
         """The tokens that end an answer. Behind a placeholder nothing could be computed: no picture is there."""
         sampling = request.sampling
-        own = frozenset() if sampling.ignore_eos else self._eos
-        return frozenset(sampling.stop_token_ids) | own | self._placeholders
+        end_ids = frozenset() if sampling.ignore_eos else self._eos
+        return frozenset(sampling.stop_token_ids) | end_ids | self._placeholders
 
     def submit(self, request: GenerationRequest) -> None:
         """Queues a request that passed `check`."""

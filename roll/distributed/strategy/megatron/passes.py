@@ -84,7 +84,7 @@ class Passes:
             temperature=temperature,
             entropy="entropy" in loss.needs,
             values="values" in loss.needs,
-            further=mtp is not None,
+            with_mtp=mtp is not None,
         )
         metrics: list[MetricSums] = []
 
@@ -132,8 +132,8 @@ class Passes:
         ask = partial(
             self._head_request, temperature=temperature, entropy=False, values=False, distillation=distillation
         )
-        found = zip(batches, self._scored(batches, ask), strict=True)
-        return [output[:, batch.response_mask].T.contiguous() for batch, output in found]
+        scored = zip(batches, self._scored(batches, ask), strict=True)
+        return [output[:, batch.response_mask].T.contiguous() for batch, output in scored]
 
     def _scored(self, batches: Sequence[MicroBatch], ask: Callable[[ModelInput], HeadRequest]) -> list[torch.Tensor]:
         """The outputs [num_outputs, B, T] of every micro batch on the CPU, on every rank."""
@@ -212,20 +212,20 @@ class Passes:
 
     def _head_request(
         self,
-        given: ModelInput,
+        inputs: ModelInput,
         temperature: float,
         entropy: bool,
         values: bool,
         distillation: Distillation | None = None,
-        further: bool = False,
+        with_mtp: bool = False,
     ) -> HeadRequest:
-        lesson = targets_of(self.student_outputs, given.batch.teacher_targets)
-        if lesson is not None:
-            lesson = lesson.at(among_response_tokens(given.batch.response_mask, given.places))
+        teacher = targets_of(self.student_outputs, inputs.batch.teacher_targets)
+        if teacher is not None:
+            teacher = teacher.at(among_response_tokens(inputs.batch.response_mask, inputs.places))
         chunk = self._logits_per_chunk
         return HeadRequest(
-            given.slots, given.targets, temperature, entropy, values, self._vocab_size, chunk, lesson, distillation,
-            MtpInputs.of(given) if further else None,
+            inputs.slots, inputs.targets, temperature, entropy, values, self._vocab_size, chunk, teacher, distillation,
+            MtpInputs.of(inputs) if with_mtp else None,
         )  # fmt: skip
 
     def _inputs(self, batches: Sequence[MicroBatch]) -> list[ModelInput]:
