@@ -15,6 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from transformers import AttentionInterface
 
 from roll.errors import StrategyError
+from roll.models.head_scores import allow_many_forms
 from roll.models.hf import TokenLogProbModel
 from roll.models.loading import LoadedModel
 from roll.models.sequences.packed_attention import PACKED_ATTENTION, packed_attention
@@ -111,6 +112,7 @@ def compile_model(model: LoadedModel) -> None:
             f"use_torch_compile: transformers does not say which modules of {type(model.pretrained).__name__} are its "
             "blocks. Set it to false"
         )
+    allow_many_forms()
     compile_it: Any = torch.compile
     for block in blocks:
         block.forward = compile_it(block.forward, dynamic=True)

@@ -177,8 +177,19 @@ def arithmetic(compiled: bool) -> tuple[Callable[..., TileSums], Callable[..., t
     """`add_tile` and `tile_slope`, by torch.compile if wanted: for tiles of any size."""
     if not compiled:
         return add_tile, tile_slope
+    allow_many_forms()
     compile_it: Any = torch.compile
     return compile_it(add_tile, dynamic=True), compile_it(tile_slope, dynamic=True)
+
+
+_FORMS = 64  # of one function; torch's own limit of 8 is passed by what losses ask for times temperatures and dtypes
+
+
+def allow_many_forms() -> None:
+    """Lets a function be compiled once for each form of its arguments that a run has. Past torch's limit it would run
+    uncompiled, slower and with a warning in the log of its rank alone."""
+    limits: Any = torch._dynamo.config
+    limits.recompile_limit = max(limits.recompile_limit, _FORMS)
 
 
 WIDE = 128  # columns of a tile of a GPU's matrix product
@@ -392,15 +403,24 @@ def _spans(weight: torch.Tensor, columns: int) -> Iterator[slice]:
 
 def _raw(flat: Sequence[torch.Tensor], bias: torch.Tensor | None, span: slice) -> torch.Tensor:
     """The products of all positions over the columns of a tile; the same in both passes."""
-    raw = functional.linear(flat[0], flat[1][span], None if bias is None else bias[span])
+    raw = functional.linear(flat[0], flat[1][span], _part(bias, span))
     for i in range(2, len(flat), 2):
         raw = raw + functional.linear(flat[i], flat[i + 1][span])
     return raw
 
 
 def _their_logits(teacher: Teacher, span: slice) -> torch.Tensor:
-    bias = None if teacher.bias is None else teacher.bias[span]
-    return teacher.transform.logits(functional.linear(teacher.hidden, teacher.weight[span], bias))
+    raw = functional.linear(teacher.hidden, teacher.weight[span], _part(teacher.bias, span))
+    return teacher.transform.logits(raw)
+
+
+def _part(bias: torch.Tensor | None, span: slice) -> torch.Tensor | None:
+    """A tile's biases. A token that a bias of -inf rules out has a finite one instead, far below all others: its
+    probability is 0 as well, and 0 times a finite logit is no nan in the entropy."""
+    return None if bias is None else bias[span].clamp(min=max(_RULED_OUT, torch.finfo(bias.dtype).min))
+
+
+_RULED_OUT = -1e30  # finite at any temperature, too
 
 
 def _within(tokens: torch.Tensor, span: slice) -> tuple[torch.Tensor, torch.Tensor]:

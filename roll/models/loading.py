@@ -344,7 +344,7 @@ def _finish(
 ) -> LoadedModel:
     own_names = {id(parameter): name for name, parameter in pretrained.named_parameters()}
     hf_names = {name: own_names[id(parameter)] for name, parameter in module.named_parameters()}
-    if not args.disable_gradient_checkpointing:
+    if not args.disable_gradient_checkpointing and pretrained.supports_gradient_checkpointing:
         reentrant = bool(args.gradient_checkpointing_use_reentrant)
         pretrained.gradient_checkpointing_enable({"use_reentrant": reentrant})
         if reentrant and adapters is not None:

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from roll.configs.checks.platforms import on_gpus_here
 from roll.configs.problems import Problem
@@ -66,6 +67,22 @@ def activation_offload_problems(choice: Choice) -> Iterator[Problem]:
         other = f"{choice.role.name}.use_torch_compile"
         text = f"{key}: true with {other}: true, whose kernels decide themselves what is kept. Set one to false."
         yield Problem(text, (key, other))
+
+
+# `model_args.disable_gradient_checkpointing` before anything starts.
+
+# Types whose classes in transformers (5.x) cannot compute activations again.
+WITHOUT_CHECKPOINTING = frozenset(
+    ["cpmant", "ctrl", "gpt_neox_japanese", "jetmoe", "openai-gpt", "reformer", "xlm", "xlnet"]
+)
+
+
+def checkpointing_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+    """Finds a role that learns and would compute activations again, where the model's class cannot."""
+    kind, key = model.get("model_type"), f"{choice.role.name}.model_args.disable_gradient_checkpointing"
+    if kind in WITHOUT_CHECKPOINTING and not choice.worker.model_args.disable_gradient_checkpointing:
+        text = f"{key}: transformers has no gradient checkpointing for {kind} models. Set it to true."
+        yield Problem(text, (key, f"{choice.role.name}.model_args.model_name_or_path"))
 
 
 # `use_torch_compile` before anything starts.

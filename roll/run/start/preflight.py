@@ -14,6 +14,7 @@ from roll.configs.checks.mtp import head_model_problems
 from roll.configs.checks.platforms import platform_machine_problems
 from roll.configs.checks.prefix_sharing import prefix_sharing_machine_problems
 from roll.configs.checks.training import (
+    checkpointing_model_problems,
     compile_machine_problems,
     fused_head_machine_problems,
     optimizer_machine_problems,
@@ -257,6 +258,8 @@ def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any])
     if choice.role.learns:
         yield from lora_model_problems(choice, model)
         yield from balance_model_problems(choice, model)
+        if runs_transformers:
+            yield from checkpointing_model_problems(choice, model)
         yield from router_replay_model_problems(choice, model)
         yield from head_model_problems(choice, model)
     if choice.role.use == "generate":

@@ -135,6 +135,30 @@ def test_a_model_is_no_way_from_itself_and_far_logits_make_no_infinity() -> None
     assert states.grad is not None and float(states.grad.abs().max()) < 1e-3
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_tokens_that_a_bias_rules_out_have_no_part_in_entropy_or_gradients(
+    dtype: torch.dtype, temperature: float
+) -> None:
+    """Biases of -inf, for some tokens of one tile and all of another: the numbers are those without these tokens."""
+    make = torch.Generator().manual_seed(5)
+    hidden = torch.randn(N, H, generator=make).to(dtype).requires_grad_()
+    weight, bias = torch.randn(V, H, generator=make).to(dtype), torch.zeros(V, dtype=dtype)
+    bias[2] = bias[4:8] = -torch.inf
+    allowed = bias.isfinite().nonzero()[:, 0]
+    targets = torch.arange(N) % len(allowed)
+    ask = HeadRequest(4 * N, LogitTransform(temperature=temperature), entropy=True)
+    found = head_scores([Product(hidden, weight)], bias, allowed[targets], ask)
+    total(found).backward()
+    exact = hidden.detach().double().requires_grad_()
+    wanted = dense(exact @ weight.double()[allowed].T / temperature, targets)
+    total(wanted).backward()
+    close = SINGLE if dtype != torch.bfloat16 else partial(SINGLE, rtol=0.05, atol=0.05)
+    for name in ("log_probs", "entropy"):
+        close(getattr(found, name), getattr(wanted, name))
+    close(hidden.grad, exact.grad)
+
+
 @pytest.mark.parametrize("frozen", ["head", "backbone"])
 def test_what_is_frozen_gets_no_gradient_and_the_rest_its_own(frozen: str) -> None:
     made, hidden, targets = head(LogitTransform(softcap=2.0), chunk=2), torch.randn(N, H), torch.arange(N) % V
