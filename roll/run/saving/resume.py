@@ -22,7 +22,7 @@ from roll.run.saving.model_files import read_model_config
 from roll.utils.secrets import redact
 from roll.utils.text import show
 
-# What becomes of a setting that is not the checkpoint's: one table, from which docs/resuming.md is checked.
+# What becomes of a setting that is not the checkpoint's: one table, from which docs/checks.md is checked.
 
 Effect = Literal["applied", "refused", "free"]
 TRAINER = "<trainer>"
