@@ -344,7 +344,7 @@ class WorkerConfig(Settings):
         "Rows of a micro batch that begin alike (answers to one prompt, turns of an episode) as one tree: what they "
         "have in common is computed once, in training and when scoring, with the same numbers. on: wherever it saves "
         "tokens. auto: where it saves time, and off for a role that cannot. On CPUs, for models whose layers attend "
-        "to whole rows (docs/prefix_sharing.md).",
+        "to whole rows (docs/trainers.md).",
     )
 
     router_replay: RouterReplayConfig = setting({}, "Experts of a mixture, chosen once for a step.")

@@ -245,7 +245,7 @@ _NEWEST = (
     needless("**.entropy_from_logits_*", _HEAD),
     needless("**.use_no_sync_for_gradient_accumulation", "gradients are added up over ranks once per update"),
     needless("**.turbo_config.**", "of an engine that actor.strategy does not name"),
-    lacks("actor_rollout_ref.actor.use_prefix_grouper", "use_prefix_sharing: on (docs/prefix_sharing.md)", False),
+    lacks("actor_rollout_ref.actor.use_prefix_grouper", "use_prefix_sharing: on (docs/trainers.md)", False),
     to("actor_rollout_ref.actor.policy_loss.dro_beta", "kimi15_tau", via=words.number, needs="dro"),
     needless(f"{ROLLOUT}.seed", "seed of the run counts"),
     needless(f"{ROLLOUT}.full_determinism", "seed of the run counts"),
