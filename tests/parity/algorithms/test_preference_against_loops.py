@@ -1,5 +1,5 @@
 """Losses of pairs and their gradients against loops over single pairs and tokens in float64, written from the formulas
-of docs/algorithms.md. Not covered: that a strategy scales and sums micro batches correctly
+of docs/dpo.md. Not covered: that a strategy scales and sums micro batches correctly
 (tests/parity/strategies/test_pairs.py)."""
 
 from __future__ import annotations
