@@ -200,11 +200,18 @@ DROPPED: Mapping[tuple[str, str], str] = {
     ("AlgorithmConfig", "reward_norm"): "ROLL does not read it either; see norm_mean_type and norm_std_type",
     ("AlgorithmConfig", "offload_nccl"): COMMUNICATORS_STAY,
     ("AlgorithmConfig", "model_name"): "pretrain names the model",
+    ("RunConfig", "track_name"): "track_with names the trackers",
+    ("DPOConfig", "train_batch_size"): "a step is one update, of per_device_train_batch_size x "
+    "gradient_accumulation_steps x data-parallel ranks pairs, as in ROLL's newer versions",
     ("DPOConfig", "val_batch_size"): "infer_batch_size is the batch of a validation",
     ("RLVRConfig", "default_history_length"): "only agentic runs have a history",
     ("AgenticConfig", "default_history_length"): "history_length of an entry of custom_envs sets it",
     ("AgenticConfig", "positive_loss_coef"): "ROLL does not read it either",
     ("AgenticConfig", "postive_loss_coef"): "ROLL does not read it either",
+    **{
+        ("AgenticConfig", key): "it is a variable of ROLL's fragments, to which nothing in this YAML refers"
+        for key in ("max_tokens_per_step", "max_actions_per_traj", "env_manager_cls", "action_pattern")
+    },
 }
 
 _HOME = "roll.pipeline.rlvr.rewards"
@@ -261,7 +268,7 @@ def apply_aliases(cls: type[Settings], tree: dict[str, Any]) -> tuple[list[Probl
     problems: list[Problem] = list(take_ahead_names(cls, tree))
     warnings: list[str] = []
     _name_teachers(cls, tree)
-    warnings += _of_students(cls, tree)
+    warnings += [*_of_students(cls, tree), *_domains_of_teachers(tree)]
     around: dict[tuple[Any, ...], dict[str, Any]] = {}
     for settings, node, place in sections(cls, tree):  # as they are named once those around them are done
         path, around[place] = path_text(place), node
@@ -295,13 +302,13 @@ def apply_aliases(cls: type[Settings], tree: dict[str, Any]) -> tuple[list[Probl
 
 def _of_students(cls: type[Settings], tree: dict[str, Any]) -> Iterator[str]:
     """ROLL's roles of pure distillation, whose script sets the switch that no key of its YAMLs says."""
-    named = next((key for key in _STUDENTS if key in tree), None)
+    named = next((key for key in STUDENTS if key in tree), None)
     if named and "is_pure_opd" in cls.model_fields and not {"is_pure_opd", "use_opd"} & tree.keys():
         tree["is_pure_opd"] = True
         yield f"{named}: is_pure_opd: true is taken from it, as ROLL's script for such roles sets it."
 
 
-_STUDENTS = ("student_train", "student_infer")
+STUDENTS = ("student_train", "student_infer")
 
 
 def _name_teachers(cls: type[Settings], tree: dict[str, Any]) -> None:
@@ -310,12 +317,41 @@ def _name_teachers(cls: type[Settings], tree: dict[str, Any]) -> None:
     section, others = tree.get("teacher"), tree.get("teachers") or {}
     if not isinstance(section, dict) or not section or {"teacher", "teachers"} - cls.model_fields.keys():
         return
-    named = (
-        all(isinstance(each, dict) for each in section.values())
+    if holds_teachers(section) and isinstance(others, dict) and not section.keys() & others.keys():
+        tree["teachers"] = {**tree.pop("teacher"), **others}
+
+
+def holds_teachers(section: object) -> bool:
+    """True for a section `teacher` in ROLL's second form: several teachers by name."""
+    return (
+        isinstance(section, dict)
+        and bool(section)
+        and all(isinstance(each, dict) for each in section.values())
         and not section.keys() & known_keys(WorkerConfig).keys()
     )
-    if named and isinstance(others, dict) and not section.keys() & others.keys():
-        tree["teachers"] = {**tree.pop("teacher"), **others}
+
+
+def _domains_of_teachers(tree: dict[str, Any]) -> Iterator[str]:
+    """ROLL chooses a teacher by the tag of a row, roll by its domain: tags of a teacher become the domain of which they
+    are all the tags. Others stay, and are refused as domains that are not there."""
+    rewards, teachers = tree.get("rewards"), tree.get("teachers")
+    if not isinstance(rewards, dict) or not isinstance(teachers, dict):
+        return
+    tags_of = {name: set(_names(each)) for name, each in rewards.items() if isinstance(each, dict)}
+    for name, teacher in teachers.items():
+        tags = list(_names(teacher)) if isinstance(teacher, dict) else []
+        whole = {domain: all_ for domain, all_ in tags_of.items() if all_ and all_ <= set(tags) and domain not in tags}
+        for domain, all_ in whole.items():
+            tags = [*(tag for tag in tags if tag not in all_ or tag in rewards), domain]
+            listed = ", ".join(sorted(all_))
+            yield f"teachers.{name}.tag_included: {listed} is taken as the domain {domain}, whose rows have this tag."
+        if whole:
+            teacher["tag_included"] = tags
+
+
+def _names(section: Mapping[str, Any]) -> Iterator[str]:
+    value = section.get("tag_included")
+    yield from (item for item in value if isinstance(item, str)) if isinstance(value, list) else ()
 
 
 def _without_dropped(node: dict[str, Any], path: str) -> Iterator[str]:

@@ -20,7 +20,7 @@ from roll.configs.sections.cluster import WorkerConfig
 @dataclass(frozen=True)
 class InertKey:
     """`type`: what its value must be all the same, null aside. `reason`: why it does nothing. `inert`: values beside
-    the default that ask for nothing."""
+    the default that ask for nothing. Of a planned key `reason` names the nearest thing."""
 
     kind: Literal["ignored", "unread", "planned", "section"]
     type: Any
@@ -38,8 +38,8 @@ def unread(type: Any, default: Any, help: str) -> InertKey:
     return InertKey("unread", type, default, help, "ROLL declares this key and never reads it")
 
 
-def planned(type: Any, default: Any, help: str, inert: tuple[Any, ...] = ()) -> InertKey:
-    return InertKey("planned", type, default, help, inert=inert)
+def planned(type: Any, default: Any, help: str, inert: tuple[Any, ...] = (), nearest: str = "") -> InertKey:
+    return InertKey("planned", type, default, help, nearest, inert)
 
 
 def section(type: Any, help: str) -> InertKey:
@@ -72,6 +72,7 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
             bool | None, None, "Upload in the background.", "checkpoints are written to a directory"
         ),
         "keep_local_file": ignored(bool | None, None, "Keep the local copy.", "checkpoints are written to a directory"),
+        "use_hard_links": ignored(bool, False, "Upload links to files.", "checkpoints are written to a directory"),
     },
     "TransferBackendArgs": {
         "backend_name": planned(str | None, None, "Name of the backend."),
@@ -102,6 +103,14 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
     },
     "AlgorithmConfig": {
         "reward": planned(WorkerConfig | None, None, "A reward model for all domains."),
+        "opsd_mode": planned(
+            bool,
+            False,
+            "On-policy self-distillation, whose teacher also reads the solution of a row.",
+            nearest="a teacher reads what the policy reads: is_pure_opd with a larger model as `teacher`",
+        ),
+        "opsd_solution_key": ignored(str | None, None, "Column with that solution.", "there is no opsd_mode"),
+        "opsd_max_solution_length": ignored(int | None, None, "Longest solution.", "there is no opsd_mode"),
         "pure_opd_pipeline_type": ignored(
             Literal["rlvr", "agentic"], "rlvr", "Rollouts of is_pure_opd.", "the script that starts the run says which"
         ),

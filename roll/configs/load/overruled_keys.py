@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from roll.configs.load.aliases import STUDENTS, holds_teachers
 from roll.configs.load.defaults import DEVICES_PER_NODE
 from roll.configs.problems import Problem, ids_text
 from roll.configs.sections.cluster import parse_device_mapping
@@ -53,8 +54,9 @@ class Overruled:
 def overruled(tree: Mapping[str, Any], roles: Mapping[str, Any]) -> Overruled:
     """The tree of a run whose roles have these sections, as ROLL would read it. Never raises for what a user wrote."""
     result = Overruled(dict(tree))
-    sections = {name: tree.get(name) for name in (*roles, "teacher")}
-    for group in ("rewards", "teachers"):
+    sections = {name: tree.get(name) for name in (*roles, "teacher", *STUDENTS)}
+    groups = ("rewards", "teachers", *(("teacher",) if holds_teachers(tree.get("teacher")) else ()))
+    for group in groups:
         named = tree.get(group)
         sections |= {f"{group}.{name}": each for name, each in named.items()} if isinstance(named, Mapping) else {}
     for at, section in sections.items():

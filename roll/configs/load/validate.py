@@ -242,6 +242,7 @@ def _about_inert_keys(cls: type[Settings], raw: dict[str, Any]) -> tuple[list[Pr
                 warnings.append(f"{here}: {_shown(key, value)} does nothing here: {inert.reason}.")
             elif inert.kind == "planned" and is_asked:
                 remedy = f"Remove it, or set {show(inert.default)}."
+                remedy += f" The nearest: {inert.reason}." if inert.reason else ""
                 problems.append(Problem(f"{here}: {show(value)} is not implemented yet. {remedy}", (here,)))
     return problems, warnings
 

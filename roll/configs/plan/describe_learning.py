@@ -8,7 +8,7 @@ from roll.configs.plan.describe import counted
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.presets.table import PRESETS, preset_rows
 from roll.configs.sections.algorithm import AlgorithmConfig
-from roll.configs.sections.cluster import narrowing_settings
+from roll.configs.sections.cluster import sampling_cuts
 from roll.configs.sections.run import RunConfig
 from roll.configs.sections.training import TrainingArgs
 from roll.utils.text import short
@@ -121,11 +121,9 @@ def _kl(config: AlgorithmConfig, user_keys: KeysInYaml) -> str:
 
 
 def _temperature(config: AlgorithmConfig, user_keys: KeysInYaml) -> str:
-    worker = config.actor_infer
-    sampling = worker.generating_args
+    sampling = config.actor_infer.generating_args
     text = f"{short(sampling.temperature)}{_mark(config, user_keys, f'{_SAMPLING}.temperature')}"
-    cuts = narrowing_settings(worker.strategy_name, sampling)
-    return ", ".join([text, *(f"{key} {short(sampling.value(key))}" for key in cuts)])
+    return ", ".join([text, *(f"{key} {short(sampling.value(key))}" for key in sampling_cuts(sampling))])
 
 
 def _update_rows(plan: BatchPlan, user_keys: KeysInYaml) -> Rows:

@@ -147,13 +147,19 @@ def narrowing_settings(strategy_name: str | None, sampling: Sampling) -> tuple[s
 
     Example: top_p 0.9 gives ("top_p",) with vllm and () with sglang, which takes log-probs before it cuts.
     """
+    in_use = sampling_cuts(sampling)
+    return tuple(name for name in spec_of(strategy_name).truncating_sampling_keys if name in in_use)
+
+
+def sampling_cuts(sampling: Sampling) -> tuple[str, ...]:
+    """The settings in use that change what is drawn beside the temperature."""
     in_use = {
         "top_p": sampling.top_p < 1,
         "top_k": sampling.top_k > 0,
         "min_new_tokens": sampling.min_new_tokens > 0,
         "repetition_penalty": sampling.repetition_penalty != 1,
     }
-    return tuple(name for name in spec_of(strategy_name).truncating_sampling_keys if in_use[name])
+    return tuple(name for name, is_set in in_use.items() if is_set)
 
 
 ANSWERS_AT_ONCE = 128

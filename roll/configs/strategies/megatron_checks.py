@@ -14,6 +14,7 @@ from roll.configs.strategies.megatron_config import (
     ENGINE_KEYS,
     KNOWN,
     LOCAL_VALUES,
+    NOT_HERE,
     SET_ELSEWHERE,
     UNUSED,
     MegatronSettings,
@@ -110,7 +111,9 @@ def repeated_problems(at: str, config: Mapping[str, Any], values: Mapping[str, o
 def megatron_problems(at: str, config: Mapping[str, Any]) -> Iterator[Problem]:
     """Unknown keys, wrong values, and settings that contradict each other. `at` is the YAML path of strategy_config."""
     for key in opened(config):
-        if key not in KNOWN:
+        if key in NOT_HERE:
+            yield Problem(f"{at}.{key}: {NOT_HERE[key]}. Remove it.", (f"{at}.{key}",))
+        elif key not in KNOWN:
             yield Problem(
                 f"{at}.{key}: Megatron has no such key here.{did_you_mean(str(key), KNOWN)}", (f"{at}.{key}",)
             )

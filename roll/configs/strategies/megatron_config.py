@@ -201,12 +201,38 @@ SET_ELSEWHERE = {
     "ffn_hidden_size": "the model's config.json",
     "num_moe_experts": "the model's config.json",
 }
+_ON_DEVICES = (
+    "the optimizer steps on the devices, and its states wait in host memory while another role has them; fsdp2_train "
+    "has offload_policy for a step in host memory"
+)
 # Keys of ROLL's for what is decided otherwise here.
 UNUSED: Mapping[str, str] = {
     "overlap_p2p_comm": "an interleaved pipeline overlaps its sends, any other does not",
     "calculate_per_token_loss": "the loss is normalised by the counts of the whole update",
     "cross_entropy_loss_fusion": "log-probs and entropy are computed by roll's own code",
     "use_flash_attn": "attention is the fused kernel of torch, or of transformer-engine",
+    "perform_initialization": "weights are read from the model's files",
+    "accumulate_allreduce_grads_in_fp32": "gradients are summed in fp32",
+    "use_precision_aware_optimizer": "master weights and moments are fp32",
+    "optimizer_cpu_offload": _ON_DEVICES,
+    "optimizer_offload_fraction": _ON_DEVICES,
+    "overlap_cpu_optimizer_d2h_h2d": _ON_DEVICES,
+    "bounded_cpu_grad_staging": _ON_DEVICES,
+    "offload_model_from_cpu_master": _ON_DEVICES,
+    "checkpoint_cpu_offload": "recompute_granularity bounds what a layer keeps, on its device",
+    "vocab_loss_chunk_size": "log-probs never come from the logits of all tokens",
+    "ckpt_format": "a checkpoint is read under any parallel sizes",
+    "save_only_model": "a checkpoint always has what a resume needs",
+}
+# Keys of ROLL's for what changes the numbers and is not here: the reason, and the nearest thing.
+NOT_HERE: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("fp8", "fp8_recipe", "fp8_param", "fp8_param_gather"),
+        "matrices are multiplied in model_args.dtype, and FP8 is not here; for an engine in FP8 set quantization: fp8 "
+        "in its strategy_config",
+    ),
+    "gdn_backend": "Megatron has no linear attention here; fsdp2_train and deepspeed_train take such models",
+    "qsa_indexer_kl_coef": "models with an indexer that is trained beside them are not here",
 }
 KNOWN = frozenset(MegatronSettings.model_fields) | PASSED_ON | frozenset(SET_ELSEWHERE) | frozenset(UNUSED)
 

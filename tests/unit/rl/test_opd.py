@@ -97,6 +97,24 @@ def test_students_of_roll_are_read_as_policies_with_what_stands_in_them() -> Non
     assert off.config is not None and not off.config.is_pure_opd
 
 
+def test_tags_of_a_teacher_are_the_domain_whose_tags_they_all_are() -> None:
+    """ROLL's YAML of several teachers names tags of rows."""
+    rewards = {"mathematics": {"reward": "math_rule", "tag_included": ["dapo", "aime"]}, "code": CODE["rewards.code"]}
+    rows = {"actor_train": {**MINIMAL["actor_train"], "data_args": {"file_name": "a.jsonl"}}}
+
+    def taught(tags: list[str]) -> tuple[dict[str, str], tuple[str, ...]]:
+        teachers = {"large": {**TEACHER, "tag_included": tags}, "other": {**TEACHER, "tag_included": ["code"]}}
+        found = checked({"use_opd": True, "rewards": rewards, "teacher": teachers, **rows})
+        return dict(found.config.teacher_of) if found.config else {}, found.warnings
+
+    whole, warnings = taught(["dapo", "aime"])
+    assert whole == {"mathematics": "teachers.large", "code": "teachers.other"}
+    text = "teachers.large.tag_included: aime, dapo is taken as the domain mathematics, whose rows have this tag."
+    assert text in warnings
+    part, _ = taught(["dapo"])
+    assert part == {"code": "teachers.other"}  # rows of aime would have no teacher
+
+
 def test_what_cannot_work_is_said() -> None:
     (missing,) = texts({"use_opd": True})
     assert missing.startswith("use_opd: no teacher is configured. Add a section `teacher`")

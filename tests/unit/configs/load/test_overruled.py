@@ -50,6 +50,12 @@ def test_device_ids_overrule_num_nodes_and_the_plan_says_so() -> None:
     assert read(num_nodes=3, **roles).warnings == []
 
 
+def test_students_and_teachers_by_name_overrule_num_nodes_as_well() -> None:
+    far = {"device_mapping": "list(range(8, 16))"}
+    assert read(num_nodes=1, student_train={"device_mapping": "list(range(0, 16))"}).tree["num_nodes"] == 2
+    assert read(num_nodes=1, actor_train={"device_mapping": [0]}, teacher={"large": far}).tree["num_nodes"] == 2
+
+
 def test_a_node_that_nothing_is_on_is_not_planned_in_silence() -> None:
     lonely = {"num_gpus_per_node": 2, "actor_infer": {"device_mapping": [5]}}
     for given in ({}, {"num_nodes": 1}):

@@ -61,6 +61,11 @@ def test_null_leaves_a_key_out() -> None:
         ({"pg_variant": "cispo", "cispo_epsilon_high": 0.3}, "clip", "cispo_epsilon_low 0.1 (default), cispo_eps"),
         ({"importance_sampling": "seq"}, "loss", "ppo (default), ratio per seq, seq-mean-token-mean (default)"),
         ({"actor_infer.generating_args": {"temperature": 0.6, "top_p": 0.9}}, "temperature", "0.6, top_p 0.9"),
+        (
+            {"actor_infer.strategy_args.strategy_name": "sglang", "actor_infer.generating_args": {"top_k": 50}},
+            "temperature",
+            "1 (default), top_k 50",
+        ),
         ({"ppo_epochs": 2}, "updates", "actor_train 8 updates a step, 64 samples each"),
         ({"val_sequence_length": 100}, "", "in validation 32 + 68 = 100"),
     ],

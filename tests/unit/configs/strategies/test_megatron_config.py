@@ -15,7 +15,14 @@ from roll.configs.strategies.megatron_checks import (
     repeated_problems,
     sizes_problems,
 )
-from roll.configs.strategies.megatron_config import PASSED_ON, SET_ELSEWHERE, MegatronSettings, split_settings
+from roll.configs.strategies.megatron_config import (
+    KNOWN,
+    NOT_HERE,
+    PASSED_ON,
+    SET_ELSEWHERE,
+    MegatronSettings,
+    split_settings,
+)
 from roll.distributed.strategy.saved_facts import required_facts
 from roll.utils.imports import is_installed
 
@@ -82,6 +89,8 @@ def texts(**config: Any) -> list[str]:
         ({"persist_layer_norm": True}, "true cannot be used with transformer_impl: local: the norm is torch's own"),
         ({"cp_comm_type": "p2p"}, "'p2p' cannot be used with transformer_impl: local: keys and values are gathered"),
         ({"tp_comm_overlap": True}, "true cannot be used with transformer_impl: local: only transformer-engine's"),
+        ({"fp8": "e4m3"}, ".fp8: matrices are multiplied in model_args.dtype, and FP8 is not here; for an engine in"),
+        ({"additional_configs": {"gdn_backend": "torch"}}, "no linear attention here; fsdp2_train and deepspeed"),
     ],
 )
 def test_what_megatron_cannot_run_is_refused_with_the_reason(config: dict[str, Any], message: str) -> None:
@@ -129,6 +138,7 @@ def test_a_kernel_of_transformer_engine_asks_for_its_layers(key: str) -> None:
             "sequence_parallel is on: Megatron trains experts with tensor parallel only so.",
         ),
         ({"use_flash_attn": True}, False, "use_flash_attn does nothing here: attention is the fused kernel"),
+        ({"optimizer_cpu_offload": True}, False, "optimizer_cpu_offload does nothing here: the optimizer steps on"),
         ({"masked_softmax_fusion": True}, False, "masked_softmax_fusion has no effect: attention is one fused kernel"),
     ],
 )
@@ -237,6 +247,7 @@ def test_no_key_is_two_things() -> None:
     own = set(MegatronSettings.model_fields)
     assert not own & PASSED_ON
     assert not (own | PASSED_ON) & SET_ELSEWHERE.keys()
+    assert not KNOWN & NOT_HERE.keys()
 
 
 def test_every_key_that_is_passed_on_exists_in_megatron() -> None:
