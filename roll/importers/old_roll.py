@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from roll.configs.base import Settings, holds_mapping, join, nested_class
-from roll.configs.load.aliases import AROUND, DROPPED, RENAMED
+from roll.configs.load.aliases import AROUND, DROPPED, RENAMED, holds_teachers
 from roll.configs.load.inert_keys import InertKey, inert_keys, known_keys
+from roll.configs.load.loader import compose_tree
 from roll.configs.load.overrides import references
 from roll.configs.problems import nearest
 from roll.errors import ConfigError
@@ -40,11 +41,23 @@ def convert_roll(original: SourceKeys, source: Path | None) -> Imported:
     pipeline = _pipeline(original.tree)
     cls = PIPELINES[pipeline].config_class()
     tree = copy.deepcopy(dict(original.tree))
-    variables = {name.split(".")[0] for name in references(tree)}
+    if holds_teachers(tree.get("teacher")) and "teachers" not in tree:
+        tree["teachers"] = tree.pop("teacher")
+    variables = _variables(tree, source)
     entries = (*_steps(pipeline, tree), *_entries(cls, tree, variables))
     notes = ["Fragments of its defaults list are looked for beside the YAML, then among those of roll."]
     written = dict(_defaults(pipeline, tree))
     return Imported("roll", pipeline, tree, entries, written, tuple(notes) if "defaults" in tree else ())
+
+
+def _variables(tree: Mapping[str, Any], source: Path) -> set[str]:
+    """The top-level keys that something refers to, in a fragment too. Where a fragment is not there: all that are not
+    known, since it may refer to any."""
+    try:
+        whole = compose_tree(source.parent, source.stem, ()).tree if tree.get("defaults") else tree
+    except ConfigError:
+        return {name.split(".")[0] for name in references(tree)} | {str(key) for key in tree}
+    return {name.split(".")[0] for name in references(whole)}
 
 
 def _pipeline(tree: Mapping[str, Any]) -> str:
@@ -58,10 +71,11 @@ def _pipeline(tree: Mapping[str, Any]) -> str:
     return name if name in PIPELINES else "rlvr"
 
 
+_SAMPLING = (("temperature", 0.95), ("top_p", 0.7), ("top_k", 50))
+_LEARNING = (("learning_rate", 5e-5), ("per_device_train_batch_size", 8), ("gradient_accumulation_steps", 1))
 _ROLLS: Mapping[str, Any] = {
-    "actor_train.training_args.learning_rate": 5e-5,
-    "actor_train.training_args.per_device_train_batch_size": 8,
-    "actor_train.training_args.gradient_accumulation_steps": 1,
+    **{f"{role}.training_args.{key}": value for role in ("actor_train", "student_train") for key, value in _LEARNING},
+    **{f"{role}.generating_args.{key}": value for role in ("actor_infer", "student_infer") for key, value in _SAMPLING},
     "critic.training_args.learning_rate": 5e-5,
     "critic.training_args.per_device_train_batch_size": 8,
     "critic.training_args.gradient_accumulation_steps": 1,
@@ -85,13 +99,22 @@ def _defaults(pipeline: str, tree: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if isinstance(node, dict) and node.get(last) is None:
             node[last] = value
             yield key, f"{short(value)}, ROLL's default"
+    if tree.get("dual_clip_loss") is True and "dual_clip_ratio_c" not in tree:
+        clip = tree.get("pg_clip")
+        if isinstance(clip := 0.2 if clip is None else clip, int | float):
+            tree["dual_clip_ratio_c"] = 1 + 2 * clip
+            yield "dual_clip_ratio_c", f"{short(1 + 2 * clip)}: ROLL's bound is 1 + 2 x pg_clip"
 
 
 def _steps(pipeline: str, tree: dict[str, Any]) -> Iterator[Entry]:
-    """The rows of a step of ROLL's DPO, which makes several updates of them; a step here is one update."""
+    """The rows of a step of ROLL's DPO, which older versions make several updates of; a step here is one update."""
     if pipeline == "dpo" and "train_batch_size" in tree:
-        note = "the updates are the same; save_steps, eval_steps and max_steps count updates here, batches there"
+        note = "the updates are the same; save_steps, eval_steps and max_steps count updates here, as in ROLL's newer "
+        note += "versions, which do not read it; older ones count batches of so many rows"
         yield Entry("train_batch_size", tree.pop("train_batch_size"), "approximated", note)
+    for key in ("norm_mean_type", "norm_std_type"):
+        if tree.get("adv_estimator") == "grpo" and tree.get(key) is not None:
+            yield Entry(key, tree.pop(key), "asks for nothing", "ROLL's grpo does not read it")
 
 
 def _entries(cls: type[Settings], node: dict[str, Any], variables: set[str], path: str = "") -> Iterator[Entry]:
@@ -102,7 +125,8 @@ def _entries(cls: type[Settings], node: dict[str, Any], variables: set[str], pat
         here, value = join(path, key), node[key]
         renamed = next((RENAMED[name, key] for name in names if (name, key) in RENAMED), None)
         dropped = next((DROPPED[name, key] for name in names if (name, key) in DROPPED), None)
-        if not path and (key in variables or key in ("defaults", "hydra")):
+        is_variable = key in variables and (key in inert or key not in known)
+        if not path and (is_variable or key in ("defaults", "hydra")):
             yield from _outcome_entries(here, value, "mapped", "stays as it is")
         elif renamed is not None:
             target = renamed.removeprefix(AROUND)

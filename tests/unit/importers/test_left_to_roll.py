@@ -64,7 +64,47 @@ def test_what_a_yaml_of_roll_says_stays(tmp_path: Path) -> None:
     args = {"learning_rate": 1e-6, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
     said = {**ROLL, "num_return_sequences_in_group": 8, "actor_train": {**ROLL["actor_train"], "training_args": args}}
     found = imported(tmp_path, said)
-    assert found.tree["actor_train"]["training_args"] == args and not found.defaults
+    assert found.tree["actor_train"]["training_args"] == args
+    assert found.defaults.keys() == {f"actor_infer.generating_args.{key}" for key in ("temperature", "top_p", "top_k")}
+
+
+def test_the_sampling_and_the_second_bound_of_roll_are_written_as_well(tmp_path: Path) -> None:
+    """`Top-p .7` of ROLL's defaults is another distribution than none, and its second bound is 1 + 2 x pg_clip."""
+    said = {**ROLL, "dual_clip_loss": True, "pg_clip": 0.1}
+    said["actor_infer"] = {**ROLL["actor_infer"], "generating_args": {"top_k": 100}}
+    found = imported(tmp_path, said)
+    assert found.tree["actor_infer"]["generating_args"] == {"temperature": 0.95, "top_p": 0.7, "top_k": 100}
+    assert found.tree["dual_clip_ratio_c"] == pytest.approx(1.2)
+    assert "dual_clip_ratio_c" not in imported(tmp_path, {**ROLL, "pg_clip": 0.1}).tree
+
+
+def test_norms_that_the_grpo_of_roll_does_not_read_are_left_out(tmp_path: Path) -> None:
+    said = {**ROLL, "adv_estimator": "grpo", "norm_mean_type": "batch", "norm_std_type": None}
+    found = imported(tmp_path, said)
+    assert "norm_mean_type" not in found.tree and found.is_as_meant
+    assert imported(tmp_path, {**said, "adv_estimator": "reinforce"}).tree["norm_mean_type"] == "batch"
+
+
+def test_a_variable_of_a_fragment_stays_also_if_the_fragment_is_not_there(tmp_path: Path) -> None:
+    agentic = {
+        "defaults": ["./games@_here_"], "max_tokens_per_step": 64, "train_env_manager": {"tags": ["Lake"]},
+        "custom_envs": {"Lake": "${games.Lake}"}, **ROLL,
+    }  # fmt: skip
+    del agentic["rewards"]
+    assert imported(tmp_path, agentic).tree["max_tokens_per_step"] == 64
+    (tmp_path / "games.yaml").write_text("games: {Lake: {env_type: frozen_lake, max_steps: 5}}\n")
+    found = imported(tmp_path, agentic)
+    assert "max_tokens_per_step" not in found.tree and found.is_as_meant
+    (tmp_path / "games.yaml").write_text(
+        "games: {Lake: {env_type: frozen_lake, max_tokens_per_step: '${max_tokens_per_step}'}}\n"
+    )
+    assert imported(tmp_path, agentic).tree["max_tokens_per_step"] == 64
+
+
+def test_teachers_by_name_keep_their_keys(tmp_path: Path) -> None:
+    teacher = {"model_args": {"model_name_or_path": "org/t"}, "opd_kl_coef": 0.5, "tag_included": ["math"]}
+    found = imported(tmp_path, {**ROLL, "teacher": {"large": teacher}, "is_pure_opd": True})
+    assert found.is_as_meant and found.tree["teachers"]["large"] == teacher
 
 
 def test_what_a_yaml_of_roll_says_of_nothing_is_not_lost(tmp_path: Path) -> None:
