@@ -89,11 +89,13 @@ class TrainRequest:
 @dataclass(frozen=True)
 class TrainReport:
     """Report of one rank about its updates: sums to be merged over ranks, and values that are global already: numbers
-    of the last update, and the number of tokens in all updates, each counted once."""
+    of the last update, and the number of tokens in all updates, each counted once. `advantages`: of the rows of
+    its shard, as TrainBatch.row_advantages has them; None without credit."""
 
     sums: MetricSums
     last: dict[str, float]
     num_tokens: int = 0
+    advantages: np.ndarray | None = None
 
 
 def _take(values: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -179,6 +179,8 @@ class TrainCluster(ScoreCluster):
     def __init__(self, cluster: Cluster, limits: BatchLimits, train_limits: BatchLimits):
         super().__init__(cluster, limits)
         self._train_limits = train_limits
+        self.row_advantages = np.zeros((0, 2))
+        """What the last training with credit gave to each row, by row id: TrainBatch.row_advantages."""
 
     @property
     def shares_prefixes(self) -> bool:
@@ -238,7 +240,17 @@ class TrainCluster(ScoreCluster):
         sets = [samples] if expert is None else [samples, expert]
         lengths = np.concatenate([_lengths_of(rows, shard) for rows in sets for shard in rows.shards])
         self._note("train", lengths, job.epochs).learnt += reports[0].num_tokens
+        self._keep_advantages(samples, reports)
         return MetricSums().merge(report.sums for report in reports).result() | reports[0].last
+
+    def _keep_advantages(self, samples: RowSet | SampleSet, reports: Sequence[TrainReport]) -> None:
+        """Of rows that are not trained on, 0 tokens."""
+        shards = {info.dp_rank: report.advantages for info, report in zip(self.info, reports, strict=True)}
+        rows = np.concatenate([shard.rows for shard in samples.shards])
+        self.row_advantages = np.zeros((int(rows.max(initial=-1)) + 1, 2))
+        for dp_rank, shard in enumerate(samples.shards):
+            if (advantages := shards[dp_rank]) is not None:
+                self.row_advantages[shard.rows] = advantages
 
     def save_checkpoint(self, directory: Path) -> None:
         self.cluster.call_all("save_checkpoint", directory)

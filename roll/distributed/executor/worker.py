@@ -195,6 +195,7 @@ class TrainWorker(ScoreWorker):
             batch, sums = self._assign_credit(job.credit, scores, samples)
         elif kinds:
             batch = _taught(request.rows, kinds, flats, samples)
+        advantages = batch.row_advantages if isinstance(batch, TrainBatch) else None
         scales = self._scales(rows_of(batch), job.num_updates, expert)
         shown = self._shown(expert, request)
         chunks, counts = np.split(np.arange(len(samples)), job.num_updates), request.counts
@@ -220,7 +221,8 @@ class TrainWorker(ScoreWorker):
                 sums.merge([update])
                 sums.add("grad_norm", last["grad_norm"], 1.0)
         last_metrics = {name: last[name] for name in last if name != "grad_norm"}
-        return TrainReport(sums.to_floats(), last_metrics, sum(scale.all_tokens for scale in scales))
+        num_tokens = sum(scale.all_tokens for scale in scales)
+        return TrainReport(sums.to_floats(), last_metrics, num_tokens, advantages)
 
     def save_checkpoint(self, directory: Path) -> None:
         with naming_full_disk(directory):

@@ -96,6 +96,10 @@ class RolloutRecord:
     own."""
     turn_pictures: tuple[tuple[Picture, ...], ...] = ()
     """Pictures that an environment showed, by turns; files of their own beside the record."""
+    advantage: float | None = None
+    """Mean advantage of the attempt's response tokens as the loss takes it; None: it was not trained on."""
+    rows: tuple[int, ...] = ()
+    """Numbers of the attempt's rows in its group; not in the files."""
 
 
 def rollout_records(
@@ -108,6 +112,10 @@ def rollout_records(
     they are known, `media` of each row where an environment showed pictures."""
     truth = group.task.payload.get("ground_truth")
     lengths = dict(zip((t.index for t in group.attempts), group.response_lengths.tolist(), strict=True))
+    rows: dict[tuple[int, int], tuple[int, ...]] = {}
+    for number, trajectory in enumerate(group.trajectories):
+        key = trajectory.index, trajectory.side
+        rows[key] = (*rows.get(key, ()), number)
     return [
         RolloutRecord(
             prompt_text=group.task.prompt_text or (said.turns[0].observation if said.turns else ""),
@@ -127,6 +135,7 @@ def rollout_records(
                 for picture in group.task.pictures
             ),
             turn_pictures=_by_turn(said.turns, shown),
+            rows=rows[trajectory.index, trajectory.side],
         )
         for trajectory, said, shown in zip(group.trajectories, texts, media or [()] * len(texts), strict=True)
         if said.turns or trajectory.failure or not any(other.turns for other in texts)
@@ -255,13 +264,15 @@ def _sizes_by_age(directory: Path) -> dict[Path, int]:
 def _row(step: int, record: RolloutRecord, stem: str, files: dict[str, bytes]) -> dict[str, Any]:
     """The record as JSON values. Adds the `files` of pictures that its turns showed, under names that begin so."""
     row = {"step": step, **{of.name: getattr(record, of.name) for of in fields(record)}}
-    del row["turn_pictures"]
+    del row["turn_pictures"], row["rows"]
     row["turns"] = [_turn_row(turn) for turn in record.turns]
     for turn, pictures in zip(row["turns"], record.turn_pictures, strict=False):
         turn["pictures"] = [_picture_row(picture, stem, files) for picture in pictures]
     row["tokens"] = None if record.tokens is None else asdict(record.tokens)
     row["pictures"] = [asdict(picture) for picture in record.pictures]
-    return {name: value for name, value in row.items() if name not in ("turns", "tokens", "pictures") or value}
+    absent = {name for name in ("turns", "tokens", "pictures") if not row[name]}
+    absent |= {"advantage"} if record.advantage is None else set()
+    return {name: value for name, value in row.items() if name not in absent}
 
 
 def _turn_row(turn: Turn) -> dict[str, Any]:
@@ -348,7 +359,10 @@ def render(step: int, kind: str, groups: Sequence[Sequence[RolloutRecord]], num_
         if first.ground_truth is not None:
             blocks.append(f"ground truth:\n{_indent(first.ground_truth)}")
         for number, record in enumerate(group, 1):
-            head = f"{'-' * 4} sample {number} | reward {_reward(record.reward)} | {record.finish_reason} "
+            outcome = f"reward {_reward(record.reward)}"
+            if record.advantage is not None:
+                outcome += f" | advantage {record.advantage:+.4g}"
+            head = f"{'-' * 4} sample {number} | {outcome} | {record.finish_reason} "
             blocks.append(f"{head:-<100}\n{_indent(record.response_text)}")
             if record.extra:
                 blocks.append(_indent("\n".join(f"{key}: {value}" for key, value in record.extra.items()), "  * "))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import chain, zip_longest
+from itertools import accumulate, chain, zip_longest
 from pathlib import Path
+
+import numpy as np
 
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.sections.algorithm import AlgorithmConfig
@@ -72,18 +75,52 @@ class StepRecords(StepPart):
         tokenizer = partial(policy_tokenizer, "actor_train", config.actor_train.model_args)
         self._tokens = TokenRecords(config.recorder.log_prob_steps, tokenizer)
         self.board: LoggingBoard | None = None
+        self._first_rows: dict[int, int] = {}  # of the groups that are trained on, by group
+        self._waiting: tuple[int, list[RolloutRecord], int] | None = None
+        self._is_training = False
 
     def before_gather(self, at: StepContext, trained: Sequence[TrajectoryGroup]) -> None:
         self.take(at.step + 1, trained)
 
     def before_training(self, at: StepContext, scores: Mapping[str, ScoreSet]) -> Metrics:
         self.scored(at.step + 1, at.clusters, scores, at.temperature, at.timer)
+        self._is_training = True
         return {}
+
+    def after_publish(self, at: StepContext, metrics: Metrics) -> Metrics:
+        self.finish()
+        return {}
+
+    def learnt(self, row_advantages: np.ndarray) -> None:
+        """Takes what the training gave to the rows of the step, as TrainBatch.row_advantages has it."""
+        if self._waiting is not None:
+            step, records, num_groups = self._waiting
+            with_advantage = [self._with_advantage(record, row_advantages) for record in records]
+            self._waiting = step, with_advantage, num_groups
+
+    def finish(self) -> None:
+        """Writes the rollouts of a step that trained, or of one that ended while it did."""
+        waiting, self._waiting, self._is_training = self._waiting, None, False
+        if waiting is not None:
+            step, records, num_groups = waiting
+            self.recorder.record(step, records, num_groups=num_groups)
+
+    def _with_advantage(self, record: RolloutRecord, row_advantages: np.ndarray) -> RolloutRecord:
+        first = self._first_rows.get(int(record.group_id))
+        if first is None:
+            return record
+        numbers = [first + row for row in record.rows if first + row < len(row_advantages)]
+        total, count = row_advantages[numbers].sum(axis=0)
+        return replace(record, advantage=float(f"{total / count:.6g}") if count else None)
 
     def take(self, step: int, trained: Sequence[TrajectoryGroup]) -> None:
         """The groups that are trained on, before their tokens are given away. `step`: steps done with this one."""
         if self.board is not None:
             self.board.take(trained)
+        ends = accumulate(len(group.trajectories) for group in trained)
+        self._first_rows = {
+            group.group_id: end - len(group.trajectories) for group, end in zip(trained, ends, strict=True)
+        }
         self._tokens.take(step, trained, self.recorder.choose)
 
     def scored(
@@ -103,11 +140,14 @@ class StepRecords(StepPart):
         sampled: Sequence[TrajectoryGroup] | None = None,
     ) -> None:
         """A few of the groups; texts are asked for where they are recorded only. `sampled`: all there were, if these
-        are not."""
+        are not. While the step trains, its rollouts wait for their advantages, until the new weights are published."""
         self.recorder.measure(step, groups if sampled is None else sampled, kind)
         tokens = self._tokens.of_rows() if kind == "train" else {}
         records = [record for group in self.recorder.choose(groups, step) for record in _records(group, tokens)]
-        self.recorder.record(step, records, kind, num_groups=len(groups))
+        if kind == "train" and self._is_training:  # the advantages are not there yet
+            self._waiting = step, records, len(groups)
+        else:
+            self.recorder.record(step, records, kind, num_groups=len(groups))
         keys = self._config.recorder
         if keys.is_tracked(step, kind):
             self._track(step, kind, tracked_samples(records, self.recorder.limits, keys.tracked_samples))

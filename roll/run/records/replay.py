@@ -70,6 +70,7 @@ class Recorded(BaseModel):
     prompt_text: str
     response_text: str
     reward: float | None
+    advantage: float | None = None
     finish_reason: str
     ground_truth: str | None = None
     extra: dict[str, Any] = {}
@@ -198,6 +199,7 @@ def render(records: Iterable[Recorded]) -> Iterator[str]:
         failure = record.extra.get("failure")
         outcome = f"failed: {failure}" if record.reward is None else f"reward {record.reward:.4g}"
         how = f", {record.finish_reason}" if record.reward is not None else ""
+        how += f", advantage {record.advantage:+.4g}" if record.advantage is not None else ""
         yield f"{'=' * 8} {record.domain}, step {record.step}, group {record.group_id}: {outcome}{how}"
         if record.turns:
             yield from _turns(record.turns)

@@ -74,6 +74,9 @@ def test_scores_meet_their_rows_whoever_computed_them(roles: Roles) -> None:
     assert metrics["value_error"] == 0
     expected = sum((i + 1) * (length - 1) for i, length in enumerate(LENGTHS)) / (sum(LENGTHS) - len(LENGTHS))
     assert metrics["advantage"] == pytest.approx(expected)
+    sums, counts = roles.policy.row_advantages[: len(LENGTHS)].T
+    assert counts.tolist() == [length - 1 for length in LENGTHS]
+    assert (sums / counts).tolist() == [row + 1 for row in range(len(LENGTHS))]
 
 
 def test_rows_get_their_numbers_in_their_order_from_all_ranks(roles: Roles) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -108,6 +109,7 @@ class Trainer:
 
     everything = weights = "all of it"
     shares_prefixes = False
+    row_advantages = np.zeros((0, 2))
 
     def __init__(self) -> None:
         self.jobs: list[tuple[TrainJob, SampleSet]] = []
@@ -253,6 +255,34 @@ def test_a_step_of_which_nothing_is_kept_trains_on_as_many_groups_as_planned_or_
     with pytest.raises(AlgorithmError, match="step 1: the filter dropped all 12 groups, and on_empty is fail"):
         pipeline.step(0)
     assert "group 0 " in recorded.read_text()
+
+
+def recorded(pipeline: RLVRPipeline, step: int) -> list[dict[str, Any]]:
+    path = pipeline.records.recorder.directory / f"step_{step:06d}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_rollouts_are_recorded_with_the_advantages_that_their_step_trained_on(pipeline: RLVRPipeline) -> None:
+    """Attempts of groups 1 and 4 are rows 0 to 3. Row 2 had no token to train on."""
+    kept, dropped = [group(i, 1.0, 0.0) for i in (1, 4)], [group(i, 0.0, 0.0) for i in (0, 2)]
+    pipeline.scheduler = Prepared([StepGroups(kept, dropped), StepGroups(kept, dropped)])  # type: ignore[assignment]
+    clusters: Clusters = pipeline.clusters  # type: ignore[assignment]
+    clusters.actor_train.row_advantages = np.array([[1.0, 2], [-4.0 / 3, 2], [0, 0], [0.0, 2]])
+    pipeline.step(0)
+    rows = recorded(pipeline, 1)
+    assert [row.get("advantage") for row in rows] == [0.5, -0.666667, None, 0.0]
+    text = (pipeline.records.recorder.directory / "step_000001.txt").read_text()
+    assert "sample 2 | reward 0 | advantage -0.6667 | stop" in text
+
+    def train(*_: object) -> dict[str, float]:
+        pipeline.report(StepGroups(kept, dropped), kept, 1)
+        raise RuntimeError("a rank is out of memory")
+
+    clusters.actor_train.train = train  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError):
+        pipeline.step(1)
+    pipeline.close()
+    assert [(row["reward"], "advantage" in row) for row in recorded(pipeline, 2)] == [(1.0, False), (0.0, False)] * 2
 
 
 def test_without_a_filter_every_step_makes_the_planned_updates(pipeline: RLVRPipeline) -> None:
