@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import fcntl
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import IO, ClassVar, TypeVar
 
 from roll.configs.plan.batch_plan import BatchPlan, oldest_allowed
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.run import RunConfig
 from roll.distributed.scheduler.rollout_core import StepGroups
-from roll.errors import StorageError
-from roll.rl.bench import checkpoint_to_measure, of_checkpoint, summary_lines
+from roll.errors import ConfigError, StorageError
 from roll.rl.experience.buffer import Buffer
 from roll.rl.experience.directory import DirectoryBuffer
 from roll.rl.experience.explorer import Explorer, Progress, StreamingRollouter
@@ -24,7 +23,7 @@ from roll.rl.experience.sql import AlchemyDatabase, SqlBuffer, SqliteDatabase
 from roll.rl.parts import GroupSource
 from roll.rl.publishing import FolderPublisher, FolderReader, Publisher
 from roll.run.loop import RunMode, measures_after
-from roll.run.saving.checkpoint import Checkpoint, CheckpointStore
+from roll.run.saving.checkpoint import HF_MODEL, Checkpoint, CheckpointStore
 from roll.run.tracking.local import METRICS_FILE, MetricHistory
 from roll.types.rollout import Rollouter
 
@@ -90,6 +89,7 @@ class ProcessLock:
 
 
 logger = logging.getLogger(__name__)
+C = TypeVar("C", bound=AlgorithmConfig)
 
 
 class RLMode(RunMode):
@@ -231,3 +231,36 @@ class BenchMode(RLMode):
 
 MODES: Mapping[str, type[RLMode]] = {"both": RLMode, "explore": ExploreMode, "train": TrainMode, "bench": BenchMode}
 """Modes by the value of `mode`."""
+
+
+def checkpoint_to_measure(store: CheckpointStore, resume_from_checkpoint: bool | str) -> Checkpoint | None:
+    """None: the model that the YAML names. The store is that of another run, which may be under way: nothing is
+    removed from it. Raises ConfigError where there is no such checkpoint."""
+    if not resume_from_checkpoint:
+        return None
+    checkpoint = store.resolve(resume_from_checkpoint, cleans=False)
+    if checkpoint is None:
+        raise ConfigError(
+            f"resume_from_checkpoint: there is no checkpoint in {store.directory} to measure. Name one, or set it to "
+            "false for the model of actor_infer."
+        )
+    return checkpoint
+
+
+def of_checkpoint(config: C, checkpoint: Checkpoint) -> C:
+    """The settings of a run whose engines start with the policy of a checkpoint. Raises ConfigError for one without
+    its hf_model."""
+    model = checkpoint.path / HF_MODEL
+    if not (model / "config.json").is_file():
+        raise ConfigError(f"resume_from_checkpoint: {checkpoint.path} holds no {HF_MODEL} to measure.")
+    engines = config.actor_infer
+    tokenizer = engines.model_args.tokenizer_path or engines.model_args.model_name_or_path
+    args = {"model_name_or_path": str(model), "tokenizer_path": tokenizer}
+    changed = engines.model_copy(update={"model_args": engines.model_args.model_copy(update=args)})
+    return config.model_copy(update={"actor_infer": changed})
+
+
+def summary_lines(metrics: Mapping[str, float]) -> Iterator[str]:
+    """The figures as lines."""
+    width = max(map(len, metrics), default=0)
+    yield from (f"{name:<{width}}  {value:.4f}" for name, value in metrics.items())

@@ -123,8 +123,8 @@ _RL_PROBLEMS = (
     "roll.rl.user_code:user_code_problems",
     "roll.rl.rollout_loop:loop_problems",
     "roll.run.start.start_checks:rehearsal_problems",
-    "roll.rl.bench:bench_problems",
-    "roll.rl.shaping.checks:experience_problems",
+    "roll.configs.checks.rollout:bench_problems",
+    "roll.configs.checks.rl:experience_problems",
     "roll.rl.mix_checks:mix_problems",
 )
 _RL_MACHINE = ("roll.configs.checks.rollout:mode_machine_problems", "roll.rl.mix_checks:missing_mix_files")

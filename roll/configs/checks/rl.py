@@ -17,15 +17,18 @@ from roll.configs.checks.rollout import (
     unused_recorder_keys,
 )
 from roll.configs.checks.teachers import opd_problems, opd_warnings, whole_head_problems
+from roll.configs.load.validate import validate
 from roll.configs.plan.batch_plan import batch_problems, role_train_plan
 from roll.configs.plan.derive import compares_vocabulary, compares_within_groups, old_log_probs, weighs_importance
-from roll.configs.problems import Problem, ids_text
+from roll.configs.problems import Problem, did_you_mean, ids_text
 from roll.configs.sections.algorithm import MODEL_LENGTH_KEYS, AlgorithmConfig
 from roll.configs.sections.cluster import narrowing_settings
+from roll.configs.sections.operators import EXPERIENCE_OPERATORS
 from roll.configs.sections.rollout import LENGTH_KEYS
 from roll.configs.strategies.choice import Choice
 from roll.configs.tables.estimators import ESTIMATORS
 from roll.configs.tables.policy_losses import POLICY_FORMS
+from roll.utils.imports import split
 
 # What a KL over the whole vocabulary needs, and who cannot have it.
 
@@ -254,6 +257,29 @@ def _zero_gradient_row_problems(config: AlgorithmConfig) -> Iterator[Problem]:
                 f"skip_idle_rows: true can skip no rows: {said}.{hint if key == pg_variant else ''} Remove "
                 "skip_idle_rows, or the other.",
                 ("skip_idle_rows", key),
+            )
+
+
+def experience_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    """Names and arguments of `experience_operators`; code of the user's own is not imported."""
+    key = "experience_operators"
+    for place, entry in enumerate(config.experience_operators):
+        at, known = f"{key}[{place}]", EXPERIENCE_OPERATORS.get(entry.name)
+        if known is None:
+            try:
+                split(entry.name, dict.fromkeys(EXPERIENCE_OPERATORS, ""))
+            except ImportError as error:
+                yield Problem(f"{at}.name: {error}.{did_you_mean(entry.name, EXPERIENCE_OPERATORS)}", (key,))
+            continue
+        checked = validate(known.args, entry.args)
+        yield from (Problem(f"{at}.args.{problem.text}", (key,)) for problem in checked.problems)
+        if known.drops and checked.config is not None and not checked.config.model_dump(exclude_none=True):
+            yield Problem(f"{at}: {entry.name} without args keeps every group. Give a threshold.", (key,))
+        if config.estimator.per_turn and not known.drops:
+            yield Problem(
+                f"{at}: {entry.name} changes the reward of whole attempts, and adv_estimator: {config.adv_estimator} "
+                "reads what single turns earned. Choose an estimator of whole attempts, or take it out.",
+                (key, "adv_estimator"),
             )
 
 

@@ -200,6 +200,13 @@ def mode_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         )
 
 
+def bench_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    """`mode: bench` without a validation."""
+    if config.mode == "bench" and config.missing_validation:
+        at = config.missing_validation
+        yield Problem(f"mode: bench has nothing to measure: {at} is missing. Add it.", ("mode", at))
+
+
 def _storage_problems(keys: ExperienceConfig) -> Iterator[Problem]:
     if keys.url is not None and keys.storage_type != "sql":
         yield Problem(

@@ -18,7 +18,6 @@ from roll.configs.sections.operators import EXPERIENCE_OPERATORS, ExperienceOper
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.errors import AlgorithmError, ConfigError, describe
 from roll.rl.parts import Metrics, StepContext, StepPart
-from roll.rl.shaping.checks import KEY
 from roll.types.rollout import TrajectoryGroup
 from roll.utils.imports import line_of, resolve
 from roll.utils.text import show
@@ -53,7 +52,7 @@ class Shaping(StepPart):
     state_key = "shaping"
 
     def __init__(self, chain: Sequence[ExperienceOperatorConfig]):
-        self._entries = [_built(f"{KEY}[{place}]", entry) for place, entry in enumerate(chain)]
+        self._entries = [_built(f"experience_operators[{place}]", entry) for place, entry in enumerate(chain)]
 
     @property
     def filters(self) -> bool:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from roll.configs.checks.rollout import bench_problems
 from roll.errors import ConfigError
-from roll.rl.bench import bench_problems, checkpoint_to_measure, of_checkpoint, summary_lines
+from roll.rl.modes import checkpoint_to_measure, of_checkpoint, summary_lines
 from roll.run.saving.checkpoint import Checkpoint, CheckpointStore
 from roll.run.saving.driver_state import DriverState, write_state
 from tests.helpers.configs import config
