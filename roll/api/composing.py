@@ -21,7 +21,7 @@ from roll.run.spec import PipelineSpec, pipeline_of
 from roll.run.stages.entries import STAGES
 from roll.run.start.load import Loaded, check
 from roll.run.start.start_checks import StartOptions, beside_mistakes
-from roll.utils.script_code import with_script_code
+from roll.utils.imports import with_script_code
 from roll.utils.text import show
 
 Config = str | os.PathLike[str] | Mapping[str, Any]

@@ -9,7 +9,7 @@ from typing import Any
 import cloudpickle
 
 from roll.errors import ConfigError, describe
-from roll.utils.script_code import MODULE
+from roll.utils.imports import SCRIPT_MODULE
 from roll.utils.text import show
 
 _NO_FIELDS = "which a YAML cannot hold. Write a number, a text, a list, a mapping, or a function"
@@ -36,7 +36,7 @@ class ScriptCode:
                 f"{key}: {name} cannot be sent to the workers of the run: {describe(error)}. Create what it holds "
                 "inside it, or in its module."
             ) from error
-        return f"{MODULE}:{name}"
+        return f"{SCRIPT_MODULE}:{name}"
 
 
 def name_of(value: Callable[..., Any]) -> str:

@@ -1,5 +1,7 @@
 """Finding what a setting names: a built-in name, or `package.module:object` of the user's own."""
 
+from __future__ import annotations
+
 import importlib
 import os
 import site
@@ -8,6 +10,7 @@ import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -141,3 +144,37 @@ def replaced(owner: Any, name: str, value: object) -> Iterator[None]:
 
 
 _INHERITED = object()
+
+
+# Functions and classes that exist in a running program only: in a script, in a notebook, or inside another function.
+# They get a name that `resolve` finds, in this process and in the workers of its run.
+
+SCRIPT_MODULE = "roll_script"  # a module without a file
+
+
+def set_script_code(objects: Mapping[str, object]) -> None:
+    """Lets `resolve("roll_script:NAME")` find the objects, and none of those that were set before."""
+    if not objects:
+        sys.modules.pop(SCRIPT_MODULE, None)
+        return
+    module = ModuleType(SCRIPT_MODULE, "Functions and classes that the running program defines, by their names.")
+    module.__spec__ = ModuleSpec(SCRIPT_MODULE, None)
+    vars(module).update(objects)
+    sys.modules[SCRIPT_MODULE] = module
+
+
+def script_code() -> dict[str, object]:
+    """Return the values that are set, for processes that this one starts."""
+    module = sys.modules.get(SCRIPT_MODULE)
+    return {name: value for name, value in vars(module).items() if not name.startswith("__")} if module else {}
+
+
+@contextmanager
+def with_script_code(objects: Mapping[str, object]) -> Iterator[None]:
+    """Sets the objects for a while."""
+    before = script_code()
+    set_script_code(objects)
+    try:
+        yield
+    finally:
+        set_script_code(before)

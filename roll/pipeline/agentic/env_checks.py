@@ -31,10 +31,9 @@ from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig
 from roll.pipeline.agentic.proxy.programs.sandboxed import shown_paths
 from roll.pipeline.agentic.tool_checks import path_problems, tool_key_problems
 from roll.utils.files import expanded, path_info
-from roll.utils.imports import file_on_path, is_installed, is_missing, split
+from roll.utils.imports import SCRIPT_MODULE, file_on_path, is_installed, is_missing, split
 from roll.utils.sandbox.backends import SandboxUnavailable, find_means
 from roll.utils.sandbox.job import SCRATCH
-from roll.utils.script_code import MODULE
 from roll.utils.text import show
 
 PROGRAM_KEYS = ("agent", "agent_command", "sandbox", "sides")
@@ -172,8 +171,8 @@ def _program_problems(at: str, env: EnvConfig, listen: str | None) -> Iterator[P
         )
     if env.agent is not None and env.agent not in AGENTS:
         yield from path_problems(f"{at}.agent", env.agent, "function")
-    if env.agent is not None and env.agent.startswith(f"{MODULE}:"):
-        name = env.agent.removeprefix(f"{MODULE}:")
+    if env.agent is not None and env.agent.startswith(f"{SCRIPT_MODULE}:"):
+        name = env.agent.removeprefix(f"{SCRIPT_MODULE}:")
         yield Problem(
             f"{at}.agent: {name} is defined in this script, and the processes that play episodes import their program "
             f"from a file. Move it into a file beside the script, for example my_agent.py, and set agent to "

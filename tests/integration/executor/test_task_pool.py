@@ -15,8 +15,7 @@ from roll.configs.plan.layout import RolePlace, WorkerSlot
 from roll.distributed.executor.pools.task_pool import TaskPool
 from roll.distributed.executor.processes.resource_manager import ResourceManager
 from roll.errors import WorkerError
-from roll.utils.imports import resolve
-from roll.utils.script_code import with_script_code
+from roll.utils.imports import resolve, with_script_code
 
 MakePool = Callable[..., TaskPool]
 SHORT_S = 0.2  # for calls that never come back, however long one waits

@@ -18,8 +18,7 @@ import roll
 from roll.api.composing import Arguments, compose
 from roll.api.saved import Table
 from roll.errors import ConfigError
-from roll.utils.imports import resolve
-from roll.utils.script_code import script_code, with_script_code
+from roll.utils.imports import resolve, script_code, with_script_code
 from tests.helpers.configs import MINIMAL
 from tests.layout.source import REPOSITORY
 

@@ -12,7 +12,7 @@ import pytest
 
 import roll
 from roll.errors import ConfigError, WorkerError
-from roll.utils.script_code import script_code
+from roll.utils.imports import script_code
 from tests.unit.api.toy_run import ToyRun
 
 

@@ -21,7 +21,7 @@ from roll.distributed.executor.processes.worker_process import Failure, worker_e
 from roll.errors import RollError, WorkerError, describe
 from roll.platforms.table import CPU
 from roll.utils.background import BackgroundTasks
-from roll.utils.script_code import script_code
+from roll.utils.imports import script_code
 
 logger = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from roll.distributed.executor.usage import WorkerUsage
 from roll.distributed.strategy.base import State
 from roll.errors import WorkerError, describe
 from roll.utils.background import BackgroundTasks
-from roll.utils.script_code import script_code
+from roll.utils.imports import script_code
 from roll.utils.worker_usage import IDLE, Meter, TraceOptions
 
 logger = logging.getLogger(__name__)

@@ -28,8 +28,7 @@ from roll.distributed.executor.processes.resource_manager import (
 )
 from roll.distributed.executor.processes.worker_process import Failure, worker_error
 from roll.errors import WorkerError
-from roll.utils.imports import code_folder, own_folders
-from roll.utils.script_code import script_code
+from roll.utils.imports import code_folder, own_folders, script_code
 from roll.utils.worker_usage import TraceOptions
 
 if TYPE_CHECKING:

@@ -24,9 +24,8 @@ from roll.distributed.executor.pools.job import packed
 from roll.distributed.executor.processes.resource_manager import IMPORT_FOLDERS, begin_environment
 from roll.distributed.executor.processes.worker_process import Failure, MemoryWatch
 from roll.utils.background import lost_failure
-from roll.utils.imports import add_folder, import_external, resolve
+from roll.utils.imports import add_folder, import_external, resolve, set_script_code
 from roll.utils.network import free_port
-from roll.utils.script_code import set_script_code
 from roll.utils.worker_usage import IDLE, Meter, TraceOptions, Usage
 
 _TOGETHER_S = 0.01
