@@ -25,8 +25,7 @@ from roll.distributed.executor.jobs import (
     without_zero_gradient_rows,
 )
 from roll.distributed.executor.pictures import with_pixels
-from roll.distributed.executor.weights.send_plan import SendPlan, Sent
-from roll.distributed.executor.weights.sender import Peers, WeightSender
+from roll.distributed.executor.weights.sender import Peers, SendPlan, Sent, WeightSender
 from roll.distributed.strategy.base import RankContext, ScoreStrategy, State, TrainStrategy
 from roll.errors import StrategyError
 from roll.models.hub import local_model

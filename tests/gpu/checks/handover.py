@@ -164,7 +164,7 @@ def publish_weights_of_before(strategy: Any, sender: Any, sampler: _Sampler, bot
 
 
 def _plan(both: _Handover) -> Any:
-    from roll.distributed.executor.weights.send_plan import EngineRoute, SendPlan
+    from roll.distributed.executor.weights.sender import EngineRoute, SendPlan
 
     return SendPlan((EngineRoute("cuda_ipc" if both.device == "cuda" else "memory", (0,)),))
 

@@ -20,7 +20,7 @@ from roll.distributed.executor.rollout.engines import (
     GenerateCluster,
     RecoverySettings,
 )
-from roll.distributed.executor.weights.send_plan import EngineRoute, Route, SendPlan
+from roll.distributed.executor.weights.sender import EngineRoute, Route, SendPlan
 from roll.distributed.executor.weights.sync import WeightSync
 from roll.distributed.strategy.base import State
 from roll.errors import WorkerError

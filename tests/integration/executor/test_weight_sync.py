@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from roll.distributed.executor.processes.cluster import Cluster
-from roll.distributed.executor.weights.send_plan import EngineRoute, SendPlan
+from roll.distributed.executor.weights.sender import EngineRoute, SendPlan
 from roll.distributed.executor.weights.sync import WeightSync, plan_send
 from roll.errors import WorkerError
 from tests.helpers.processes import shared_segments

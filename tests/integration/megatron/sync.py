@@ -6,8 +6,7 @@ from pathlib import Path
 
 import torch
 
-from roll.distributed.executor.weights.send_plan import EngineRoute, Route, SendPlan
-from roll.distributed.executor.weights.sender import WeightSender
+from roll.distributed.executor.weights.sender import EngineRoute, Route, SendPlan, WeightSender
 from tests.helpers.engine_socket import CHECK, NoEngine, OneEngine
 from tests.parity.megatron.ranks import Run, exported, one_update, trainer
 

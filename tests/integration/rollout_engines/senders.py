@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from roll.distributed.executor.weights.send_plan import SendPlan
-from roll.distributed.executor.weights.sender import WeightSender
+from roll.distributed.executor.weights.sender import SendPlan, WeightSender
 from tests.helpers.engine_socket import CHECK, NoEngine, OneEngine
 from tests.parity.megatron import ranks as megatron
 from tests.parity.strategies import runs as deepspeed

@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from roll.distributed.executor.weights.send_plan import EngineRoute, SendPlan
+from roll.distributed.executor.weights.sender import EngineRoute, SendPlan
 from roll.types.rollout import GenerationRequest, SamplingParams
 from tests.helpers.engine_socket import Engine
 from tests.helpers.engines import engine_processes, forward_log_probs, open_zmq_sockets, prompt

@@ -11,15 +11,16 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.distributed as dist
 
 from roll.distributed.executor.processes.cleaner import MARK, segment_label
-from roll.distributed.executor.weights.send_plan import Reader, SendPlan
 from roll.distributed.weights.broadcast_group import BroadcastGroup
 from roll.distributed.weights.bucket import (
     BroadcastBucket,
@@ -36,6 +37,60 @@ from roll.distributed.weights.bucket import (
 from roll.distributed.weights.transport import SharedSegment, cuda_ipc_bucket, write_file_bucket
 from roll.errors import StrategyError, describe
 from roll.platforms.table import CPU, platform_of
+from roll.utils.network import LOOPBACK
+
+# How the weights of an update reach every engine: plain data that travels to the sending ranks.
+
+Route = Literal["memory", "cuda_ipc", "broadcast", "file"]
+Reader = tuple[int, int]  # (receiver, one of its ranks)
+
+
+@dataclass(frozen=True)
+class EngineRoute:
+    """How one engine is reached: `senders[r]` is the trainer's rank that fills the buffers which rank r reads."""
+
+    route: Route
+    senders: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The versions that the receivers report after an update, and the bytes of the weights in it."""
+
+    versions: list[int]
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class SendPlan:
+    """One way per receiver. The trainer's rank `lead` drives the update, broadcasts and writes files; `senders` of
+    shared memory and CUDA IPC may be others. `address`: where the lead can be reached, for broadcast. `directory`:
+    seen by all, for files."""
+
+    ways: tuple[EngineRoute, ...]
+    lead: int = 0
+    backend: str = "gloo"
+    address: str = LOOPBACK
+    directory: Path | None = None
+    generation: int = 0  # another one for other processes behind the same receivers
+
+    @cached_property
+    def senders(self) -> tuple[int, ...]:
+        """The trainer's ranks that take part, in order; the lead is one of them."""
+        return tuple(sorted({self.lead, *(rank for way in self.ways for rank in way.senders)}))
+
+    def readers(self, route: Route, sender: int) -> list[Reader]:
+        """Return the receivers that read what this rank of the trainer sends by this route."""
+        return [
+            (receiver, rank)
+            for receiver, way in enumerate(self.ways)
+            if way.route == route
+            for rank, source in enumerate(way.senders)
+            if source == sender
+        ]
+
+
+# A sending rank's side of every route.
 
 _POLL_S = 0.05
 _CAUSE_WAIT_S = 3.0

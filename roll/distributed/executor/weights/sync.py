@@ -11,7 +11,7 @@ from typing import Literal
 
 from roll.distributed.executor.processes.cluster import Cluster
 from roll.distributed.executor.processes.resource_manager import AssignedSlot
-from roll.distributed.executor.weights.send_plan import EngineRoute, SendPlan, Sent
+from roll.distributed.executor.weights.sender import EngineRoute, SendPlan, Sent
 from roll.distributed.weights.bucket import FileBucket
 from roll.errors import ConfigError, StorageError, WorkerError
 from roll.platforms.table import CPU

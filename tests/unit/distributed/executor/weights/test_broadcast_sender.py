@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from roll.distributed.executor.weights.send_plan import EngineRoute, SendPlan
-from roll.distributed.executor.weights.sender import BroadcastRouteSender
+from roll.distributed.executor.weights.sender import BroadcastRouteSender, EngineRoute, SendPlan
 from roll.distributed.weights.broadcast_group import BroadcastGroup
 from roll.distributed.weights.bucket import GroupSpec
 from roll.distributed.weights.transport import WeightReceiver

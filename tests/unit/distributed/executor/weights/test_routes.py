@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from roll.distributed.executor.processes.resource_manager import AssignedSlot, Node
-from roll.distributed.executor.weights.send_plan import EngineRoute, SendPlan
-from roll.distributed.executor.weights.sender import FileRouteSender
+from roll.distributed.executor.weights.sender import EngineRoute, FileRouteSender, SendPlan
 from roll.distributed.executor.weights.sync import choose_route, plan_send
 from roll.distributed.weights.bucket import FileBucket, index_bucket
 from roll.errors import ConfigError

@@ -11,8 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from roll.distributed.executor.weights.send_plan import EngineRoute, SendPlan
-from roll.distributed.executor.weights.sender import WeightSender
+from roll.distributed.executor.weights.sender import EngineRoute, SendPlan, WeightSender
 from roll.distributed.weights.bucket import WeightBucket
 from roll.distributed.weights.transport import WeightReceiver
 from roll.errors import StrategyError
