@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from roll.algorithms.loss import PolicyLoss
-from roll.algorithms.masking import row_weights
+from roll.algorithms.masking import RowWeightSettings, row_weights
 from roll.configs.checks.pictures import picture_problems
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.sections.data import DataArgs
@@ -33,7 +33,6 @@ from roll.pipeline.rlvr.reward_checks import data_domains
 from roll.pipeline.rlvr.reward_model import AnswerReader, RewardModel, answer_readers
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.rlvr.row_operators import places, read_texts
-from roll.pipeline.rlvr.settings import row_weight_settings
 from roll.rewards.judge.engine import JudgeText
 from roll.rewards.service import RewardPools, RewardsByDomain, RewardService
 from roll.rl.evaluation import Validation, ValidationSet
@@ -269,3 +268,19 @@ class RLVRPipeline(RLPipeline):
         for name, answered in self.validation.by_set(groups).items():
             self.records.write(steps_done, answered, kind=f"val.{name}" if name else "val")
         return self.validation.metrics(groups)
+
+
+def row_weight_settings(config: RLVRConfig) -> RowWeightSettings | None:
+    """None when every row counts alike."""
+    chosen = RowWeightSettings(
+        max_len_mask=config.max_len_mask,
+        difficulty_mask=config.difficulty_mask,
+        difficulty_low_threshold=config.difficulty_low_threshold,
+        difficulty_high_threshold=config.difficulty_high_threshold,
+        error_max_len_clip=config.error_max_len_clip,
+        error_max_len_threshold=config.error_max_len_threshold,
+        length_loss_weight=config.length_loss_weight,
+        difficulty_loss_weight=config.difficulty_loss_weight,
+    )
+    switches = ("max_len_mask", "difficulty_mask", "error_max_len_clip", "length_loss_weight", "difficulty_loss_weight")
+    return chosen if any(getattr(config, name) for name in switches) else None
