@@ -28,7 +28,7 @@ def run(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     if options.max_new_tokens < 1 or options.temperature < 0 or not 0 < options.top_p <= 1:
         raise ConfigError("--max_new_tokens is at least 1, --temperature at least 0, --top_p above 0 and at most 1.")
-    from roll.run.saving.saved_model import saved_model
+    from roll.run.saving.checkpoint import saved_model
 
     path = saved_model(options.model, "MODEL")
     from roll.commands.chat_model import ChatModel, ChatOptions

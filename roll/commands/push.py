@@ -7,8 +7,8 @@ from pathlib import Path
 
 from roll.commands.options import push_parser
 from roll.errors import ConfigError
+from roll.run.saving.checkpoint import saved_model
 from roll.run.saving.hub import message_of, push
-from roll.run.saving.saved_model import saved_model
 
 _WEIGHTS = ("*.safetensors", "*.bin")
 

@@ -28,8 +28,7 @@ from roll.run.display.curves import draw_curves
 from roll.run.display.view import View, summarise, summary_lines
 from roll.run.interrupts import Interrupts, StepAbandoned
 from roll.run.records.run_record import RunRecord
-from roll.run.saving.checkpoint import Checkpoint, CheckpointStore
-from roll.run.saving.driver_state import DriverState, write_state
+from roll.run.saving.checkpoint import Checkpoint, CheckpointStore, DriverState, write_state
 from roll.run.saving.hub import HubPushes, hub_pushes
 from roll.run.tracking.build import make_trackers
 from roll.run.tracking.local import METRICS_FILE, MetricHistory, Row, write_metrics

@@ -23,8 +23,7 @@ from typing import Any, get_args
 import pytest
 
 from roll.errors import ConfigError
-from roll.run.saving.checkpoint import CheckpointStore
-from roll.run.saving.driver_state import DriverState, write_state
+from roll.run.saving.checkpoint import CheckpointStore, DriverState, write_state
 from tests.e2e.conftest import END_LIMIT_S, REPOSITORY, Run
 from tests.e2e.faults import (
     PHASES,

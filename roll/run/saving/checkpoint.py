@@ -1,5 +1,6 @@
 """The directory of checkpoints: published whole or not at all, the oldest removed, found again on resume."""
 
+import json
 import logging
 import os
 import re
@@ -9,17 +10,66 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
 
 from roll.errors import ConfigError, StorageError
-from roll.run.saving.driver_state import DriverState, read_state
-from roll.run.saving.manifest import check_digests, flush_to_disk, read_manifest, write_manifest
-from roll.utils.files import expanded
+from roll.run.saving.manifest import check_digests, flush_to_disk, read_manifest, reason, write_manifest
+from roll.utils.files import expanded, read_object
+from roll.utils.secrets import redact
 
 logger = logging.getLogger(__name__)
 
 HF_MODEL = "hf_model"  # in a checkpoint: the model that learns, as transformers loads it
 _STEP = re.compile(r"step_(\d+)")
 _UNFINISHED = re.compile(r"\.(step_\d+)\.(partial|replaced|push)-(\d+)")
+
+
+# The driver's own part of a checkpoint, as JSON.
+
+_STATE = "driver_state.json"
+
+
+class DriverState(BaseModel):
+    """`run` is what a pipeline saves: data cursor, coefficients, statistics. `config` is the configuration it was
+    saved under, with secrets as ***."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    steps_done: int = Field(ge=0)
+    run: dict[str, Any]
+    config: dict[str, Any] = {}
+
+
+def write_state(directory: Path, state: DriverState) -> Path:
+    """Writes the state as JSON. Numpy numbers and arrays become numbers and lists, `config` is redacted, and anything
+    else that JSON cannot hold raises TypeError. Nothing is ever pickled."""
+    value = {**vars(state), "config": redact(state.config)}
+    path = directory / _STATE
+    path.write_text(json.dumps(value, indent=1, default=_from_numpy))
+    return path
+
+
+def read_state(directory: Path) -> DriverState:
+    """Read the state that write_state wrote; tuples have become lists and number keys texts, as JSON has it. Raises
+    ConfigError if it is missing or damaged."""
+    try:
+        return DriverState.model_validate(read_object(directory / _STATE))
+    except FileNotFoundError:
+        raise ConfigError(f"{directory} has no {_STATE}: it holds no driver state to resume from") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{directory / _STATE} cannot be read, the checkpoint is damaged: {reason(error)}") from error
+
+
+def _from_numpy(value: Any) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"a checkpoint's state must fit into JSON: got {type(value).__name__} {value!r:.80}")
+
+
+# Checkpoints, one to a directory.
 
 
 @dataclass(frozen=True)
@@ -213,3 +263,41 @@ def _is_other_live_process(pid: int) -> bool:
     except PermissionError:
         pass
     return True
+
+
+# The Hugging Face model that a place on disk holds: a directory of weights, a checkpoint, or a run.
+
+_CHECKPOINTS = "checkpoints"
+
+
+def saved_model(place: str, named: str) -> str:
+    """The model's own directory, of `place`: one of weights, a checkpoint (step_000050), or the output_dir of a run,
+    whose newest whole checkpoint counts; what is no path is a name of the hub, and stays. `named` is how the place was
+    given, for messages. Raises ConfigError for a directory without a model."""
+    directory = expanded(place)
+    if not directory.is_dir():
+        if not place or place.startswith((".", "/", "~")) or place.count("/") > 1 or directory.exists():
+            raise ConfigError(f"{named} {place}: there is no such directory.")
+        return place
+    if (directory / "config.json").is_file():
+        return str(directory)
+    if (directory / HF_MODEL / "config.json").is_file():
+        return str(directory / HF_MODEL)
+    if not (directory / _CHECKPOINTS).is_dir():
+        raise ConfigError(f"{named} {place}: {_nothing_in(directory)}")
+    checkpoint = CheckpointStore(directory / _CHECKPOINTS, verify=False).resolve(True, cleans=False)
+    if checkpoint is None:
+        raise ConfigError(f"{named} {place}: the run has saved no checkpoint yet (save_steps says when it does).")
+    if not (checkpoint.path / HF_MODEL / "config.json").is_file():
+        raise ConfigError(f"{named} {place}: its newest checkpoint, {checkpoint.path}, holds no {HF_MODEL}.")
+    return str(checkpoint.path / HF_MODEL)
+
+
+def _nothing_in(directory: Path) -> str:
+    stages = sorted(str(path.parent) for path in directory.glob(f"*/{_CHECKPOINTS}"))
+    if stages:
+        return f"it is a run in stages. Name one of them: {', '.join(stages)}."
+    return (
+        "it holds no model. Name a directory with config.json and weights, a checkpoint (checkpoints/step_000050), or "
+        "the output_dir of a run."
+    )

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from roll.configs.plan.describe import counted
 from roll.errors import ConfigError, StorageError
-from roll.run.saving.checkpoint import CheckpointStore
-from roll.run.saving.driver_state import read_state
+from roll.run.saving.checkpoint import CheckpointStore, read_state
 from roll.run.saving.manifest import check_digests, manifest_digest, read_manifest
 from roll.run.saving.resume import differences
 from roll.run.stages.planned import Stage

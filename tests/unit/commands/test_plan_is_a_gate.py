@@ -11,8 +11,7 @@ import yaml
 from roll.commands.table import main
 from roll.configs.load.chosen_values import Machine
 from roll.configs.problems import Problem
-from roll.run.saving.checkpoint import CheckpointStore
-from roll.run.saving.driver_state import write_state
+from roll.run.saving.checkpoint import CheckpointStore, write_state
 from roll.run.start import choose, preflight
 from tests.helpers.configs import tree
 from tests.unit.run.saving.test_resume_checks import saved

@@ -12,7 +12,7 @@ from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.errors import ConfigError, StrategyError
 from roll.pipeline.rlvr import rlvr_pipeline
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline, check_difficulty
-from roll.run.saving.driver_state import DriverState, write_state
+from roll.run.saving.checkpoint import DriverState, write_state
 from roll.types.rollout import Task
 from tests.helpers.configs import config
 

@@ -10,8 +10,7 @@ import pytest
 from roll.configs.checks.rollout import bench_problems
 from roll.errors import ConfigError
 from roll.rl.modes import checkpoint_to_measure, of_checkpoint, summary_lines
-from roll.run.saving.checkpoint import Checkpoint, CheckpointStore
-from roll.run.saving.driver_state import DriverState, write_state
+from roll.run.saving.checkpoint import Checkpoint, CheckpointStore, DriverState, write_state
 from tests.helpers.configs import config
 
 EVAL = {"eval_sets.sums.data_args.file_name": "sums.jsonl"}

@@ -20,7 +20,7 @@ from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
 from roll.rl.mix import Mix
 from roll.rl.modes import RLMode
 from roll.rl.parts import ActorJob, Metrics, StepContext, StepPart, StepParts
-from roll.run.saving.driver_state import DriverState, read_state, write_state
+from roll.run.saving.checkpoint import DriverState, read_state, write_state
 from roll.run.saving.resume import RLState
 from roll.types.batch import Rows, SampleSet
 from roll.types.rollout import TrajectoryGroup

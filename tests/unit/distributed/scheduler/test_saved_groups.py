@@ -14,8 +14,7 @@ from roll.configs.plan.batch_plan import RolloutBounds
 from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.errors import ConfigError
-from roll.run.saving.checkpoint import CheckpointStore
-from roll.run.saving.driver_state import DriverState, write_state
+from roll.run.saving.checkpoint import CheckpointStore, DriverState, write_state
 from roll.run.saving.resume import GroupsState
 from roll.types.media import Picture, PictureSource, Shown
 from roll.types.rollout import Generate, StoredRow, Task, Trajectory, TrajectoryGroup, stored_among

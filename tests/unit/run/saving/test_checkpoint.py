@@ -12,8 +12,7 @@ import pytest
 import xxhash
 
 from roll.errors import ConfigError
-from roll.run.saving.checkpoint import CheckpointStore
-from roll.run.saving.driver_state import DriverState, write_state
+from roll.run.saving.checkpoint import CheckpointStore, DriverState, write_state
 from roll.run.saving.manifest import read_manifest
 
 

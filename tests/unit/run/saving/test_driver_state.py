@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from roll.errors import ConfigError
-from roll.run.saving.driver_state import DriverState, read_state, write_state
+from roll.run.saving.checkpoint import DriverState, read_state, write_state
 
 
 def test_state_is_json_with_numpy_as_numbers_and_the_config_redacted(tmp_path):

@@ -7,8 +7,7 @@ import pytest
 from roll.configs.plan.batch_plan import build_plan
 from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.errors import ConfigError
-from roll.run.saving.checkpoint import Checkpoint
-from roll.run.saving.driver_state import DriverState
+from roll.run.saving.checkpoint import Checkpoint, DriverState
 from roll.run.saving.resume import RLState, check_resume, data_place, state_of_roles
 from tests.helpers.configs import config
 

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from roll.errors import ConfigError
-from roll.run.saving.checkpoint import HF_MODEL, CheckpointStore
-from roll.run.saving.driver_state import DriverState, write_state
-from roll.run.saving.saved_model import saved_model
+from roll.run.saving.checkpoint import HF_MODEL, CheckpointStore, DriverState, saved_model, write_state
 
 
 def save(run: Path, step: int, with_model: bool = True) -> Path:

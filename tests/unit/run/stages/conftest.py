@@ -12,8 +12,7 @@ import yaml
 
 from roll.configs.load.loader import compose_tree
 from roll.configs.sections.run import RunConfig
-from roll.run.saving.checkpoint import CheckpointStore
-from roll.run.saving.driver_state import DriverState, write_state
+from roll.run.saving.checkpoint import CheckpointStore, DriverState, write_state
 from roll.run.spec import PipelineSpec
 from roll.run.stages.planned import Stage, plan_stages
 from tests.helpers.configs import tree
