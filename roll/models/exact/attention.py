@@ -2,7 +2,7 @@
 other rows, on padding, or on how many tokens of its row are computed at once.
 
 Matrix products round differently for a few rows than for many, and so do sums that are longer or begin elsewhere. So
-keys are taken in blocks of fixed size by their positions in the row; queries are never fewer than `FLOOR` to a product;
+keys are taken in blocks of fixed size by their positions in the row; a product has at least `BATCHED_FLOOR` queries;
 the blocks' sums of exponentials and of values are added one after the other. Blocks that a token does not see add
 exact zeros. A whole row and a token beside cached ones go through the same `_blocks`.
 """
@@ -20,7 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 
 from roll.errors import StrategyError
 from roll.models.exact.rows import ExactPass, RowGroup
-from roll.models.exact.sizes import BLOCK, FLOOR
+from roll.models.exact.sizes import BATCHED_FLOOR, BLOCK
 from roll.models.sequences.attention import OTHER_FORMS, set_text_attention
 from roll.models.sequences.packed_attention import reach
 
@@ -77,7 +77,7 @@ def _of_step(query: torch.Tensor, exact: ExactPass, layer: int, scale: float, wi
     groups, rows = keys.shape[2], len(columns)
     each = query.shape[1] // groups
     scaled = query[:rows].to(keys.dtype).unflatten(1, (groups, each)) * scale
-    scaled = functional.pad(scaled, (0, 0, 0, -each % FLOOR))
+    scaled = functional.pad(scaled, (0, 0, 0, -each % BATCHED_FLOOR))
     seen = torch.arange(len(keys) * BLOCK, device=query.device).view(-1, 1, 1, 1, BLOCK)
     at = columns[:, None, None, None]
     hidden = seen > at if not window else (seen > at) | (seen <= at - window)
@@ -89,9 +89,9 @@ def _of_step(query: torch.Tensor, exact: ExactPass, layer: int, scale: float, wi
 def _blocks(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, hidden: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scaled query [R, groups, M, D], M a multiple of `FLOOR`, with keys and values [blocks, R, groups, BLOCK, D] ->
-    output [R, groups, M, D] and log-sum-exp [R, groups, M]. `hidden`: what is not seen, as wide as the last blocks that
-    it is about."""
+    """Scaled query [R, groups, M, D], M a multiple of `BATCHED_FLOOR`, with keys and values [blocks, R, groups, BLOCK,
+    D] -> output [R, groups, M, D] and log-sum-exp [R, groups, M]. `hidden`: what is not seen, as wide as the last
+    blocks that it is about."""
     scores = torch.matmul(query, keys.transpose(-1, -2))
     scores[-len(hidden) :].masked_fill_(hidden, -torch.inf)
     largest = scores.amax(-1).amax(0)

@@ -5,6 +5,8 @@ import torch
 FLOOR = 16
 """Rows of a matrix product at least. With fewer (below 4 on one thread, below 8 on two), MKL takes kernels that add up
 in another order; from here on a row's result is the same in a product of any height."""
+BATCHED_FLOOR = 4
+"""The same for each product of a batch of them, which is one thread's: attention's."""
 BLOCK = 128  # keys
 HEAD_COLUMNS = 1024  # of a tile of the vocabulary
 WHOLE = 4  # what widths are a multiple of: FLOOR times this is what a loop over bf16 takes at a time

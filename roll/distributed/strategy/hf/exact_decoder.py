@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from roll.distributed.strategy.hf.decoder import BatchCache, Decoder, Part
+from roll.models.exact.attention import exact_refusal
 from roll.models.exact.check import make_exact
 from roll.models.exact.rows import ExactCache, ExactPart, ExactPass, filled
 from roll.models.exact.sizes import filled_length
@@ -24,6 +25,24 @@ class ExactDecoder(Decoder):
         super().__init__(loaded.pretrained)
         make_exact(loaded)
         self._module = loaded.module
+        self.check()
+
+    @torch.no_grad()
+    def check(self) -> None:
+        """Compare tokens that are computed beside cached ones with the same tokens of whole rows. StrategyError if one
+        has other logits: on this machine products of few rows are other numbers than those of many."""
+        vocab_size = self._module.backbone.get_input_embeddings().num_embeddings
+        rows = [(np.arange(length) * 7 + length) % vocab_size for length in (129, 40, 8)]
+        cache, _ = self.prefill([row[:-2] for row in rows])
+        for last in (-2, -1):
+            ids = self.tensor(np.array([row[last] for row in rows]))
+            at = self.tensor(np.array([len(row) + last for row in rows]))
+            step = self.decode(ids[:, None], at[:, None], cache, np.zeros(len(rows), np.int64), None)
+            _, whole = self.prefill([row[: len(row) + last + 1] for row in rows])
+            if not torch.equal(step, whole):
+                raise exact_refusal(
+                    f"on this {self.device.type} a token beside cached ones has other logits than in its row"
+                )
 
     def prefill(self, sequences: Sequence[np.ndarray], media: Sequence[Media] = ()) -> tuple[ExactCache, torch.Tensor]:
         lengths = np.array([len(sequence) for sequence in sequences])

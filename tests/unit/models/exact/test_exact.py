@@ -18,6 +18,7 @@ from transformers import (
     Qwen3Config,
 )
 
+from roll.distributed.strategy.hf.exact_decoder import ExactDecoder
 from roll.errors import StrategyError
 from roll.models.exact import attention, sizes
 from roll.models.exact.attention import exact_attention, use_exact_attention
@@ -212,3 +213,11 @@ def test_check_finds_a_model_whose_rows_depend_on_others(monkeypatch: pytest.Mon
         monkeypatch.setattr(norm, "forward", lambda hidden: plain(hidden) * (1 + 1e-6 * hidden.shape[1]))
         with pytest.raises(StrategyError, match="exact_log_probs.*has other log-probs when"):
             check_exact(model, torch.device("cpu"))
+
+
+def test_check_of_a_sampler_finds_products_of_few_rows_that_are_other_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = _Tried("qwen2", exact=False)
+    decoder = ExactDecoder(LoadedModel(tried.module, tried.model, {}))
+    monkeypatch.setattr(attention, "BATCHED_FLOOR", 1)
+    with pytest.raises(StrategyError, match="exact_log_probs.*a token beside cached ones has other logits"):
+        decoder.check()
