@@ -204,7 +204,7 @@ def test_the_notebook_of_a_tutorial_has_a_cell_for_each_block_of_code(name: str,
     from tools.notebooks import PAGES as FOLDER
     from tools.notebooks import notebook
 
-    cells = [cell.source for cell in notebook(FOLDER / f"{name}.md").cells if cell.cell_type == "code"]
+    cells = [cell.source for cell in notebook(FOLDER / f"{name}.md", tmp_path).cells if cell.cell_type == "code"]
     marks = {"python": "", "bash": "%%bash\n"}
     codes = [block for block in page_blocks(name) if block.language in marks]
     firsts = [f"%%writefile {block.title}\n" if block.title else marks[block.language] for block in codes]
@@ -218,6 +218,10 @@ def test_make_notebooks_writes_one_for_each_tutorial(tmp_path: Path) -> None:
     main(tmp_path / "notebooks")
     made = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "notebooks").iterdir()}
     assert sorted(made) == [*PAGES]
+    texts = ["".join(cell["source"]) for each in made.values() for cell in each["cells"]]
+    links = re.findall(r"\]\(([^)#\s]+)", "\n".join(texts))
+    dead = [link for link in links if "://" not in link and not (tmp_path / "notebooks" / link).exists()]
+    assert len(links) > 20 and dead == []
     assert {each["metadata"]["kernelspec"]["name"] for each in made.values()} == {"python3"}
     assert all(cell["outputs"] == [] for each in made.values() for cell in each["cells"] if "outputs" in cell)
 
