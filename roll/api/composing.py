@@ -151,7 +151,7 @@ def _of_arguments(arguments: Arguments, kind: Any) -> dict[str, Any]:
     learner = LEARNERS.get(str(kind), "actor_train")
     for name, wanted in (("reward", "rlvr"), ("env", "agentic")):
         if getattr(arguments, name) is not None and kind in {*LEARNERS, "agentic"} - {wanted}:
-            raise ConfigError(f"{name}: a run of the kind {kind} takes none. It is for the kind {wanted}.")
+            raise ConfigError(f"{name}: a run of the kind {kind} has no such argument. It is for the kind {wanted}.")
     keys: dict[str, Any] = {}
     if arguments.model is not None:
         keys["pretrain"] = _model("model", arguments.model)

@@ -23,7 +23,7 @@ def run(argv: Sequence[str]) -> Iterator[str]:
 def _similarity(text: str) -> float:
     value = float(text)
     if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0 and at most 1")
+        raise argparse.ArgumentTypeError(f"{text} must be above 0 and at most 1")
     return value
 
 

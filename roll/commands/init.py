@@ -267,7 +267,7 @@ def _wishes(options: argparse.Namespace) -> InitOptions:
     )
     gpus = answer(options.gpus, "GPUs; 0 is the CPU", str(here), _count)
     if env and options.reward:
-        raise ConfigError("--reward: an environment gives its rewards itself. Leave it out.")
+        raise ConfigError("--reward: an environment computes its own rewards. Leave it out.")
     return InitOptions(model, data, env, reward, gpus, here, columns)
 
 

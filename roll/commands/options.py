@@ -133,9 +133,9 @@ def push_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="roll push", usage=_PUSH, allow_abbrev=False)
     parser.add_argument("model", metavar="MODEL", help="a directory, a checkpoint or a run's output_dir")
     parser.add_argument("repo", metavar="OWNER/NAME", help="the repository of the hub")
-    parser.add_argument("--private", action="store_true", help="if it has to be made, for its owner alone")
-    parser.add_argument("--revision", metavar="BRANCH", help="of the repository; default: main")
-    parser.add_argument("--message", help="of the commit; default: the step and the run")
+    parser.add_argument("--private", action="store_true", help="make the repository private, if it does not exist yet")
+    parser.add_argument("--revision", metavar="BRANCH", help="branch of the repository; default: main")
+    parser.add_argument("--message", help="message of the commit; default: the step and the run")
     return parser
 
 

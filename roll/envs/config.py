@@ -173,8 +173,8 @@ class EnvConfig(Settings):
     )
     sides: Names = setting(
         (),
-        "env_manager_cls: proxy: names of models by which a program lets the policy play several sides of an episode, "
-        "such as [white, black]. Each has its rows and its reward, and is compared with its own in the group.",
+        "env_manager_cls: proxy: names of models under which the policy plays the sides of an episode, such as [white, "
+        "black]. Each side has its own rows and reward, and is compared with the same side in the group.",
     )
     tasks: str | None = setting(
         None,
@@ -207,7 +207,7 @@ class EnvConfig(Settings):
         "white space around it: reward 1, else 0.",
     )
     max_result_tokens: int = setting(
-        1024, "env_manager_cls: tools: a longer result of a tool is cut in its middle to so many tokens.", ge=16
+        1024, "env_manager_cls: tools: most tokens of a tool's result; a longer one is cut in its middle.", ge=16
     )
     max_steps: int = setting(10, "An episode is cut off after N turns; with proxy and tools, answers.", ge=1)
     max_tokens_per_step: int | None = setting(

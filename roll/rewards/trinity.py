@@ -40,7 +40,7 @@ class TrinityReward:
             try:
                 inspect.signature(self._class).bind(**self._args)
             except TypeError as error:
-                raise ValueError(f"args: {path} is not built with {self._args}: {error}") from None
+                raise ValueError(f"args: {path} cannot be built with {self._args}: {error}") from None
 
     @cached_property
     def _call(self) -> Any:

@@ -101,7 +101,7 @@ class LengthAlarm(StepPart):
         }
         if drops_unfinished:
             self._causes["rollout/length_bias"] = (
-                "The longest answers are dropped: unfinished_groups: carry or defer trains on them, a longer "
+                "The longest responses are dropped: unfinished_groups: carry or defer trains on them, a longer "
                 "unfinished_grace_s drops fewer"
             )
 

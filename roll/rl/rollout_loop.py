@@ -57,7 +57,9 @@ def load_loop(path: str | None) -> Loop | None:
         try:
             inspect.signature(called).bind(*arguments)
         except TypeError as error:
-            raise ConfigError(f"{KEY}: {what} cannot be called as it has to be: {error}; {form}.") from error
+            raise ConfigError(
+                f"{KEY}: {what} does not take the arguments of a rollout loop: {error}; {form}."
+            ) from error
     return cast("Loop", loop)
 
 
@@ -77,10 +79,12 @@ class UserRollouter:
             raise TaskError(f"{KEY}: {name} failed at group {group_id} ({task.task_id}): {describe(error)}") from error
         attempts = getattr(group, "attempts", None)
         if attempts is None:
-            raise TaskError(f"{KEY}: {name}.run_group gives a {type(group).__name__}, not a TrajectoryGroup.")
+            raise TaskError(
+                f"{KEY}: {name}.run_group returned a {type(group).__name__}. It must return a TrajectoryGroup."
+            )
         if (group.group_id, len(attempts)) != (group_id, self.group_size):
             raise TaskError(
-                f"{KEY}: {name}.run_group gives group {group.group_id} with {len(attempts)} attempts for group "
-                f"{group_id}, which has {self.group_size}."
+                f"{KEY}: {name}.run_group returned group {group.group_id} with {len(attempts)} attempts. "
+                f"It must return group {group_id} with {self.group_size}."
             )
         return group

@@ -102,7 +102,9 @@ def rollout_routes_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         yield problem
     if config.mode in ("explore", "train") or config.experience.reuse.enable:
         reuse = "mode" if config.mode in ("explore", "train") else "experience.reuse.enable"
-        yield Problem(f"{key}: R3 with {reuse}: stored experiences hold no experts. Use R2.", (key, reuse))
+        yield Problem(
+            f"{key}: R3 needs the experts of the rollout, which {reuse} does not store. Use R2.", (key, reuse)
+        )
 
 
 def router_replay_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:

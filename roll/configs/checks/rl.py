@@ -115,7 +115,7 @@ def sampling_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         )
     if sampling.min_new_tokens > config.lengths[1] and not config.is_multi_turn:
         yield Problem(
-            f"{SAMPLING}.min_new_tokens: {sampling.min_new_tokens} is more than the longest answer, "
+            f"{SAMPLING}.min_new_tokens: {sampling.min_new_tokens} is more than the longest response, "
             f"{config.lengths[1]} tokens ({_response_source(config)}).",
             (f"{SAMPLING}.min_new_tokens", *LENGTH_KEYS),
         )

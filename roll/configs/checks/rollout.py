@@ -298,7 +298,7 @@ def length_problems(config: RolloutConfig) -> Iterator[Problem]:
         )
     elif sequence is not None and sequence <= prompt:
         yield Problem(
-            f"sequence_length: {sequence} leaves no room for an answer after prompt_length: {prompt}. "
+            f"sequence_length: {sequence} leaves no room for a response after prompt_length: {prompt}. "
             f"Set it above {prompt}, or lower prompt_length.",
             LENGTH_KEYS,
         )

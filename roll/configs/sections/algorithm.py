@@ -117,10 +117,10 @@ class AlgorithmConfig(OnPolicyDistillation):
         "grpo",
         "How credit is computed: a name, or a function of your own as package.module:function (docs/"
         "adding_an_estimator.md). grpo: reward against its group's mean and deviation. rloo: against the mean of the "
-        "others in its group. remax: against the greedy answer to the same prompt, one more for each. opo: against its "
-        "group's mean weighted by length. gdpo: each part of the reward that gdpo_reward_keys names against its group, "
-        "then their sum, whitened. gpg: against its group's mean, over the share of samples in groups whose rewards "
-        "differ. grpo_passk: the lead of a group's best over its second. asymre: against its group's mean plus "
+        "others in its group. remax: against a greedy response to the same prompt, sampled in addition. opo: against "
+        "its group's mean weighted by length. gdpo: each part of the reward that gdpo_reward_keys names against its "
+        "group, then their sum, whitened. gpg: against its group's mean, over the share of samples in groups whose "
+        "rewards differ. grpo_passk: the lead of a group's best over its second. asymre: against its group's mean plus "
         "asymre_baseline_shift. raft: 1 for samples to learn, 0 for others. opmd: against opmd_baseline. reinforce and "
         "its ++ forms: discounted reward. gae: with a critic. gigpo, step_reinforce and agentic_reinforce are for "
         "agentic runs. Default: gae when a critic is given, grpo otherwise.",
@@ -190,7 +190,9 @@ class AlgorithmConfig(OnPolicyDistillation):
     pg_clip_low: float = setting(0.2, "Lower reach of the clip with use_pg_clip_range.", gt=0)
     pg_clip_high: float = setting(0.2, "Upper reach of the clip with use_pg_clip_range.", gt=0)
     dual_clip_loss: bool = setting(False, "Bound the loss of negative advantages by dual_clip_ratio_c x advantage.")
-    dual_clip_ratio_c: float = setting(3.0, "The bound of dual_clip_loss.", gt=1)
+    dual_clip_ratio_c: float = setting(
+        3.0, "c of dual_clip_loss: the loss of a token is at most -c x advantage if the advantage is below 0.", gt=1
+    )
     tis_lower_bound: float = setting(0.0, "With pg_variant tis: smallest weight.", ge=0)
     tis_upper_bound: float = setting(1.0, "With pg_variant tis: largest weight.", gt=0)
     cispo_epsilon_low: float = setting(0.1, "With pg_variant cispo: how far the weight may go below 1.", ge=0)

@@ -227,10 +227,10 @@ class SequencePackingArgs(Settings):
         "even as fit.",
     )
     max_packed_sequence_length_forward: int | None = setting(
-        None, "With load_balance: most tokens of a pack when scoring. Required.", ge=1
+        None, "With load_balance: the most tokens of a pack when scoring. Required.", ge=1
     )
     max_packed_sequence_length_train: int | None = setting(
-        None, "With load_balance: most tokens of a pack in training. Required.", ge=1
+        None, "With load_balance: the most tokens of a pack in training. Required.", ge=1
     )
     min_num_micro_batches_forward: int = setting(1, "With load_balance: fewest packs of one rank when scoring.", ge=1)
     min_num_micro_batches_train: int = setting(1, "With load_balance: fewest packs of one rank in an update.", ge=1)
@@ -245,9 +245,9 @@ class RouterReplayConfig(Settings):
 
     mode: Literal["disable", "R2", "R3"] = setting(
         "disable",
-        "R2: every token goes to the experts that the pass of the old log-probs chose, which there is then in every "
-        "step. R3: to those that it had in the rollout, in that pass as well. Weights of experts, and their gradient, "
-        "are the present router's.",
+        "R2: every token goes to the experts that the pass of the old log-probs chose; this pass then runs in every "
+        "step. R3: to the experts of the rollout, in that pass too. The weights of the experts are the present "
+        "router's, which learns.",
     )
 
     @property

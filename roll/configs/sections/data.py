@@ -127,12 +127,11 @@ class DataArgs(Settings):
     shuffle: bool = setting(True, "Shuffle the rows anew in every epoch, seeded by `seed`.")
     drop_last: bool = setting(
         False,
-        "Leave the rest of an epoch out, which fills no step, as verl does: every step is of one epoch. Of one domain.",
+        "Drop the rows at the end of an epoch that do not fill a step, as verl does. For a single domain.",
     )
     operators: Operators = setting(
         (),
-        "What chooses among the rows before the run, one after the other: names, or mappings of name and args. "
-        "docs/data.md.",
+        "Operators that select rows before the run, in this order: names, or mappings of name and args. docs/data.md.",
     )
     operators_cache: str = setting(
         "~/.cache/roll/operators",

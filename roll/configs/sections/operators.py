@@ -35,7 +35,8 @@ class LengthArgs(Settings):
     """`args` of length."""
 
     unit: Literal["characters", "tokens"] = setting(
-        "characters", "What is counted; tokens are the learner's tokenizer's, of the text without a chat template."
+        "characters",
+        "What is counted: characters, or tokens of the trained model's tokenizer, without a chat template.",
     )
     part: Part = setting("prompt", f"{PART} Of several answers each must fit.")
     min: int = setting(0, "The shortest that stays.", ge=0)

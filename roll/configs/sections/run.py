@@ -89,7 +89,7 @@ class RunConfig(Settings):
     exp_name: Annotated[str, AfterValidator(_run_name)] = setting(
         "roll", "Name of the run in logs and trackers. Default: the name of the YAML.", min_length=1
     )
-    seed: int = setting(42, "Every random stream of the run derives from it.", ge=0, le=LARGEST_SEED)
+    seed: int = setting(42, "Seed of all random numbers of the run.", ge=0, le=LARGEST_SEED)
 
     # length of the run
     max_steps: int = setting(500, "Steps of the run. It wins over num_train_epochs.", ge=1)

@@ -126,9 +126,7 @@ class OnPolicyDistillation(RolloutConfig):
         "On-policy distillation beside the reward: opd_kl_coef x (log-prob of the teacher - log-prob of the policy) is "
         "added to the advantage of every token. docs/distillation.md.",
     )
-    is_pure_opd: bool = setting(
-        False, "The same instead of the reward, which is measured where there is one and teaches nothing."
-    )
+    is_pure_opd: bool = setting(False, "As use_opd, but without the reward: rewards are reported and not trained on.")
     opd_kl_coef: float = setting(1.0, "With use_opd or is_pure_opd: the weight of the teacher.", ge=0)
     teacher: TeacherConfig | None = setting(
         None, "The teacher of all domains, or of those that `teachers` leave over; with the policy's vocabulary."

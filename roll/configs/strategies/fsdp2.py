@@ -187,8 +187,8 @@ class Fsdp2Settings(Settings):
 
     fsdp_size: int = setting(
         ALL,
-        "Ranks that hold the model together; every so many hold a copy (hybrid sharding). -1, or as many as there are "
-        "or more: all ranks. With tensor_parallel_size, groups of so many ranks are counted.",
+        "Number of ranks that hold the model together; further ranks hold copies (hybrid sharding). -1, or at least "
+        "the number of ranks: all of them. With tensor_parallel_size it counts groups of that many ranks.",
         ge=ALL,
     )
     tensor_parallel_size: int = setting(

@@ -45,7 +45,7 @@ class MegatronSettings(Settings):
     use_distributed_optimizer: bool = setting(
         False, "Share optimizer state and fp32 weights among data-parallel ranks."
     )
-    overlap_grad_reduce: bool = setting(False, "Sum gradients over the ranks while the backward pass goes on.")
+    overlap_grad_reduce: bool = setting(False, "Sum gradients over the ranks during the backward pass.")
     overlap_param_gather: bool = setting(False, "Gather updated weights while the next forward pass begins.")
     bucket_size: int | None = setting(None, "Parameters in one gradient reduction. None: Megatron's choice.", ge=1)
     recompute_granularity: Literal["full", "selective"] | None = setting(

@@ -210,7 +210,7 @@ def judge_length_problems(config: RLVRConfig) -> Iterator[Problem]:
             key = f"rewards.{domain}.generating_args.max_new_tokens"
             yield Problem(
                 f"{key}: {f'{ANSWER_TOKENS}, its default,' if answer is None else answer} leaves no room for a prompt: "
-                f"{role} holds {min(limits)} tokens of prompt and answer together. Lower it.",
+                f"{role} takes at most {min(limits)} tokens of prompt and response together. Lower it.",
                 (key, f"{role}.strategy_args.strategy_config", f"{role}.model_args.model_name_or_path"),
             )
 

@@ -316,8 +316,8 @@ def _redundancy_problems(config: RLVRConfig) -> Iterator[Problem]:
         )
     if config.actor_infer.generating_args.temperature == 0:
         yield Problem(
-            f"{key}: {more}, but actor_infer.generating_args.temperature is 0: all answers to a prompt are the same, "
-            "and none of them ends first. Remove it, or set a temperature.",
+            f"{key}: {more}, but actor_infer.generating_args.temperature is 0: all responses to a prompt are the same "
+            "and end together. Remove it, or set a temperature.",
             (key, "actor_infer.generating_args.temperature"),
         )
     at_once = config.group_size + more
@@ -443,7 +443,7 @@ def _validation_problems(config: RLVRConfig) -> Iterator[Problem]:
         limit = keys.max_new_tokens
         if keys.min_new_tokens > min(limit or response, response):
             yield Problem(
-                f"{at}.min_new_tokens: {keys.min_new_tokens} is more than the longest answer, "
+                f"{at}.min_new_tokens: {keys.min_new_tokens} is more than the longest response, "
                 f"{min(limit or response, response)} tokens. Lower it.",
                 (f"{at}.min_new_tokens", f"{at}.max_new_tokens", *LENGTH_KEYS),
             )

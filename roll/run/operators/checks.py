@@ -53,7 +53,9 @@ def run_op(rows: Sequence[OperatorRow], args: DataJuicerArgs, context: Context) 
         elif after == text:
             verdicts.append(None)
         elif args.column is None:
-            raise ConfigError(f"{context.key}: {context.op} changes texts: set args.column to the column")
+            raise ConfigError(
+                f"{context.key}: {context.op} changes texts: set args.column to the column that it changes"
+            )
         else:
             verdicts.append({args.column: after})
     return verdicts

@@ -159,7 +159,9 @@ def file_of(run: Path, step: int | None, kind: str) -> Path:
     files = {int(match[1]): path for place in reversed(places) for path in place.glob("step_*.jsonl")
              if (match := re.fullmatch(rf"step_(\d+){re.escape(middle)}\.jsonl", path.name))}  # fmt: skip
     if not files:
-        raise ValueError(f"no step_*{middle}.jsonl is in it or in its rollouts; rollout_dump_dir may be elsewhere")
+        raise ValueError(
+            f"it and its folder rollouts hold no step_*{middle}.jsonl. Name the folder of rollout_dump_dir"
+        )
     if step is not None and step not in files:
         raise ValueError(f"step {step} was not recorded; those are {', '.join(map(str, sorted(files)))}")
     return files[max(files) if step is None else step]

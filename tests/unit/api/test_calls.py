@@ -267,8 +267,8 @@ def locked(lock: Any) -> Callable[[Any], float]:
             {"data": "a", "keys": {"actor_train.data_args": {"file_name": "b"}}},
             "data and actor_train.data_args.file_name",
         ),
-        ({"kind": "sft", "reward": right}, "reward: a run of the kind sft takes none"),
-        ({"kind": "rlvr", "env": Walk}, "env: a run of the kind rlvr takes none"),
+        ({"kind": "sft", "reward": right}, "reward: a run of the kind sft has no such argument"),
+        ({"kind": "rlvr", "env": Walk}, "env: a run of the kind rlvr has no such argument"),
         ({"keys": {"stages": []}}, "stages: several runs one after the other are started with `roll run`"),
         ({"config": {"defaults": []}}, "defaults names fragments of a YAML"),
         ({"config": 3}, "3 is an int. Give the path of a YAML"),
@@ -295,7 +295,7 @@ def test_environments_among_the_keys_make_an_agentic_run(said: dict[str, Any], m
     roll.train("org/model", **said)
     roll.train("org/model", pipeline="agentic")
     assert kinds == ["agentic", "agentic"]
-    with pytest.raises(ConfigError, match="reward: a run of the kind agentic takes none"):
+    with pytest.raises(ConfigError, match="reward: a run of the kind agentic has no such argument"):
         roll.start(model="org/model", reward=right, **said)
     assert "train_env_manager" not in str(roll.plan(model="org/model", **said).problems)
 

@@ -32,7 +32,7 @@ FULL_KL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full", "re
         ),
         (
             {"response_length": ..., "sequence_length": 20},
-            "sequence_length: 20 leaves no room for an answer after prompt_length: 32.",
+            "sequence_length: 20 leaves no room for a response after prompt_length: 32.",
         ),
         (
             {"actor_infer.generating_args.max_new_tokens": 100},
@@ -170,7 +170,7 @@ FULL_KL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full", "re
         ({"tis_lower_bound": 2}, "tis_lower_bound: 2 is above tis_upper_bound: 1. Swap them."),
         (
             {"validation": VALIDATION | {"generating_args": {"min_new_tokens": 5, "max_new_tokens": 3}}},
-            "validation.generating_args.min_new_tokens: 5 is more than the longest answer, 3 tokens.",
+            "validation.generating_args.min_new_tokens: 5 is more than the longest response, 3 tokens.",
         ),
         (
             {"enable_old_logprobs_recompute": True, "force_disable_old_logprobs_recompute": True},

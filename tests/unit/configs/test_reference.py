@@ -50,7 +50,7 @@ def keys_of(lines: Iterable[str]) -> set[str]:
 
 def test_a_text_without_a_translation_stays_english_and_is_listed() -> None:
     catalogue = dict(read_yaml(CATALOGUE))
-    text = "Every random stream of the run derives from it."
+    text = "Seed of all random numbers of the run."
     assert catalogue.pop(text) in reference(read_yaml(CATALOGUE))
     assert f"| {text} |" in reference(catalogue)
     assert text in untranslated(catalogue) and text not in unused(catalogue)
@@ -66,6 +66,6 @@ def test_the_command_writes_the_page_and_lists_what_lacks_a_translation(
     monkeypatch.setattr("sys.argv", ["reference", "--catalogue", str(small)])
     main()
     written = capsys.readouterr()
-    assert "| k | t | d | m |" in written.out and "Every random stream of the run derives from it." in written.out
-    assert f"{small}: no translation: Every random stream of the run derives from it.\n" in written.err
+    assert "| k | t | d | m |" in written.out and "Seed of all random numbers of the run." in written.out
+    assert f"{small}: no translation: Seed of all random numbers of the run.\n" in written.err
     assert written.err.endswith(f"{small}: no place on the page: Gone.\n")

@@ -31,7 +31,7 @@ def test_every_trainer_takes_it(name: str) -> None:
         ),
         (
             {KEY: "R3", ENGINE: "hf_infer", "mode": "explore"},
-            f"{KEY}: R3 with mode: stored experiences hold no experts",
+            f"{KEY}: R3 needs the experts of the rollout, which mode does not store",
         ),
         ({KEY: "R2", "actor_train.use_torch_compile": True}, f"{KEY}: R2 with actor_train.use_torch_compile: true"),
         (

@@ -71,7 +71,7 @@ def test_the_entries_of_stages_have_the_same_keys() -> None:
 
 def test_a_key_has_its_description_and_default() -> None:
     seed = schema_of(RLVRConfig)["properties"]["seed"]
-    assert seed["description"].startswith("Every random stream") and seed["default"] == 42
+    assert seed["description"].startswith("Seed of all random numbers") and seed["default"] == 42
 
 
 def test_a_kind_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ from tests.helpers.configs import config
         ),
         (
             {"group_size_redundancy": 2, "actor_infer.generating_args.temperature": 0},
-            "group_size_redundancy: 2, but actor_infer.generating_args.temperature is 0: all answers to a prompt are",
+            "group_size_redundancy: 2, but actor_infer.generating_args.temperature is 0: all responses to a prompt are",
         ),
         (
             {"group_size_redundancy": 2, "rollout_mock": {"enable": True, "mode": "mock"}},

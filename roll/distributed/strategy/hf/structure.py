@@ -33,7 +33,7 @@ class Follower:
     def take(self, token: int) -> None:
         """Goes on behind a token that fits."""
         if not self._matcher.accept_token(token):
-            raise StrategyError(f"token {token} was sampled, which the structure of the answer does not allow")
+            raise StrategyError(f"token {token} was sampled, which the structure of the response does not allow")
 
 
 class Structures:
@@ -48,7 +48,7 @@ class Structures:
         """Return what follows a new answer, which one of `stops` ends. Raises StrategyError for a structure that cannot
         be read."""
         if not is_installed("xgrammar"):
-            raise StrategyError("an answer with a structure (response_format, tool_choice) needs the package xgrammar")
+            raise StrategyError("a guided response (response_format, tool_choice) needs the package xgrammar")
         try:
             return Follower(self._compiler(stops, vocab_size).compile_structural_tag(structure), vocab_size)
         except Exception as error:  # RuntimeError of its parser, and others

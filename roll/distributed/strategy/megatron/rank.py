@@ -135,7 +135,7 @@ class MegatronRank:
         if values and not self.gives_values:
             raise StrategyError(f"{self.context.role} has no value head; values come from the critic role")
         if self.gives_values and not values:
-            raise StrategyError(f"{self.context.role} has a value head and gives no log-probs")
+            raise StrategyError(f"{self.context.role} has a value head, so it computes no log-probs")
 
     def stop(self) -> None:
         if self._started:

@@ -145,7 +145,7 @@ def test_an_environment_may_be_the_answer_about_data(place: Path, monkeypatch: p
         (["new.yaml", "--model", MODEL, "--data", "odd.jsonl", "--prompt", "b"], "odd.jsonl has no column b. It has a"),
         (["new.yaml", "--model", MODEL, "--data", "train.jsonl", "--reward", "mathrule"], "Did you mean math_rule?"),
         (["new.yaml", "--model", MODEL, "--env", "frozen_lak"], "Did you mean frozen_lake?"),
-        (["new.yaml", "--model", MODEL, "--env", "frozen_lake", "--reward", "math_rule"], "gives its rewards itself"),
+        (["new.yaml", "--model", MODEL, "--env", "frozen_lake", "--reward", "math_rule"], "computes its own rewards"),
         (["new.yaml", "--model", MODEL, "--env", "frozen_lake", "--data", "train.jsonl"], "give one of them"),
         (["new.yaml", "--model", MODEL, "--data", "train.jsonl", "--gpus", "all"], "--gpus: all must be a number"),
         (["new.yaml", "--model", "./none", "--data", "train.jsonl"], "there is no model directory ./none"),

@@ -89,8 +89,8 @@ def test_the_loop_of_the_page_asks_again_where_all_answers_were_wrong(loops: str
         ("Missing", "has no Missing"),
         ("NoMethod", "NoMethod has no method `async def run_group"),
         ("Plain", "Plain has no method `async def run_group"),
-        ("NoInner", "NoInner cannot be called as it has to be: "),
-        ("Short", "Short.run_group cannot be called as it has to be: "),
+        ("NoInner", "NoInner does not take the arguments of a rollout loop: "),
+        ("Short", "Short.run_group does not take the arguments of a rollout loop: "),
         ("function", "is a function, and no class"),
     ],
 )
@@ -132,9 +132,9 @@ class Misbehaving:
     ("how", "group_size", "said"),
     [
         ("raises", 1, r"Misbehaving failed at group 4 \(row-0\): KeyError: 'hint'"),
-        ("rows", 1, "run_group gives a tuple, not a TrajectoryGroup"),
-        ("another group", 1, "run_group gives group 5 with 1 attempts for group 4, which has 1"),
-        ("good", 2, "run_group gives group 4 with 1 attempts for group 4, which has 2"),
+        ("rows", 1, "run_group returned a tuple. It must return a TrajectoryGroup"),
+        ("another group", 1, "run_group returned group 5 with 1 attempts. It must return group 4 with 1"),
+        ("good", 2, "run_group returned group 4 with 1 attempts. It must return group 4 with 2"),
         ("good", 1, None),
     ],
 )

@@ -102,7 +102,7 @@ def test_a_run_shows_its_last_recorded_step_or_the_one_that_is_named(
     assert shown("--kind", "val.hard", "--step", "2") == ["answer 0"]
     for words, text in (
         (["--step", "3"], "step 3 was not recorded; those are 2, 10"),
-        (["--kind", "val"], "no step_*.val.jsonl is in it"),
+        (["--kind", "val"], "hold no step_*.val.jsonl"),
     ):
         assert replay.main([str(tmp_path), *words]) == 2
         assert text in capsys.readouterr().err
