@@ -31,8 +31,7 @@ class ExactDecoder(Decoder):
     def check(self) -> None:
         """Compare tokens that are computed beside cached ones with the same tokens of whole rows. StrategyError if one
         has other logits: on this machine products of few rows are other numbers than those of many."""
-        vocab_size = self._module.backbone.get_input_embeddings().num_embeddings
-        rows = [(np.arange(length) * 7 + length) % vocab_size for length in (129, 40, 8)]
+        rows = [(np.arange(length) * 7 + length) % self.vocab_size for length in (129, 40, 8)]
         cache, _ = self.prefill([row[:-2] for row in rows])
         for last in (-2, -1):
             ids = self.tensor(np.array([row[last] for row in rows]))
