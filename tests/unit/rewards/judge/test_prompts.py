@@ -227,7 +227,7 @@ def test_a_judge_that_may_talk_until_no_prompt_fits_is_refused(make_tiny_model_d
     def said(**keys: Any) -> list[str]:
         return [problem.text for problem in judge_length_problems(config(engines(**keys)))]
 
-    told = "rewards.math.generating_args.max_new_tokens: {} leaves no room for a prompt: rewards.math takes at most {} tokens"
+    told = "rewards.math.generating_args.max_new_tokens: {} leaves no room for a prompt: rewards.math takes at most {}"
     vllm = {"strategy_name": "vllm", "strategy_config": {"max_model_len": 700}}
     assert said(generating_args={"max_new_tokens": 9999}) == [], "of a model that is not here nothing is known"
     (short,) = said(strategy_args=vllm, generating_args={"max_new_tokens": 700})
