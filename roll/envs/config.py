@@ -70,11 +70,11 @@ class ToolWrapperArgs(Settings):
     """`tool_wrapper.wrapper_args`: how often tools may be called, and what a call earns."""
 
     max_tool_uses: int | None = setting(
-        10, "Calls per episode; an answer after that is an action whatever it holds. null: any number.", ge=0
+        10, "Tool calls per episode; later responses are actions, whatever they hold. null: any number.", ge=0
     )
     tool_reward: float = setting(0.0, "Added to the reward of a turn that calls a tool.")
-    tool_success_reward: float = setting(0.0, "Added to it when the call came to something.")
-    tool_execute_error_reward: float = setting(0.0, "Added to it when it did not.", le=0)
+    tool_success_reward: float = setting(0.0, "Added to the reward of a turn whose tool call succeeded.")
+    tool_execute_error_reward: float = setting(0.0, "Added to the reward of a turn whose tool call failed.", le=0)
 
 
 class ToolWrapperConfig(Settings):

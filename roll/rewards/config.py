@@ -141,12 +141,11 @@ class RewardConfig(WorkerConfig):
     reward_args: dict[str, Any] = setting(
         {}, "Keyword arguments of the reward, such as `pattern` of regex and exact_match."
     )
-    timeout_s: float = setting(30.0, "Seconds the scoring of one answer may take; then it counts as failed.", gt=0)
+    timeout_s: float = setting(30.0, "Seconds that scoring one response may take; then it has failed.", gt=0)
     reward_retries: int = setting(
         0,
-        "How often an answer is scored again whose scoring failed for a cause that may pass: its process died, it ran "
-        "into its time limit, a connection failed, a server said 408, 429 or 5xx. What else a reward raises fails the "
-        "answer at once.",
+        "How often scoring is repeated after a failure that may pass: the process died, the time limit was reached, a "
+        "connection failed, or a server replied 408, 429 or 5xx. After any other exception the response fails at once.",
         ge=0,
         le=100,
     )

@@ -187,8 +187,8 @@ class AlgorithmConfig(OnPolicyDistillation):
     ppo_epochs: int = setting(1, "Passes over a step's samples.", ge=1)
     pg_clip: float = setting(0.2, "The policy ratio is clipped to [1 - this, 1 + this].", gt=0)
     use_pg_clip_range: bool = setting(False, "Clip to [1 - pg_clip_low, 1 + pg_clip_high] instead.")
-    pg_clip_low: float = setting(0.2, "Lower reach of the clip with use_pg_clip_range.", gt=0)
-    pg_clip_high: float = setting(0.2, "Upper reach of the clip with use_pg_clip_range.", gt=0)
+    pg_clip_low: float = setting(0.2, "With use_pg_clip_range: the ratio is clipped at 1 minus this.", gt=0)
+    pg_clip_high: float = setting(0.2, "With use_pg_clip_range: the ratio is clipped at 1 plus this.", gt=0)
     dual_clip_loss: bool = setting(False, "Bound the loss of negative advantages by dual_clip_ratio_c x advantage.")
     dual_clip_ratio_c: float = setting(
         3.0, "c of dual_clip_loss: the loss of a token is at most -c x advantage if the advantage is below 0.", gt=1

@@ -223,8 +223,8 @@ class SequencePackingArgs(Settings):
 
     algorithm: Literal["none", "load_balance"] = setting(
         "none",
-        "none: the rows of a micro batch are one pack. load_balance: micro batches are made by tokens, as few and as "
-        "even as fit.",
+        "none: the rows of a micro batch are one pack. load_balance: micro batches are filled by tokens; there are "
+        "as few as possible, of even size.",
     )
     max_packed_sequence_length_forward: int | None = setting(
         None, "With load_balance: the most tokens of a pack when scoring. Required.", ge=1

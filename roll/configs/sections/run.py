@@ -207,7 +207,7 @@ class RunConfig(Settings):
     track_with: Annotated[tuple[Tracker, ...], BeforeValidator(_trackers)] = setting(
         ("tensorboard", "jsonl"),
         "One tracker or several: tensorboard, wandb, mlflow, swanlab, jsonl (metrics.jsonl and summary.json in "
-        "logging_dir), stdout (or console), prometheus (an address to ask, docs/profiling.md); none for no tracker.",
+        "logging_dir), stdout (or console), prometheus (an address to scrape, docs/profiling.md); none for no tracker.",
     )
     tracker_kwargs: dict[str, Any] = setting(
         {}, "Settings of the tracker; with several, one mapping per tracker name. Secrets in it are never written."

@@ -51,7 +51,9 @@ class MixConfig(Settings):
     docs/mix.md."""
 
     weight: float = setting(0.1, "Weight of the expert's rows, mu. 0: they are not read.", ge=0, le=1)
-    warmup_steps: int = setting(0, "Steps in which the weight rises to this in a line: weight x step / these.", ge=0)
+    warmup_steps: int = setting(
+        0, "Steps in which weight is reached in a straight line: weight x step / warmup_steps.", ge=0
+    )
     decay_steps: int = setting(
         0, "Steps after that in which it falls to final_weight, along half a cosine. 0: it stays.", ge=0
     )

@@ -124,7 +124,7 @@ def _of_mapping(value: Mapping[str, Any], where: str, data_file: str, places: Pi
     held = {key: value[key] for key in KEYS if key in value and is_something(value[key])}
     if not held:
         if any(is_something(inner) for key, inner in value.items() if key != "type"):
-            raise ConfigError(f"{where}: {show(value)} names no picture; the key {' or '.join(KEYS[:4])} would")
+            raise ConfigError(f"{where}: {show(value)} names no picture. Give it under the key {' or '.join(KEYS[:4])}")
         return None
     first, *others = held
     source = _source(held[first], where, data_file, places)

@@ -61,8 +61,8 @@ class RowPictures:
         names = [name for name in self._names if is_something(row.value(name))]
         if len(names) > 1:
             raise ConfigError(
-                f"{row.where}: the columns {' and '.join(map(repr, names))} hold pictures, and one of them is read; "
-                f"name it as {self._key}.image_key"
+                f"{row.where}: the columns {' and '.join(map(repr, names))} hold pictures, but only one is read. "
+                f"Name it in {self._key}.image_key"
             )
         held = [source for name in names for source in self._held(row, name)]
         if any(_shows(message) for message in messages):

@@ -224,7 +224,9 @@ class RewardNormalizationConfig(Settings):
 class EnvMonitorConfig(Settings):
     """`env_monitor`: what counts as hung."""
 
-    enable: bool = setting(True, "Watch over episodes. Off: without limits on their time, unless set by themselves.")
+    enable: bool = setting(
+        True, "Limit the time of calls and episodes by hung_timeout. Off: only limits that are set elsewhere hold."
+    )
     hung_timeout: int = setting(3600, "Seconds after which a call, or an episode, counts as hung.", ge=1)
 
 

@@ -211,7 +211,7 @@ def program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
             yield Problem(f"{at}.sandbox: {error}.", (f"{at}.sandbox",), "machine")
         if SCRATCH in shown_paths([file_on_path(word) for word in shlex.split(env.agent_command or "")]):
             yield Problem(
-                f"{at}.agent_command names a file that lies in {SCRATCH}, where a program in a sandbox has its own "
+                f"{at}.agent_command names a file in {SCRATCH}, where a program in a sandbox has its own "
                 "folder. Move it into another.",
                 (f"{at}.agent_command", f"{at}.sandbox"),
             )

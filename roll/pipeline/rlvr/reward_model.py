@@ -143,8 +143,8 @@ def answer_readers(config: RLVRConfig, policy: PreTrainedTokenizerBase) -> dict[
         }
         if not tokenizer.chat_template and any(way.retemplate for way in ways.values()):
             raise ConfigError(
-                f"{role}: the tokenizer of {name} has no chat template to show answers in, and its tokens are not the "
-                "policy's. Add chat_template.jinja to the model's directory"
+                f"{role}: the tokenizer of {name} has no chat template to render responses with, and its tokens are "
+                "not the policy's. Add chat_template.jinja to the model's directory"
             )
         readers[role] = AnswerReader(role, tokenizer, ways, _positions(model.get_text_config()))
     return readers

@@ -134,8 +134,12 @@ class RLVRConfig(AlgorithmConfig):
     difficulty_mask: bool = setting(False, "Leave out groups whose mean reward is not between the two thresholds.")
     difficulty_low_threshold: float = setting(0.0, "With difficulty_mask: groups at or below this mean are too hard.")
     difficulty_high_threshold: float = setting(1.0, "With difficulty_mask: groups at or above this mean are too easy.")
-    error_max_len_clip: bool = setting(False, "Leave out unrewarded answers of error_max_len_threshold tokens or more.")
-    error_max_len_threshold: int = setting(9999999999, "Tokens for error_max_len_clip.", ge=1, le=9999999999)
+    error_max_len_clip: bool = setting(
+        False, "Drop responses with a reward of 0 or less and at least error_max_len_threshold tokens."
+    )
+    error_max_len_threshold: int = setting(
+        9999999999, "With error_max_len_clip: length from which responses are dropped.", ge=1, le=9999999999
+    )
     difficulty_loss_weight: bool = setting(
         False,
         "Weight samples by how hard their task is: the data's column `difficulty` (0 to 1), or 1 - the mean reward.",

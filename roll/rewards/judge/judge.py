@@ -324,7 +324,7 @@ class JudgePrompt:
 
     def __post_init__(self) -> None:
         if RESPONSE not in _places(self.text):
-            raise ValueError("it has no {response}, so the judge would not see the answer. Put it in")
+            raise ValueError("it has no {response}, so the judge would not see the response. Add it")
 
     @property
     def columns(self) -> tuple[str, ...]:

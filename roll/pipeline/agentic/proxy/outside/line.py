@@ -158,7 +158,7 @@ class Line:
                     self._fail(set(reply.json()["late"]))
                 except httpx.HTTPError as error:
                     if not was_told:
-                        logger.warning("agent_endpoint: %s does not answer (%s); asked again", self._front.url, error)
+                        logger.warning("agent_endpoint: %s does not answer (%s); trying again", self._front.url, error)
                     was_told = True
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), _REPORT_S)
