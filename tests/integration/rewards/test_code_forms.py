@@ -136,6 +136,17 @@ def test_a_coroutine_of_the_answer_is_awaited(judge: LocalJudge) -> None:
             "import unittest\n@unittest.skip('')\nclass A(unittest.TestCase):\n    def test_f(self): f(1)",
             "it holds no test",
         ),
+        ("def test_f(): return f(1) == 2", "an answer passes it whatever it returns"),
+        ("f(1) == 2\nprint(f(2))", "an answer passes it whatever it returns"),
+        ("assert (f(1) == 2, 'should be 2')", "an answer passes it whatever it returns"),
+        ("try: assert abs(f(1) - 2) < 1e-6\nexcept AssertionError: print('no')", "an answer passes it whatever"),
+        ("def test_f():\n    try: assert f(1) == 2\n    except Exception as e: print(e)", "an answer passes it what"),
+        ("import contextlib\nwith contextlib.suppress(AssertionError): assert f(1) == 2", "an answer passes it what"),
+        ("passed = []\nfor x in (1, 2): passed.append(f(x) == 2 * x)\nassert passed", "an answer passes it whatever"),
+        ("def check(candidate): return candidate(1) == 2", "an answer passes it whatever it returns"),
+        ("import unittest\nclass A(unittest.TestCase):\n    def test_f(self): f(1)", "an answer passes it whatever"),
+        ("class N: pass\nassert f(N()) == 2", "a test cannot pass a N to the answer"),
+        ("class N: pass\ndef test_f(): assert f([N()]) == 2", "a test cannot pass a N to the answer"),
         ("def test_f(): assert {}['a'] == f(1)", "fails whatever the answer is: KeyError"),
         ("import nothing_like_it\ndef test_f(): f(1)", "No module named 'nothing_like_it'"),
         ("assert f(1) == 2\nimport nothing_like_it", "No module named 'nothing_like_it'"),
@@ -158,9 +169,40 @@ def test_a_name_that_is_not_there_is_not_the_error_that_is_waited_for(judge: Loc
     assert shares[0] == [0] and (shares[1] == [1]) == (error != "NameError")
 
 
+def test_an_entry_that_accepts_every_result_counts_beside_one_that_does_not(judge: LocalJudge) -> None:
+    row = {"test_cases": ["f(1)", "assert f(1) == 2", "print(f(2))"]}
+    assert judged(judge, FUNCTION["right"], row).shares == [1, 1, 1]
+    assert judged(judge, "def f(x): return 7", row).shares == [1, 0, 1]
+    with pytest.raises(BadCases, match="case 1 of column 'test_cases' cannot be run: an answer passes it whatever"):
+        judged(judge, FUNCTION["right"], {"test_cases": ["f(1)", "print(f(2))"]})
+
+
 def test_a_test_that_needs_no_answer_does_not_count(judge: LocalJudge) -> None:
     row = {"test_cases": ["def test_a(): pass\ndef test_b(): assert f(1) == 2\ndef test_c(): assert f(2) == 4"]}
     assert judged(judge, "def f(x): return 2", row).shares == [0.5]
+    row = {"test_cases": ["def test_a(): f(1)\ndef test_b(): assert f(1) == 2\ndef test_c(): assert f(2) == 4"]}
+    assert judged(judge, "def f(x): return 2", row).shares == [0.5]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "assert f(1) is not None and f(1) == 2",
+        "assert f(1) != 3",
+        "def test_f():\n    while not f(1): pass\n    assert f(1) == 2",
+        "assert isinstance(f(1), int) and f(1) < 3",
+        "x = [1]\nf(x)\nassert x == [1] and f(1) == 2",
+        "try: f(None)\nexcept TypeError: pass\nelse: assert False",
+        "def same(a, b): return a == b\nfrom solution import *\nassert same(f(1), 2)",
+        "import sys\nif f(1) != 2: sys.exit(1)",
+        "def test_quick(): f(1)\ndef test_f(): assert f(1) == 2",
+    ],
+)
+def test_a_test_that_may_fail_counts(judge: LocalJudge, text: str) -> None:
+    """Beside one that accepts every result; and no helper of the tests is the answer's, which a star would import."""
+    wrong = "def f(x): return 3\ndef same(a, b): return True"
+    for answer, share in ((FUNCTION["right"], 1), (wrong, 0)):
+        assert judged(judge, answer, {"test_cases": [text], "test_case_function": "f"}).shares == [share]
 
 
 @pytest.mark.parametrize(

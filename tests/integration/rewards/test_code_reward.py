@@ -51,7 +51,7 @@ def test_no_code_is_a_zero_and_no_failure() -> None:
 
 
 def test_a_row_whose_cases_are_wrong_is_a_failure_with_its_column() -> None:
-    assert "column 'test_cases' is not JSON" in str(outcome(row={"test_cases": "["}).failure)
+    assert "column 'test_cases' is neither JSON" in str(outcome(row={"test_cases": "["}).failure)
 
 
 def test_a_sandbox_that_fails_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,10 +18,12 @@ STDIN = Cases("stdin", None, stdin=(StdinCase("1\n", "2\n"),))
 CALL = Cases("function", "f", calls=(CallCase([1, "a"], [2]),))
 OF_APPS = Cases("function", "f", calls=(CallCase([1, "a"], [2], may_be_item=True),))
 MIXED = Cases("function", "f", calls=(CallCase([1, "a"], [2]), CallCase([1], 3)))
-NOTHING = Cases("function", "f", calls=(CallCase([1], None),))
+NOTHING = Cases("function", "f", calls=(CallCase([1], None), CallCase([2], 3)))
+A_CALL = {"input": [2], "output": 3}
 LONG = Cases("function", "f", calls=(CallCase([1], -7 * (10**9000 - 1) // 9),))
 CHECK = Cases("assert", "f", asserts=("def check(candidate): assert candidate(1)",))
 ASSERTS = Cases("assert", None, asserts=("assert f(1) == 2",))
+WITH_SETUP = Cases("assert", None, asserts=("import math\ny = 2\nassert f(1) == 2",))
 
 
 @pytest.mark.parametrize(
@@ -51,18 +53,22 @@ ASSERTS = Cases("assert", None, asserts=("assert f(1) == 2",))
         (row([{"input": "1\n", "output": "2\n"}]) | {"metadata": "of another kind"}, STDIN),
         (row([{"input": "1\n", "output": "2\n"}]) | {"metadata": {"func_name": None}}, STDIN),
         (row([{"input": [1, "a"], "output": [2]}], "function", "f"), CALL),
-        (row([{"input": [1], "output": None}], "function", "f"), NOTHING),
-        (row([{"input": [1], "output": None, "stdin": None}], None, "f"), NOTHING),
-        (row({"inputs": [[1]], "outputs": [None], "fn_name": "f"}), NOTHING),
-        (row([{"input": "1", "output": "null"}], "function", "f"), NOTHING),
-        (row([{"input": [1], "output": None}], "function") | {"entry_point": "f"}, NOTHING),
-        (row([{"input": [1], "output": None}], "function", "Solution().f"), NOTHING),
+        (row([{"input": [1], "output": None}, A_CALL], "function", "f"), NOTHING),
+        (row([{"input": [1], "output": None, "stdin": None}, A_CALL], None, "f"), NOTHING),
+        (row({"inputs": [[1], [2]], "outputs": [None, 3], "fn_name": "f"}), NOTHING),
+        (row([{"input": "1", "output": "null"}, A_CALL], "function", "f"), NOTHING),
+        (row([{"input": [1], "output": None}, A_CALL], "function") | {"entry_point": "f"}, NOTHING),
+        (row([{"input": [1], "output": None}, A_CALL], "function", "Solution().f"), NOTHING),
         (row(f'[{{"input": [1], "output": -{"7" * 9000}}}]', "function", "f"), LONG),
         (row(["def check(candidate): assert candidate(1)"]) | {"entry_point": "Solution().f"}, CHECK),
         (row(["def check(candidate): assert candidate(1)"], None, "f") | {"entry_point": "g"}, CHECK),
         (row(["assert f(1) == 2"]), ASSERTS),
         (row([{"assert_code": "assert f(1) == 2"}], "pytest", ""), ASSERTS),
         (row('[{"assert_code": "assert f(1) == 2"}]', "assert", " "), ASSERTS),
+        (row("assert f(1) == 2"), ASSERTS),
+        (row("def check(candidate): assert candidate(1)", "pytest") | {"entry_point": "f"}, CHECK),
+        (row(["assert f(1) == 2"]) | {"test_setup_code": "", "test_imports": []}, ASSERTS),
+        (row(["assert f(1) == 2"]) | {"test_setup_code": "y = 2", "test_imports": ["import math"]}, WITH_SETUP),
     ],
 )
 def test_forms_that_data_sets_have(columns: dict[str, Any], cases: Cases) -> None:
@@ -73,7 +79,7 @@ def test_forms_that_data_sets_have(columns: dict[str, Any], cases: Cases) -> Non
 @pytest.mark.parametrize(
     ("columns", "text"),
     [
-        (row("[{", "stdin"), "column 'test_cases' is not JSON"),
+        (row("[{", "stdin"), "column 'test_cases' is neither JSON (Expecting property name"),
         (row("5"), "column 'test_cases' holds 5; write a list of cases"),
         (row([]), "column 'test_cases' is an empty list: every answer would pass"),
         (row([{"stdin": "1"}], "stdin"), "case 1 of column 'test_cases' has neither expected_stdout nor"),
@@ -96,6 +102,11 @@ def test_forms_that_data_sets_have(columns: dict[str, Any], cases: Cases) -> Non
         ),
         (row([{"input": None, "output": 1}], "function", "f"), "case 1 of column 'test_cases': input is null"),
         (row([{"stdin": "", "expected_stdout": "\n"}] * 2), "column 'test_cases' expects no output anywhere"),
+        (row([{"input": [1], "output": None}] * 2, "function", "f"), "column 'test_cases' expects null of every call"),
+        (
+            row("eJxSMgAAAP//AwAB"),
+            "column 'test_cases' is neither JSON (Expecting value: line 1 column 1 (char 0)) nor",
+        ),
         (row(["assert f(1)", "# later"]), "case 2 of column 'test_cases' holds no test: nothing but comments"),
         (row(["def check(candidate): pass"]), "case 1 of column 'test_cases' defines check(candidate), and nothing"),
         (row([{"assert_code": "assert f(1) =="}]), "case 1 of column 'test_cases' is no Python 3"),
@@ -107,6 +118,9 @@ def test_what_is_wrong_names_the_column(columns: dict[str, Any], text: str) -> N
         read_cases(columns)
     assert str(caught.value).startswith(text)
     assert problem_of(columns) == str(caught.value)
+    if str(columns.get("test_cases", "")).strip():
+        of_truth = {**columns, "test_cases": None, "ground_truth": columns["test_cases"]}
+        assert problem_of(of_truth) == str(caught.value).replace("column 'test_cases'", "the ground truth")
 
 
 def test_the_ground_truth_stands_in_for_cases_that_a_row_does_not_have() -> None:

@@ -1,7 +1,9 @@
-"""Names of an answer that nobody gave: whoever uses one has touched the answer, and gets no further.
+"""Names of an answer that nobody gave, with which a file of tests is tried before an answer is judged by it.
 
-With them a file of tests is tried before an answer is judged by it. What passes all the same tests nothing, and what
-fails before it touches the answer fails for every answer. They also stand for what an answer does not define.
+Whoever uses a `Stub` has touched the answer, and gets no further. What passes all the same tests nothing, and what
+fails before it touches the answer fails for every answer. Stubs also stand for what an answer does not define.
+
+A `Whatever` can be called and gives nonsense. What passes whatever the nonsense is accepts every result.
 """
 
 
@@ -34,3 +36,97 @@ for _name in OTHERS.split():
 for _name in ARITHMETIC.split():
     setattr(Stub, f"__{_name}__", _use)
     setattr(Stub, f"__r{_name}__", _use)
+
+
+MOST_USES = 10_000  # of one kind: a loop of the tests may wait for what never comes
+
+
+class Whatever:
+    """A name of an answer that returns nonsense: another one of its kind, or `result` where one is passed. `agrees`:
+    what comparisons say, `is_true`: whether it counts as true. What a test raises that `refusals` do not hold says
+    nothing: it needs another kind of result, of which it may accept every one."""
+
+    __slots__ = ("_kind",)
+
+    def __init__(self, is_true, agrees, *result, refusals=BaseException):
+        object.__setattr__(self, "_kind", Kind(is_true, agrees, result, refusals))
+
+    def __call__(self, *arguments, **keywords):
+        self._kind.count()
+        return self._kind.result[0] if self._kind.result else another(self)
+
+    def __getattr__(self, name):
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        return another(self)
+
+    def __setattr__(self, name, value): ...
+
+    def __delattr__(self, name): ...
+
+    def __bool__(self):
+        self._kind.count()
+        return self._kind.is_true
+
+    def __ne__(self, other):
+        return not self._kind.agrees
+
+    def __hash__(self):
+        return 0
+
+    def __iter__(self):
+        self._kind.count()
+        return iter((another(self),))
+
+    def __next__(self):
+        raise StopIteration
+
+    def __len__(self):
+        return 1
+
+    def __exit__(self, *error):
+        return None
+
+    def __await__(self):
+        return another(self)
+        yield
+
+    def __setitem__(self, key, value): ...
+
+    def __delitem__(self, key): ...
+
+
+class Kind:
+    """Answers that objects of one kind have in common."""
+
+    def __init__(self, is_true, agrees, result, refusals):
+        self.is_true, self.agrees, self.result, self.refusals = is_true, agrees, result, refusals
+        self.uses = 0
+
+    def count(self):
+        self.uses += 1
+        if self.uses > MOST_USES:
+            raise Absent("used without an end")
+
+
+def another(whatever, *arguments):
+    made = object.__new__(Whatever)
+    object.__setattr__(made, "_kind", whatever._kind)
+    return made
+
+
+for _name in ARITHMETIC.split():
+    setattr(Whatever, f"__{_name}__", another)
+    setattr(Whatever, f"__r{_name}__", another)
+for _name in ("getitem", "neg", "pos", "abs", "invert", "round", "floor", "ceil", "trunc", "enter"):
+    setattr(Whatever, f"__{_name}__", another)
+for _name in ("eq", "lt", "le", "gt", "ge", "contains", "instancecheck", "subclasscheck"):
+    setattr(Whatever, f"__{_name}__", lambda self, other: self._kind.agrees)
+for _name, _type in {"int": int, "index": int, "float": float, "complex": complex}.items():
+    setattr(Whatever, f"__{_name}__", lambda self, kind=_type: kind(0))
+
+
+def whatevers():
+    """Answers of which no two would pass a test that looks at results."""
+    unlike = (Whatever(False, False), Whatever(True, False), Whatever(True, True))
+    return (*unlike, Whatever(True, False, None, refusals=AssertionError))

@@ -11,7 +11,7 @@ import sys
 import types
 
 import pytest_stand_in
-from absent import Absent, Stub
+from absent import Absent, Stub, whatevers
 from fixtures import Fault
 from names import LIBRARIES, common_names
 from units import units_of
@@ -20,6 +20,11 @@ sys.modules["pytest"] = pytest_stand_in
 TOOLS = {*common_names(), *LIBRARIES, *dir(builtins)}
 NO_TEST = "it holds no test"
 PASSES_ALL = "an answer that does nothing passes it"
+ACCEPTS_ALL = "an answer passes it whatever it returns: nothing asserts what is compared, or catches what is asserted"
+
+
+class AcceptsAll(Fault):
+    """The file says nothing but that the answer runs."""
 
 
 class Missing(Absent):
@@ -51,14 +56,19 @@ class File:
         self.asserts, self.function, self.called, self.local_names = asserts, function, set(called), set(local_names)
         self.takes = {name for name in takes if not is_dunder(name) and self.is_answers(name)}
         self.libraries = {name: LIBRARIES[name] for name in libraries}
-        nodes = ast.walk(ast.parse(text))
-        self._imports = {node.lineno for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)}
+        tree = ast.parse(text)
+        self._imports = {node.lineno for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)}
+        self._own_names = set(_own_names(tree))
 
     def is_tool(self, name):
         return name in TOOLS and name not in self.local_names
 
     def is_answers(self, name):
         return not self.is_tool(name)
+
+    def starred(self, names):
+        """Names of the answer that `from solution import *` binds: none that the file itself defines or imports."""
+        return [name for name in names if not name.startswith("_") and name not in self._own_names]
 
     def load(self, solution, names, candidate, is_answers, built_in=()):
         """The units of the file, and what to call after the last one. `names`: those that it finds without importing
@@ -85,15 +95,31 @@ class File:
             raise Fault(f"it uses {name}: {error}") from error
 
     def try_without_answer(self, say):
-        """Names of the units that pass without an answer: they test nothing of it. Raises Fault where nothing tests it,
-        or where the outcome is the same whatever the answer is. Nothing of an answer is in here."""
-        touched = []
-        stub = Stub(touched)
+        """Names of the units that pass without an answer, or with any: they test nothing of it. Raises Fault where
+        nothing tests it, or where the outcome is the same whatever the answer is, AcceptsAll where only its name is
+        needed. Nothing of an answer is in here."""
+        empty = self._untouched(say)
+        accepting, counted = set(), None
+        for whatever in whatevers():
+            accepting, counted = self._passing(whatever, empty, accepting, counted, say)
+            if not accepting:
+                return empty
+        if accepting == counted:
+            raise AcceptsAll(ACCEPTS_ALL)
+        return empty | accepting
+
+    def _load_with(self, value):
+        """Load with this value for every name of the answer."""
         names = self.takes | ({self.function} if self.function else set())
-        solution = SolutionModule(lambda name: stub, sorted(names))
-        candidate = (lambda: stub) if self.function else None
+        solution = SolutionModule(lambda name: value, self.starred(sorted(names)))
+        candidate = (lambda: value) if self.function else None
+        return self.load(solution, dict.fromkeys(names, value), candidate, lambda one: type(one) is type(value))
+
+    def _untouched(self, say):
+        """Names of the units that pass without an answer."""
+        touched = []
         try:
-            units, close = self.load(solution, dict.fromkeys(names, stub), candidate, lambda value: type(value) is Stub)
+            units, close = self._load_with(Stub(touched))
         except Fault:
             raise
         except BaseException as error:
@@ -121,6 +147,35 @@ class File:
         if len(empty) == len(units):
             raise Fault(PASSES_ALL)
         return empty
+
+    def _passing(self, whatever, empty, among, counted, say):
+        """Names of the units, of those `among` them, that pass with this answer, and of all that count, which is None
+        before the first answer. A file without units is one."""
+        say("trying", self.index)
+        try:
+            units, close = self._load_with(whatever)
+        except whatever._kind.refusals:
+            return set(), {self.name}
+        except Exception:
+            return among, counted
+        if not units:
+            return {self.name}, {self.name}
+        if counted is None:
+            among = counted = {unit.name for unit in units} - empty
+        passed = set()
+        for unit in units:
+            if unit.name not in among:
+                continue
+            say("trying", self.index)
+            try:
+                unit.run()
+            except whatever._kind.refusals:
+                continue
+            except Exception:
+                pass
+            passed.add(unit.name)
+        close()
+        return passed, counted
 
     def _check_needs_names(self):
         """Checks a file without test functions: it must fail if nothing is defined."""
@@ -166,6 +221,15 @@ class TextLoader(importlib.abc.SourceLoader):
 
     def get_data(self, path):
         return self._text.encode()
+
+
+def _own_names(tree):
+    """Functions, classes and imports of a file, but for those from the answer."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and node.module != "solution"):
+            yield from (alias.asname or alias.name for alias in node.names)
 
 
 def is_dunder(name):

@@ -6,6 +6,7 @@ A message that is not of the protocol ends the talk: whoever sends one speaks fo
 import collections
 from typing import Any
 
+from fixtures import Fault
 from raised import Raised
 from stand_ins import Remote
 from wire import PeerClosed, plain, plain_name, value_of
@@ -108,7 +109,9 @@ class Peer:
             kind: Any = type(value)
             return ["n", self.class_number(kind), kind.__name__, list(kind._fields), *map(self.plain, value)]
         if not callable(value):
-            raise TypeError(f"a test cannot pass a {type(value).__name__} to the answer")
+            kind: Any = type(value)
+            error = Fault if kind.__module__.startswith("case_") else TypeError  # a class of the tests
+            raise error(f"a test cannot pass a {kind.__name__} to the answer, which is in another process")
         self._functions.append(value)
         return ["callback", len(self._functions) - 1]
 
