@@ -18,7 +18,7 @@ from roll.configs.problems import did_you_mean
 from roll.configs.sections.data import DataArgs
 from roll.configs.sections.model import ModelArgs
 from roll.configs.tables.vision import UNKNOWN, VisionModel, vision_model
-from roll.datasets.conversations import USUAL_COLUMNS, Columns, load_conversations
+from roll.datasets.conversations import Columns, load_conversations
 from roll.datasets.encoding import load_tasks
 from roll.datasets.loader import DataFile, Row
 from roll.datasets.messages import CONVERSATIONS, are_messages, clean_messages
@@ -28,6 +28,7 @@ from roll.datasets.pictures.stored import StoredPicture
 from roll.datasets.preferences import PairColumns, load_pairs
 from roll.datasets.rows import Domain, RowReader
 from roll.datasets.sources import Choose, all_rows, data_sources
+from roll.datasets.usual_columns import USUAL_COLUMNS
 from roll.errors import ConfigError
 from roll.models.tokenizer import load_tokenizer
 from roll.models.vision.files import vision_of

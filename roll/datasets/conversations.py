@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -22,7 +21,8 @@ from roll.datasets.pictures.lengths import ShowsPictures, measured, missing_file
 from roll.datasets.pictures.placing import RowPictures, named_columns, num_pictures
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
-from roll.datasets.tool_calls import Tool, plain, tools_in
+from roll.datasets.tool_calls import Tool, calls_of_tools, plain, tools_in
+from roll.datasets.usual_columns import Forgotten, conversation_hint
 from roll.errors import ConfigError
 from roll.types.batch import Rows
 from roll.types.media import Media, PictureSource
@@ -32,13 +32,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-USUAL_COLUMNS = (
-    ("prompt", "completion"), ("prompt", "response"), ("prompt", "answer"), ("instruction", "output"),
-    ("instruction", "response"), ("input", "output"), ("question", "answer"), ("question", "response"),
-    ("query", "response"), ("problem", "solution"),
-)  # fmt: skip
-"""Names of prompts and responses in public data sets."""
-_OFTEN_FORGOTTEN = {"input": "query_key", "context": "query_key", "system": "system_key", "system_prompt": "system_key"}
 ROWS_LOOKED_AT = 1000
 MOST_PROBLEMS = 5
 
@@ -75,19 +68,21 @@ class Columns:
             raise ConfigError(f"{row.where}: {row.fault}")
         pictures = check_media(row, args, key, self.sees)
         column = args.messages or conversation_column(row, self.prompt)
+        tools = () if self.tools is None else tools_in(row, self.tools)
         answer: list[Message] = []
         if column is not None:
             whole = messages_in(row.value(column), row, column, f"{key}.messages", self.sees)
         else:
-            prompt = prompt_in(row, self.prompt, self.query, self._hint(row), self.sees)
-            answer = ends_with_answer(self._answer(row), row, self.response)
+            prompt = prompt_in(
+                row, self.prompt, self.query, conversation_hint(row, self.prompt, self.response), self.sees
+            )
+            answer = ends_with_answer(self._answer(row, tools), row, self.response)
             whole = [*prompt, *answer]
         whole, shown = placed(pictures, row, whole)
         messages = whole if column is None else up_to_answer(whole, row, column)
         unanswered = len(whole) - len(messages)
         shown = shown[: num_pictures(messages)]
         messages = with_system(messages, row, self.system, args.system_prompt)
-        tools = () if self.tools is None else tools_in(row, self.tools)
         num_context = len(messages) - len(answer) if answer else 0
         self._check_says_something(messages, num_context, row)
         return Conversation(messages, tools, num_context, unanswered, shown)
@@ -110,25 +105,20 @@ class Columns:
         texts = [self.prompt, self.query, self.response] if column is None else [column]
         return [*texts, self.system, self.tools, *(named_columns(args) if self.sees else ())]
 
-    def forgotten(self, row: Row, args: DataArgs) -> list[str]:
-        """Columns of the row that hold a part of what is asked in most data sets, and that no key names."""
-        read = self.reads(row, args)
-        return [name for name in _OFTEN_FORGOTTEN if name not in read and row.values.get(name) not in (None, "", [])]
-
-    def _answer(self, row: Row) -> list[Message]:
+    def _answer(self, row: Row, tools: Sequence[Tool]) -> list[Message]:
         value = told_in_text(plain(row.value(self.response)))
+        if calls := calls_of_tools(value, tools):
+            return [{"role": "assistant", "content": "", "tool_calls": calls}]
         if isinstance(value, Mapping | list):
             return messages_in(with_nulls(row.value(self.response), value), row, self.response, "response_key")
-        return [{"role": "assistant", "content": text_in(row, self.response, "response_key", self._hint(row))}]
-
-    def _hint(self, row: Row) -> str:
-        """Suggest keys for a row of a usual shape, if the columns that the keys name now are missing."""
-        if row.value(self.prompt) is not None and row.value(self.response) is not None:
-            return ""
-        for prompt, response in USUAL_COLUMNS:
-            if row.value(prompt) is not None and row.value(response) is not None:
-                return f" (here prompt_key: {prompt} and response_key: {response})"
-        return ""
+        return [
+            {
+                "role": "assistant",
+                "content": text_in(
+                    row, self.response, "response_key", conversation_hint(row, self.prompt, self.response)
+                ),
+            }
+        ]
 
 
 def load_conversations(
@@ -154,7 +144,7 @@ def load_conversations(
     turns = Turns(PromptTemplate.load(template or args.template, tokenizer, at), columns.train_on, vision=vision)
     used: list[Encoded] = []
     num_rows = num_with_tools = num_unanswered = num_long = num_through_pictures = longest = 0
-    forgotten: Counter[str] = Counter()
+    forgotten, num_offered_twice = Forgotten(), 0
     read = ((row, columns.read(row, args, key)) for row in choose(sources))
     encoded = (
         (row, said, one)
@@ -164,7 +154,12 @@ def load_conversations(
     for row, conversation, one in encoded:
         num_rows, num_with_tools = num_rows + 1, num_with_tools + bool(conversation.tools)
         num_unanswered += conversation.unanswered > 0
-        forgotten.update(columns.forgotten(row, args))
+        has_system = conversation.messages[0]["role"] in ("system", "developer")
+        forgotten.add(row, columns.reads(row, args), has_system)
+        num_offered_twice += (
+            bool(conversation.tools) and has_system and "<tools>" in conversation.messages[0]["content"]
+        )
+        check_is_good(row, columns)
         if len(one.ids) > max_tokens:
             num_long, longest = num_long + 1, max(longest, len(one.ids))
             if args.truncation in ("error", "drop"):
@@ -184,9 +179,16 @@ def load_conversations(
         )
     if not used:
         raise ConfigError(f"{key}.file_name: no rows to learn from in {', '.join(args.file_name)} ({num_rows} rows)")
-    for name, count in forgotten.items():
-        remedy = f"Set {_OFTEN_FORGOTTEN[name]}: {name} if it is part of the prompt"
-        logger.warning("%s: %d rows have a column %r that nothing reads. %s", key, count, name, remedy)
+    for sentence in forgotten.warnings():
+        logger.warning("%s: %s", key, sentence)
+    if num_offered_twice:
+        logger.warning(
+            "%s: %d rows offer tools in their system prompt and in column %r, and the template writes both. Set "
+            "tools_key: null if they are the same",
+            key,
+            num_offered_twice,
+            columns.tools,
+        )
     counts = f"{num_with_tools} of them with tools, {num_long} too long"
     logger.info("%s: %d rows, %s, %d used", key, num_rows, counts, len(used))
     if num_through_pictures:
@@ -198,6 +200,16 @@ def load_conversations(
     if turns.cost:
         logger.info("%s: %s", key, turns.cost)
     return rows_of_encoded(used)
+
+
+def check_is_good(row: Row, columns: Columns) -> None:
+    """Raises ConfigError for a completion that its row calls a bad one, as KTO's unpaired preferences do."""
+    if columns.response == "completion" and row.values.get("label") is False:
+        raise ConfigError(
+            f"{row.where}: its label is false, so its completion is a bad one, and it would be learnt. Such rows are "
+            "for KTO; to learn from the good ones drop the others: operators: [{name: quality, args: {column: label, "
+            "min: 1}}]"
+        )
 
 
 def rows_of_encoded(encoded: Sequence[Encoded]) -> Rows:

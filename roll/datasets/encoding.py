@@ -25,6 +25,7 @@ from roll.datasets.pictures.placing import named_columns, readable
 from roll.datasets.rows import Domain, Example, RowReader
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
+from roll.datasets.usual_columns import Forgotten
 from roll.errors import ConfigError
 from roll.types.rollout import Task
 from roll.utils.thinking import marking_tokens
@@ -220,6 +221,7 @@ class _Encoder:
         self._args = args
         self._key = key
         self._reader = reader
+        self._forgotten = Forgotten.of_prompts()
         self._templates = templates
         self._tokenizer = templates.for_all.tokenizer
         self._max_tokens = max_prompt_tokens
@@ -237,7 +239,11 @@ class _Encoder:
         self._written: set[Any] = set()  # shapes of conversations that templates write whole
 
     def add(self, rows: Sequence[Row]) -> None:
-        rendered = [(example, self._rendered(example)) for example in map(self._reader.read, rows)]
+        examples = [self._reader.read(row) for row in rows]
+        for row, example in zip(rows, examples, strict=True):
+            has_system = example.messages[0]["role"] in ("system", "developer")
+            self._forgotten.add(row, self._reader.columns(row), has_system)
+        rendered = [(example, self._rendered(example)) for example in examples]
         rendered = [(example, text) for example, text in rendered if not self._is_surely_long(example, text)]
         token_ids = self._token_ids(rendered)
         lengths = self._lengths([example for example, _ in rendered], token_ids)
@@ -348,6 +354,8 @@ class _Encoder:
                 ", ".join(self._repeated_ids[:3]),
                 self._key,
             )
+        for sentence in self._forgotten.warnings(keys=False):
+            logger.warning("%s: %s", self._key, sentence)
         truncation = self._args.truncation
         if self._num_elsewhere:
             logger.info(

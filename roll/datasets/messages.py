@@ -32,6 +32,8 @@ _CALLING = ("function_call", "tool_call")  # roles of ShareGPT's whose text is t
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 _LEARNT = ("train", "training", "loss")  # Axolotl's and ms-swift's names for OpenAI's weight of a message
 _TOOLS = ("tool", "ipython", "observation", "tool_response")  # roles whose content may be any JSON
+_OPENS, _CLOSES = "<tool_response>", "</tool_response>"
+_BETWEEN_RESULTS = re.compile(rf"{_CLOSES}\s*{_OPENS}")
 _OF_PICTURES = (*KEYS, *SIZE_KEYS, "text", "detail")
 PICTURE = "image"
 """The type of a part that shows a picture."""
@@ -264,7 +266,7 @@ def _with_text(message: Message, at: str, shows: bool) -> Message:
 def _text_of(content: Any, role: str) -> tuple[str, str]:
     """A content as a text, and the reasoning among its parts. What a tool returns may be any JSON."""
     if isinstance(content, str):
-        return content, ""
+        return (_without_marks(content) if role in _TOOLS else content), ""
     if role in _TOOLS and not _are_parts(content):
         return json.dumps(content, ensure_ascii=False, default=str), ""
     texts, thoughts = [], []
@@ -275,6 +277,14 @@ def _text_of(content: Any, role: str) -> tuple[str, str]:
         kind, text = _part(part, number)
         (thoughts if kind == "thinking" else texts).append(text)
     return "".join(texts), "".join(thoughts)
+
+
+def _without_marks(result: str) -> str:
+    """Text that a tool returned, without the marks of Hermes' prompts: templates write marks of their own."""
+    if not (result.lstrip().startswith(_OPENS) and result.rstrip().endswith(_CLOSES)):
+        return result
+    pieces = result.strip().removeprefix(_OPENS).removesuffix(_CLOSES)
+    return "\n".join(piece.strip() for piece in _BETWEEN_RESULTS.split(pieces))
 
 
 def _parts_of(content: list[Any], role: str) -> tuple[list[Message], str]:

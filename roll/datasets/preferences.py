@@ -33,6 +33,7 @@ from roll.datasets.pictures.placing import RowPictures, named_columns, num_pictu
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.tool_calls import Tool, plain, tools_in
+from roll.datasets.usual_columns import Forgotten, pair_hint, prompt_hint
 from roll.errors import ConfigError
 from roll.types.batch import PairRows
 from roll.types.media import PictureSource
@@ -126,10 +127,11 @@ class PairColumns:
         elif isinstance(value, Mapping | list):
             answer = messages_in(with_nulls(row.value(column), value), row, column, key, self.sees)
         else:
-            raise ConfigError(not_there(row, column, key, value, "a text or messages"))
+            raise ConfigError(not_there(row, column, key, value, "a text or messages", pair_hint(row)))
         answer = [{name: inner for name, inner in said.items() if name != "weight"} for said in answer]
         if answer[0]["role"] == "assistant":
-            answer = prompt_in(row, self.prompt, self.query, sees=self.sees) + answer
+            hint = "" if row.value(self.prompt) is not None else prompt_hint(row, "prompt_key")
+            answer = prompt_in(row, self.prompt, self.query, hint, self.sees) + answer
         whole, shown = placed(pictures, row, answer)
         return ends_with_answer(with_system(whole, row, self.system, text), row, column), shown
 
@@ -161,9 +163,11 @@ def load_pairs(
     turns = Turns(PromptTemplate.load(template or args.template, tokenizer, at), "all", _REMEDY, vision)
     used: list[tuple[Sequence[Encoded], float]] = []
     num_pairs = num_ties = num_long = longest = 0
+    forgotten = Forgotten()
     read = ((row, columns.read(row, args, key)) for row in choose(sources))
     for row, pair, pictures in measured(read, vision and vision.sizes):
         num_pairs += 1
+        forgotten.add(row, columns.reads(row, args), pair.chosen[0]["role"] in ("system", "developer"))
         answers = (pair.chosen, pair.rejected)
         both: Sequence[Encoded] = [
             turns.encode(answer, row, pair.num_context_messages, pair.tools, pictures) for answer in answers
@@ -185,6 +189,8 @@ def load_pairs(
     if not used:
         names = ", ".join(args.file_name)
         raise ConfigError(f"{key}.file_name: no pairs to learn from in {names} ({num_pairs} rows, {counts})")
+    for sentence in forgotten.warnings():
+        logger.warning("%s: %s", key, sentence)
     logger.info("%s: %d pairs, %s, %d used", key, num_pairs, counts, len(used))
     return _pair_rows(used)
 

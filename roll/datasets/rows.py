@@ -15,6 +15,7 @@ from roll.datasets.media import BLIND, check_text_alone
 from roll.datasets.messages import are_messages, are_parts, conversation_column, messages_in, told_in_text
 from roll.datasets.pictures.placing import RowPictures, readable
 from roll.datasets.tool_calls import Tool, calls_in, plain, tools_in
+from roll.datasets.usual_columns import prompt_hint, truth_hint
 from roll.errors import ConfigError
 from roll.types.media import PictureSource
 
@@ -202,9 +203,9 @@ class RowReader:
 
     def _missing(self, row: Row, column: str, name: str, meaning: str) -> ConfigError:
         state = "is empty" if column in row.values else f"is missing; the row has {_names(row)}"
-        return ConfigError(
-            f"{row.where}: column {column!r} ({meaning}) {state}. Set {self._key}.{name} to the column's name"
-        )
+        key = f"{self._key}.{name}"
+        hint = {"prompt": prompt_hint, GROUND_TRUTH: truth_hint}.get(name, lambda *_: "")(row, key)
+        return ConfigError(f"{row.where}: column {column!r} ({meaning}) {state}. Set {key} to the column's name{hint}")
 
     def _messages(self, row: Row) -> tuple[tuple[Message, ...], bool]:
         """The conversation with its system prompt, and whether it is a bare prompt."""
@@ -248,9 +249,10 @@ class RowReader:
             value = [{"role": "user", "content": value}]
         messages = messages_in(value, row, column, key, shows=self._pictures is not None)
         if messages[-1]["role"] == "assistant":
+            other = prompt_hint(row, f"{self._key}.prompt")
             raise ConfigError(
                 f"{row.where}: column {column!r} ends with an assistant message; leave it out, since the policy writes "
-                "it"
+                f"it{', or name the column of the question' + other if other and column not in other else ''}"
             )
         return tuple(messages)
 

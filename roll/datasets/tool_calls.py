@@ -96,6 +96,20 @@ def _call_text(call: Mapping[str, Any]) -> str:
     return f"{inner.get('name')}({arguments})"
 
 
+def calls_of_tools(value: Any, tools: Sequence[Tool]) -> list[Call]:
+    """The calls that an answer consists of, as a list or as its JSON (xLAM); none where it is anything else, or calls
+    what is none of the tools."""
+    if not tools or not (isinstance(value, list) or (isinstance(value, str) and value.lstrip().startswith("[{"))):
+        return []
+    names = {tool["function"].get("name") for tool in tools if isinstance(tool.get("function"), Mapping)}
+    try:
+        calls = _parsed(value).value if isinstance(value, str) else value
+        are_calls = all(set(call) == {"name", "arguments"} and call["name"] in names for call in calls)
+        return clean_calls(calls) if are_calls else []
+    except (TypeError, ValueError):
+        return []
+
+
 def clean_calls(calls: Any, parses: bool = True) -> list[Call]:
     """The calls of a message, from `plain` values: a list, one call, or the JSON text of either. Each becomes
     {"function": {"name", "arguments"}} with arguments as a mapping: those written as JSON texts are parsed, and what an

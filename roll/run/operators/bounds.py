@@ -121,7 +121,7 @@ def _within(
     for row, number in zip(rows, numbers, strict=True):
         if isinstance(number, str):  # as CSV has them
             number = _number(number)
-        if isinstance(number, bool) or not isinstance(number, int | float) or number != number:
+        if not isinstance(number, int | float) or number != number:  # true is 1, as of KTO's labels
             if missing == "error":
                 raise ConfigError(
                     f"{context.key}: {row.where} has no {what}: {source} gives {show(number)}. Set args.missing: keep "

@@ -1,6 +1,7 @@
 """Rows in the shapes of public data sets: read, or refused with the keys to set."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -9,10 +10,12 @@ import pytest
 
 from roll.configs.sections.data import DataArgs
 from roll.datasets.conversations import Columns, load_conversations
+from roll.datasets.encoding import load_tasks
 from roll.datasets.loader import Row
-from roll.datasets.preferences import PairColumns
+from roll.datasets.preferences import PairColumns, load_pairs
 from roll.datasets.rows import Domain, RowReader
 from roll.errors import ConfigError
+from tests.unit.datasets.templates import CALLS as WITH_TOOLS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -128,11 +131,150 @@ def test_of_a_prompt_in_messages_nothing_is_learnt(tmp_path: "Path", tiny_tokeni
         ({"prompt": [USER], "completion": [ANSWER]}, "prompt_key: prompt and response_key: completion"),
         ({"input": [USER], "output": "13"}, "prompt_key: input and response_key: output"),
         ({"question": "31?", "answer": "13"}, "prompt_key: question and response_key: answer"),
+        (
+            {"question": "31?", "solution": "Sort: 13", "answer": "13"},
+            "prompt_key: question and response_key: solution",
+        ),
+        (
+            {"instruction": "31?", "response": "13", "prompt": "Be brief. 31?"},
+            "prompt_key: instruction and response_key: response",
+        ),
+        (
+            {"instruction": "31?", "response": "13", "conversations": [USER, ANSWER]},
+            "prompt_key: instruction and response_key: response, or messages: conversations for whole conversations",
+        ),
     ],
 )
 def test_columns_of_a_usual_name_are_told_with_their_keys(row: Mapping[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=rf"rows.jsonl:7: .*\(here {said}\)"):
         conversation(row)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"problem": "31?", "ground_truth": "13"}, "(here KEY.prompt: problem)"),
+        ({"input": {"messages": [USER]}, "ground_truth": "13"}, "(here KEY.prompt: input.messages)"),
+        ({"prompt": "31?", "final_answer": "13"}, "(here KEY.ground_truth: final_answer)"),
+        ({"prompt": [USER], "reward_model": {"ground_truth": "13"}}, "(here KEY.ground_truth: reward_model."),
+        ({"question": "31?", "messages": [USER, ANSWER], "ground_truth": "13"}, "or name the column of the quest"),
+        ({"conversations": ["31?", "13"], "ground_truth": "13"}, "Set KEY.prompt to the column's name"),
+    ],
+    ids=["Big-Math", "OpenAI", "DeepMath", "DAPO", "OpenR1", "LIMA"],
+)
+def test_columns_of_prompts_are_told_with_their_keys(row: Mapping[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said.replace("KEY", KEY))):
+        prompt_of(row)
+
+
+def prompt_of(row: Mapping[str, Any]) -> Any:
+    return RowReader(DataArgs(), KEY, [Domain("math", ("math",))]).read(Row("rows.jsonl", 7, row))
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"question": "31?", "chosen": "13", "rejected": "331"}, "(here prompt_key: question)"),
+        ({"conversations": [USER], "chosen": ANSWER, "rejected": ANSWER}, "(here prompt_key: conversations)"),
+        ({"preferred_output": [ANSWER], "non_preferred_output": [USER]}, "(here chosen_key: preferred_output and"),
+    ],
+    ids=["Orca", "LLaMA-Factory", "OpenAI"],
+)
+def test_columns_of_pairs_are_told_with_their_keys(row: Mapping[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        pair(row)
+
+
+CALLS = [{"name": "sort", "arguments": {"digits": "31"}}]
+TOOLS = [{"name": "sort", "description": "", "parameters": {"type": "object", "properties": {}}}]
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_an_answer_that_is_calls_of_the_rows_tools_makes_them(as_text: bool) -> None:
+    """xLAM: the JSON was learnt as a text, in a form in which no template writes calls."""
+
+    def answer(calls: Any, tools: Any) -> Any:
+        told = json.dumps(calls) if as_text else calls
+        row = {"query": "31?", "answers": told, "tools": json.dumps(tools)}
+        return conversation(row, prompt="query", response="answers", tools="tools")[-1]
+
+    said = answer(CALLS, TOOLS)
+    assert said["content"] == "" and said["tool_calls"][0]["function"] == CALLS[0]
+    for calls, tools in ((CALLS, []), ([{**CALLS[0], "name": "other"}], TOOLS), ([{**CALLS[0], "id": 1}], TOOLS)):
+        if as_text:
+            assert answer(calls, tools)["content"] == json.dumps(calls)
+        else:
+            with pytest.raises(ConfigError, match="must be a list of messages"):
+                answer(calls, tools)
+
+
+@pytest.mark.parametrize(
+    ("returned", "content"),
+    [
+        ("<tool_response>\n{}\n</tool_response>", "{}"),
+        ("<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response>\n", "1\n2"),
+        ("It says <tool_response>1</tool_response>", "It says <tool_response>1</tool_response>"),
+    ],
+)
+def test_results_of_tools_have_the_templates_marks_alone(returned: str, content: str) -> None:
+    """Hermes' rows hold marks that templates write once more."""
+    talk = [{"from": "human", "value": "31?"}, {"from": "gpt", "value": "<tool_call>{}</tool_call>"}]
+    talk += [{"from": "tool", "value": returned}, {"from": "gpt", "value": "13"}]
+    assert [said["content"] for said in conversation({"conversations": talk})][2] == content
+
+
+def test_a_completion_that_its_row_calls_bad_is_not_learnt(tmp_path: "Path", tiny_tokenizer: "Tokenizer") -> None:
+    """KTO's rows, of which fine-tuning learnt the bad ones too."""
+    columns = Columns("prompt", None, "completion", None)
+    rows = [{"prompt": "31?", "completion": said, "label": said == "13"} for said in ("13", "331")]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    args = DataArgs(file_name=(str(tmp_path / "rows.jsonl"),))
+    with pytest.raises(ConfigError, match=r"rows.jsonl:2: its label is false.*\{name: quality, args: \{column: label"):
+        load_conversations(args, KEY, columns, tiny_tokenizer, 64)
+    good = load_conversations(args, KEY, columns, tiny_tokenizer, 64, choose=lambda sources: [Row("a", 0, rows[0])])
+    assert len(good.lengths) == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "warned"),
+    [
+        ({"system": "Be brief."}, "1 rows have a column 'system' that nothing reads. Set system_key: system if"),
+        ({"history": [["3?", "3"]]}, "1 rows have a column 'history' that nothing reads. Write it into the messages"),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, "'chat_template_kwargs' that nothing reads"),
+        ({"system": "Be brief.", "prompt": [{"role": "system", "content": "Be brief."}, USER]}, ""),
+        ({"system": "", "history": [], "chat_template_kwargs": None}, ""),
+    ],
+)
+def test_a_part_of_the_prompt_that_nothing_reads_is_told_in_every_run(
+    tmp_path: "Path", tiny_tokenizer: "Tokenizer", caplog: pytest.LogCaptureFixture, row: dict[str, Any], warned: str
+) -> None:
+    row = {"prompt": "31?", "completion": "13", "chosen": "13", "rejected": "331", "ground_truth": "13", **row}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    args = DataArgs(file_name=(str(tmp_path / "rows.jsonl"),))
+    columns, pairs = (Columns("prompt", None, "completion", None), PairColumns("prompt", None, *PAIR, None))
+    with caplog.at_level("WARNING"):
+        load_conversations(args, KEY, columns, tiny_tokenizer, 64)
+        load_pairs(args, KEY, pairs, tiny_tokenizer, 64)
+        load_tasks(args, KEY, [Domain("math", ("math",))], tiny_tokenizer, 64)
+    said = [record.getMessage() for record in caplog.records if "that nothing reads" in record.getMessage()]
+    assert len(said) == (3 if warned else 0)
+    assert all(warned.partition(" Set ")[0] in each for each in said) and (not warned or warned in said[0])
+
+
+def test_tools_that_a_system_prompt_offers_as_well_are_told(
+    tmp_path: "Path", tiny_tokenizer: "Tokenizer", caplog: pytest.LogCaptureFixture
+) -> None:
+    talk = [{"role": "system", "content": "You have <tools>[]</tools>"}, USER, ANSWER]
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"messages": talk, "tools": TOOLS}) + "\n")
+    args = DataArgs(file_name=(str(tmp_path / "rows.jsonl"),), template=str(tmp_path / "template.jinja"))
+    (tmp_path / "template.jinja").write_text(WITH_TOOLS)
+    columns = Columns("prompt", None, "completion", None, "tools")
+    with caplog.at_level("WARNING"):
+        load_conversations(args, KEY, columns, tiny_tokenizer, 512)
+    assert "1 rows offer tools in their system prompt and in column 'tools', and the template writes" in caplog.text
+
+
+PAIR = ("chosen", "rejected")
 
 
 def pair(row: Mapping[str, Any], **names: Any) -> tuple[Any, Any]:
