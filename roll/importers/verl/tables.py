@@ -30,7 +30,7 @@ from roll.importers.verl.pictures import PICTURE_ROWS, picture_notes
 from roll.importers.verl.role_rows import REWARD_ROWS, ROLE_ROWS
 from roll.importers.verl.sft_rows import SFT
 from roll.importers.verl.turns import plays, turns_table
-from roll.importers.verl.versions import WHOLE_STEPS, derived, version_notes
+from roll.importers.verl.versions import derived, sft_defaults, version_notes
 
 # The program that a script starts: its keys say what a run is only where the program is verl's own trainer.
 
@@ -400,4 +400,4 @@ _RENAMED = (
 
 
 VERL_RL = Table("verl", "rlvr", ROWS, COMBINED_KEYS, CONDITIONS, _known_as, derived)
-VERL_SFT = replace(SFT, canonical=lambda key: _OF_ENGINE.get(key, _known_as(key)), derived=lambda values: WHOLE_STEPS)
+VERL_SFT = replace(SFT, canonical=lambda key: _OF_ENGINE.get(key, _known_as(key)), derived=sft_defaults)

@@ -41,6 +41,28 @@ WHOLE_STEPS: Mapping[str, Any] = {"data.drop_last": True}
 """verl's loaders leave the rest of an epoch out, which fills no batch."""
 
 
+_OF_ENGINES: Mapping[str, Any] = {
+    "data.multiturn.enable": True,
+    "data.use_dynamic_bsz": True,
+    "use_remove_padding": True,
+    "optim.lr": 1e-3,
+    "optim.betas": [0.9, 0.999],
+    "optim.warmup_steps_ratio": 0.0,
+    "optim.lr_scheduler": "constant",
+}
+"""Defaults of the fine-tuning on engines, `verl.trainer.sft_trainer`, which replaced that on FSDP alone."""
+
+
+def sft_defaults(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Defaults of fine-tuning that depend on its version: the newer one names its model in model.path, learns
+    conversations, and has an optimizer's section with other defaults."""
+    signs = ("model.path", "data.pad_mode", "data.ignore_input_ids_mismatch")
+    is_newer = (
+        any(key in signs or key.startswith("engine.") for key in values) and "model.partial_pretrain" not in values
+    )
+    return {**WHOLE_STEPS, **(_OF_ENGINES if is_newer else {})}
+
+
 def is_old(values: Mapping[str, Any]) -> bool:
     """True for keys of verl before 0.2, where every run without a KL in the loss has one in the reward."""
     keys = {key for key, value in values.items() if value is not None}

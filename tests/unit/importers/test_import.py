@@ -469,6 +469,27 @@ def test_a_choice_of_files_stands_beside_the_keys_of_its_section(place: Path) ->
     assert more["sft_train"]["strategy_args"]["strategy_name"] == "fsdp2_train", "what is said of it counts"
 
 
+def test_fine_tuning_on_engines_has_other_defaults_than_that_on_fsdp_alone(place: Path) -> None:
+    """By sft_trainer_engine.yaml of verl 0.9.1: conversations, micro batches by tokens, a constant rate of 1e-3."""
+    script = """torchrun --nproc_per_node=8 -m verl.trainer.sft_trainer data.train_files=a.parquet \\
+        model.path=org/model data.max_length=512 data.train_batch_size=64"""
+    path = written(script, place)
+    found = imported_from(read(path), source=path)
+    role = found.tree["sft_train"]
+    assert role["data_args"]["messages"] == "messages" and not {"prompt_key", "response_key"} & found.tree.keys()
+    assert role["max_tokens_per_microbatch_in_train"] == 8192 and role["use_sequence_packing"] is True
+    args = role["training_args"]
+    assert (args["learning_rate"], args["lr_scheduler_type"], args["warmup_ratio"]) == (1e-3, "constant_with_warmup", 0)
+    assert (args["adam_beta1"], args["adam_beta2"]) == (0.9, 0.999)
+    older = imported("verl_sft.sh").tree
+    assert older["prompt_key"] == "question" and older["sft_train"]["training_args"]["adam_beta2"] == 0.95
+    assert older["sft_train"]["training_args"]["lr_scheduler_type"] == "cosine"
+    rate = imported_from(read(path, ["optim.lr_warmup_steps_ratio=0.2"]), source=path).tree
+    assert rate["sft_train"]["training_args"]["warmup_ratio"] == 0.2
+    rows = imported_from(read(path, ["data.use_dynamic_bsz=False"]), source=path).tree
+    assert "max_tokens_per_microbatch_in_train" not in rows["sft_train"]
+
+
 def test_fine_tuning_on_megatron_has_its_sizes_and_its_least_rate(place: Path) -> None:
     """32 rows on 8 / (2 x 2) ranks: 16 of each."""
     script = """torchrun --nproc_per_node=8 -m verl.trainer.sft_trainer engine=megatron optim=megatron optim.lr=1e-5 \\
