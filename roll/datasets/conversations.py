@@ -141,7 +141,8 @@ def load_conversations(
         raise ConfigError(*problems)
     vision, sources = of_data(vision, args, sources)
     at = "global_template" if template is not None else f"{key}.template"
-    turns = Turns(PromptTemplate.load(template or args.template, tokenizer, at), columns.train_on, vision=vision)
+    text = PromptTemplate.load(template or args.template, tokenizer, at, args.template_kwargs)
+    turns = Turns(text, columns.train_on, vision=vision)
     used: list[Encoded] = []
     num_rows = num_with_tools = num_unanswered = num_long = num_through_pictures = longest = 0
     forgotten, num_offered_twice = Forgotten(), 0

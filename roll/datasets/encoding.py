@@ -174,8 +174,11 @@ def load_tasks(
     template_key = "global_template" if template is not None else f"{key}.template"
     templates = _Templates(
         args.tag,
-        PromptTemplate.load(template or args.template, tokenizer, template_key),
-        {tag: PromptTemplate.load(name, tokenizer, f"tag_to_template.{tag}") for tag, name in tag_to_template.items()},
+        PromptTemplate.load(template or args.template, tokenizer, template_key, args.template_kwargs),
+        {
+            tag: PromptTemplate.load(name, tokenizer, f"tag_to_template.{tag}", args.template_kwargs)
+            for tag, name in tag_to_template.items()
+        },
     )
     encoder = _Encoder(args, key, reader, templates, max_prompt_tokens, vision)
     for batch in _batches(choose(sources), ROWS_PER_BATCH):

@@ -160,7 +160,8 @@ def load_pairs(
         raise ConfigError(*problems)
     vision, sources = of_data(vision, args, sources)
     at = "global_template" if template is not None else f"{key}.template"
-    turns = Turns(PromptTemplate.load(template or args.template, tokenizer, at), "all", _REMEDY, vision)
+    text = PromptTemplate.load(template or args.template, tokenizer, at, args.template_kwargs)
+    turns = Turns(text, "all", _REMEDY, vision)
     used: list[tuple[Sequence[Encoded], float]] = []
     num_pairs = num_ties = num_long = longest = 0
     forgotten = Forgotten()

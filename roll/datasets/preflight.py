@@ -13,7 +13,7 @@ from roll.datasets.pictures.lengths import missing_files
 from roll.datasets.pictures.placing import named_columns
 from roll.datasets.rows import Domain, Example, RowReader
 from roll.datasets.sources import data_sources
-from roll.datasets.templates import template_problem
+from roll.datasets.templates import template_problem, variables_problem
 from roll.errors import ConfigError
 
 MAX_BYTES_IN_FULL = 16 * 2**20  # JSON of this size is read in about 0.2 s
@@ -36,7 +36,8 @@ def preflight(
     elsewhere is fetched; without `reach` it is left out, and so are files that are not there. `vision`: the model, if
     it sees pictures. `if_shown`: what else is wrong where a row shows some.
     """
-    problems = [template_problem(template or args.template, "global_template" if template else f"{key}.template")]
+    name, at = template or args.template, "global_template" if template else f"{key}.template"
+    problems = [template_problem(name, at) or variables_problem(name, args.template_kwargs, at)]
     sources, source_problems = data_sources(args, key, reach)
     if reach:
         problems += source_problems

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -151,6 +151,16 @@ def template_problem(name: str, key: str) -> str | None:
     return None
 
 
+def variables_problem(name: str, variables: Mapping[str, Any], key: str) -> str | None:
+    """Return the problem of template_kwargs beside a template that reads none of them; None if there is none."""
+    if not variables or (name != PLAIN and (name not in FORMS or FORMS[name].source is None)):
+        return None
+    return (
+        f"{key}: {name} reads no template_kwargs ({', '.join(variables)}). Use native for the tokenizer's own "
+        "template, or a Jinja file, or remove template_kwargs"
+    )
+
+
 class RenderError(ConfigError):
     """A template that fails on a row."""
 
@@ -167,17 +177,22 @@ class PromptTemplate:
     opening: str = ""
 
     @staticmethod
-    def load(name: str, tokenizer: PreTrainedTokenizerBase, key: str) -> PromptTemplate:
-        """Raises ConfigError if the tokenizer has no chat template of its own or not the marks of one of ROLL's, and if
+    def load(
+        name: str, tokenizer: PreTrainedTokenizerBase, key: str, variables: Mapping[str, Any] = MappingProxyType({})
+    ) -> PromptTemplate:
+        """Loads a template, which sees `variables` as well.
+
+        Raises ConfigError if the tokenizer has no chat template of its own or not the marks of one of ROLL's, and if
         the file cannot be read."""
-        problem = template_problem(name, key)
+        problem = template_problem(name, key) or variables_problem(name, variables, key)
         if problem is not None:
             raise ConfigError(problem)
         if name == PLAIN:
             return PromptTemplate(tokenizer, key, is_plain=True)
         if name not in FORMS:
-            return PromptTemplate(tokenizer, key, Form(source=expanded(name).read_text(encoding="utf-8")))
-        form = FORMS[name]
+            source = expanded(name).read_text(encoding="utf-8")
+            return PromptTemplate(tokenizer, key, Form(variables, source=source))
+        form = replace(FORMS[name], variables={**FORMS[name].variables, **variables})
         if form.source is None and not tokenizer.chat_template:
             raise ConfigError(
                 f"{key}: {name}, but the tokenizer {tokenizer.name_or_path!r} has no chat template. Set {key}: plain "

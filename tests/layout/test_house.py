@@ -11,7 +11,6 @@ LONGEST, MEDIAN, IMPORTS, ENTRIES = 600, (120, 200), 0.07, 22
 
 APART = {
     "roll/distributed/executor/processes/worker_logs.py": "read by a program that starts without the library's path",
-    "roll/importers/verl/versions.py": "versions of verl: a subject of its own, which grows",
     "roll/models/megatron/families/deepseek_v2.py": "a model family is found by its file",
     "roll/models/megatron/families/glm.py": "a model family is found by its file",
     "roll/pipeline/rlvr/settings.py": "named by a dotted path, and read before torch",

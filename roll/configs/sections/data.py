@@ -80,6 +80,11 @@ class DataArgs(Settings):
         "native_nonthinking, qwen3_coder, qwen2-vl, chatml, empty, base, longCOT_qwen2.5, longcot_V3) are known; "
         "anything else is the path of a Jinja template file.",
     )
+    template_kwargs: dict[str, Any] = setting(
+        {},
+        "What the chat template sees beside the messages, as it names it: `reasoning_effort: high` of gpt-oss, "
+        "`thinking_budget` of others. The tokenizer's own templates and Jinja files read them.",
+    )
     truncation: Truncation = setting(
         "error",
         "What happens to a prompt longer than prompt_length: stop the run, cut its beginning (left), its end (right) "

@@ -18,6 +18,7 @@ from roll.importers.verl.common import (
     ROLLOUT,
     floor,
     has_critic,
+    template_variables,
     validates,
 )
 from roll.importers.verl.pictures import pictures
@@ -324,6 +325,7 @@ def critic_warmup(source: SourceLookup) -> CombinedKeys:
 
 
 COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
+    "template variables": template_variables("actor_train"),
     "placement": placement,
     "actor batches": batches("actor_train"),
     "critic batches": batches("critic"),

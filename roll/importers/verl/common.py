@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from roll.configs.strategies.megatron_config import KNOWN, SET_ELSEWHERE, UNUSED
 from roll.importers import rows as words
@@ -71,6 +72,23 @@ def thinking(value: object) -> object:
     if value is not False:
         raise ValueError(value)
     return "native_nonthinking"
+
+
+def template_variables(role: str) -> Callable[[SourceLookup], CombinedKeys]:
+    """Returns the variables of the chat template beside its switch of thinking, in training and validation."""
+
+    def combine(source: SourceLookup) -> CombinedKeys:
+        given = {key: value for key, value in source.below(_KWARGS).items() if key != "enable_thinking"}
+        settings: dict[str, Any] = {}
+        for at in (role, *(("validation",) if source("data.val_files") else ())):
+            settings |= {f"{at}.data_args.template_kwargs.{key}": value for key, value in given.items()}
+        said = ", ".join(f"{key} {show(value)}" for key, value in given.items())
+        return CombinedKeys(settings, f"data_args.template_kwargs: {said}.")
+
+    return combine
+
+
+_KWARGS = "data.apply_chat_template_kwargs"
 
 
 def steps(value: object) -> object:

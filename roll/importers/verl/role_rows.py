@@ -29,7 +29,7 @@ from roll.importers.verl.common import (
     optimizer,
     runs_on,
 )
-from roll.importers.verl.pictures import MODULE_ROWS
+from roll.importers.verl.pictures import MODULE_ROWS, NO_VIDEOS
 
 # verl's keys of adapters: flat ones with FSDP, a section of Megatron Bridge's words with Megatron.
 
@@ -309,6 +309,7 @@ ROLLOUT_ROWS: tuple[Row, ...] = (
             "limit_images",
         )
     ),
+    *(lacks(f"{ROLLOUT}.limit_{what}", NO_VIDEOS, 0) for what in ("videos", "audios")),
     summed(f"{ROLLOUT}.enable_prefix_caching", "engine"),
     summed(f"{ROLLOUT}.engine_kwargs.*.**", "engine"),
     lacks(f"{ROLLOUT}.engine_kwargs.*", "arguments of an engine stand under its name: engine_kwargs.vllm.x", {}),

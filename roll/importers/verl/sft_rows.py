@@ -26,7 +26,18 @@ from roll.importers.rows import (
 )
 from roll.importers.verl.batches import gpus, leaves_gpus_open
 from roll.importers.verl.combined_keys import board
-from roll.importers.verl.common import MEGATRON, OWN_CODE, counts_epochs, device, floor, megatron, schedule_of, steps
+from roll.importers.verl.common import (
+    MEGATRON,
+    OWN_CODE,
+    counts_epochs,
+    device,
+    floor,
+    megatron,
+    schedule_of,
+    steps,
+    template_variables,
+    thinking,
+)
 from roll.importers.verl.pictures import COLUMNS, NO_VIDEOS, ONLY_RLVR
 
 ROLE = "sft_train"
@@ -176,6 +187,7 @@ _COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "lora": _lora,
     "floor": floor("", ROLE),
     "resume": _resume,
+    "template variables": template_variables(ROLE),
 }
 
 _OF_ANY_ENGINE = ("param_offload", "grad_offload", "optimizer_offload", "use_remove_padding", "dtype")
@@ -285,7 +297,9 @@ _ROWS: tuple[Row, ...] = (
     lacks("data.tools_key", "the column of tools is called tools", "tools"),
     changes("data.enable_thinking_key", "data_args.template says how thinking is written", "enable_thinking"),
     changes("data.enable_thinking_default", "data_args.template says how thinking is written", "none"),
-    changes("data.apply_chat_template_kwargs**", "data_args.template takes a Jinja file with such settings in it", {}),
+    lacks("data.apply_chat_template_kwargs", "data_args.template_kwargs is a mapping", {}),
+    to("data.apply_chat_template_kwargs.enable_thinking", "global_template", via=thinking),
+    summed("data.apply_chat_template_kwargs.**", "template variables"),
     needless("trainer.balance_batch", "rows are divided over ranks by work"),
     needless("data.pad_mode", "rows are padded, or packed, as use_sequence_packing says"),
     needless("data.ignore_input_ids_mismatch", "a row is rendered whole, and every answer found in it"),

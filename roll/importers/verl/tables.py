@@ -141,10 +141,10 @@ _DATA = (
     changes("data.custom_cls.*", "rows of one's own become a file of rows: docs/data.md"),
     changes("data.sampler.*", "rows come shuffled, or in their order"),
     changes("data.datagen.*", "rows are there before the run"),
-    changes("data.apply_chat_template_kwargs", "data_args.template takes a Jinja file with such settings in it", {}),
+    lacks("data.apply_chat_template_kwargs", "data_args.template_kwargs is a mapping", {}),
     to("data.apply_chat_template_kwargs.enable_thinking", "global_template", via=thinking),
     changes("data.tool_config_path", "tools belong to agentic runs: custom_envs.<tag>.tool_wrapper"),
-    changes("data.apply_chat_template_kwargs.*", "data_args.template takes a Jinja file with such settings in it"),
+    summed("data.apply_chat_template_kwargs.**", "template variables"),
 )
 
 _ALGORITHM = (

@@ -8,7 +8,7 @@ from roll.configs.checks.roles import AGENTIC, switched_off
 from roll.configs.checks.rollout import unused_filter_keys
 from roll.configs.plan.batch_plan import any_of, divisors_near, role_train_plan
 from roll.configs.problems import Problem, did_you_mean
-from roll.datasets.templates import FORMS, PLAIN, template_name_problem, template_problem
+from roll.datasets.templates import FORMS, PLAIN, template_name_problem, template_problem, variables_problem
 from roll.envs.build import import_problems, tool_problems
 from roll.envs.config import PROXY, STEP, TRAJECTORY, VL_TRAJECTORY
 from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig, env_set_problems
@@ -86,7 +86,8 @@ def agentic_warnings(config: AgenticConfig) -> list[str]:
 def machine_problems(config: AgenticConfig) -> list[Problem]:
     """Return problems that this machine can find without the users' code: a template's file."""
     key = "actor_train.data_args.template"
-    wrong = template_problem(config.actor_train.data_args.template, key)
+    args = config.actor_train.data_args
+    wrong = template_problem(args.template, key) or variables_problem(args.template, args.template_kwargs, key)
     problems = [] if wrong is None else [Problem(f"{wrong}.", (key,), "place")]
     manager = shows_pictures(config)
     if manager is not None and read_vision(config.actor_train.model_args) is None:

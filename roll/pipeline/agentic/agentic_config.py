@@ -160,9 +160,10 @@ def env_set_problems(sets: Mapping[str, EnvSetConfig], tags: Collection[str]) ->
 ROLL_FILTER = "roll.pipeline.agentic.agentic_pipeline.GroupFilter"
 ROLE = "environments"
 
+_READ = ("template", "template_kwargs", "image_min_pixels", "image_max_pixels")
 PLAYER = replace(
     ACTOR_TRAIN,
-    also_reads=POLICY | {"data_args.template", "data_args.image_min_pixels", "data_args.image_max_pixels"},
+    also_reads=POLICY | {f"data_args.{key}" for key in _READ},
     why_not="this role learns from episodes",
 )
 TRAIN_ENV_MANAGER = Role(

@@ -126,7 +126,8 @@ class EnvWorker:
         vision = vision_of(config.actor_train.model_args)
         if vision is not None:
             vision = vision.with_limits(data.image_min_pixels, data.image_max_pixels)
-        encoder = ChatEncoder(tokenizer, data.template, config.parse_tool_call_parameter_to_dict, vision)
+        parses = config.parse_tool_call_parameter_to_dict
+        encoder = ChatEncoder(tokenizer, data.template, parses, vision, data.template_kwargs)
         self._players = Players(config, encoder, engines.generate, front)
         self._engines = engines
         self._num_retries_reported = 0

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -63,15 +64,17 @@ class ChatEncoder:
         template: str = "native",
         reads_tool_calls: bool = False,
         vision: VisionModel | None = None,
+        variables: Mapping[str, Any] = MappingProxyType({}),
     ):
         """`reads_tool_calls`: arguments of a message's tool calls that are JSON texts become mappings first, or, for
-        templates that want them so, texts again. `vision`: how the model sees pictures, if it does."""
+        templates that want them so, texts again. `vision`: how the model sees pictures, if it does. `variables`: what
+        the template sees beside the messages."""
         self._tokenizer = tokenizer
         self.vision = vision
         self.placeholders = frozenset(() if vision is None else vision.placeholders)
         """Ids that stand for pictures; a policy that samples one has said nothing."""
         self._reads_tool_calls = reads_tool_calls
-        self._template = PromptTemplate.load(template, tokenizer, "actor_train.data_args.template")
+        self._template = PromptTemplate.load(template, tokenizer, "actor_train.data_args.template", variables)
         self.ends = Ends(tokenizer)
         self._decode = decoder(tokenizer)
         self._has_special_marks = bool(marking_tokens(special_tokens(tokenizer)))

@@ -66,12 +66,13 @@ JUDGE_IS = "this judge is asked over HTTP"
 MODEL_IS = "its answers are scored by the model of the section `reward`"
 SHARED_MODEL = {"model_args.model_name_or_path", "model_args.download_type"}
 REWARD = reward_model_role("reward")
+PROMPTED = frozenset({"data_args.template", "data_args.template_kwargs"})
 JUDGE = Role(
     "reward_model",
     "generate",
     "lm",
     is_apart=True,
-    also_reads=frozenset({"data_args.template"}),
+    also_reads=PROMPTED,
     why_not="these engines judge, each domain with generating_args of its own",
 )
 SHARED_IS = "its answers are judged by the engines of the section `reward_model`"
@@ -281,7 +282,7 @@ def _reward_role(name: str, worker: RewardConfig) -> Role:
         return reward_model_role(name) if worker.has_reward_model else shared
     match worker.judge_model_type if worker.is_judge else None:
         case "inference":
-            return Role(name, "generate", "lm", is_apart=True, also_reads=REWARD_READS | {"data_args.template"})
+            return Role(name, "generate", "lm", is_apart=True, also_reads=REWARD_READS | PROMPTED)
         case "cluster":
             return Role(name, "none", also_reads=REWARD_READS | {"generating_args"}, why_not=SHARED_IS)
         case "api":

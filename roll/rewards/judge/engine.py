@@ -43,9 +43,8 @@ class JudgeText:
     def load(role: str, worker: WorkerConfig) -> JudgeText:
         """Raises ConfigError where the model has no tokenizer, or not the template that is asked for."""
         tokenizer = tokenizer_of(worker.model_args, tokenizer_key(role, worker.model_args))
-        return JudgeText(
-            tokenizer, PromptTemplate.load(worker.data_args.template, tokenizer, f"{role}.data_args.template")
-        )
+        key, args = f"{role}.data_args.template", worker.data_args
+        return JudgeText(tokenizer, PromptTemplate.load(args.template, tokenizer, key, args.template_kwargs))
 
     def render(self, text: str) -> str:
         """One message of a user as a prompt. Special tokens, and marks of turns that are none, lose their meaning: a

@@ -71,6 +71,23 @@ def test_a_rows_tag_chooses_its_template_before_the_global_one(tmp_path: Path, t
     assert [task.prompt_ids.tolist() for task in alone] == plain
 
 
+def test_a_template_sees_its_kwargs_and_one_that_reads_none_refuses_them(
+    tmp_path: Path, tiny_tokenizer: "Tokenizer"
+) -> None:
+    (tmp_path / "t.jinja").write_text("{{ effort }}: {{ messages[0]['content'] }}")
+    told: dict[str, Any] = {"template_kwargs": {"effort": "low"}}
+    from_file = load(tmp_path, tiny_tokenizer, [row("31")], template=str(tmp_path / "t.jinja"), **told)
+    assert from_file.tasks[0].prompt_text == "low: 31"
+    tagged = {"math": str(tmp_path / "t.jinja")}
+    by_tag = load(tmp_path, tiny_tokenizer, [row("31")], by_tag=tagged, **told)
+    assert by_tag.tasks[0].prompt_text == "low: 31"
+    native = load(tmp_path, tiny_tokenizer, [row("31")], **told).tasks[0].prompt_text
+    assert native == load(tmp_path, tiny_tokenizer, [row("31")]).tasks[0].prompt_text, "it has no such variable"
+    for name in ("plain", "chatml"):
+        with pytest.raises(ConfigError, match=rf"{name} reads no template_kwargs \(effort\)"):
+            load(tmp_path, tiny_tokenizer, [row("31")], template=name, **told)
+
+
 def test_the_template_of_a_tag_is_named_when_it_fails(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
     rows = [row("31"), {"messages": [{"role": "user", "content": "a"}], "tag": "chat"}]
     with pytest.raises(ConfigError, match="tag_to_template.chat: plain takes a bare prompt"):

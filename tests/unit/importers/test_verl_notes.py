@@ -268,7 +268,21 @@ def test_a_switch_of_the_thinking_is_the_template() -> None:
     off, on = of(f"+{key}=false"), of(f"+{key}=true")
     assert off.tree["global_template"] == "native_nonthinking" and entry(off, key)[0] == "mapped"
     assert on.tree["global_template"] == "native" and entry(on, key)[0] == "approximated"
-    assert not of("+data.apply_chat_template_kwargs.reasoning_effort=medium").is_as_meant
+
+
+def test_what_else_a_template_is_told_is_told_it_here() -> None:
+    key = "data.apply_chat_template_kwargs.reasoning_effort"
+    found = of(f"+{key}=low", "data.apply_chat_template_kwargs.enable_thinking=false")
+    assert found.is_as_meant and entry(found, key)[0] == "mapped"
+    for role in ("actor_train", "validation"):
+        assert found.tree[role]["data_args"]["template_kwargs"] == {"reasoning_effort": "low"}
+    assert "template_kwargs" not in of().tree["actor_train"]["data_args"]
+
+
+def test_limits_of_what_is_not_read_ask_for_nothing_at_none() -> None:
+    key = "actor_rollout_ref.rollout.limit_videos"
+    assert entry(of(f"+{key}=0"), key)[0] == "asks for nothing"
+    assert entry(of(f"+{key}=1"), key)[0] == "not available"
 
 
 def test_parts_of_a_reward_are_compared_each_by_itself() -> None:
