@@ -213,7 +213,8 @@ _SHARE = "There the expert's rows take this share of a batch; here they join all
 _KL = "Here the KL of the loss counts 1 - weight as well, there wholly."
 
 MIX_ROWS: tuple[Row, ...] = (
-    changes(f"{_STRATEGY}", "a step trains on the groups it took", "default", "warmup", "mix"),
+    changes(_STRATEGY, "a step trains on the groups it took", "default", "warmup", "mix", "staleness_control"),
+    to(f"{_STRATEGY}_args.max_staleness", "max_staleness", needs="staleness"),
     summed(_RATIO, "mix", needs="mix"),
     *(
         summed(f"{_ARGS}.{name}", "mix", needs="mix")
@@ -300,6 +301,9 @@ def sampled(source: SourceLookup, batch: int) -> int:
 
 
 MIX_CONDITIONS: Mapping[str, Condition] = {
+    "staleness": lambda source: (
+        "" if source(f"{_TRINITY_ONLY}{_STRATEGY}") == "staleness_control" else "nothing is left out by its age"
+    ),
     "mix": lambda source: "" if mixes(source) else "the loss is no mix",
     "mix chord": lambda source: "" if mixes(source) == "mix_chord" else "the loss is not mix_chord",
 }

@@ -47,6 +47,8 @@ CONFIG_ROW = Row(
     idle=(None, ""),
 )
 _FORMAT = "data.format."
+_FIRST = f"{_INPUT}.tasksets.0."
+"""The first of several task sets: alone it is what `taskset` was."""
 OLD_ROWS: tuple[Row, ...] = (
     lacks("data.eval_split", "name the rows of a validation: buffer.explorer_input.eval_tasksets", "", None),
     needless("explorer.use_ray", "engines are the run's own"),
@@ -65,6 +67,8 @@ def present_key(key: str) -> str:
     """Return the present name of a key. Example: data.format.prompt_key is that of the task set."""
     if key.startswith(_FORMAT):
         return f"{_TASKS}.format.{key.removeprefix(_FORMAT)}"
+    if key.startswith(_FIRST):
+        return f"{_TASKS}.{key.removeprefix(_FIRST)}"
     return _RENAMED.get(key, key)
 
 

@@ -104,6 +104,11 @@ OF_ROWS: tuple[Row, ...] = (
     to(f"{BUFFER}.split", "sft_train.data_args.split"),
     changes(f"{BUFFER}.storage_type", "rows are read from files, folders, addresses and the hub", "file"),
     needless(f"{BUFFER}.enable_progress_bar", "the table of steps shows where a run is"),
+    needless("data_processor.task_pipeline.operators", "none"),
+    changes(
+        "data_processor.task_pipeline.operators.*.name",
+        "it makes rows before they are learnt: run it first; data_args.operators only choose rows",
+    ),
     needless("data_processor.**", "it sees tasks and samples of engines; data_args.operators choose rows"),
     needless("**.name", "roles have the names of the YAML"),
     lacks(f"{BUFFER}.**", "data_args has the keys of rows (docs/data.md)"),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from roll.importers.command import imported_from
+from roll.importers.convert import read
 from roll.rewards.base import RewardInput
 from roll.rewards.texts import Regex
-from tests.unit.importers.test_trinity_meaning import at, entry, imported
+from tests.unit.importers.test_trinity_meaning import FOLDER, at, entry, imported
 
 TASKS, ENGINE = "buffer.explorer_input.taskset", "explorer.rollout_model"
 SETS = "buffer.explorer_input.eval_tasksets"
@@ -159,8 +163,8 @@ def test_keys_of_newer_versions_are_taken(words: str, path: str, value: Any) -> 
     "words",
     [
         ("algorithm.entropy_loss_fn=none", "algorithm.entropy_loss_fn_args.entropy_coef=0.01"),
-        ("algorithm.sample_strategy=staleness_control",),
-        ("algorithm.sample_strategy_args={max_staleness: 2}",),
+        ("algorithm.sample_strategy=of_my_own",),
+        ("algorithm.sample_strategy_args={half_life: 2}",),
         (f"{ENGINE}.chat_template=x",),
         (f"{ENGINE}.temperature=0.3",),
         ("algorithm.optimizer.optimizer_type=sgd",),
@@ -168,6 +172,29 @@ def test_keys_of_newer_versions_are_taken(words: str, path: str, value: Any) -> 
 )
 def test_what_is_lost_of_the_matter_is_another_run(words: tuple[str, ...]) -> None:
     assert "changes the run" in {each.outcome for each in imported(*words).entries}
+
+
+def test_the_age_of_samples_is_bounded_where_a_strategy_bounds_it() -> None:
+    age, strategy = "algorithm.sample_strategy_args.max_staleness=20", "algorithm.sample_strategy="
+    bounded = imported(f"{strategy}staleness_control", age)
+    assert bounded.tree["max_staleness"] == 20 and "changes the run" not in {each.outcome for each in bounded.entries}
+    default = imported(age)
+    assert "max_staleness" not in default.tree
+    assert entry(default, age.partition("=")[0]) == ("asks for nothing", "nothing is left out by its age")
+
+
+def test_one_of_several_task_sets_is_the_task_set(tmp_path: Path) -> None:
+    tree = yaml.safe_load((FOLDER / "trinity_dapo.yaml").read_text(encoding="utf-8"))
+    path, tasks = tmp_path / "several.yaml", tree["buffer"]["explorer_input"]
+    alone = imported_from(read(FOLDER / "trinity_dapo.yaml"), "trinity").tree
+    first = tasks.pop("taskset")
+    for sets in ([first], [first, {**first, "name": "more", "path": "data/more"}]):
+        tasks["tasksets"] = sets
+        path.write_text(yaml.safe_dump(tree), encoding="utf-8")
+        found = imported_from(read(path), "trinity")
+        assert found.tree["actor_train"]["data_args"] == alone["actor_train"]["data_args"]
+        lost = [each for each in found.entries if each.outcome == "changes the run" and ".tasksets.1." in each.key]
+        assert bool(lost) is (len(sets) == 2)
 
 
 def test_an_offload_and_what_is_only_speed_is_no_other_run() -> None:
@@ -203,7 +230,15 @@ def test_fine_tuning_has_adapters_and_the_order_of_rows(words: str, path: str, v
         ("algorithm.optimizer.optimizer_type=sgd", "changes the run"),
         ("algorithm.optimizer.optimizer_type=adam", "asks for nothing"),
         ("trainer.balance_batch=false", "asks for nothing"),
+        ("data_processor.task_pipeline.operators=[]", "asks for nothing"),
     ],
 )
 def test_of_fine_tuning_the_loss_and_the_optimizer_are_of_the_matter(words: str, outcome: str) -> None:
     assert entry(imported(words, name="trinity_sft"), words.partition("=")[0])[0] == outcome
+
+
+def test_operators_that_make_the_rows_of_a_fine_tuning_are_of_the_matter() -> None:
+    """Labels by people, for one: what stands in the file before they ran is something else."""
+    found = imported("data_processor.task_pipeline.operators=[{name: label, args: {key: v}}]", name="trinity_sft")
+    (entry_of_name,) = (each for each in found.entries if each.key.endswith("operators.0.name"))
+    assert entry_of_name.outcome == "changes the run" and "run it first" in entry_of_name.note
