@@ -244,7 +244,7 @@ class TrainCluster(ScoreCluster):
         return MetricSums().merge(report.sums for report in reports).result() | reports[0].last
 
     def _keep_advantages(self, samples: RowSet | SampleSet, reports: Sequence[TrainReport]) -> None:
-        """Of rows that are not trained on, 0 tokens."""
+        """Keeps the advantages by row id; rows that are not trained on have 0 tokens."""
         shards = {info.dp_rank: report.advantages for info, report in zip(self.info, reports, strict=True)}
         rows = np.concatenate([shard.rows for shard in samples.shards])
         self.row_advantages = np.zeros((int(rows.max(initial=-1)) + 1, 2))
