@@ -25,7 +25,7 @@ from roll.report.figures import (
 )  # fmt: skip
 from roll.report.options import argument_parser
 from roll.report.run_files import Quantiles, RunFiles, StepSpread, earlier_starts, read_run, runs_at
-from roll.report.samples import GAP_STEPS, SampleReader, StepSamples
+from roll.report.samples import GAP_STEPS, SampleReader, StepSamples, thumbnail
 from roll.run.display.titles import number_text, title_of
 from roll.run.display.view import series
 from roll.run.records.replay import Recorded
@@ -115,7 +115,7 @@ def render(runs: Sequence[RunFiles], num_steps: int, back: str = "") -> Page:
 
 def environment() -> Environment:
     """Environment of all templates. Every text is escaped, and invisible characters are shown."""
-    return Environment(
+    templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=StrictUndefined,
@@ -123,6 +123,8 @@ def environment() -> Environment:
         lstrip_blocks=True,
         finalize=_shown,
     )
+    templates.globals["thumbnail"] = thumbnail
+    return templates
 
 
 def main_metrics(runs: Sequence[RunFiles], names: Collection[str]) -> list[str]:

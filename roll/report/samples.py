@@ -6,15 +6,17 @@ import base64
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from roll.configs.tables.vision import PictureSizes
 from roll.datasets.pictures.decode import decode
 from roll.errors import PictureError
+from roll.report.conversation import Message, episode_of, message_of_answer, messages_of_prompt, other_extras
 from roll.report.run_files import RunFiles
 from roll.run.records.replay import Recorded, RecordedPicture, RecordedTokens, read
 from roll.types.media import PictureSource
@@ -37,11 +39,12 @@ class Token:
 
 @dataclass(frozen=True)
 class Sample:
-    """An attempt, the first of `count` equal ones of its group. `tokens` are empty where they were not recorded, or
-    would make the report too large."""
+    """An attempt, the first of `count` equal ones of its group. `messages`: the answer, or all of an episode. `extra`:
+    what else is known of it. `tokens` are empty where they were not recorded, or would make the report too large."""
 
     record: Recorded
-    turn_pictures: Sequence[Sequence[Thumbnail]]
+    messages: Sequence[Message]
+    extra: Mapping[str, Any]
     tokens: Sequence[Token]
     mean_gap: float | None
     largest_gap: float | None
@@ -50,10 +53,14 @@ class Sample:
 
 @dataclass(frozen=True)
 class Group:
+    """Attempts at one prompt. `messages`: the prompt's, none where the episodes begin with it. `prompt`: as the model
+    reads it, "" where that is what the messages say."""
+
     group_id: str | int
     domain: str
+    messages: Sequence[Message]
     prompt: str
-    pictures: Sequence[Thumbnail]
+    pictures: Sequence[RecordedPicture]
     ground_truth: str | None
     samples: Sequence[Sample]
 
@@ -90,20 +97,31 @@ class SampleReader:
             for record in members:
                 equal.setdefault(_outcome(record), []).append(record)
             samples = [replace(self._sample(records[0]), count=len(records)) for records in equal.values()]
-            pictures = [thumbnail(picture) for picture in first.pictures]
-            groups.append(Group(group_id, domain, first.prompt_text, pictures, first.ground_truth, samples))
+            messages, prompt = _prompt_of(first)
+            groups.append(Group(group_id, domain, messages, prompt, first.pictures, first.ground_truth, samples))
         return groups
 
     def _sample(self, record: Recorded) -> Sample:
-        tokens, shown = record.tokens, [[thumbnail(picture) for picture in turn.pictures] for turn in record.turns]
+        tokens, extra = record.tokens, other_extras(record.extra)
+        messages = episode_of(record) or [message_of_answer(record.response_text, record.prompt_text)]
         if tokens is None:
-            return Sample(record, shown, (), None, None)
+            return Sample(record, messages, extra, (), None, None)
         gaps = [abs(gap) for gap in _gaps(tokens) if gap is not None]
         coloured: list[Token] = []
         if len(tokens.texts) <= self.room:
             self.room -= len(tokens.texts)
             coloured = coloured_tokens(tokens)
-        return Sample(record, shown, coloured, sum(gaps) / len(gaps) if gaps else None, max(gaps, default=None))
+        mean_gap = sum(gaps) / len(gaps) if gaps else None
+        return Sample(record, messages, extra, coloured, mean_gap, max(gaps, default=None))
+
+
+def _prompt_of(record: Recorded) -> tuple[list[Message], str]:
+    """The prompt's messages, and its text where they do not say all of it."""
+    prompt = record.prompt_text.strip()
+    if record.turns and prompt in record.turns[0].observation:
+        return [], ""
+    messages = messages_of_prompt(prompt)
+    return messages, "" if [message.text for message in messages] == [prompt] else record.prompt_text
 
 
 def _outcome(record: Recorded) -> str:

@@ -4,7 +4,6 @@ private file of its own, so that a page asks for the rows that it shows and no o
 from __future__ import annotations
 
 import math
-import re
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from roll.errors import ConfigError
+from roll.report.conversation import question_of
 from roll.report.run_files import RunFiles
 from roll.run.records.replay import Recorded, parse
 from roll.studio.disk_reads import PATIENCE_S, Waits
@@ -27,19 +27,21 @@ _PREVIEW = 160
 _LARGEST = 2**62
 _TABLE = """CREATE TABLE rollouts (
     id INTEGER PRIMARY KEY, file TEXT, start INTEGER, size INTEGER, step INTEGER, kind TEXT, domain TEXT,
-    group_id TEXT, reward REAL, finish TEXT, tokens INTEGER, turns INTEGER, prompt TEXT, response TEXT, truth TEXT,
-    text TEXT)"""
+    group_id TEXT, reward REAL, advantage REAL, finish TEXT, tokens INTEGER, turns INTEGER, prompt TEXT, response TEXT,
+    truth TEXT, text TEXT)"""
 _SHOWN = (
-    "id", "step", "kind", "domain", "group_id", "reward", "finish", "tokens", "turns", "prompt", "response", "truth",
+    "id", "step", "kind", "domain", "group_id", "reward", "advantage", "finish", "tokens", "turns", "prompt",
+    "response", "truth",
 )  # fmt: skip
 SORTABLE = frozenset(_SHOWN)
-_INSERT = f"INSERT INTO rollouts VALUES (NULL{', ?' * 15})"
+SIGNS = {"above 0": ">", "0": "=", "below 0": "<"}
+_INSERT = f"INSERT INTO rollouts VALUES (NULL{', ?' * 16})"
 
 
 @dataclass(frozen=True)
 class Query:
     """Conditions on rows; an empty one holds for all. `failed`: those without a reward alone. `text`: is in the prompt,
-    an answer, an observation or the ground truth, large or small letters alike."""
+    an answer, an observation or the ground truth, large or small letters alike. `advantage`: its sign, one of SIGNS."""
 
     domain: str = ""
     kind: str = ""
@@ -50,6 +52,7 @@ class Query:
     last_step: int | None = None
     failed: bool = False
     text: str = ""
+    advantage: str = ""
 
     def where(self) -> tuple[str, list[Any]]:
         filters: list[tuple[str, Any]] = [
@@ -64,6 +67,7 @@ class Query:
         ]
         used = [(clauses, value) for clauses, value in filters if value is not None]
         clauses = [clauses for clauses, _ in used] + (["reward IS NULL"] if self.failed else [])
+        clauses += [f"advantage {SIGNS[self.advantage]} 0"] if self.advantage in SIGNS else []
         return (f" WHERE {' AND '.join(clauses)}" if clauses else ""), [value for _, value in used]
 
 
@@ -150,9 +154,9 @@ class RolloutIndex:
                 ahead = list(takewhile(lambda row: row[1:] == ahead[0][1:], ahead))[::-1]
         return ahead[0][0] if ahead else number
 
-    def siblings(self, number: int) -> list[tuple[int, float | None]]:
-        """The attempts at the prompt of a row, itself among them, as they were recorded: row and reward."""
-        statement = """SELECT b.id, b.reward FROM rollouts a JOIN rollouts b ON a.file = b.file
+    def siblings(self, number: int) -> list[tuple[int, float | None, float | None]]:
+        """The attempts at the prompt of a row, itself among them, as they were recorded: row, reward and advantage."""
+        statement = """SELECT b.id, b.reward, b.advantage FROM rollouts a JOIN rollouts b ON a.file = b.file
             AND a.domain = b.domain AND a.group_id = b.group_id WHERE a.id = ? ORDER BY b.id"""
         with self._lock:
             return self._base.execute(statement, (number,)).fetchall()
@@ -193,35 +197,15 @@ def _rows(path: Path, kind: str) -> Iterator[Sequence[Any]]:
 def _row(record: Recorded, kind: str, path: str, start: int, size: int) -> Sequence[Any]:
     said = [text for turn in record.turns for text in (turn.observation, turn.response)] or [record.response_text]
     whole = "\n".join([record.prompt_text, *said, record.ground_truth or "", str(record.extra.get("failure", ""))])
-    reward = record.reward if record.reward is not None and math.isfinite(record.reward) else None
-    head = (path, start, size, record.step, kind, storable(record.domain), storable(str(record.group_id)), reward)
+    earned = (_finite(record.reward), _finite(record.advantage))
+    head = (path, start, size, record.step, kind, storable(record.domain), storable(str(record.group_id)), *earned)
     counts = (storable(record.finish_reason), record.response_tokens, len(record.turns))
     shown = (question_of(record.prompt_text), record.response_text, record.ground_truth or "")
     return (*head, *counts, *map(_preview, shown), storable(whole.casefold()))
 
 
-_SPECIAL = re.compile(r"<\|[^|<>]{1,40}\|>|</?s>|</?(?:start|end)_of_turn>|\[/?INST\]|<｜[^｜<>]{1,40}｜>")
-_USER = re.compile(
-    r"<\|im_start\|>user|<\|start_header_id\|>user<\|end_header_id\|>|<start_of_turn>user|<\|start\|>user<\|message\|>"
-    r"|<\|user\|>|<｜User｜>|\[INST\]"
-)
-_ANSWER = re.compile(
-    r"<\|im_start\|>assistant|<\|start_header_id\|>assistant<\|end_header_id\|>|<start_of_turn>model"
-    r"|<\|start\|>assistant|<\|assistant\|>|<｜Assistant｜>|\[/INST\]"
-)
-
-
-def question_of(prompt: str) -> str:
-    """A prompt without its chat template: what the user said last; all of it where no template is known.
-
-    Example: "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n2 + 2?<|im_end|>\n<|im_start|>assistant\n"
-    gives "2 + 2?".
-    """
-    users = list(_USER.finditer(prompt))
-    said = prompt[users[-1].end() :] if users else prompt
-    if users and (answers := list(_ANSWER.finditer(said))):
-        said = said[: answers[0].start()]
-    return _SPECIAL.sub(" ", said).strip()
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _preview(text: str) -> str:

@@ -15,7 +15,8 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from roll.types.media import media_fields, media_of
-from roll.types.rollout import RowTexts, Trajectory, Turn
+from roll.types.rollout import Trajectory
+from roll.types.texts import RowTexts, Turn
 from roll.utils.json_values import plain_fields
 
 FINISHED, BEGUN = "finished", "begun"
@@ -105,7 +106,7 @@ def decode(arrays: Mapping[str, np.ndarray], headers: Sequence[Header]) -> list[
                 **{name: parts[i] for name, parts in (split | some).items()},
                 routes=routes[i],
                 response_text=text.tobytes().decode("utf-8", "surrogatepass"),
-                turns=tuple(Turn(**turn) for turn in header["turns"]),
+                turns=tuple(Turn.of(turn) for turn in header["turns"]),
                 media=media_of(header.get("media", ())),
             )
         )

@@ -19,6 +19,7 @@ import numpy as np
 from roll.errors import TokensElsewhere
 from roll.types.columns import check_columns, per_token
 from roll.types.media import Media, PictureSource, check_spans
+from roll.types.texts import Turn
 
 FinishReason = Literal["stop", "length", "abort", "failed", "moved"]
 FIRST_IN_LINE = -1  # the order of requests that wait for no group of the training
@@ -261,28 +262,6 @@ class PartialRequest:
 
 Answered = Callable[[int, Generation], None]
 """Is told of an answer as soon as it is there, with its number in the group."""
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One exchange with an environment, as a person reads it. `num_pictures`: those of its row that it showed first."""
-
-    observation: str
-    response: str
-    action: str | None  # None: the response held none
-    reward: float
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    num_pictures: int = 0
-
-
-@dataclass(frozen=True)
-class RowTexts:
-    """Texts of a row that a reward or a person reads: the answer without special tokens (but with those that mark
-    thinking), the answer with all of them, and the turns."""
-
-    response_text: str = ""
-    raw_text: str = ""
-    turns: tuple[Turn, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

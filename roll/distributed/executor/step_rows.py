@@ -17,7 +17,8 @@ from roll.errors import TokensElsewhere, WorkerError, describe
 from roll.types.batch import RowMeta, SampleBatch, SampleSet
 from roll.types.collate import RowTable, collate_groups, padding_rows, row_columns, row_meta, sampled_rows, split_rows
 from roll.types.packing import groups_by_rank, rows_by_rank
-from roll.types.rollout import LocalRow, Place, RowTexts, StoredRow, Trajectory, TrajectoryGroup, stored_among
+from roll.types.rollout import LocalRow, Place, StoredRow, Trajectory, TrajectoryGroup, stored_among
+from roll.types.texts import RowTexts
 
 
 class StepRows:

@@ -24,7 +24,8 @@ from roll.pipeline.agentic.settings import episode_rules
 from roll.types.batch import SampledRows
 from roll.types.collate import sampled_rows, stored
 from roll.types.group_codec import TextTable
-from roll.types.rollout import Generate, RowTexts, Trajectory
+from roll.types.rollout import Generate, Trajectory
+from roll.types.texts import RowTexts
 from roll.utils.background import start
 
 if TYPE_CHECKING:

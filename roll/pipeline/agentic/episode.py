@@ -31,8 +31,8 @@ from roll.types.rollout import (
     SamplingParams,
     Trajectory,
     TrajectoryGroup,
-    Turn,
 )
+from roll.types.texts import Turn
 
 # Limits on the time of an episode, which do not count what the engines take.
 

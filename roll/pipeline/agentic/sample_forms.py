@@ -36,7 +36,8 @@ from roll.errors import ConfigError, EnvError, PictureError, describe
 from roll.pipeline.agentic.observations import Observation, Part
 from roll.types import media
 from roll.types.media import Media, Picture
-from roll.types.rollout import Generation, Trajectory, Turn, routes_of_row
+from roll.types.rollout import Generation, Trajectory, routes_of_row
+from roll.types.texts import Turn
 from roll.utils.thinking import answer_opening, marking_tokens, without_marks
 
 if TYPE_CHECKING:

@@ -25,7 +25,6 @@ from roll.types.rollout import (
     Generation,
     GenerationRequest,
     LocalRow,
-    RowTexts,
     SamplingParams,
     StoredRow,
     Task,
@@ -34,6 +33,7 @@ from roll.types.rollout import (
     answer_rows,
     stored_among,
 )
+from roll.types.texts import RowTexts
 from roll.utils.background import start
 
 # Scores of a group's answers, each begun as soon as the answer is there.

@@ -21,7 +21,8 @@ from roll.datasets.pictures.forms import format_of
 from roll.rl.records.token_records import RowKey, TokenLogProbs
 from roll.run.records.replay import BESIDE
 from roll.types.media import Media, Picture, PictureSource
-from roll.types.rollout import RowTexts, TrajectoryGroup, Turn
+from roll.types.rollout import TrajectoryGroup
+from roll.types.texts import RowTexts, Said, Turn
 from roll.utils.json_values import NOT_RECORDED, plain_fields
 from roll.utils.secrets import mask
 from roll.utils.text import middle_left_out, storable, visible
@@ -278,6 +279,8 @@ def _row(step: int, record: RolloutRecord, stem: str, files: dict[str, bytes]) -
 def _turn_row(turn: Turn) -> dict[str, Any]:
     row = {**asdict(turn), "metrics": plain_fields(turn.metrics)}
     del row["num_pictures"]  # they stand in the row
+    if not turn.said:
+        del row["said"]
     return row
 
 
@@ -397,6 +400,15 @@ def _cut(record: RolloutRecord, limits: RecordLimits) -> RolloutRecord:
                 observation=cut(turn.observation),
                 response=cut(turn.response),
                 action=None if turn.action is None else cut(turn.action),
+                said=tuple(
+                    Said(
+                        cut(each.role),
+                        cut(each.text),
+                        cut(each.thinking),
+                        tuple((cut(name), cut(arguments)) for name, arguments in each.calls),
+                    )
+                    for each in turn.said
+                ),
             )
             for turn in record.turns
         ),

@@ -38,13 +38,23 @@ class RecordedPicture(BaseModel):
         return self.model_copy(update={"form": "file", "place": str(folder / Path(self.place).name)})
 
 
+class RecordedMessage(BaseModel):
+    role: str
+    text: str
+    thinking: str = ""
+    calls: list[tuple[str, str]] = []
+
+
 class RecordedTurn(BaseModel):
+    """A turn of an episode. `said`: its messages, the policy's last, where their roles are known."""
+
     observation: str
     response: str
     action: str | None
     reward: float
     metrics: dict[str, float | None]
     pictures: list[RecordedPicture] = []
+    said: list[RecordedMessage] = []
 
 
 class RecordedTokens(BaseModel):

@@ -34,6 +34,7 @@ def add(app: FastAPI, indexes: RolloutIndexes) -> None:
         last_step: int | None = None,
         failed: bool = False,
         text: str = "",
+        advantage: str = "",
     ) -> Response:
         try:
             index = indexes.known(key)
@@ -41,7 +42,7 @@ def add(app: FastAPI, indexes: RolloutIndexes) -> None:
             return PlainTextResponse(str(error), 503)
         if index is None or order not in SORTABLE:
             return PlainTextResponse("No such run or column.", 404)
-        query = Query(domain, kind, finish, least_reward, most_reward, first_step, last_step, failed, text)
+        query = Query(domain, kind, finish, least_reward, most_reward, first_step, last_step, failed, text, advantage)
         end = min(end, start + _MOST_ROWS)
         page = index.rows(query, start, end, order, descending)
         return JSONResponse({"rows": page.rows, "count": page.count})

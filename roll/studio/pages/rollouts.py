@@ -15,7 +15,7 @@ from nicegui.events import GenericEventArguments, KeyEventArguments
 from roll.studio.disk_reads import Unanswered, Waits
 from roll.studio.pages.frame import REFRESH_S, frame, later
 from roll.studio.pages.rollout_data import query_values
-from roll.studio.rollout_index import Query, RolloutIndex, RolloutIndexes
+from roll.studio.rollout_index import SIGNS, Query, RolloutIndex, RolloutIndexes
 from roll.studio.run_list import RunList
 from roll.utils.text import visible
 
@@ -24,10 +24,12 @@ _ANY = "any"
 _REWARD = "p => p.value === undefined ? '' : p.value === null ? 'failed' : Number(p.value.toPrecision(4))"
 _REWARD_STYLE = """p => p.value === undefined ? null : p.value === null || p.value <= 0 ? {color: '#d8503f'}
     : p.value >= 1 ? {color: '#2f9e58'} : {color: 'inherit'}"""
+_ADVANTAGE = "p => p.value == null ? '' : (p.value > 0 ? '+' : '') + Number(p.value.toPrecision(3))"
 _COLUMNS: list[dict[str, Any]] = [
     {"field": "step", "width": 65, "sort": "desc"},
     {"field": "group_id", "headerName": "group", "width": 75},
     {"field": "reward", "width": 78, ":valueFormatter": _REWARD, ":cellStyle": _REWARD_STYLE},
+    {"field": "advantage", "width": 88, ":valueFormatter": _ADVANTAGE},
     {"field": "prompt", "flex": 1, "minWidth": 110, "sortable": False},
     {"field": "response", "flex": 1, "minWidth": 110, "sortable": False},
     {"field": "truth", "headerName": "ground truth", "width": 110, "sortable": False},
@@ -37,6 +39,7 @@ _COLUMNS: list[dict[str, Any]] = [
     {"field": "domain", "width": 85},
     {"field": "turns", "width": 68},
 ]
+_COLUMN_CHOICES = ("domain", "kind", "finish")
 _MOVES = (
     ("keyboard_double_arrow_up", "P", -1, True), ("keyboard_arrow_up", "p", -1, False),
     ("keyboard_arrow_down", "n", 1, False), ("keyboard_double_arrow_down", "N", 1, True),
@@ -97,6 +100,7 @@ class RolloutView:
                 "finish": self._select("finish"),
                 "least_reward": self._number("reward from"),
                 "most_reward": self._number("to"),
+                "advantage": self._select("advantage"),
                 "first_step": self._number("step from"),
                 "last_step": self._number("to"),
                 "failed": ui.checkbox("failed", on_change=self._query_index),
@@ -124,10 +128,11 @@ class RolloutView:
     def show(self, index: RolloutIndex) -> None:
         """Show the choices, and the rows."""
         self._index = index
-        for name in ("domain", "kind", "finish"):
+        choices = {name: index.values(name) for name in _COLUMN_CHOICES} | {"advantage": list(SIGNS)}
+        for name, values in choices.items():
             field = self._fields[name]
             assert isinstance(field, ui.select)
-            field.set_options([_ANY, *index.values(name)], value=field.value)
+            field.set_options([_ANY, *values], value=field.value)
         self._query_index()
 
     async def refresh(self) -> None:
@@ -150,7 +155,7 @@ class RolloutView:
     def _query(self) -> Query:
         values = {name: field.value for name, field in self._fields.items()}
         steps = {name: None if values[name] is None else int(values[name]) for name in ("first_step", "last_step")}
-        chosen = {name: "" if values[name] == _ANY else values[name] for name in ("domain", "kind", "finish")}
+        chosen = {name: "" if values[name] == _ANY else values[name] for name in (*_COLUMN_CHOICES, "advantage")}
         return Query(**{**values, **steps, **chosen, "text": values["text"] or ""})
 
     def _fetch(self, query: Query) -> str:
@@ -167,17 +172,19 @@ class RolloutView:
         for element, is_shown in ((self._detail, True), (self._head, True), (self._hint, False)):
             element.set_visibility(is_shown)
         siblings = self._index.siblings(number)
-        rewards = [reward for _, reward in siblings if reward is not None]
+        rewards = [reward for _, reward, _ in siblings if reward is not None]
         mean = sum(rewards) / len(rewards) if rewards else 0.0
         self._siblings.clear()
         with self._siblings:
             ui.label(f"{len(siblings)} at this prompt, mean {mean:.3g}:").classes("soft")
-            for row, reward in siblings:
+            for row, reward, advantage in siblings:
                 text = "failed" if reward is None else f"{reward:.3g}"
                 color = "red-4" if reward is None or reward <= 0 else "green-7" if reward >= 1 else "blue-grey-5"
                 chip = ui.button(text, color=color, on_click=partial(self._open, row))
                 chip.props(f"dense no-caps size=sm {'unelevated' if row == number else 'outline'}")
-                if reward is not None and rewards:
+                if advantage is not None:
+                    chip.tooltip(f"advantage {advantage:+.3g}")
+                elif reward is not None:
                     chip.tooltip(f"{reward - mean:+.3g} against the mean")
 
     async def _move(self, by: int, other_group: bool) -> None:

@@ -15,7 +15,7 @@ from roll.rl.records.recorder import RolloutRecord, RolloutRecorder
 from roll.rl.records.token_records import TokenLogProbs
 from roll.run.records.run_record import RUN_FILE, Restart, RunRecord
 from roll.run.tracking.local import write_metrics
-from roll.types.rollout import Turn
+from roll.types.texts import Turn
 from tests.helpers.configs import config
 from tests.unit.rl.rollouts.test_filtered_step import group
 

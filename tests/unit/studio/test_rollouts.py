@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from roll.studio.live_run import LiveRun
 from roll.studio.pages import rollout_data
-from roll.studio.rollout_index import Query, RolloutIndex, RolloutIndexes, question_of
+from roll.studio.rollout_index import Query, RolloutIndex, RolloutIndexes
 from roll.studio.run_list import RunList, key_of
 from tests.unit.studio.test_runs import make_run
 
@@ -41,8 +41,13 @@ def index_of(run: Path) -> RolloutIndex:
 @pytest.fixture
 def index(tmp_path: Path) -> RolloutIndex:
     run = make_run(tmp_path / "run", steps=3)
-    write(run, 1, record(prompt_text="a"), record(prompt_text="b", reward=0.25, domain="code"))
-    write(run, 2, record(prompt_text="c", reward=None, extra={"failure": "Timeout"}), record(prompt_text="d", reward=0))
+    write(run, 1, record(prompt_text="a", advantage=0.5), record(prompt_text="b", reward=0.25, domain="code"))
+    write(
+        run,
+        2,
+        record(prompt_text="c", reward=None, extra={"failure": "Timeout"}),
+        record(prompt_text="d", reward=0, advantage=0),
+    )
     write(run, 2, record(prompt_text="e", finish_reason="length", response_text="Äpfel"), kind=".val")
     return index_of(run)
 
@@ -54,6 +59,9 @@ def index(tmp_path: Path) -> RolloutIndex:
         (Query(domain="code"), "b"),
         (Query(kind="val"), "e"),
         (Query(finish="length"), "e"),
+        (Query(advantage="above 0"), "a"),
+        (Query(advantage="0"), "d"),
+        (Query(advantage="x' OR 1"), "abcde"),
         (Query(least_reward=0.25), "abe"),
         (Query(most_reward=0.25), "bd"),
         (Query(least_reward=0.1, most_reward=0.9), "b"),
@@ -140,41 +148,12 @@ def test_the_next_attempt_and_the_next_prompt_follow_the_order_of_the_table(tmp_
 
 def test_the_attempts_at_a_prompt_come_together(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", steps=2)
-    write(run, 1, record(group_id=1, reward=0.5), record(group_id=2), record(group_id=1, reward=None))
+    write(run, 1, record(group_id=1, reward=0.5, advantage=0.25), record(group_id=2), record(group_id=1, reward=None))
     write(run, 2, record(group_id=1), record(group_id=1, domain="code"))
     index = index_of(run)
     first = index.rows(Query(last_step=1), 0, 1, "id", descending=False).rows[0]["id"]
-    assert [reward for _, reward in index.siblings(first)] == [0.5, None]
+    assert [earned for _, *earned in index.siblings(first)] == [[0.5, 0.25], [None, None]]
     assert index.siblings(10_000) == []
-
-
-@pytest.mark.parametrize(
-    "prompt, question",
-    [
-        (
-            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n2 + 2?<|im_end|>\n<|im_start|>assistant\n",
-            "2 + 2?",
-        ),
-        (
-            "<|im_start|>user\none<|im_end|>\n<|im_start|>assistant\nyes<|im_end|>\n<|im_start|>user\ntwo<|im_end|>\n"
-            "<|im_start|>assistant\n<think>\n",
-            "two",
-        ),
-        (
-            "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHello<|eot_id|><|start_header_id|>assistant"
-            "<|end_header_id|>\n\n",
-            "Hello",
-        ),
-        ("<bos><start_of_turn>user\nHello<end_of_turn>\n<start_of_turn>model\n", "Hello"),
-        ("<s>[INST] Hello [/INST]", "Hello"),
-        ("<｜begin▁of▁sentence｜><｜User｜>Hello<｜Assistant｜>", "Hello"),
-        ("<|start|>system<|message|>x<|end|><|start|>user<|message|>Hello<|end|><|start|>assistant", "Hello"),
-        ("no template: a <b> & 2 < 3", "no template: a <b> & 2 < 3"),
-        ("", ""),
-    ],
-)
-def test_a_prompt_is_shown_without_its_template(prompt: str, question: str) -> None:
-    assert question_of(prompt) == question
 
 
 def served(run: Path) -> tuple[TestClient, str]:

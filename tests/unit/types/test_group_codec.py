@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roll.types.group_codec import RecordedGroup, decode, encode, files_of, joined, load_groups, save_groups
-from roll.types.rollout import LocalRow, Trajectory, Turn
+from roll.types.rollout import LocalRow, Trajectory
+from roll.types.texts import Turn
 
 NUMBERS = st.floats(width=32, allow_infinity=False)
 TEXTS = st.text(max_size=8) | st.just("\ud800 lost half")

@@ -11,7 +11,8 @@ import pytest
 from roll.distributed.executor.step_rows import fetched, texts_of
 from roll.errors import RollError, TokensElsewhere
 from roll.types.collate import collate_groups, placed, row_meta, stored
-from roll.types.rollout import Generation, RowFacts, StoredRow, Task, Trajectory, TrajectoryGroup, Turn, stored_among
+from roll.types.rollout import Generation, RowFacts, StoredRow, Task, Trajectory, TrajectoryGroup, stored_among
+from roll.types.texts import Turn
 
 PROMPT = np.array([5, 6], np.int32)
 FACTS = RowFacts(num_tokens=5, num_sampled=3, num_turns=1, oldest_version=2, mean_version=2.5)

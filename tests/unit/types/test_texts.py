@@ -3,7 +3,7 @@
 import pytest
 
 from roll.types.group_codec import TextTable
-from roll.types.rollout import RowTexts, Turn
+from roll.types.texts import RowTexts, Turn
 
 
 @pytest.mark.parametrize("turns", [(), (Turn("seen", "said", None, 0.5, {"valid": 1.0}),)])

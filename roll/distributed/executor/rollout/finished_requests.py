@@ -13,16 +13,8 @@ from roll.distributed.strategy.stop_strings import answer_texts
 from roll.types.batch import FINISH_REASONS, SampledRows
 from roll.types.collate import sampled_rows
 from roll.types.group_codec import TextTable
-from roll.types.rollout import (
-    Generation,
-    GenerationRequest,
-    LocalAnswer,
-    LocalRow,
-    RowFacts,
-    RowTexts,
-    StoredRow,
-    local_rows,
-)
+from roll.types.rollout import Generation, GenerationRequest, LocalAnswer, LocalRow, RowFacts, StoredRow, local_rows
+from roll.types.texts import RowTexts
 
 DIRECT_TOKENS = 8192
 """Tokens that still travel with the reply: their arrays have 100 kB, and Ray itself keeps less than that in the memory

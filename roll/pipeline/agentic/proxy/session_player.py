@@ -6,7 +6,8 @@ import asyncio
 import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -22,12 +23,13 @@ from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules, fail
 from roll.pipeline.agentic.proxy.endpoint.reward import Outcome, outcome_of
 from roll.pipeline.agentic.proxy.endpoint.session import Session
 from roll.pipeline.agentic.proxy.metrics import session_metrics
-from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT
+from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, ChatMessage
 from roll.pipeline.agentic.proxy.transcript.rows import transcript_rows
 from roll.pipeline.agentic.proxy.transcript.transcript import Transcript
 from roll.pipeline.agentic.proxy.transcript.tree import Answer
 from roll.pipeline.agentic.sample_forms import state_key
-from roll.types.rollout import Trajectory, Turn
+from roll.types.rollout import Trajectory
+from roll.types.texts import Said, Turn
 from roll.utils.imports import resolve
 
 # The tasks of episodes in sessions: rows of a file, or of an object of the user's own.
@@ -203,9 +205,12 @@ class SessionPlayer(ABC):
             )
             for number, (side, row, answer) in enumerate(row_pairs)
         ]
-        turns = _turns(session.transcripts, outcome)
+        answers = _answers(session.transcripts)
+        turns = _turns(answers, outcome)
         measured = session_metrics(transcript, len(rows), session.num_answers, outcome.metrics)
-        witness = {"witness": [one.as_dict() for one in transcript.breaks]} if transcript.breaks else {}
+        requests = [answer.request for _, answer in answers]
+        breaks = [one.as_dict() | {"turn": bisect_left(requests, one.request) + 1} for one in transcript.breaks]
+        witness = {"witness": breaks} if breaks else {}
         text = "\n".join(f"{turn.response}" for turn in turns)
         rows[0] = replace(rows[0], metrics=measured | counts.metrics(), extra=witness, turns=turns, response_text=text)
         return rows
@@ -223,20 +228,29 @@ def _ended(row: Trajectory, reward: float) -> np.ndarray:
     return rewards
 
 
-def _turns(transcripts: Mapping[str, Transcript], outcome: Outcome) -> tuple[Turn, ...]:
-    """Every answer that was received, with what was said since the one before; the reward is the last one's of each
-    side."""
+def _answers(transcripts: Mapping[str, Transcript]) -> list[tuple[str, Answer]]:
+    """Every answer that was received, with its side, in the order of requests."""
     nodes = ((side, node) for side, own in transcripts.items() for node in own.root.below() if node.is_end)
     answers = [(side, node.answer) for side, node in nodes if node.answer is not None and node.answer.delivered]
-    answers.sort(key=lambda pair: pair[1].request)
+    return sorted(answers, key=lambda pair: pair[1].request)
+
+
+def _turns(answers: Sequence[tuple[str, Answer]], outcome: Outcome) -> tuple[Turn, ...]:
+    """The answers, each with what was said since the one before; the reward is the last one's of each side."""
     last = dict(answers)
     turns: list[Turn] = []
     for side, answer in answers:
         before = answer.history[:-1]
         since = max((i + 1 for i, message in enumerate(before) if message.role == ASSISTANT), default=0)
-        said = [f"[{message.role}] {message.content}" for message in before[since:]]
-        text = "\n".join((*(f"[{name}]" for name in (side,) if name), *said))
+        lines = [f"[{message.role}] {message.content}" for message in before[since:]]
+        text = "\n".join((*(f"[{name}]" for name in (side,) if name), *lines))
         calls = "".join(f"\n{call.name}({call.arguments})" for call in answer.message.calls)
         reward = outcome.of(side) if answer is last[side] else 0.0
-        turns.append(Turn(text, answer.message.content + calls, None, reward))
+        said = (*map(_said, before[since:]), replace(_said(answer.message), role=side or ASSISTANT))
+        turns.append(Turn(text, answer.message.content + calls, None, reward, said=said))
     return tuple(turns)
+
+
+def _said(message: ChatMessage) -> Said:
+    calls = tuple((call.name, call.arguments) for call in message.calls)
+    return Said(message.role, message.content, message.reasoning, calls)

@@ -23,12 +23,13 @@ from roll.models.tiny_vision import build_vision_model, build_vision_tokenizer, 
 from roll.models.vision.files import vision_of
 from roll.pipeline.agentic.observations import EnvCrash, parts_of
 from roll.pipeline.agentic.sample_forms import ChatEncoder
-from roll.report.samples import SampleReader
+from roll.report.samples import SampleReader, thumbnail
 from roll.rl.records.recorder import RolloutRecorder, rollout_records
 from roll.run.records.replay import read
 from roll.types.group_codec import RecordedGroup, load_groups, save_groups
 from roll.types.media import Picture
-from roll.types.rollout import RowTexts, Task, Trajectory, TrajectoryGroup
+from roll.types.rollout import Task, Trajectory, TrajectoryGroup
+from roll.types.texts import RowTexts
 from tests.unit.pipeline.agentic.parts import GO, Script, env_config, job, player
 
 RIGHT = "<answer>Right</answer>"
@@ -242,7 +243,7 @@ def test_files_of_groups_and_records_hold_the_pictures(encoder: ChatEncoder, tmp
     assert [len(turn.pictures) for turn in record.turns] == [1, 0, 1]
     assert np.array(Image.open(record.turns[2].pictures[0].place)).mean() == 250
     ((sample,),) = [group.samples for group in SampleReader().groups([record])]
-    assert [len(pictures) for pictures in sample.turn_pictures] == [1, 0, 1]
-    image = sample.turn_pictures[0][0].image
+    assert [len(message.pictures) for message in sample.messages] == [1, 0, 0, 0, 1, 0]
+    image = thumbnail(sample.messages[0].pictures[0]).image
     assert image is not None
     assert image.startswith("data:image/webp;base64,")

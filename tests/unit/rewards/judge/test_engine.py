@@ -18,7 +18,8 @@ from roll.pipeline.rlvr import judge_service as service
 from roll.pipeline.rlvr.judge_service import AfterRolloutJudge, EngineJudges
 from roll.rewards.base import RewardInput, RewardOutcome
 from roll.rewards.judge.engine import JudgeText
-from roll.types.rollout import Generation, GenerationRequest, Place, RowTexts, Task, Trajectory, TrajectoryGroup
+from roll.types.rollout import Generation, GenerationRequest, Place, Task, Trajectory, TrajectoryGroup
+from roll.types.texts import RowTexts
 from tests.helpers.configs import config
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from roll.rl.experience.rows import Experience
-from roll.types.rollout import Task, Trajectory, TrajectoryGroup, Turn
+from roll.types.rollout import Task, Trajectory, TrajectoryGroup
+from roll.types.texts import Turn
 
 NAN = float("nan")
 

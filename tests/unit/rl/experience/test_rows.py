@@ -11,7 +11,8 @@ import pytest
 
 from roll.rl.experience.rows import FORMS, Experience
 from roll.types.media import Picture, PictureSource, Shown
-from roll.types.rollout import TrajectoryGroup, Turn
+from roll.types.rollout import TrajectoryGroup
+from roll.types.texts import Turn
 from tests.unit.rl.experience.made import experience, row, told
 
 

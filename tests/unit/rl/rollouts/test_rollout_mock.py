@@ -12,7 +12,8 @@ import pytest
 from roll.errors import ConfigError, StorageError
 from roll.rl.rollouters import RecordedRollouter, RolloutDump
 from roll.types.group_codec import RecordedGroup, read_groups, write_groups
-from roll.types.rollout import LocalRow, Task, Trajectory, TrajectoryGroup, Turn
+from roll.types.rollout import LocalRow, Task, Trajectory, TrajectoryGroup
+from roll.types.texts import Said, Turn
 from tests.helpers.configs import config
 
 
@@ -33,7 +34,8 @@ def attempt(index: int, reward: float, num_tokens: int = 5, **more: Any) -> Traj
     )
 
 
-TURN = Turn("you see a lake", "go", None, 0.5, {"valid": 0.0})
+SAID = (Said("user", "you see a lake"), Said("assistant", "go", "far", (("walk", "{}"),)))
+TURN = Turn("you see a lake", "go", None, 0.5, {"valid": 0.0}, said=SAID)
 ROWS = (
     attempt(0, 0.1 + 0.2, extra={"why": [1, None, "x"]}),
     attempt(1, float("nan"), failure="the reward failed", turns=(TURN,)),

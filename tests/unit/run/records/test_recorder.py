@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from roll.rl.records.recorder import RecordLimits, RolloutRecord, RolloutRecorder, choose_groups
-from roll.types.rollout import Turn
+from roll.types.texts import Said, Turn
 from tests.unit.rl.rollouts.test_filtered_step import group as group_of
 
 
@@ -204,13 +204,18 @@ def test_numbers_of_numpy_and_torch_and_objects_with_a_text_are_kept(tmp_path, c
 
 def test_halves_of_surrogate_pairs_are_spelled_out_in_text_and_jsonl(tmp_path):
     half = "a\ud800b"
-    turns = (Turn(half, half, half, 1.0, {half: math.nan}),)
+    said = (Said(half, half, half, ((half, half),)),)
+    turns = (Turn(half, half, half, 1.0, {half: math.nan}, said=said),)
     given = {"prompt_text": half, "response_text": half, "ground_truth": half, "extra": {half: half}, "turns": turns}
     path = RolloutRecorder(tmp_path).record(0, [record(0, domain=half, **given)])
     assert path is not None
     text = path.read_text()
     assert text.count("a\\ud800b") == 6
     (row,) = (json.loads(line) for line in (tmp_path / "step_000000.jsonl").read_text().splitlines())
+    spelled = "a\\ud800b"
+    assert row["turns"][0]["said"] == [
+        {"role": spelled, "text": spelled, "thinking": spelled, "calls": [[spelled, spelled]]}
+    ]
     assert row["response_text"] == row["turns"][0]["action"] == row["ground_truth"] == "a\\ud800b"
     assert (row["extra"], row["turns"][0]["metrics"]) == ({"a\\ud800b": "a\\ud800b"}, {"a\\ud800b": None})
 

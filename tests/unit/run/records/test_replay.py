@@ -9,7 +9,7 @@ import pytest
 
 from roll.rl.records.recorder import RecordLimits, RolloutRecord, RolloutRecorder
 from roll.run.records import replay
-from roll.types.rollout import Turn
+from roll.types.texts import Turn
 
 
 def test_replay_shows_recorded_episodes_turn_by_turn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

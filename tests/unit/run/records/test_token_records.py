@@ -13,7 +13,8 @@ from roll.rl.records import token_records
 from roll.rl.records.recorder import rollout_records
 from roll.rl.records.token_records import TokenLogProbs, TokenRecords
 from roll.types.media import PictureForm, PictureSource
-from roll.types.rollout import RowTexts, Task, TrajectoryGroup
+from roll.types.rollout import Task, TrajectoryGroup
+from roll.types.texts import RowTexts
 from roll.utils.timing import Timer
 from tests.unit.run.records.test_logging_board import row
 

@@ -3,7 +3,7 @@
 from roll.configs.sections.rollout import RecorderConfig
 from roll.rl.records.recorder import RecordLimits
 from roll.rl.records.step_records import tracked_samples
-from roll.types.rollout import Turn
+from roll.types.texts import Turn
 from tests.unit.run.records.test_recorder import record
 
 

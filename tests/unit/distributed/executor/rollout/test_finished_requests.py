@@ -6,15 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from roll.distributed.executor.rollout.finished_requests import DIRECT_TOKENS, FinishedRequests, is_large, store
-from roll.types.rollout import (
-    FinishReason,
-    Generation,
-    GenerationRequest,
-    RowFacts,
-    RowTexts,
-    SamplingParams,
-    StoredRow,
-)
+from roll.types.rollout import FinishReason, Generation, GenerationRequest, RowFacts, SamplingParams, StoredRow
+from roll.types.texts import RowTexts
 
 
 def answer(*token_ids: int, reason: str = "stop", version: int = 3) -> Generation:

@@ -1,0 +1,178 @@
+"""Prompts, answers and episodes as conversations: who says what, what is thought, which tools are called."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from roll.pipeline.agentic.proxy.transcript.causes import CAUSES
+from roll.run.records.replay import Recorded, RecordedPicture, RecordedTurn
+from roll.utils.thinking import after_thinking, marks_in, opened, without_marks
+
+USER, SYSTEM, ASSISTANT, TOOL, ENVIRONMENT, PROMPT = "user", "system", "assistant", "tool", "environment", "prompt"
+_WITNESS = "witness"  # what the recorder calls the broken prefixes of an episode
+
+
+class BrokenPrefix(BaseModel):
+    """A place where a program's request no longer followed what was sampled: `was` and `now` are the texts behind
+    `before`, from the first token that differs. `turn` counts from 1; 0 where it was not recorded."""
+
+    message: int
+    at_token: int
+    cause: str
+    before: str = ""
+    was: str = ""
+    now: str = ""
+    turn: int = 0
+
+    @property
+    def why(self) -> str:
+        return CAUSES.get(self.cause, self.cause)
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message of a conversation. `note`: what came of it, such as an action and its reward. `breaks`: prefixes that
+    the request for it broke."""
+
+    role: str
+    text: str
+    thinking: str = ""
+    calls: Sequence[tuple[str, str]] = ()
+    pictures: Sequence[RecordedPicture] = ()
+    note: str = ""
+    breaks: Sequence[BrokenPrefix] = ()
+
+
+# Prompts, which hold a conversation in the form of a chat template.
+
+_NAME = r"(system|developer|user|assistant|model|tool|ipython|observation)"
+_HEAD = re.compile(
+    rf"<\|im_start\|>{_NAME}|<\|start_header_id\|>{_NAME}<\|end_header_id\|>|<start_of_turn>{_NAME}|<\|turn>{_NAME}"
+    rf"|<\|start\|>{_NAME}(?:(?:<\|channel\|>\w+)?<\|message\|>)?|<\|{_NAME}\|>|<｜(User|Assistant)｜>"
+    r"|\[/(INST)\]|\[(INST)\]"
+)
+_SPECIAL = re.compile(
+    r"<\|[^|<>]{1,40}\|>|</?s>|</?(?:start|end)_of_turn>|<\|?turn\|?>|<bos>|\[/?INST\]|<｜[^｜<>]{1,40}｜>"
+)
+_ROLES = {"model": ASSISTANT, "observation": TOOL, "ipython": TOOL, "INST": USER, "/INST": ASSISTANT}
+
+
+def messages_of_prompt(prompt: str) -> list[Message]:
+    """The messages of a prompt by the marks of its chat template, without those; one message where none is known. The
+    beginning of an answer that the prompt ends with is left out.
+
+    Example: "<|im_start|>system\\nBe brief.<|im_end|>\\n<|im_start|>user\\n2 + 2?<|im_end|>\\n<|im_start|>assistant\\n"
+    has two messages, of the system and the user.
+    """
+    heads = list(_HEAD.finditer(prompt))
+    if not heads:
+        return [Message(PROMPT, _SPECIAL.sub(" ", prompt).strip())]
+    ends = [head.start() for head in heads[1:]] + [len(prompt)]
+    parts = [(SYSTEM, prompt[: heads[0].start()])]
+    parts += [(_role(head), prompt[head.end() : end]) for head, end in zip(heads, ends, strict=True)]
+    if parts[-1][0] == ASSISTANT:
+        parts.pop()
+    messages = [Message(role, _SPECIAL.sub(" ", text).strip()) for role, text in parts]
+    return [_parted(message) if message.role == ASSISTANT else message for message in messages if message.text]
+
+
+def _role(head: re.Match[str]) -> str:
+    name = "/INST" if head[0] == "[/INST]" else next(filter(None, head.groups()))
+    return _ROLES.get(name, name.lower())
+
+
+def question_of(prompt: str) -> str:
+    """Return what the user said last in a prompt; all of it where no template is known."""
+    messages = messages_of_prompt(prompt)
+    said = [message.text for message in messages if message.role == USER]
+    return said[-1] if said else "\n".join(message.text for message in messages)
+
+
+# Answers.
+
+_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+
+
+def message_of_answer(text: str, prompt: str = "") -> Message:
+    """An answer by its parts. `prompt`: may have opened its thinking.
+
+    Example: "<think>why</think>yes" has the text "yes" and the thinking "why".
+    """
+    return _parted(Message(ASSISTANT, opened(prompt, text) if prompt else text))
+
+
+def _parted(message: Message) -> Message:
+    text, thinking = message.text, ""
+    if marks_in(text) or "<|channel|>" in text:
+        answer = after_thinking(text)
+        place = text.rfind(answer) if answer else len(text)
+        text, thinking = answer, without_marks(text[:place])
+    calls = [_call(match[1].strip()) for match in _CALL.finditer(text)]
+    text = _SPECIAL.sub(" ", _CALL.sub("", text)).strip()
+    return replace(message, text=text, thinking=thinking.strip(), calls=calls)
+
+
+def _call(text: str) -> tuple[str, str]:
+    """Name and arguments of a call in JSON; of another form all of it, without a name."""
+    try:
+        call = json.loads(text)
+        arguments = call["arguments"]
+        return str(call["name"]), arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return "", text
+
+
+# Episodes.
+
+
+def episode_of(record: Recorded) -> list[Message]:
+    """The messages of all turns; a failed attempt may have none."""
+    breaks = broken_prefixes(record.extra)
+    messages = []
+    for number, turn in enumerate(record.turns, 1):
+        here = [each for each in breaks if each.turn == number]
+        *before, answer = _of_turn(turn)
+        if before and turn.pictures:
+            before[-1] = replace(before[-1], pictures=turn.pictures)
+        messages += [*before, replace(answer, note=_note(number, turn), breaks=here)]
+    return messages
+
+
+def _of_turn(turn: RecordedTurn) -> Iterator[Message]:
+    if not turn.said:
+        yield Message(ENVIRONMENT, turn.observation)
+        yield message_of_answer(turn.response)
+        return
+    for said in turn.said:
+        yield Message(said.role, said.text, said.thinking, said.calls)
+
+
+def _note(number: int, turn: RecordedTurn) -> str:
+    """Example: "turn 2: action left, reward 1, success 1"."""
+    parts = [f"turn {number}:" if turn.action is None else f"turn {number}: action {turn.action},"]
+    if turn.action is None and not turn.said:
+        parts.append("no action,")
+    shown = {"reward": turn.reward} | {name: value for name, value in turn.metrics.items() if name != "answer_cut"}
+    parts.append(", ".join(f"{name} {value:.4g}" for name, value in shown.items() if value is not None))
+    return " ".join(parts)
+
+
+def broken_prefixes(extra: Mapping[str, Any]) -> list[BrokenPrefix]:
+    """The broken prefixes that an episode recorded; none where they are of another form."""
+    try:
+        return [BrokenPrefix.model_validate(each) for each in extra.get(_WITNESS, [])]
+    except (ValidationError, TypeError):
+        return []
+
+
+def other_extras(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a reward or an episode says beside its score, without what is shown in another way."""
+    breaks = broken_prefixes(extra)
+    is_shown = breaks and all(each.turn for each in breaks)
+    return {name: value for name, value in extra.items() if name != _WITNESS or not is_shown}

@@ -1,0 +1,137 @@
+"""Prompts, answers and episodes as conversations."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.report.command import render_rollout
+from roll.report.conversation import episode_of, message_of_answer, messages_of_prompt, other_extras, question_of
+from roll.report.samples import SampleReader
+from roll.run.records.replay import Recorded
+
+
+@pytest.mark.parametrize(
+    "prompt, question",
+    [
+        (
+            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n2 + 2?<|im_end|>\n<|im_start|>assistant\n",
+            "2 + 2?",
+        ),
+        (
+            "<|im_start|>user\none<|im_end|>\n<|im_start|>assistant\nyes<|im_end|>\n<|im_start|>user\ntwo<|im_end|>\n"
+            "<|im_start|>assistant\n<think>\n",
+            "two",
+        ),
+        (
+            "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHello<|eot_id|><|start_header_id|>assistant"
+            "<|end_header_id|>\n\n",
+            "Hello",
+        ),
+        ("<bos><start_of_turn>user\nHello<end_of_turn>\n<start_of_turn>model\n", "Hello"),
+        ("<s>[INST] Hello [/INST]", "Hello"),
+        ("<｜begin▁of▁sentence｜><｜User｜>Hello<｜Assistant｜>", "Hello"),
+        ("<|start|>system<|message|>x<|end|><|start|>user<|message|>Hello<|end|><|start|>assistant", "Hello"),
+        ("no template: a <b> & 2 < 3", "no template: a <b> & 2 < 3"),
+        ("", ""),
+    ],
+)
+def test_a_prompt_is_shown_without_its_template(prompt: str, question: str) -> None:
+    assert question_of(prompt) == question
+
+
+def test_a_prompt_has_its_messages_and_the_answer_that_it_begins_is_none() -> None:
+    prompt = (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nuser<|im_end|>\n"
+        "<|im_start|>assistant\n<think>why</think>yes<|im_end|>\n<|im_start|>tool\n4<|im_end|>\n<|im_start|>assistant\n"
+    )
+    messages = [(message.role, message.thinking, message.text) for message in messages_of_prompt(prompt)]
+    assert messages == [
+        ("system", "", "Be brief."),
+        ("user", "", "user"),
+        ("assistant", "why", "yes"),
+        ("tool", "", "4"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "prompt, answer, thinking, text, calls",
+    [
+        ("", "plain", "", "plain", []),
+        ("", "<think>why</think>\n\nyes<|im_end|>", "why", "yes", []),
+        ("<|im_start|>assistant\n<think>\n", "why</think>yes", "why", "yes", []),
+        ("", "<think>without an end", "without an end", "", []),
+        ("", 'so <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>', "", "so", [("add", '{"a": 1}')]),
+        ("", "<tool_call>add(1", "", "", [("", "add(1")]),
+        ("", "<tool_call>[1]</tool_call>", "", "", [("", "[1]")]),
+    ],
+)
+def test_an_answer_has_thinking_text_and_calls(
+    prompt: str, answer: str, thinking: str, text: str, calls: list[tuple[str, str]]
+) -> None:
+    message = message_of_answer(answer, prompt)
+    assert (message.thinking, message.text, list(message.calls)) == (thinking, text, calls)
+
+
+def record(**changes: Any) -> Recorded:
+    fields = {"step": 1, "domain": "math", "group_id": 7, "prompt_text": "box F?", "response_text": "", "reward": 1.0}
+    return Recorded.model_validate(fields | {"finish_reason": "stop"} | changes)
+
+
+BREAK = {
+    "request": 2,
+    "message": 1,
+    "at_token": 9,
+    "cause": "thinking_dropped",
+    "before": "say ",
+    "was": "<think>a",
+    "now": "ok",
+}
+TURNS = [
+    {"observation": "box F?", "response": "<think>hm</think>left", "action": "left", "reward": 0.0, "metrics": {}},
+    {"observation": "gone", "response": "right", "action": None, "reward": 1.0, "metrics": {"success": 1, "cut": None}},
+]  # fmt: skip
+SAID = [
+    {"role": "tool", "text": "4 < 5"},
+    {"role": "assistant", "text": "four", "thinking": "I add", "calls": [["add", '{"a": 1}']]},
+]
+
+
+def test_an_episode_is_a_conversation_with_what_came_of_each_answer() -> None:
+    shown = episode_of(record(turns=TURNS, extra={"witness": [BREAK | {"turn": 2}]}))
+    assert [message.role for message in shown] == ["environment", "assistant"] * 2
+    assert (shown[1].thinking, shown[1].text, shown[1].note) == ("hm", "left", "turn 1: action left, reward 0")
+    assert shown[3].note == "turn 2: no action, reward 1, success 1"
+    assert [[each.why for each in message.breaks] for message in shown] == [
+        [], [], [], ["the program dropped the thinking of an answer"],
+    ]  # fmt: skip
+
+
+def test_messages_of_a_program_keep_their_roles_whatever_their_texts_say() -> None:
+    turn = TURNS[1] | {"said": [{"role": "tool", "text": "[user] give up"}, *SAID[1:]]}
+    shown = episode_of(record(turns=[turn]))
+    assert [(message.role, message.text) for message in shown] == [("tool", "[user] give up"), ("assistant", "four")]
+
+
+def test_a_page_shows_an_episode_once_with_its_thinking_folded_and_its_breaks() -> None:
+    turns = [TURNS[0], TURNS[1] | {"said": SAID}]
+    page = render_rollout(record(turns=turns, advantage=-0.5, extra={"witness": [BREAK | {"turn": 2}], "cost": 2}))
+    assert page.count("box F?") == 1  # and not once more as the prompt
+    assert '<details><summary class="soft">thinking, 2 words</summary><pre>I add</pre></details>' in page
+    assert "<b>add</b>({&#34;a&#34;: 1})" in page and "4 &lt; 5" in page
+    assert "the program dropped the thinking of an answer (message 2, token 9)" in page
+    assert "advantage -0.5" in page and "cost: 2" in page and "witness" not in page
+
+
+def test_breaks_of_an_older_record_and_of_another_form_stay_among_the_extras() -> None:
+    assert other_extras({"witness": [BREAK]}) == {"witness": [BREAK]}
+    assert other_extras({"witness": "a friend"}) == {"witness": "a friend"}
+    assert other_extras({"witness": [BREAK | {"turn": 1}], "a": 1}) == {"a": 1}
+    assert "witness" in render_rollout(record(extra={"witness": 3}))
+
+
+def test_a_template_is_folded_and_a_plain_prompt_stands_once(tmp_path: Path) -> None:
+    (plain,) = SampleReader().groups([record()])
+    assert (plain.prompt, [message.text for message in plain.messages]) == ("", ["box F?"])
+    (group,) = SampleReader().groups([record(prompt_text="<|im_start|>user\n2?<|im_end|>\n<|im_start|>assistant\n")])
+    assert group.prompt.startswith("<|im_start|>") and [message.text for message in group.messages] == ["2?"]
