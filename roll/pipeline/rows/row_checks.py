@@ -6,14 +6,20 @@ from typing import Any, cast
 
 from roll.configs.problems import Problem
 from roll.pipeline.rows.row_config import PairConfig, RowConfig
-from roll.pipeline.rows.row_sources import places
 from roll.run.operators.checks import missing_packages, operator_problems, user_function_problems
-from roll.run.operators.choice import dry_report
+from roll.run.operators.choice import Places, dry_report
 from roll.run.operators.row import ReadTexts
 from roll.run.saving.model_files import read_vision
 from roll.run.start.data_files import data_args_problems, has_files, missing_rows
 from roll.run.start.load import unread_keys
 from roll.utils.imports import resolve
+
+
+def places(config: RowConfig) -> Places:
+    """How a row is read depends on the keys that name columns."""
+    columns = {key: config.value(key) for key in type(config).model_fields if key.endswith("_key")}
+    learner = config.learner
+    return Places(config.data_args, f"{learner}.data_args", f"{learner} {columns}", config.value(learner).model_args)
 
 
 def file_problems(config: RowConfig) -> Iterator[Problem]:

@@ -12,23 +12,15 @@ from roll.datasets.conversations import Columns, load_conversations
 from roll.datasets.loader import Row
 from roll.datasets.preferences import PairColumns, load_pairs
 from roll.datasets.rows import shown
+from roll.pipeline.rows.row_checks import places
 from roll.pipeline.rows.row_config import PairConfig, RowConfig
-from roll.run.operators.choice import Places, row_choice
+from roll.run.operators.choice import row_choice
 from roll.run.operators.conversation_texts import conversation_texts
 from roll.run.operators.row import ReadTexts, Texts
 from roll.types.batch import PairRows, Rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-# The rows of runs whose rows are there before them, as operators see them.
-
-
-def places(config: RowConfig) -> Places:
-    """How a row is read depends on the keys that name columns."""
-    columns = {key: config.value(key) for key in type(config).model_fields if key.endswith("_key")}
-    learner = config.learner
-    return Places(config.data_args, f"{learner}.data_args", f"{learner} {columns}", config.value(learner).model_args)
 
 
 def conversations_of(

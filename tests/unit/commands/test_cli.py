@@ -323,22 +323,34 @@ def test_config_path_is_relative_to_the_script_before_the_current_directory(
 PROBE = """
 import sys
 from roll.commands.run import main
-code = main("rlvr", sys.argv[1:])
+code = main(*sys.argv[1:2], sys.argv[2:])
 heavy = [m for m in ("torch", "ray", "transformers", "pyarrow", "deepspeed", "vllm", "datasets") if m in sys.modules]
 print(code, heavy)
 """
 
 
-def test_a_dry_run_imports_neither_torch_nor_ray_nor_an_engine() -> None:
+@pytest.mark.parametrize(
+    "kind, name",
+    [
+        ("rlvr", "qwen2.5-7B-rlvr/rlvr_zero3"),
+        ("agentic", "tiny-frozen-lake/tiny_frozen_lake"),
+        ("sft", "tiny-sort/tiny_sort_sft"),
+        ("dpo", "tiny-sort/tiny_sort_dpo"),
+        ("distill", "tiny-sort/tiny_sort_distill"),
+    ],
+)
+def test_a_dry_run_imports_neither_torch_nor_ray_nor_an_engine(kind: str, name: str) -> None:
+    folder, name = name.split("/")
     done = subprocess.run(
         [
             sys.executable,
             "-c",
             PROBE,
+            kind,
             "--config_path",
-            str(EXAMPLES / "qwen2.5-7B-rlvr"),
+            str(EXAMPLES / folder),
             "--config_name",
-            "rlvr_zero3",
+            name,
             "--dry_run",
             "--elsewhere",
         ],
