@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -22,7 +24,7 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import PrefixChange, WeightTransform, revert_weight_conversion
+from transformers.core_model_loading import PrefixChange, Transpose, WeightTransform, revert_weight_conversion
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.utils import logging as transformers_logging
 
@@ -269,8 +271,11 @@ def _load(
     finally:
         transformers_logging.set_verbosity(verbosity)
     if is_deepspeed_zero3_enabled():
+        _check_turned(pretrained, args)
         # There transformers 5.19 keeps renamings of ancient checkpoints that it did not use; saving would undo them.
         pretrained._weight_conversions = _conversions(pretrained, args)
+    elif conversions := getattr(pretrained, "_weight_conversions", None):
+        pretrained._weight_conversions = as_published(conversions)
     missing = set(report["missing_keys"])
     if missing - set(may_lack):
         names = ", ".join(sorted(missing - set(may_lack))[:5])
@@ -281,7 +286,7 @@ def _load(
 def _conversions(pretrained: PreTrainedModel, args: ModelArgs) -> list[WeightTransform]:
     """Return how transformers renames and cuts the weights of the files. A beginning that it takes away is in the files
     of models that see, and not in those of the same text model alone."""
-    conversions = get_model_conversion_mapping(pretrained, add_legacy=False)
+    conversions = as_published(get_model_conversion_mapping(pretrained, add_legacy=False))
     if not any(isinstance(each, PrefixChange) for each in conversions):
         return conversions
     names = tensor_files(str(args.model_name_or_path))
@@ -290,6 +295,35 @@ def _conversions(pretrained: PreTrainedModel, args: ModelArgs) -> list[WeightTra
         return not names or any(change.rename_source_key(name)[0] != name for name in names)
 
     return [each for each in conversions if not isinstance(each, PrefixChange) or is_used(each)]
+
+
+def as_published(conversions: Sequence[WeightTransform]) -> list[WeightTransform]:
+    """The same, that turn the experts of Qwen3-VL-MoE back when they are written: published files and vLLM have their
+    sides the other way round. transformers (5.19) turns what does not fit, and in memory it does."""
+    turned = copy.deepcopy(list(conversions))
+    for each in turned:
+        for operation in getattr(each, "operations", ()):
+            if isinstance(operation, Transpose):
+                operation.check_dims = False
+    return turned
+
+
+def _check_turned(pretrained: PreTrainedModel, args: ModelArgs) -> None:
+    """StrategyError for files of Qwen3-VL-MoE whose experts have their sides as in memory: transformers (5.19) cannot
+    tell where weights are divided at once, and turns them all."""
+    if pretrained.config.model_type != "qwen3_vl_moe":
+        return
+    for name, path in tensor_files(str(args.model_name_or_path)).items():
+        if not name.endswith(".experts.down_proj"):
+            continue
+        with safe_open(path, framework="pt") as file:
+            if file.get_slice(name).get_shape()[-1] != pretrained.config.get_text_config().hidden_size:
+                raise StrategyError(
+                    f"{args.model_name_or_path}: its experts are stored as transformers has them in memory, not as "
+                    "published models do, and cannot be loaded with strategy_config.zero_optimization.stage: 3. Use "
+                    "stage 2 or fsdp2_train; a checkpoint of such a run is stored as published models are"
+                )
+        return
 
 
 def write_hf_model(

@@ -39,8 +39,6 @@ _AS_TEXT: Mapping[str, Literal["whole", "text"]] = {
     "mllama": TEXT_PART,
     "moshi": TEXT_PART,
     "phi4_multimodal": WHOLE,
-    "qwen3_5": TEXT_PART,
-    "qwen3_5_moe": TEXT_PART,
     "qwen4_exp": TEXT_PART,
 }
 """Classes by model_type: what AutoModelForCausalLM of the pinned transformers makes of them."""

@@ -1,4 +1,4 @@
-"""Qwen-VL models of about 400 thousand parameters, with their processors' files: what `tiny.py` is for text."""
+"""Models that see, of about 400 thousand parameters, with their processors' files: what `tiny.py` is for text."""
 
 from __future__ import annotations
 
@@ -8,23 +8,41 @@ from typing import Any
 
 import torch
 from transformers import (
+    Glm4vConfig,
+    Glm4vForConditionalGeneration,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2VLConfig,
     Qwen2VLForConditionalGeneration,
+    Qwen3_5Config,
+    Qwen3_5ForConditionalGeneration,
+    Qwen3_5MoeConfig,
+    Qwen3_5MoeForConditionalGeneration,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
     Qwen3VLMoeConfig,
     Qwen3VLMoeForConditionalGeneration,
 )
+from transformers.conversion_mapping import get_model_conversion_mapping
 
 from roll.models import tiny
+from roll.models.loading import as_published
 
-VISION_ARCHITECTURES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
-_PROCESSORS = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL", "qwen3_vl": "Qwen3VL", "qwen3_vl_moe": "Qwen3VL"}
+VISION_ARCHITECTURES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "glm4v")
+_PROCESSORS = {
+    "qwen2_vl": "Qwen2VL",
+    "qwen2_5_vl": "Qwen2_5_VL",
+    "qwen3_vl": "Qwen3VL",
+    "qwen3_vl_moe": "Qwen3VL",
+    "qwen3_5": "Qwen3VL",
+    "qwen3_5_moe": "Qwen3VL",
+    "glm4v": "Glm4v",
+}
 STARTS, ENDS, IMAGE, VIDEO = "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"
+_GLM_NAMES = {STARTS: "<|begin_of_image|>", ENDS: "<|end_of_image|>", IMAGE: "<|image|>", VIDEO: "<|video|>"}
+_GLM_VIDEO = ("<|begin_of_video|>", "<|end_of_video|>")
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
@@ -35,11 +53,16 @@ CHAT_TEMPLATE = (
 )
 
 
-def build_vision_tokenizer() -> PreTrainedTokenizerFast:
-    """The tiny tokenizer with the four tokens of pictures, and a template for message parts."""
-    tokenizer = tiny.build_tokenizer()
-    tokenizer.add_special_tokens({"additional_special_tokens": [STARTS, ENDS, IMAGE, VIDEO]})
-    tokenizer.chat_template = CHAT_TEMPLATE
+def build_vision_tokenizer(arch: str = "qwen2_5_vl") -> PreTrainedTokenizerFast:
+    """The tiny tokenizer with the tokens that a family has for pictures, and a template for message parts."""
+    tokenizer, names = tiny.build_tokenizer(), [STARTS, ENDS, IMAGE, VIDEO]
+    template = CHAT_TEMPLATE
+    if arch == "glm4v":
+        for name in names:
+            template = template.replace(name, _GLM_NAMES[name])
+        names = [*(_GLM_NAMES[name] for name in names), *_GLM_VIDEO]
+    tokenizer.add_special_tokens({"additional_special_tokens": names})
+    tokenizer.chat_template = template
     return tokenizer
 
 
@@ -73,13 +96,7 @@ def build_vision_model(
         "pad_token_id": tokenizer.pad_token_id,
     }
     tower: dict[str, Any] = {"depth": tower_layers, "num_heads": 2, "initializer_range": 0.05}
-    ids = {
-        "image_token_id": tokenizer.convert_tokens_to_ids(IMAGE),
-        "video_token_id": tokenizer.convert_tokens_to_ids(VIDEO),
-        "vision_start_token_id": tokenizer.convert_tokens_to_ids(STARTS),
-        "vision_end_token_id": tokenizer.convert_tokens_to_ids(ENDS),
-        "tie_word_embeddings": tie_word_embeddings,
-    }
+    ids: dict[str, Any] = _token_ids(tokenizer, arch) | {"tie_word_embeddings": tie_word_embeddings}
     width = {"hidden_size": 64, "intermediate_size": 128, "out_hidden_size": hidden_size}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -91,16 +108,51 @@ def build_vision_model(
         elif arch == "qwen2_5_vl":
             tower |= {**width, "window_size": 56, "fullatt_block_indexes": [tower_layers - 1]}
             model = Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(text_config=text, vision_config=tower, **ids))
+        elif arch == "glm4v":
+            text["rope_parameters"] |= {"partial_rotary_factor": 0.5, "mrope_section": [2, 3, 3]}
+            text["attention_bias"] = True  # vLLM asks for it, transformers' model has biases without it
+            tower |= {**width, "image_size": 112, "rms_norm_eps": 1e-5}
+            model = Glm4vForConditionalGeneration(Glm4vConfig(text_config=text, vision_config=tower, **ids))
+        elif arch.startswith("qwen3_5"):
+            text |= {"head_dim": 32, "layer_types": [*["linear_attention"] * (num_layers - 1), "full_attention"]}
+            text |= {"linear_key_head_dim": 16, "linear_value_head_dim": 16}
+            text |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
+            text["rope_parameters"] |= {
+                "partial_rotary_factor": 0.5,
+                "mrope_section": [2, 3, 3],
+                "mrope_interleaved": True,
+            }
+            tower |= {**width, "patch_size": 16, "num_position_embeddings": 64}
+            if arch == "qwen3_5":
+                model = Qwen3_5ForConditionalGeneration(Qwen3_5Config(text_config=text, vision_config=tower, **ids))
+            else:
+                text |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": hidden_size // 2}
+                text["shared_expert_intermediate_size"] = hidden_size // 2
+                config = Qwen3_5MoeConfig(text_config=text, vision_config=tower, **ids)
+                model = Qwen3_5MoeForConditionalGeneration(config)
         else:
             text |= {"head_dim": 32, "rope_parameters": {**text["rope_parameters"], "mrope_interleaved": True}}
             tower |= {**width, "patch_size": 16, "num_position_embeddings": 64, "deepstack_visual_indexes": [0]}
             if arch == "qwen3_vl":
                 model = Qwen3VLForConditionalGeneration(Qwen3VLConfig(text_config=text, vision_config=tower, **ids))
             else:
-                text |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": hidden_size}
-                config = Qwen3VLMoeConfig(text_config=text, vision_config=tower, **ids)
-                model = Qwen3VLMoeForConditionalGeneration(config)
+                text |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 3 * hidden_size // 2}
+                text["norm_topk_prob"] = True  # vLLM asks for it; transformers does so always
+                moe = Qwen3VLMoeConfig(text_config=text, vision_config=tower, **ids)
+                model = Qwen3VLMoeForConditionalGeneration(moe)
     return model.eval()
+
+
+def _token_ids(tokenizer: PreTrainedTokenizerFast, arch: str) -> dict[str, int]:
+    """The ids of the tokens of pictures, by the names in config.json."""
+    names = {"image_token_id": IMAGE, "video_token_id": VIDEO}
+    if arch == "glm4v":
+        names = {key: _GLM_NAMES[name] for key, name in names.items()}
+        names |= {"image_start_token_id": _GLM_NAMES[STARTS], "image_end_token_id": _GLM_NAMES[ENDS]}
+        names |= dict(zip(("video_start_token_id", "video_end_token_id"), _GLM_VIDEO, strict=True))
+    else:
+        names |= {"vision_start_token_id": STARTS, "vision_end_token_id": ENDS}
+    return {key: int(str(tokenizer.convert_tokens_to_ids(name))) for key, name in names.items()}
 
 
 def save_vision_pretrained(
@@ -113,12 +165,17 @@ def save_vision_pretrained(
     """Writes model, tokenizer and the processor's files as one Hugging Face directory, and returns it."""
     directory.mkdir(parents=True, exist_ok=True)
     model.config.architectures = [type(model).__name__]
+    if model.config.model_type == "qwen3_vl_moe":
+        written: Any = model
+        written._weight_conversions = as_published(get_model_conversion_mapping(model, add_legacy=False))
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     kind = _PROCESSORS[model.config.model_type]
-    half = kind == "Qwen3VL"
+    half, glm = kind == "Qwen3VL", kind == "Glm4v"
+    if glm:  # whose files count the pixels of both frames that a picture is
+        min_pixels, max_pixels = 2 * min_pixels, 2 * max_pixels
     processor = {
-        "image_processor_type": "Qwen2VLImageProcessor",
+        "image_processor_type": "Glm4vImageProcessor" if glm else "Qwen2VLImageProcessor",
         "processor_class": f"{kind}Processor",
         "size": {"shortest_edge": min_pixels, "longest_edge": max_pixels},
         "patch_size": model.config.vision_config.patch_size,
@@ -128,7 +185,7 @@ def save_vision_pretrained(
         "image_std": [0.5] * 3 if half else [0.26862954, 0.26130258, 0.27577711],
     }
     (directory / "preprocessor_config.json").write_text(json.dumps(processor, indent=2) + "\n")
-    video = "Qwen3VLVideoProcessor" if half else "Qwen2VLVideoProcessor"
+    video = f"{kind if half or glm else 'Qwen2VL'}VideoProcessor"
     (directory / "video_preprocessor_config.json").write_text(
         json.dumps({**processor, "video_processor_type": video}, indent=2) + "\n"
     )

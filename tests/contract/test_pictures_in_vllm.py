@@ -29,6 +29,8 @@ MODELS = {  # family, and whether the embedding is its head
     "qwen2_5_vl": False,
     "qwen2_vl": True,
     "qwen3_vl": False,
+    "glm4v": False,
+    "qwen3_vl_moe": False,
 }
 
 if find_spec("vllm") is None:
@@ -37,7 +39,7 @@ if find_spec("vllm") is None:
 
 @pytest.fixture(
     scope="module",
-    params=["qwen2_5_vl", *(pytest.param(name, marks=pytest.mark.slow) for name in ("qwen2_vl", "qwen3_vl"))],
+    params=["qwen2_5_vl", *(pytest.param(name, marks=pytest.mark.slow) for name in list(MODELS)[1:])],
 )
 def harness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineHarness]:
     model_dir = make_model_dir(tmp_path_factory.mktemp("model"), request.param, MODELS[request.param])

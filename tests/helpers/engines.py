@@ -113,7 +113,7 @@ class EngineHarness:
 
     async def update(self, model: "PreTrainedModel", route: str, directory: Path) -> None:
         """New weights for the engine, as the trainer sends them; they have the next version."""
-        await self.send(model.named_parameters(), route, directory, version=self.version + 1)
+        await self.send(_as_published(model), route, directory, version=self.version + 1)
         self.version += 1
         self.model = model
         assert self.engine.policy_version == self.version
@@ -283,6 +283,13 @@ def load_model(model_dir: Path) -> "PreTrainedModel":
     sees = hasattr(AutoConfig.from_pretrained(model_dir), "vision_config")
     auto: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     return auto.from_pretrained(model_dir, dtype=torch.float32).eval()
+
+
+def _as_published(model: "PreTrainedModel") -> "Iterator[tuple[str, torch.Tensor]]":
+    """Yield the weights as trainers send them: those of the experts of Qwen3-VL-MoE with sides exchanged."""
+    turns = model.config.model_type == "qwen3_vl_moe"
+    for name, parameter in model.named_parameters():
+        yield name, parameter.detach().transpose(1, 2).contiguous() if turns and ".experts." in name else parameter
 
 
 def changed_model(model_dir: Path, seed: int) -> "PreTrainedModel":

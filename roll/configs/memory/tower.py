@@ -11,8 +11,16 @@ from roll.configs.tables.vision import DEEPSTACK, LANGUAGE, MERGER, TOWER, VISIO
 if TYPE_CHECKING:
     from roll.configs.memory.model_shape import Weight
 
-_TEXT_KINDS = {"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3", "qwen3_vl_moe": "qwen3_moe"}
-_DEEPSTACK = ("qwen3_vl", "qwen3_vl_moe")
+_TEXT_KINDS = {
+    "qwen2_vl": "qwen2",
+    "qwen2_5_vl": "qwen2",
+    "qwen3_vl": "qwen3",
+    "qwen3_vl_moe": "qwen3_moe",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
+    "glm4v": "glm4",
+}
+_QWEN3 = ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")
 _CHANNELS = 3
 
 
@@ -22,6 +30,10 @@ def text_part(model: Mapping[str, Any]) -> Mapping[str, Any]:
     kind = str(model.get("model_type"))
     text = {**model, **(model.get("text_config") or {})}
     text["tie_word_embeddings"] = bool(text.get("tie_word_embeddings", model.get("tie_word_embeddings", False)))
+    if kind == "glm4v":  # has no keys for these
+        text |= {"head_dim": None, "attention_bias": True}
+        if type(text.get("hidden_size")) is int and type(text.get("num_attention_heads")) is int:
+            text["head_dim"] = text["hidden_size"] // max(text["num_attention_heads"], 1)
     return {**text, "model_type": _TEXT_KINDS[kind]}
 
 
@@ -43,14 +55,44 @@ def tower_weights(model: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ..
         tower.get("patch_size") or facts.patch_size,
         (tower.get("spatial_merge_size") or facts.merge_size) ** 2,
     )
+    if kind == "glm4v":
+        yield from _glm_tower(tower, side, tower.get("spatial_merge_size") or facts.merge_size)
+        return
     at = TOWER
     yield f"{at}patch_embed.proj.weight", (width, _CHANNELS, tower.get("temporal_patch_size") or 2, side, side)
-    if kind in _DEEPSTACK:
+    if kind in _QWEN3:
         yield f"{at}patch_embed.proj.bias", (width,)
         yield f"{at}pos_embed.weight", (tower["num_position_embeddings"], width)
     for block in range(tower["depth"]):
         yield from _block(f"{at}blocks.{block}.", kind, width, inner)
     yield from _mergers(kind, width, width * merged, out, len(tower.get("deepstack_visual_indexes") or ()))
+
+
+def _glm_tower(tower: Mapping[str, Any], side: int, merge: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    width, out, inner = (tower[key] for key in ("hidden_size", "out_hidden_size", "intermediate_size"))
+    biased = bool(tower.get("attention_bias"))
+    yield f"{TOWER}embeddings.position_embedding.weight", ((tower["image_size"] // side) ** 2, width)
+    yield f"{TOWER}patch_embed.proj.weight", (width, _CHANNELS, tower.get("temporal_patch_size") or 2, side, side)
+    yield f"{TOWER}patch_embed.proj.bias", (width,)
+    for block in range(tower["depth"]):
+        at = f"{TOWER}blocks.{block}."
+        yield from ((f"{at}{norm}.weight", (width,)) for norm in ("norm1", "norm2"))
+        yield f"{at}attn.qkv.weight", (3 * width, width)
+        if biased:
+            yield f"{at}attn.qkv.bias", (3 * width,)
+        yield f"{at}attn.proj.weight", (width, width)
+        yield from _gated(f"{at}mlp.", width, out)
+    yield f"{MERGER}proj.weight", (out, out)
+    yield from ((f"{MERGER}post_projection_norm.{part}", (out,)) for part in ("weight", "bias"))
+    yield from _gated(MERGER, out, inner)
+    yield from ((f"{TOWER}{norm}.weight", (width,)) for norm in ("post_conv_layernorm", "post_layernorm"))
+    yield f"{TOWER}downsample.weight", (out, width, merge, merge)
+    yield f"{TOWER}downsample.bias", (out,)
+
+
+def _gated(at: str, width: int, inner: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield from ((f"{at}{name}_proj.weight", (inner, width)) for name in ("gate", "up"))
+    yield f"{at}down_proj.weight", (width, inner)
 
 
 def _block(at: str, kind: str, width: int, inner: int) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -70,7 +112,7 @@ def _block(at: str, kind: str, width: int, inner: int) -> Iterator[tuple[str, tu
 
 
 def _mergers(kind: str, width: int, merged: int, out: int, deepstack: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    named = ("norm", "linear_fc1", "linear_fc2") if kind in _DEEPSTACK else ("ln_q", "mlp.0", "mlp.2")
+    named = ("norm", "linear_fc1", "linear_fc2") if kind in _QWEN3 else ("ln_q", "mlp.0", "mlp.2")
     norm, first, second = named
     places = [(MERGER, width), *((f"{DEEPSTACK}{i}.", merged) for i in range(deepstack))]
     for at, normed in places:

@@ -193,21 +193,6 @@ def zero_stage(config: Mapping[str, Any]) -> int:
     return stage if type(stage) is int else 0
 
 
-_NOT_DIVIDED = ("qwen3_vl_moe",)
-"""Types whose files transformers (5.19) reads with the experts' sides exchanged where it divides weights at once."""
-
-
-def divided_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield the problem of a model that ZeRO-3 cannot load."""
-    kind = model.get("model_type")
-    if kind in _NOT_DIVIDED and zero_stage(choice.worker.strategy_config) == 3:
-        yield Problem(
-            f"{choice.at}.zero_optimization.stage: 3: transformers cannot load {kind} models with divided weights. Set "
-            "it to 2, or use fsdp2_train.",
-            (f"{choice.at}.zero_optimization.stage", choice.name_key),
-        )
-
-
 def _section(config: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     for key in filter(None, path.split(".")):
         value = config.get(key)

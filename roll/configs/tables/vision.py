@@ -22,12 +22,16 @@ class VisionFacts:
 
     - `patch_size`, `merge_size`: of a config.json that says nothing of them
     - `min_pixels`, `max_pixels`: of a model whose files say nothing of them
+    - `frames_in_limits`: as often do the files' limits count each pixel of a picture
+    - `marks`: the keys of config.json for the tokens around a picture
     """
 
     patch_size: int = 14
     merge_size: int = 2
     min_pixels: int = 56 * 56
     max_pixels: int = 14 * 14 * 4 * 1280
+    frames_in_limits: int = 1
+    marks: tuple[str, str] = ("vision_start_token_id", "vision_end_token_id")
 
 
 _TOWER_WORDS, _MERGER_WORDS = (
@@ -48,6 +52,14 @@ VISION: Mapping[str, VisionFacts] = {
     "qwen2_5_vl": VisionFacts(),
     "qwen3_vl": _QWEN3,
     "qwen3_vl_moe": _QWEN3,
+    "qwen3_5": _QWEN3,
+    "qwen3_5_moe": _QWEN3,
+    "glm4v": VisionFacts(
+        min_pixels=112 * 112 // 2,
+        max_pixels=28 * 28 * 15000 // 2,
+        frames_in_limits=2,
+        marks=("image_start_token_id", "image_end_token_id"),
+    ),
 }
 
 
@@ -156,20 +168,25 @@ def vision_model(model: Mapping[str, Any], processor: Mapping[str, Any]) -> Visi
     merge = int(tower.get("spatial_merge_size") or facts.merge_size)
     named = processor.get("size") if isinstance(processor.get("size"), Mapping) else {}
     assert isinstance(named, Mapping)
-    least = named.get("shortest_edge") or named.get("min_pixels") or processor.get("min_pixels") or facts.min_pixels
-    most = named.get("longest_edge") or named.get("max_pixels") or processor.get("max_pixels") or facts.max_pixels
+    frames = facts.frames_in_limits
+    least = named.get("shortest_edge") or named.get("min_pixels") or processor.get("min_pixels")
+    most = named.get("longest_edge") or named.get("max_pixels") or processor.get("max_pixels")
     default = _OPENAI if patch == 14 else _HALVES
     return VisionModel(
         model_type=str(model["model_type"]),
         facts=facts,
-        sizes=PictureSizes(patch * merge, int(least), int(most)),
+        sizes=PictureSizes(
+            patch * merge,
+            -(-int(least) // frames) if least else facts.min_pixels,
+            int(most) // frames if most else facts.max_pixels,
+        ),
         patch_size=patch,
         merge_size=merge,
         temporal_patch_size=int(tower.get("temporal_patch_size") or 2),
         image_token=_token(model, "image_token_id"),
         video_token=_token(model, "video_token_id"),
-        start_token=_token(model, "vision_start_token_id"),
-        end_token=_token(model, "vision_end_token_id"),
+        start_token=_token(model, facts.marks[0]),
+        end_token=_token(model, facts.marks[1]),
         mean=_three(processor.get("image_mean"), default[0]),
         std=_three(processor.get("image_std"), default[1]),
     )

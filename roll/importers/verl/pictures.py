@@ -32,6 +32,7 @@ _OF_SIZE = ("min_pixels", "max_pixels")
 _SEES = re.compile(
     r"(?i)[-_.\d](vl|vision|omni|vlm)([-_.\d/]|$)|minicpm-?[vo]|internvl|llava|glm-?4\.\dv|glm45v|gemma-?3-(4|12|27)b"
 )
+_GLM = re.compile(r"glm41v|glm46vflash")  # others of these numbers are mixtures, and GLM-4V is older
 _MIXTURE = re.compile(r"(?i)[-_]a\d+(\.\d+)?b")
 _TOWER = re.compile(r"[\^(.*\\]*(model[.\\]*)?(visual|vision_tower|vision_model)[.*\\)$]*")
 _ADAPTED = "adapters are of the language model alone"
@@ -83,6 +84,8 @@ def name_sees(name: object) -> bool:
 def is_shown(name: object) -> bool:
     """True for a name of a family that is shown pictures here. Example: Qwen2.5-VL-7B-Instruct is of qwen2_5_vl."""
     plain = re.sub(r"[^a-z0-9]", "", _last(name).lower())
+    if "glm" in plain:
+        return _GLM.search(plain) is not None
     kind = next((kind for kind in VISION if kind.replace("_", "") in plain), None)
     if kind is not None and _MIXTURE.search(_last(name)):
         kind = f"{kind}_moe"

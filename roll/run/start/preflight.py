@@ -24,7 +24,6 @@ from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.run import RunConfig
 from roll.configs.strategies.choice import Choice
-from roll.configs.strategies.deepspeed import divided_model_problems
 from roll.configs.strategies.features import Feature
 from roll.configs.strategies.model_numbers import cap_warning, number_problems, rope_row_problems, untried_warning
 from roll.configs.strategies.table import spec_of
@@ -254,7 +253,6 @@ def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any])
     if runs_transformers:
         yield from number_problems(choice, model)
         yield from headless_model_problems(choice, model)
-        yield from divided_model_problems(choice, model)
     if choice.role.learns:
         yield from lora_model_problems(choice, model)
         yield from balance_model_problems(choice, model)

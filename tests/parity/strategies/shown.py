@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from transformers import AutoImageProcessor, AutoTokenizer
+from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
+from transformers.core_model_loading import revert_weight_conversion
 
 from roll.configs.sections.data import DataArgs
 from roll.configs.sections.model import ModelArgs
@@ -30,8 +31,22 @@ SHAPES: dict[int, tuple[tuple[int, int], ...]] = {0: ((3, 2),), 4: ((1, 2), (2, 
 
 
 def save_tiny(directory: Path, arch: str) -> Path:
-    tokenizer = build_vision_tokenizer()
+    tokenizer = build_vision_tokenizer(arch)
     return save_vision_pretrained(directory, build_vision_model(tokenizer, arch=arch), tokenizer)
+
+
+def as_stored(weights: dict[str, np.ndarray], model_dir: Path) -> dict[str, np.ndarray]:
+    """Weights of a mixture in the form of published models: experts one by one, or all of a layer with rows where
+    memory has columns. Others as they are."""
+    config = AutoConfig.from_pretrained(model_dir)
+    if config.model_type == "qwen3_vl_moe":
+        return {name: weight.swapaxes(1, 2) if ".experts." in name else weight for name, weight in weights.items()}
+    if config.model_type != "qwen3_5_moe":
+        return weights
+    with torch.device("meta"):
+        model = AutoModelForImageTextToText.from_config(config)
+    apart = revert_weight_conversion(model, {name: torch.from_numpy(weight) for name, weight in weights.items()})
+    return {name: tensor.numpy() for name, tensor in apart.items()}
 
 
 @cache

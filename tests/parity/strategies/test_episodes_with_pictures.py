@@ -26,7 +26,7 @@ from tests.helpers.pictures import make_model_dir, seen_log_probs
 from tests.parity.strategies.shown import vision
 from tests.unit.pipeline.agentic.parts import env_config, job, player
 
-FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
+FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "glm4v", "qwen3_5", "qwen3_5_moe", "qwen3_vl_moe")
 
 
 @pytest.mark.gate("qwen2_5_vl")

@@ -18,6 +18,8 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from roll.algorithms.loss import SupervisedLoss
 from roll.configs.sections.model import ModelArgs
 from roll.distributed.strategy.hf.sampler import BatchSampler
+from roll.errors import StrategyError
+from roll.models import loading
 from roll.models.loading import load_policy
 from roll.models.vision import inputs
 from roll.models.vision.inputs import PictureInputs
@@ -31,7 +33,7 @@ from tests.parity.strategies.reference import LEARNING_RATE, BentLoss, join, tra
 from tests.parity.strategies.runs import Run
 
 Pools = Callable[[int], RankPool]
-FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
+FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "glm4v", "qwen3_5", "qwen3_5_moe", "qwen3_vl_moe")
 TRAINERS: dict[str, tuple[int, dict[str, Any]]] = {
     "zero0-x1": (1, {"stage": 0}),
     "zero2-x2": (2, {"stage": 2}),
@@ -42,10 +44,7 @@ TRAINERS: dict[str, tuple[int, dict[str, Any]]] = {
     "fsdp2-x2-packed": (2, {"fsdp2": {}, "packs": True}),
     "fsdp2-x1-offload": (1, {"fsdp2": {}, "model": {"enable_activation_offload": True}}),
 }
-DIVIDED = FAMILIES[:-1]  # what ZeRO-3 loads
-CASES = [
-    (family, trainer) for family in FAMILIES for trainer in TRAINERS if family in DIVIDED or "zero3" not in trainer
-]
+CASES = [(family, trainer) for family in FAMILIES for trainer in TRAINERS]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +55,8 @@ def model_dirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def wanted(model_dir: Path, **options: Any) -> Any:
     given = partial(shown.hf_inputs, model_dir)
     rates = [LEARNING_RATE] * 3
-    return train_reference(model_dir, shown.rows(model_dir), BentLoss(), rates, given=given, **options)
+    want = train_reference(model_dir, shown.rows(model_dir), BentLoss(), rates, given=given, **options)
+    return replace(want, parameters=[shown.as_stored(each, model_dir) for each in want.parameters])
 
 
 @pytest.mark.gate("qwen2_5_vl-zero3-x2", "qwen3_vl-fsdp2-x2-packed", "qwen2_vl-fsdp2-x1")
@@ -201,13 +201,28 @@ def test_a_saved_model_is_loaded_by_transformers(
     """With the names that its family's files have, and the files of its processor."""
     world_size, options = TRAINERS[trainer]
     weights = rank_pool(world_size).run(saved, Run(model_dirs[family], shows=True, **options), tmp_path)[0]
-    found = AutoModelForImageTextToText.from_pretrained(tmp_path, dtype=torch.float32)
-    assert weights.keys() == dict(found.named_parameters()).keys()
-    for name, parameter in found.named_parameters():
-        assert np.array_equal(parameter.detach().numpy(), weights[name]), name
+    model = AutoModelForImageTextToText.from_pretrained(tmp_path, dtype=torch.float32)
+    parameters = {name: parameter.detach().numpy() for name, parameter in model.named_parameters()}
+    found = shown.as_stored(parameters, model_dirs[family])
+    assert weights.keys() == found.keys()
+    for name, parameter in found.items():
+        assert np.array_equal(parameter, weights[name]), name
     stored = set(load_file(tmp_path / "model.safetensors"))
     assert stored == set(load_file(model_dirs[family] / "model.safetensors"))
     assert AutoProcessor.from_pretrained(tmp_path).image_processor.patch_size == shown.vision(tmp_path).patch_size
+
+
+def test_experts_that_transformers_has_saved_are_refused_where_it_would_turn_them(
+    model_dirs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ZeRO-3 divides weights while they are loaded. Other trainers take these files as well."""
+    AutoModelForImageTextToText.from_pretrained(model_dirs["qwen3_vl_moe"]).save_pretrained(tmp_path)
+    args = ModelArgs(model_name_or_path=str(tmp_path), dtype="fp32")
+    load_policy(args)
+    monkeypatch.setattr(loading, "is_deepspeed_zero3_enabled", lambda: True)
+    with pytest.raises(StrategyError, match="stored as transformers has them in memory.* Use stage 2 or fsdp2_train"):
+        load_policy(args)
+    load_policy(ModelArgs(model_name_or_path=str(model_dirs["qwen3_vl_moe"]), dtype="fp32"))
 
 
 @pytest.mark.gate("qwen2_5_vl")

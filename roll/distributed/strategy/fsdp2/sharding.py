@@ -68,6 +68,10 @@ def _offload_policy(mesh: DeviceMesh, settings: Fsdp2Settings) -> OffloadPolicy:
     return CPUOffloadPolicy(pin_memory=mesh.device_type != "cpu")  # there is nothing to pin for
 
 
+_READ_INSIDE = ("Glm4vVisionEmbeddings",)
+"""Classes that read the weight of an embedding themselves, and do not call it."""
+
+
 def groups(model: LoadedModel, policy: WrapPolicy, experts: Sequence[nn.Module] = ()) -> list[nn.Module]:
     """The modules that are gathered on their own, outer ones before inner ones: the model's blocks, or those of the
     classes that are named; with them the embedding and the head, unless they are one; divided `experts`; and whatever
@@ -81,7 +85,7 @@ def groups(model: LoadedModel, policy: WrapPolicy, experts: Sequence[nn.Module] 
                 f"strategy_config.wrap_policy.transformer_layer_cls_to_wrap: the model has no {', '.join(missing)}. It "
                 f"has {', '.join(sorted(there))}."
             )
-    by_class = [module for module in reachable if type(module).__name__ in names]
+    by_class = [module for module in reachable if type(module).__name__ in (*names, *_READ_INSIDE)]
     kinds = (nn.Embedding, LogProbHead)
     within = {id(inner) for module in by_class for inner in module.modules()}
     by_class += [module for module in reachable if isinstance(module, kinds) and id(module) not in within]

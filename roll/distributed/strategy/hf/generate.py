@@ -119,6 +119,10 @@ def _in_files(model: PreTrainedModel, name: str, values: torch.Tensor) -> Iterat
     if all(tensor.untyped_storage().data_ptr() == values.untyped_storage().data_ptr() for tensor in stored.values()):
         yield from stored.items()
         return
+    turned = values.transpose(-1, -2) if values.dim() == 3 else values
+    if [*stored] == [name] and stored[name].shape == turned.shape and torch.equal(stored[name][:1], turned[:1]):
+        yield name, turned
+        return
     # Copied on the way: the same of the numbers of its elements says where each came from. Of large ones, the stacked
     # experts of a layer, which are cut into matrices with whole rows, only the first two columns are numbered.
     width = values.shape[-1]

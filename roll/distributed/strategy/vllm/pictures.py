@@ -48,7 +48,7 @@ def picture_arguments(
     limits = settings.get(LIMITS) or {}
     if not shows_pictures:
         return {LIMITS: {**_NEVER, **limits}}
-    area = vision.sizes.factor**2
+    area = vision.sizes.factor**2 * vision.facts.frames_in_limits
     return {
         LIMITS: {"video": 0, **limits},
         CACHE: settings.get(CACHE, _CPU_CACHE_GB if on_cpu else _GPU_CACHE_GB),

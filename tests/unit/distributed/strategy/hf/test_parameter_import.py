@@ -8,9 +8,11 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
+from roll.configs.sections.model import ModelArgs
 from roll.distributed.strategy.hf import generate
 from roll.distributed.strategy.hf.generate import ParameterImport
 from roll.errors import StrategyError
+from roll.models.loading import load_policy
 from roll.models.tiny_vision import (
     VISION_ARCHITECTURES,
     build_vision_model,
@@ -104,13 +106,16 @@ def test_a_missing_expert_is_refused() -> None:
 @pytest.mark.parametrize("arch", VISION_ARCHITECTURES)
 def test_models_that_see_take_their_weights_by_the_names_of_files_as_well(arch: str, tmp_path: Path) -> None:
     """An explorer reads them from a model that the trainer has written."""
-    tokenizer = build_vision_tokenizer()
-    save_vision_pretrained(tmp_path, build_vision_model(tokenizer, arch=arch, seed=1), tokenizer)
-    model = build_vision_model(tokenizer, arch=arch, seed=2)
+    tokenizer = build_vision_tokenizer(arch)
+    models = [build_vision_model(tokenizer, arch=arch, seed=seed) for seed in (1, 2)]
+    written, own = (
+        save_vision_pretrained(tmp_path / str(number), model, tokenizer) for number, model in enumerate(models)
+    )
+    model = load_policy(ModelArgs(model_name_or_path=str(own), dtype="fp32")).pretrained
     update = ParameterImport(model)
     update.begin()
-    for name, tensor in load_file(tmp_path / "model.safetensors").items():
+    for name, tensor in load_file(written / "model.safetensors").items():
         update.add(name, tensor)
     update.finish()
-    wanted = build_vision_model(tokenizer, arch=arch, seed=1).state_dict()
+    wanted = models[0].state_dict()
     assert all(torch.equal(tensor, wanted[name]) for name, tensor in model.state_dict().items())
