@@ -13,8 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from roll.configs.tables.vision import PictureSizes
-from roll.datasets.pictures.decode import decode
+from roll.datasets.pictures.decode import small_copy
 from roll.errors import PictureError
 from roll.report.conversation import Message, episode_of, message_of_answer, messages_of_prompt, other_extras
 from roll.report.run_files import RunFiles
@@ -204,11 +203,11 @@ def thumbnail(picture: RecordedPicture) -> Thumbnail:
 def _small(form: str, place: str, where: str) -> Thumbnail:
     source = PictureSource("file" if form == "file" else "parquet", place, where)
     try:
-        small = decode(source, PictureSizes(1, 1, _THUMBNAIL_PIXELS))
+        small = small_copy(source, _THUMBNAIL_PIXELS)
     except PictureError as error:
         return Thumbnail(str(error), None)
     from PIL import Image
 
     stream = io.BytesIO()
-    Image.fromarray(small.array).save(stream, "WEBP", quality=80)
+    Image.fromarray(small).save(stream, "WEBP", quality=80)
     return Thumbnail(place, "data:image/webp;base64," + base64.b64encode(stream.getvalue()).decode("ascii"))

@@ -137,6 +137,11 @@ def as_png(image: Any) -> bytes:
     return stream.getvalue()
 
 
+def small_copy(source: PictureSource, most_pixels: int) -> np.ndarray:
+    """A picture to be looked at, uint8 [height, width, 3] of about so many pixels at most. Raises PictureError."""
+    return decode(source, PictureSizes(1, 1, most_pixels)).array
+
+
 def digest_of(pixels: np.ndarray) -> str:
     """The name of uint8 pixels [height, width, 3]: 32 hexadecimal digits."""
     height, width, _ = pixels.shape

@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import re
+import struct
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_RGB = 3  # channels
 METRICS_FILE = "metrics.jsonl"
 SUMMARY_FILE = "summary.json"
 NO_METRICS = (ValueError, KeyError, TypeError, OverflowError, RecursionError)  # of a killed run, its last line
@@ -197,6 +199,10 @@ class TensorboardTracker(NamedTracker):
         self._writer.add_event(
             self._event(wall_time=time.time(), step=step, summary=self._text(f"samples/{kind}", _markdown(samples)))
         )
+        for place, sample in enumerate(samples):
+            for number, picture in enumerate(sample.pictures):
+                shown = self._picture(f"samples/{kind}/{place}/{number}", picture)
+                self._writer.add_event(self._event(wall_time=time.time(), step=step, summary=shown))
         self._writer.flush()
 
     def _text(self, tag: str, text: str) -> Any:
@@ -208,6 +214,11 @@ class TensorboardTracker(NamedTracker):
         metadata = of_text(plugin_data=of_text.PluginData(plugin_name="text"))
         tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()])
         return self._summary(value=[self._summary.Value(tag=tag, metadata=metadata, tensor=tensor)])
+
+    def _picture(self, tag: str, png: bytes) -> Any:
+        width, height = struct.unpack(">II", png[16:24])
+        image = self._summary.Image(height=height, width=width, colorspace=_RGB, encoded_image_string=png)
+        return self._summary(value=[self._summary.Value(tag=tag, image=image)])
 
     def close(self, failed: bool = False) -> None:
         self._writer.close()
