@@ -98,7 +98,7 @@ class Transcript:
             self.counts["fresh" if base is self.root and not walked.matched else "continued"] += 1
             return
         old = _newest(walked.others)
-        started = any(node.answer is not None for node in walked.node.path()[: None if walked.inside else -1])
+        started = any(node.answer is not None for node in (*walked.node.path(), *walked.others))
         if not (started or self._is_known(call.messages)):
             self.counts["fresh"] += 1
             return

@@ -186,7 +186,7 @@ def text_arguments(messages: Messages) -> None:
 CAUSES = {
     "thinking_dropped": (["<think>why</think>yes", "no"], lambda m: m[2].pop("reasoning_content")),
     "whitespace": (["yes  sir", "no"], set_content(2, "yes sir")),
-    "answer_edited": (["yes", "no"], set_content(2, "yes!")),
+    "answer_edited": (["yes", "no"], set_content(2, "so be it")),
     "system_changed": (["yes", "no"], set_content(0, "be long")),
     "tool_call_rerendered": ([CALL, "no"], text_arguments),
     "message_edited": (["yes", "no"], set_content(1, "box G?")),
