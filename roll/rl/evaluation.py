@@ -80,7 +80,8 @@ def _metrics(groups: Sequence[TrajectoryGroup], pass_at: Sequence[int]) -> dict[
 
 
 def _mean_reward(groups: Sequence[TrajectoryGroup]) -> float:
-    return float(np.nan_to_num(np.concatenate([group.rewards for group in groups]), nan=0.0).mean())
+    rewards = [side.rewards for group in groups for side in group.by_side]
+    return float(np.nan_to_num(np.concatenate(rewards), nan=0.0).mean())
 
 
 def _pass(name: str, groups: Sequence[TrajectoryGroup], k: int) -> dict[str, float]:

@@ -54,10 +54,10 @@ def rollout_metrics(taken: StepGroups, trained: Sequence[TrajectoryGroup], step:
 
 
 def reward_means(name: str, groups: Sequence[TrajectoryGroup], sampled: Sequence[TrajectoryGroup]) -> dict[str, float]:
-    """The mean reward of these groups in each domain, where several were sampled."""
+    """The mean reward of these groups in each domain, where several were sampled. Each side of an attempt counts."""
     rewards: dict[str, list[np.ndarray]] = defaultdict(list)
     for group in groups:
-        rewards[group.task.domain].append(group.rewards[~np.isnan(group.rewards)])
+        rewards[group.task.domain] += [side.rewards[~np.isnan(side.rewards)] for side in group.by_side]
     joined = {domain: np.concatenate(values) for domain, values in sorted(rewards.items())}
     several = len({group.task.domain for group in sampled}) > 1
     return {f"{name}/{domain}": float(values.mean()) for domain, values in joined.items() if several and len(values)}
@@ -104,8 +104,9 @@ def replace_empty(groups: StepGroups, on_empty: str, num_groups: int, step: int)
 def filter_metrics(groups: StepGroups, trained: Sequence[TrajectoryGroup]) -> dict[str, float]:
     """Return metrics of what was sampled, how much of it was kept, and how much is trained on, all under `rollout/`."""
     sampled = groups.sampled
-    rewards = np.concatenate([group.rewards for group in sampled])
-    ids = np.repeat(np.arange(len(sampled)), [len(group.rewards) for group in sampled])
+    compared = [side for group in sampled for side in group.by_side]
+    rewards = np.concatenate([side.rewards for side in compared])
+    ids = np.repeat(np.arange(len(compared)), [len(side.rewards) for side in compared])
     rows = [t for group in trained for t in group.trajectories]
     num_trained = sum(t.failure is None and t.facts.num_sampled > 0 for t in rows)
     metrics = reward_metrics(rewards, ids) | {

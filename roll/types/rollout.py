@@ -547,8 +547,20 @@ class TrajectoryGroup:
         return tuple({t.index: t for t in reversed(self.trajectories)}.values())[::-1]
 
     @cached_property
+    def by_side(self) -> tuple[TrajectoryGroup, ...]:
+        """The rows of each side that has some, as groups of their own: what is compared with each other. Failed
+        attempts are in all of them. The group itself where there is one side."""
+        sides = sorted({t.side for t in self.trajectories if t.failure is None})
+        if sides in ([], [0]):
+            return (self,)
+        return tuple(
+            replace(self, trajectories=tuple(t for t in self.trajectories if t.side == side or t.failure is not None))
+            for side in sides
+        )
+
+    @cached_property
     def rewards(self) -> np.ndarray:
-        """float64 [group_size]; NaN where an attempt failed."""
+        """float64 [group_size]; NaN where an attempt failed. Of attempts with several sides, that of the first."""
         return np.array([t.reward for t in self.attempts], np.float64)
 
     @cached_property

@@ -25,18 +25,17 @@ FILTER_ARGS: Mapping[str, tuple[str, ...]] = {
 
 
 def keep_by_mean(group: TrajectoryGroup, threshold_down: float, threshold_up: float) -> bool:
-    """True if the mean reward lies strictly between the thresholds: neither hopeless nor solved."""
-    count, mean, _ = _moments(group)
-    return count < 2 or threshold_down < mean < threshold_up
+    """True if the mean reward, of any side, lies strictly between the thresholds: neither hopeless nor solved."""
+    moments = map(_moments, group.by_side)
+    return any(count < 2 or threshold_down < mean < threshold_up for count, mean, _ in moments)
 
 
 def keep_by_std(group: TrajectoryGroup, std_threshold: float) -> bool:
-    """True if the standard deviation of the rewards (of the sample, n - 1) is above the threshold.
+    """True if the standard deviation of the rewards (of the sample, n - 1), of any side, is above the threshold.
 
     Example: rewards 1 1 1 1 are dropped at threshold 0, since a group of equal rewards gives no advantage.
     """
-    count, _, std = _moments(group)
-    return count < 2 or std > std_threshold
+    return any(count < 2 or std > std_threshold for count, _, std in map(_moments, group.by_side))
 
 
 def filter_problems(type_: str, args: Mapping[str, Any], key: str) -> list[str]:

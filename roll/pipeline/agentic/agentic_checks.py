@@ -292,6 +292,13 @@ def _algorithm_problems(config: AgenticConfig) -> Iterator[Problem]:
             f"{TRAJECTORY}, or choose another estimator.",
             ("adv_estimator", at),
         )
+    sided = next((tag for tag, env in trained.items() if env.sides), None)
+    if sided is not None and any(operator.name == "reward_shaping" for operator in config.experience_operators):
+        yield Problem(
+            f"experience_operators: reward_shaping changes one reward of an episode, and custom_envs.{sided}.sides "
+            "gives each side its own. Shape the rewards in the program.",
+            ("experience_operators", f"custom_envs.{sided}.sides"),
+        )
     if config.ratio_type == "segment" and config.importance_sampling != "segment":
         yield Problem(
             f"ratio_type: segment contradicts importance_sampling: {config.importance_sampling}. Keep one.",

@@ -95,11 +95,12 @@ GroupFilter = Callable[[TrajectoryGroup], bool]
 
 
 class DropEqualRewards:
-    """Drops groups whose episodes all earned the same: nothing can be learned from comparing them."""
+    """Drops groups whose episodes all earned the same, each side for itself: nothing can be learned from comparing
+    them."""
 
     def __call__(self, group: TrajectoryGroup) -> bool:
-        rewards = group.rewards[~np.isnan(group.rewards)]
-        return len(rewards) < 2 or bool(rewards.max() > rewards.min())
+        by_side = (side.rewards[~np.isnan(side.rewards)] for side in group.by_side)
+        return any(len(rewards) < 2 or bool(rewards.max() > rewards.min()) for rewards in by_side)
 
 
 def load_filter(path: str) -> GroupFilter:

@@ -38,13 +38,13 @@ _MOST_CHARACTERS = 500
 def distributions(groups: Sequence[TrajectoryGroup]) -> dict[str, Any]:
     """Distributions as JSON values: `rewards` and `response_lengths` of the attempts that did not fail, `num_attempts`,
     and `failures`, the most frequent causes with their counts."""
-    rewards = np.concatenate([group.rewards for group in groups])
+    rewards = np.concatenate([side.rewards for group in groups for side in group.by_side])
     lengths = np.concatenate([group.response_lengths for group in groups])
-    there = ~np.isnan(rewards)
+    there = ~np.isnan(np.concatenate([group.rewards for group in groups]))
     causes = Counter(attempt.failure for group in groups for attempt in group.attempts if attempt.failure is not None)
     return {
-        "num_attempts": len(rewards),
-        "rewards": spread_of(rewards[there]),
+        "num_attempts": len(lengths),
+        "rewards": spread_of(rewards[~np.isnan(rewards)]),
         "response_lengths": spread_of(lengths[there]),
         "failures": [
             {"cause": storable(middle_left_out(cause, _MOST_CHARACTERS)), "count": count}
@@ -329,8 +329,8 @@ def in_order(
 
 
 def _mean_reward(group: TrajectoryGroup) -> float:
-    rewards = group.rewards[~np.isnan(group.rewards)]
-    return float(rewards.mean()) if len(rewards) else -math.inf
+    rewards = np.concatenate([side.rewards for side in group.by_side])
+    return float(np.nanmean(rewards)) if not np.isnan(rewards).all() else -math.inf
 
 
 def spread(groups: Sequence[tuple[str, T]], count: int) -> list[T]:

@@ -75,7 +75,7 @@ class Shaping(StepPart):
             remaining = _checked(entry, remaining, _called(entry, remaining))
         ids = {group.group_id for group in remaining}
         dropped = [group for group in groups.groups if group.group_id not in ids]
-        rewards = [group.rewards for group in groups.sampled]
+        rewards = [side.rewards for group in groups.sampled for side in group.by_side]
         known = np.concatenate(rewards)[~np.isnan(np.concatenate(rewards))] if rewards else np.zeros(0)
         metrics = {"rollout/sampled_reward_mean": float(known.mean())} if len(known) else {}
         return replace(groups, groups=remaining, dropped=[*groups.dropped, *dropped]), metrics

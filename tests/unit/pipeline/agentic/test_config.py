@@ -262,6 +262,14 @@ def test_estimators_that_need_whole_rows_or_single_turns_refuse_sessions(
     assert any("custom_envs.Lake.env_manager_cls" in text and manager["env_manager_cls"] in text for text in found)
 
 
+def test_rewards_of_sides_are_not_shaped_as_one() -> None:
+    shaped = {"experience_operators": [{"name": "reward_shaping", "args": {"stat": "response_length", "weight": 0.1}}]}
+    sided = {"env_manager_cls": "proxy", "agent": "a:b", "sides": ["white", "black"]}
+    found = problems({"custom_envs.Lake": sided, **shaped})
+    assert any("custom_envs.Lake.sides gives each side its own" in text for text in found)
+    assert not any("sides" in text for text in problems({"custom_envs.Lake": sided}))
+
+
 SERVERS = {"files": {"command": "cat", "args": ["a"]}}
 TOOL_LOOP = {"env_manager_cls": "tools", "tool_servers": SERVERS, "answer_key": "answer"}
 

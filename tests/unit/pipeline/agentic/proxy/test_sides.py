@@ -11,11 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from roll.distributed.scheduler.filters import keep_by_mean, keep_by_std
+from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.errors import AlgorithmError
-from roll.pipeline.agentic.episode import Counts
+from roll.pipeline.agentic.episode import Counts, failed_row
 from roll.pipeline.agentic.proxy.endpoint.reward import outcome_of
 from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
 from roll.pipeline.agentic.proxy.player import ProgramPlayer
+from roll.pipeline.agentic.settings import DropEqualRewards
+from roll.rl.evaluation import validation_metrics
+from roll.rl.metrics import filter_metrics
+from roll.rl.records.recorder import distributions
 from roll.rl.shaping.builtins import with_rewards
 from roll.types.collate import row_columns
 from roll.types.group_codec import RecordedGroup, decode, encode, joined
@@ -115,9 +121,28 @@ def attempt(index: int, white: float, black: float) -> list[Trajectory]:
     return [row, replace(row, reward=black, turn=1, side=1)]
 
 
+def group_of(*attempts: list[Trajectory]) -> TrajectoryGroup:
+    return TrajectoryGroup(Task("t", "Go", np.zeros(0, np.int32)), 7, tuple(row for rows in attempts for row in rows))
+
+
+def test_every_side_counts_in_means_and_one_that_can_learn_keeps_a_group() -> None:
+    failed = failed_row(2, "it fell", {})
+    white_won = group_of(attempt(0, 1.0, -3.0), attempt(1, 1.0, -1.0), [failed])
+    equal = group_of(attempt(0, 1.0, -1.0), attempt(1, 1.0, -1.0))
+    mute = group_of(attempt(0, 1.0, 9.0)[:1], attempt(1, 0.0, 0.5))  # black never spoke in the first
+    assert filter_metrics(StepGroups([white_won], []), [white_won])["rollout/reward_mean"] == -0.5
+    assert validation_metrics([white_won])["val/reward_mean"] == pytest.approx(-2 / 6), "failed: 0, for both sides"
+    assert DropEqualRewards()(white_won) and not DropEqualRewards()(equal)
+    assert keep_by_std(white_won, 0.0) and not keep_by_std(equal, 0.0)
+    assert keep_by_mean(equal, -2.0, 0.0) and not keep_by_mean(equal, -1.0, 1.0)
+    figures = distributions([white_won])
+    assert figures["num_attempts"] == 3 and figures["rewards"]["quantiles"][0] == -3.0
+    assert [side.rewards.tolist() for side in mute.by_side] == [[1.0, 0.0], [0.5]]
+    assert mute.by_side[1].by_side[0].rewards.tolist() == [0.5]
+
+
 def test_sides_are_compared_with_themselves_and_survive_a_checkpoint() -> None:
-    task = Task("t", "Go", np.zeros(0, np.int32))
-    group = TrajectoryGroup(task, 7, (*attempt(0, 1.0, 0.0), *attempt(1, 0.0, 1.0)))
+    group = group_of(attempt(0, 1.0, 0.0), attempt(1, 0.0, 1.0))
     columns = row_columns([group])
     assert columns["group_ids"].tolist()[::2] == [7, 7]
     assert len(set(columns["group_ids"].tolist())) == 2 and columns["group_ids"][1] == columns["group_ids"][3] < 0
@@ -126,5 +151,6 @@ def test_sides_are_compared_with_themselves_and_survive_a_checkpoint() -> None:
     (again,) = decode(joined(pieces), headers)
     assert [(row.side, row.reward) for row in again.trajectories] == [(0, 1.0), (1, 0.0), (0, 0.0), (1, 1.0)]
     assert group.rewards.tolist() == [1.0, 0.0], "of an episode the first side's"
+    assert [side.rewards.tolist() for side in group.by_side] == [[1.0, 0.0], [0.0, 1.0]]
     with pytest.raises(AlgorithmError, match=r"custom_envs\.TAG\.sides"):
         with_rewards(group, [0.0, 0.0])
