@@ -16,23 +16,29 @@ _MOST_TOKENIZERS = 16  # sets of tokens that end an answer
 
 
 class Follower:
-    """Follows one answer through its structure."""
+    """Follows one answer through its structure. Where no token fits any more, as behind a schema that contains itself,
+    the answer ends with one of `stops`."""
 
-    def __init__(self, grammar: Any, vocab_size: int):
+    def __init__(self, grammar: Any, stops: frozenset[int], vocab_size: int):
         make: Any = resolve("xgrammar:GrammarMatcher")
         allocate: Any = resolve("xgrammar:allocate_token_bitmask")
-        self._matcher, self._vocab_size = make(grammar), vocab_size
+        self._matcher, self._stops, self._vocab_size = make(grammar), stops, vocab_size
+        self._is_stuck = False
         self._mask = allocate(1, -(-vocab_size // _WORD) * _WORD)
 
     def banned(self) -> np.ndarray:
         """bool [V]: tokens that do not fit next."""
         self._matcher.fill_next_token_bitmask(self._mask, 0)
         bits = np.unpackbits(self._mask.numpy().view(np.uint8), bitorder="little")
-        return bits[: self._vocab_size] == 0
+        banned = bits[: self._vocab_size] == 0
+        if banned.all():
+            self._is_stuck = True
+            banned[list(self._stops)] = False
+        return banned
 
     def take(self, token: int) -> None:
         """Goes on behind a token that fits."""
-        if not self._matcher.accept_token(token):
+        if not self._is_stuck and not self._matcher.accept_token(token):
             raise StrategyError(f"token {token} was sampled, which the structure of the response does not allow")
 
 
@@ -50,7 +56,7 @@ class Structures:
         if not is_installed("xgrammar"):
             raise StrategyError("a guided response (response_format, tool_choice) needs the package xgrammar")
         try:
-            return Follower(self._compiler(stops, vocab_size).compile_structural_tag(structure), vocab_size)
+            return Follower(self._compiler(stops, vocab_size).compile_structural_tag(structure), stops, vocab_size)
         except Exception as error:  # RuntimeError of its parser, and others
             raise StrategyError(f"the structure of the answer cannot be followed: {describe(error)}") from None
 

@@ -89,7 +89,9 @@ def shown_tools(tools: Sequence[Mapping[str, Any]], choice: str | Mapping[str, A
     """The tools that the policy sees: none where it may not call one."""
     for tool in tools:
         inner = tool.get("function")
-        if tool.get("type", "function") != "function" or not isinstance(inner, Mapping) or not inner.get("name"):
+        if tool.get("type", "function") != "function" or not (
+            isinstance(inner, Mapping) and inner.get("name") and isinstance(inner["name"], str)
+        ):
             raise Refusal(400, "tools: each is {type: function, function: {name, description, parameters}}.",
                           "unsupported", "tools")  # fmt: skip
     try:
@@ -123,7 +125,8 @@ def schema_of(form: Mapping[str, Any] | None, field: str) -> Mapping[str, Any] |
         return None
     if kind == "json_object":
         return {"type": "object", "additionalProperties": True}
-    schema = form.get("json_schema", form).get("schema") if kind == "json_schema" else None
+    outer = form.get("json_schema", form) if kind == "json_schema" else None
+    schema = outer.get("schema") if isinstance(outer, Mapping) else None
     if not isinstance(schema, Mapping):
         raise Refusal(
             400, f"{field}: its type is text, json_object, or json_schema with a schema.", "unsupported", field

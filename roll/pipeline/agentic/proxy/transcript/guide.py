@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,10 @@ from roll.pipeline.agentic.proxy.transcript.harmony import HARMONY
 from roll.pipeline.agentic.proxy.transcript.message import ChatCall, Tool
 from roll.pipeline.agentic.proxy.transcript.parse import HERMES, LLAMA, QWEN_XML, Parser
 
+_MOST_CHARACTERS, _MOST_LEVELS = 32_768, 64
+"""Of a structure, with its schemas. Engines read it before they go on with other answers: 120 kB of alternatives take
+seconds, 300 levels ten, and 20,000 properties longer than an engine may be silent."""
+_NAME = re.compile(r"[^\s\"\\<>]+")  # of a tool, as every form can write it
 _SPACES = 1  # of JSON in a row: a policy that has nothing to say writes them until its answer is cut
 _JSON: Mapping[str, Any] = {"type": "json_schema", "max_whitespace_cnt": _SPACES}
 
@@ -49,7 +54,19 @@ def structure_of(call: ChatCall, parser: Parser) -> str | None:
     whole = {**_JSON, "json_schema": dict(call.schema)} if call.schema is not None else _calls(call, parser.template)
     if "<think>" in opening and "</think>" not in opening:  # the answer begins amid thinking, which has no room
         whole = {"type": "sequence", "elements": [{"type": "const_string", "value": "</think>\n\n"}, whole]}
-    return json.dumps({"type": "structural_tag", "format": whole})
+    structure = json.dumps({"type": "structural_tag", "format": whole})
+    if len(structure) > _MOST_CHARACTERS or _levels(whole) > _MOST_LEVELS:
+        raise GuideRefused(
+            f"response_format and tool_choice: a schema has {len(structure)} characters on {_levels(whole)} levels, and"
+            f" {_MOST_CHARACTERS} on {_MOST_LEVELS} are supported. Shorten them, or ask for a json_object."
+        )
+    return structure
+
+
+def _levels(value: Any) -> int:
+    """How deep a JSON value is nested: 0 for a number."""
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else None
+    return 0 if parts is None else 1 + max(map(_levels, parts), default=0)
 
 
 def _calls(call: ChatCall, template: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -66,6 +83,8 @@ def _calls(call: ChatCall, template: Mapping[str, Any] | None) -> dict[str, Any]
 
 def _call(tool: Tool, form: _Form) -> dict[str, Any]:
     function = tool["function"]
+    if not _NAME.fullmatch(function["name"]):
+        raise GuideRefused(f"tool_choice: no call can be led to {function['name']!r}. Use letters, digits, _ and -.")
     schema = function.get("parameters") or {"type": "object", "properties": {}}
     content = {**form.content, "json_schema": schema}
     return {

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from roll.distributed.strategy.hf.structure import Structures
 from roll.errors import StrategyError
 from roll.pipeline.agentic.proxy.transcript.guide import GuideRefused, structure_of
 from roll.pipeline.agentic.proxy.transcript.message import ChatCall
@@ -69,6 +70,40 @@ def test_other_forms_of_calls_cannot_be_led_and_thinking_that_the_template_begin
     thinks = KEEPS.replace("'<|im_start|>assistant\n' }}{% endif %}", "'<|im_start|>assistant\n<think>' }}{% endif %}")
     structure = led(thinks, schema=DIGIT)
     assert fits(structure, '</think>\n\n{"digit": 5}') and not fits(structure, '{"digit": 5}')
+
+
+def test_structures_that_would_hold_up_an_engine_are_refused() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(40):
+        deep = {"type": "object", "properties": {"a": deep}}
+    many = {"type": "object", "properties": {f"key_{i}": {"type": "string"} for i in range(2000)}}
+    for schema in (deep, many, {"enum": ["x" * 40_000]}):
+        with pytest.raises(GuideRefused, match=r"32768 on 64 are supported. Shorten them, or ask for a json_object"):
+            led(schema=schema)
+    odd = {"type": "function", "function": {"name": 'a"b'}}
+    with pytest.raises(GuideRefused, match="no call can be led to 'a\"b'"):
+        led(tools=(odd,), must_call=('a"b',))
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"$ref": "#"}, ""),
+        ({"$defs": {"x": {"$ref": "#/$defs/x"}}, "type": "object", "properties": {"a": {"$ref": "#/$defs/x"}},
+          "required": ["a"]}, '{"a": '),
+    ],
+)  # fmt: skip
+def test_an_answer_behind_which_nothing_fits_ends(schema: dict[str, Any], said: str) -> None:
+    encoder = tool_encoder()
+    end = int(encoder.tokenizer.convert_tokens_to_ids("<|im_end|>"))  # type: ignore[arg-type]
+    structure = led(schema=schema)
+    assert structure is not None
+    follower = Structures(encoder.tokenizer).follow(structure, frozenset({end}), 296)
+    for token in encoder.encode(said).tolist():
+        assert not follower.banned()[token]
+        follower.take(token)
+    assert np.flatnonzero(~follower.banned()).tolist() == [end]
+    follower.take(end)
 
 
 def test_a_led_answer_is_context_and_not_trained() -> None:
