@@ -18,7 +18,6 @@ from roll.distributed.executor.rollout.engines import GenerateCluster
 from roll.distributed.executor.step_rows import StepRows, fetched, rows_of_scores
 from roll.errors import StrategyError
 from roll.rl.parts import Metrics, StepContext, StepPart
-from roll.rl.scoring import share_rows
 from roll.types.rollout import (
     FIRST_IN_LINE,
     Generation,
@@ -255,8 +254,7 @@ class EngineProbe(StepPart):
         if not rows:
             return {}
         group = TrajectoryGroup(Task("probe", "probe", self._prompt), 0, tuple(rows))
-        order = np.random.default_rng(self._seed)
-        samples = share_rows(StepRows([group]), np.arange(len(rows)), (1, num_ranks), clusters.actor_train, order)
+        samples = StepRows([group]).share(np.arange(len(rows)), 1, num_ranks, clusters.actor_train)
         with clusters.placement.hold(clusters.actor_train.weights):
             recomputed = rows_of_scores(clusters.actor_train.log_probs(samples, temperature))
         gaps = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -76,15 +75,6 @@ def _means_of_user_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float
 logger = logging.getLogger(__name__)
 
 FEW = 0.25  # of a step's groups; below this, an update follows a handful of prompts
-
-
-def updates_of(planned: int, num_kept: int, num_groups: int) -> int:
-    """The updates of an epoch over `num_kept` of `num_groups` groups: in proportion, so that an update has as many
-    samples as it would have without the filter, and at least one.
-
-    Example: 4 planned updates over 16 groups: 16 and 13 kept groups make 4, 8 make 2, 1 makes 1.
-    """
-    return max(1, math.ceil(planned * num_kept / num_groups))
 
 
 def replace_empty(groups: StepGroups, on_empty: str, num_groups: int, step: int) -> StepGroups:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from roll.configs.sections.algorithm import AlgorithmConfig
     from roll.distributed.executor.clusters import RLClusters
     from roll.distributed.executor.jobs import ScoreSet, TrainJob
+    from roll.distributed.executor.step_rows import StepSamples
     from roll.distributed.scheduler.rollout_core import StepGroups
-    from roll.rl.scoring import StepSamples
     from roll.types.batch import RowSet
     from roll.types.rollout import TrajectoryGroup
     from roll.utils.timing import Timer

@@ -55,6 +55,7 @@ from roll.configs.plan.derive import compares_vocabulary, needs_ref_log_probs
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.distributed.executor.clusters import RLClusters
 from roll.distributed.executor.jobs import RowCredit
+from roll.distributed.executor.step_rows import StepSamples, gathered
 from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import Keep, StepGroups
@@ -63,7 +64,14 @@ from roll.rl import settings
 from roll.rl.alarms import GAP, CollapseAlarm, EngineProbe, ExactAlarm, GapAlarm, LengthAlarm
 from roll.rl.evaluation import Validation
 from roll.rl.late_rewards import LateRewards
-from roll.rl.metrics import FewGroupsAlarm, filter_metrics, replace_empty, rollout_metrics, scaled_to_kept
+from roll.rl.metrics import (
+    FewGroupsAlarm,
+    filter_metrics,
+    kept_fraction,
+    replace_empty,
+    rollout_metrics,
+    scaled_to_kept,
+)
 from roll.rl.mix import Mix
 from roll.rl.modes import MODES, RLMode
 from roll.rl.parts import GroupSource, StepContext, StepPart, StepParts
@@ -71,7 +79,7 @@ from roll.rl.records.step_records import StepRecords
 from roll.rl.records.token_records import Once
 from roll.rl.rollout_loop import UserRollouter, load_loop
 from roll.rl.rollouters import RecordedRollouter, ReportedRollouter, RolloutDump, RolloutReport
-from roll.rl.scoring import FullKL, StepSamples, StepScores, gathered, teacher_scores, token_scores
+from roll.rl.scoring import FullKL, StepScores, teacher_scores, token_scores
 from roll.rl.shaping.chain import Shaping
 from roll.rl.step_credit import StepCredit
 from roll.run.display.view import Column, Curve, View
@@ -359,7 +367,8 @@ class RLPipeline(Run):
         self.parts.before_gather(self.context(step), trained.groups)
         seed = (self.config.seed, step)
         parts = self.config.gdpo_reward_keys if self.config.estimator.needs_parts else ()
-        return gathered(self.running, self.plan, trained, self.chosen_rows, seed, parts), trained.groups
+        kept = kept_fraction(trained)
+        return gathered(self.running, self.plan, trained.groups, self.chosen_rows, seed, parts, kept), trained.groups
 
     def chosen_rows(self, num_rows: int, multiple: int, random: np.random.Generator) -> np.ndarray:
         """Ids of the rows to train on, in updates and ranks that make `multiple` parts; here all."""

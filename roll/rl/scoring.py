@@ -1,8 +1,8 @@
-"""The rows of a step, as the roles that learn have them."""
+"""Scores of a step's rows by the models, before anything learns from them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,79 +12,10 @@ from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.distributed.executor.clusters import RLClusters
 from roll.distributed.executor.jobs import ScorePiece, ScoreSet
-from roll.distributed.executor.roles import TrainCluster
-from roll.distributed.executor.step_rows import StepRows
-from roll.distributed.scheduler.rollout_core import StepGroups
+from roll.distributed.executor.step_rows import StepSamples
 from roll.models.loading import shared_vocabulary
-from roll.rl.metrics import kept_fraction, updates_of
 from roll.rl.parts import StepContext, StepPart
-from roll.types.batch import RowMeta, SampleSet
 from roll.utils.timing import Timer
-
-ChooseRows = Callable[[int, int, np.random.Generator], np.ndarray]
-"""Ids of the rows to train on, of so many rows, in so many parts: updates times ranks."""
-
-
-@dataclass(frozen=True)
-class StepSamples:
-    """One step's rows, sharded for each role that learns from them, and the updates that each makes of them in an
-    epoch."""
-
-    policy: SampleSet
-    policy_updates: int
-    critic: SampleSet | None
-    critic_updates: int
-    kept_fraction: float = 1.0  # of the sampled rows, where a filter drops some
-
-    @property
-    def meta(self) -> RowMeta:
-        return self.policy.meta
-
-
-def share_rows(
-    sampled: StepRows,
-    rows: np.ndarray,
-    updates_and_ranks: tuple[int, int],
-    cluster: TrainCluster,
-    random: np.random.Generator,
-) -> SampleSet:
-    """These rows in updates and ranks of a role; padding rows fill the last ones."""
-    num_updates, num_ranks = updates_and_ranks
-    missing = -len(rows) % (num_updates * num_ranks)
-    if missing:
-        rows = np.concatenate([rows, np.arange(len(sampled), len(sampled) + missing)])
-    if num_updates > 1:
-        rows = random.permutation(rows)
-    return sampled.share(rows, num_updates, num_ranks, cluster)
-
-
-def gathered(
-    clusters: RLClusters,
-    plan: BatchPlan,
-    trained: StepGroups,
-    choose: ChooseRows,
-    seed: Sequence[int],
-    parts: Sequence[str] = (),
-) -> StepSamples:
-    """Flat rows of the kept groups, shared out to the ranks that will train on them. Rows that do not fill the updates
-    are padded with rows that have nothing to train on, which cannot change the gradient. The critic trains on the rows
-    of the policy: each needs the other's scores of them. `parts`: of rewards, which the estimator compares."""
-    sampled, num_kept, share = StepRows(trained.groups, parts), len(trained.groups), kept_fraction(trained)
-    actor, critic = plan.actor_train, plan.critic
-    updates = updates_of(actor.updates_per_epoch, num_kept, plan.num_groups)
-    random = np.random.default_rng(seed)
-    rows = choose(len(sampled), updates * actor.dp_size, random)
-    policy = share_rows(sampled, rows, (updates, actor.dp_size), clusters.actor_train, random)
-    if critic is None:
-        return StepSamples(policy, updates, None, 0, share)
-    critic_updates = updates_of(critic.updates_per_epoch, num_kept, plan.num_groups)
-    if (critic.dp_size, critic_updates) == (actor.dp_size, updates):
-        return StepSamples(policy, updates, policy, critic_updates, share)
-    assert clusters.critic is not None
-    random = np.random.default_rng(seed)
-    others = share_rows(sampled, rows, (critic_updates, critic.dp_size), clusters.critic, random)
-    return StepSamples(policy, updates, others, critic_updates, share)
-
 
 # The KL over the whole vocabulary (`kl_loss_type: full`): what the reference tells the policy of a step's tokens.
 

@@ -16,8 +16,8 @@ from roll.algorithms.normalize import RunningMoments
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.distributed.executor.jobs import RowCredit, TrainJob, TurnValues
+from roll.distributed.executor.step_rows import StepSamples
 from roll.rl import settings
-from roll.rl.scoring import StepSamples
 from roll.types.batch import RowMeta
 
 

@@ -3,14 +3,17 @@ there already the ranks put their shards together themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import ray
 from ray.exceptions import RayError
 
+from roll.configs.plan.batch_plan import BatchPlan
+from roll.distributed.executor.clusters import RLClusters
 from roll.distributed.executor.jobs import ScoreSet
 from roll.distributed.executor.roles import TrainCluster, share
 from roll.errors import TokensElsewhere, WorkerError, describe
@@ -40,9 +43,22 @@ class StepRows:
     def __len__(self) -> int:
         return len(self.meta)
 
-    def share(self, rows: np.ndarray, num_updates: int, num_ranks: int, cluster: TrainCluster) -> SampleSet:
-        """These rows, as many as divide into updates and ranks, balanced over the data-parallel ranks of the cluster;
-        where it computes rows that begin alike as a tree, those of a group together."""
+    def share(
+        self,
+        rows: np.ndarray,
+        num_updates: int,
+        num_ranks: int,
+        cluster: TrainCluster,
+        random: np.random.Generator | None = None,
+    ) -> SampleSet:
+        """These rows in updates, balanced over the data-parallel ranks of the cluster; where it computes rows that
+        begin alike as a tree, those of a group together. Padding rows fill the last update; `random` shuffles rows that
+        make several."""
+        missing = -len(rows) % (num_updates * num_ranks)
+        if missing:
+            rows = np.concatenate([rows, np.arange(len(self), len(self) + missing)])
+        if random is not None and num_updates > 1:
+            rows = random.permutation(rows)
         num_padding = max(0, int(rows.max()) + 1 - len(self))
         shortest = int(np.argmin(self.meta.lengths))
         lengths = np.append(self.meta.lengths, np.repeat(self.meta.lengths[shortest], num_padding))
@@ -81,6 +97,68 @@ class StepRows:
             self._pieces.append(ray.put(sampled_rows(here)))
         failed = np.array([t.failure is not None for t in trajectories])
         return RowTable(pieces=pieces, places=places, failed=failed, **row_columns(self._groups))
+
+
+# One step's rows for the roles that learn.
+
+ChooseRows = Callable[[int, int, np.random.Generator], np.ndarray]
+"""Ids of the rows to train on, of so many rows, in so many parts: updates times ranks."""
+
+
+@dataclass(frozen=True)
+class StepSamples:
+    """One step's rows, sharded for each role that learns from them, and the updates that each makes of them in an
+    epoch."""
+
+    policy: SampleSet
+    policy_updates: int
+    critic: SampleSet | None
+    critic_updates: int
+    kept_fraction: float = 1.0  # of the sampled rows, where a filter drops some
+
+    @property
+    def meta(self) -> RowMeta:
+        return self.policy.meta
+
+
+def updates_of(planned: int, num_kept: int, num_groups: int) -> int:
+    """The updates of an epoch over `num_kept` of `num_groups` groups: in proportion, so that an update has as many
+    samples as it would have without the filter, and at least one.
+
+    Example: 4 planned updates over 16 groups: 16 and 13 kept groups make 4, 8 make 2, 1 makes 1.
+    """
+    return max(1, math.ceil(planned * num_kept / num_groups))
+
+
+def gathered(
+    clusters: RLClusters,
+    plan: BatchPlan,
+    groups: Sequence[TrajectoryGroup],
+    choose: ChooseRows,
+    seed: Sequence[int],
+    parts: Sequence[str] = (),
+    kept_fraction: float = 1.0,
+) -> StepSamples:
+    """Flat rows of the groups to train on, shared out to the ranks that will train on them. Rows that do not fill the
+    updates are padded with rows that have nothing to train on, which cannot change the gradient. The critic trains on
+    the rows of the policy: each needs the other's scores of them. `parts`: of rewards, which the estimator compares."""
+    sampled, num_kept = StepRows(groups, parts), len(groups)
+    actor, critic = plan.actor_train, plan.critic
+    updates = updates_of(actor.updates_per_epoch, num_kept, plan.num_groups)
+    random = np.random.default_rng(seed)
+    rows = choose(len(sampled), updates * actor.dp_size, random)
+    policy = sampled.share(rows, updates, actor.dp_size, clusters.actor_train, random)
+    if critic is None:
+        return StepSamples(policy, updates, None, 0, kept_fraction)
+    critic_updates = updates_of(critic.updates_per_epoch, num_kept, plan.num_groups)
+    if (critic.dp_size, critic_updates) == (actor.dp_size, updates):
+        return StepSamples(policy, updates, policy, critic_updates, kept_fraction)
+    assert clusters.critic is not None
+    others = sampled.share(rows, critic_updates, critic.dp_size, clusters.critic, np.random.default_rng(seed))
+    return StepSamples(policy, updates, others, critic_updates, kept_fraction)
+
+
+# Rows and scores that somebody must read here.
 
 
 def texts_of(rows: Sequence[Trajectory]) -> list[RowTexts]:

@@ -21,7 +21,7 @@ from roll.distributed.executor.pools.job import FatalJobError, Job
 from roll.distributed.executor.pools.job_pool import JobPool
 from roll.distributed.executor.processes.node_facts import own_address
 from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS
-from roll.distributed.executor.step_rows import fetched
+from roll.distributed.executor.step_rows import StepSamples, fetched
 from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import Keep, StepGroups
@@ -49,7 +49,6 @@ from roll.pipeline.agentic.proxy.metrics import agentic_metrics
 from roll.pipeline.agentic.settings import episode_settings, job_limit_s, load_filter, manager_of, num_questions
 from roll.rl.evaluation import Validation, ValidationSet
 from roll.rl.pipeline import RLPipeline
-from roll.rl.scoring import StepSamples
 from roll.rl.step_credit import StepCredit
 from roll.run.loop import of_known_length
 from roll.types.batch import RowMeta

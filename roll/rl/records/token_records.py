@@ -16,7 +16,6 @@ from transformers import PreTrainedTokenizerBase
 from roll.distributed.executor.clusters import RLClusters
 from roll.distributed.executor.jobs import ScoreSet
 from roll.distributed.executor.step_rows import StepRows, fetched, rows_of_scores
-from roll.rl.scoring import share_rows
 from roll.types.rollout import Trajectory, TrajectoryGroup
 from roll.utils.text import storable
 from roll.utils.timing import Timer
@@ -130,8 +129,7 @@ def _scored(
 ) -> list[np.ndarray]:
     """Return the trainer's log-probs of these rows, in their order."""
     rows = StepRows(groups)
-    order = np.random.default_rng(0)  # of one update, whose rows stay as they are
-    samples = share_rows(rows, np.arange(len(rows)), (1, num_ranks), clusters.actor_train, order)
+    samples = rows.share(np.arange(len(rows)), 1, num_ranks, clusters.actor_train)
     with clusters.placement.hold(clusters.actor_train.weights):
         scores = rows_of_scores(clusters.actor_train.log_probs(samples, temperature))
     return [scores[number] for number in range(len(rows))]
