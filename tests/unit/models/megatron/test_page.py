@@ -1,4 +1,4 @@
-"""docs/adding_a_model.md: the family that it shows is the one that is there."""
+"""docs/adding_a_model.md: the family that it shows is the one that is there, and its table has every family."""
 
 from pathlib import Path
 from typing import cast
@@ -13,7 +13,7 @@ from roll.configs.tables.families import FAMILIES
 from roll.models.megatron.families import qwen3
 from roll.models.megatron.family import Family
 from roll.utils.imports import resolve
-from tests.helpers.pages import importable, snippets
+from tests.helpers.pages import DOCS, importable, snippets
 
 
 def test_the_family_of_the_page_is_qwen3(tmp_path: Path) -> None:
@@ -26,3 +26,9 @@ def test_the_family_of_the_page_is_qwen3(tmp_path: Path) -> None:
     assert family.layer_weights == qwen3.FAMILY.layer_weights
     assert family.settings(PretrainedConfig()) == qwen3.FAMILY.settings(PretrainedConfig())
     assert lines == {"qwen3": FAMILIES["qwen3"]}
+
+
+def test_the_table_of_the_page_has_every_family() -> None:
+    table = (DOCS / "adding_a_model.md").read_text("utf-8").partition("## Which families there are")[2]
+    files = {family.megatron.file for family in FAMILIES.values() if family.megatron is not None}
+    assert [file for file in sorted(files) if f"`{file}`" not in table.partition("\n\n-")[0]] == []
