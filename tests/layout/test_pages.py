@@ -6,6 +6,8 @@ from fnmatch import fnmatchcase
 
 import yaml
 
+from roll.envs.table import ENVIRONMENTS, TOOLS
+from roll.rewards.config import BUILTINS
 from tests.helpers.pages import DOCS
 from tests.layout.source import REPOSITORY
 
@@ -39,6 +41,13 @@ def test_names_of_files_are_found_on_a_page() -> None:
     page = "`strategy/vllm.py, a/b.py` `unit/.../test_x.py` `test_y.py` `../other/README.md` `mine.py` `/tmp/a.py`"
     found = ["strategy/vllm.py", "a/b.py", "unit/*/test_x.py", "test_y.py", "other/README.md"]
     assert [*named_files(page)] == found
+
+
+def test_the_pages_name_every_reward_environment_and_tool() -> None:
+    for page, names in (("rewards.md", BUILTINS), ("adding_an_env.md", {**ENVIRONMENTS, **TOOLS})):
+        text = (DOCS / page).read_text("utf-8")
+        missing = [name for name in names if f"`{name}`" not in text and not re.search(rf"_(id|type): {name}\b", text)]
+        assert missing == [], f"docs/{page} has no row on them"
 
 
 def test_every_page_is_in_the_navigation_of_the_site_once() -> None:

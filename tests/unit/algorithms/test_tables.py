@@ -49,7 +49,8 @@ def test_an_estimator_has_its_keys_its_function_and_its_line(row: Estimator) -> 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_an_estimator_has_its_loop_in_float64(row: Estimator) -> None:
     if row.function is not None:
-        assert row.name in {*LOOPS, *BASELINES, *COMPARED, *OF_PARTS}
+        known = {*LOOPS, *BASELINES, *COMPARED, *OF_PARTS}
+        assert row.name in known, "add its loop to tests/parity/algorithms"
     else:
         assert (row.name, "default", "default", row.mean, row.std) in NORMS
     if row.needs_critic:
@@ -79,7 +80,8 @@ def test_a_policy_loss_has_its_keys_and_its_lines(form: PolicyForm) -> None:
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 def test_a_policy_loss_has_its_loop_in_float64(form: PolicyForm) -> None:
     looped = [*(loss.objective for loss in CASES.values()), *BY_COVARIANCE.values()]
-    assert type(objective_of(form)) in {type(objective) for objective in looped}
+    kinds = {type(objective).__name__ for objective in looped}
+    assert type(objective_of(form)).__name__ in kinds, "add it to OBJECTIVES of test_losses_against_loops.py"
 
 
 def test_names_are_those_of_the_rows_and_others_are_refused_with_the_nearest() -> None:
