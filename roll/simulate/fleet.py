@@ -188,7 +188,7 @@ class Fleet:
             if replica.is_away:
                 replica.is_away = False
                 if replica.failure is None:
-                    self._choice.come(replica)
+                    self._choice.reopen(replica)
 
     def hold(self) -> None:
         """Pause the engines that are on their devices."""
@@ -218,7 +218,7 @@ class Fleet:
         await asyncio.sleep(self._costs.restart_s)
         replica.failure = None
         if not replica.is_away:
-            self._choice.come(replica)
+            self._choice.reopen(replica)
 
     def close(self) -> None:
         for engine in self.engines:

@@ -50,7 +50,7 @@ class Continuation:
             self.request.request_id, self.request.prompt_ids, self._prefixes | self._cut | self._answers
         )
 
-    def comes(self, number: int, answer: Generation) -> None:
+    def receive(self, number: int, answer: Generation) -> None:
         """Record an answer. An answer that is to go on elsewhere is kept as far as it is."""
         if number in self._answers:
             return
@@ -64,7 +64,7 @@ class Continuation:
                 self._prefixes[number] = answer
                 return
             answer = replace(answer, finish_reason="length")
-        self._ends(number, answer)
+        self._finish(number, answer)
 
     @property
     def has_enough(self) -> bool:
@@ -76,12 +76,12 @@ class Continuation:
         if self.has_enough:
             for number in self.request.samples:
                 if number not in self._answers:
-                    self._ends(number, replace(self._prefixes.get(number, NOTHING), finish_reason="abort"))
+                    self._finish(number, replace(self._prefixes.get(number, NOTHING), finish_reason="abort"))
         if len(self._answers) < self.request.num_samples:
             return None
         return [self._answers[number] for number in self.request.samples]
 
-    def _ends(self, number: int, answer: Generation) -> None:
+    def _finish(self, number: int, answer: Generation) -> None:
         self._answers[number] = answer
         self._num_whole += answer.finish_reason != "abort"
         if self._answered is not None:

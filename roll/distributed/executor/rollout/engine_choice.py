@@ -82,7 +82,7 @@ class EngineRouter:
         self._total -= self._loads.pop(rank, 0)
         self._closed.pop(rank, None)
 
-    def come(self, rank: int) -> None:
+    def reopen(self, rank: int) -> None:
         """The engine is back. One that was gone owes nothing."""
         load = self._loads[rank] = self._closed.pop(rank, 0)
         self._total += load
@@ -137,18 +137,19 @@ class PendingRequest:
         self.num_open = self.request.num_samples
         self.done = asyncio.get_running_loop().create_future()
 
-    def comes(self, answers: Mapping[int, Generation]) -> None:
+    def receive(self, answers: Mapping[int, Generation]) -> None:
+        """Record answers, some or all that are owed."""
         self.num_open -= len(answers)
         for number, answer in answers.items():
-            self.to.comes(number, answer)
+            self.to.receive(number, answer)
         if not self.num_open:
-            self.ends()
+            self.finish()
 
-    def ends(self) -> None:
+    def finish(self) -> None:
         if not self.done.done():
             self.done.set_result(None)
 
-    def fails(self, error: RollError) -> None:
+    def fail(self, error: RollError) -> None:
         if not self.done.done():
             self.done.set_exception(error)
 
@@ -217,9 +218,9 @@ class EngineChoice:
         replica.is_away = True
         self.router.close(replica.rank)
 
-    def come(self, replica: Replica) -> None:
+    def reopen(self, replica: Replica) -> None:
         """Send requests again to a replica that is back."""
-        self.router.come(replica.rank)
+        self.router.reopen(replica.rank)
         self._call()
 
     def leave(self, replica: Replica) -> None:

@@ -42,12 +42,13 @@ class CutLengths:
     def waits_for(self, rank: int) -> bool:
         return any(engine == rank for engine, _ in self._open)
 
-    def owes(self, rank: int, request_id: str, num_answers: int) -> None:
+    def expect(self, rank: int, request_id: str, num_answers: int) -> None:
+        """Wait for so many answers of a request that was cancelled."""
         self._open[rank, request_id] = num_answers
         self._all_came.clear()
 
-    def comes(self, rank: int, request_id: str, answers: Iterable[Generation] | None) -> None:
-        """Some of what is owed, or None where the engine hands nothing over."""
+    def receive(self, rank: int, request_id: str, answers: Iterable[Generation] | None) -> None:
+        """Record some of the answers; None: the engine hands nothing over."""
         num_open = self._open.pop((rank, request_id), 0)
         came = [(answer.num_tokens, answer.finish_reason not in ("abort", "moved")) for answer in answers or ()]
         if self._are_taken:
@@ -57,14 +58,14 @@ class CutLengths:
         elif not self._open:
             self._all_came.set()
 
-    def gone(self, rank: int) -> None:
-        """The engine hands nothing over any more."""
+    def drop_engine(self, rank: int) -> None:
+        """Wait for nothing from an engine that is gone."""
         self._open = {key: count for key, count in self._open.items() if key[0] != rank}
         if not self._open:
             self._all_came.set()
 
     async def take(self) -> list[CutAnswer]:
-        """All since the last time, once the engines have handed them over."""
+        """Return all since the last time, once the engines have handed them over."""
         await self._all_came.wait()
         came, self._came = self._came, []
         return came
@@ -118,7 +119,7 @@ class EngineClient:
             request = replace(request, request_id=f"{self.name}/{request.request_id}")
         whole = Continuation(replace(request, tells_each=True) if answered else request, answered)
         for number, answer in begun.items():
-            whole.comes(number, answer)
+            whole.receive(number, answer)
         self._open[whole] = None
         try:
             return await self._until_whole(whole)
@@ -155,7 +156,7 @@ class EngineClient:
             whole.give_up()
         for replica in self._replicas:
             for request in replica.outbox:
-                replica.waiting.pop(request.request_id).ends()
+                replica.waiting.pop(request.request_id).finish()
             replica.outbox.clear()
             if replica.waiting:
                 self._call(replica, "abort", list(replica.waiting))
@@ -219,10 +220,10 @@ class EngineClient:
                 return
             error = worker_error(self.workers.role, "submit", [reply])
         for request in requests:
-            self.cut.comes(replica.rank, request.request_id, None)
+            self.cut.receive(replica.rank, request.request_id, None)
             if (call := replica.waiting.pop(request.request_id, None)) is not None:
                 self._engines.has_less_load(replica.rank, call.num_open)
-                call.fails(error)
+                call.fail(error)
 
     async def _exchange(self, replica: Replica) -> None:
         """Hands in requests and takes answers as long as something is waiting."""
@@ -260,17 +261,17 @@ class EngineClient:
     def _settle(self, replica: Replica, finished: FinishedRequests, handles: Sequence[object]) -> None:
         for request_id, result in finished.unpack(handles):
             if (call := replica.waiting.get(request_id)) is None:
-                self.cut.comes(replica.rank, request_id, None if isinstance(result, str) else result.values())
+                self.cut.receive(replica.rank, request_id, None if isinstance(result, str) else result.values())
                 continue
             num_ended = call.num_open if isinstance(result, str) else len(result)
             if num_ended == call.num_open:
                 del replica.waiting[request_id]
             if isinstance(result, str):
-                call.fails(StrategyError(f"{self.workers.role} rank {replica.rank}: {result}"))
+                call.fail(StrategyError(f"{self.workers.role} rank {replica.rank}: {result}"))
             else:
                 if any(answer.finish_reason == "moved" for answer in result.values()):
                     self._went_away(replica)
-                call.comes(result)
+                call.receive(result)
                 if call.to.has_enough:
                     for part in call.parts:
                         self._cut(part)
@@ -283,7 +284,7 @@ class EngineClient:
         if request in replica.outbox:
             replica.outbox.remove(request)
         else:
-            self.cut.owes(replica.rank, request.request_id, call.num_open)
+            self.cut.expect(replica.rank, request.request_id, call.num_open)
             self._call(replica, "abort", [request.request_id])
         self._engines.has_less_load(replica.rank, call.num_open)
 
@@ -297,7 +298,7 @@ class EngineClient:
             self._engines.retry_choice()
         elif call.request in replica.outbox:
             self._forget(replica, call)
-            call.ends()
+            call.finish()
         elif not call.done.done():
             self._call(replica, "abort", [call.request.request_id])
 
@@ -306,10 +307,10 @@ class EngineClient:
             return
         replica.failure = error
         for call in replica.waiting.values():
-            call.fails(error)
+            call.fail(error)
         replica.waiting.clear()
         replica.outbox.clear()
-        self.cut.gone(replica.rank)
+        self.cut.drop_engine(replica.rank)
         self._engines.leave(replica)
         if self.waits or len(self._replicas) > 1:
             if not isinstance(error, _RefusedError):
@@ -330,7 +331,7 @@ class EngineClient:
         if isinstance(reply, Failure) and replica.failure is None:
             self._fail(replica, worker_error(self.workers.role, "wait_serving", [reply]))
         elif replica.failure is None:
-            self._engines.come(replica)
+            self._engines.reopen(replica)
         else:
             self._engines.retry_choice()
 
@@ -353,7 +354,7 @@ class EngineClient:
                 continue
             if not isinstance(reply, Failure):
                 replica.failure = None
-                self._engines.come(replica)
+                self._engines.reopen(replica)
                 return
 
     def _unrecoverable(self, rank: int, error: RollError) -> RollError | None:

@@ -44,32 +44,32 @@ def asked(whole: Continuation) -> list[tuple[str, list[int], int]]:
 def test_what_is_missing_is_asked_and_nothing_else() -> None:
     whole = Continuation(request(6))
     assert whole.missing() == [whole.request]
-    whole.comes(1, generation([5], "stop"))
-    whole.comes(3, generation([5, 6], "moved"))
-    whole.comes(4, generation([], "moved"))
+    whole.receive(1, generation([5], "stop"))
+    whole.receive(3, generation([5, 6], "moved"))
+    whole.receive(4, generation([], "moved"))
     assert asked(whole) == [("r~0@0", [0], 0), ("r~2@0", [2], 0), ("r~3@2", [3], 2), ("r~4@0", [4, 5], 0)]
     assert all("r" in names_of(part.request_id) for part in whole.missing())
     assert whole.answers() is None
-    whole.comes(3, generation([5, 6, 7], "moved"))  # once more, further on
+    whole.receive(3, generation([5, 6, 7], "moved"))  # once more, further on
     assert ("r~3@3", [3], 3) in asked(whole)
 
 
 def test_each_answer_stands_and_is_told_once_by_its_number() -> None:
     told: list[int] = []
     whole = Continuation(request(2), lambda number, answer: told.append(number))
-    whole.comes(1, generation([5], "moved"))
+    whole.receive(1, generation([5], "moved"))
     assert told == []
     first, other = generation([5, 6], "stop"), generation([9], "stop")
-    whole.comes(1, first)
-    whole.comes(1, other)
-    whole.comes(0, other)
+    whole.receive(1, first)
+    whole.receive(1, other)
+    whole.receive(0, other)
     assert told == [1, 0]
     assert whole.answers() == [other, first]
 
 
 def test_an_answer_that_was_moved_at_its_limit_is_whole() -> None:
     whole = Continuation(request(max_new_tokens=2))
-    whole.comes(0, generation([5, 6], "moved"))
+    whole.receive(0, generation([5, 6], "moved"))
     answers = whole.answers()
     assert answers is not None and answers[0].finish_reason == "length"
 
@@ -78,7 +78,7 @@ def test_an_answer_that_was_moved_at_its_limit_is_whole() -> None:
 def test_enough_counts_on_where_one_request_is_left(moved: list[int], enough: list[int | None]) -> None:
     whole = Continuation(GenerationRequest("r", np.array([1], np.int32), SamplingParams(5), 3, enough=2))
     for number in range(3):
-        whole.comes(number, generation([], "moved") if number in moved else generation([4], "stop"))
+        whole.receive(number, generation([], "moved") if number in moved else generation([4], "stop"))
     assert [part.enough for part in whole.missing()] == enough
 
 
@@ -139,10 +139,10 @@ def test_a_stop_string_across_the_seam_ends_the_answer(
 
 def test_what_is_cut_short_after_it_was_given_up_is_where_another_run_begins() -> None:
     whole = Continuation(request(3))
-    whole.comes(0, generation([5, 6], "stop"))
+    whole.receive(0, generation([5, 6], "stop"))
     whole.give_up()
-    whole.comes(1, generation([7], "abort"))
-    whole.comes(2, generation([], "abort"))
+    whole.receive(1, generation([7], "abort"))
+    whole.receive(2, generation([], "abort"))
     assert whole.answers() is None
     begun = whole.begun()
     assert begun.request_id == "r" and {n: a.finish_reason for n, a in begun.answers.items()} == {
@@ -152,14 +152,14 @@ def test_what_is_cut_short_after_it_was_given_up_is_where_another_run_begins() -
     }
     again = Continuation(request(3))
     for number, answer in begun.answers.items():
-        again.comes(number, answer)
+        again.receive(number, answer)
     assert asked(again) == [("r~1@1", [1], 1), ("r~2@0", [2], 0)]
 
 
 def test_surplus_that_redundancy_cuts_is_not_begun_again() -> None:
     whole = Continuation(replace(request(2), enough=1))
-    whole.comes(0, generation([5], "stop"))
+    whole.receive(0, generation([5], "stop"))
     whole.give_up()
-    whole.comes(1, generation([7], "abort"))
+    whole.receive(1, generation([7], "abort"))
     answers = whole.answers()
     assert answers is not None and [answer.finish_reason for answer in answers] == ["stop", "abort"]

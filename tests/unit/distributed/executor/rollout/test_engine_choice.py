@@ -70,7 +70,7 @@ def test_while_an_engine_is_away_the_others_get_no_more_than_they_have_room_for_
         await settled()
         assert players.take() == {"4": 1}
         engines.replicas[0].is_away = False
-        engines.come(engines.replicas[0])
+        engines.reopen(engines.replicas[0])
         await settled()
         assert players.take() == {"8": 0, "9": 0}  # the load spreads again
         await players.begin(*(asked(number) for number in range(10, 20)))
@@ -124,7 +124,7 @@ def test_when_the_last_engine_that_stays_dies_requests_wait_for_those_that_are_a
         await settled()
         assert players.take() == {} and not players.tasks["2"].done() and engines.router.has_engines
         engines.replicas[0].is_away = False
-        engines.come(engines.replicas[0])
+        engines.reopen(engines.replicas[0])
         await settled()
         assert players.take() == {"2": 0}
 
@@ -142,7 +142,7 @@ def test_a_request_whose_engine_goes_in_the_tick_in_which_it_was_called_gets_ano
         assert players.take() == {"1": 1}
         engines.has_less_load(1, 1)  # calls 2
         first.is_away = False
-        engines.come(first)
+        engines.reopen(first)
         if dies:
             second.failure = WorkerError("it died")
             engines.leave(second)

@@ -62,7 +62,7 @@ def test_a_session_stays_on_its_engine_until_that_is_gone() -> None:
     set_loads(router, 50, 5)
     router.leave(1)
     assert router.choose(request(1, 2, 3, 4, session="episode")) == 0
-    router.come(1)
+    router.reopen(1)
     set_loads(router, 1, 0)
     assert router.choose(request(1, 2, 3, 4, 5, session="episode")) == 0
     router.leave(0)
@@ -107,7 +107,7 @@ def test_the_choice_is_that_of_a_look_at_all_engines_whatever_comes_and_goes() -
                 case "come" if len(loads) < num_engines:
                     rank = draw.choice([rank for rank in range(num_engines) if rank not in loads])
                     loads[rank] = 0
-                    router.come(rank)
+                    router.reopen(rank)
             assert len(router._heap) <= 8 * num_engines + 2
 
 

@@ -183,8 +183,8 @@ def test_nobody_is_asked_for_more_once_enough_answers_are_whole() -> None:
     """The engine has cut the others for that, and leaves at the same moment."""
     whole = Continuation(replace(request("r", 3), enough=1))
     begun = Generation(np.array([11], np.int32), np.zeros(1, np.float32), np.zeros(1, np.int32), "moved")
-    whole.comes(1, replace(begun, finish_reason="stop"))
-    whole.comes(2, begun)
+    whole.receive(1, replace(begun, finish_reason="stop"))
+    whole.receive(2, begun)
     answers = whole.answers()
     assert answers is not None
     assert [(here(answer).num_tokens, answer.finish_reason) for answer in answers] == [
