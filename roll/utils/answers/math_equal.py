@@ -9,6 +9,7 @@ from typing import Any
 
 from roll.utils.answers.environments import on_one_line, pieces, same_pieces
 from roll.utils.answers.final_answer import last_boxed
+from roll.utils.answers.forms import in_one_form
 from roll.utils.answers.numbers import PlainNumber, equal_numbers, read_number
 from roll.utils.answers.remarks import in_figures, once, without_remarks
 from roll.utils.answers.residues import as_residues
@@ -212,7 +213,7 @@ def prepared(truth: str, answer: str) -> tuple[str, str]:
     """Both texts in the form in which they are compared: without decoration, with the same logarithms and without a
     common modulus."""
     truth, answer = (on_one_line(trimmed(once(without_remarks(text)))) for text in (truth, answer))
-    answer = alike(truth, answer)
+    truth, answer = in_one_form(truth, alike(truth, answer))
     if (amounts := in_one_unit(truth, answer)) is not None:
         truth, answer = amounts
     truth, answer = in_figures(truth), in_figures(answer)

@@ -30,7 +30,7 @@ from roll.utils.answers.formulas import (
     inside,
 )
 from roll.utils.answers.numbers import read_number
-from roll.utils.answers.remarks import tries, without_denied_boxes, without_remarks
+from roll.utils.answers.remarks import number_in_words, tries, without_denied_boxes, without_remarks
 from roll.utils.answers.text import BOUND_IN_WORDS, fractions_written_out, powers_written_out
 from roll.utils.answers.units import unit_behind
 
@@ -155,7 +155,10 @@ _AGAIN = re.compile(r"[\s$*]*[,;(]\s*(?:i\.?e\.?|that\s+is|namely)[,:]?\s*[$*]*\
 _MORE_OF_NUMBER = re.compile(
     r"[\s$*]{0,4}(?:(?P<magnitude>(?:hundred|thousand|million|billion|dozen)\b)|[ap]\.?\s?m\b\.?)", re.IGNORECASE
 )
-_NEGATIVE = re.compile(r"(?<!not )\bnegative[\s$*]*$", re.IGNORECASE)
+_NEGATIVE = re.compile(
+    r"(?:(?<!not )\bnegative|(?:\b(?:is|are|was|be|equals?|gives?|gets?)\b|[:=]|\A)[\s$*]*\bminus)[\s$*]*$",
+    re.IGNORECASE,
+)
 _NO_VALUE = re.compile(r"=|(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
 _TERMS_ALONE = re.compile(r"\A[^\d]*[A-Za-z)]\s*[-+*/^]\s*[A-Za-z(][^\d]*\Z")
 _LONG_WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{4,}")
@@ -259,7 +262,11 @@ def _said_formula(text: str) -> str | None:
 
 
 def _said_words(text: str) -> str | None:
-    """Return the few words that a text without numbers calls the answer: "The answer is Tuesday."."""
+    """Return the few words that a text without numbers calls the answer, or the number in words that it is: "The answer
+    is Tuesday.", "Twenty-one"."""
+    whole = text.strip(" \t\n.!*$")
+    if number_in_words(whole) is not None:
+        return whole
     said = (_said(text) or ("", ""))[0].strip('* \t"$')
     said = re.sub(r"\\text(?:bf|it)?\s*\{([^{}]*)\}", r"\1", said).strip()
     return said if re.fullmatch(r"[A-Za-z]+(?:[ '-][A-Za-z]+){0,5}", said) else None

@@ -31,7 +31,10 @@ _BASES: dict[str, tuple[str, int, Fraction]] = {
     )
     for name, factor in table.items()
 }
-_SPEEDS = {"mph": "mile/hour", "kph": "km/h", "kmh": "km/h"}
+_COMPOUND = {
+    "mph": "mile/hour", "kph": "km/h", "kmh": "km/h", "N": "kg*m/s^2", "newton": "kg*m/s^2", "J": "kg*m^2/s^2",
+    "joule": "kg*m^2/s^2", "W": "kg*m^2/s^3", "watt": "kg*m^2/s^3", "Pa": "kg/m/s^2", "pascal": "kg/m/s^2",
+}  # fmt: skip
 _AMOUNT = re.compile(
     r"(?:[A-Za-z](?:_\w)?\s*=\s*)?(?P<number>[^A-Za-z\\]*\d[\d.,]*\}?)(?:\s|~|\\[,;: ])*(?P<unit>[A-Za-z\\].*)",
     re.DOTALL,
@@ -43,7 +46,7 @@ _FACTOR = re.compile(
     r"(?P<name>[A-Za-z]+)\.?\s*(?:\^?\s*(?P<power>-?[123]))?\s*"
 )
 
-_NAMES = "|".join(sorted(map(re.escape, (*_BASES, *_SPEEDS)), key=len, reverse=True))
+_NAMES = "|".join(sorted(map(re.escape, (*_BASES, *_COMPOUND)), key=len, reverse=True))
 _ONE = rf"(?:(?:sq(?:uare)?|cubic)\.?\s+)?(?:{_NAMES})(?:es|s)?(?![A-Za-z])(?<!\bin)(?:\s?\^?\s?\{{?-?[123]\}}?(?!\d))?"
 _INCHES = r"in(?:\.(?=\s|$)|(?=\s*(?:[,;:)$!?*^/]|\.?$|\.\s)))(?:\s?\^?\s?\{?[23]\}?)?"  # no "60 in total"
 _BEHIND = re.compile(
@@ -79,7 +82,8 @@ def unit_behind(text: str, end: int) -> str:
 
 @lru_cache(maxsize=1024)
 def _read(text: str) -> Unit | None:
-    text = _SPEEDS.get(text, text).replace("**", "^").replace("^ ", "^")
+    singular = text[:-1].lower() if len(text) > 3 and text.endswith("s") else text
+    text = _COMPOUND.get(text, _COMPOUND.get(singular, text)).replace("**", "^").replace("^ ", "^")
     factor, powers, place = Fraction(1), dict[str, int](), 0
     while place < len(text):
         match = _FACTOR.match(text, place)
