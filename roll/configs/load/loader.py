@@ -76,7 +76,7 @@ def load_tree(directory: Path, name: str, overrides: Sequence[str], cls: type[Se
 
 def compose_tree(directory: Path, name: str, overrides: Sequence[str]) -> RawTree:
     """The first half of `load_tree`, for which nothing has to be known of the keys."""
-    name = name.removesuffix(".yaml").removesuffix(".yml")
+    name = _stem(directory, name)
     path = find_yaml(directory, name)
     read = cache(read_yaml)  # each file once: by itself, and by Hydra
     written = read(path.resolve())
@@ -88,6 +88,13 @@ def compose_tree(directory: Path, name: str, overrides: Sequence[str]) -> RawTre
     except RecursionError:
         raise ConfigError(f"{path} is nested too deeply.") from None
     return RawTree(path, tree, of_fragments)
+
+
+def _stem(directory: Path, name: str) -> str:
+    """The name of a config without the ending that a user may write, unless a file has it before its own."""
+    if path_info(directory / f"{name}.yaml").is_file:
+        return name
+    return name.removesuffix(".yaml").removesuffix(".yml")
 
 
 def without_unset(raw: RawTree) -> tuple[RawTree, frozenset[str]]:
@@ -171,7 +178,9 @@ def _compose(
             # The YAML's own keys win over its fragments', with or without `_self_`.
             warnings.filterwarnings("ignore", message=".*Defaults list is missing `_self_`.*")
             warnings.filterwarnings("ignore", message=".*is not available.*")  # the fragment that is missing is told
-            config = compose(name, overrides=[f"hydra.searchpath=[{','.join(repr(item) for item in search)}]"])
+            config = compose(
+                f"{name}.yaml", overrides=[f"hydra.searchpath=[{','.join(repr(item) for item in search)}]"]
+            )
             tree = OmegaConf.to_container(config, resolve=False)
     except ConfigError:
         raise
@@ -309,9 +318,9 @@ def _directory(config_path: str, name: str, script: str | None) -> Path:
             raise ConfigError(f"--config_path {config_path} is a file: name its folder, and the YAML in --config_name.")
         looked = " and ".join(dict.fromkeys(str(status.path) for status in looks))
         raise ConfigError(f"--config_path {config_path}: there is no such directory. Looked at {looked}.")
-    file = f"{name.removesuffix('.yaml').removesuffix('.yml')}.yaml"
-    having = [place for place in there if path_info(place / file).is_file]
+    having = [place for place in there if path_info(place / f"{_stem(place, name)}.yaml").is_file]
     if len(having) > 1:
+        file = f"{_stem(having[0], name)}.yaml"
         _say(f"--config_path {config_path}: {file} is also in {having[1]}; the one in {having[0]} is used.")
     return (having or there)[0]
 

@@ -55,6 +55,15 @@ def refused(directory: Path, *overrides: str, name: str = "run") -> str:
     return str(error.value)
 
 
+@pytest.mark.parametrize("name", ["twice.yaml", "twice.yaml.yaml"])
+def test_a_name_that_ends_like_its_file_is_read_as_it_is(directory: Path, name: str) -> None:
+    (directory / "twice.yaml.yaml").write_text(f"{YAML}seed: 7\n")
+    assert load_tree(directory, name, (), RLVRConfig).settings["seed"] == 7
+    (directory / "twice.yaml").write_text(f"{YAML}seed: 8\n")
+    assert load_tree(directory, name, (), RLVRConfig).settings["seed"] == 7
+    assert load_tree(directory, "twice", (), RLVRConfig).settings["seed"] == 8
+
+
 def test_fragments_resolve_from_a_yaml_anywhere_and_are_variables(directory: Path) -> None:
     found = load(directory)
     assert found.settings["actor_train"]["strategy_args"]["strategy_config"]["zero_optimization"]["stage"] == 2
