@@ -419,6 +419,12 @@ def aggregation(value: Any) -> Any:
             "coefficient beside it keeps its weight, max_grad_norm meets a smaller gradient. loss_scale_factor changes "
             "the scale",
         )
+    if value == "token-sum":
+        return ApproximateValue(
+            "seq-mean-token-sum",
+            "the same divided by the rows of the update with a response: Adam's steps do not change, max_grad_norm "
+            "meets a gradient that is so many times smaller; a KL or entropy beside it keeps its weight",
+        )
     return word({name: name for name in AGGREGATIONS}, "loss_agg_mode")(value)
 
 

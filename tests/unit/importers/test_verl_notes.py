@@ -279,6 +279,14 @@ def test_what_else_a_template_is_told_is_told_it_here() -> None:
     assert "template_kwargs" not in of().tree["actor_train"]["data_args"]
 
 
+def test_a_sum_over_tokens_is_the_mean_over_rows_of_their_sums_with_another_scale() -> None:
+    key = "actor_rollout_ref.actor.loss_agg_mode"
+    found = of(f"{key}=token-sum")
+    assert found.is_as_meant and found.tree["loss_agg_mode"] == "seq-mean-token-sum"
+    outcome, note = entry(found, key)
+    assert outcome == "approximated" and "divided by the rows of the update" in note and "max_grad_norm" in note
+
+
 def test_limits_of_what_is_not_read_ask_for_nothing_at_none() -> None:
     key = "actor_rollout_ref.rollout.limit_videos"
     assert entry(of(f"+{key}=0"), key)[0] == "asks for nothing"
