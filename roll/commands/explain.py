@@ -100,6 +100,8 @@ RATIOS = ((1.0, 1.5), (1.0, 0.5, 1.0), (1.4,), (0.7, 1.0))
 """p_new / p_old of every token of the four answers."""
 OLD, VALUE, LONGEST, GREEDY = 0.5, 0.4, 4, 1.0
 """p_old of every token; what a critic says of every state; the longest answer there can be; the greedy one's reward."""
+PARTS = ((1.0, 0.0), (0.0, 0.0), (0.0, 0.0), (0.5, 0.5))
+"""Two parts of the reward of every answer, for estimators that compare each by itself."""
 RARE, RARE_OLD = (1, 1), 0.25
 """The p_old of one token in examples of losses that choose tokens by covariance, so that tokens differ."""
 EXPERT = (0.9, 0.5)
@@ -136,7 +138,8 @@ def worked(name: str) -> Worked:
     samples = _samples()
     of_rows = (samples.rewards, samples.group_ids, advantage_settings(config))
     greedy = np.full(len(samples), GREEDY) if config.estimator.needs_greedy else None
-    values, _ = group_advantages(*of_rows, lengths=samples.response_lengths, greedy_rewards=greedy)
+    parts = np.array(PARTS) if config.estimator.needs_parts else None
+    values, _ = group_advantages(*of_rows, lengths=samples.response_lengths, greedy_rewards=greedy, parts=parts)
     critic = np.full(samples.num_tokens, VALUE, np.float32) if config.needs_critic else None
     choice = covariance_choice(config)
     old = np.full(samples.num_tokens, np.log(OLD), np.float32)
@@ -185,6 +188,8 @@ def _config(name: str) -> RLVRConfig:
         "critic": {**_ROLE, "training_args": {"per_device_train_batch_size": len(REWARDS)}},
         "rewards": {"task": {"reward": "math_rule"}},
     }
+    if name == "gdpo":
+        tree["gdpo_reward_keys"] = ["first", "second"]
     if any(key.startswith("mix.") for key in PRESETS[name].settings):
         tree["mix"] = {"rows": {"expert": {"share": 0.2}}}
     config = validate(RLVRConfig, tree).config
@@ -228,6 +233,8 @@ def _explained(preset: Preset) -> Iterator[str]:
     row = estimator_of(preset.settings["adv_estimator"])
     more = f", a critic says {VALUE:g} of every state" if row.needs_critic else ""
     more += f", the greedy answer has reward {GREEDY:g}" if row.needs_greedy else ""
+    if row.needs_parts:
+        more += f", the parts of the rewards are {' and '.join(str(list(part)) for part in zip(*PARTS, strict=True))}"
     if policy_form_of(preset.settings.get("pg_variant", "ppo")).needs_old_log_probs:
         more = f" except {RARE_OLD:g} for token {RARE[1] + 1} of answer {RARE[0] + 1}{more}"
     yield f"Worked: one prompt, {len(REWARDS)} answers, one update; p_old is {OLD:g} everywhere{more}"

@@ -232,6 +232,18 @@ _ROWS = (
         beside="norm_std_type: none leaves the deviation out, as the paper does",
     ),
     Preset(
+        "gdpo",
+        "GDPO, arXiv 2601.05242",
+        {"adv_estimator": "gdpo", "pg_variant": "ppo", "pg_clip": 0.2, "loss_agg_mode": "seq-mean-token-mean"},
+        (
+            "A_k = (part k of the reward - its mean in the group) / its deviation in the group",
+            "A = the weighted sum of the A_k, less its mean over the batch, / its deviation over the batch",
+            CLIP,
+            "loss of an update = the mean over its answers of the mean over their tokens",
+        ),
+        beside="gdpo_reward_keys, which names the parts, and gdpo_reward_weights",
+    ),
+    Preset(
         "asymre",
         "Asymmetric REINFORCE, arXiv 2506.20520",
         {

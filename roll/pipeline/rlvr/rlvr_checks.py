@@ -25,7 +25,7 @@ from roll.pipeline.rlvr.reward_checks import (
     unreachable_judges,
 )
 from roll.pipeline.rlvr.rlvr_config import REWARD, RLVRConfig, eval_set_problems
-from roll.rewards.chain import parts_of
+from roll.rewards.chain import SHORT, parts_of
 from roll.rewards.config import BUILTINS, RewardConfig, RewardModelArgs
 from roll.run.operators.checks import missing_packages, operator_problems, user_function_problems
 from roll.run.saving.model_files import read_model_config, read_vision
@@ -283,9 +283,29 @@ def _greedy_problems(config: RLVRConfig) -> Iterator[Problem]:
             )
 
 
+_OPEN_REWARDS = frozenset({"llm_judge", "verl_function", "trinity_reward"})
+CLOSED_REWARDS = frozenset(BUILTINS) - _OPEN_REWARDS | {SHORT}
+"""Rewards whose metrics are known before they are called."""
+
+
 def _compared_part_problems(config: RLVRConfig) -> Iterator[Problem]:
-    """Refuses what changes a reward behind the estimator that compares its parts."""
-    if config.estimator.needs_parts and config.experience_operators:
+    """Refuses what changes a reward behind the estimator that compares its parts, and parts that no reward sends."""
+    if not config.estimator.needs_parts:
+        return
+    for domain, worker in config.rewards.items():
+        parts = parts_of(worker)
+        if not parts or any(part.reward not in CLOSED_REWARDS for part in parts):
+            continue  # what a model, a judge or a function of one's own sends is seen when it is called
+        sent = [f"reward_{part.name}" for part in parts] if len(parts) > 1 else []
+        lacking = [name for name in config.gdpo_reward_keys if name.startswith("reward_") and name not in sent]
+        if lacking:
+            known = f"it sends {', '.join(sent)}" if sent else "it has one part, of which it sends none"
+            yield Problem(
+                f"gdpo_reward_keys: rewards.{domain} sends no {', '.join(lacking)}; {known}. Add the part to "
+                f"rewards.{domain}.reward_manager_config, or correct the name.",
+                ("gdpo_reward_keys", f"rewards.{domain}"),
+            )
+    if config.experience_operators:
         yield Problem(
             f"adv_estimator: {config.adv_estimator} compares parts of rewards, which experience_operators do not "
             "change. Choose grpo, or remove experience_operators.",

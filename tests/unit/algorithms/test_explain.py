@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from roll.commands.explain import OLD, RARE, RATIOS, REWARDS, VALUE, worked, worked_rows
+from roll.commands.explain import OLD, PARTS, RARE, RATIOS, REWARDS, VALUE, worked, worked_rows
 from roll.commands.table import main
 from roll.configs.presets.table import PRESETS
 
@@ -115,6 +115,20 @@ def test_advantages_of_ppo_are_gae_whitened() -> None:
     mean = sum(flat) / N
     deviation = (sum((value - mean) ** 2 for value in flat) / (N - 1) + 1e-8) ** 0.5
     found = [value for row in worked("ppo").advantages for value in row]
+    assert found == pytest.approx([(value - mean) / deviation for value in flat], rel=1e-4)
+
+
+def test_advantages_of_gdpo_are_the_sum_of_compared_parts_whitened() -> None:
+    """The part that gives at most .5 counts as much as the other."""
+    of_answers = [0.0] * len(REWARDS)
+    for part in zip(*PARTS, strict=True):
+        mean = sum(part) / len(part)
+        deviation = (sum((value - mean) ** 2 for value in part) / (len(part) - 1)) ** 0.5
+        of_answers = [old + (value - mean) / (deviation + 1e-6) for old, value in zip(of_answers, part, strict=True)]
+    flat = [value for value, row in zip(of_answers, RATIOS, strict=True) for _ in row]
+    mean = sum(flat) / N
+    deviation = (sum((value - mean) ** 2 for value in flat) / (N - 1) + 1e-8) ** 0.5
+    found = [value for row in worked("gdpo").advantages for value in row]
     assert found == pytest.approx([(value - mean) / deviation for value in flat], rel=1e-4)
 
 

@@ -139,6 +139,19 @@ FULL_KL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full", "re
             "adv_estimator: gdpo compares parts of rewards, which experience_operators do not change.",
         ),
         (
+            {"adv_estimator": "gdpo", "gdpo_reward_keys": ["reward_format", "boxed"]},
+            "gdpo_reward_keys: rewards.math sends no reward_format; it has one part, of which it sends none. Add the "
+            "part to rewards.math.reward_manager_config, or correct the name.",
+        ),
+        (
+            {
+                "adv_estimator": "gdpo",
+                "gdpo_reward_keys": ["reward_overlong", "reward_lenght"],
+                "rewards.math.reward_manager_config": [{"reward": "overlong", "reward_args": {"max_tokens": 64}}],
+            },
+            "gdpo_reward_keys: rewards.math sends no reward_lenght; it sends reward_",
+        ),
+        (
             {"num_return_sequences_in_group": 1, "rollout_batch_size": 64},
             "adv_estimator: grpo compares a reward with the others of its group, but num_return_sequences_in_group",
         ),
