@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import PurePath
 from typing import Any
 
@@ -15,23 +17,45 @@ _TRAINED_ROLES = ("actor_train", "student")
 _FEW = 3  # names that a line shows
 
 
-def about(run: RunFiles) -> dict[str, str]:
-    """Facts by their names, without those that nothing tells.
+@dataclass(frozen=True)
+class About:
+    """Facts of a run as texts, "" where nothing tells. `evaluates`: it only samples and scores, as `roll eval` does."""
 
-    Example: {"model": "qwen/model", "algorithm": "grpo", "data": "train.jsonl", "learning rate": "1e-6", ...}
-    """
+    kind: str = ""
+    model: str = ""
+    algorithm: str = ""
+    data: str = ""
+    learning_rate: str = ""
+    started: str = ""
+    machine: str = ""
+    commit: str = ""
+    roll: str = ""
+    evaluates: bool = False
+
+    def lines(self) -> dict[str, str]:
+        """The facts by the names that a person reads, without the empty ones.
+
+        Example: {"model": "qwen/model", "algorithm": "grpo", "data": "train.jsonl", "learning rate": "1e-6", ...}
+        """
+        facts = {name.replace("_", " "): text for name, text in vars(self).items() if name not in ("kind", "evaluates")}
+        return {name: text for name, text in facts.items() if text}
+
+
+def about(run: RunFiles) -> About:
     config, first = run.config, run.starts[0] if run.starts else None
-    facts = {
-        "model": _model(config),
-        "algorithm": algorithm_of(config),
-        "data": _listed(_data(config)),
-        "learning rate": "" if run.is_evaluation else _listed(_learning_rates(config)),
-        "started": first.started.replace("T", " ").removesuffix("+00:00") + " UTC" if first else "",
-        "machine": ", ".join(filter(None, (first.host, first.machine))) if first else "",
-        "commit": first.commit if first else "",
-        "roll": run.roll_version,
-    }
-    return {name: text for name, text in facts.items() if text}
+    kind = kind_name(config)
+    return About(
+        kind=kind,
+        model=_model(config),
+        algorithm=str(config.get("algorithm") or config.get("adv_estimator") or kind),
+        data=_listed(_data(config)),
+        learning_rate="" if run.is_evaluation else _listed(_learning_rates(config)),
+        started=first.started.replace("T", " ").removesuffix("+00:00") + " UTC" if first else "",
+        machine=", ".join(filter(None, (first.host, first.machine))) if first else "",
+        commit=first.commit if first else "",
+        roll=run.roll_version,
+        evaluates=run.is_evaluation,
+    )
 
 
 def title_of_runs(runs: Sequence[RunFiles], labels: Sequence[str]) -> str:
@@ -39,19 +63,24 @@ def title_of_runs(runs: Sequence[RunFiles], labels: Sequence[str]) -> str:
     whole = labels[0] if len(runs) == 1 else f"{labels[0]} and {len(runs) - 1} more"
     facts = about(runs[0])
     kind = "evaluation of " if all(run.is_evaluation for run in runs) else ""
-    parts = [kind + facts.get("model", "") if "model" in facts else "", "" if kind else facts.get("algorithm", "")]
-    parts.append(facts.get("started", "")[:10] if len(runs) == 1 else "")
+    parts = [kind + facts.model if facts.model else "", "" if kind else facts.algorithm]
+    parts.append(facts.started[:10] if len(runs) == 1 else "")
     rest = ", ".join(filter(None, parts))
     return f"{whole}: {rest}" if rest else whole
 
 
-def algorithm_of(config: Mapping[str, Any]) -> str:
-    """The algorithm by name, else the estimator of advantages, else the kind of run; "" without a configuration."""
-    named = config.get("algorithm") or config.get("adv_estimator") or config.get("pipeline")
-    if named or not config:
-        return str(named or "")
+def kind_name(config: Mapping[str, Any]) -> str:
+    """The kind of run that a configuration is of, "" where nothing tells.
+
+    Example: one with `rewards` and `rollout_batch_size` is "rlvr".
+    """
+    return str(config.get("pipeline") or _kind_of_keys(frozenset(config), config.get("algorithm")))
+
+
+@lru_cache(maxsize=256)
+def _kind_of_keys(keys: frozenset[str], algorithm: str | None) -> str:
     try:
-        return kind_of(config).name
+        return kind_of({"algorithm": algorithm} | dict.fromkeys(keys - {"pipeline", "algorithm"})).name
     except ConfigError:
         return ""
 

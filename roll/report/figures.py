@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from roll.pipeline.agentic.proxy.transcript.causes import CAUSES
 from roll.report.run_files import RunFiles, StepSpread
 from roll.run.bottleneck import bottleneck_of
 from roll.run.display.titles import number_text, phase_title, title_of
@@ -137,6 +138,16 @@ def failures(spreads: Sequence[StepSpread]) -> list[Failure]:
             count = before.count + each.count
             by_cause[cause, spread.kind] = Failure(cause, spread.kind, count, min(steps), max(steps))
     return sorted(by_cause.values(), key=lambda failure: -failure.count)[:_MOST_CAUSES]
+
+
+def prefix_table(rows: Rows) -> list[tuple[str, str]]:
+    """Why requests of programs did not follow what was sampled, and their share of all over the steps; the most
+    frequent cause first."""
+    names = {f"agentic/broken_{cause}_fraction": text for cause, text in CAUSES.items()}
+    shares = {
+        text: sum(metrics.get(name, 0.0) for _, metrics in rows) / len(rows) for name, text in names.items() if rows
+    }
+    return [(text, f"{share:.1%}") for text, share in sorted(shares.items(), key=lambda pair: -pair[1]) if share]
 
 
 # The configuration of a run as lines, and where two differ.

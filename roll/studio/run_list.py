@@ -7,18 +7,15 @@ import math
 import os
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from roll.errors import ConfigError
-from roll.report.about import about
+from roll.report.about import About, about
 from roll.report.run_files import RunFiles, is_logs
 from roll.run.display.view import series
-from roll.run.kind import kind_of
 from roll.run.records.run_record import RunStart
 from roll.studio.disk_reads import Unanswered, Waits
 from roll.studio.live_run import LiveRun, State, newest, state_of
@@ -29,17 +26,6 @@ _TAIL_BYTES = 200_000  # of the metrics of a run, for the list
 _MOST_WAITED_FOR = 3  # silent runs in a row; for further ones nobody waits, they come with the next walks
 _SHORT_S = 0.05
 _COURSE_POINTS = 40
-
-
-@dataclass(frozen=True)
-class About:
-    """Subject of a run: its kind, the model and the algorithm, as texts that may be empty. `evaluates`: it only samples
-    and scores, as `roll eval` does."""
-
-    kind: str
-    model: str
-    algorithm: str
-    evaluates: bool
 
 
 @dataclass(frozen=True)
@@ -58,7 +44,7 @@ class Glance:
     reward: float | None
     validation: float | None
     written: float
-    about: About = About("", "", "", False)
+    about: About = field(default_factory=About)
     ran_s: float = 0.0
     course: tuple[float, ...] = ()
 
@@ -173,28 +159,6 @@ def _unread(key: str, directory: Path, state: State) -> Glance:
     return Glance(key, directory.name, directory, state, 0, None, "", None, None, 0.0)
 
 
-def about_of(run: RunFiles) -> About:
-    """Tell what a run is of."""
-    facts = about(run)
-    return About(kind_name(run.config), facts.get("model", ""), facts.get("algorithm", ""), run.is_evaluation)
-
-
-def kind_name(config: Mapping[str, Any]) -> str:
-    """The kind of run that a configuration is of, "" where nothing tells.
-
-    Example: one with `rewards` and `rollout_batch_size` is "rlvr".
-    """
-    return str(config.get("pipeline") or _kind_of_keys(frozenset(config), config.get("algorithm")))
-
-
-@lru_cache(maxsize=256)
-def _kind_of_keys(keys: frozenset[str], algorithm: str | None) -> str:
-    try:
-        return kind_of({"algorithm": algorithm} | dict.fromkeys(keys - {"pipeline", "algorithm"})).name
-    except ConfigError:
-        return ""
-
-
 def ran_s(starts: Sequence[RunStart], written: float) -> float:
     """Seconds that the starts of a run took; one without an end lasted until the run last wrote."""
     total = 0.0
@@ -230,7 +194,7 @@ def _glance(key: str, run: RunFiles) -> Glance:
         reward=reward[-1][1] if reward else None,
         validation=validation[-1][1] if validation else None,
         written=written,
-        about=about_of(run),
+        about=about(run),
         ran_s=ran_s(run.starts, written),
         course=_course([value for _, value in reward or validation]),
     )

@@ -323,7 +323,9 @@ class Builder:
             self._planning.cancel()
 
     def _show_plan(self, plan: Plan) -> None:
-        message, color = ("The plan works.", "text-positive") if plan.is_good else ("It cannot start:", "text-negative")
+        count = len(plan.problems)
+        wrong = f"It cannot start: {count} problems" if count > 1 else "It cannot start: 1 problem"
+        message, color = ("The plan works.", "text-positive") if plan.is_good else (wrong, "text-negative")
         self._state.set_text(message)
         self._state.classes(replace=f"text-weight-medium {color}")
         self._outcome.classes(remove="dim")

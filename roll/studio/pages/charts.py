@@ -10,6 +10,8 @@ from typing import Any, Literal, get_args
 from nicegui import ui
 
 from roll.report.charts import thinned
+from roll.report.command import main_metrics
+from roll.report.run_files import RunFiles
 from roll.run.display.curves import binned_phases, smoothed, smoothing_span
 from roll.run.display.palette import phase_colors
 from roll.run.display.titles import phase_title, title_of
@@ -166,7 +168,7 @@ class ChartControls:
             self._span_text = ui.label().classes("soft").style("min-width: 70px")
             self._span_text.bind_text_from(self._span, "value", _span_text)
             self._axis = ui.toggle(list(get_args(Axis)), value="step", on_change=changed)
-            self._axis.props("dense no-caps unelevated size=sm")
+            self._axis.props('dense no-caps unelevated size=sm padding="2px 10px"')
             self._is_log = ui.checkbox("log axis", on_change=changed).props("dense")
 
     @property
@@ -197,3 +199,35 @@ class ChartGrid:
                 continue
             with self._grid:
                 self._charts[name] = ui.echart(each).classes("card").style("height: 240px")
+
+
+class CurvesPanel:
+    """The curves of some runs, with what chooses and draws them."""
+
+    def __init__(self) -> None:
+        self._runs: Sequence[RunFiles] = ()
+        self._curves: Sequence[Curve] = ()
+        with ui.row().classes("items-center full-width q-mb-sm"):
+            self._controls = ChartControls(self._draw)
+            self._choice = ui.select([], multiple=True, with_input=True, label="further metrics", on_change=self._draw)
+            self._choice.props("use-chips dense outlined").style("min-width: 260px")
+        self._note = ui.label().classes("soft")
+        self._grid = ChartGrid()
+
+    def show(self, runs: Sequence[RunFiles], curves: Sequence[Curve]) -> None:
+        """`curves`: of the runs, and of earlier starts."""
+        self._runs, self._curves = runs, curves
+        self._choice.set_options(self._names(), value=self._choice.value)
+        self._draw()
+
+    def _names(self) -> list[str]:
+        return sorted({name for run in self._runs for _, metrics in run.rows for name in metrics})
+
+    def _draw(self) -> None:
+        style, names = self._controls.style, self._names()
+        missing = not has_axis([curve for curve in self._curves if not curve.is_earlier], style.axis)
+        whose = "The run has not" if len(self._runs) == 1 else "No run has"
+        self._note.set_text(f"{whose} measured its {style.axis}." if missing and self._runs else "")
+        chosen: list[str] = self._choice.value or []
+        shown = dict.fromkeys([*main_metrics(self._runs, names), *(name for name in chosen if name in names)])
+        self._grid.draw({} if missing else {name: line_options(self._curves, name, style) for name in shown})

@@ -10,13 +10,12 @@ from nicegui import ui
 
 from roll.errors import ConfigError
 from roll.report.charts import COLORS
-from roll.report.command import main_metrics
 from roll.report.figures import differing
 from roll.report.run_files import RunFiles
 from roll.run.display.view import duration, series
 from roll.studio.disk_reads import Unanswered, Waits
 from roll.studio.live_run import LiveRun, State, newest, state_of
-from roll.studio.pages.charts import ChartControls, ChartGrid, Curve, has_axis, line_options
+from roll.studio.pages.charts import Curve, CurvesPanel
 from roll.studio.pages.frame import REFRESH_S, STATE_COLORS, fill, frame, later, number, table_of
 from roll.studio.pages.runs import MOST_COMPARED, compare_address
 from roll.studio.run_list import Glance, RunList, ran_s
@@ -83,14 +82,7 @@ class CompareView:
                 ui.tab(name)
         with ui.tab_panels(tabs, value="Curves", animated=False).classes("full-width"):
             with ui.tab_panel("Curves"):
-                with ui.row().classes("items-center full-width q-mb-sm"):
-                    self._controls = ChartControls(self._draw)
-                    self._choice = ui.select(
-                        [], multiple=True, with_input=True, label="further metrics", on_change=self._draw
-                    )
-                    self._choice.props("use-chips dense outlined").style("min-width: 260px")
-                self._note = ui.label().classes("soft")
-                self._grid = ChartGrid()
+                self._curves = CurvesPanel()
             with ui.tab_panel("Results"):
                 self._results = table_of(
                     ("run", "state", "steps", "duration", "first reward", "last reward", "best reward", "validation")
@@ -98,7 +90,7 @@ class CompareView:
             with ui.tab_panel("Configuration"):
                 self._same = ui.label("Their configurations are equal.").classes("soft")
                 self._config = table_of(("key", *(f"run {number}" for number in range(1, len(runs) + 1))))
-                self._config.classes("mono")
+                self._config.classes("mono keys")
         if len(runs) < 2:
             ui.label("Choose two or more runs: in the list of runs, or above.").classes("soft")
 
@@ -142,9 +134,8 @@ class CompareView:
                     ui.link(label, f"/run/{key}").style("color: inherit")
                     ui.badge(state, color=STATE_COLORS[state])
                     self._leave_out(key, label)
-        names = sorted({name for run in files for _, metrics in run.rows for name in metrics})
-        self._choice.set_options(names, value=self._choice.value)
-        self._draw()
+        curves = [Curve(label, color, run.rows) for label, color, run in zip(labels, COLORS, files, strict=False)]
+        self._curves.show(files, curves)
         fill(self._results, [_result(*each) for each in zip(files, labels, states, strict=True)])
         differences = differing([run.config for run in files])
         self._same.set_visibility(not differences)
@@ -160,20 +151,6 @@ class CompareView:
         address = compare_address([each for each in self._runs if each != key])
         button = ui.button(icon="close", on_click=lambda: ui.navigate.to(address))
         button.props("flat round dense size=xs").tooltip(f"leave out {label}")
-
-    def _draw(self) -> None:
-        if not self._shown:
-            return
-        files, style = self._shown, self._controls.style
-        curves = [
-            Curve(label, color, run.rows) for label, color, run in zip(labels_of(files), COLORS, files, strict=False)
-        ]
-        missing = not has_axis(curves, style.axis)
-        self._note.set_text(f"No run has measured its {style.axis}." if missing else "")
-        names = {name for run in files for _, metrics in run.rows for name in metrics}
-        chosen: list[str] = self._choice.value or []
-        shown = dict.fromkeys([*main_metrics(list(files), names), *(name for name in chosen if name in names)])
-        self._grid.draw({} if missing else {name: line_options(curves, name, style) for name in shown})
 
 
 def _result(run: RunFiles, label: str, state: State) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ body { --page: #f7f8fa; --card: #fff; --line: #e2e2e6; --ink: #1c1e21; --soft: #
 body.body--dark { --page: #15171c; --card: #1e2128; --line: #343943; --ink: #e4e6ea; --soft: #9aa0aa; }
 body { background: var(--page); color: var(--ink); }
 .nicegui-content { padding: 20px 28px 40px; gap: 14px; max-width: 1500px; margin: 0 auto; }
+.row.items-center, .q-header.items-center { align-items: center; }
 .card { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 12px 16px; }
 .soft { color: var(--soft); } .mono { font: 12px/1.55 ui-monospace, monospace; }
 .body--dark .q-table__card, .body--dark .q-card { background: var(--card); color: var(--ink); }
@@ -35,6 +36,7 @@ iframe { color-scheme: light; } .body--dark iframe { color-scheme: dark; }
   height: calc(100vh - 190px); }
 .q-table td, .q-table th { font-size: 13px; } .q-tab-panel { padding: 12px 0; } .q-tab-panels { background: none; }
 .q-table__container { max-width: 100%; }
+.keys td { overflow-wrap: anywhere; min-width: 90px; }
 .place { font-size: 11px; white-space: normal; overflow-wrap: anywhere; min-width: 110px; max-width: 340px; }
 @media (max-width: 700px) {
   .nicegui-content { padding: 10px 10px 30px; } .wide { display: none; }

@@ -98,11 +98,9 @@ class RolloutView:
                 "domain": self._select("domain"),
                 "kind": self._select("kind"),
                 "finish": self._select("finish"),
-                "least_reward": self._number("reward from"),
-                "most_reward": self._number("to"),
                 "advantage": self._select("advantage"),
-                "first_step": self._number("step from"),
-                "last_step": self._number("to"),
+                **self._between("reward", "least_reward", "most_reward"),
+                **self._between("step", "first_step", "last_step"),
                 "failed": ui.checkbox("failed", on_change=self._query_index),
             }
             ui.space()
@@ -214,14 +212,19 @@ class RolloutView:
 
     def _input(self, label: str) -> ui.input:
         field = ui.input(label, on_change=self._query_index).props("dense outlined clearable debounce=300")
-        return field.style("width: 240px")
+        return field.style("width: 200px")
 
     def _select(self, label: str) -> ui.select:
         field = ui.select([_ANY], value=_ANY, label=label, on_change=self._query_index).props(
             "dense outlined options-dense"
         )
-        return field.style("width: 130px")
+        return field.style("width: 108px")
+
+    def _between(self, what: str, least: str, most: str) -> dict[str, ui.number]:
+        """Two fields that stay beside each other."""
+        with ui.row().classes("items-center no-wrap").style("gap: 4px"):
+            return {least: self._number(f"{what} from"), most: self._number("to")}
 
     def _number(self, label: str) -> ui.number:
         field = ui.number(label, on_change=self._query_index).props("dense outlined clearable debounce=300")
-        return field.style("width: 110px")
+        return field.style(f"width: {64 if label == 'to' else 104}px")

@@ -10,9 +10,9 @@ from typing import Any
 from nicegui import ui
 
 from roll.errors import ConfigError
+from roll.report.about import kind_name
 from roll.report.charts import COLORS
-from roll.report.command import main_metrics
-from roll.report.figures import failures, flat, overview, phase_table, role_table
+from roll.report.figures import failures, flat, overview, phase_table, prefix_table, role_table
 from roll.report.run_files import LogLine, RunFiles, StepSpread
 from roll.run.display.view import Rows
 from roll.run.spec import PIPELINES
@@ -20,10 +20,10 @@ from roll.studio.disk_reads import Unanswered, Waits
 from roll.studio.form import Form, form_of
 from roll.studio.launch import Launched, stop
 from roll.studio.live_run import LiveRun, State, newest, process_of, state_of
-from roll.studio.pages.charts import ChartControls, ChartGrid, Curve, has_axis, line_options, phase_options
+from roll.studio.pages.charts import Curve, CurvesPanel, phase_options
 from roll.studio.pages.frame import REFRESH_S, STATE_COLORS, age, fill, frame, later, table_of
 from roll.studio.pages.runs import compare_address
-from roll.studio.run_list import RunList, kind_name
+from roll.studio.run_list import RunList
 from roll.utils.text import visible
 
 # A run that was started here and has not written anything yet.
@@ -114,14 +114,7 @@ class RunView:
         with ui.tab_panels(tabs, value="Curves", animated=False).classes("full-width"):
             with ui.tab_panel("Curves"):
                 self._facts = ui.row().classes("q-mb-sm").style("gap: 8px 24px")
-                with ui.row().classes("items-center full-width q-mb-sm"):
-                    self._controls = ChartControls(self._draw)
-                    self._choice = ui.select(
-                        [], multiple=True, with_input=True, label="further metrics", on_change=self._draw
-                    )
-                    self._choice.props("use-chips dense outlined").style("min-width: 260px")
-                self._note = ui.label().classes("soft")
-                self._grid = ChartGrid()
+                self._curves = CurvesPanel()
             with ui.tab_panel("Times"):
                 self._phases = ui.echart(phase_options(())).classes("card").style("height: 340px")
                 with ui.row().classes("q-mt-md"):
@@ -131,13 +124,14 @@ class RunView:
             with ui.tab_panel("Failures"):
                 self._calm = ui.label("None: no sample failed, and the log has no warning.").classes("soft")
                 self._failures = table_of(("samples", "in", "steps", "cause"), "Samples that failed")
+                self._prefixes = table_of(("cause", "share of requests"), "Broken prefixes")
                 self._warnings = table_of(("when", "level", "times", "text"), "Warnings and errors of the log")
             with ui.tab_panel("Configuration"):
                 with ui.row().classes("items-center"):
                     search = ui.input(placeholder="search keys and values").props("dense outlined clearable")
                     self._all_keys = ui.switch("all keys, defaults included", on_change=self._show_config)
                 self._config = table_of(("key", "value"))
-                self._config.bind_filter_from(search, "value").classes("mono")
+                self._config.bind_filter_from(search, "value").classes("mono keys")
 
     async def refresh(self) -> None:
         try:
@@ -192,9 +186,9 @@ class RunView:
                 with ui.column().style("gap: 0"):
                     ui.label(visible(name)).classes("soft text-caption")
                     ui.label(visible(value))
-        names = sorted({name for _, metrics in files.rows for name in metrics})
-        self._choice.set_options(names, value=self._choice.value)
-        self._draw()
+        own = Curve(files.name, COLORS[0], files.rows)
+        earlier = (Curve(start, _EARLIER_COLOR, rows, is_earlier=True) for start, rows in self._earlier.items())
+        self._curves.show([files], [own, *earlier])
         self._phases.options.update(phase_options(files.rows))
         self._phases.update()
         fill(self._phase_table, phase_table(files.rows))
@@ -210,30 +204,18 @@ class RunView:
             self._failures,
             [(f.count, f.kind, f"{f.first_step} to {f.last_step}", f.cause) for f in failures(spreads)],
         )
+        fill(self._prefixes, prefix_table(files.rows))
         self._show_calm()
         self._show_config()
 
     def _show_calm(self) -> None:
-        for table in (self._failures, self._warnings):
+        for table in (self._failures, self._prefixes, self._warnings):
             table.set_visibility(bool(table.rows))
         self._calm.set_visibility(not self._failures.rows and not self._warnings.rows)
 
     def _show_config(self) -> None:
         config = self._live.files.config
         fill(self._config, list(flat(config if self._all_keys.value else changed(config)).items()))
-
-    def _draw(self) -> None:
-        rows, style = self._live.files.rows, self._controls.style
-        curves = [
-            Curve(self._live.files.name, COLORS[0], rows),
-            *(Curve(start, _EARLIER_COLOR, others, is_earlier=True) for start, others in self._earlier.items()),
-        ]
-        missing = not has_axis(curves[:1], style.axis)
-        self._note.set_text(f"The run has not measured its {style.axis}." if missing else "")
-        names = {name for _, metrics in rows for name in metrics}
-        chosen: list[str] = self._choice.value or []
-        shown = dict.fromkeys([*main_metrics([self._live.files], names), *chosen])
-        self._grid.draw({} if missing else {name: line_options(curves, name, style) for name in shown})
 
 
 def changed(config: Mapping[str, Any]) -> dict[str, Any]:

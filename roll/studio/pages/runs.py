@@ -21,8 +21,8 @@ _COLUMNS = [
     {"name": name, "label": label, "field": name, "align": "left", "sortable": True}
     | ({"classes": "wide", "headerClasses": "wide"} if is_wide else {})
     for name, label, is_wide in (
-        ("name", "run", False), ("state", "state", False), ("step", "step", False), ("course", "reward so far", True),
-        ("reward", "last reward", False), ("validation", "validation", True), ("kind", "kind", True),
+        ("name", "run", False), ("state", "state", False), ("step", "step", False), ("course", "reward or loss", True),
+        ("reward", "last", False), ("validation", "validation", True), ("kind", "kind", True),
         ("model", "model", True), ("algorithm", "algorithm", True), ("ran", "duration", True),
         ("age", "last written", True),
     )

@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
+from roll.report.about import kind_name
 from roll.report.charts import COLORS
 from roll.run.display.view import Rows
 from roll.run.records.run_record import RunStart
@@ -19,7 +20,7 @@ from roll.studio.pages.charts import Curve, CurveStyle, line_options, phase_opti
 from roll.studio.pages.compare import labels_of
 from roll.studio.pages.run import changed
 from roll.studio.pages.runs import _place, _polyline
-from roll.studio.run_list import RunList, key_of, kind_name, ran_s
+from roll.studio.run_list import RunList, key_of, ran_s
 
 
 def start(**changes: object) -> RunStart:
