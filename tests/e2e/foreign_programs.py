@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 
-def play(task: dict[str, Any], session: Any) -> dict[str, Any]:
-    """Two answers; the reward is whether the second is longer."""
+def play(task: dict[str, Any], session: Any, pause_s: float = 0.0) -> dict[str, Any]:
+    """Two answers, some time between them; the reward is whether the second is longer."""
     messages: list[dict[str, str]] = [{"role": "user", "content": f"Say {task['seed'] % 10}."}]
     for _ in range(2):
         _, reply = asked(f"{session.base_url}/chat/completions", session.api_key, {"messages": messages})
         messages += [reply["choices"][0]["message"], {"role": "user", "content": "More."}]
+        time.sleep(pause_s)
     return {"reward": float(len(messages[3]["content"]) > len(messages[1]["content"]))}
 
 
@@ -22,7 +23,7 @@ def serve(folder: Path) -> int:
     file, num_played = folder / "agent_endpoint.json", 0
     while not file.exists():
         time.sleep(0.2)
-    told = json.loads(file.read_text())
+    told = read(file)
     while True:
         try:
             status, session = asked(f"{told['url']}/sessions", told["token"], {"wait_s": 5})
@@ -32,6 +33,11 @@ def serve(folder: Path) -> int:
             earned = play(session["task"], Session(session))
             asked(f"{told['url']}/sessions/{session['session']}/reward", session["api_key"], earned)
             num_played += 1
+
+
+def read(file: Path) -> dict[str, str]:
+    """Where the run listens, and its token."""
+    return json.loads(file.read_text())
 
 
 class Session:

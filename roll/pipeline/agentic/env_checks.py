@@ -36,6 +36,7 @@ from roll.utils.sandbox.backends import SandboxUnavailable, find_means
 from roll.utils.sandbox.job import SCRATCH
 from roll.utils.text import show
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PROGRAM_KEYS = ("agent", "agent_command", "sandbox", "sides")
 _SIDE = re.compile(r"[A-Za-z0-9_-]+")
 STEP_TEMPLATES = ("pre_step_template", "next_step_template")
@@ -122,6 +123,12 @@ def _listen_problems(config: AgenticConfig) -> Iterator[Problem]:
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535 or (":" in host and host[0] + host[-1] != "[]"):
         yield Problem(f"{key}: {show(listen)} is not host:port. Write for example 127.0.0.1:8900.", (key,))
+    elif config.num_nodes > 1 and config.agent_endpoint.host in LOOPBACK:
+        yield Problem(
+            f"{key}: {listen} is reached from one machine alone, and workers on {config.num_nodes} (num_nodes) hand "
+            f"out their sessions there. Write 0.0.0.0:{port}, or the address of this machine in their network.",
+            (key, "num_nodes"),
+        )
 
 
 def _program_problems(at: str, env: EnvConfig, listen: str | None) -> Iterator[Problem]:
@@ -377,7 +384,7 @@ def env_warnings(config: AgenticConfig) -> Iterator[str]:
             f"agent_endpoint.listen: {endpoint.listen} does nothing: every played entry of custom_envs has an agent or "
             f"another env_manager_cls than {PROXY}."
         )
-    elif endpoint.listen is not None and endpoint.host not in ("127.0.0.1", "localhost", "::1"):
+    elif endpoint.listen is not None and endpoint.host not in LOOPBACK:
         yield (
             f"agent_endpoint.listen: {endpoint.listen} may be reached from other machines, without encryption. Whoever "
             "has a key of a session or the run's token can use it."

@@ -241,6 +241,10 @@ def test_programs_that_run_elsewhere_need_a_port() -> None:
         (found,) = problems({**outside, "agent_endpoint.listen": listen})
         assert found.startswith(f"agent_endpoint.listen: '{listen}' is not host:port.")
     assert problems({**outside, "agent_endpoint.listen": "[::1]:8900"}) == []
+    nodes = {"num_nodes": 2, "num_gpus_per_node": 1}
+    (alone,) = problems({**outside, **nodes, "agent_endpoint.listen": "[::1]:8900"})
+    assert "[::1]:8900 is reached from one machine alone" in alone and "Write 0.0.0.0:8900" in alone
+    assert problems({**outside, **nodes, "agent_endpoint.listen": "0.0.0.0:8900"}) == []
     entry = {"custom_envs__Lake": {"env_manager_cls": "proxy"}}
     (waits,) = agentic_warnings(config(**entry, agent_endpoint__listen="127.0.0.1:0"))
     assert "a step waits until programs have taken its sessions" in waits and "sandbox" not in waits

@@ -28,9 +28,9 @@ Rows = list[Trajectory]
 class Service:
     """A front, its workers, and a client with the run's token."""
 
-    def __init__(self, folder: Path, group_timeout_s: float, idle_timeout_s: float, **rules: Any):
+    def __init__(self, folder: Path, group_timeout_s: float, idle_timeout_s: float, listen: str, **rules: Any):
         self.folder, self.idle_timeout_s, self.group_timeout_s = folder, idle_timeout_s, group_timeout_s
-        self.front = Front("127.0.0.1:0", folder, group_timeout_s)
+        self.front = Front(listen, folder, group_timeout_s)
         self.engine = Engine(ENCODER, lambda number: f"answer {number}")
         self.rules = replace(proxy_rules(agent=None, **rules), episode_timeout_s=60.0, retries=1)
         self.endpoints: list[Endpoint] = []
@@ -94,10 +94,11 @@ def serve(
     play: Callable[[Service], Coroutine[Any, Any, T]],
     group_timeout_s: float = 600,
     idle_timeout_s: float = 600,
+    listen: str = "127.0.0.1:0",
     **rules: Any,
 ) -> T:
     async def run() -> T:
-        service = Service(folder, group_timeout_s, idle_timeout_s, **rules)
+        service = Service(folder, group_timeout_s, idle_timeout_s, listen, **rules)
         await service.start()
         try:
             return await asyncio.wait_for(play(service), 120)
@@ -328,19 +329,23 @@ def test_a_reward_needs_an_answer_and_an_open_session(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("listen", ["[::1]:0", "[::]:0", "0.0.0.0:0"])
 def test_addresses_are_those_that_programs_and_workers_reach(tmp_path: Path, listen: str) -> None:
-    async def run() -> None:
-        front = Front(listen, tmp_path, 60)
-        try:
-            address = await front.start("127.0.0.1")
-            told = json.loads((tmp_path / FILE).read_text())["url"]
-            assert told == address.url and "0.0.0.0" not in told and "[::]" not in told
-            async with httpx.AsyncClient(trust_env=False) as client:
-                assert (await client.post(f"{address.url}/workers", json={})).status_code == 401
-        finally:
-            await front.stop()
+    openai = pytest.importorskip("openai", reason="the SDK of OpenAI is not installed")
+    host = "[::1]" if "::1" in listen else "127.0.0.1"  # what stands for every interface is no address
+
+    async def play(service: Service) -> None:
+        assert service.url.startswith(f"http://{host}:")
+        episode = service.play(0, 0)
+        session = await service.taken()
+        assert session["base_url"].startswith(f"http://{host}:")
+        client = openai.AsyncOpenAI(base_url=session["base_url"], api_key=session["api_key"])
+        reply = await client.chat.completions.create(model="m", messages=ASK)
+        assert reply.choices[0].message.content == "answer 0"
+        await client.close()
+        assert (await service.reward(session, 0.5)).status_code == 200
+        assert [row.reward for row in await episode] == [0.5]
 
     try:
-        asyncio.run(run())
+        serve(tmp_path, play, listen=listen)
     except OSError as error:
         pytest.skip(f"no such address here: {error}")
 
