@@ -367,8 +367,8 @@ class RLPipeline(Run):
         self.parts.before_gather(self.context(step), trained.groups)
         seed = (self.config.seed, step)
         parts = self.config.gdpo_reward_keys if self.config.estimator.needs_parts else ()
-        kept = kept_fraction(trained)
-        return gathered(self.running, self.plan, trained.groups, self.chosen_rows, seed, parts, kept), trained.groups
+        share = kept_fraction(trained)
+        return gathered(self.running, self.plan, trained.groups, self.chosen_rows, seed, parts, share), trained.groups
 
     def chosen_rows(self, num_rows: int, multiple: int, random: np.random.Generator) -> np.ndarray:
         """Ids of the rows to train on, in updates and ranks that make `multiple` parts; here all."""

@@ -22,10 +22,10 @@ class PipelineSpec:
 
     `config`: the class of its settings, a RunConfig. `run_class`: a Run, built as `Class(config, plan)` by a real run
     only. `plan`: `(config)` to the RunPlan. `batch`: `(config, plan)` to the rows that the printed plan has under
-    "Batch". `algorithm`: `(config, plan, given)` to those under "Algorithm"; `given` are the keys that the YAML says.
-    `defaults`: rounds of functions `(config, given, machine)` to what is Chosen for keys that the YAML leaves out; a
-    round sees what those before it chose. Functions of the checked settings beside those that every run passes, each
-    `(config)` to what it finds: `problems` and `warnings` on any machine, `machine_problems` on this one,
+    "Batch". `algorithm`: `(config, plan, user_keys)` to those under "Algorithm"; `user_keys` are those that the YAML
+    says. `defaults`: rounds of functions `(config, user_keys, machine)` to what is Chosen for keys that the YAML leaves
+    out; a round sees what those before it chose. Functions of the checked settings beside those that every run passes,
+    each `(config)` to what it finds: `problems` and `warnings` on any machine, `machine_problems` on this one,
     `code_problems` in the user's own code. `data_problems`: in the data, wherever they are; a plan asks `local_rows`
     instead, which reads no more than files of this machine. `reports`: what a plan adds, lines, or Problems that stop a
     run. `unchecked`: what a plan has not looked at.

@@ -50,8 +50,8 @@ class Kinds:
 
     @property
     def text(self) -> str:
-        words = [KIND_NAMES[name] for name in KIND_NAMES if name in self.names]
-        return " or ".join([*words, *([f"one of {', '.join(map(str, self.choices))}"] if self.choices else [])])
+        names = [KIND_NAMES[name] for name in KIND_NAMES if name in self.names]
+        return " or ".join([*names, *([f"one of {', '.join(map(str, self.choices))}"] if self.choices else [])])
 
 
 def kinds_of(annotation: ast.expr | str) -> Kinds | None:

@@ -244,7 +244,7 @@ class TrainCluster(ScoreCluster):
         return MetricSums().merge(report.sums for report in reports).result() | reports[0].last
 
     def _keep_advantages(self, samples: RowSet | SampleSet, reports: Sequence[TrainReport]) -> None:
-        """Keeps the advantages by row id; rows that are not trained on have 0 tokens."""
+        """Keep [sum, tokens] of each row's advantages; 0 of both for rows that are not trained on."""
         shards = {info.dp_rank: report.advantages for info, report in zip(self.info, reports, strict=True)}
         rows = np.concatenate([shard.rows for shard in samples.shards])
         self.row_advantages = np.zeros((int(rows.max(initial=-1)) + 1, 2))

@@ -78,9 +78,9 @@ def _of_step(query: torch.Tensor, exact: ExactPass, layer: int, scale: float, wi
     each = query.shape[1] // groups
     scaled = query[:rows].to(keys.dtype).unflatten(1, (groups, each)) * scale
     scaled = functional.pad(scaled, (0, 0, 0, -each % BATCHED_FLOOR))
-    seen = torch.arange(len(keys) * BLOCK, device=query.device).view(-1, 1, 1, 1, BLOCK)
+    places = torch.arange(len(keys) * BLOCK, device=query.device).view(-1, 1, 1, 1, BLOCK)
     at = columns[:, None, None, None]
-    hidden = seen > at if not window else (seen > at) | (seen <= at - window)
+    hidden = places > at if not window else (places > at) | (places <= at - window)
     output, _ = _blocks(scaled, keys, values, hidden)
     of_rows = output[:, :, :each].reshape(rows, groups * each, -1).to(query.dtype)
     return functional.pad(of_rows, (0, 0, 0, 0, 0, len(query) - rows))
@@ -116,8 +116,8 @@ class _Chunk(NamedTuple):
         Without a window, of the last block alone: a chunk begins where a block does."""
         at = torch.arange(self.start, self.stop, device=device).repeat(times)[:, None]
         first = self.first if window else self.last - 1
-        seen = torch.arange(first * BLOCK, self.last * BLOCK, device=device).view(-1, 1, 1, 1, BLOCK)
-        return (seen > at) | (seen <= at - window) if window else seen > at
+        places = torch.arange(first * BLOCK, self.last * BLOCK, device=device).view(-1, 1, 1, 1, BLOCK)
+        return (places > at) | (places <= at - window) if window else places > at
 
 
 def _chunks(width: int, window: int) -> Iterator[_Chunk]:

@@ -38,9 +38,9 @@ class CachedLogProbs:
         """Return the rows among these whose log-probs are still missing, each once."""
         return np.unique(places[~self._is_there[places]])
 
-    def store(self, places: np.ndarray, found: Mapping[int, np.ndarray]) -> None:
-        """`found`: the log-probs of each row, by where it stands in `places`."""
-        values = np.concatenate([found[row] for row in range(len(places))])
+    def store(self, places: np.ndarray, log_probs: Mapping[int, np.ndarray]) -> None:
+        """Store the log-probs of rows. `log_probs`: those of each row, by where it stands in `places`."""
+        values = np.concatenate([log_probs[row] for row in range(len(places))])
         if not np.isfinite(values).all():
             raise StrategyError(f"the reference {self._model} returns log-probs that are not finite")
         self._values[token_indices(self._rows.lengths, places)] = values

@@ -30,7 +30,7 @@ def read_texts(config: RLVRConfig, vision: VisionModel | None = None) -> ReadTex
     sees pictures."""
     readers: dict[str, RowReader] = {}
     tags = {name: tuple(dict.fromkeys((name, *reward.tag_included))) for name, reward in config.rewards.items()}
-    domains = [Domain(name, own, required=()) for name, own in tags.items()]
+    domains = [Domain(name, names, required=()) for name, names in tags.items()]
 
     def read(row: Row, args: DataArgs, key: str) -> Texts:
         if key not in readers:

@@ -396,13 +396,13 @@ class BatchSampler:
 
     def _present_tokens(self, slots: np.ndarray) -> torch.Tensor:
         """bool [B, V]: tokens of prompt and answer so far, of the rows with a repetition penalty."""
-        seen = np.zeros((len(slots), self._vocab_size), bool)
+        present = np.zeros((len(slots), self._vocab_size), bool)
         for row, slot in enumerate(slots):
             request = self._table.requests[slot]
             if request is not None and request.sampling.repetition_penalty != 1:
-                seen[row, request.prompt_ids] = True
-                seen[row, self._table.tokens[slot, : self._table.position[slot]]] = True
-        return self._decoder.tensor(seen)
+                present[row, request.prompt_ids] = True
+                present[row, self._table.tokens[slot, : self._table.position[slot]]] = True
+        return self._decoder.tensor(present)
 
 
 def _chunks(items: Sequence[T], lengths: Sequence[int]) -> Iterator[Sequence[T]]:
