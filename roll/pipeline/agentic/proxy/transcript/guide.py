@@ -14,8 +14,8 @@ from roll.pipeline.agentic.proxy.transcript.message import ChatCall, Tool
 from roll.pipeline.agentic.proxy.transcript.parse import HERMES, LLAMA, QWEN_XML, Parser
 
 _MOST_CHARACTERS, _MOST_LEVELS = 32_768, 64
-"""Limits of a structure, with its schemas. Engines read it before they go on with other answers: 120 kB of alternatives take
-seconds, 300 levels ten, and 20,000 properties longer than an engine may be silent."""
+"""Limits of a structure, with its schemas. Engines read it before they go on with other answers: 120 kB of alternatives
+take seconds, 300 levels ten, and 20,000 properties longer than an engine may be silent."""
 _NAME = re.compile(r"[^\s\"\\<>]+")  # of a tool, as every form can write it
 _SPACES = 1  # of JSON in a row: a policy that has nothing to say writes them until its answer is cut
 _JSON: Mapping[str, Any] = {"type": "json_schema", "max_whitespace_cnt": _SPACES}
