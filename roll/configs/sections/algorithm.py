@@ -128,8 +128,8 @@ class AlgorithmConfig(OnPolicyDistillation):
     adv_args: dict[str, Any] = setting({}, "Keyword arguments of an adv_estimator of your own.")
     asymre_baseline_shift: float = setting(
         -0.1,
-        "With adv_estimator asymre: what is added to the mean of the group. Below 0, right answers count more than "
-        "wrong ones; the more so, the older the answers are.",
+        "With adv_estimator asymre: what is added to the mean of the group. Below 0, right responses count more than "
+        "wrong ones; the more so, the older the responses are.",
     )
     raft_keep: RAFTKeep = setting(
         "best",
@@ -146,7 +146,7 @@ class AlgorithmConfig(OnPolicyDistillation):
     )
     gdpo_reward_keys: tuple[str, ...] = setting(
         (),
-        "With adv_estimator gdpo: the parts of the reward, each a metric that every reward gives of an answer: "
+        "With adv_estimator gdpo: the parts of the reward, each a metric that every reward gives of a response: "
         "reward_<part> of a domain's parts, or what a function returns beside its score.",
     )
     gdpo_reward_weights: tuple[float, ...] | None = setting(
@@ -230,8 +230,8 @@ class AlgorithmConfig(OnPolicyDistillation):
     )
     rec_weight: RECWeight = setting(
         "none",
-        "With pg_variant rec: what a token's loss is multiplied by. importance_sampling: r. advantage: e^(advantage / "
-        "rec_weight_temp), so that good answers count more than bad ones.",
+        "With pg_variant rec: what a token's loss is multiplied by. importance_sampling: r. advantage: e^(advantage "
+        "/ rec_weight_temp), so that good responses count more than bad ones.",
     )
     rec_weight_temp: float = setting(1.0, "With rec_weight advantage: the temperature.", gt=0)
     rec_regularizer: RECRegularizer = setting(

@@ -28,26 +28,26 @@ class GeneratingArgs(Settings):
     )
     max_new_tokens: int | None = setting(
         None,
-        "Longest answer. Follows from response_length, or sequence_length - prompt_length; if set it must agree. In "
-        "validation, and for the answers of an agent, it may be less.",
+        "Longest response. Follows from response_length, or sequence_length - prompt_length; if set it must agree. "
+        "In validation, and for the responses of an agent, it may be less.",
         ge=1,
     )
     min_new_tokens: int = setting(0, "No end of sequence before this many tokens.", ge=0)
     repetition_penalty: float = setting(1.0, "Above 1 makes tokens that occurred less likely; 1 is off.", gt=0)
     num_return_sequences: int | None = setting(
         None,
-        "Answers per prompt. In training it is num_return_sequences_in_group and must agree; in validation it is the "
-        "n of pass@n (default 1).",
+        "Responses per prompt. In training it is num_return_sequences_in_group and must agree; in validation it is "
+        "the n of pass@n (default 1).",
         ge=1,
         le=MOST_GROUPS,
     )
-    stop_strings: Strings = setting((), "Texts that end an answer.")
+    stop_strings: Strings = setting((), "Texts that end a response.")
     include_stop_str_in_output: bool | None = setting(
         None,
         "Keep the text of a stop string at the end of what rewards and environments see. null: true. Its tokens were "
         "sampled and are trained on in either case.",
     )
-    stop_token_ids: Numbers = setting((), "Token ids that end an answer, beside the end of sequence.")
+    stop_token_ids: Numbers = setting((), "Token ids that end a response, beside the end of sequence.")
     ignore_eos: bool = setting(False, "Go on after an end of sequence token, up to max_new_tokens.")
 
 
@@ -347,10 +347,10 @@ class WorkerConfig(Settings):
     sequence_packing_args: SequencePackingArgs = setting({}, "Details of sequence packing.")
     use_prefix_sharing: PrefixSharing = setting(
         "off",
-        "Rows of a micro batch that begin alike (answers to one prompt, turns of an episode) as one tree: what they "
-        "have in common is computed once, in training and when scoring, with the same numbers. on: wherever it saves "
-        "tokens. auto: where it saves time, and off for a role that cannot. On CPUs, for models whose layers attend "
-        "to whole rows (docs/trainers.md).",
+        "Rows of a micro batch that begin alike (responses to one prompt, turns of an episode) as one tree: what "
+        "they have in common is computed once, in training and when scoring, with the same numbers. on: wherever it "
+        "saves tokens. auto: where it saves time, and off for a role that cannot. On CPUs, for models whose layers "
+        "attend to whole rows (docs/trainers.md).",
     )
 
     router_replay: RouterReplayConfig = setting({}, "Experts of a mixture, chosen once for a step.")

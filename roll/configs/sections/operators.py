@@ -94,7 +94,7 @@ class DataJuicerArgs(Settings):
 
     column: str | None = setting(
         None,
-        "Column whose text the operator reads, and may change. Default: prompt and answer, which it may not.",
+        "Column whose text the operator reads, and may change. Default: prompt and response, which it may not.",
         min_length=1,
     )
     op_args: dict[str, Any] = setting({}, "Arguments of the operator itself, as Data-Juicer documents them.")

@@ -113,16 +113,16 @@ class RolloutConfig(RunConfig):
     max_token_staleness: int | None = setting(
         None,
         "With async_generation_ratio: tokens that are more steps old than this are not trained on. Off by default, "
-        "since the ends of long answers are what is left.",
+        "since the ends of long responses are what is left.",
         ge=0,
     )
 
     unfinished_groups: Literal["carry", "drop", "defer"] = setting(
         "carry",
-        "What becomes of groups that still run when a step has its own. carry: they go on, and a later step trains on "
-        "them. drop and defer: async_generation_ratio more groups are started in every step than it takes, the first "
-        "to finish are trained on, and the others are cut: for good (short answers win, see rollout/length_bias), or "
-        "until a step can be made of such groups alone, which then waits for all of them.",
+        "What becomes of groups that still run when a step has its own. carry: they go on, and a later step trains "
+        "on them. drop and defer: async_generation_ratio more groups are started in every step than it takes, the "
+        "first to finish are trained on, and the others are cut: for good (short responses win, see "
+        "rollout/length_bias), or until a step can be made of such groups alone, which then waits for all of them.",
     )
     unfinished_grace_s: float = setting(
         0.0,
@@ -139,12 +139,12 @@ class RolloutConfig(RunConfig):
     )
     response_length: int | None = setting(
         None,
-        "Longest answer in tokens; sequence_length = prompt_length + response_length. Give one of the two. "
+        "Longest response in tokens; sequence_length = prompt_length + response_length. Give one of the two. "
         "Default: 2048, or what the model's positions leave.",
         ge=1,
     )
     sequence_length: int | None = setting(
-        None, "Longest prompt and answer together. Default of agentic runs: 4096, or the model's positions.", ge=2
+        None, "Longest prompt and response together. Default of agentic runs: 4096, or the model's positions.", ge=2
     )
     val_prompt_length: int | None = setting(
         None, "The same as prompt_length in validation. Default: prompt_length.", ge=1
@@ -165,16 +165,17 @@ class RolloutConfig(RunConfig):
     )
     kv_on_update: Literal["recompute", "keep"] = setting(
         "recompute",
-        "What to do with the keys and values of answers in flight when weights change. recompute: the engine "
-        "computes them anew, so that log-probs of later tokens are those of the new weights. keep: it goes on with the "
-        "old ones, which costs nothing; log-probs of later tokens are what they were sampled from, of new weights over "
-        "keys of old ones. They are always computed anew by engines that have given their devices up meanwhile.",
+        "What to do with the keys and values of responses in flight when weights change. recompute: the engine "
+        "computes them anew, so that log-probs of later tokens are those of the new weights. keep: it goes on with "
+        "the old ones, which costs nothing; log-probs of later tokens are what they were sampled from, of new "
+        "weights over keys of old ones. They are always computed anew by engines that have given their devices up "
+        "meanwhile.",
     )
     partial_gpu_mode: bool = setting(
         True,
-        "With async_generation_ratio, where actor_infer shares a part of its devices with roles that take turns there: "
-        "engines that stand on none of a role's devices go on sampling while that works, and take the answers of those "
-        "that leave. false: all engines leave.",
+        "With async_generation_ratio, where actor_infer shares a part of its devices with roles that take turns "
+        "there: engines that stand on none of a role's devices go on sampling while that works, and take the "
+        "responses of those that leave. false: all engines leave.",
     )
     max_failed_fraction: float = setting(
         0.1,
@@ -186,8 +187,8 @@ class RolloutConfig(RunConfig):
     # requests
     max_running_requests: int | None = setting(
         None,
-        "Most answers in flight per rollout engine, and of vLLM on GPUs its max_num_seqs. Default: 128; 512 for vLLM "
-        "and SGLang on GPUs.",
+        "Most responses in flight per rollout engine, and of vLLM on GPUs its max_num_seqs. Default: 128; 512 for "
+        "vLLM and SGLang on GPUs.",
         ge=1,
     )
     is_use_additional_prompts: bool = setting(

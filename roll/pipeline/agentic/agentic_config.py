@@ -74,7 +74,7 @@ class EnvManagerConfig(WorkerConfig):
     )
     episode_timeout_s: float | None = setting(
         None,
-        "Seconds an episode may take, without the time that it waits for answers. Default: env_monitor.hung_timeout.",
+        "Seconds an episode may take, without the time that it waits for responses. Default: env_monitor.hung_timeout.",
         gt=0,
     )
 

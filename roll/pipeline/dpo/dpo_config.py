@@ -45,17 +45,17 @@ class DPOConfig(PairConfig):
         "An algorithm by name, which fills in the keys of its loss: dpo, cdpo or ipo; what the YAML says itself stays. "
         "`roll explain NAME` shows the formula.",
     )
-    beta: float = setting(0.1, "Reward of an answer: this x (log p - log p of the reference).", gt=0)
+    beta: float = setting(0.1, "Reward of a response: this x (log p - log p of the reference).", gt=0)
     ipo: bool = setting(False, "IPO's squared loss in place of DPO's.")
     label_smoothing: float = setting(
         0.0, "Share of pairs that are taken to be labelled the wrong way round (cDPO).", ge=0, lt=0.5
     )
     average_log_probs: bool = setting(
-        False, "Log-probs of an answer are means over its tokens, not sums: its length does not count."
+        False, "Log-probs of a response are means over its tokens, not sums: its length does not count."
     )
     reference_free: bool = setting(False, "Compare with nothing: the reference's log-probs are 0.")
     sft_loss_coef: float = setting(
-        0.0, "Adds so much of the chosen answers' negative log-likelihood per token to the loss.", ge=0
+        0.0, "Adds so much of the chosen responses' negative log-likelihood per token to the loss.", ge=0
     )
 
     @property

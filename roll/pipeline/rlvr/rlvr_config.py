@@ -24,12 +24,12 @@ class EvalSetConfig(Settings):
 
     data_args: DataArgs = setting({}, "Its rows, as in validation.")
     generating_args: GeneratingArgs = setting(
-        {}, "How it is sampled; num_return_sequences is the number of answers to each prompt. Default: greedy."
+        {}, "How it is sampled; num_return_sequences is the number of responses to each prompt. Default: greedy."
     )
     pass_at: Numbers = setting(
         (),
-        "The k of val/NAME/pass_at_k. Default: 2, 4, 8 ... up to the number of answers; val/NAME/reward_mean is "
-        "the mean over all answers.",
+        "The k of val/NAME/pass_at_k. Default: 2, 4, 8 ... up to the number of responses; val/NAME/reward_mean is "
+        "the mean over all responses.",
     )
 
     @property
@@ -89,16 +89,16 @@ class RLVRConfig(AlgorithmConfig):
 
     num_return_sequences_in_group: int = setting(
         1,
-        "Answers per prompt: the group size. Default: 8 where advantages compare within a group, as those of "
-        "grpo do, and 1 elsewhere.",
+        "Responses per prompt: the group size. Default: 8 where advantages compare within a group, as those of grpo "
+        "do, and 1 elsewhere.",
         ge=1,
         le=MOST_GROUPS,
     )
     group_size_redundancy: int = setting(
         0,
-        "Extra answers begun per prompt in training: the first num_return_sequences_in_group to end make "
-        "the group, the engine cuts the others. Which those are depends on timing, so a run is not repeated exactly; "
-        "and long answers are cut more often (rollout/length_bias).",
+        "Extra responses begun per prompt in training: the first num_return_sequences_in_group to end make the "
+        "group, the engine cuts the others. Which those are depends on timing, so a run is not repeated exactly; and "
+        "long responses are cut more often (rollout/length_bias).",
         ge=0,
         le=MOST_GROUPS,
     )
@@ -125,13 +125,13 @@ class RLVRConfig(AlgorithmConfig):
     )
     save_logging_board_dir: Place | None = setting(
         None,
-        "Where every answer that is trained on goes with its tokens, their log-probs (of the engine, the policy, the "
-        "reference), values and reward, as RL Logging Board shows them: a JSONL file per step, not pruned.",
+        "Where every response that is trained on goes with its tokens, their log-probs (of the engine, the policy, "
+        "the reference), values and reward, as RL Logging Board shows them: a JSONL file per step, not pruned.",
     )
     rl_loss_coef: float = setting(1.0, "Weight of the policy loss, KL loss included.", ge=0)
 
     # which samples count, and how much
-    max_len_mask: bool = setting(False, "Leave answers that were cut off at the length limit out of the loss.")
+    max_len_mask: bool = setting(False, "Leave responses that were cut off at the length limit out of the loss.")
     difficulty_mask: bool = setting(False, "Leave out groups whose mean reward is not between the two thresholds.")
     difficulty_low_threshold: float = setting(0.0, "With difficulty_mask: groups at or below this mean are too hard.")
     difficulty_high_threshold: float = setting(1.0, "With difficulty_mask: groups at or above this mean are too easy.")
@@ -145,7 +145,7 @@ class RLVRConfig(AlgorithmConfig):
         False,
         "Weight samples by how hard their task is: the data's column `difficulty` (0 to 1), or 1 - the mean reward.",
     )
-    length_loss_weight: bool = setting(False, "Weight samples by how short their answer is.")
+    length_loss_weight: bool = setting(False, "Weight samples by how short their response is.")
 
     @model_validator(mode="before")
     @classmethod

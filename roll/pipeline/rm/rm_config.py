@@ -25,7 +25,7 @@ class RMConfig(PairConfig):
 
     reward_train: WorkerConfig = setting({}, "The reward model. A sample of its batches is a pair.")
     margin_key: str | None = setting(
-        None, "Column with a number, by how much the better answer's reward has to be larger. None: 0 for all."
+        None, "Column with a number, by how much the better response's reward has to be larger. None: 0 for all."
     )
 
     @property

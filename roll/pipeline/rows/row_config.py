@@ -65,10 +65,10 @@ class PairConfig(RowConfig):
     texts = "roll.pipeline.rows.row_sources:read_texts"
 
     prompt_key: str = setting(
-        "prompt", "Column with the prompt, a text or messages; not read where the answers are whole conversations."
+        "prompt", "Column with the prompt, a text or messages; not read where the responses are whole conversations."
     )
-    chosen_key: str = setting("chosen", "Column with the better answer, a text or messages.")
-    rejected_key: str = setting("rejected", "Column with the worse answer, a text or messages.")
+    chosen_key: str = setting("chosen", "Column with the better response, a text or messages.")
+    rejected_key: str = setting("rejected", "Column with the worse response, a text or messages.")
 
     tools_key: str | None = setting(
         "tools",
