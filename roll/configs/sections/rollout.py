@@ -113,15 +113,15 @@ class RolloutConfig(RunConfig):
     max_token_staleness: int | None = setting(
         None,
         "With async_generation_ratio: tokens that are more steps old than this are not trained on. Off by default, "
-        "since the ends of long responses are what is left.",
+        "since only the ends of long responses remain.",
         ge=0,
     )
 
     unfinished_groups: Literal["carry", "drop", "defer"] = setting(
         "carry",
-        "What becomes of groups that still run when a step has its own. carry: they go on, and a later step trains "
-        "on them. drop and defer: async_generation_ratio more groups are started in every step than it takes, the "
-        "first to finish are trained on, and the others are cut: for good (short responses win, see "
+        "What happens to groups that still run when a step has its own. carry: they continue, and a later step "
+        "trains on them. drop and defer: async_generation_ratio more groups are started in every step than it takes, "
+        "the first to finish are trained on, and the others are cut: for good (short responses win, see "
         "rollout/length_bias), or until a step can be made of such groups alone, which then waits for all of them.",
     )
     unfinished_grace_s: float = setting(
@@ -166,16 +166,15 @@ class RolloutConfig(RunConfig):
     kv_on_update: Literal["recompute", "keep"] = setting(
         "recompute",
         "What to do with the keys and values of responses in flight when weights change. recompute: the engine "
-        "computes them anew, so that log-probs of later tokens are those of the new weights. keep: it goes on with "
-        "the old ones, which costs nothing; log-probs of later tokens are what they were sampled from, of new "
-        "weights over keys of old ones. They are always computed anew by engines that have given their devices up "
-        "meanwhile.",
+        "computes them again, so that log-probs of later tokens are those of the new weights. keep: it continues "
+        "with the old ones, which costs nothing; log-probs of later tokens are what they were sampled from, of new "
+        "weights over keys of old ones. Engines that have left their devices meanwhile always compute them again.",
     )
     partial_gpu_mode: bool = setting(
         True,
         "With async_generation_ratio, where actor_infer shares a part of its devices with roles that take turns "
-        "there: engines that stand on none of a role's devices go on sampling while that works, and take the "
-        "responses of those that leave. false: all engines leave.",
+        "there: engines that use none of a role's devices keep sampling while that role works, and take over the "
+        "responses of engines that leave. false: all engines leave.",
     )
     max_failed_fraction: float = setting(
         0.1,

@@ -55,7 +55,7 @@ class DPOConfig(PairConfig):
     )
     reference_free: bool = setting(False, "Compare with nothing: the reference's log-probs are 0.")
     sft_loss_coef: float = setting(
-        0.0, "Adds so much of the chosen responses' negative log-likelihood per token to the loss.", ge=0
+        0.0, "Weight of the chosen responses' negative log-likelihood per token in the loss.", ge=0
     )
 
     @property
