@@ -152,7 +152,23 @@ def clean_messages(value: object, parses: bool = True, shows: bool = False) -> l
     if not isinstance(entries, list) or not entries:
         raise _Shapeless(_SHAPE)
     originals = value if isinstance(value, list) else entries
-    return [_clean(message, originals[place], place + 1, parses, shows) for place, message in enumerate(entries)]
+    cleaned = [_clean(message, originals[place], place + 1, parses, shows) for place, message in enumerate(entries)]
+    return _in_order_of_calls(cleaned)
+
+
+def _in_order_of_calls(messages: list[Message]) -> list[Message]:
+    """Results behind several calls in the order of these, where both say which belong together: most templates write no
+    ids, and the model takes the first result for that of the first call."""
+    ordered = list(messages)
+    for place, message in enumerate(messages):
+        ids = [call.get("id") for call in message.get("tool_calls") or ()]
+        results = messages[place + 1 : place + 1 + len(ids)]
+        if len(ids) < 2 or len(set(ids)) < len(ids) or [m["role"] for m in results] != ["tool"] * len(ids):
+            continue
+        by_id = {result.get("tool_call_id"): result for result in results}
+        if by_id.keys() == set(ids) and None not in by_id:
+            ordered[place + 1 : place + 1 + len(ids)] = [by_id[each] for each in ids]
+    return ordered
 
 
 def _exchange(turns: list[Any]) -> tuple[str, str] | None:
@@ -202,6 +218,8 @@ def _clean(value: Any, original: Any, place: int, parses: bool, shows: bool) -> 
     for key in _LEARNT:
         if isinstance(message.get(key), bool | int | float):
             message.setdefault("weight", int(bool(message.pop(key))))
+    if (weight := message.get("weight")) not in (None, 0, 1):
+        raise ValueError(f"{at} has a weight of {show(weight)}; it is 1, or 0 for a message that is not learnt")
     try:
         message = _with_calls(message, names, parses)
         if "content" not in message and "tool_calls" not in message and not {"content", "value"} & set(original):

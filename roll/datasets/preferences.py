@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+LEAST_REPEATED = 20
+"""Characters of a prompt that no response repeats by chance."""
 _REMEDY = "Set another template, or give pairs that differ in their last response only"
 
 
@@ -164,12 +166,13 @@ def load_pairs(
     turns = Turns(text, "all", _REMEDY, vision)
     used: list[tuple[Sequence[Encoded], float]] = []
     num_pairs = num_ties = num_long = longest = 0
-    forgotten = Forgotten()
+    forgotten, num_repeated = Forgotten(), 0
     read = ((row, columns.read(row, args, key)) for row in choose(sources))
     for row, pair, pictures in measured(read, vision and vision.sizes):
         num_pairs += 1
         forgotten.add(row, columns.reads(row, args), pair.chosen[0]["role"] in ("system", "developer"))
         answers = (pair.chosen, pair.rejected)
+        num_repeated += _repeats_prompt(pair)
         both: Sequence[Encoded] = [
             turns.encode(answer, row, pair.num_context_messages, pair.tools, pictures) for answer in answers
         ]
@@ -192,8 +195,24 @@ def load_pairs(
         raise ConfigError(f"{key}.file_name: no pairs to learn from in {names} ({num_pairs} rows, {counts})")
     for sentence in forgotten.warnings():
         logger.warning("%s: %s", key, sentence)
+    if num_repeated:
+        logger.warning(
+            "%s: in %d pairs both responses begin with their prompt. If these are whole texts, take the prompt out of "
+            "them: the template writes it already",
+            key,
+            num_repeated,
+        )
     logger.info("%s: %d pairs, %s, %d used", key, num_pairs, counts, len(used))
     return _pair_rows(used)
+
+
+def _repeats_prompt(pair: Pair) -> bool:
+    asked = pair.chosen[pair.num_context_messages - 1]["content"]
+    answers = [messages[pair.num_context_messages]["content"] for messages in (pair.chosen, pair.rejected)]
+    texts = [asked, *answers]
+    return all(isinstance(text, str) for text in texts) and all(
+        text.lstrip().startswith(asked.strip()) and len(asked) >= LEAST_REPEATED for text in answers
+    )
 
 
 def _cut(both: Sequence[Encoded], max_tokens: int, how: Truncation) -> Sequence[Encoded]:

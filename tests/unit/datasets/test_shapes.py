@@ -274,6 +274,69 @@ def test_tools_that_a_system_prompt_offers_as_well_are_told(
     assert "1 rows offer tools in their system prompt and in column 'tools', and the template writes" in caplog.text
 
 
+RENDERED = "<|im_start|>user\n31?<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize("prompt", [RENDERED, f"{RENDERED}Let me think.\n<think>", [{**USER, "content": RENDERED}]])
+def test_a_prompt_that_is_rendered_already_is_refused_in_every_run(
+    prompt: Any, tmp_path: "Path", tiny_tokenizer: "Tokenizer"
+) -> None:
+    """TinyZero's rows, which got the template's marks twice."""
+    row = {"prompt": prompt, "completion": "13", "chosen": "13", "rejected": "331", "ground_truth": "13"}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    args = DataArgs(file_name=(str(tmp_path / "rows.jsonl"),))
+    columns, pairs = (Columns("prompt", None, "completion", None), PairColumns("prompt", None, *PAIR, None))
+    for load in (
+        lambda args: load_conversations(args, KEY, columns, tiny_tokenizer, 64),
+        lambda args: load_pairs(args, KEY, pairs, tiny_tokenizer, 64),
+        lambda args: load_tasks(args, KEY, [Domain("math", ("math",))], tiny_tokenizer, 64),
+    ):
+        with pytest.raises(ConfigError, match=r"rows.jsonl:1: .*the prompt is rendered already.*template: plain"):
+            load(args)
+    if isinstance(prompt, str):
+        plain = args.model_copy(update={"template": "plain"})
+        (task,) = load_tasks(plain, KEY, [Domain("math", ("math",))], tiny_tokenizer, 64).tasks
+        assert task.prompt_text == prompt
+
+
+def test_a_prompt_that_speaks_of_a_template_is_no_rendered_one(tmp_path: "Path", tiny_tokenizer: "Tokenizer") -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": f"What is {RENDERED}?", "ground_truth": "13"}) + "\n")
+    args = DataArgs(file_name=(str(tmp_path / "rows.jsonl"),))
+    assert len(load_tasks(args, KEY, [Domain("math", ("math",))], tiny_tokenizer, 64).tasks) == 1
+
+
+def test_responses_that_repeat_their_prompt_are_told(
+    tmp_path: "Path", tiny_tokenizer: "Tokenizer", caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = "Question: what is 31?\nAnswer:"
+    rows = [{"prompt": asked, "chosen": f"{asked} 13", "rejected": f"{asked} 331"}]
+    rows += [{"prompt": "31?", "chosen": "31? 13", "rejected": "31? 331"}]
+    rows += [{"prompt": asked, "chosen": f"{asked} 13", "rejected": "331"}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    args = DataArgs(file_name=(str(tmp_path / "rows.jsonl"),))
+    with caplog.at_level("WARNING"):
+        load_pairs(args, KEY, PairColumns("prompt", None, *PAIR, None), tiny_tokenizer, 128)
+    assert "in 1 pairs both responses begin with their prompt" in caplog.text
+
+
+def test_results_of_several_calls_stand_in_their_order() -> None:
+    """Most templates write no ids, so the model took the first result for that of the first call."""
+    calls = [{"id": place, "function": {"name": "f", "arguments": {}}} for place in "ab"]
+    results = [{"role": "tool", "tool_call_id": place, "content": f"of {place}"} for place in "ba"]
+    other = [{**result, "tool_call_id": "c"} for result in results]
+    no_ids = [{"role": "tool", "content": "of b"}, {"role": "tool", "content": "of a"}]
+    for told, said in ((results, ["of a", "of b"]), (other, ["of b", "of a"]), (no_ids, ["of b", "of a"])):
+        talk = [USER, {"role": "assistant", "content": None, "tool_calls": calls}, *told, ANSWER]
+        assert [each["content"] for each in conversation({"messages": talk})][2:4] == said
+
+
+@pytest.mark.parametrize("weight", [0.5, "none", -1])
+def test_a_weight_that_is_neither_0_nor_1_is_refused(weight: Any) -> None:
+    """It was passed over, and the message learnt in full."""
+    with pytest.raises(ConfigError, match=r"message 2 \(assistant\) has a weight of .*; it is 1, or 0"):
+        conversation({"messages": [USER, {**ANSWER, "weight": weight}]})
+
+
 PAIR = ("chosen", "rejected")
 
 
