@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from roll.configs.problems import Problem
 from roll.configs.sections.rollout import RolloutConfig
 from roll.errors import ConfigError, TaskError, describe
-from roll.utils.imports import resolve, split
+from roll.utils.imports import is_missing, resolve, split
 
 if TYPE_CHECKING:
     from roll.types.rollout import Generate, Rollouter, Task, TrajectoryGroup
@@ -36,6 +36,17 @@ def loop_problems(config: RolloutConfig) -> Iterator[Problem]:
             "them.",
             (KEY, "rollout_mock"),
         )
+
+
+def loop_code_problems(config: RolloutConfig) -> Iterator[Problem]:
+    """Check the loop itself, whose module is imported."""
+    path = config.user_defined_rollout_loop_cls
+    if path is None or any(loop_problems(config)):
+        return
+    try:
+        load_loop(path)
+    except ConfigError as error:
+        yield Problem(str(error), (KEY,), "place" if is_missing(path) else "run")
 
 
 def load_loop(path: str | None) -> Loop | None:

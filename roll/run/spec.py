@@ -133,7 +133,11 @@ _RL_WARNINGS = (
     "roll.run.start.rl_defaults:rate_warnings",
     "roll.rl.mix_checks:mix_warnings",
 )
-_RL_CODE = ("roll.rl.mix_checks:mix_operator_problems",)
+_RL_CODE = (
+    "roll.rl.mix_checks:mix_operator_problems",
+    "roll.rl.rollout_loop:loop_code_problems",
+    "roll.rl.user_code:operator_code_problems",
+)
 _RL_ROWS = ("roll.rl.mix_checks:local_mix_rows",)
 _RL_DATA = ("roll.rl.mix_checks:mix_row_problems",)
 

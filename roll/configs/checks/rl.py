@@ -23,7 +23,7 @@ from roll.configs.plan.derive import compares_vocabulary, compares_within_groups
 from roll.configs.problems import Problem, did_you_mean, ids_text
 from roll.configs.sections.algorithm import MODEL_LENGTH_KEYS, AlgorithmConfig
 from roll.configs.sections.cluster import narrowing_settings
-from roll.configs.sections.operators import EXPERIENCE_OPERATORS
+from roll.configs.sections.operators import EXPERIENCE_OPERATORS, MeanFilterArgs
 from roll.configs.sections.rollout import LENGTH_KEYS
 from roll.configs.strategies.choice import Choice
 from roll.configs.tables.estimators import ESTIMATORS
@@ -275,12 +275,20 @@ def experience_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         yield from (Problem(f"{at}.args.{problem.text}", (key,)) for problem in checked.problems)
         if known.drops and checked.config is not None and not checked.config.model_dump(exclude_none=True):
             yield Problem(f"{at}: {entry.name} without args keeps every group. Give a threshold.", (key,))
+        limits = checked.config
+        if isinstance(limits, MeanFilterArgs) and _drops_all(limits.threshold_down, limits.threshold_up):
+            text = f"threshold_down {limits.threshold_down:g} is not below threshold_up {limits.threshold_up:g}"
+            yield Problem(f"{at}.args: {text}, so every group would be dropped. Swap them.", (key,))
         if config.estimator.per_turn and not known.drops:
             yield Problem(
                 f"{at}: {entry.name} changes the reward of whole attempts, and adv_estimator: {config.adv_estimator} "
                 "reads what single turns earned. Choose an estimator of whole attempts, or take it out.",
                 (key, "adv_estimator"),
             )
+
+
+def _drops_all(down: float | None, up: float | None) -> bool:
+    return down is not None and up is not None and down >= up
 
 
 def data_problems(config: AlgorithmConfig) -> Iterator[Problem]:

@@ -313,4 +313,9 @@ def _take_out(raw: dict[str, Any], path: Path, meant: str | None) -> set[Path]:
 
 
 def _touches(key: str, broken: Iterable[str]) -> bool:
-    return any(key == other or key.startswith(other + ".") or other.startswith(key + ".") for other in broken)
+    return any(_holds(key, other) or _holds(other, key) for other in broken)
+
+
+def _holds(outer: str, inner: str) -> bool:
+    """Whether a key is another, or holds it: a.b and a[0] are in a."""
+    return inner == outer or inner.startswith((f"{outer}.", f"{outer}["))

@@ -50,6 +50,13 @@ def filter_problems(type_: str, args: Mapping[str, Any], key: str) -> list[str]:
         for name, value in args.items()
         if name in known and (isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value))
     ]
+    if type_ == "mean_filter" and not problems:
+        down, up = args.get("threshold_down", -math.inf), args.get("threshold_up", math.inf)
+        if down >= up:
+            problems.append(
+                f"{key}.filter_args: threshold_down {down:g} is not below threshold_up {up:g}, so every group would be "
+                "dropped"
+            )
     if known and not args:
         problems.append(f"{key}.filter_args is empty, so {type_} would keep every group; {expected}")
     return problems

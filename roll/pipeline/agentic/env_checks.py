@@ -31,7 +31,7 @@ from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig
 from roll.pipeline.agentic.proxy.programs.sandboxed import shown_paths
 from roll.pipeline.agentic.tool_checks import path_problems, tool_key_problems
 from roll.utils.files import expanded, path_info
-from roll.utils.imports import SCRIPT_MODULE, file_on_path, is_installed, is_missing, split
+from roll.utils.imports import SCRIPT_MODULE, file_on_path, is_installed, is_missing, resolve, split
 from roll.utils.sandbox.backends import SandboxUnavailable, find_means
 from roll.utils.sandbox.job import SCRATCH
 from roll.utils.text import show
@@ -203,7 +203,7 @@ def _task_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
 
 
 def program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
-    """Yield what a program needs of the machine: packages, and its module. Nothing is imported."""
+    """Yield what a program needs of the machine: packages, and its module, which is imported."""
     needed = ("fastapi", "uvicorn", *(("httpx",) if env.is_played_outside else ()))
     if lacking := [name for name in needed if not is_installed(name)]:
         yield Problem(
@@ -226,6 +226,11 @@ def program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
         yield from _package_problems(at, env)
     elif env.agent is not None and is_missing(env.agent):
         yield _away(f"{at}.agent", env.agent)
+    elif env.agent is not None:
+        try:
+            resolve(env.agent)
+        except ImportError as error:
+            yield Problem(f"{at}.agent: {error}.", (f"{at}.agent",))
 
 
 def _package_problems(at: str, env: EnvConfig) -> Iterator[Problem]:

@@ -226,7 +226,7 @@ def _row_problems(config: RLVRConfig, reach: bool) -> Iterator[str]:
 
     try:
         domains = data_domains(config)
-    except ImportError:  # code_problems says which reward it is
+    except (ImportError, OSError, ValueError):  # code_problems says which reward it is, _verdict_problems which prompt
         return
     waiting = iter([*picture_problems(config, "actor_train")])  # told once, with the first rows that show some
 

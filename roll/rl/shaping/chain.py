@@ -52,7 +52,7 @@ class Shaping(StepPart):
     state_key = "shaping"
 
     def __init__(self, chain: Sequence[ExperienceOperatorConfig]):
-        self._entries = [_built(f"experience_operators[{place}]", entry) for place, entry in enumerate(chain)]
+        self._entries = [built(f"experience_operators[{place}]", entry) for place, entry in enumerate(chain)]
 
     @property
     def filters(self) -> bool:
@@ -104,7 +104,8 @@ class Shaping(StepPart):
                 _loaded(entry, entry.run, state)
 
 
-def _built(at: str, entry: ExperienceOperatorConfig) -> _Entry:
+def built(at: str, entry: ExperienceOperatorConfig) -> _Entry:
+    """An operator ready to be called. Raises ConfigError for one of the user's own that cannot be."""
     known = EXPERIENCE_OPERATORS.get(entry.name)
     if known is not None:
         build = cast("Callable[..., Operator]", resolve(known.build))

@@ -66,15 +66,54 @@ def test_six_mistakes_of_six_kinds_are_told_at_once_by_plan_and_run(
         (("actor_train.data_args.prompt=question",), "question"),
         (("actor_train.data_args.file_name=none.jsonl",), "there is no file none.jsonl"),
         (("prompt_length=100",), "(max_position_embeddings)"),
+        (
+            ("user_defined_rollout_loop_cls=own_code:Loop",),
+            "user_defined_rollout_loop_cls: own_code:Loop: importing own",
+        ),
+        (("experience_operators=[{name: own_code:f}]",), "experience_operators[0]: own_code:f: importing own_code"),
+        (
+            ("experience_operators=[{name: mean_filter, args: {threshold_down: 0.9, threshold_up: 0.1}}]",),
+            "threshold_down 0.9 is not below threshold_up 0.1, so every group would be dropped",
+        ),
+        (("experience_operators=[{name: os:getcwd, args: {no: 1}}]",), "os:getcwd cannot be called with the groups"),
+        (
+            (
+                "rewards.math={reward: llm_judge, judge_model_type: api, judge_prompt: none.txt}",
+                "rewards.math.judge_api_url=http://127.0.0.1:1/v1",
+                "rewards.math.judge_model_name=m",
+            ),
+            "rewards.math.judge_prompt: there is no file none.txt",
+        ),
     ],
 )
 def test_what_would_stop_a_run_fails_the_plan(
     place: Path, capsys: pytest.CaptureFixture[str], wrong: tuple[str, ...], message: str
 ) -> None:
+    (place / "own_code.py").write_text("import not_there_either\n")
     assert plan() == 0, capsys.readouterr().err
     assert plan(*wrong) == 2
     shown = capsys.readouterr()
     assert message in shown.err and not shown.out.rstrip().endswith("The plan works.\n" * 2)
+
+
+def test_a_program_that_cannot_be_imported_fails_the_plan(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "own_agent.py").write_text("import not_there_either\n")
+    agentic = tree({"pretrain": "model", "track_with": "jsonl", "rewards": ..., "rollout_batch_size": 4})
+    agentic |= {
+        "pipeline": "agentic", "train_env_manager": {"num_env_groups": 2, "group_size": 2, "tags": ["A"]},
+        "custom_envs": {"A": {"env_manager_cls": "proxy", "agent": "own_agent:play", "tasks": "train.jsonl"}},
+    }  # fmt: skip
+    (place / "run.yaml").write_text(yaml.safe_dump(agentic))
+    assert plan() == 2
+    assert "custom_envs.A.agent: own_agent:play: importing own_agent failed" in capsys.readouterr().err
+
+
+def test_of_a_broken_list_nothing_is_said_that_its_other_entries_contradict(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plan("track_with=[wandb, sheets]", "tracker_kwargs={wandb: {project: x}}") == 2
+    said = capsys.readouterr().err
+    assert "track_with[1]: 'sheets' is not one of" in said and "would be ignored" not in said
 
 
 def test_a_plain_name_that_is_no_folder_is_asked_about(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

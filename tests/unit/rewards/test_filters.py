@@ -81,6 +81,11 @@ def test_each_domain_has_its_own_filter() -> None:
         ("mean_filter", {"std_threshold": 0}, "filter_args has 'std_threshold'; mean_filter takes threshold_down"),
         ("std_filter", {"std_threshold": "a"}, "filter_args.std_threshold: 'a' is not a number"),
         ("std_filter", {}, "filter_args is empty, so std_filter would keep every group"),
+        (
+            "mean_filter",
+            {"threshold_down": 0.9, "threshold_up": 0.1},
+            "threshold_down 0.9 is not below threshold_up 0.1, so every group would be dropped",
+        ),
         ("no_filter", {"std_threshold": 0}, "filter_args has 'std_threshold'; no_filter takes none"),
     ],
 )
