@@ -8,6 +8,7 @@ from typing import Any
 
 from roll.importers import rows as words
 from roll.importers.rows import (
+    CHANGES,
     ApproximateValue,
     ChangesRun,
     CombinedKeys,
@@ -105,9 +106,11 @@ OF_ROWS: tuple[Row, ...] = (
     changes(f"{BUFFER}.storage_type", "rows are read from files, folders, addresses and the hub", "file"),
     needless(f"{BUFFER}.enable_progress_bar", "the table of steps shows where a run is"),
     needless("data_processor.task_pipeline.operators", "none"),
-    changes(
+    Row(
         "data_processor.task_pipeline.operators.*.name",
-        "it makes rows before they are learnt: run it first; data_args.operators only choose rows",
+        note="it makes rows before they are learnt: run it first; data_args.operators only choose rows",
+        needs="rows made",
+        outcome=CHANGES,
     ),
     needless("data_processor.**", "it sees tasks and samples of engines; data_args.operators choose rows"),
     needless("**.name", "roles have the names of the YAML"),
@@ -197,9 +200,11 @@ SUMS_OF_ROWS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "row steps": _row_steps,
     "resume": resume,
 }
+_EXPLORER = (f"{_TRINITY_ONLY}buffer.explorer_input", f"{_TRINITY_ONLY}explorer")
 CONDITIONS_OF_ROWS: Mapping[str, Condition] = {
     **SFT.conditions,
     **OLD_CONDITIONS,
+    "rows made": lambda source: "it sees the tasks of an explorer" if any(map(source.below, _EXPLORER)) else "",
     "whole batch": _whole_batch,
     "epochs": lambda source: "" if not dict(lengths_in_yaml(source)) else "total_steps counts",
 }

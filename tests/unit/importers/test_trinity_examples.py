@@ -242,3 +242,6 @@ def test_operators_that_make_the_rows_of_a_fine_tuning_are_of_the_matter() -> No
     found = imported("data_processor.task_pipeline.operators=[{name: label, args: {key: v}}]", name="trinity_sft")
     (entry_of_name,) = (each for each in found.entries if each.key.endswith("operators.0.name"))
     assert entry_of_name.outcome == "changes the run" and "run it first" in entry_of_name.note
+    tasks = ("data_processor.task_pipeline.operators=[{name: label}]", f"{TASKS}.path=data/tasks")
+    beside_tasks = imported(*tasks, name="trinity_sft")
+    assert "changes the run" not in {each.outcome for each in beside_tasks.entries}, "it sees those"
