@@ -158,7 +158,7 @@ def prepare(out: Path, settings: Settings) -> bool:
         shutil.rmtree(out / folder, ignore_errors=True)
     (out / "pictures").mkdir(parents=True)
 
-    tokenizer = build_vision_tokenizer()
+    tokenizer = build_vision_tokenizer(settings.arch)
     model = build_vision_model(tokenizer, arch=settings.arch, seed=settings.seed)
     save_vision_pretrained(out / "model", model, tokenizer)
     processor = json.loads((out / "model" / "preprocessor_config.json").read_text(encoding="utf-8"))

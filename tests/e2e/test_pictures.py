@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from roll.run.records.replay import read
@@ -182,6 +183,58 @@ def test_engines_that_are_killed_amid_answers_to_pictures_lose_no_group(
     assert max(row[name] for step, row in run.metrics.items() if step and name in row) < 1e-4
     assert run.text.count("was restarted in") >= 2
     assert "Traceback (most recent call last)" not in run.text, run.text
+    run.assert_all_gone()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arch", "config"),
+    [("glm4v", "tiny_count_vllm"), ("qwen3_5", "tiny_count"), ("qwen3_vl_moe", "tiny_count_vllm")],
+)
+def test_engine_and_trainer_of_other_families_agree(
+    arch: str, config: str, tmp_path: Path, start_run: StartRun
+) -> None:
+    """Whole runs of a few steps, each with an update that engines get."""
+    command = [sys.executable, "examples/tiny-count/prepare.py", "--out", str(tmp_path / "data"), "--arch", arch]
+    subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True)
+    run = start(start_run, tmp_path / "data", *SHORT, config=config)
+    assert run.wait() == 0, run.text
+    assert_engine_and_trainer_agree(run)
+    assert "train_infer/log_prob_diff_max" in run.metrics[3]
+    run.assert_all_gone()
+
+
+@pytest.mark.slow
+def test_boxes_in_pixels_of_the_file_are_compared_with_what_the_model_saw(
+    count_data: Path, tmp_path: Path, start_run: StartRun
+) -> None:
+    """ROLL's detection by its own path, whose answers are digits and score nothing; and beside it answers with the
+    right boxes in the picture as it was resized, which score everything."""
+    lines = []
+    for number in range(32):
+        Image.fromarray(pixels(100 + number, 200, number)).save(tmp_path / f"{number}.png")
+        boxes = [{"bbox_2d": [number, 10, 150, 90], "label": "square"}, {"bbox_2d": [0, 0, 9, 9], "label": "dot"}]
+        row = {"prompt": "<image>how many?", "images": [f"{number}.png"], "ground_truth": json.dumps(boxes)}
+        lines.append(json.dumps(row | {"tag": ("sampled", "perfect")[number % 2]}) + "\n")
+    (tmp_path / "rows.jsonl").write_text("".join(lines))
+    given = {"reward_args": {"reference_pixels": "of_file"}, "world_size": 1}
+    roll = "roll.pipeline.rlvr.rewards.detection_reward_worker.DetectionRewardWorker"
+    rewards = {
+        "sampled": {"worker_cls": roll, **given},
+        "perfect": {"reward": "tests.e2e.perfect_boxes:PerfectBoxes", **given},
+    }
+    text = (REPOSITORY / "examples" / "tiny-count" / "tiny_count.yaml").read_text()
+    (tmp_path / "boxes.yaml").write_text(text.partition("rewards:")[0] + yaml.safe_dump({"rewards": rewards}))
+    run = start_run(
+        count_data, "boxes", *SHORT, "eval_steps=-1", f"actor_train.data_args.file_name={tmp_path / 'rows.jsonl'}",
+        "num_return_sequences_in_group=2", "actor_train.training_args.gradient_accumulation_steps=1",
+        "recorder.num_groups=64", example=tmp_path, name="boxes",
+    )  # fmt: skip
+    assert run.wait() == 0, run.text
+    assert_engine_and_trainer_agree(run)
+    files = (run.output_dir / "rollouts").glob("step_*.jsonl")
+    found = {(record.domain, round(record.reward or 0.0, 9)) for path in files for record in read(path)}
+    assert found == {("sampled", 0.0), ("perfect", 1.0)}
     run.assert_all_gone()
 
 
