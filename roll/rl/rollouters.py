@@ -13,7 +13,7 @@ from zipfile import BadZipFile
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.distributed.executor.step_rows import fetched
 from roll.distributed.scheduler.rollout_core import StepGroups
-from roll.errors import ConfigError, StorageError
+from roll.errors import ConfigError, StorageError, describe
 from roll.rl.parts import Metrics, StepContext, StepPart
 from roll.types.group_codec import RecordedGroup, group_ids, read_groups, write_groups
 from roll.types.rollout import Generate, Rollouter, Task, TrajectoryGroup
@@ -68,7 +68,7 @@ class RecordedRollouter:
                 f"{KEY}: {directory} holds no rollouts (step_*.npz). Run with rollout_mock.mode: dump first, or "
                 "correct the path."
             )
-        self._read = lru_cache(maxsize=2)(lambda path: {group.group_id: group for group in read_groups(path)})
+        self._read = lru_cache(maxsize=2)(_groups_of)
         logger.info("rollouts are those of %s: %d groups; nothing is sampled in training", directory, len(self._files))
 
     async def run_group(self, task: Task, group_id: int, step: int, generate: Generate) -> TrajectoryGroup:
@@ -103,6 +103,14 @@ class RecordedRollouter:
                 f"{' + '.join(self._config.length_keys[:2])}: {most} tokens, but a row in {path} has {longest}. Use "
                 "the lengths of the run that was dumped."
             )
+
+
+def _groups_of(path: Path) -> dict[int, RecordedGroup]:
+    """The groups of a file by number. Raises ConfigError for one that is damaged, in its tokens, texts or pictures."""
+    try:
+        return {group.group_id: group for group in read_groups(path)}
+    except Exception as error:  # whatever damaged content makes of it
+        raise ConfigError(f"{KEY}: {path} cannot be read: {describe(error)}. Dump its step again.") from error
 
 
 # `runner_state_report_interval`: what the rollout is doing, in the log every N seconds.
