@@ -125,6 +125,7 @@ def main() -> None:
     ours, theirs = multiprocessing.Pipe()
     programs = multiprocessing.get_context("spawn").Process(target=play, args=(theirs, given), daemon=True)
     programs.start()
+    theirs.close()  # so that the end of the programs is one of the pipe
     for row in asyncio.run(serve(ours, given)):
         print(json.dumps({name: round(value, 2) for name, value in row.items()}))
     ours.send(None)

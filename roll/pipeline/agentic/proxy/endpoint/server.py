@@ -26,6 +26,7 @@ from roll.types.rollout import Generate
 from roll.utils.background import BackgroundTasks
 
 ENDPOINT_NAME = 8  # characters of a session's id that name the endpoint
+_IDLE_CONNECTION_S = 120
 _MOST_KEPT = 4096  # rewards of sessions that are over
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -39,8 +40,17 @@ class QuietServer(uvicorn.Server):
 
 
 def quiet_server(app: FastAPI) -> QuietServer:
-    """A server of this app for the running event loop, which logs what goes wrong and nothing else."""
-    config = uvicorn.Config(app, loop="none", log_config=None, log_level="warning", access_log=False, lifespan="off")
+    """A server of this app for the running event loop, which logs what goes wrong and nothing else. It keeps idle
+    connections longer than clients do (httpx 5 s, Go 90 s): a request on one that the server has just closed fails."""
+    config = uvicorn.Config(
+        app,
+        loop="none",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_keep_alive=_IDLE_CONNECTION_S,
+    )
     return QuietServer(config)
 
 

@@ -9,10 +9,12 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from fastapi import FastAPI
 
 from roll.errors import StrategyError, WorkerError
 from roll.pipeline.agentic.episode import turn_seed
 from roll.pipeline.agentic.proxy.endpoint.reward import Outcome
+from roll.pipeline.agentic.proxy.endpoint.server import quiet_server
 from roll.pipeline.agentic.proxy.endpoint.session import MOST_REFUSED, Session
 from roll.pipeline.agentic.proxy.transcript.rows import transcript_rows
 from tests.unit.pipeline.agentic.proxy.parts import (
@@ -495,3 +497,8 @@ def test_a_hundred_sessions_at_once_keep_apart() -> None:
             assert f"user\n{number}<|im_end|>" in ENCODER.show(row.input_ids)
 
     serve(["yes"], play)
+
+
+def test_idle_connections_are_kept_longer_than_clients_keep_them() -> None:
+    """httpx, which the SDKs and the front use, closes them after 5 s, aiohttp after 15, Go after 90."""
+    assert quiet_server(FastAPI()).config.timeout_keep_alive > 90
