@@ -356,7 +356,7 @@ class AlgorithmConfig(OnPolicyDistillation):
     @property
     @abstractmethod
     def num_groups(self) -> int:
-        """Groups per step."""
+        """Groups per step: rollout_batch_size, in agentic runs divided by the size of a group."""
 
     @property
     @abstractmethod
