@@ -1,6 +1,6 @@
 """Measures the tree of roll/: files, their sizes, imports, small files with one user, names and docstrings to mend.
 
-Run it as `python tools/house.py`; docs/decisions/2026-11-26-rooms.md compares its figures with those of before.
+Run it as `python tools/house.py`; docs/decisions/2026-11-27-house-measures.md has its figures.
 """
 
 import ast
