@@ -137,7 +137,7 @@ def step_reinforce(turns: Turns) -> np.ndarray:
 
 
 def agentic_reinforce(turns: Turns) -> np.ndarray:
-    """The same, with b and s of the episodes' G_0."""
+    """(G_k - b) / s, with b and s the mean and deviation of the episodes' G_0 in the chosen scope."""
     advantages = turns.settings.advantages
     _, first = np.unique(turns.episodes, return_index=True)
 

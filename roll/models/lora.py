@@ -123,7 +123,7 @@ class Adapters:
         return tuple(exported)
 
     def save(self, directory: Path, base: str, trained: Mapping[str, torch.Tensor]) -> None:
-        """A directory that peft loads. `trained`: whole tensors by the names in `pretrained`."""
+        """Write the adapters as peft loads them. `trained`: whole tensors by the names in `pretrained`."""
         from peft import get_peft_model_state_dict
 
         state = {f"{_PREFIX}{name}": tensor for name, tensor in trained.items()}

@@ -78,7 +78,7 @@ def mix_row_problems(config: AlgorithmConfig) -> Iterator[str]:
 
 
 def local_mix_rows(config: AlgorithmConfig) -> Iterator[str]:
-    """The same of files of this machine alone."""
+    """Yield problems found in the first rows of files on this machine alone."""
     yield from _row_problems(config, reach=False)
 
 

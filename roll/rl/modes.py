@@ -234,8 +234,8 @@ MODES: Mapping[str, type[RLMode]] = {"both": RLMode, "explore": ExploreMode, "tr
 
 
 def checkpoint_to_measure(store: CheckpointStore, resume_from_checkpoint: bool | str) -> Checkpoint | None:
-    """None: the model that the YAML names. The store is that of another run, which may be under way: nothing is
-    removed from it. Raises ConfigError where there is no such checkpoint."""
+    """Return the checkpoint to measure; None: the model that the YAML names. The store is that of another run, which
+    may be under way: nothing is removed from it. Raises ConfigError where there is no such checkpoint."""
     if not resume_from_checkpoint:
         return None
     checkpoint = store.resolve(resume_from_checkpoint, cleans=False)

@@ -86,7 +86,7 @@ class WeightFolder:
         return None
 
     def wait(self, at_least: int, is_stopped: Callable[[], bool]) -> tuple[int, Path]:
-        """The same, once there is one. Raises StepGivenUp when the run is to end meanwhile."""
+        """Wait until `newest` has one, and return it. Raises StepGivenUp when the run is to end meanwhile."""
         said = time.monotonic()
         while (version := self.newest(at_least)) is None:
             if is_stopped():

@@ -97,12 +97,12 @@ def split_rows(rows: SampledRows) -> list[dict[str, Any]]:
 
 
 def stored(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    """The same where their rows are stored together, whose handles are not known yet."""
+    """Return the attempts with their rows stored together, under handles that are not known yet."""
     return [replace(t, content=StoredRow(None, None, row, t.facts)) for row, t in enumerate(trajectories)]
 
 
 def placed(trajectories: Sequence[Trajectory], handles: Sequence[object]) -> list[Trajectory]:
-    """The same, those that are stored with the handles on their tokens and texts."""
+    """Return the attempts, those that are stored with the handles on their tokens and texts."""
     (tokens, texts), places = handles, stored_among(trajectories)
     return [
         replace(t, content=replace(places[i], tokens=tokens, texts=texts)) if i in places else t

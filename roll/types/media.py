@@ -71,7 +71,7 @@ class Shown:
         return self.start + self.length
 
     def moved(self, by: int) -> Shown:
-        """The same where `by` tokens come before the row."""
+        """Return the picture where `by` tokens come before the row."""
         return Shown(self.picture, self.start + by, self.length)
 
 

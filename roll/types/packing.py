@@ -67,7 +67,7 @@ def groups_by_rank(
     num_updates: int,
     num_ranks: int,
 ) -> list[np.ndarray]:
-    """The same where rows of a group begin alike and are computed as a tree: they stay on one rank where it has room,
+    """Rows by rank where those of a group begin alike and are computed as a tree: they stay on one rank that has room,
     and the heaviest group comes first. `own_lengths`: tokens of a row that the others of its group do not have. Ranks
     have equally many rows of every update, so a group may be cut; where groups save less than a tenth, rows are
     balanced one by one.

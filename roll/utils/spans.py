@@ -112,7 +112,7 @@ class Spans:
             return list(self._events)
 
     def take(self) -> list[Event]:
-        """The same, and forgets them."""
+        """Return all that is there, and forget it."""
         with self._lock:
             taken = list(self._events)
             self._events.clear()

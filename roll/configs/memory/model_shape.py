@@ -157,7 +157,7 @@ def _experts(model: Model, family: Family, layer: int, at: str) -> Iterator[Weig
 
 
 def _gpt_oss_experts(model: Model, layer: int, at: str) -> Iterator[Weight]:
-    """No layers of their own in transformers, nor in files: no name ends in `.weight`."""
+    """Yield the router and experts of gpt-oss: no layers of their own, so that no expert's name ends in `.weight`."""
     count, hidden, width = (model[key] for key in ("num_local_experts", "hidden_size", "intermediate_size"))
     yield Weight(f"{at}.router.weight", (count, hidden), "whole", layer, "router")
     yield Weight(f"{at}.router.bias", (count,), "whole", layer, "bias of the router")

@@ -102,7 +102,7 @@ def fewer_to_train_on(worker: WorkerConfig) -> str:
 
 
 def fewer_to_score(worker: WorkerConfig) -> str:
-    """The same of passes without gradient."""
+    """Say how to make the micro batches of passes without gradient smaller, with the key."""
     if worker.packed_tokens_in_infer is None:
         return "a smaller infer_batch_size"
     key = "sequence_packing_args.max_packed_sequence_length_forward"

@@ -70,7 +70,7 @@ class TrainPlan:
         return self.updates_per_step * self.steps
 
     def over(self, run_steps: int) -> "TrainPlan":
-        """The same in a run of so many steps. Example: with 5 steps to wait, it learns in 15 of 20."""
+        """Return the plan in a run of so many steps. Example: with 5 steps to wait, it learns in 15 of 20."""
         plan = replace(self, steps=max(0, run_steps - self.waits))
         if not self.warmup_ratio:
             return plan

@@ -319,7 +319,7 @@ class RLClusters(RunClusters):
         return self.weight_sync.sent_bytes
 
     def read_weights(self, directory: Path, version: int) -> int:
-        """The same from the files of a saved model, without a trainer. Returns how many bytes they are."""
+        """Brings the weights of a saved model to all engines, without a trainer. Returns how many bytes they are."""
         self.actor_infer.heal()
         return FileWeights(self.actor_infer.cluster).publish_healing(directory, version, self.actor_infer.heal)
 

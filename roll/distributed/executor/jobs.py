@@ -209,8 +209,8 @@ def micro_batches(lengths: np.ndarray, rows: np.ndarray, limits: BatchLimits, at
 def tree_micro_batches(
     keys: Sequence[np.ndarray], rows: np.ndarray, limits: BatchLimits, at_least: int = 1
 ) -> list[np.ndarray]:
-    """The same of rows that may share prefixes, by their tokens: `keys[i]` are those of rows[i]. Rows that begin alike
-    stand together, and a limit by tokens counts what a micro batch computes; padding there is none.
+    """Micro batches of rows that may share prefixes, by their tokens: `keys[i]` are those of rows[i]. Those that
+    begin alike stand together, and a limit by tokens counts what a micro batch computes; padding there is none.
 
     Example: rows of 5 tokens, four of which all have in common, are 8 tokens: one micro batch of at most 8.
     """
@@ -240,7 +240,7 @@ def _cuts(lengths: np.ndarray, shared: np.ndarray, max_tokens: int) -> list[int]
 
 
 def _of_units(lengths: np.ndarray, units: np.ndarray, limits: BatchLimits, at_least: int) -> list[np.ndarray]:
-    """The same of units of rows: a pack holds all their tokens, and a padded micro batch is as wide as the longest."""
+    """Micro batches of whole units of rows: a pack holds all their tokens, a padded one is as wide as the longest."""
     count, of_each = units.shape[1], lengths[units]
     tokens = limits.max_tokens if limits.packs or limits.max_tokens is None else limits.max_tokens // count
     size = of_each.sum(1) if limits.packs else of_each.max(1)

@@ -30,7 +30,7 @@ def with_pixels(rows: Sequence[Media] | None) -> tuple[Media, ...]:
 
 
 async def awaited_pixels(media: Media) -> Media:
-    """The same for one row, on an event loop that goes on meanwhile."""
+    """Fetch the pixels of one row's pictures, on an event loop that goes on meanwhile."""
     elsewhere = _elsewhere([media])
     (filled,) = _filled([media], elsewhere, await asyncio.gather(*(_awaited(each.pixels) for each in elsewhere)))
     return filled

@@ -169,7 +169,7 @@ def texts_of(rows: Sequence[Trajectory]) -> list[RowTexts]:
 
 
 def texts_at(places: Sequence[Place]) -> list[RowTexts]:
-    """The same of stored rows."""
+    """Return the texts of stored rows."""
     texts = _get(place.texts for place in places)
     return [texts[place.texts][place.row] for place in places]
 

@@ -109,7 +109,7 @@ class ScoreWorker:
     def compute_teacher_targets(
         self, distillation: Distillation, limits: BatchLimits, chosen: Sequence[np.ndarray], *shards: Rows
     ) -> tuple[Any, ...]:
-        """The same of what is told of the response tokens: float32 [tokens, numbers of each] of each shard."""
+        """Compute a teacher's targets for the response tokens of each shard: float32 [tokens, numbers of each]."""
         parts = _parts(chosen, shards)
         if not parts:
             self.strategy.teacher_targets([], distillation)

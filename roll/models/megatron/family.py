@@ -95,7 +95,7 @@ class Columns(Rule):
 
 @dataclass(frozen=True)
 class InputRows(Rule):
-    """The same where Hugging Face has it the other way round, [in, out]."""
+    """Columns of a matrix that Hugging Face has the other way round, [in, out]."""
 
     name: str
 
@@ -168,7 +168,7 @@ class GateUp(Rule):
 
 @dataclass(frozen=True)
 class FusedGateUp(Rule):
-    """The same where Hugging Face has one matrix, too: all gate rows above all up rows."""
+    """Gate and up rows of one matrix in Hugging Face, too: all gate rows above all up rows."""
 
     name: str
 

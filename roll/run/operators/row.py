@@ -74,7 +74,7 @@ class OperatorRow:
         return "\n".join(self.parts(part))
 
     def parts(self, part: Part) -> list[str]:
-        """The same one by one."""
+        """Texts of this part, the prompt first, each answer by itself."""
         prompt = [] if part == "response" else [self.prompt]
         return [*prompt, *([] if part == "prompt" else self.responses)]
 

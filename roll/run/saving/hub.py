@@ -45,7 +45,7 @@ _LAST_PUSH_S = 1800.0  # beyond it a store that never answers would hold up the 
 
 @contextmanager
 def hub_pushes(config: RunConfig, interrupts: Interrupts) -> Iterator[HubPushes | None]:
-    """None where the run sends nothing. A run that ends well waits for the last model."""
+    """Open the sender of models; None where the run sends nothing. A run that ends well waits for the last model."""
     if config.hub_repo is None:
         yield None
         return

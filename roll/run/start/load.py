@@ -54,8 +54,8 @@ Beside = Callable[[RunConfig], Iterable[Problem]]
 
 
 def check(spec: PipelineSpec, composed: Composed, beside: Beside | None = None) -> Loaded:
-    """The same for what is composed already. `beside`: what else to say where something is wrong, of the settings that
-    are sound; without anything wrong it is not asked."""
+    """Checks and plans what is composed already. `beside`: what else to say where something is wrong, of the settings
+    that are sound; without anything wrong it is not asked."""
     cls = spec.config_class()
     settings = with_epochs(composed.settings, cls.role_table) if cls.has_rows else composed.settings
     read = overruled(settings, cls.role_table)

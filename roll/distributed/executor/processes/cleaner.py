@@ -39,8 +39,9 @@ def marked_processes(variable: str, value: str) -> list[int]:
 
 
 def kill_marked(variable: str, value: str, within_s: float = 20.0) -> None:
-    """Resource trackers of multiprocessing go last: they end by themselves when nobody is left to track for, and remove
-    what their process could not, semaphores for example."""
+    """Kill every process that has `variable=value` in its environment. Resource trackers of multiprocessing go last:
+    they end by themselves when nobody is left to track for, and remove what their process could not, semaphores for
+    example."""
     deadline = time.monotonic() + within_s
     while (processes := marked_processes(variable, value)) and time.monotonic() < deadline:
         others = [process for process in processes if not _is_resource_tracker(process)]
