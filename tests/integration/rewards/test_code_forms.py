@@ -195,6 +195,10 @@ def test_a_test_that_needs_no_answer_does_not_count(judge: LocalJudge) -> None:
         "try: f(None)\nexcept TypeError: pass\nelse: assert False",
         "def same(a, b): return a == b\nfrom solution import *\nassert same(f(1), 2)",
         "import sys\nif f(1) != 2: sys.exit(1)",
+        "import copy, pickle\ndef test_f(): assert copy.deepcopy([f(1)]) == [2] and pickle.dumps(f(1))",
+        "def flat(t): return sum(map(flat, t), []) if isinstance(t, list) else [t]\nassert flat([f(1)]) == [2]",
+        "def deep(t): return [deep(x) for x in t]\ntry: deep(f(1))\nexcept TypeError: assert f(1) == 2",
+        "import time\nwhile f(1) is None: pass\nassert f(1) == 2",
         "def test_quick(): f(1)\ndef test_f(): assert f(1) == 2",
     ],
 )

@@ -56,7 +56,7 @@ class Whatever:
         return self._kind.result[0] if self._kind.result else another(self)
 
     def __getattr__(self, name):
-        if name.startswith("__") and name.endswith("__"):
+        if name == "_kind" or (name.startswith("__") and name.endswith("__")):
             raise AttributeError(name)
         return another(self)
 
@@ -118,7 +118,7 @@ def another(whatever, *arguments):
 for _name in ARITHMETIC.split():
     setattr(Whatever, f"__{_name}__", another)
     setattr(Whatever, f"__r{_name}__", another)
-for _name in ("getitem", "neg", "pos", "abs", "invert", "round", "floor", "ceil", "trunc", "enter"):
+for _name in ("getitem", "neg", "pos", "abs", "invert", "round", "floor", "ceil", "trunc", "enter", "copy", "deepcopy"):
     setattr(Whatever, f"__{_name}__", another)
 for _name in ("eq", "lt", "le", "gt", "ge", "contains", "instancecheck", "subclasscheck"):
     setattr(Whatever, f"__{_name}__", lambda self, other: self._kind.agrees)

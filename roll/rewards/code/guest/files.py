@@ -156,7 +156,7 @@ class File:
             units, close = self._load_with(whatever)
         except whatever._kind.refusals:
             return set(), {self.name}
-        except Exception:
+        except BaseException:
             return among, counted
         if not units:
             return {self.name}, {self.name}
@@ -171,7 +171,7 @@ class File:
                 unit.run()
             except whatever._kind.refusals:
                 continue
-            except Exception:
+            except BaseException:
                 pass
             passed.add(unit.name)
         close()
