@@ -291,6 +291,7 @@ class _Encoder:
         """Raises ConfigError for tools and messages of which the template writes nothing; a template is asked once for
         tools, and for messages of each shape."""
         template = self._templates.of(example)
+        template.check_not_rendered(example.messages, example.row)
         if self._placeholders is not None:
             self._placeholders.check_texts((example.messages, example.tools), example.row.where)
         if example.tools and id(template) not in self._writes_tools:

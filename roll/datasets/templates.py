@@ -237,7 +237,6 @@ class PromptTemplate:
         template sees beside its own."""
         from jinja2 import TemplateError
 
-        self._check_not_rendered(messages, row)
         if self.form.source in _OF_TEXTS and any(isinstance(message.get("content"), list) for message in messages):
             raise RenderError(f"{row.where}: {self.key}: the template writes no pictures, and the row {_SHOWS}")
 
@@ -265,13 +264,15 @@ class PromptTemplate:
             )
         )
 
-    def _check_not_rendered(self, messages: Sequence[Mapping[str, Any]], row: Row) -> None:
-        """Raises RenderError where the first user's text is the whole prompt as the template writes it: it would be
+    def check_not_rendered(self, messages: Sequence[Mapping[str, Any]], row: Row) -> None:
+        """Raises ConfigError where the first user's text is the whole prompt as the template writes it: it would be
         written twice (TinyZero's rows)."""
+        if self.is_plain:
+            return
         first = next((message.get("content") for message in messages if message.get("role") == "user"), None)
         tokens, asking = self._marks
         if isinstance(first, str) and asking and asking in first and first.lstrip().startswith(tokens):
-            raise RenderError(
+            raise ConfigError(
                 f"{row.where}: {self.key}: the prompt is rendered already, as it holds {asking!r}, and the template "
                 f"would write its marks once more. Set {self.key}: plain, or give the messages themselves"
             )

@@ -92,6 +92,7 @@ class Turns:
 
         Raises ConfigError for what the template does not write (tools, calls, reasoning, messages, pictures), and for
         an answer that does not end."""
+        self._template.check_not_rendered(messages, row)
         if self._placeholders is not None:
             self._placeholders.check_texts((messages, tools), row.where)
         if tools:
