@@ -337,7 +337,12 @@ _OF_TOKENS = (
     "its baselines weigh tokens by the sum of squared probabilities, which no strategy computes; opo is near, whose "
     "baseline weighs answers by their lengths"
 )
-_LACKING = {"optimal_token_baseline": _OF_TOKENS, "tir_optimal_token_baseline": _OF_TOKENS}
+_LACKING = {
+    "optimal_token_baseline": _OF_TOKENS,
+    "tir_optimal_token_baseline": _OF_TOKENS,
+    "codapo": "it weighs answers by their confidence and by how hard their task is; difficulty_loss_weight does the "
+    "latter",
+}
 """Estimators that are known and not here, with the nearest thing."""
 _SCHEDULES: Mapping[str, str] = {
     "constant": "constant_with_warmup",

@@ -114,6 +114,8 @@ _LACKING: Mapping[str, str] = {
     "jsd": "its advantage is never below 0 at the token that was sampled; on_policy_distill follows the teacher",
     "gigpo": "adv_estimator: gigpo with env_manager_cls: step credits the turns of agents (docs/algorithms.md)",
     "cpt": "an SFT run with data_args.template: plain learns texts as they are (docs/sft.md)",
+    "m2po": "it leaves the tokens of the largest log-ratios out until their second moment is small; pg_variant: dppo "
+    "is near, which leaves out each token by itself, and max_staleness bounds the age of samples",
     "clipb": f"it leaves tokens out by their entropy; {_ENTROPIES}",
     "clipv": f"it leaves tokens out by their entropy; {_ENTROPIES}",
 }

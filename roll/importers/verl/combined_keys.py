@@ -76,7 +76,8 @@ def policy_form(source: SourceLookup) -> CombinedKeys:
     changed = {}
     if mode not in ("vanilla", "gspo"):
         at = f"{ACTOR}.policy_loss.loss_mode"
-        changed[at] = f"there is no loss {mode} here; the clipped ratio stands in (pg_variant: ppo)"
+        near = f". {_LACKING[mode]}" if mode in _LACKING else ""
+        changed[at] = f"there is no loss {mode} here; the clipped ratio stands in (pg_variant: ppo){near}"
     bound_at = source.amount(f"{ACTOR}.clip_ratio_c") if mode != "gspo" else 0  # verl before 0.2 has none
     settings = {"pg_variant": "ppo", "dual_clip_loss": bound_at > 0}
     if mode == "gspo":
@@ -87,6 +88,13 @@ def policy_form(source: SourceLookup) -> CombinedKeys:
     ratio = "one ratio per answer" if mode == "gspo" else "a ratio per token"
     bound = f", dual clip at {bound_at:g}" if bound_at > 0 else ""
     return CombinedKeys(settings, f"pg_variant: ppo, {ratio} in [1 - {low:g}, 1 + {high:g}]{bound}.", changes=changed)
+
+
+_LACKING = {
+    "cppo": "It leaves tokens out by a budget of divergence along their answer; pg_variant: dppo is near, which bounds "
+    "the divergence of each token by itself"
+}
+"""Losses that are known and not here, with the nearest thing."""
 
 
 def clip_range(low: float, high: float) -> dict[str, Any]:

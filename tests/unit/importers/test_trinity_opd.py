@@ -58,6 +58,7 @@ def test_without_a_teacher_it_says_what_to_set() -> None:
         ("algorithm.algorithm_type=jsd", "on_policy_distill follows the teacher"),
         ("algorithm.algorithm_type=gigpo", "adv_estimator: gigpo"),
         ("algorithm.advantage_fn=clipb", "clip_cov is near"),
+        ("algorithm.algorithm_type=m2po", "pg_variant: dppo is near"),
         ("algorithm.algorithm_type=mine", "there are ppo, grpo"),
     ],
 )
