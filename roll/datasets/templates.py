@@ -152,8 +152,18 @@ def template_problem(name: str, key: str) -> str | None:
     return None
 
 
+_SET_BY_ROWS = frozenset(
+    ("messages", "conversation", "tools", "chat_template", "add_generation_prompt", "continue_final_message")
+    + ("tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict", "tokenizer_kwargs")
+)
+"""Arguments of apply_chat_template that are no variables of the template."""
+
+
 def variables_problem(name: str, variables: Mapping[str, Any], key: str) -> str | None:
-    """Return the problem of template_kwargs beside a template that reads none of them; None if there is none."""
+    """Return the problem of template_kwargs that the template does not read, or that rows set; None if there is
+    none."""
+    if taken := [name for name in variables if name in _SET_BY_ROWS]:
+        return f"{key}: template_kwargs: {', '.join(taken)} is set for every row. Remove it"
     if not variables or (name != PLAIN and (name not in FORMS or FORMS[name].source is None)):
         return None
     return (

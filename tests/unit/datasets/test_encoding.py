@@ -83,6 +83,8 @@ def test_a_template_sees_its_kwargs_and_one_that_reads_none_refuses_them(
     assert by_tag.tasks[0].prompt_text == "low: 31"
     native = load(tmp_path, tiny_tokenizer, [row("31")], **told).tasks[0].prompt_text
     assert native == load(tmp_path, tiny_tokenizer, [row("31")]).tasks[0].prompt_text, "it has no such variable"
+    with pytest.raises(ConfigError, match="template_kwargs: tokenize is set for every row"):
+        load(tmp_path, tiny_tokenizer, [row("31")], template_kwargs={"tokenize": True})
     for name in ("plain", "chatml"):
         with pytest.raises(ConfigError, match=rf"{name} reads no template_kwargs \(effort\)"):
             load(tmp_path, tiny_tokenizer, [row("31")], template=name, **told)
