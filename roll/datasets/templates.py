@@ -153,9 +153,11 @@ def template_problem(name: str, key: str) -> str | None:
 
 
 _SET_BY_ROWS = frozenset(
-    ("messages", "conversation", "tools", "chat_template", "add_generation_prompt", "continue_final_message")
-    + ("tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict", "tokenizer_kwargs")
-)
+    {
+        "messages", "conversation", "tools", "chat_template", "add_generation_prompt", "continue_final_message",
+        "tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict", "tokenizer_kwargs",
+    }
+)  # fmt: skip
 """Arguments of apply_chat_template that are no variables of the template."""
 
 

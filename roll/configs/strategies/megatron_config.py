@@ -228,8 +228,8 @@ UNUSED: Mapping[str, str] = {
 NOT_HERE: Mapping[str, str] = {
     **dict.fromkeys(
         ("fp8", "fp8_recipe", "fp8_param", "fp8_param_gather"),
-        "matrices are multiplied in model_args.dtype, and FP8 is not here; for an engine in FP8 set quantization: fp8 "
-        "in its strategy_config",
+        "matrices are multiplied in model_args.dtype, and FP8 is not here; vLLM samples in FP8 with quantization: "
+        "fp8_per_tensor in its strategy_config",
     ),
     "gdn_backend": "Megatron has no linear attention here; fsdp2_train and deepspeed_train take such models",
     "qsa_indexer_kl_coef": "models with an indexer that is trained beside them are not here",

@@ -89,7 +89,7 @@ def texts(**config: Any) -> list[str]:
         ({"persist_layer_norm": True}, "true cannot be used with transformer_impl: local: the norm is torch's own"),
         ({"cp_comm_type": "p2p"}, "'p2p' cannot be used with transformer_impl: local: keys and values are gathered"),
         ({"tp_comm_overlap": True}, "true cannot be used with transformer_impl: local: only transformer-engine's"),
-        ({"fp8": "e4m3"}, ".fp8: matrices are multiplied in model_args.dtype, and FP8 is not here; for an engine in"),
+        ({"fp8": "e4m3"}, ".fp8: matrices are multiplied in model_args.dtype, and FP8 is not here; vLLM samples"),
         ({"additional_configs": {"gdn_backend": "torch"}}, "no linear attention here; fsdp2_train and deepspeed"),
     ],
 )
