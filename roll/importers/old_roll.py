@@ -43,21 +43,24 @@ def convert_roll(original: SourceKeys, source: Path | None) -> Imported:
     tree = copy.deepcopy(dict(original.tree))
     if holds_teachers(tree.get("teacher")) and "teachers" not in tree:
         tree["teachers"] = tree.pop("teacher")
-    variables = _variables(tree, source)
+    whole = _composed(tree, source)
+    variables = {name.split(".")[0] for name in references(whole or tree)}
+    if whole is None:  # a fragment that is not there may refer to any key
+        variables |= {str(key) for key in tree}
     entries = (*_steps(pipeline, tree), *_entries(cls, tree, variables))
     notes = ["Fragments of its defaults list are looked for beside the YAML, then among those of roll."]
     written = dict(_defaults(pipeline, tree))
+    if whole is None:
+        notes.append("A fragment is not here: keys that are not known stay, since it may refer to them.")
     return Imported("roll", pipeline, tree, entries, written, tuple(notes) if "defaults" in tree else ())
 
 
-def _variables(tree: Mapping[str, Any], source: Path) -> set[str]:
-    """The top-level keys that something refers to, in a fragment too. Where a fragment is not there: all that are not
-    known, since it may refer to any."""
+def _composed(tree: Mapping[str, Any], source: Path) -> Mapping[str, Any] | None:
+    """The tree with its fragments; None if one of them is not there."""
     try:
-        whole = compose_tree(source.parent, source.stem, ()).tree if tree.get("defaults") else tree
+        return compose_tree(source.parent, source.stem, ()).tree if tree.get("defaults") else tree
     except ConfigError:
-        return {name.split(".")[0] for name in references(tree)} | {str(key) for key in tree}
-    return {name.split(".")[0] for name in references(whole)}
+        return None
 
 
 def _pipeline(tree: Mapping[str, Any]) -> str:

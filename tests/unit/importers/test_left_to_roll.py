@@ -91,7 +91,8 @@ def test_a_variable_of_a_fragment_stays_also_if_the_fragment_is_not_there(tmp_pa
         "custom_envs": {"Lake": "${games.Lake}"}, **ROLL,
     }  # fmt: skip
     del agentic["rewards"]
-    assert imported(tmp_path, agentic).tree["max_tokens_per_step"] == 64
+    alone = imported(tmp_path, agentic)
+    assert alone.tree["max_tokens_per_step"] == 64 and any("is not here" in note for note in alone.notes)
     (tmp_path / "games.yaml").write_text("games: {Lake: {env_type: frozen_lake, max_steps: 5}}\n")
     found = imported(tmp_path, agentic)
     assert "max_tokens_per_step" not in found.tree and found.is_as_meant
