@@ -47,7 +47,8 @@ def train(
     needed = {"data": data, "reward": reward} if kind == "rlvr" else {}
     if missing := [name for name, value in needed.items() if value is None and not _says(name, keys)]:
         names = " and ".join(missing)
-        raise ConfigError(f"roll.train needs {names}: rows to learn from and a reward, or env, or custom_envs.")
+        hint = " agent is a key of an entry of custom_envs (docs/agents.md)." if "agent" in keys else ""
+        raise ConfigError(f"roll.train needs {names}: rows to learn from and a reward, or env, or custom_envs.{hint}")
     return _run(kind, model=model, data=data, reward=reward, eval_data=eval_data, env=env, keys=keys)
 
 
