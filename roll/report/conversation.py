@@ -132,11 +132,12 @@ def _call(text: str) -> tuple[str, str]:
 
 
 def episode_of(record: Recorded) -> list[Message]:
-    """The messages of all turns; a failed attempt may have none."""
+    """The messages of all turns; a failed attempt may have none. A break of a request that got no answer stands at the
+    last turn."""
     breaks = broken_prefixes(record.extra)
     messages = []
     for number, turn in enumerate(record.turns, 1):
-        here = [each for each in breaks if each.turn == number]
+        here = [each for each in breaks if min(each.turn, len(record.turns)) == number]
         *before, answer = _of_turn(turn)
         if before and turn.pictures:
             before[-1] = replace(before[-1], pictures=turn.pictures)

@@ -33,6 +33,7 @@ QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _NUM_BINS = 20
 _MOST_CAUSES = 10
 _MOST_CHARACTERS = 500
+_MOST_MESSAGES = 40  # of a turn
 
 
 def distributions(groups: Sequence[TrajectoryGroup]) -> dict[str, Any]:
@@ -384,6 +385,15 @@ def _indent(text: str, prefix: str = "    ") -> str:
     return "\n".join(prefix + line for line in text.split("\n"))
 
 
+def _few(messages: Sequence[Said]) -> list[Said]:
+    """The messages of a turn without the middle of a long history."""
+    left_out = len(messages) - _MOST_MESSAGES
+    if left_out <= 0:
+        return list(messages)
+    half = _MOST_MESSAGES // 2
+    return [*messages[:half], Said("system", f"[... {left_out} messages left out ...]"), *messages[-half:]]
+
+
 def _cut(record: RolloutRecord, limits: RecordLimits) -> RolloutRecord:
     def cut(text: str) -> str:
         return middle_left_out(storable(text), limits.num_characters)
@@ -407,7 +417,7 @@ def _cut(record: RolloutRecord, limits: RecordLimits) -> RolloutRecord:
                         cut(each.thinking),
                         tuple((cut(name), cut(arguments)) for name, arguments in each.calls),
                     )
-                    for each in turn.said
+                    for each in _few(turn.said)
                 ),
             )
             for turn in record.turns

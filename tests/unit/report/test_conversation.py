@@ -101,6 +101,8 @@ def test_an_episode_is_a_conversation_with_what_came_of_each_answer() -> None:
     shown = episode_of(record(turns=TURNS, extra={"witness": [BREAK | {"turn": 2}]}))
     assert [message.role for message in shown] == ["environment", "assistant"] * 2
     assert (shown[1].thinking, shown[1].text, shown[1].note) == ("hm", "left", "turn 1: action left, reward 0")
+    (late,) = episode_of(record(turns=TURNS, extra={"witness": [BREAK | {"turn": 3}]}))[3].breaks
+    assert late.at_token == 9  # of a request that got no answer
     assert shown[3].note == "turn 2: no action, reward 1, success 1"
     assert [[each.why for each in message.breaks] for message in shown] == [
         [], [], [], ["the program dropped the thinking of an answer"],

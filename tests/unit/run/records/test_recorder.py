@@ -231,6 +231,14 @@ def test_observations_of_a_turn_lose_their_middle_too(tmp_path):
     )
 
 
+def test_a_long_history_loses_its_middle_messages(tmp_path):
+    said = tuple(Said("user", str(number)) for number in range(100))
+    RolloutRecorder(tmp_path).record(0, [record(0, turns=(Turn("o", "r", None, 1.0, said=said),))])
+    (turn,) = json.loads((tmp_path / "step_000000.jsonl").read_text())["turns"]
+    texts = [each["text"] for each in turn["said"]]
+    assert texts == [*map(str, range(20)), "[... 60 messages left out ...]", *map(str, range(80, 100))]
+
+
 GROUPS = [group_of(0, 0.5, 0.5), group_of(1, 1.0, 1.0), group_of(2, 0.0, 1.0, failed=2), group_of(3, 0.0, 0.2)]
 
 
