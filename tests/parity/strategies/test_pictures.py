@@ -107,19 +107,26 @@ def test_a_frozen_tower_stays_as_it_is(trainer: str, rank_pool: Pools, model_dir
     assert_same_training(got, wanted(model_dirs["qwen2_5_vl"], frozen=blocks))
 
 
-@pytest.mark.gate("fsdp2-x2")
+@pytest.mark.gate("fsdp2-x2-qwen2_5_vl")
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "glm4v", "qwen3_5"])
 @pytest.mark.parametrize("trainer", ["zero3-x2", "fsdp2-x2"])
 def test_runs_without_pictures_never_call_the_tower(
-    trainer: str, rank_pool: Pools, model_dirs: dict[str, Path]
+    trainer: str, family: str, rank_pool: Pools, model_dirs: dict[str, Path]
 ) -> None:
     """Nor do they change it, under weight decay as well."""
     world_size, options = TRAINERS[trainer]
-    run = Run(model_dirs["qwen2_5_vl"], training={"weight_decay": 0.1}, **options)
+    run = Run(model_dirs[family], training={"weight_decay": 0.1}, **options)
     got = rank_pool(world_size).run(runs.train, run)[0]
     assert not any(name.startswith("model.visual.") for name in got.gradients)
-    first = load_policy(ModelArgs(model_name_or_path=str(model_dirs["qwen2_5_vl"]), dtype="fp32")).pretrained
+    first = load_policy(ModelArgs(model_name_or_path=str(model_dirs[family]), dtype="fp32")).pretrained
     tower = {name: p.detach().numpy() for name, p in first.named_parameters() if name.startswith("model.visual.")}
     assert tower and all(np.array_equal(got.parameters[2][name], weight) for name, weight in tower.items())
+
+
+@pytest.mark.slow
+def test_divided_experts_see_the_same(rank_pool: Pools, model_dirs: dict[str, Path]) -> None:
+    run = Run(model_dirs["qwen3_5_moe"], shows=True, split=(1, 1), fsdp2={"ep_size": 2})
+    assert_same_training(rank_pool(2).run(runs.train, run)[0], wanted(model_dirs["qwen3_5_moe"]))
 
 
 # What happens where one of the rules is broken: each mutation has to show in the log-probs, or a test above proves
