@@ -134,13 +134,15 @@ class _Routes:
         return JSONResponse({"input_tokens": num_tokens})
 
     async def models(self, request: Request) -> Response:
-        names = self._session(request).sides or (MODEL,)
+        session = self._session(request)
+        names = session.sides or (MODEL,)
         if _is_anthropic(request):
             one: dict[str, Any] = {"type": "model", "display_name": MODEL, "created_at": "1970-01-01T00:00:00Z"}
             more = {"has_more": False, "first_id": names[0], "last_id": names[-1]}
         else:
             one, more = {"object": "model", "created": 0, "owned_by": "roll"}, {"object": "list"}
         if (name := request.path_params.get("model")) is not None:
+            session.side_of(name)
             return JSONResponse({"id": name, **one})
         return JSONResponse({"data": [{"id": name, **one} for name in names], **more})
 

@@ -80,6 +80,9 @@ def test_equal_conversations_of_two_sides_share_no_token() -> None:
         assert [model.id async for model in client.models.list()] == SIDES
         with pytest.raises(openai.NotFoundError, match="'policy' is none of the sides white, black"):
             await client.chat.completions.create(model="policy", messages=ASK)
+        assert (await client.models.retrieve("black")).id == "black"
+        with pytest.raises(openai.NotFoundError, match="'red' is none of the sides"):
+            await client.models.retrieve("red")
 
     serve(["same"], play, sides=SIDES)
 
