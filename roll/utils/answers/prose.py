@@ -159,6 +159,10 @@ _NEGATIVE = re.compile(
     r"(?:(?<!not )\bnegative|(?:\b(?:is|are|was|be|equals?|gives?|gets?)\b|[:=]|\A)[\s$*]*\bminus)[\s$*]*$",
     re.IGNORECASE,
 )
+_SIGN_IN_WORDS = re.compile(
+    r"((?<!not )\bnegative|(?:\b(?:is|are|was|be|equals?|gives?|gets?|or|either)\b|[:=]|\A)[\s*]*\bminus)\s+(?=[\d.])",
+    re.IGNORECASE,
+)
 _NO_VALUE = re.compile(r"=|(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
 _TERMS_ALONE = re.compile(r"\A[^\d]*[A-Za-z)]\s*[-+*/^]\s*[A-Za-z(][^\d]*\Z")
 _LONG_WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{4,}")
@@ -183,7 +187,7 @@ def answer_in_prose(text: str) -> str | None:
     Examples: "it costs $1,234.50 in all." -> "1,234.50", "it is 4 or 5" -> "4 or 5", "it is not 5" -> "not 5",
     r"so it is $\sqrt{5}$" -> r"\sqrt{5}", "it is 3x+5" -> "3x+5", "The answer is x." -> "x"
     """
-    text = without_remarks(_as_marked(text))
+    text = without_remarks(_SIGN_IN_WORDS.sub(_with_sign, _as_marked(text)))
     return (
         _listed(text)
         or tries(text)
@@ -202,6 +206,11 @@ def own_words(text: str) -> str:
     lowered = text.lower()
     text = _OF_A_KEY.sub(" ", text) if any(word in lowered for word in _A_KEY) else text
     return without_denied_boxes(text)
+
+
+def _with_sign(sign: re.Match[str]) -> str:
+    """Example: "is minus " -> "is -"."""
+    return f"{re.sub('(?:negative|minus)$', '', sign[1], flags=re.IGNORECASE)}-"
 
 
 def _as_marked(text: str) -> str:
