@@ -54,12 +54,14 @@ class LoraSync:
 @dataclass(frozen=True)
 class ModelRegistry:
     """Place of an engine's list of architectures. `engine`: its name for people; `read`: path of a function (folder
-    of `package`) -> Registry; `plugins`: the group of entry points by which others bring more."""
+    of `package`) -> Registry; `plugins`: the group of entry points by which others bring more; `asked_keys`: by
+    model_type, a key of text_config that published models have as true, and what the engine does without it."""
 
     engine: str
     package: str
     read: str
     plugins: str
+    asked_keys: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,16 @@ _SPECS = (
         problems="roll.distributed.strategy.vllm.args:problems",
         cpu_model_problems="roll.distributed.strategy.vllm.args:cpu_model_problems",
         environment="roll.distributed.strategy.vllm.args:environment",
-        registry=ModelRegistry("vLLM", "vllm", "roll.run.start.engine_models:vllm_registry", "vllm.general_plugins"),
+        registry=ModelRegistry(
+            "vLLM",
+            "vllm",
+            "roll.run.start.engine_models:vllm_registry",
+            "vllm.general_plugins",
+            asked_keys={  # transformers reads neither
+                "glm4v": ("attention_bias", "it would leave out the biases of attention, which these models have"),
+                "qwen3_vl_moe": ("norm_topk_prob", "it does not start"),
+            },
+        ),
         memory={"generate": "roll.configs.memory.engine:vllm_memory"},
         size_keys=_SIZES,
         share=GpuShareKey("gpu_memory_utilization", default_share=0.92, holds_everything=True),

@@ -15,6 +15,7 @@ from typing import Any
 
 from roll.configs.problems import Problem
 from roll.configs.strategies.choice import Choice
+from roll.configs.strategies.model_numbers import text_part
 from roll.configs.strategies.spec import ModelRegistry
 from roll.configs.strategies.table import spec_of
 from roll.models.multimodal import senses
@@ -48,6 +49,20 @@ def engine_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[
         f"{choice.worker.model_args.model_name_or_path}.{had} Install a version that does, or name another model.",
         (key,),
         "machine",
+    )
+
+
+def asked_key_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the problem of a model whose config.json lacks a key that the engine goes by."""
+    of = spec_of(choice.worker.strategy_name).registry
+    asked = None if of is None else of.asked_keys.get(str(model.get("model_type")))
+    if of is None or asked is None or text_part(model).get(asked[0]) is True:
+        return
+    yield Problem(
+        f"{choice.name_key}: config.json of {choice.worker.model_args.model_name_or_path} has no text_config."
+        f"{asked[0]}: true, as models of type {model['model_type']} have, and {of.engine} goes by it: {asked[1]}. "
+        "Write it there, or use hf_infer.",
+        (choice.name_key, f"{choice.role.name}.model_args.model_name_or_path"),
     )
 
 

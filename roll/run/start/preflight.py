@@ -36,7 +36,12 @@ from roll.run.saving.model_files import adapter_problems, read_model_config
 from roll.run.saving.rehearsal import room_problems
 from roll.run.start.choose import machine_of
 from roll.run.start.device_defaults import unplaced
-from roll.run.start.engine_models import engine_model_problems, engine_model_warning, headless_model_problems
+from roll.run.start.engine_models import (
+    asked_key_problems,
+    engine_model_problems,
+    engine_model_warning,
+    headless_model_problems,
+)
 from roll.run.tracking.build import missing_logins, missing_trackers, tracker_problems
 from roll.utils.files import is_hub_id, path_info
 from roll.utils.imports import is_installed
@@ -263,6 +268,7 @@ def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any])
     if choice.role.use == "generate":
         yield from sent_adapter_model_problems(choice, model)
         yield from engine_model_problems(choice, model)
+        yield from asked_key_problems(choice, model)
         if config.platform in ("auto", "cpu") and not machine_of(config).num_gpus:
             yield from spec.hook_findings(spec.cpu_model_problems, Problem, choice, model)
     if choice.role.head in ("sequence", "reward"):

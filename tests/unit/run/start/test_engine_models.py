@@ -151,3 +151,19 @@ def test_a_critic_of_a_type_without_a_value_head_is_refused_by_the_plan(kind: st
 
 def test_a_table_of_heads_in_another_form_refuses_nothing(tmp_path: Path) -> None:
     assert engine_models._types_with(tmp_path, "TOKEN_CLASSIFICATION") == frozenset()
+
+
+@pytest.mark.parametrize(("kind", "asked"), [("glm4v", "attention_bias"), ("qwen3_vl_moe", "norm_topk_prob")])
+@pytest.mark.parametrize("engine", ["vllm", "hf_infer"])
+def test_keys_that_vllm_goes_by_are_asked_for(kind: str, asked: str, engine: str, tmp_path: Path) -> None:
+    def told(text: dict[str, object]) -> list[str]:
+        (tmp_path / "config.json").write_text(
+            json.dumps({"model_type": kind, "text_config": text, "vision_config": {"depth": 1}})
+        )
+        given = {"pretrain": str(tmp_path), "actor_infer.strategy_args.strategy_name": engine}
+        return [problem.text for problem in machine_report(config(given)).problems if asked in problem.text]
+
+    assert told({asked: True}) == []
+    found = [*told({}), *told({asked: False})]
+    assert len(found) == (2 if engine == "vllm" else 0)
+    assert all(f"config.json of {tmp_path} has no text_config.{asked}: true" in text for text in found)
