@@ -135,8 +135,9 @@ class Transcript:
 
 
 def _choice(nodes: Sequence[Node], message: ChatMessage) -> Node:
-    """Chooses among equal responses to equal prompts: the one whose call ids came back, else the newest without a
-    successor."""
+    """Chooses among equal responses to equal prompts: of those that were delivered the one whose call ids came
+    back, else the newest without a successor."""
+    nodes = [node for node in nodes if node.answer is not None and node.answer.delivered] or nodes
     ids = [call.call_id for call in message.calls]
     for node in nodes:
         assert node.answer is not None
