@@ -138,7 +138,7 @@ def test_a_tutorial_runs_as_a_notebook(
 
     for variable, value in environment.items():
         monkeypatch.setenv(variable, value)
-    made = notebook(SOURCES / f"{name}.md")
+    made = notebook(SOURCES / f"{name}.md", tmp_path)
     client = nbclient.NotebookClient(made, timeout=2 * START_LIMIT_S, resources={"metadata": {"path": str(tmp_path)}})
     client.execute()
     codes = [number for number, block in enumerate(page_blocks(name)) if block.language != "text"]
