@@ -153,6 +153,35 @@ def test_columns_of_a_usual_name_are_told_with_their_keys(row: Mapping[str, Any]
 @pytest.mark.parametrize(
     ("row", "said"),
     [
+        (
+            {"message_id": "a", "message_tree_id": "t", "parent_id": None, "text": "31?", "role": "prompter"},
+            "write each path of a tree as messages: each row holds one message of a tree",
+        ),
+        (
+            {"instruction": "31?", "completions": [{"response": "13", "overall_score": 8.0}]},
+            "write two of them as chosen and rejected: each row holds several responses with scores",
+        ),
+        ({"prompt": "31?", "answers": [{"answer": "13", "rank": 1.0}]}, "write two of them as chosen and rejected: "),
+        ({"context": [USER], "response1": "13", "response2": "31"}, "write the better one as chosen, the other as"),
+        ({"prompt": "31?", "response": "13", "helpfulness": 4}, "write two of the same prompt as chosen and rejected"),
+        ({"system": "Be brief.", "chat": "USER: 31? ASSISTANT: 13"}, "write its turns as messages: each row holds a "),
+        ({"conversations": ["31?", "13"]}, "write them as messages, each with its role: each row holds texts of "),
+    ],
+    ids=["OASST", "UltraFeedback", "Nectar", "HelpSteer3", "HelpSteer2", "Glaive", "LIMA"],
+)
+def test_rows_that_no_key_reads_are_told_how_to_be_written(row: Mapping[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=f"Set chosen_key to the column's name, or {said}"):
+        pair(row)
+
+
+def test_a_whole_conversation_beside_no_pair_is_not_told_as_texts() -> None:
+    with pytest.raises(ConfigError, match=r"Set chosen_key to the column's name$"):
+        pair({"conversations": [USER, ANSWER]})
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
         ({"problem": "31?", "ground_truth": "13"}, "(here KEY.prompt: problem)"),
         ({"input": {"messages": [USER]}, "ground_truth": "13"}, "(here KEY.prompt: input.messages)"),
         ({"prompt": "31?", "final_answer": "13"}, "(here KEY.ground_truth: final_answer)"),
