@@ -546,10 +546,11 @@ class TrajectoryGroup:
         """The first row of every attempt."""
         return tuple({t.index: t for t in reversed(self.trajectories)}.values())[::-1]
 
-    @cached_property
+    @property
     def by_side(self) -> tuple[TrajectoryGroup, ...]:
         """The rows of each side that has some, as groups of their own: what is compared with each other. Failed
-        attempts are in all of them. The group itself where there is one side."""
+        attempts are in all of them. The group itself where there is one side; it keeps none of them, as it would hold
+        itself, and the handles on its tokens, until cycles are collected."""
         sides = sorted({t.side for t in self.trajectories if t.failure is None})
         if sides in ([], [0]):
             return (self,)

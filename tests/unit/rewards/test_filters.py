@@ -1,5 +1,7 @@
 """Query filters: which groups are worth training on."""
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -67,6 +69,19 @@ def test_equal_rewards_have_no_spread_and_their_own_mean_whatever_they_are(size:
 def test_no_filter_keeps_everything_and_one_threshold_is_enough() -> None:
     assert make_filter("no_filter", {})(group(0, 0))
     assert make_filter("mean_filter", {"threshold_up": 0.9})(group(0, 0))
+
+
+def test_a_group_that_a_filter_looked_at_is_gone_with_its_last_name() -> None:
+    """Its handles on tokens in the object store must not wait for the collector of cycles."""
+    one = group(1, 0)
+    gone = weakref.ref(one)
+    gc.disable()
+    try:
+        assert make_filter("std_filter", {"std_threshold": 0})(one)
+        del one
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_each_domain_has_its_own_filter() -> None:
