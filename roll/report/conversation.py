@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from roll.pipeline.agentic.proxy.transcript.causes import CAUSES
 from roll.run.records.replay import Recorded, RecordedPicture, RecordedTurn
-from roll.utils.thinking import after_thinking, marks_in, opened, without_marks
+from roll.utils.thinking import opened, parted
 
 USER, SYSTEM, ASSISTANT, TOOL, ENVIRONMENT, PROMPT = "user", "system", "assistant", "tool", "environment", "prompt"
 _WITNESS = "witness"  # what the recorder calls the broken prefixes of an episode
@@ -58,7 +58,8 @@ _HEAD = re.compile(
     r"|\[/(INST)\]|\[(INST)\]"
 )
 _SPECIAL = re.compile(
-    r"<\|[^|<>]{1,40}\|>|</?s>|</?(?:start|end)_of_turn>|<\|?turn\|?>|<bos>|\[/?INST\]|<｜[^｜<>]{1,40}｜>"
+    r"<\|[^|<>]{1,40}\|>|</?s>|</?(?:start|end)_of_turn>|<\|?turn\|?>|<bos>|\[/?(?:INST|SYSTEM_PROMPT)\]|\[gMASK\]|<sop>"
+    r"|<｜[^｜<>]{1,40}｜>"
 )
 _ROLES = {"model": ASSISTANT, "observation": TOOL, "ipython": TOOL, "INST": USER, "/INST": ASSISTANT}
 
@@ -108,14 +109,9 @@ def message_of_answer(text: str, prompt: str = "") -> Message:
 
 
 def _parted(message: Message) -> Message:
-    text, thinking = message.text, ""
-    if marks_in(text) or "<|channel|>" in text:
-        answer = after_thinking(text)
-        place = text.rfind(answer) if answer else len(text)
-        text, thinking = answer, without_marks(text[:place])
+    thinking, text = parted(message.text)
     calls = [_call(match[1].strip()) for match in _CALL.finditer(text)]
-    text = _SPECIAL.sub(" ", _CALL.sub("", text)).strip()
-    return replace(message, text=text, thinking=thinking.strip(), calls=calls)
+    return replace(message, text=_CALL.sub("", text).strip(), thinking=thinking.strip(), calls=calls)
 
 
 def _call(text: str) -> tuple[str, str]:
@@ -172,8 +168,8 @@ def broken_prefixes(extra: Mapping[str, Any]) -> list[BrokenPrefix]:
         return []
 
 
-def other_extras(extra: Mapping[str, Any]) -> dict[str, Any]:
+def other_extras(record: Recorded) -> dict[str, Any]:
     """Return what a reward or an episode says beside its score, without what is shown in another way."""
-    breaks = broken_prefixes(extra)
-    is_shown = breaks and all(each.turn for each in breaks)
-    return {name: value for name, value in extra.items() if name != _WITNESS or not is_shown}
+    breaks = broken_prefixes(record.extra)
+    is_shown = breaks and record.turns and all(each.turn for each in breaks)
+    return {name: value for name, value in record.extra.items() if name != _WITNESS or not is_shown}

@@ -101,7 +101,7 @@ class SampleReader:
         return groups
 
     def _sample(self, record: Recorded) -> Sample:
-        tokens, extra = record.tokens, other_extras(record.extra)
+        tokens, extra = record.tokens, other_extras(record)
         messages = episode_of(record) or [message_of_answer(record.response_text, record.prompt_text)]
         if tokens is None:
             return Sample(record, messages, extra, (), None, None)

@@ -81,16 +81,30 @@ def after_thinking(text: str) -> str:
 
     Examples: "<think>1</think>2</think> 3" -> " 3", "[THINK]say 41, no, 42" -> "".
     """
-    headers = list(_HEADER.finditer(text)) if "<|channel|>" in text else []
-    if headers:
-        return _MESSAGE_END.split(text[headers[-1].end() :], maxsplit=1)[0] if headers[-1][1] == FINAL else ""
-    if "<|channel|>" in text:  # of the first message not even the header is whole
-        return ""
-    answer = text
-    if marks := marks_in(text):
-        last = [mark for mark in marks if mark.pair == marks[0].pair][-1]
-        answer = text[last.end :] if last.ends else ""
+    answer = text[_thinking_length(text) :]
+    if "<|channel|>" in text:
+        return _MESSAGE_END.split(answer, maxsplit=1)[0]
     return _OTHER_PARTS.sub("", answer) if "<|sep|>" in answer else answer
+
+
+def parted(text: str) -> tuple[str, str]:
+    """The thinking, without marks, and the answer.
+
+    Example: "<think>why</think>yes" -> "why", "yes".
+    """
+    return without_marks(text[: _thinking_length(text)]), after_thinking(text)
+
+
+def _thinking_length(text: str) -> int:
+    """Characters of a text up to where its answer begins; all of them where it has none."""
+    if "<|channel|>" in text:
+        headers = list(_HEADER.finditer(text))  # none: of the first message not even the header is whole
+        return headers[-1].end() if headers and headers[-1][1] == FINAL else len(text)
+    marks = marks_in(text)
+    if not marks:
+        return 0
+    last = [mark for mark in marks if mark.pair == marks[0].pair][-1]
+    return last.end if last.ends else len(text)
 
 
 def answer_opening(prompt: str) -> str:

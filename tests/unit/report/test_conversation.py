@@ -30,6 +30,8 @@ from roll.run.records.replay import Recorded
         ),
         ("<bos><start_of_turn>user\nHello<end_of_turn>\n<start_of_turn>model\n", "Hello"),
         ("<s>[INST] Hello [/INST]", "Hello"),
+        ("<s>[SYSTEM_PROMPT]Be brief.[/SYSTEM_PROMPT][INST]Hello[/INST]", "Hello"),
+        ("[gMASK]<sop><|user|>\nHello<|assistant|>\n", "Hello"),
         ("<｜begin▁of▁sentence｜><｜User｜>Hello<｜Assistant｜>", "Hello"),
         ("<|start|>system<|message|>x<|end|><|start|>user<|message|>Hello<|end|><|start|>assistant", "Hello"),
         ("no template: a <b> & 2 < 3", "no template: a <b> & 2 < 3"),
@@ -38,6 +40,13 @@ from roll.run.records.replay import Recorded
 )
 def test_a_prompt_is_shown_without_its_template(prompt: str, question: str) -> None:
     assert question_of(prompt) == question
+
+
+def test_what_a_template_puts_first_is_no_message() -> None:
+    said = [(message.role, message.text) for message in messages_of_prompt("[gMASK]<sop><|user|>\nHello<|assistant|>")]
+    assert said == [("user", "Hello")]
+    mistral = messages_of_prompt("<s>[SYSTEM_PROMPT]Be brief.[/SYSTEM_PROMPT][INST]Hello[/INST]")
+    assert [(message.role, message.text) for message in mistral] == [("system", "Be brief."), ("user", "Hello")]
 
 
 def test_a_prompt_has_its_messages_and_the_answer_that_it_begins_is_none() -> None:
@@ -58,7 +67,15 @@ def test_a_prompt_has_its_messages_and_the_answer_that_it_begins_is_none() -> No
     "prompt, answer, thinking, text, calls",
     [
         ("", "plain", "", "plain", []),
-        ("", "<think>why</think>\n\nyes<|im_end|>", "why", "yes", []),
+        ("", "<think>why</think>\n\nyes", "why", "yes", []),
+        ("", "the <s>old</s> token <|im_end|>", "", "the <s>old</s> token <|im_end|>", []),  # as the policy wrote it
+        (
+            "",
+            "<|open|>think<|sep|>why<|close|>think<|sep|><|open|>response<|sep|>e<|close|>response<|sep|>",
+            "why",
+            "e",
+            [],
+        ),
         ("<|im_start|>assistant\n<think>\n", "why</think>yes", "why", "yes", []),
         ("", "<think>without an end", "without an end", "", []),
         ("", 'so <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>', "", "so", [("add", '{"a": 1}')]),
@@ -126,9 +143,10 @@ def test_a_page_shows_an_episode_once_with_its_thinking_folded_and_its_breaks() 
 
 
 def test_breaks_of_an_older_record_and_of_another_form_stay_among_the_extras() -> None:
-    assert other_extras({"witness": [BREAK]}) == {"witness": [BREAK]}
-    assert other_extras({"witness": "a friend"}) == {"witness": "a friend"}
-    assert other_extras({"witness": [BREAK | {"turn": 1}], "a": 1}) == {"a": 1}
+    assert other_extras(record(turns=TURNS, extra={"witness": [BREAK]})) == {"witness": [BREAK]}
+    assert other_extras(record(turns=TURNS, extra={"witness": "a friend"})) == {"witness": "a friend"}
+    assert other_extras(record(turns=TURNS, extra={"witness": [BREAK | {"turn": 1}], "a": 1})) == {"a": 1}
+    assert "witness" in other_extras(record(extra={"witness": [BREAK | {"turn": 1}]}))  # no turn shows it
     assert "witness" in render_rollout(record(extra={"witness": 3}))
 
 
