@@ -52,7 +52,7 @@ def tracked_samples(records: Sequence[RolloutRecord], limits: RecordLimits, coun
 
 
 _MOST_PICTURES, _SMALL_PIXELS = 2, 128 * 128  # of a rollout, and of each
-_HERE = ("file", "parquet", "inline", "stored")  # forms of pictures that are not fetched from elsewhere
+_HERE = ("file", "parquet", "inline")  # forms of pictures that are not fetched from elsewhere
 
 
 def _small_pictures(record: RolloutRecord) -> tuple[bytes, ...]:
@@ -131,7 +131,8 @@ class StepRecords(StepPart):
             return record
         numbers = [first + row for row in record.rows if first + row < len(row_advantages)]
         total, count = row_advantages[numbers].sum(axis=0)
-        return replace(record, advantage=float(f"{total / count:.6g}") if count else None)
+        is_known = count and np.isfinite(total)  # JSON has no other numbers
+        return replace(record, advantage=float(f"{total / count:.6g}") if is_known else None)
 
     def take(self, step: int, trained: Sequence[TrajectoryGroup]) -> None:
         """The groups that are trained on, before their tokens are given away. `step`: steps done with this one."""

@@ -264,14 +264,16 @@ def recorded(pipeline: RLVRPipeline, step: int) -> list[dict[str, Any]]:
 
 
 def test_rollouts_are_recorded_with_the_advantages_that_their_step_trained_on(pipeline: RLVRPipeline) -> None:
-    """Attempts of groups 1 and 4 are rows 0 to 3. Row 2 had no token to train on."""
-    kept, dropped = [group(i, 1.0, 0.0) for i in (1, 4)], [group(i, 0.0, 0.0) for i in (0, 2)]
+    """Attempts of groups 1, 4 and 5 are rows 0 to 5. Row 2 had no token to train on, rows 4 and 5 no numbers."""
+    kept, dropped = [group(i, 1.0, 0.0) for i in (1, 4, 5)], [group(i, 0.0, 0.0) for i in (0, 2)]
     pipeline.scheduler = Prepared([StepGroups(kept, dropped), StepGroups(kept, dropped)])  # type: ignore[assignment]
     clusters: Clusters = pipeline.clusters  # type: ignore[assignment]
-    clusters.actor_train.row_advantages = np.array([[1.0, 2], [-4.0 / 3, 2], [0, 0], [0.0, 2]])
+    clusters.actor_train.row_advantages = np.array(
+        [[1.0, 2], [-4.0 / 3, 2], [0, 0], [0.0, 2], [np.nan, 2], [np.inf, 2]]
+    )
     pipeline.step(0)
     rows = recorded(pipeline, 1)
-    assert [row.get("advantage") for row in rows] == [0.5, -0.666667, None, 0.0]
+    assert [row.get("advantage") for row in rows] == [0.5, -0.666667, None, 0.0, None, None]
     text = (pipeline.records.recorder.directory / "step_000001.txt").read_text()
     assert "sample 2 | reward 0 | advantage -0.6667 | stop" in text
 
@@ -283,7 +285,7 @@ def test_rollouts_are_recorded_with_the_advantages_that_their_step_trained_on(pi
     with pytest.raises(RuntimeError):
         pipeline.step(1)
     pipeline.close()
-    assert [(row["reward"], "advantage" in row) for row in recorded(pipeline, 2)] == [(1.0, False), (0.0, False)] * 2
+    assert [(row["reward"], "advantage" in row) for row in recorded(pipeline, 2)] == [(1.0, False), (0.0, False)] * 3
 
 
 def test_without_a_filter_every_step_makes_the_planned_updates(pipeline: RLVRPipeline) -> None:
