@@ -74,7 +74,8 @@ def kind_name(config: Mapping[str, Any]) -> str:
 
     Example: one with `rewards` and `rollout_batch_size` is "rlvr".
     """
-    return str(config.get("pipeline") or _kind_of_keys(frozenset(config), config.get("algorithm")))
+    algorithm = config.get("algorithm")
+    return str(config.get("pipeline") or _kind_of_keys(frozenset(config), str(algorithm) if algorithm else None))
 
 
 @lru_cache(maxsize=256)

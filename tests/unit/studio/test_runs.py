@@ -231,6 +231,7 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> Non
         ({"custom_envs": {}, "train_env_manager": {}}, "agentic"),
         ({"pipeline": "sft"}, "sft"),
         ({"algorithm": "sft"}, "sft"),
+        ({"algorithm": ["sft"]}, ""),  # as somebody edited it
         ({}, ""),
     ],
 )
