@@ -278,7 +278,9 @@ def experience_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         limits = checked.config
         if isinstance(limits, MeanFilterArgs) and _drops_all(limits.threshold_down, limits.threshold_up):
             text = f"threshold_down {limits.threshold_down:g} is not below threshold_up {limits.threshold_up:g}"
-            yield Problem(f"{at}.args: {text}, so every group would be dropped. Swap them.", (key,))
+            yield Problem(
+                f"{at}.args: {text}, so every group would be dropped. Lower the first, or raise the other.", (key,)
+            )
         if config.estimator.per_turn and not known.drops:
             yield Problem(
                 f"{at}: {entry.name} changes the reward of whole attempts, and adv_estimator: {config.adv_estimator} "
