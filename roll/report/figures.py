@@ -140,12 +140,16 @@ def failures(spreads: Sequence[StepSpread]) -> list[Failure]:
     return sorted(by_cause.values(), key=lambda failure: -failure.count)[:_MOST_CAUSES]
 
 
+_BROKEN = "agentic/prefix_broken_fraction"  # of every step that played a program
+
+
 def prefix_table(rows: Rows) -> list[tuple[str, str]]:
-    """Why requests of programs did not follow what was sampled, and their share of all over the steps; the most
-    frequent cause first."""
+    """Why requests of programs did not follow what was sampled, and their share of those with a response in their
+    history, as a mean over the steps that played programs; the most frequent cause first."""
+    played = [metrics for _, metrics in rows if _BROKEN in metrics]
     names = {f"agentic/broken_{cause}_fraction": text for cause, text in CAUSES.items()}
     shares = {
-        text: sum(metrics.get(name, 0.0) for _, metrics in rows) / len(rows) for name, text in names.items() if rows
+        text: sum(metrics.get(name, 0.0) for metrics in played) / len(played) for name, text in names.items() if played
     }
     return [(text, f"{share:.1%}") for text, share in sorted(shares.items(), key=lambda pair: -pair[1]) if share]
 
