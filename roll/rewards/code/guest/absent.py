@@ -69,19 +69,19 @@ class Whatever:
         return self._kind.is_true
 
     def __ne__(self, other):
-        return not self._kind.agrees
+        return not agrees(self, other)
 
     def __hash__(self):
         return 0
 
     def __iter__(self):
-        self._kind.count()
         return iter((another(self),))
 
     def __next__(self):
         raise StopIteration
 
     def __len__(self):
+        self._kind.count()
         return 1
 
     def __exit__(self, *error):
@@ -110,9 +110,20 @@ class Kind:
 
 
 def another(whatever, *arguments):
+    whatever._kind.count()
     made = object.__new__(Whatever)
     object.__setattr__(made, "_kind", whatever._kind)
     return made
+
+
+def nothing(whatever, kind):
+    whatever._kind.count()
+    return kind(0)
+
+
+def agrees(whatever, other):
+    whatever._kind.count()
+    return whatever._kind.agrees
 
 
 for _name in ARITHMETIC.split():
@@ -121,9 +132,9 @@ for _name in ARITHMETIC.split():
 for _name in ("getitem", "neg", "pos", "abs", "invert", "round", "floor", "ceil", "trunc", "enter", "copy", "deepcopy"):
     setattr(Whatever, f"__{_name}__", another)
 for _name in ("eq", "lt", "le", "gt", "ge", "contains", "instancecheck", "subclasscheck"):
-    setattr(Whatever, f"__{_name}__", lambda self, other: self._kind.agrees)
+    setattr(Whatever, f"__{_name}__", agrees)
 for _name, _type in {"int": int, "index": int, "float": float, "complex": complex}.items():
-    setattr(Whatever, f"__{_name}__", lambda self, kind=_type: kind(0))
+    setattr(Whatever, f"__{_name}__", lambda self, kind=_type: nothing(self, kind))
 
 
 def whatevers():
