@@ -228,6 +228,26 @@ def test_what_an_answer_raises_is_its_own_fault(judge: LocalJudge, answer: str) 
     assert judged(judge, answer, row).shares == [0, 0]
 
 
+GREEDY = "class E:\n    def __getattr__(self, name): return lambda *values: 0\ndef f(x): return {}"
+
+
+@pytest.mark.parametrize(
+    ("test", "right"),
+    [
+        ("r = f(1)\n    r.append(P(1))\n    assert r[0] == 2", "def f(x): return [2]"),
+        ("assert f(2)(lambda x: P(x)) == 2", "def f(x): return lambda make: x"),
+    ],
+)
+def test_no_answer_makes_its_row_faulty_by_taking_objects_of_the_tests(
+    judge: LocalJudge, test: str, right: str
+) -> None:
+    """An answer without a score is not learnt from: it would be a way out of a score of 0."""
+    row = {"test_cases": [f"class P:\n    def __init__(self, value): pass\ndef test_f():\n    {test}"]}
+    greedy = (GREEDY.format("E()"), GREEDY.format("lambda make: make(x)"))
+    shares = [judged(judge, answer, row).shares for answer in (right, *greedy)]
+    assert shares == [[1], [0], [0]]
+
+
 def test_integers_of_any_length_are_read_and_printed(judge: LocalJudge) -> None:
     stdin = {"test_cases": [{"stdin": "9" * 5000, "expected_stdout": "1" + "0" * 5000}]}
     assert judged(judge, "print(int(input()) + 1)", stdin).shares == [1]

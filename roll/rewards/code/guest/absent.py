@@ -48,11 +48,14 @@ class Whatever:
 
     __slots__ = ("_kind",)
 
-    def __init__(self, is_true, agrees, *result, refusals=BaseException):
+    def __init__(self, is_true, agrees, *result, refusals=BaseException, check=None):
         object.__setattr__(self, "_kind", Kind(is_true, agrees, result, refusals))
+        self._kind.name, self._kind.check = self, check
 
     def __call__(self, *arguments, **keywords):
         self._kind.count()
+        if self._kind.check and self is self._kind.name:
+            self._kind.check((*arguments, *keywords.values()))
         return self._kind.result[0] if self._kind.result else another(self)
 
     def __getattr__(self, name):
@@ -101,6 +104,7 @@ class Kind:
 
     def __init__(self, is_true, agrees, result, refusals):
         self.is_true, self.agrees, self.result, self.refusals = is_true, agrees, result, refusals
+        self.name, self.check = None, None
         self.uses = 0
 
     def count(self):
@@ -137,7 +141,8 @@ for _name, _type in {"int": int, "index": int, "float": float, "complex": comple
     setattr(Whatever, f"__{_name}__", lambda self, kind=_type: nothing(self, kind))
 
 
-def whatevers():
-    """Answers of which no two would pass a test that looks at results."""
-    unlike = (Whatever(False, False), Whatever(True, False), Whatever(True, True))
+def whatevers(check=None):
+    """Answers of which no two would pass a test that looks at results. `check`: gets what the tests call the first
+    with, as far as they call it by its name."""
+    unlike = (Whatever(False, False, check=check), Whatever(True, False), Whatever(True, True))
     return (*unlike, Whatever(True, False, None, refusals=AssertionError))

@@ -94,13 +94,13 @@ class File:
         except ImportError as error:
             raise Fault(f"it uses {name}: {error}") from error
 
-    def try_without_answer(self, say):
+    def try_without_answer(self, say, check=None):
         """Names of the units that pass without an answer, or with any: they test nothing of it. Raises Fault where
         nothing tests it, or where the outcome is the same whatever the answer is, AcceptsAll where only its name is
-        needed. Nothing of an answer is in here."""
+        needed, and what `check` raises of arguments. Nothing of an answer is in here."""
         empty = self._untouched(say)
         accepting, counted = set(), None
-        for whatever in whatevers():
+        for whatever in whatevers(check):
             accepting, counted = self._passing(whatever, empty, accepting, counted, say)
             if not accepting:
                 return empty
@@ -154,6 +154,8 @@ class File:
         say("trying", self.index)
         try:
             units, close = self._load_with(whatever)
+        except Fault:
+            raise
         except whatever._kind.refusals:
             return set(), {self.name}
         except BaseException:
@@ -169,6 +171,8 @@ class File:
             say("trying", self.index)
             try:
                 unit.run()
+            except Fault:
+                raise
             except whatever._kind.refusals:
                 continue
             except BaseException:

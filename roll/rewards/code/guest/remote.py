@@ -16,6 +16,21 @@ MOST_CLASSES, MOST_FIELDS = 200, 255  # of named tuples: making one takes time
 FOUL = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError, MemoryError, StopIteration)
 
 
+class OfTests(TypeError):
+    """An object of a class of the tests is to be passed to the answer."""
+
+
+def check_arguments(values):
+    """Raises Fault where tests pass an object of a class of their own. It is asked before there is an answer: one that
+    gets hold of such an object, by what it returns or calls, fails its test alone."""
+    try:
+        Peer(None).plain(list(values))
+    except OfTests as error:
+        raise Fault(str(error)) from None
+    except Exception:  # which the test says itself
+        return
+
+
 class Peer:
     """The other process."""
 
@@ -110,7 +125,7 @@ class Peer:
             return ["n", self.class_number(kind), kind.__name__, list(kind._fields), *map(self.plain, value)]
         if not callable(value):
             kind: Any = type(value)
-            error = Fault if kind.__module__.startswith("case_") else TypeError  # a class of the tests
+            error = OfTests if kind.__module__.startswith("case_") else TypeError
             raise error(f"a test cannot pass a {kind.__name__} to the answer, which is in another process")
         self._functions.append(value)
         return ["callback", len(self._functions) - 1]
