@@ -163,10 +163,13 @@ def _in_order_of_calls(messages: list[Message]) -> list[Message]:
     for place, message in enumerate(messages):
         ids = [call.get("id") for call in message.get("tool_calls") or ()]
         results = messages[place + 1 : place + 1 + len(ids)]
-        if len(ids) < 2 or len(set(ids)) < len(ids) or [m["role"] for m in results] != ["tool"] * len(ids):
+        if len(ids) < 2 or [m["role"] for m in results] != ["tool"] * len(ids):
             continue
-        by_id = {result.get("tool_call_id"): result for result in results}
-        if by_id.keys() == set(ids) and None not in by_id:
+        named = [*ids, *(result.get("tool_call_id") for result in results)]
+        if not all(isinstance(each, str | int) for each in named):
+            continue
+        by_id = {result["tool_call_id"]: result for result in results}
+        if len(by_id) == len(ids) and by_id.keys() == set(ids):
             ordered[place + 1 : place + 1 + len(ids)] = [by_id[each] for each in ids]
     return ordered
 

@@ -353,8 +353,14 @@ def test_results_of_several_calls_stand_in_their_order() -> None:
     calls = [{"id": place, "function": {"name": "f", "arguments": {}}} for place in "ab"]
     results = [{"role": "tool", "tool_call_id": place, "content": f"of {place}"} for place in "ba"]
     other = [{**result, "tool_call_id": "c"} for result in results]
+    no_text = [{**result, "tool_call_id": [result["tool_call_id"]]} for result in results]
     no_ids = [{"role": "tool", "content": "of b"}, {"role": "tool", "content": "of a"}]
-    for told, said in ((results, ["of a", "of b"]), (other, ["of b", "of a"]), (no_ids, ["of b", "of a"])):
+    for told, said in (
+        (results, ["of a", "of b"]),
+        (other, ["of b", "of a"]),
+        (no_text, ["of b", "of a"]),
+        (no_ids, ["of b", "of a"]),
+    ):
         talk = [USER, {"role": "assistant", "content": None, "tool_calls": calls}, *told, ANSWER]
         assert [each["content"] for each in conversation({"messages": talk})][2:4] == said
 
