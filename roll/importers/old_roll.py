@@ -43,24 +43,28 @@ def convert_roll(original: SourceKeys, source: Path | None) -> Imported:
     tree = copy.deepcopy(dict(original.tree))
     if holds_teachers(tree.get("teacher")) and "teachers" not in tree:
         tree["teachers"] = tree.pop("teacher")
-    whole = _composed(tree, source)
+    whole, why = _composed(tree, source)
     variables = {name.split(".")[0] for name in references(whole or tree)}
-    if whole is None:  # a fragment that is not there may refer to any key
+    if whole is None:  # a fragment that is not read may refer to any key
         variables |= {str(key) for key in tree}
     entries = (*_steps(pipeline, tree), *_entries(cls, tree, variables))
     notes = ["Fragments of its defaults list are looked for beside the YAML, then among those of roll."]
     written = dict(_defaults(pipeline, tree))
     if whole is None:
-        notes.append("A fragment is not here: keys that are not known stay, since it may refer to them.")
+        notes.append(f"Keys that are not known stay, since a fragment may refer to them that is not read here: {why}")
     return Imported("roll", pipeline, tree, entries, written, tuple(notes) if "defaults" in tree else ())
 
 
-def _composed(tree: Mapping[str, Any], source: Path) -> Mapping[str, Any] | None:
-    """The tree with its fragments; None if one of them is not there."""
+def _composed(tree: Mapping[str, Any], source: Path) -> tuple[Mapping[str, Any] | None, str]:
+    """The tree with its fragments; None, and why, if one of them is not read."""
+    if not tree.get("defaults"):
+        return tree, ""
+    if source.suffix != ".yaml":
+        return None, f"fragments are read of a file that ends in .yaml. Rename {source.name}."
     try:
-        return compose_tree(source.parent, source.stem, ()).tree if tree.get("defaults") else tree
-    except ConfigError:
-        return None
+        return compose_tree(source.parent, source.stem, ()).tree, ""
+    except ConfigError as error:
+        return None, str(error)
 
 
 def _pipeline(tree: Mapping[str, Any]) -> str:

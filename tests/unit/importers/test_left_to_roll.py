@@ -92,7 +92,7 @@ def test_a_variable_of_a_fragment_stays_also_if_the_fragment_is_not_there(tmp_pa
     }  # fmt: skip
     del agentic["rewards"]
     alone = imported(tmp_path, agentic)
-    assert alone.tree["max_tokens_per_step"] == 64 and any("is not here" in note for note in alone.notes)
+    assert alone.tree["max_tokens_per_step"] == 64 and any("Could not load" in note for note in alone.notes)
     (tmp_path / "games.yaml").write_text("games: {Lake: {env_type: frozen_lake, max_steps: 5}}\n")
     found = imported(tmp_path, agentic)
     assert "max_tokens_per_step" not in found.tree and found.is_as_meant
@@ -100,6 +100,15 @@ def test_a_variable_of_a_fragment_stays_also_if_the_fragment_is_not_there(tmp_pa
         "games: {Lake: {env_type: frozen_lake, max_tokens_per_step: '${max_tokens_per_step}'}}\n"
     )
     assert imported(tmp_path, agentic).tree["max_tokens_per_step"] == 64
+
+
+def test_a_report_says_why_fragments_were_not_read(tmp_path: Path) -> None:
+    """That of a .yml said that one was missing."""
+    (tmp_path / "games.yaml").write_text("max_steps: 5\n")
+    path = tmp_path / "roll.yml"
+    path.write_text(yaml.safe_dump({"defaults": ["games"], **ROLL}))
+    found = imported_from(read(path, ()), source=path)
+    assert any("read of a file that ends in .yaml. Rename roll.yml." in note for note in found.notes)
 
 
 def test_teachers_by_name_keep_their_keys(tmp_path: Path) -> None:
