@@ -80,7 +80,7 @@ def read_cases(row: Mapping[str, Any]) -> Cases:
     if kind == "assert":
         function = function or _entry_point(row)
         setup = _setup(row)
-        texts = tuple(setup + _assert(entry, at) for at, entry in enumerate(entries))
+        texts = tuple(_behind(setup, _assert(entry, at)) for at, entry in enumerate(entries))
         _check_suites(texts, function)
         return Cases(kind, function, asserts=texts)
     pairs = [_pair(entry, at, kind) for at, entry in enumerate(entries)]
@@ -133,6 +133,17 @@ def _setup(row: Mapping[str, Any]) -> str:
         value = row.get(column)
         lines += [line for line in (value if isinstance(value, list) else [value]) if isinstance(line, str)]
     return "".join(f"{line}\n" for line in lines if line.strip())
+
+
+_FUTURE = re.compile(r"^from __future__ import .*\n?", re.MULTILINE)
+
+
+def _behind(setup: str, text: str) -> str:
+    """A test behind its setup; what it takes from __future__ must come first."""
+    if not setup:
+        return text
+    first = [line.rstrip("\n") + "\n" for line in _FUTURE.findall(text)]
+    return "".join(first) + setup + _FUTURE.sub("\n", text) if first else setup + text
 
 
 def _from_json(text: str) -> Any:

@@ -23,6 +23,8 @@ A_CALL = {"input": [2], "output": 3}
 LONG = Cases("function", "f", calls=(CallCase([1], -7 * (10**9000 - 1) // 9),))
 CHECK = Cases("assert", "f", asserts=("def check(candidate): assert candidate(1)",))
 ASSERTS = Cases("assert", None, asserts=("assert f(1) == 2",))
+FUTURE = "from __future__ import annotations\n"
+WITH_FUTURE = Cases("assert", None, asserts=(f"{FUTURE}y = 2\n\nassert f(1) == 2",))
 WITH_SETUP = Cases("assert", None, asserts=("import math\ny = 2\nassert f(1) == 2",))
 
 
@@ -69,6 +71,7 @@ WITH_SETUP = Cases("assert", None, asserts=("import math\ny = 2\nassert f(1) == 
         (row("def check(candidate): assert candidate(1)", "pytest") | {"entry_point": "f"}, CHECK),
         (row(["assert f(1) == 2"]) | {"test_setup_code": "", "test_imports": []}, ASSERTS),
         (row(["assert f(1) == 2"]) | {"test_setup_code": "y = 2", "test_imports": ["import math"]}, WITH_SETUP),
+        (row([f"{FUTURE}assert f(1) == 2"]) | {"test_setup_code": "y = 2"}, WITH_FUTURE),
     ],
 )
 def test_forms_that_data_sets_have(columns: dict[str, Any], cases: Cases) -> None:
