@@ -78,7 +78,7 @@ def put(tree: dict[str, Any], keys: Mapping[str, Any], code: ScriptCode) -> None
 
 def _parts(key: object) -> list[str]:
     if not isinstance(key, str) or not all(part.strip() for part in key.split(".")):
-        raise ConfigError(f"{show(key)} is no key. Write one as in a YAML: actor_train.training_args.learning_rate.")
+        raise ConfigError(f"{show(key)} is not a key. Write it as in a YAML: actor_train.training_args.learning_rate.")
     return key.split(".")
 
 

@@ -287,7 +287,7 @@ def _model(name: str) -> str:
             f"--model: there is no model directory {name}. Correct the path, or give a hub id (owner/name)."
         )
     if not is_hub_id(name) and not path_info(folder / "config.json").is_file:
-        raise ConfigError(f"--model: {name} has no config.json, so it is not a model directory.")
+        raise ConfigError(f"--model: {name} has no config.json, so it is not a model folder.")
     return name
 
 

@@ -45,7 +45,7 @@ def script_parser(pipeline: str) -> argparse.ArgumentParser:
         "--config_path",
         "--config-path",
         default=".",
-        help="folder of the YAML: absolute, or relative to this script or the current folder. Default: the current one",
+        help="folder of the YAML: absolute, or relative to the script or the current folder, the default",
     )
     parser.add_argument("--config_name", "--config-name", default=None, help="name of the YAML, without .yaml")
     _may_be_dry(parser)

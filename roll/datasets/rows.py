@@ -191,7 +191,7 @@ class RowReader:
                 )
         elif row.values.get(column) is None:
             state = "is empty" if column in row.values else f"is missing; the row has {_names(row)}"
-            raise ConfigError(f"{row.where}: column {column!r} {state}. rewards.{domain} needs it")
+            raise ConfigError(f"{row.where}: column {column!r} {state}. rewards.{domain} needs a value")
 
     def _require_one(self, row: Row, domain: str, columns: Sequence[str]) -> None:
         names = [self._args.ground_truth if column == GROUND_TRUTH else column for column in columns]

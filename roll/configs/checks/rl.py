@@ -92,7 +92,7 @@ def answer_length_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         key = next(key for key in MODEL_LENGTH_KEYS if config.actor_infer.strategy_config.get(key) is not None)
         at = f"actor_infer.strategy_args.strategy_config.{key}"
         yield Problem(
-            f"{at}: {config.engine_length} leaves no room for an answer after a prompt of {longest} tokens "
+            f"{at}: {config.engine_length} leaves no room for a response after a prompt of {longest} tokens "
             f"(prompt_length). Set it to {max(sequence, config.val_lengths[2])}, which holds the longest sequence.",
             (at, *LENGTH_KEYS, *VAL_LENGTH_KEYS),
         )
@@ -283,8 +283,8 @@ def experience_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             )
         if config.estimator.per_turn and not known.drops:
             yield Problem(
-                f"{at}: {entry.name} changes the reward of whole attempts, and adv_estimator: {config.adv_estimator} "
-                "reads what single turns earned. Choose an estimator of whole attempts, or take it out.",
+                f"{at}: {entry.name} changes the reward of a trajectory, but adv_estimator: {config.adv_estimator} "
+                "uses the rewards of single turns. Choose another adv_estimator, or remove the operator.",
                 (key, "adv_estimator"),
             )
 

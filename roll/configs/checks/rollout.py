@@ -305,6 +305,6 @@ def length_problems(config: RolloutConfig) -> Iterator[Problem]:
     val_prompt, val_sequence = config.val_lengths[0], config.val_sequence_length
     if val_sequence is not None and val_sequence <= val_prompt:
         yield Problem(
-            f"val_sequence_length: {val_sequence} leaves no room for an answer after val_prompt_length: {val_prompt}.",
+            f"val_sequence_length: {val_sequence} leaves no room for a response after val_prompt_length: {val_prompt}.",
             LENGTH_KEYS + VAL_LENGTH_KEYS,
         )

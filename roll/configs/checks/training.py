@@ -155,7 +155,7 @@ def taken_optimizer_problems(choice: Choice) -> Iterator[Problem]:
         yield problem
     elif worker.model_args.has_lora:
         yield Problem(
-            f"{key}: with lora_target a saved model holds the adapters of its run, and new adapters have no moments "
-            "yet. Start with a fresh optimizer.",
+            f"{key}: does not work with lora_target: the run trains new adapters, for which the saved optimizer has "
+            "no state. Remove optimizer_from or lora_target.",
             (key, f"{choice.role.name}.model_args.lora_target"),
         )

@@ -130,8 +130,8 @@ def _role_problems(role: str, worker: WorkerConfig, num_nodes: int, per_node: in
         )
     elif worker.world_size is not None and worker.world_size != worker.num_workers:
         yield Problem(
-            f"{role}.world_size: {worker.world_size} contradicts {key}: {len(ids)} devices with num_gpus_per_worker "
-            f"{size} are {worker.num_workers} workers. Remove world_size.",
+            f"{role}.world_size: {worker.world_size} contradicts {key}: its {len(ids)} devices, {size} per worker "
+            f"(num_gpus_per_worker), make {worker.num_workers} workers. Remove world_size.",
             (key, f"{role}.num_gpus_per_worker", f"{role}.world_size"),
         )
     if outside or repeated or len(ids) % size:

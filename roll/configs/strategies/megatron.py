@@ -134,8 +134,8 @@ def _head_problems(choice: Choice, settings: MegatronSettings) -> Iterator[Probl
     key = f"{choice.role.name}.mtp_training_mode"
     if settings.transformer_impl != "local":
         other = f"{choice.at}.transformer_impl"
-        text = f"{key}: {choice.worker.mtp_training_mode} with {other}: {settings.transformer_impl}: heads train with "
-        yield Problem(f"{text}local alone. Change that, or set {key} to disabled.", (key, other))
+        text = f"{key}: {choice.worker.mtp_training_mode} works with {other}: local only, but it is "
+        yield Problem(f"{text}{settings.transformer_impl}. Set local, or set {key} to disabled.", (key, other))
 
 
 def _repeated_values(choice: Choice) -> dict[str, object]:

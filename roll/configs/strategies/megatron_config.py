@@ -140,7 +140,7 @@ def derived(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str, st
         changes.append(("sequence_parallel", "is off: tensor_model_parallel_size is 1."))
     elif tensor != 1 and experts != 1 and filled.get("sequence_parallel") in (None, False):
         filled["sequence_parallel"] = True
-        changes.append(("sequence_parallel", "is on: Megatron trains experts with tensor parallel only so."))
+        changes.append(("sequence_parallel", "is on: with tensor parallel Megatron cannot train experts without it."))
     if filled.get("masked_softmax_fusion") is True:
         filled["masked_softmax_fusion"] = False
         changes.append(("masked_softmax_fusion", "has no effect: attention is one fused kernel anyway."))

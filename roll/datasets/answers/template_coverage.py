@@ -22,7 +22,7 @@ from roll.datasets.templates import PromptTemplate, RenderError
 from roll.datasets.tool_calls import Tool
 from roll.errors import ConfigError
 
-_OTHERWISE = "Use a template that does (native, if the tokenizer's own one does), "
+_OTHERWISE = "Use a template that writes it (native, if the tokenizer's own template does), "
 
 
 def check_prompt(
@@ -126,8 +126,8 @@ def _problem(part: Part, parts: Sequence[Part], text: str) -> str:
     calls = [other for other in parts if other.message == part.message and other.call]
     if part.call and not any(other.mark in text for other in calls):
         return (
-            f"message {part.message} calls tools, but the template does not write them. {_OTHERWISE}or write the call "
-            "in the message's content"
+            f"message {part.message} calls tools, but the template does not write the calls. {_OTHERWISE}or write the "
+            "call in the message's content"
         )
     several = part.call and not any(other.mark in text for other in calls if other.call == part.call)
     if several:

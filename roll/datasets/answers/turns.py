@@ -72,8 +72,8 @@ class Turns:
         rows = self.rows(messages, row, prefix, tools, pictures)
         if len(rows) > 1:
             raise ConfigError(
-                f"{row.where}: {self._template.key}: the template changes earlier responses when more turns follow, so "
-                f"they cannot be trained on in one row. {self._remedy}"
+                f"{row.where}: {self._template.key}: the template writes earlier responses differently when more turns "
+                f"follow, so they cannot all be trained on in one row. {self._remedy}"
             )
         return rows[0]
 

@@ -124,8 +124,8 @@ class RowPictures:
             placed.append({**message, "content": clean} if parts else message)
         if num_bare != len(held):
             raise ConfigError(
-                f"{row.where}: parts of the messages show {num_bare} pictures without naming them, and the column "
-                f"{' or '.join(map(repr, self._names))} holds {len(held)}; there has to be one for each"
+                f"{row.where}: the messages have {num_bare} picture parts that name no picture, but the column "
+                f"{' or '.join(map(repr, self._names))} holds {len(held)} pictures. Write one such part per picture"
             )
         return tuple(placed), tuple(pictures)
 
@@ -135,8 +135,8 @@ class RowPictures:
         count = _num_placeholders(messages)
         if count not in (0, len(held)) or (count and not held):
             raise ConfigError(
-                f"{row.where}: the texts have {count} {PLACEHOLDER}, and the column "
-                f"{' or '.join(map(repr, self._names))} holds {len(held)} pictures; there has to be one for each"
+                f"{row.where}: the texts have {count} {PLACEHOLDER}, but the column "
+                f"{' or '.join(map(repr, self._names))} holds {len(held)} pictures. Write one {PLACEHOLDER} per picture"
             )
         if not held:
             return messages, ()

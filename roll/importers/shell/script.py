@@ -74,7 +74,7 @@ def command_of(path: Path) -> Command:
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is neither a YAML nor a text.") from None
     if len(data) > _MOST_BYTES:
-        raise ConfigError(f"{path} is larger than {_MOST_BYTES >> 20} MiB: that is not a script of a command.")
+        raise ConfigError(f"{path} is larger than {_MOST_BYTES >> 20} MiB, too large for a script that starts a run.")
     return find_command(text, str(path), str(path.absolute()))
 
 
@@ -87,7 +87,7 @@ def find_command(text: str, path: str = "the script", file: str = "") -> Command
         raise ConfigError(f"{path}: {error}.") from None
     commands = [words for words in walk.commands if any(map(_is_override, words))]
     if not commands:
-        raise ConfigError(f"{path}: no command with key=value words is in it, such as `python -m ... data.x=1`.")
+        raise ConfigError(f"{path} has no command with key=value words, such as `python -m ... data.x=1`.")
     stray = [word for words in commands if not _start(words) for word in words if _is_override(word)]
     commands = [words for words in commands if _start(words)] or commands
     words = max(commands, key=lambda words: sum(map(_is_override, words)))

@@ -29,12 +29,12 @@ class State:
         """Counts what expansions make. Raises Damaged for more than 4 MiB."""
         self.made += characters + _WORD * num_words + 1
         if self.made > _MOST:
-            raise Damaged(f"its words grow beyond {_MOST >> 20} MiB: that is not a script of a command")
+            raise Damaged(f"its words grow beyond {_MOST >> 20} MiB, too much for a script that starts a run")
 
     def step(self) -> None:
         self.steps += 1
         if self.steps > _MOST_STEPS:
-            raise Damaged(f"more than {_MOST_STEPS} commands would run: that is not a script of a command")
+            raise Damaged(f"more than {_MOST_STEPS} commands would run, too many for a script that starts a run")
 
     def assign(self, name: str, value: str) -> None:
         self.spend(len(value))

@@ -129,7 +129,7 @@ class TreeReader(WordReader):
             self.damaged(self.at, f"blocks within blocks, more than {DEEPEST} deep")
         self.count += 1
         if self.count > _MOST_COMMANDS:
-            self.damaged(self.at, f"more than {_MOST_COMMANDS} commands: that is not a script of a command")
+            self.damaged(self.at, f"more than {_MOST_COMMANDS} commands, too many for a script that starts a run")
         self.depth += 1
         try:
             return self._node(word)

@@ -36,7 +36,7 @@ _HASHES = r".*####\s*(-?[\d.,]*\d)"
 _DRAWN = "Questions are drawn by the seed, with as many of them as the epochs have rows."
 _JUDGED = "verl chooses the reward by the column data_source; here math-verify compares the answer"
 _CALLS = "a call is <name>text</name>, as the first prompt says, where verl has JSON in the words of the model"
-_TOO_LONG = "a first prompt that leaves no room for an answer keeps its end"
+_TOO_LONG = "a first prompt that leaves no room for a response keeps its end"
 _SHOWN = "Results of tools are shown whole; there the middle of a longer one is cut out."
 
 

@@ -113,7 +113,7 @@ def transformer_config(
         | passed_on
     )
     if values.get("num_moe_experts") and settings.tensor_model_parallel_size > 1 and not settings.sequence_parallel:
-        logger.warning("sequence_parallel is on: Megatron trains experts with tensor parallel only so.")
+        logger.warning("sequence_parallel is on: with tensor parallel Megatron cannot train experts without it.")
         values["sequence_parallel"] = True
     kind = MLATransformerConfig if values.get("multi_latent_attention") else TransformerConfig
     try:

@@ -145,8 +145,7 @@ def _program_problems(at: str, env: EnvConfig, listen: str | None) -> Iterator[P
         return
     if env.agent is not None and env.agent_command is not None:
         yield Problem(
-            f"{at}.agent and {at}.agent_command both say which program plays with {manager}: {PROXY}. Keep one of "
-            "them.",
+            f"{at}.agent and {at}.agent_command both name the program for {manager}: {PROXY}. Keep one of them.",
             (f"{at}.agent", f"{at}.agent_command"),
         )
     if env.sandbox and env.agent_command is None:
@@ -157,9 +156,9 @@ def _program_problems(at: str, env: EnvConfig, listen: str | None) -> Iterator[P
         )
     if env.is_played_outside and listen is None:
         yield Problem(
-            f"{at}.agent and {at}.agent_command are missing: one says which program plays with {manager}: {PROXY}. Set "
-            "one of them, for example agent: my_agent:play; or set agent_endpoint.listen, for example 127.0.0.1:8900, "
-            "if programs that run elsewhere take the sessions.",
+            f"{at}.agent and {at}.agent_command are missing, and {manager}: {PROXY} needs a program. Set one of them, "
+            "for example agent: my_agent:play. If the programs run elsewhere, set agent_endpoint.listen, for example "
+            "127.0.0.1:8900.",
             (f"{at}.agent", f"{at}.agent_command"),
         )
     is_unread = bool(env.env_config) and env.agent is None

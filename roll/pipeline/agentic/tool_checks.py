@@ -65,13 +65,13 @@ def _unread_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
 def _reward_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     if env.reward is not None and env.answer_key is not None:
         yield Problem(
-            f"{at}.reward and {at}.answer_key both say what an episode earns. Keep one.",
+            f"{at}.reward and {at}.answer_key both give the reward of an episode. Keep one.",
             (f"{at}.reward", f"{at}.answer_key"),
         )
     if env.reward is None and env.answer_key is None and env.tool_class is None:
         yield Problem(
-            f"{at}.reward is missing: nothing says what an episode earns. Set reward: module:function, answer_key: a "
-            "column of the tasks, or a tool_class with get_reward().",
+            f"{at}.reward is missing: nothing gives the reward of an episode. Set reward: module:function, or "
+            "answer_key: a column of the tasks, or a tool_class with get_reward().",
             (f"{at}.reward", f"{at}.answer_key", f"{at}.tool_class"),
         )
 

@@ -330,14 +330,14 @@ def _redundancy_problems(config: RLVRConfig) -> Iterator[Problem]:
         return
     if config.rollout_mock.replays:
         yield Problem(
-            f"{key}: {more}, but with rollout_mock.mode: mock nothing is sampled, and recorded groups are of their own "
+            f"{key}: {more}, but with rollout_mock.mode: mock nothing is sampled, and recorded groups keep their "
             "size. Remove it.",
             (key, "rollout_mock"),
         )
     if config.actor_infer.generating_args.temperature == 0:
         yield Problem(
-            f"{key}: {more}, but actor_infer.generating_args.temperature is 0: all responses to a prompt are the same "
-            "and end together. Remove it, or set a temperature.",
+            f"{key}: {more}, but actor_infer.generating_args.temperature is 0: all responses to a prompt are equal, "
+            "so extra ones are useless. Remove it, or set a temperature.",
             (key, "actor_infer.generating_args.temperature"),
         )
     at_once = config.group_size + more

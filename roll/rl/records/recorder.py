@@ -235,7 +235,7 @@ class RolloutRecorder:
     def _tell_if_dropped(self, name: str, value: object) -> None:
         if isinstance(value, str) and value.startswith(NOT_RECORDED) and (name, value) not in self._warned:
             self._warned.add((name, value))
-            logger.warning("extra.%s of a sample rollout is left out of its record: %s", name, value.strip("()"))
+            logger.warning("extra.%s is left out of the recorded rollouts: %s", name, value.strip("()"))
 
     def _remove_oldest(self, written: Sequence[Path]) -> None:
         """Remove the oldest records beyond the limits; the files just written stay."""

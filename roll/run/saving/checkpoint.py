@@ -60,7 +60,9 @@ def read_state(directory: Path) -> DriverState:
     except FileNotFoundError:
         raise ConfigError(f"{directory} has no {_STATE}: it holds no driver state to resume from") from None
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{directory / _STATE} cannot be read, the checkpoint is damaged: {reason(error)}") from error
+        raise ConfigError(
+            f"{directory / _STATE} cannot be read, so the checkpoint is damaged: {reason(error)}"
+        ) from error
 
 
 def _from_numpy(value: Any) -> Any:

@@ -90,14 +90,14 @@ class HubPushes:
                 logger.info("%s: waiting until the last model is uploaded (Ctrl-C gives up)", KEY)
             self._thread.join(_LAST_PUSH_S)
             if self._thread.is_alive():
-                logger.warning("%s: the last model has not reached the hub after %.0f s: giving up", KEY, _LAST_PUSH_S)
+                logger.warning("%s: gave up uploading the last model after %.0f s", KEY, _LAST_PUSH_S)
 
     def _work(self) -> None:
         for copy, message in self._newest():
             try:
                 logger.info("%s is on the hub: %s", message, push(copy, self._repo, message, self._private))
             except Exception as error:  # whatever it is, the run goes on
-                logger.warning("%s: %s is not on the hub: %s", KEY, message, error)
+                logger.warning("%s: %s was not uploaded: %s", KEY, message, error)
             finally:
                 shutil.rmtree(copy, ignore_errors=True)
 

@@ -83,16 +83,16 @@ def read_manifest(directory: Path) -> Manifest:
             raise ValueError(f"it does not agree with its {_OWN_DIGEST}")
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigError(
-            f"{directory} has no {_MANIFEST}, so it was never finished or is no checkpoint of roll"
+            f"{directory} has no {_MANIFEST}, so it is an unfinished checkpoint, or none of roll"
         ) from None
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"{directory / _MANIFEST} cannot be read, the checkpoint is damaged: {reason(error)}"
+            f"{directory / _MANIFEST} cannot be read, so the checkpoint is damaged: {reason(error)}"
         ) from error
     for name, size in manifest.files.items():
         what = _wrong_size(directory / name, size)
         if what:
-            raise ConfigError(f"{directory / name} {what}, its manifest says {size} bytes: the checkpoint is damaged")
+            raise ConfigError(f"{directory / name} {what}, but its manifest says {size}: the checkpoint is damaged")
     return manifest
 
 

@@ -204,7 +204,7 @@ def _model_problems(config: RunConfig) -> Iterator[Problem]:
                 "place",
             )
         elif not inside.is_file:
-            yield Problem(f"{key}: {name} has no config.json, so it is not a model directory.", (key,), "place")
+            yield Problem(f"{key}: {name} has no config.json, so it is not a model folder.", (key,), "place")
         elif (model := read_model_config(worker.model_args))[0] is None and not is_on_modelscope(worker.model_args):
             yield Problem(f"{key}: {model[1]}. Correct the file, or choose another model.", (key,))
 

@@ -132,7 +132,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
             try:
                 yield int(json.loads(line)["step"]), line
             except NO_METRICS:
-                logger.warning("%s line %d is not a line of metrics and is left out", path, number)
+                logger.warning("%s: line %d holds no metrics of a step and is skipped", path, number)
 
 
 def _keep_before(path: Path, step: int) -> None:

@@ -258,7 +258,7 @@ def locked(lock: Any) -> Callable[[Any], float]:
         ({"data": 7}, "data: 7 is an int. Give a path"),
         ({"model": object()}, "model is an object. Give the path of its folder"),
         ({"kind": "agentic", "env": 3}, "env: 3 is an int. Give a class"),
-        ({"keys": {"a..b": 1}}, "'a..b' is no key"),
+        ({"keys": {"a..b": 1}}, "'a..b' is not a key"),
         ({"keys": {"seed": {1, 2}}}, "seed: {1, 2} is a set, which a YAML cannot hold"),
         ({"keys": {"actor_train": {3: 4}}}, "actor_train: 3 is an int; the name of a key is a text"),
         ({"keys": {"seed": 1, "seed.x": 2}}, "seed.x: seed is 1, which has no keys below it"),

@@ -127,7 +127,7 @@ def refused(capsys: pytest.CaptureFixture[str], *overrides: str) -> str:
     ("override", "message"),
     [
         ("pretrain=./nowhere", "pretrain: there is no model directory ./nowhere. Correct the path, or give a hub id"),
-        ("pretrain=.", "pretrain: . has no config.json, so it is not a model directory."),
+        ("pretrain=.", "pretrain: . has no config.json, so it is not a model folder."),
         ("output_dir=train.jsonl/out", "output_dir: train.jsonl/out cannot be a directory: "),
         ("resume_from_checkpoint=./nowhere", "resume_from_checkpoint: there is no checkpoint directory ./nowhere."),
         ("tracker_kwargs.nonsense=1", "tracker_kwargs.nonsense: no tracker of track_with (jsonl) knows it"),

@@ -40,12 +40,12 @@ FULL_KL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full", "re
         ),
         (
             {"actor_infer.strategy_args.strategy_config": {"max_model_len": 32}},
-            "actor_infer.strategy_args.strategy_config.max_model_len: 32 leaves no room for an answer after a prompt "
+            "actor_infer.strategy_args.strategy_config.max_model_len: 32 leaves no room for a response after a prompt "
             "of 32 tokens (prompt_length). Set it to 44, which holds the longest sequence.",
         ),
         (
             {"actor_infer.strategy_args.strategy_config": {"max_model_len": 44}, "val_prompt_length": 48},
-            "actor_infer.strategy_args.strategy_config.max_model_len: 44 leaves no room for an answer after a prompt "
+            "actor_infer.strategy_args.strategy_config.max_model_len: 44 leaves no room for a response after a prompt "
             "of 48 tokens",
         ),
         ({"actor_infer.generating_args.temperature": 0}, "actor_infer.generating_args.temperature: 0 is greedy"),

@@ -41,7 +41,7 @@ def test_it_is_off_and_weighs_a_tenth() -> None:
         ({NAME: "fsdp2_train"}, f"{KEY}: joint with fsdp2_train, which does not train heads"),
         ({"actor_train.model_args.lora_target": "all-linear"}, f"{KEY}: joint with actor_train.model_args.lora_target"),
         ({SETTINGS: {"apply_rope_fusion": True}},
-         f"{KEY}: joint with {SETTINGS}.transformer_impl: transformer_engine: heads train with local alone"),
+         f"{KEY}: joint works with {SETTINGS}.transformer_impl: local only, but it is transformer_engine"),
         ({"skip_idle_rows": True}, "skip_idle_rows: true can skip no rows: actor_train.mtp_training_mode adds a"),
         ({"actor_train.mtp_loss_scaling_factor": -1}, "actor_train.mtp_loss_scaling_factor: -1"),
         ({KEY: "alone"}, f"{KEY}: 'alone'"),

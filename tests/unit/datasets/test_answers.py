@@ -165,7 +165,7 @@ def test_calls_are_learnt_however_a_template_writes_their_arguments(arguments: A
         ("channels, one call", [answer("So.", tool_calls=calls(WEATHER))], "leaves out the content of message 2"),
         ("a call instead of the content", [answer("So.", tool_calls=calls(WEATHER))], "leaves out the content of mes"),
         ("a call instead of the content", [answer("", tool_calls=calls(WEATHER) * 2)], "a single call at once"),
-        ("ends the whole with eos", CALL[1:], "message 2 calls tools, but the template does not write them"),
+        ("ends the whole with eos", CALL[1:], "message 2 calls tools, but the template does not write the calls"),
         (
             "ends the whole with eos",
             [answer("yo"), {"role": "tool", "content": "d"}, answer("s")],

@@ -188,7 +188,7 @@ def test_a_template_that_writes_no_calls_refuses_rows_that_make_some(
 ) -> None:
     """It would teach to end the turn instead."""
     row = {"messages": [MESSAGES[0], call({"digits": "31"}) | {"content": content}]}
-    message = f"rows.jsonl:1: {KEY}.template: message 2 calls tools, but the template does not write them"
+    message = f"rows.jsonl:1: {KEY}.template: message 2 calls tools, but the template does not write the calls"
     with pytest.raises(ConfigError, match=message):
         load(tmp_path, tiny_tokenizer, row, "chatml")
 

@@ -154,8 +154,8 @@ def cpu_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pro
     model_key, kwargs_key = f"{choice.role.name}.model_args.model_name_or_path", f"{choice.at}.enable_prefix_caching"
     if kind in DELTA_RULES:
         yield Problem(
-            f"{choice.name_key}: vllm does not sample from {kind} models on a CPU: its kernels of gated delta rules "
-            "end when they are called. Use hf_infer.",
+            f"{choice.name_key}: vllm cannot sample from {kind} models on a CPU: its kernels for gated delta rules "
+            "crash there. Use hf_infer.",
             (choice.name_key, model_key),
             "place",
         )

@@ -91,9 +91,8 @@ def test_the_number_of_nodes_follows_from_the_largest_id_unless_it_is_given(
         ),
         (
             {"actor_train.world_size": 3},
-            "actor_train.world_size: 3 contradicts actor_train.device_mapping: 2 devices with num_gpus_per_worker 1 "
-            "are "
-            "2 workers. Remove world_size.",
+            "actor_train.world_size: 3 contradicts actor_train.device_mapping: its 2 devices, 1 per worker "
+            "(num_gpus_per_worker), make 2 workers. Remove world_size.",
         ),
         (
             {"num_nodes": 2, "actor_infer.device_mapping": [8], "weight_sync_route": "memory"},

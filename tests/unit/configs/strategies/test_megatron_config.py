@@ -36,7 +36,7 @@ def texts(**config: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"tensor_parallel_size": 2}, "Megatron has no such key here. Did you mean tensor_model_parallel_size?"),
+        ({"tensor_parallel_size": 2}, "megatron_train has no such key. Did you mean tensor_model_parallel_size?"),
         (
             {"tensor_model_parallel_size": 0},
             ".tensor_model_parallel_size: 0: input should be greater than or equal to 1.",
@@ -135,7 +135,7 @@ def test_a_kernel_of_transformer_engine_asks_for_its_layers(key: str) -> None:
         (
             {"tensor_model_parallel_size": 2, "expert_model_parallel_size": 2},
             True,
-            "sequence_parallel is on: Megatron trains experts with tensor parallel only so.",
+            "sequence_parallel is on: with tensor parallel Megatron cannot train experts without it.",
         ),
         ({"use_flash_attn": True}, False, "use_flash_attn does nothing here: attention is the fused kernel"),
         ({"optimizer_cpu_offload": True}, False, "optimizer_cpu_offload does nothing here: the optimizer steps on"),
@@ -159,7 +159,7 @@ def test_keys_in_additional_configs_count_as_any_other() -> None:
     settings, passed_on = split_settings(config)
     assert (settings.tensor_model_parallel_size, settings.recompute_modules) == (2, ("moe", "mlp"))
     assert passed_on == {"attention_softmax_in_fp32": True}
-    assert "Megatron has no such key here" in texts(additional_configs={"no_such": 1})[0]
+    assert "megatron_train has no such key" in texts(additional_configs={"no_such": 1})[0]
 
 
 def test_a_value_that_repeats_another_setting_must_agree_with_it() -> None:

@@ -141,7 +141,7 @@ ROW = {"prompt": "<image>?", "images": ["a.png"], "answer": "1"}
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
-        (ROW | {"images": ["a.png", "b.png"]}, "the texts have 1 <image>, and the column 'images' or 'image' holds 2"),
+        (ROW | {"images": ["a.png", "b.png"]}, "the texts have 1 <image>, but the column 'images' or 'image' holds 2"),
         (ROW | {"images": ["none.png"]}, "column images[0]: "),
         (ROW | {"images": ["rows.jsonl"]}, "it is no picture in PNG"),
         (ROW | {"answer": "<|image_pad|>"}, "the text holds <|image_pad|>"),

@@ -189,10 +189,10 @@ def test_a_picture_inside_a_message_does_not_travel_with_the_payload(load: Loade
 USER = {"role": "user", "content": "?"}
 IMAGE = {"type": "image", "image": "a.png"}
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"prompt": "<image>", "images": ["a.png", "b.png"]}, "have 1 <image>, and the column 'images' or 'image' holds 2"),
-    ({"prompt": "<image>", "images": []}, "the texts have 1 <image>, and the column 'images' or 'image' holds 0"),
-    ({"messages": [{"role": "user", "content": [{"type": "image"}]}], "images": []}, "show 1 pictures without naming"),
-    ({"messages": [{"role": "user", "content": [IMAGE]}], "images": ["b.png"]}, "show 0 pictures without naming them"),
+    ({"prompt": "<image>", "images": ["a.png", "b.png"]}, "have 1 <image>, but the column 'images' or 'image' holds 2"),
+    ({"prompt": "<image>", "images": []}, "the texts have 1 <image>, but the column 'images' or 'image' holds 0"),
+    ({"messages": [{"role": "user", "content": [{"type": "image"}]}], "images": []}, "1 picture parts that name no"),
+    ({"messages": [{"role": "user", "content": [IMAGE]}], "images": ["b.png"]}, "have 0 picture parts that name no"),
     ({"messages": [{"role": "system", "content": [IMAGE]}, USER]}, "a turn of the role system shows a picture"),
     ({"messages": [USER, {"role": "assistant", "content": [IMAGE]}, USER]}, "a turn of the role assistant shows"),
     ({"messages": [{"role": "system", "content": "<image>"}, USER], "image": "a.png"}, "message 1 (system) has"),

@@ -209,7 +209,7 @@ def test_a_class_plays_with_env_config_and_verifiers_names_its_environment() -> 
     ("entry", "text"),
     [
         ({"env_manager_cls": "proxy"}, "custom_envs.Lake.agent and custom_envs.Lake.agent_command are missing"),
-        ({"env_manager_cls": "proxy", "agent": "a:b", "agent_command": "c"}, "both say which program plays"),
+        ({"env_manager_cls": "proxy", "agent": "a:b", "agent_command": "c"}, "both name the program"),
         ({"env_manager_cls": "proxy", "agent": "play"}, "custom_envs.Lake.agent: 'play' is not module:function."),
         ({"env_manager_cls": "proxy", "agent": "roll_script:play"}, "play is defined in this script"),
         ({"env_manager_cls": "proxy", "agent": "a:b", "tasks": "rows:"}, "Lake.tasks: 'rows:' is not of the form"),
@@ -296,8 +296,8 @@ def test_tools_are_named_by_servers_or_by_a_class() -> None:
     ("entry", "text"),
     [
         ({"tool_servers": {}}, "tool_servers and custom_envs.Lake.tool_class are missing: one says which tools"),
-        ({"answer_key": None}, "custom_envs.Lake.reward is missing: nothing says what an episode earns"),
-        ({"reward": "a:b"}, "reward and custom_envs.Lake.answer_key both say what an episode earns"),
+        ({"answer_key": None}, "custom_envs.Lake.reward is missing: nothing gives the reward of an episode"),
+        ({"reward": "a:b"}, "reward and custom_envs.Lake.answer_key both give the reward"),
         ({"tool_class": "Boxes"}, "Lake.tool_class: 'Boxes' is not module:Class."),
         ({"env_type": "sokoban"}, "Lake.env_type does nothing with custom_envs.Lake.env_manager_cls: tools"),
         ({"env_config": {"x": 1}}, "Lake.env_config does nothing with custom_envs.Lake.env_manager_cls: tools"),

@@ -167,7 +167,7 @@ def test_what_cannot_be_written_is_left_out_of_its_record_and_that_is_said_once(
     rows = [json.loads(line) for line in (tmp_path / "step_000001.jsonl").read_text().splitlines()]
     assert [row["extra"] for row in rows] == [{"good": 1, name: f"(not recorded: {reason})"}] * 3
     assert f"* {name}: (not recorded: {reason})" in (tmp_path / "step_000001.txt").read_text()
-    assert caplog.messages == [f"extra.{name} of a sample rollout is left out of its record: not recorded: {reason}"]
+    assert caplog.messages == [f"extra.{name} is left out of the recorded rollouts: not recorded: {reason}"]
 
 
 def test_numbers_of_numpy_and_torch_and_objects_with_a_text_are_kept(tmp_path, caplog):

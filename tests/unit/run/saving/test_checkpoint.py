@@ -119,7 +119,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "bit of a model": (lambda c: flip_a_bit(c / MODEL, 3), "model.bin has changed since it was written"),
     "bit of the state": (lambda c: flip_a_bit(c / STATE, 20), "driver_state.json has changed since it was written"),
     "order in the manifest": (lambda c: edit_manifest(c, order=9), "does not agree with its manifest_digest"),
-    "file cut short": (lambda c: (c / MODEL).write_text("wei"), "model.bin has 3 bytes, its manifest says 7"),
+    "file cut short": (lambda c: (c / MODEL).write_text("wei"), "model.bin has 3 bytes, but its manifest says 7"),
     "file gone": (lambda c: (c / MODEL).unlink(), "model.bin is missing"),
     "file a directory": (lambda c: replaced_by(c / MODEL, Path.mkdir), "model.bin is missing"),
     "file a loop": (lambda c: replaced_by(c / MODEL, loop), "model.bin (is missing|cannot be read)"),

@@ -46,5 +46,5 @@ GOOD = '{"steps_done": 3, "run": {}, "config": {}}'
 )
 def test_a_state_of_another_shape_is_damaged(tmp_path, text, said):
     (tmp_path / "driver_state.json").write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(ConfigError, match="driver_state.json cannot be read, the checkpoint is damaged: .*" + said):
+    with pytest.raises(ConfigError, match="driver_state.json cannot be read, so the checkpoint is damaged: .*" + said):
         read_state(tmp_path)

@@ -89,7 +89,7 @@ def test_what_the_hub_refuses_is_a_warning_and_the_next_goes(
         pushed.error = None
         pushed.may_pass.release()
         pushes.close(waits=True)
-    assert "Step 10 of mine is not on the hub: someone/sorter: the hub refused (403)" in caplog.text
+    assert "Step 10 of mine was not uploaded: someone/sorter: the hub refused (403)" in caplog.text
     assert pushed.commits == [("Step 20 of mine", "weights 20")]
 
 
@@ -101,7 +101,7 @@ def test_a_hub_that_never_answers_does_not_hold_up_the_end(
     pushes.send(saved(tmp_path, 10))
     pushed.begun.acquire()
     pushes.close(waits=True)
-    assert "the last model has not reached the hub after 0 s: giving up" in caplog.text
+    assert "gave up uploading the last model after 0 s" in caplog.text
     assert pushed.commits == []
     pushed.may_pass.release()
 

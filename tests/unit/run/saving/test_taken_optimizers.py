@@ -26,7 +26,7 @@ def test_a_strategy_that_cannot_and_adapters_are_refused(monkeypatch: pytest.Mon
         "deepspeed_train, megatron_train. Use one of them, or remove it, and a fresh one is made."
     )
     (said,) = problems({KEY: "at", "actor_train.model_args.lora_target": "all-linear"})
-    assert said.startswith(f"{KEY}: with lora_target a saved model holds the adapters of its run")
+    assert said.startswith(f"{KEY}: does not work with lora_target: the run trains new adapters")
 
 
 def test_a_folder_without_a_state_and_a_state_of_another_form_are_refused(tmp_path: Path) -> None:
