@@ -206,7 +206,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"prompt": "?", "audio": {"array": [0.0]}}, "column 'audio' holds sound, but runs read text and pictures only"),
     ({"prompt": "?", "image_1": ["a.png"]}, f"or name the column of pictures as {KEY}.image_key"),
     ({"messages": [{**USER, "images": ["a.png"]}]}, "message 1 (user) has 'images' beside its content, which"),
-    ({"prompt": "?", "images": ["a.png"], "image": "b.png"}, f"name it as {KEY}.image_key"),
+    ({"prompt": "?", "images": ["a.png"], "image": "b.png"}, f"Name it in {KEY}.image_key"),
     ({"messages": [{"role": "user", "content": [{"image": "a.png", "text": "?"}]}]}, "a picture and holds 'text' too"),
     ({"messages": [{"role": "user", "content": [{**IMAGE, "text": "a?"}]}]}, "a picture and holds 'text' too, which"),
     ({"messages": [{"role": "user", "content": [{**IMAGE, "type": "text", "text": "b"}]}]}, "holds 'text' too, which"),
