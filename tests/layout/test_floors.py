@@ -153,6 +153,6 @@ def test_modules_import_each_other_in_no_circle() -> None:
 if __name__ == "__main__":
     text = ARCHITECTURE.read_text(encoding="utf-8")
     lines = text.splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith("| floor |"))
+    start = next(i for i, line in enumerate(lines) if line.startswith("| layer |"))
     end = next(i for i in range(start, len(lines)) if not lines[i].startswith("|"))
     ARCHITECTURE.write_text("\n".join([*lines[:start], *page_table(), *lines[end:]]) + "\n", encoding="utf-8")
