@@ -25,7 +25,6 @@ class ExactDecoder(Decoder):
         super().__init__(loaded.pretrained)
         make_exact(loaded)
         self._module = loaded.module
-        self.check()
 
     @torch.no_grad()
     def check(self) -> None:

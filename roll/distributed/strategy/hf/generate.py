@@ -22,7 +22,7 @@ from roll.distributed.strategy.stop_strings import StopStrings
 from roll.distributed.weights.bucket import BucketSource, GroupSpec
 from roll.distributed.weights.transport import WeightReceiver
 from roll.errors import ConfigError, StrategyError
-from roll.models.loading import load_policy
+from roll.models.loading import LoadedModel, load_policy
 from roll.models.tokenizer import tokenizer_of
 from roll.platforms.table import platform_of
 from roll.types.rollout import Answered, Generation, GenerationRequest
@@ -181,9 +181,16 @@ class HfGenerateStrategy(GenerateStrategy):
             max_num_seqs=self._settings.max_num_seqs,
             tells_routes=self._context.reports_routes,
             vision=loaded.vision if not self._context.exact else None,
-            exact=ExactDecoder(loaded) if self._context.exact else None,
+            exact=self._exact_decoder(loaded),
             structures=Structures(tokenizer),
         )
+
+    def _exact_decoder(self, loaded: LoadedModel) -> ExactDecoder | None:
+        if not self._context.exact:
+            return None
+        decoder = ExactDecoder(loaded)
+        decoder.check()
+        return decoder
 
     def _max_model_len(self, model: PreTrainedModel) -> int:
         longest: int = model.config.get_text_config().max_position_embeddings
