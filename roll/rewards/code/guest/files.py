@@ -2,12 +2,17 @@
 
 import ast
 import builtins
+import contextlib
 import importlib
 import importlib.abc
 import importlib.util
 import inspect
 import linecache
+import os
+import pathlib
+import shutil
 import sys
+import tempfile
 import types
 
 import pytest_stand_in
@@ -21,6 +26,33 @@ TOOLS = {*common_names(), *LIBRARIES, *dir(builtins)}
 NO_TEST = "it holds no test"
 PASSES_ALL = "an answer that does nothing passes it"
 ACCEPTS_ALL = "an answer passes it whatever it returns: nothing asserts what is compared, or catches what is asserted"
+
+
+@contextlib.contextmanager
+def _undone():
+    """Take back what tests leave behind in a trial: variables, the working directory, and new files there and among the
+    temporary ones. Otherwise the tests of the answer would find them."""
+    variables, directory = dict(os.environ), os.getcwd()
+    folders = {pathlib.Path(directory), pathlib.Path(tempfile.gettempdir()), pathlib.Path("/tmp")}
+    before = {folder: _entries(folder) for folder in folders}
+    try:
+        yield
+    finally:
+        os.chdir(directory)
+        for name in os.environ.keys() - variables.keys():
+            del os.environ[name]
+        os.environ.update(variables)
+        for folder, entries in before.items():
+            for entry in _entries(folder) - entries:
+                with contextlib.suppress(OSError):
+                    shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+
+def _entries(folder):
+    try:
+        return set(folder.iterdir())
+    except OSError:
+        return set()
 
 
 class AcceptsAll(Fault):
@@ -98,10 +130,12 @@ class File:
         """Names of the units that pass without an answer, or with any: they test nothing of it. Raises Fault where
         nothing tests it, or where the outcome is the same whatever the answer is, AcceptsAll where only its name is
         needed, and what `check` raises of arguments. Nothing of an answer is in here."""
-        empty = self._untouched(say)
+        with _undone():
+            empty = self._untouched(say)
         accepting, counted = set(), None
         for whatever in whatevers(check):
-            accepting, counted = self._passing(whatever, empty, accepting, counted, say)
+            with _undone():
+                accepting, counted = self._passing(whatever, empty, accepting, counted, say)
             if not accepting:
                 return empty
         if accepting == counted:
