@@ -35,6 +35,7 @@ _COMPOUND = {
     "mph": "mile/hour", "kph": "km/h", "kmh": "km/h", "N": "kg*m/s^2", "newton": "kg*m/s^2", "J": "kg*m^2/s^2",
     "joule": "kg*m^2/s^2", "W": "kg*m^2/s^3", "watt": "kg*m^2/s^3", "Pa": "kg/m/s^2", "pascal": "kg/m/s^2",
 }  # fmt: skip
+_LETTERS = [name for name in _COMPOUND if name[0].isupper()]  # behind a number they could be variables, too
 _AMOUNT = re.compile(
     r"(?:[A-Za-z](?:_\w)?\s*=\s*)?(?P<number>[^A-Za-z\\]*\d[\d.,]*\}?)(?:\s|~|\\[,;: ])*(?P<unit>[A-Za-z\\].*)",
     re.DOTALL,
@@ -71,13 +72,15 @@ def amount(text: str) -> tuple[str, Unit] | None:
 def unit_behind(text: str, end: int) -> str:
     r"""The unit behind a number that ends there, with a blank before it; "" where none that is known is there.
 
-    Examples: ("at 60 m/s now", 5) -> " m/s", (r"$8 \text{ cm}^2$", 2) -> " cm^2"
+    Examples: ("at 60 m/s now", 5) -> " m/s", (r"$8 \text{ cm}^2$", 2) -> " cm^2", ("10 N", 2) -> r" \text{N}"
     """
     match = _BEHIND.match(text, end)
     unit = "" if match is None else " ".join(match["unit"].split())
     if match is not None and (power := match["power"] or {"²": "2", "³": "3"}.get(match["sign"] or "")):
         unit += f"^{power}"
-    return f" {unit}" if unit and _read(unit) is not None else ""
+    if not unit or _read(unit) is None:
+        return ""
+    return rf" \text{{{unit}}}" if unit in _LETTERS else f" {unit}"
 
 
 @lru_cache(maxsize=1024)

@@ -26,7 +26,7 @@ SENTENCES: tuple[tuple[str, str | None], ...] = (
     (r"It rose by 50\%.", r"50\%"),
     ("It is 12.5 %", "12.5 %"),
     ("It is 1.6e-19.", "1.6e-19"),
-    ("It is 1.6E+5 J", "1.6E+5"),
+    ("It is 1.6E+5 J", r"1.6E+5 \text{J}"),
     (r"It is 1.6 \times 10^{-19} C", r"1.6 \times 10^{-19}"),
     ("It is 1.6 x 10^5", "1.6 x 10^5"),
     ("It is 3 * 10**8 m/s", "3 * 10**8 m/s"),
