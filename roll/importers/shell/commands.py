@@ -116,7 +116,10 @@ class _Ends(Exception):
 
 @dataclass
 class Walk:
+    """`heeds_exit`: whether the script ends at an `exit` that its tests reach."""
+
     state: State = field(default_factory=State)
+    heeds_exit: bool = True
     commands: list[list[str]] = field(default_factory=list)
     depth: int = 0
 
@@ -279,6 +282,8 @@ class Walk:
         name = words[0] if words else ":"
         if name in (":", "true", "false"):
             return name != "false"
+        if name == "exit" and not self.heeds_exit:
+            return DONE
         if name in ("exit", "return") and not self._variables.undecided:
             raise _Ends(name)
         if name in self.state.functions and self.depth <= DEEPEST:

@@ -19,6 +19,10 @@ from roll.importers.shell.syntax_tree import TreeReader
 _OVERRIDE = re.compile(r"(\+{0,2}|~)[A-Za-z_]\w*(\.[\w-]+)*=.*|~[A-Za-z_]\w*(\.[\w-]+)+", re.DOTALL)
 _OPEN = re.compile(r"\$(\d|\(|\{|`)|`")
 _MOST_BYTES = 1 << 20
+_READ_ON = (
+    "As it is read here, the script ends at an exit before its command: one of its tests looks for what only a run "
+    "finds. It is read as if the test had passed."
+)
 
 
 @dataclass(frozen=True)
@@ -80,12 +84,17 @@ def command_of(path: Path) -> Command:
 
 def find_command(text: str, path: str = "the script", file: str = "") -> Command:
     """The same of a text. `file`: the whole path that the script has, which it may ask for."""
-    walk = Walk(State(script=file))
     try:
-        walk.script(TreeReader(text.replace("\r\n", "\n")).script())
+        steps = TreeReader(text.replace("\r\n", "\n")).script()
+        walk = Walk(State(script=file))
+        walk.script(steps)
+        if not _with_overrides(walk):
+            walk = Walk(State(script=file), heeds_exit=False)
+            walk.script(steps)
+            walk.state.note(_READ_ON)
     except Damaged as error:
         raise ConfigError(f"{path}: {error}.") from None
-    commands = [words for words in walk.commands if any(map(_is_override, words))]
+    commands = _with_overrides(walk)
     if not commands:
         raise ConfigError(f"{path} has no command with key=value words, such as `python -m ... data.x=1`.")
     stray = [word for words in commands if not _start(words) for word in words if _is_override(word)]
@@ -101,6 +110,10 @@ def find_command(text: str, path: str = "the script", file: str = "") -> Command
         tuple(dict.fromkeys([*_others(commands, words), *walk.state.notes])),
         tuple(word for word in stray if start),
     )
+
+
+def _with_overrides(walk: Walk) -> list[list[str]]:
+    return [words for words in walk.commands if any(map(_is_override, words))]
 
 
 def _others(commands: list[list[str]], words: list[str]) -> list[str]:

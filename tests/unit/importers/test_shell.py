@@ -249,3 +249,14 @@ def test_output_that_stays_open_is_one_word_though_blanks_are_in_it(opened: str)
 def test_a_sign_that_is_never_closed_is_split_as_any_text() -> None:
     assert overrides("N='x $( y'\npython x a.b=1 $N a.c=2") == ("a.b=1", "a.c=2")
     assert overrides(f"N='{'$( ' * 2000}'\npython x a.b=1 $N") == ("a.b=1",)
+
+
+def test_a_script_that_ends_before_its_command_is_read_as_if_its_tests_had_passed() -> None:
+    script = """M=""
+    for path in /a /b; do [ -f "$path" ] && M=$path && break; done
+    [ -z "$M" ] && echo "no model" && exit 1
+    python x a.b=1 a.m=$M"""
+    found = find_command(script)
+    assert found.overrides == ("a.b=1", "a.m=") and any("ends at an exit" in note for note in found.notes)
+    first = find_command("python x a.b=1; exit 0; python x a.b=2 a.c=3")
+    assert first.overrides == ("a.b=1",) and not any("exit" in note for note in first.notes)
