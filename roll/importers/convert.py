@@ -42,6 +42,8 @@ _WRONG = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 """Errors raised when a value has another type than its key."""
 _SWITCHES = ("enable", "enabled")
 _OPEN = "the script does not set it: set it in the YAML"
+_COUNT = re.compile(r"(length|steps|epochs|size)$")
+"""Targets that take a number, without which nothing starts."""
 _NOT_GIVEN: tuple[Any, ...] = (None, "", {}, [])
 """Values of an unknown key that can ask for nothing."""
 
@@ -201,6 +203,8 @@ class _Conversion:
             note, outcome, converted = converted.note, "approximated", converted.value
         if is_open(value):
             note, outcome = _OPEN, "approximated"
+            if str(value).startswith("$((") or any(map(_COUNT.search, row.targets)):
+                self._unresolved.add(known_as)
         texts = []
         for target, part in _parts(row, unbraced(converted), known_as):
             writer = self._put(target, part, key)
