@@ -507,5 +507,6 @@ def number(value: Any) -> float:
 
 
 def betas(value: Any) -> Each:
-    first, second = value
+    """Two numbers, also as the text of a list that quotes kept together."""
+    first, second = value.strip("[]() ").split(",") if isinstance(value, str) else value
     return Each((number(first), number(second)))

@@ -306,6 +306,28 @@ def _other_metric(source: SourceLookup) -> str:
     return f"Filters here look at rewards, where there they look at {metric}."
 
 
+_MANAGERS = ("naive", "dapo", "prime", "gdpo")
+"""Classes that call the reward of a row for one answer at a time."""
+
+
+def reward_manager(source: SourceLookup) -> CombinedKeys:
+    """verl's own classes around rewards; one of a project's own computes what nothing here does."""
+    lost = {}
+    for key in ("reward_model.reward_manager", "reward_manager.name"):
+        name = source(key)
+        if name == "batch":
+            lost[key] = (
+                "batch gives a function the lists of a whole batch; the function of verl_function gets one answer: "
+                "data_source, solution_str, ground_truth, extra_info (docs/rewards.md)"
+            )
+        elif name is not None and name not in _MANAGERS:
+            lost[key] = (
+                f"there is no reward manager {show(name)} here: what it computes becomes the reward of a domain, "
+                "rewards.<domain> (docs/rewards.md)"
+            )
+    return CombinedKeys({}, "rewards run in worker processes of their own", changes=lost)
+
+
 def resume(source: SourceLookup) -> CombinedKeys:
     mode, path = source("trainer.resume_mode"), source("trainer.resume_from_path")
     value: Any = {"auto": True, "disable": False, "resume_path": path}.get(mode, mode)
@@ -352,6 +374,7 @@ COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "filter": group_filter,
     "lora": adapters,
     "mtp": head_training,
+    "reward manager": reward_manager,
     "resume": resume,
     "checkpoints": checkpoints,
     "critic warmup": critic_warmup,

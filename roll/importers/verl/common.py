@@ -120,21 +120,34 @@ def optimizer(section: str, role: str, rate: float) -> Iterator[Row]:
     yield needless(f"{at}.total_training_steps", "the program derives it, there as here")
     yield needless(f"{at}.zero_indexed_step", "warmup_steps says what the first update has")
     yield needless(f"{at}.optimizer_impl", "one optimizer for all: AdamW of the strategy")
-    yield to(
-        f"{at}.override_optimizer_config.optimizer_cpu_offload",
-        "is_offload_optimizer_states_in_train_step",
-        idle=(None, False),
-        via=_offloaded,
-    )
-    for name in ("optimizer_offload_fraction", "overlap_cpu_optimizer_d2h_h2d"):
-        yield needless(f"{at}.override_optimizer_config.{name}", "states of the optimizer wait in host memory, or none")
-    yield needless(f"{at}.override_optimizer_config.use_precision_aware_optimizer", "master weights are fp32")
-    yield changes(f"{at}.override_optimizer_config.**", "the optimizer has the settings of training_args")
-    yield lacks(f"{at}.override_optimizer_config", "the optimizer has the settings of training_args", {})
+    yield from optimizer_overrides(at, role)
     yield changes(f"{at}.weight_decay_incr_style", "weight decay is constant", "constant")
     yield changes(f"{at}.lr_decay_steps", "a schedule runs over the whole run")
     yield changes(f"{at}.lr_wsd_**", "there is no such schedule; cosine or linear are near", "exponential")
     yield lacks(f"{at}.use_checkpoint_opt_param_scheduler", "a resumed run continues its schedule", False)
+
+
+_OFFLOAD = "is_offload_optimizer_states_in_train_step"
+
+
+def optimizer_overrides(section: str, role: str, offload: str = _OFFLOAD) -> Iterator[Row]:
+    """Megatron's own settings of an optimizer. `offload`: the switch for states in host memory, if there is one."""
+    at, args = f"{section}.override_optimizer_config", f"{role}.training_args"
+    if offload:
+        yield to(f"{at}.optimizer_cpu_offload", offload, idle=(None, False), via=_offloaded)
+    else:
+        yield lacks(f"{at}.optimizer_cpu_offload", "states of the optimizer stay on their devices", False)
+    for name in ("optimizer_offload_fraction", "overlap_cpu_optimizer_d2h_h2d"):
+        yield needless(f"{at}.{name}", "states of the optimizer wait in host memory, or none")
+    yield needless(f"{at}.use_precision_aware_optimizer", "master weights are fp32")
+    for name, target in (("adam_beta1", "adam_beta1"), ("adam_beta2", "adam_beta2"), ("adam_eps", "adam_epsilon")):
+        yield to(f"{at}.{name}", f"{args}.{target}", via=words.number, needs="critic" if role == "critic" else "")
+    yield changes(f"{at}.**", "the optimizer has the settings of training_args")
+    yield lacks(at, "the optimizer has the settings of training_args", {})
+
+
+def attention(value: object) -> object:
+    return "fa2" if value == "flash_attention_2" else value
 
 
 _SCHEDULES = ("lr_scheduler_type", "lr_decay_style", "warmup_style", "lr_scheduler")
@@ -466,6 +479,9 @@ CORRECTION_ROWS: tuple[Row, ...] = (
     summed("algorithm.rollout_is_level", "correction", "token"),
     summed("algorithm.rollout_is_threshold", "correction"),
     changes("algorithm.rollout_is_mode", "train_infer_correction.filters leaves tokens out by such bounds", "truncate"),
+    changes(
+        "algorithm.rollout_is_threshold_lower", "train_infer_correction.filters leaves tokens out by such bounds", 0.0
+    ),
     changes("algorithm.rollout_is_**", "train_infer_correction.filters leaves tokens out by such bounds"),
     summed(f"{_AT}.rollout_is", "correction"),
     summed(f"{_AT}.rollout_is_threshold", "correction"),

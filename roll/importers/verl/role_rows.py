@@ -20,6 +20,7 @@ from roll.importers.verl.common import (
     SECTION,
     TRAIN,
     TURNS,
+    attention,
     checkpoint,
     fsdp,
     has_adapters,
@@ -154,7 +155,7 @@ MODEL_ROWS: tuple[Row, ...] = (
     to(
         f"{MODEL}.override_config.attn_implementation",
         f"{TRAIN}.model_args.attn_implementation",
-        via=lambda v: {"flash_attention_2": "fa2"}.get(v, v),
+        via=attention,
     ),
     changes(f"{MODEL}.override_config", "model_args.model_config_kwargs takes entries of config.json", {}),
     changes(
@@ -491,17 +492,13 @@ REWARD_ROWS: tuple[Row, ...] = (
     changes("reward_model.sandbox_fusion.url", _SANDBOX),
     changes("reward_model.sandbox_fusion_url", _SANDBOX),
     *(needless(f"reward_model.sandbox_fusion.{name}", _LIMITS) for name in ("max_concurrent", "memory_limit_mb")),
-    changes(
-        "reward_model.reward_manager",
-        "rewards run in worker processes of their own",
-        *("naive", "dapo", "prime", "batch", "gdpo"),
-    ),
+    summed("reward_model.reward_manager", "reward manager"),
     *(summed(f"{section}.{name}", "rewards") for section in OVERLONG for name in ("enable", "len", "penalty_factor")),
     *(needless(f"{section}.log", "rollout/reward_overlong_mean is always recorded") for section in OVERLONG),
     needless("reward_model.reward_kwargs.max_resp_len", "response_length counts"),
     changes("reward_model.reward_kwargs.**", "reward_args has the arguments of a reward"),
     changes("reward_manager.source", "rewards run in worker processes of their own", "register"),
-    changes("reward_manager.name", "rewards run in worker processes of their own", "naive", "dapo", "prime", "batch"),
+    summed("reward_manager.name", "reward manager"),
     needless("reward_manager.module.**", "reward_manager.source is register"),
     *(
         changes(f"reward_model.{name}", "a loop of one's own is none here: rewards.<domain> (docs/rewards.md)")

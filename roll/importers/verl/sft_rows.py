@@ -9,6 +9,7 @@ from typing import Any
 
 from roll.importers import rows as words
 from roll.importers.rows import (
+    ApproximateValue,
     AsksNothing,
     CombinedKeys,
     Condition,
@@ -29,10 +30,12 @@ from roll.importers.verl.combined_keys import board
 from roll.importers.verl.common import (
     MEGATRON,
     OWN_CODE,
+    attention,
     counts_epochs,
     device,
     floor,
     megatron,
+    optimizer_overrides,
     schedule_of,
     steps,
     template_variables,
@@ -166,10 +169,23 @@ def _is_cosine(source: SourceLookup) -> str:
     return "" if schedule_of(source, "optim") == "cosine" else "only a cosine ends above 0"
 
 
+_ONLY_AT_THE_END = 1_000_000
+"""Steps between two checkpoints, of which only the last step of a run has one."""
+
+
 def _every(value: Any) -> Any:
     if value == "after_each_epoch":
         raise NotHere("an epoch has its rows / data.train_batch_size steps: set eval_steps and save_steps to them")
     return words.positive(value)
+
+
+def _saved(value: Any) -> Any:
+    """verl's fine-tuning saves what it trained after the last step, whatever save_freq says."""
+    steps = _every(value)
+    if steps != -1:
+        return steps
+    near = "the last step saves, as there; verl before 0.5 saves after each epoch"
+    return ApproximateValue(_ONLY_AT_THE_END, near)
 
 
 _CONDITIONS: Mapping[str, Condition] = {
@@ -246,6 +262,9 @@ _ROWS: tuple[Row, ...] = (
     to("model.fsdp_config.offload_params", f"{_CONFIG}.offload_policy", idle=(False,)),
     lacks("model.fsdp_config.model_dtype", "master weights are fp32 in any case", "fp32", "bf16"),
     to("model.external_lib", "external_lib", idle=(None,)),
+    to("model.override_config.attn_implementation", f"{_MODEL}.attn_implementation", via=attention),
+    lacks("model.override_config", "model_args.model_config_kwargs takes entries of config.json", {}),
+    to("model.override_config.*", f"{_MODEL}.model_config_kwargs.*"),
     lacks("model.trust_remote_code", OWN_CODE, False),
     summed("model.lora_rank", "lora", 0),
     summed("model.lora_alpha", "lora", 16, needs="lora"),
@@ -272,6 +291,7 @@ _ROWS: tuple[Row, ...] = (
     to("optim.lr_decay_style", f"{_ARGS}.lr_scheduler_type", via=words.schedule),
     summed("optim.min_lr", "floor"),
     lacks("optim.lr_warmup_init", "a warm-up begins at 1 / (n + 1) of its peak", 0, 0.0),
+    *optimizer_overrides("optim", ROLE, offload=""),
     *_engine_rows(),
     *(lacks(f"data.max_{kind}_length", "sequence_length is that of a whole row") for kind in ("prompt", "response")),
     to("engine.fsdp_size", f"{_CONFIG}.fsdp_size"),
@@ -313,3 +333,5 @@ _ROWS: tuple[Row, ...] = (
 )
 
 SFT = Table("verl", "sft", _ROWS, _COMBINED_KEYS, _CONDITIONS)
+"""What Trinity-RFT's fine-tuning shares with verl's."""
+SAVES = to("trainer.save_freq", "save_steps", via=_saved, default=-1)

@@ -28,7 +28,7 @@ from roll.importers.verl.common import (
 )
 from roll.importers.verl.pictures import PICTURE_ROWS, picture_notes
 from roll.importers.verl.role_rows import REWARD_ROWS, ROLE_ROWS
-from roll.importers.verl.sft_rows import SFT
+from roll.importers.verl.sft_rows import SAVES, SFT
 from roll.importers.verl.turns import plays, turns_table
 from roll.importers.verl.versions import derived, sft_defaults, version_notes
 
@@ -400,4 +400,9 @@ _RENAMED = (
 
 
 VERL_RL = Table("verl", "rlvr", ROWS, COMBINED_KEYS, CONDITIONS, _known_as, derived)
-VERL_SFT = replace(SFT, canonical=lambda key: _OF_ENGINE.get(key, _known_as(key)), derived=sft_defaults)
+VERL_SFT = replace(
+    SFT,
+    rows=tuple(SAVES if row.key == SAVES.key else row for row in SFT.rows),
+    canonical=lambda key: _OF_ENGINE.get(key, _known_as(key)),
+    derived=sft_defaults,
+)

@@ -334,3 +334,60 @@ def test_what_an_adaptive_kl_does_not_say_is_as_verl_has_it() -> None:
     found = of("algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive")
     keys = {key: at(found, key) for key in ("init_kl_coef", "target_kl", "kl_horizon", "kl_penalty")}
     assert keys == {"init_kl_coef": 0.001, "target_kl": 0.1, "kl_horizon": 10000, "kl_penalty": "k1"}
+
+
+SFT = ("model.partial_pretrain=org/model", "data.train_files=a.parquet", "data.train_batch_size=64")
+
+
+def tuned(*words: str) -> Imported:
+    return imported_from(read(None, [*SFT, "data.micro_batch_size_per_gpu=1", *words]), "verl")
+
+
+@pytest.mark.parametrize(("said", "steps"), [((), 1_000_000), (("trainer.save_freq=-1",), 1_000_000)])
+def test_fine_tuning_saves_what_it_trained_after_the_last_step(said: tuple[str, ...], steps: int) -> None:
+    """By fsdp_sft_trainer.py and sft_trainer.py of verl: is_last_step saves, whatever save_freq says."""
+    assert tuned(*said).tree["save_steps"] == steps
+    assert tuned("trainer.save_freq=7").tree["save_steps"] == 7
+
+
+def test_fine_tuning_reads_overrides_of_the_model_and_of_the_optimizer() -> None:
+    model, optimizer = "model.override_config", "optim.override_optimizer_config"
+    found = tuned(
+        f"+{model}.attn_implementation=flash_attention_2",
+        f"+{model}.output_router_logits=true",
+        f"+{optimizer}.adam_beta1=0.8",
+        f"+{optimizer}.optimizer_cpu_offload=false",
+        f"+{optimizer}.use_precision_aware_optimizer=false",
+    )
+    args = at(found, "sft_train.model_args")
+    assert (args["attn_implementation"], args["model_config_kwargs"]) == ("fa2", {"output_router_logits": True})
+    assert at(found, "sft_train.training_args.adam_beta1") == 0.8
+    assert found.is_as_meant
+    assert not tuned(f"+{optimizer}.lr_mult=2").is_as_meant
+
+
+def test_betas_in_quotes_of_quotes_are_two_numbers() -> None:
+    args = at(tuned("optim.betas='[0.9,0.95]'"), "sft_train.training_args")
+    assert (args["adam_beta1"], args["adam_beta2"]) == (0.9, 0.95)
+
+
+@pytest.mark.parametrize("key", ["reward_model.reward_manager", "reward.reward_manager.name"])
+@pytest.mark.parametrize(
+    ("name", "reason"), [("mine", "no reward manager 'mine'"), ("batch", "lists of a whole batch")]
+)
+def test_a_reward_manager_that_is_not_here_says_what_it_does(key: str, name: str, reason: str) -> None:
+    found = of(f"{key}={name}")
+    assert not found.is_as_meant and reason in entry(found, key)[1]
+    assert of(f"{key}=dapo").is_as_meant
+
+
+def test_a_lower_bound_of_nothing_asks_for_nothing() -> None:
+    words = ("algorithm.rollout_is=true", "algorithm.rollout_is_threshold=2.0")
+    assert of(*words, "algorithm.rollout_is_threshold_lower=0.0").is_as_meant
+    assert not of(*words, "algorithm.rollout_is_threshold_lower=0.5").is_as_meant
+
+
+def test_a_number_that_a_script_leaves_open_is_asked_for() -> None:
+    found = of("data.max_response_length=$((R-3000))", "trainer.total_training_steps=${steps}")
+    assert found.unresolved == ("data.max_response_length", "trainer.total_training_steps")
+    assert not found.is_as_meant
