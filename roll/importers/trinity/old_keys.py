@@ -21,6 +21,7 @@ _ENGINE = (
     "gpu_memory_utilization", "enable_chunked_prefill", "max_model_len",
 )  # fmt: skip
 _RENAMED: Mapping[str, str] = {
+    "data.total_epoch": "buffer.total_epochs",
     "data.total_epochs": "buffer.total_epochs",
     "data.batch_size": "buffer.batch_size",
     "data.dataset_path": f"{_TASKS}.path",
@@ -30,13 +31,17 @@ _RENAMED: Mapping[str, str] = {
     "data.default_reward_fn_type": f"{_INPUT}.default_reward_fn_type",
     "explorer.repeat_times": "algorithm.repeat_times",
     "explorer.temperature": "model.temperature",
+    "explorer.top_p": "model.top_p",
+    "explorer.top_k": "model.top_k",
     "trainer.algorithm_type": "algorithm.algorithm_type",
     "trainer.eval_interval": "explorer.eval_interval",
+    "trainer.sft_warmup_iteration": "buffer.trainer_input.sft_warmup_steps",
     "trainer.sft_warmup_steps": "buffer.trainer_input.sft_warmup_steps",
     "synchronizer.sync_iteration_interval": "synchronizer.sync_interval",
     "monitor.project": "project",
     "monitor.name": "name",
     "model.checkpoint_path": "checkpoint_root_dir",
+    "model.load_checkpoint": "continue_from_checkpoint",
     **{f"explorer.{name}": f"explorer.rollout_model.{name}" for name in _ENGINE},
 }
 CONFIG_ROW = Row(
@@ -46,7 +51,7 @@ CONFIG_ROW = Row(
     outcome=CHANGES,
     idle=(None, ""),
 )
-_FORMAT = "data.format."
+_FORMATS = ("data.format.", "data.format_config.")
 _FIRST = f"{_INPUT}.tasksets.0."
 """The first of several task sets: alone it is what `taskset` was."""
 OLD_ROWS: tuple[Row, ...] = (
@@ -65,8 +70,9 @@ OLD_ROWS: tuple[Row, ...] = (
 
 def present_key(key: str) -> str:
     """Return the present name of a key. Example: data.format.prompt_key is that of the task set."""
-    if key.startswith(_FORMAT):
-        return f"{_TASKS}.format.{key.removeprefix(_FORMAT)}"
+    for old in _FORMATS:
+        if key.startswith(old):
+            return f"{_TASKS}.format.{key.removeprefix(old)}"
     if key.startswith(_FIRST):
         return f"{_TASKS}.{key.removeprefix(_FIRST)}"
     return _RENAMED.get(key, key)

@@ -47,6 +47,24 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_keys_of_the_very_first_version_are_read_too(place: Path) -> None:
+    data = {**OLD["data"], "total_epoch": 3, "format_config": {"prompt_key": "q", "response_key": "a"}}
+    for name in ("total_epochs", "format"):
+        del data[name]
+    tree = {**OLD, "data": data, "explorer": {**OLD["explorer"], "top_p": 0.9, "top_k": 20}}
+    tree |= {
+        "model": {**OLD["model"], "load_checkpoint": False},
+        "trainer": {**OLD["trainer"], "sft_warmup_iteration": 0},
+    }
+    (place / "old.yaml").write_text(yaml.safe_dump(tree))
+    found = imported_from(read(place / "old.yaml"), source=place / "old.yaml")
+    assert found.is_as_meant, found.changes
+    assert (found.tree["num_train_epochs"], found.tree["resume_from_checkpoint"]) == (3, False)
+    assert at(found, "actor_train.data_args.prompt") == "q"
+    sampling = at(found, "actor_infer.generating_args")
+    assert (sampling["top_p"], sampling["top_k"]) == (0.9, 20)
+
+
 def test_keys_of_the_first_versions_mean_what_they_are_called_now(place: Path) -> None:
     (place / "old.yaml").write_text(yaml.safe_dump(OLD))
     found = imported_from(read(place / "old.yaml"), source=place / "old.yaml")
