@@ -402,7 +402,12 @@ class AlgorithmConfig(OnPolicyDistillation):
 
     @property
     def needs_reference(self) -> bool:
-        return bool(self.kl_terms) or self.enable_reference
+        return bool(self.kl_terms) or (self.enable_reference and not self.teacher_is_reference)
+
+    @property
+    def teacher_is_reference(self) -> bool:
+        """True if enable_reference means the teacher, as in ROLL, which runs a teacher as its reference."""
+        return self.reference is None and self.distils and any(self.taught)
 
     @property
     def policy_is_reference(self) -> bool:

@@ -69,6 +69,14 @@ def test_without_a_switch_no_teacher_is_started_and_nothing_changes() -> None:
     assert list(opd_warnings(config({}))) == [] and list(opd_problems(config({}))) == []
 
 
+@pytest.mark.parametrize("switch", ["is_pure_opd", "use_opd"])
+def test_enable_reference_means_the_teacher_where_one_teaches_as_in_roll(switch: str) -> None:
+    asked = {"enable_reference": True, "reference": ...}
+    assert problems({switch: True, "teacher": TEACHER, **asked}) == []
+    assert not config({switch: True, "teacher": TEACHER, **asked}).needs_reference
+    assert [text.partition(":")[0] for text in problems(asked)] == ["reference is missing"]
+
+
 def test_roll_writes_several_teachers_under_teacher() -> None:
     twice = problems({"is_pure_opd": True, "teacher": {"any": TEACHER}, "teachers": {"any": TEACHER}})
     assert any(text.startswith("teacher.any: unknown key") for text in twice), twice
