@@ -207,7 +207,7 @@ def run(argv: Sequence[str]) -> int:
     """The exit code of the plan. Raises ConfigError for answers that cannot work, and for a file that is there."""
     options = init_parser().parse_args(argv)
     path = Path(options.file)
-    if path.suffix not in (".yaml", ".yml"):
+    if path.suffix != ".yaml":  # the only ending that Hydra reads
         raise ConfigError(f"{options.file}: the name of a YAML ends in .yaml.")
     if not path_info(path.parent).is_directory:
         raise ConfigError(f"{options.file}: there is no folder {path.parent}.")

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import yaml
 
 from roll.errors import ConfigError
-from roll.importers.convert import YAML_ENDINGS, Entry, Imported, SourceKeys, convert, read
+from roll.importers.convert import Entry, Imported, SourceKeys, convert, read
 from roll.importers.old_roll import convert_roll, is_roll
 from roll.importers.options import SYSTEMS, argument_parser
 from roll.importers.rows import Change, Outcome
@@ -132,7 +132,7 @@ def run(argv: Sequence[str]) -> int:
         raise ConfigError("nothing to import: name a YAML or a script, or give key=value arguments.")
     source = Path(files[0]) if files else None
     target = Path(options.out or f"{source.stem if source else 'imported'}.roll.yaml")
-    if target.suffix not in YAML_ENDINGS:
+    if target.suffix != ".yaml":  # the only ending that Hydra reads
         raise ConfigError(f"--out {target}: a configuration is a file that ends in .yaml.")
     imported = imported_from(read(source, overrides), options.system, source)
     for line in _write(imported, source, target, options.force):

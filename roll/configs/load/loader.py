@@ -149,6 +149,8 @@ def find_yaml(directory: Path, name: str) -> Path:
         return status.path
     if status.kind != "absent":
         raise ConfigError(f"--config_name {show(name)}: {status.why}{', not a YAML' if status.exists else ''}.")
+    if path_info(directory / f"{name}.yml").is_file:
+        raise ConfigError(f"{directory / name}.yml: a configuration ends in .yaml, as Hydra has it. Rename the file.")
     there = yaml_names(directory)
     match = nearest(name, there)
     hint = f"Did you mean {match}?" if match else f"There: {', '.join(there) or 'no YAML at all'}."

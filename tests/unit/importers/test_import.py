@@ -362,6 +362,7 @@ def test_an_old_yaml_of_roll_loses_what_would_be_refused() -> None:
         (["import", "none.yaml"], "none.yaml"),
         (["import", "a.yaml", "b.yaml"], "one file at a time"),
         (["import", "x.y=1", "--from", "verl", "--out", "my.txt"], "ends in .yaml"),
+        (["import", "x.y=1", "--from", "verl", "--out", "my.yml"], "ends in .yaml"),
         (["import", "x.y=1"], "which system this configuration is for"),
         (["frobnicate"], "roll COMMAND"),
     ],

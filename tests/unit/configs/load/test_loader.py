@@ -202,6 +202,8 @@ def test_an_override_that_cannot_be_applied_says_why(directory: Path, override: 
 
 def test_a_missing_yaml_comes_with_the_nearest_name(directory: Path) -> None:
     assert "there is no rum.yaml" in refused(directory, name="rum")
+    (directory / "short.yml").write_text("seed: 1\n")
+    assert "short.yml: a configuration ends in .yaml" in refused(directory, name="short.yml")
     assert "Did you mean run?" in refused(directory, name="rum")
     assert "there is no such directory" in refused(directory / "elsewhere")
 
