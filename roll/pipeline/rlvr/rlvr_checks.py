@@ -383,7 +383,7 @@ def _one_reward(at: str, worker: RewardConfig) -> Iterator[Problem]:
             "limit there is. Lower it.",
             (f"{at}.dynamic_timeout.min_s", f"{at}.timeout_s"),
         )
-    if worker.device_mapping is not None and not worker.is_judged_by_engines:
+    if worker.device_mapping is not None and not worker.is_judged_by_engines and parts_of(worker):
         yield Problem(
             f"{at}.device_mapping: rewards run on the CPU. Remove it and set {at}.world_size, the number of processes.",
             (f"{at}.device_mapping",),

@@ -22,6 +22,11 @@ REFERENCE = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [
 FULL_KL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full", "reference": REFERENCE}
 
 
+def test_devices_of_a_reward_that_is_not_known_are_not_told_about() -> None:
+    theirs = {"worker_cls": "my.Judge", "device_mapping": [3], "model_args": {"model_name_or_path": "org/judge"}}
+    assert not [text for text in problems({"rewards.math": theirs}) if "run on the CPU" in text]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
