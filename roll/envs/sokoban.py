@@ -37,6 +37,7 @@ class Sokoban(Env):
 
     `search_depth` is how many moves are played backwards from the solved room: the solution is no longer than that.
     `render_mode`: the room is shown in symbols (text), or as a picture (rgb_array) of cells of `cell_pixels` pixels.
+    `dim_x` and `dim_y` are its rows and columns, as ROLL names the two numbers of `dim_room`.
     """
 
     def __init__(
@@ -50,9 +51,12 @@ class Sokoban(Env):
         grid_vocab: Mapping[str, str] | None = None,
         render_mode: drawing.RenderMode = "text",
         cell_pixels: int = 28,
+        dim_x: int | None = None,
+        dim_y: int | None = None,
     ):
         drawing.check_rendering("sokoban", render_mode, cell_pixels)
-        self.height, self.width = (int(n) for n in dim_room)
+        rows, columns = dim_room
+        self.height, self.width = int(dim_x or rows), int(dim_y or columns)
         if min(self.height, self.width) < 4 or num_boxes < 1 or search_depth < 1:
             raise ValueError("sokoban needs a room of 4 x 4 or more, a box, and search_depth 1 or more")
         self.num_boxes, self.search_depth, self.wall_share, self.max_steps = (

@@ -92,6 +92,11 @@ def test_a_drawn_lake_has_a_cell_for_each_symbol() -> None:
     assert "P is you" in written.instruction
 
 
+def test_a_room_has_the_sizes_of_roll() -> None:
+    (named, both) = Sokoban(dim_x=7, dim_y=8), Sokoban(dim_room=(7, 8))
+    assert (named.height, named.width) == (7, 8) and named.reset(3) == both.reset(3)
+
+
 def test_a_drawn_room_shows_what_the_symbols_show() -> None:
     drawn, written = Sokoban(render_mode="rgb_array", cell_pixels=32), Sokoban()
     picture, text = drawn.reset(1), written.reset(1)
