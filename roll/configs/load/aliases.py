@@ -176,6 +176,10 @@ RENAMED: Mapping[tuple[str, str], str] = {
     ("RLVRConfig", "positive_loss_coef"): "postive_loss_coef",
     ("RewardConfig", "max_retry_times"): "reward_retries",
     ("EnvManagerConfig", "max_retry_times"): "env_retries",
+    ("EnvManagerConfig", "env_groups"): "num_env_groups",
+    ("EnvManagerConfig", "n_groups"): "num_groups_partition",
+    ("EnvConfig", "max_actions_per_traj"): "max_steps",
+    ("EnvConfig", "max_steps_per_traj"): "max_steps",
     ("RLVRConfig", "use_additional_prompts"): "is_use_additional_prompts",
     ("RolloutConfig", "sync_interval"): "actor_train.model_update_frequency",
     ("RolloutConfig", "sync_offset"): "async_generation_ratio",
@@ -195,6 +199,8 @@ DROPPED: Mapping[tuple[str, str], str] = {
     ("AlgorithmConfig", "reward_system_config"): "ROLL does not read it either",
     ("EnvConfig", "user_prompt_format"): "agent_template says how to answer",
     ("EnvConfig", "reward_template"): "the policy is not shown its rewards",
+    ("EnvConfig", "max_tokens"): "{max_response_length} in agent_template says how long an answer may be",
+    ("AgenticConfig", "action_sep"): "an answer is one action, which action_pattern finds",
     ("AlgorithmConfig", "reward_scale"): "ROLL does not read it either; see norm_std_type",
     ("AlgorithmConfig", "reward_shift"): "ROLL does not read it either; see norm_mean_type",
     ("AlgorithmConfig", "reward_norm"): "ROLL does not read it either; see norm_mean_type and norm_std_type",
@@ -210,7 +216,11 @@ DROPPED: Mapping[tuple[str, str], str] = {
     ("AgenticConfig", "postive_loss_coef"): "ROLL does not read it either",
     **{
         ("AgenticConfig", key): "it is a variable of ROLL's fragments, to which nothing in this YAML refers"
-        for key in ("max_tokens_per_step", "max_actions_per_traj", "env_manager_cls", "action_pattern")
+        for key in (
+            *("max_tokens_per_step", "max_actions_per_traj", "env_manager_cls", "action_pattern"),
+            *("think_action_pattern", "user_prompt_no_think_format", "user_prompt_think_format"),
+            *("added_text_no_think", "added_text_think"),
+        )
     },
 }
 

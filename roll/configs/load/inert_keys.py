@@ -216,6 +216,9 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
         "minibatch_data_iter_num": unread(int, 1, "Passes over a mini batch."),
     },
     "EnvConfig": {
+        "added_text": planned(
+            str, "", "Text that every answer begins with.", nearest="agent_template asks for the form of an answer"
+        ),
         "use_thread_lock": ignored(
             bool,
             True,
@@ -239,6 +242,21 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
         "monitor_interval": ignored(int, 30, "Seconds between looks.", "every call has an alarm of its own"),
     },
     "AgenticConfig": {
+        "enable_response_mask": planned(
+            bool, True, "Train on the policy's own tokens alone.", nearest="observations are never trained on"
+        ),
+        "use_turn_scores": planned(
+            bool,
+            False,
+            "Give every turn its own reward, at its last token.",
+            nearest="adv_estimator: step_reinforce or gigpo, with env_manager_cls: step",
+        ),
+        "enable_think": planned(
+            bool,
+            False,
+            "Ask the policy to think before it acts.",
+            nearest="agent_template asks for it, and action_pattern finds the action behind it",
+        ),
         "exp_mode": planned(str, "train", "What to do."),
         "skip_mock_system_prompt": ignored(bool, False, "No made-up system message.", "none is ever made up"),
         "render_save_dir": unread(str | None, None, "Directory of renderings."),

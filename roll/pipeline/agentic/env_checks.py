@@ -399,6 +399,11 @@ def env_warnings(config: AgenticConfig) -> Iterator[str]:
                 f"custom_envs.{tag}.agent_template has no {{history}}: the policy sees the observation of its turn "
                 f"alone, as with env_manager_cls: {STEP}. Add it, if earlier ones are to be shown."
             )
+        if env.env_instruction and env.env_manager_cls not in UNREAD and "env_instruction" not in _names(env):
+            yield (
+                f"custom_envs.{tag}.env_instruction is not shown: agent_template has no {{env_instruction}}. Write "
+                'agent_template: "{env_instruction} {observation}", or with words of your own.'
+            )
         names = [
             key
             for key in UNREAD.get(env.env_manager_cls, ())

@@ -82,6 +82,34 @@ def test_an_environment_that_nobody_plays_may_be_anything() -> None:
     assert "Shop is in no tags of an env manager" in agentic_warnings(config(custom_envs__Shop=unplayed))[0]
 
 
+def test_names_of_rolls_first_agentic_versions_mean_what_they_are_called_now() -> None:
+    changes: dict[str, Any] = {"train_env_manager.env_groups": 4, "train_env_manager.n_groups": [4]}
+    changes |= {f"custom_envs.Lake.{name}": 7 for name in ("max_actions_per_traj", "max_steps_per_traj")}
+    changes |= {"action_sep": "||", "enable_think": False, "use_turn_scores": False, "enable_response_mask": True}
+    made = tree(changes | {"custom_envs.Lake.max_tokens": 100, "added_text_think": "<think>"})
+    for name in ("num_env_groups", "num_groups_partition"):
+        made["train_env_manager"].pop(name, None)
+    made["custom_envs"]["Lake"].pop("max_steps", None)
+    found = validate(AgenticConfig, made)
+    assert found.config is not None, found.problems
+    manager = found.config.train_env_manager
+    assert (manager.num_env_groups, manager.num_groups_partition) == (4, (4,))
+    assert found.config.custom_envs["Lake"].max_steps == 7
+    assert [text.partition(" ")[0] for text in found.warnings if "does nothing here" in text] == [
+        "action_sep", "added_text_think", "custom_envs.Lake.max_tokens",
+    ]  # fmt: skip
+    asked = problems({"enable_think": True, "custom_envs.Lake.added_text": "<answer>"})
+    assert len(asked) == 2 and all("is not implemented yet" in text for text in asked)
+
+
+def test_an_instruction_that_no_template_shows_is_told() -> None:
+    entry = {"env_type": "frozen_lake", "env_instruction": "Reach the goal."}
+    said = "custom_envs.Lake.env_instruction is not shown: agent_template has no {env_instruction}."
+    assert [text for text in agentic_warnings(config(custom_envs__Lake=entry)) if text.startswith(said)]
+    shown = {**entry, "agent_template": "{env_instruction} {observation}"}
+    assert agentic_warnings(config(custom_envs__Lake=shown)) == []
+
+
 def test_what_follows_a_filter_does_nothing_without_one() -> None:
     said = agentic_warnings(config(is_use_additional_prompts=True, on_empty="fail"))
     assert said == [
