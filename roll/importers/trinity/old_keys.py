@@ -9,7 +9,7 @@ from typing import Any
 
 from roll.configs.load.yaml_file import read_yaml
 from roll.importers.convert import SourceKeys, leaves
-from roll.importers.rows import CHANGES, Condition, Row, SourceLookup, lacks, needless
+from roll.importers.rows import CHANGES, Condition, Row, SourceLookup, changes, lacks, needless
 from roll.importers.verl.files import beside
 
 _CONFIG = "trainer.trainer_config"
@@ -56,6 +56,12 @@ _FIRST = f"{_INPUT}.tasksets.0."
 """The first of several task sets: alone it is what `taskset` was."""
 OLD_ROWS: tuple[Row, ...] = (
     lacks("data.eval_split", "name the rows of a validation: buffer.explorer_input.eval_tasksets", "", None),
+    lacks(f"{_CONFIG}.custom_reward_function.path", "default_reward_fn_type says how answers are judged", ""),
+    changes(
+        "algorithm.add_strategy",
+        "adv_estimator makes advantages of the rewards of a group; which groups and samples count, an operator of "
+        "yours says (docs/data.md)",
+    ),
     needless("explorer.use_ray", "engines are the run's own"),
     needless("explorer.backend", "weights go by memory, collectives or a file"),
     needless("explorer.logprobs", "the sampled token's log-prob is always returned"),
