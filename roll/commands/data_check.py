@@ -31,7 +31,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="roll data check", usage=USAGE, allow_abbrev=False)
     parser.add_argument("check", choices=["check"], help="what to do")
     parser.add_argument("words", nargs="+", help="files, and key=value")
-    parser.add_argument("--for", dest="pipeline", choices=["rlvr", "sft", "dpo"], help="the run; dpo is also rm")
+    parser.add_argument(
+        "--for", dest="pipeline", choices=["rlvr", "sft", "dpo"], help="kind of run (reward models: dpo)"
+    )
     parser.add_argument(
         "--tokenizer",
         help="a model's directory or hub id: the first row is shown as the model sees it, tokens of texts and pictures "

@@ -99,7 +99,7 @@ class PairColumns:
         if [(p.form, p.place) for p in pictures] != [(p.form, p.place) for p in others] or count != len(pictures):
             raise ConfigError(
                 f"{row.where}: columns {self.chosen!r} and {self.rejected!r} show different pictures; both must answer "
-                "the same prompt, and nothing behind it may show one"
+                "the same prompt, and the responses may not show pictures"
             )
         starts = [messages[pair.num_context_messages]["role"] for messages in (pair.chosen, pair.rejected)]
         if pair.num_context_messages == 0 or starts != ["assistant", "assistant"]:

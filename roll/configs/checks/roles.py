@@ -193,7 +193,7 @@ def _training_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
     unknown = set(worker.training_args.lr_scheduler_kwargs) - SCHEDULE_KEYS
     for key in sorted(unknown):
         path = f"{role}.training_args.lr_scheduler_kwargs.{key}"
-        yield Problem(f"{path}: no schedule has this setting. Known: {', '.join(SCHEDULE_KEYS)}.", (path,))
+        yield Problem(f"{path}: no schedule has this key. Known: {', '.join(SCHEDULE_KEYS)}.", (path,))
 
 
 def run_warnings(config: RunConfig, plan: RunPlan) -> Iterator[str]:

@@ -257,7 +257,7 @@ def problems(choice: Choice) -> Iterator[Problem]:
     yield from sequence_parallel.ranks_problems(choice)
     if worker.model_args.dtype == "fp16":
         key = f"{name}.model_args.dtype"
-        yield Problem(f"{key}: fp16 with {worker.strategy_name}, which scales no loss. Use bf16, or fp32.", (key,))
+        yield Problem(f"{key}: fp16 with {worker.strategy_name}, without loss scaling. Use bf16, or fp32.", (key,))
     try:
         settings = Fsdp2Settings.model_validate(worker.strategy_config)
     except ValidationError:

@@ -344,10 +344,9 @@ def _redundancy_problems(config: RLVRConfig) -> Iterator[Problem]:
     most = config.max_running_requests or ANSWERS_AT_ONCE  # on GPUs there may be more
     if at_once > most:
         yield Problem(
-            f"{key}: {more} answers beside {config.group_size} are {at_once}, but an engine has "
-            f"{most} in flight (max_running_requests): the last ones would begin when others "
-            f"have ended. Set {key} to at most {max(0, most - config.group_size)}, or raise "
-            "max_running_requests.",
+            f"{key}: {more} and num_return_sequences_in_group: {config.group_size} make {at_once} responses, but an "
+            f"engine runs {most} at once (max_running_requests), so the last ones would wait for others. Set "
+            f"{key} to at most {max(0, most - config.group_size)}, or raise max_running_requests.",
             (key, "max_running_requests", "num_return_sequences_in_group"),
         )
 
@@ -470,6 +469,6 @@ def _validation_problems(config: RLVRConfig) -> Iterator[Problem]:
         if limit is not None and limit > response:
             yield Problem(
                 f"{at}.max_new_tokens: {limit} is more than the {response} tokens that "
-                "val_sequence_length and val_prompt_length (or sequence_length and prompt_length) leave for an answer.",
+                "val_sequence_length and val_prompt_length (or sequence_length and prompt_length) leave for it.",
                 (f"{at}.max_new_tokens", *LENGTH_KEYS, "val_sequence_length"),
             )

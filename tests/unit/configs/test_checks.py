@@ -201,7 +201,7 @@ def test_devices_of_a_reward_that_is_not_known_are_not_told_about() -> None:
         ),
         (
             {"actor_train.training_args.lr_scheduler_kwargs": {"min_lr": 1e-7}},
-            "actor_train.training_args.lr_scheduler_kwargs.min_lr: no schedule has this setting. Known: min_lr_ratio.",
+            "actor_train.training_args.lr_scheduler_kwargs.min_lr: no schedule has this key. Known: min_lr_ratio.",
         ),
         (
             {"actor_train.use_dynamic_batching_in_train": True, "actor_train.max_tokens_per_microbatch_in_train": 20},

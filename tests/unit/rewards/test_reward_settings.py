@@ -30,8 +30,8 @@ from tests.helpers.configs import config
         ),
         (
             {"num_return_sequences_in_group": 6, "group_size_redundancy": 3, "max_running_requests": 8},
-            "group_size_redundancy: 3 answers beside 6 are 9, but an engine has 8 in flight (max_running_requests): "
-            "the last ones would begin when others have ended. Set group_size_redundancy to at most 2",
+            "group_size_redundancy: 3 and num_return_sequences_in_group: 6 make 9 responses, but an engine runs 8 at "
+            "once (max_running_requests), so the last ones would wait for others. Set",
         ),
     ],
 )

@@ -89,7 +89,7 @@ def test_what_only_training_has_is_refused_of_a_role_that_scores() -> None:
 
 def test_fp16_is_refused() -> None:
     (problem,) = found({}, model_args={"dtype": "fp16"})
-    assert problem == "actor_train.model_args.dtype: fp16 with fsdp2_train, which scales no loss. Use bf16, or fp32."
+    assert problem == "actor_train.model_args.dtype: fp16 with fsdp2_train, without loss scaling. Use bf16, or fp32."
 
 
 def test_gradients_of_a_model_in_fp32_are_summed_in_nothing_else() -> None:
