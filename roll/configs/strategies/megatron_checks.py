@@ -115,7 +115,7 @@ def megatron_problems(at: str, config: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem(f"{at}.{key}: {NOT_HERE[key]}. Remove it.", (f"{at}.{key}",))
         elif key not in KNOWN:
             yield Problem(
-                f"{at}.{key}: megatron_train has no such key.{did_you_mean(str(key), KNOWN)}", (f"{at}.{key}",)
+                f"{at}.{key}: Megatron strategies have no such key.{did_you_mean(str(key), KNOWN)}", (f"{at}.{key}",)
             )
     try:
         settings, passed_on = split_settings(config)

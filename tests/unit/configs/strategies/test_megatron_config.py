@@ -36,7 +36,7 @@ def texts(**config: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"tensor_parallel_size": 2}, "megatron_train has no such key. Did you mean tensor_model_parallel_size?"),
+        ({"tensor_parallel_size": 2}, "Megatron strategies have no such key. Did you mean tensor_model_parallel_size?"),
         (
             {"tensor_model_parallel_size": 0},
             ".tensor_model_parallel_size: 0: input should be greater than or equal to 1.",
@@ -159,7 +159,7 @@ def test_keys_in_additional_configs_count_as_any_other() -> None:
     settings, passed_on = split_settings(config)
     assert (settings.tensor_model_parallel_size, settings.recompute_modules) == (2, ("moe", "mlp"))
     assert passed_on == {"attention_softmax_in_fp32": True}
-    assert "megatron_train has no such key" in texts(additional_configs={"no_such": 1})[0]
+    assert "Megatron strategies have no such key" in texts(additional_configs={"no_such": 1})[0]
 
 
 def test_a_value_that_repeats_another_setting_must_agree_with_it() -> None:
