@@ -25,6 +25,8 @@ _NEW = (
     f"{ROLLOUT}.multi_turn.enable",
     "reward_model.reward_manager",
 )
+_BEFORE_0_3 = "trainer.val_generations_to_log_to_wandb"
+"""A key that 0.3 gave another name, log_val_generations."""
 _NEEDED = (f"{MODEL}.path", "model.partial_pretrain", "data.train_files")
 _KLS = ("algorithm.use_kl_in_reward", f"{ACTOR}.use_kl_loss")
 _SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size")
@@ -96,4 +98,13 @@ def version_notes(values: Mapping[str, Any]) -> Iterator[str]:
             "algorithm.kl_ctrl.kl_coef is given and algorithm.use_kl_in_reward is not: before 0.3 that was a KL in the "
             "reward, since then it is none; entropy_coeff was 0.001, since then it is 0. Say which: "
             "algorithm.use_kl_in_reward=true or false, and actor_rollout_ref.actor.entropy_coeff, behind the file."
+        )
+    elif (
+        values.get(_BEFORE_0_3) is not None
+        and values.get(f"{ACTOR}.entropy_coeff") is None
+        and all(values.get(key) is None for key in ("algorithm.use_kl_in_reward", f"{ACTOR}.loss_agg_mode"))
+    ):
+        yield Change(
+            f"{_BEFORE_0_3} is a key of verl before 0.3, where entropy_coeff was 0.001; since then it is 0. Say which: "
+            "actor_rollout_ref.actor.entropy_coeff=0.001 or 0, behind the file."
         )

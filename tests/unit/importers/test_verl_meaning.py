@@ -391,3 +391,10 @@ def test_a_number_that_a_script_leaves_open_is_asked_for() -> None:
     found = of("data.max_response_length=$((R-3000))", "trainer.total_training_steps=${steps}")
     assert found.unresolved == ("data.max_response_length", "trainer.total_training_steps")
     assert not found.is_as_meant
+
+
+def test_a_key_of_an_older_version_asks_for_the_entropy_that_has_another_default_since() -> None:
+    words = ("trainer.val_generations_to_log_to_wandb=0", f"{ACTOR}.use_kl_loss=true")
+    found = of(*words)
+    assert not found.is_as_meant and any("entropy_coeff was 0.001" in change for change in found.changes)
+    assert of(*words, f"{ACTOR}.entropy_coeff=0.001").is_as_meant
