@@ -333,5 +333,5 @@ _ROWS: tuple[Row, ...] = (
 )
 
 SFT = Table("verl", "sft", _ROWS, _COMBINED_KEYS, _CONDITIONS)
-"""What Trinity-RFT's fine-tuning shares with verl's."""
+"""Row that the fine-tuning of Trinity-RFT shares with verl's: how often a run saves."""
 SAVES = to("trainer.save_freq", "save_steps", via=_saved, default=-1)
