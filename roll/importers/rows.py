@@ -467,11 +467,14 @@ def dtype(value: Any) -> Any:
     return word({name: name for name in DTYPES.values()} | DTYPES, "number format")(value)
 
 
+_TRACKER_WORDS = {**TRACKER_WORDS, "file": "jsonl"}
+
+
 def trackers(value: Any) -> Any:
     if not isinstance(value, str | list):
         raise NotHere(f"{show(value)} names no trackers; there are {', '.join(_TRACKERS)}")
     names = [value] if isinstance(value, str) else [str(name) for name in value]
-    known = [TRACKER_WORDS.get(name, name) for name in names]
+    known = list(dict.fromkeys(_TRACKER_WORDS.get(name, name) for name in names))
     here = [name for name in known if name in _TRACKERS]
     if lost := [name for name in known if name not in _TRACKERS]:
         return ApproximateValue(here or ["jsonl"], f"{', '.join(lost)}: not here; there are {', '.join(_TRACKERS)}")

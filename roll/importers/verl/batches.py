@@ -198,12 +198,16 @@ def engine_arguments(source: SourceLookup) -> CombinedKeys:
     for key in ("enforce_eager", "max_num_batched_tokens", "max_model_len", "enable_chunked_prefill", "limit_images"):
         if source.is_set(f"{ROLLOUT}.{key}") and key not in names:
             lost[f"{ROLLOUT}.{key}"] = f"{spec.name} has no such argument; its own go into {at}"
+    idle = dict[str, str]()
+    if spec.name == "sglang" and source(f"{ROLLOUT}.enable_chunked_prefill") is True:
+        lost.pop(f"{ROLLOUT}.enable_chunked_prefill", None)
+        idle[f"{ROLLOUT}.enable_chunked_prefill"] = "sglang reads long prompts in chunks anyway (chunked_prefill_size)"
     engine_kwargs = source.below(f"{ROLLOUT}.engine_kwargs.{spec.name}")
     config |= engine_kwargs
-    idle, of_others = _of_other_engines(source, spec.name)
+    of_no_engine, of_others = _of_other_engines(source, spec.name)
     shown = ", ".join(f"{name} {value}" for name, value in config.items())
     settings = {f"{at}.{name}": value for name, value in config.items()}
-    return CombinedKeys(settings, f"{at}: {shown}.", lost=lost | of_others, idle=idle)
+    return CombinedKeys(settings, f"{at}: {shown}.", lost=lost | of_others, idle=idle | of_no_engine)
 
 
 def _of_other_engines(source: SourceLookup, engine: str) -> tuple[dict[str, str], dict[str, str]]:

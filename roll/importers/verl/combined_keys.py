@@ -214,14 +214,18 @@ def _reward_model(source: SourceLookup, at: str) -> CombinedKeys:
 # --- the rest
 
 
+_WITH_PROJECTS = ("wandb", "swanlab", "mlflow")
+
+
 def board(source: SourceLookup) -> CombinedKeys:
     """Trackers, and the project's name in those that have projects."""
     converted = trackers(source("trainer.logger"))
     names, near = (converted.value, converted.note) if not isinstance(converted, list) else (converted, "")
     settings: dict[str, Any] = {"track_with": names}
-    if "wandb" in names:
-        settings["tracker_kwargs"] = {"wandb": {"project": source("trainer.project_name")}}
-    idle = {} if "wandb" in names else {"trainer.project_name": f"{', '.join(names)}: none of these has projects"}
+    project = source("trainer.project_name")
+    kwargs = {name: {"project": project} for name in names if name in _WITH_PROJECTS}
+    settings |= {"tracker_kwargs": kwargs} if kwargs else {}
+    idle = {} if kwargs else {"trainer.project_name": f"{', '.join(names)}: none of these has projects"}
     return CombinedKeys(settings, f"track_with: {', '.join(names)}.", near, idle=idle)
 
 

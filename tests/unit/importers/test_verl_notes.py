@@ -346,3 +346,21 @@ def test_an_update_of_more_prompts_than_a_step_has_says_so() -> None:
     key = f"{ACTOR}.ppo_mini_batch_size"
     outcome, note = entry(of(f"{key}=2000"), key)
     assert outcome == "approximated" and "is more than the" in note and "= ppo_mini_batch_size" not in note
+
+
+@pytest.mark.parametrize("name", ["wandb", "swanlab", "mlflow"])
+def test_a_tracker_gets_the_name_of_the_project(name: str) -> None:
+    found = of(f"trainer.logger=[console,{name}]", "trainer.project_name=mine")
+    assert at(found, f"tracker_kwargs.{name}.project") == "mine"
+
+
+def test_numbers_in_a_file_are_the_lines_of_jsonl() -> None:
+    found = of("trainer.logger=[console,file]")
+    assert at(found, "track_with") == ["stdout", "jsonl"]
+    assert entry(found, "trainer.logger")[0] == "mapped"
+
+
+def test_prompts_in_chunks_are_no_loss_with_sglang() -> None:
+    key = f"{ROLLOUT}.enable_chunked_prefill"
+    assert entry(of(f"{ROLLOUT}.name=sglang", f"{key}=true"), key)[0] == "asks for nothing"
+    assert entry(of(f"{ROLLOUT}.name=sglang", f"{key}=false"), key)[0] == "not available"
