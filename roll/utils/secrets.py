@@ -15,7 +15,7 @@ _SECRET_ANYWHERE = re.compile(
 _SECRET_AT_END = re.compile(r"(^|_)(keys?|token|auth|pass|sas|pem)$")
 _COLUMN_NAME = re.compile(
     r"(^|_)(image|video|audio|text|prompt|question|query|instruction|input|output|response|answer|solution|truth|label"
-    r"|messages?|role|content|chosen|rejected|margin|tag|domain|group|id|index|column|data|score|reward|sort|state|stats"
+    r"|dict|messages?|role|content|chosen|rejected|margin|tag|domain|group|id|index|column|data|score|reward|sort|state|stats"
     r")_keys?$"
 )
 _VOCABULARY_TOKEN = re.compile(r"(^|_)(eos|bos|pad|unk|sep|cls|mask|stop|start|end|begin|think|image|video)_token$")
