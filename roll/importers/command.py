@@ -16,6 +16,7 @@ from roll.importers.convert import Entry, Imported, SourceKeys, convert, read
 from roll.importers.old_roll import convert_roll, is_roll
 from roll.importers.options import SYSTEMS, argument_parser
 from roll.importers.rows import Change, Outcome
+from roll.importers.shell.script import ANOTHER_COMMAND, is_open
 from roll.importers.trinity.old_keys import with_trainer_config
 from roll.importers.trinity.tables import import_trinity, is_trinity
 from roll.importers.verl.tables import is_verl, verl_keys, verl_notes, verl_table
@@ -173,7 +174,7 @@ def _notes(original: SourceKeys) -> list[str]:
     given = {key for key, _ in original.keys}
     stray = [word for word in command.stray if word.lstrip("+~").partition("=")[0] not in given]
     return [
-        f"The command: {' '.join(command.program)}",
+        f"{_COMMAND}{' '.join(command.program)}",
         *([Change(_STRAY.format(" ".join(stray)))] if stray else []),
         *([f"Arguments without a key, which are ignored: {' '.join(words)}"] if words else []),
         *command.notes,
@@ -181,6 +182,7 @@ def _notes(original: SourceKeys) -> list[str]:
     ]
 
 
+_COMMAND = "The command: "
 _STRAY = (
     "{0} begins a line of its own, and the line before ends without a backslash: to the shell it is another command, "
     "and counts for nothing. Give it after the file if it belongs to it."
@@ -204,10 +206,29 @@ def _write(imported: Imported, source: Path | None, target: Path, force: bool) -
         f"{summary(imported)}.",
         *_listed("Cannot be imported:", lost),
         *_listed(f"{open_title(name)}; give these after the file, as key=value:", imported.unresolved),
+        *_listed("Left open by the script; set these in the YAML:", _open_texts(imported)),
+        *_listed("The script trains more than once; not imported:", _other_trainings(imported)),
         *_listed("Not the run that its author meant:", imported.changes),
         f"Written: {target}, and {page} with every key. Look at the plan: {command(str(target))}",
         *([] if imported.is_as_meant else [_ANOTHER]),
     ]
+
+
+def _open_texts(imported: Imported) -> list[str]:
+    """Return keys with paths or names that the script takes from arguments, programs or files."""
+    open_entries = [entry for entry in imported.entries if entry.outcome == "approximated" and _leaves_open(entry)]
+    return [f"{entry.key}: {MASK if is_secret_key(entry.key) else show(entry.value)}" for entry in open_entries]
+
+
+def _leaves_open(entry: Entry) -> bool:
+    return any(map(is_open, entry.value if isinstance(entry.value, list) else [entry.value]))
+
+
+def _other_trainings(imported: Imported) -> list[str]:
+    """Return commands that start the same program as the imported one with other values."""
+    program = next((note.removeprefix(_COMMAND) for note in imported.notes if note.startswith(_COMMAND)), None)
+    mine = f"{ANOTHER_COMMAND}{program} ..."
+    return [note.removeprefix(ANOTHER_COMMAND) for note in imported.notes if program and note.startswith(mine)]
 
 
 _ANOTHER = "This YAML is not the run that its author meant: see above. --lossy accepts it."

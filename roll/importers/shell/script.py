@@ -18,6 +18,7 @@ from roll.importers.shell.syntax_tree import TreeReader
 
 _OVERRIDE = re.compile(r"(\+{0,2}|~)[A-Za-z_]\w*(\.[\w-]+)*=.*|~[A-Za-z_]\w*(\.[\w-]+)+", re.DOTALL)
 _OPEN = re.compile(r"\$(\d|\(|\{|`)|`")
+ANOTHER_COMMAND = "Not imported, another command: "
 _MOST_BYTES = 1 << 20
 _READ_ON = (
     "As it is read here, the script ends at an exit before its command: one of its tests looks for what only a run "
@@ -125,7 +126,7 @@ def _others(commands: list[list[str]], words: list[str]) -> list[str]:
         other = [word for word in more if _is_override(word) and word not in words]
         is_same = more[: _start(more)] == words[: _start(words)]
         difference = f" with {', '.join(other)}" if is_same and 0 < len(other) < 6 else ""
-        notes.append(f"Not imported, another command: {' '.join(more[: _start(more)])} ...{difference}")
+        notes.append(f"{ANOTHER_COMMAND}{' '.join(more[: _start(more)])} ...{difference}")
     return notes
 
 

@@ -584,3 +584,15 @@ def test_a_layer_that_nobody_knows_gets_no_adapter_in_silence() -> None:
     found = imported("verl_grpo_megatron.sh", f"{_LORA}.rank=16", f"{_LORA}.target_modules=[linear_q_down_proj]")
     outcome, note = entry(found, f"{_LORA}.target_modules")
     assert outcome == "not available" and "linear_q_down_proj is none of" in note
+
+
+def test_what_a_script_leaves_open_and_trains_later_is_shown(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = """for level in 1 2; do
+        python3 -m verl.trainer.main_ppo data.train_files=$1/$level.parquet actor_rollout_ref.model.path=m \\
+            trainer.n_gpus_per_node=1 data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=8
+    done
+    """
+    roll(["import", str(written(script, place)), "--out", str(place / "my.yaml")])
+    shown = capsys.readouterr().out
+    assert "set these in the YAML:\n  data.train_files: '${1}/1.parquet'\n" in shown
+    assert "not imported:\n  python3 -m verl.trainer.main_ppo ... with data.train_files=${1}/2.parquet\n" in shown
