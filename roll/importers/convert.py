@@ -307,6 +307,7 @@ def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
 
 YAML_ENDINGS = (".yaml", ".yml")
 _MOST_REFERENCES = 50
+_PLAIN_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _OF_ENVIRONMENT = re.compile(r"\$\{oc\.env:[^{}]*\}")
 
 
@@ -428,11 +429,20 @@ def _value(config: Any, key: str, written: Any) -> Any:
     try:
         value = OmegaConf.select(config, key)
     except (OmegaConfBaseException, ValueError, RecursionError):
-        return written
+        return _PLAIN_REFERENCE.sub(lambda found: _known_part(config, found), written)
     is_open = isinstance(value, str) and not _OF_ENVIRONMENT.sub("", written).count("${")
     if value is None or is_open:
         return written if is_open or not _is_known(config, key) else None
     return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+
+
+def _known_part(config: Any, found: re.Match[str]) -> str:
+    """Returns the value of one reference among others, or the reference where it leads nowhere."""
+    try:
+        value = OmegaConf.select(config, found[1])
+    except (OmegaConfBaseException, ValueError, RecursionError):
+        return found[0]
+    return str(value) if isinstance(value, str | int | float) and "${" not in str(value) else found[0]
 
 
 def _is_known(config: Any, key: str) -> bool:

@@ -364,3 +364,8 @@ def test_prompts_in_chunks_are_no_loss_with_sglang() -> None:
     key = f"{ROLLOUT}.enable_chunked_prefill"
     assert entry(of(f"{ROLLOUT}.name=sglang", f"{key}=true"), key)[0] == "asks for nothing"
     assert entry(of(f"{ROLLOUT}.name=sglang", f"{key}=false"), key)[0] == "not available"
+
+
+def test_references_in_a_name_resolve_apart() -> None:
+    found = of("data.train_batch_size=8", "trainer.experiment_name=x-${data.train_batch_size}-${data.q}")
+    assert at(found, "exp_name") == "x-8-$data.q"
