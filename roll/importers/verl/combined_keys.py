@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from roll.importers import rows as words
-from roll.importers.rows import CombinedKeys, NotHere, SourceLookup, devices, trackers
+from roll.importers.rows import ChangesRun, CombinedKeys, NotHere, SourceLookup, devices, trackers
 from roll.importers.verl.batches import batches, engine_arguments, gpus, micro_batch, placement, scoring, token_batches
 from roll.importers.verl.common import (
     ACTOR,
@@ -191,6 +191,10 @@ def _overlong(source: SourceLookup) -> str:
 
 def _reward_model(source: SourceLookup, at: str) -> CombinedKeys:
     path, everything = source("reward_model.model.path"), devices(0, gpus(source))
+    if isinstance(path, list):
+        if len(path) > 1:
+            raise ChangesRun(f"{len(path)} reward models: one scores here, another needs a domain of its own")
+        path = path[0] if path else None
     micro = micro_batch(source, "reward_model", ("micro_batch_size",), gpus(source))
     settings: dict[str, Any] = {
         f"{at}.reward": "reward_model",

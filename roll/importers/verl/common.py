@@ -408,6 +408,9 @@ def validates(source: SourceLookup) -> str:
     return "" if source("data.val_files") else "there are no data.val_files: no validation"
 
 
+ENDS_SOONER = "it counts here; there the last epoch of trainer.total_epochs ends a run too, if it comes first"
+
+
 def counts_epochs(source: SourceLookup) -> str:
     return "" if source("trainer.total_training_steps") is None else "trainer.total_training_steps counts"
 

@@ -28,6 +28,7 @@ from roll.importers.rows import (
 from roll.importers.verl.batches import gpus, leaves_gpus_open
 from roll.importers.verl.combined_keys import board
 from roll.importers.verl.common import (
+    ENDS_SOONER,
     MEGATRON,
     OWN_CODE,
     attention,
@@ -300,7 +301,7 @@ _ROWS: tuple[Row, ...] = (
     summed("trainer.n_gpus_per_node", "placement", 8),
     to("trainer.total_epochs", "num_train_epochs", default=4, needs="epochs"),
     to("data.drop_last", f"{_DATA}.drop_last"),
-    to("trainer.total_training_steps", "max_steps", idle=(None,), note="it wins over epochs, there as here"),
+    to("trainer.total_training_steps", "max_steps", idle=(None,), note=ENDS_SOONER),
     summed("trainer.project_name", "trackers", "gsm8k-sft"),
     to("trainer.experiment_name", "exp_name", default="test"),
     summed("trainer.logger", "trackers", ["console", "wandb"]),

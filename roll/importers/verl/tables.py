@@ -16,6 +16,7 @@ from roll.importers.verl.combined_keys import COMBINED_KEYS
 from roll.importers.verl.common import (
     CONDITIONS,
     CORRECTION_ROWS,
+    ENDS_SOONER,
     ENGINE_GROUP,
     ITSELF,
     OWN_CODE,
@@ -180,7 +181,7 @@ _TRAINER = (
         needs="epochs",
         note="the run counts its steps when it knows its rows: epochs x whole batches of them",
     ),
-    to("trainer.total_training_steps", "max_steps", idle=(None,), note="it wins over epochs, there as here"),
+    to("trainer.total_training_steps", "max_steps", idle=(None,), note=ENDS_SOONER),
     summed("trainer.project_name", "trackers", "verl_examples"),
     to("trainer.experiment_name", "exp_name", default="gsm8k"),
     summed("trainer.logger", "trackers", ["console", "wandb"]),
@@ -350,6 +351,7 @@ def verl_keys(original: SourceKeys) -> list[tuple[str, Any]]:
         keys.append((f"--{CONFIG_NAME}", "megatron"))
     for flag, known_as in FLAGS.items():
         value = original.command.flag(flag) if original.command else None
+        value = "1" if flag == "nproc-per-node" and _is_single(original) else value
         if value is None or flag == CONFIG_NAME or known_as in there:
             continue
         if value.isdecimal():
@@ -357,6 +359,15 @@ def verl_keys(original: SourceKeys) -> list[tuple[str, Any]]:
         elif "$" in value:
             keys.append((known_as, value))
     return keys
+
+
+def _is_single(original: SourceKeys) -> bool:
+    """True for fine-tuning under a torchrun that is not told how many processes to start: it starts one."""
+    command = original.command
+    if command is None or command.flag("nproc-per-node") is not None:
+        return False
+    is_torchrun = any(Path(word).name == "torchrun" for word in command.program[:3])
+    return is_torchrun and "sft_trainer" in " ".join(command.program)
 
 
 def verl_notes(original: SourceKeys) -> Iterator[str]:
@@ -367,6 +378,8 @@ def verl_notes(original: SourceKeys) -> Iterator[str]:
     shows = verl_table(original) is VERL_RL
     yield from picture_notes({_known_as(key): value for key, value in verl_keys(original)}, shows)
     yield from program_notes(original.command.program if original.command else ())
+    if _is_single(original) and "trainer.n_gpus_per_node" not in there:
+        yield "torchrun without --nproc-per-node starts one process: 1 GPU."
     for flag, known_as in FLAGS.items():
         value = original.command.flag(flag) if original.command else None
         if flag != CONFIG_NAME and value and known_as not in there and not value.isdecimal() and "$" not in value:

@@ -51,6 +51,7 @@ _OF_ENGINES: Mapping[str, Any] = {
     "optim.betas": [0.9, 0.999],
     "optim.warmup_steps_ratio": 0.0,
     "optim.lr_scheduler": "constant",
+    "trainer.resume_mode": "auto",
 }
 """Defaults of the fine-tuning on engines, `verl.trainer.sft_trainer`, which replaced that on FSDP alone."""
 

@@ -1,6 +1,8 @@
 """What an import takes for granted, cannot serve or does not know is told, whether or not a key asks for it."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -364,6 +366,40 @@ def test_prompts_in_chunks_are_no_loss_with_sglang() -> None:
     key = f"{ROLLOUT}.enable_chunked_prefill"
     assert entry(of(f"{ROLLOUT}.name=sglang", f"{key}=true"), key)[0] == "asks for nothing"
     assert entry(of(f"{ROLLOUT}.name=sglang", f"{key}=false"), key)[0] == "not available"
+
+
+def test_a_torchrun_without_a_number_starts_one_process() -> None:
+    command = "torchrun -m verl.trainer.fsdp_sft_trainer data.train_files=a model.partial_pretrain=m"
+    tree, notes = _launched(command)
+    assert tree["num_gpus_per_node"] == 1 and any("starts one process" in note for note in notes)
+    tree, notes = _launched(f"{command} trainer.n_gpus_per_node=4")
+    assert tree["num_gpus_per_node"] == 4 and not any("starts one process" in note for note in notes)
+    assert _launched(command.replace("torchrun", "python3"))[0]["num_gpus_per_node"] == 8
+
+
+def _launched(command: str) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    found = find_command(command)
+    imported = imported_from(source_keys(Composed(), list(found.overrides), found), "verl")
+    return imported.tree, imported.notes
+
+
+def test_fine_tuning_on_engines_continues_by_default() -> None:
+    words = "data.train_files=a model.path=m engine.strategy=fsdp2"
+    assert _launched(f"torchrun -m verl.trainer.sft_trainer {words}")[0]["resume_from_checkpoint"] is True
+    off = f"torchrun -m verl.trainer.sft_trainer {words} trainer.resume_mode=disable"
+    assert _launched(off)[0]["resume_from_checkpoint"] is False
+
+
+def test_steps_say_that_epochs_end_a_run_there_as_well() -> None:
+    note = entry(of("trainer.total_training_steps=20", "trainer.total_epochs=1"), "trainer.total_training_steps")[1]
+    assert "the last epoch of trainer.total_epochs ends a run too" in note
+
+
+def test_a_list_of_reward_models_is_one_or_another_run() -> None:
+    path = "rewards.verl.model_args.model_name_or_path"
+    assert at(of("reward_model.enable=true", "reward_model.model.path=[a]"), path) == "a"
+    (change, *_) = of("reward_model.enable=true", "reward_model.model.path=[a,b]").changes
+    assert "2 reward models" in change
 
 
 def test_references_in_a_name_resolve_apart() -> None:
