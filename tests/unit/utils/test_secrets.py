@@ -20,9 +20,9 @@ def test_names_of_secrets_are_recognised(key):
 @pytest.mark.parametrize(
     "key",
     ["max_new_tokens", "max_tokens_per_microbatch_in_train", "add_token_level_kl", "eos_token", "pad_token",
-     "image_key", "prompt_key", "prompt_dict_keys", "ground_truth_key", "messages_key", "PATH", "AUTHOR", "RAY_AUTH_MODE",
-     "format_pattern", "bypass", "compass", "patience", "tokenizer", "TOKENIZERS_PARALLELISM", "keyboard",
-     "monkey", "num_tokens", "sequence_length", "token_mean"],
+     "image_key", "prompt_key", "prompt_dict_keys", "ground_truth_key", "messages_key", "PATH", "AUTHOR",
+     "RAY_AUTH_MODE", "format_pattern", "bypass", "compass", "patience", "tokenizer", "TOKENIZERS_PARALLELISM",
+     "keyboard", "monkey", "num_tokens", "sequence_length", "token_mean"],
 )  # fmt: skip
 def test_ordinary_names_with_token_or_key_inside_are_not_secrets(key):
     assert not is_secret_key(key)
