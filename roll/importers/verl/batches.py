@@ -25,6 +25,12 @@ _NO_BATCHES = (
     "data.train_batch_size is 0: a stream of prompts there. Here rollout_batch_size is ppo_mini_batch_size x "
     "async_training.require_batches x trigger_parameter_sync_step, and async_generation_ratio staleness_threshold"
 )
+_OF_STREAMS = (
+    f"{ACTOR}.{MINI_BATCH}",
+    "async_training.require_batches",
+    "async_training.trigger_parameter_sync_step",
+    "rollout.total_rollout_steps",
+)
 COUNTS = ("trainer.nnodes", "trainer.n_gpus_per_node")
 
 
@@ -69,7 +75,7 @@ def batches(
 
     def combine(source: SourceLookup) -> CombinedKeys:
         if source("data.train_batch_size") == 0:
-            raise ChangesRun(_NO_BATCHES)
+            raise ChangesRun(_NO_BATCHES + _stream(source))
         prompts, group = source.size("data.train_batch_size"), source.size(f"{ROLLOUT}.n")
         if leaves_gpus_open(source):
             return _open_ranks(source, role, prompts, group)
@@ -101,6 +107,19 @@ def batches(
         return CombinedKeys(settings, text, near.strip())
 
     return combine
+
+
+def _stream(source: SourceLookup) -> str:
+    """Return the numbers that a stream of prompts has here, where the script gives all of them; else nothing."""
+    mini, needed, versions, total = (source.number_or_open(key) if source.is_set(key) else None for key in _OF_STREAMS)
+    if not (mini and versions):
+        return ""
+    prompts = mini * (needed or 1) * versions
+    settings = [f"rollout_batch_size: {prompts}"]
+    if (ahead := source("async_training.staleness_threshold")) is not None:
+        settings.append(f"async_generation_ratio: {ahead}")
+    settings += [f"max_steps: {total // prompts}"] if total else []
+    return f". By the numbers given: {', '.join(settings)}"
 
 
 def _open_ranks(source: SourceLookup, role: str, prompts: int, group: int) -> CombinedKeys:

@@ -344,6 +344,13 @@ def test_a_launcher_says_nodes_and_gpus_apart() -> None:
     assert tree["sft_train"]["device_mapping"] == "list(range(0, 12))"
 
 
+def test_a_stream_of_prompts_says_its_numbers() -> None:
+    words = ("data.train_batch_size=0", f"{ACTOR}.ppo_mini_batch_size=32", "async_training.require_batches=4")
+    words += ("async_training.trigger_parameter_sync_step=2", "async_training.staleness_threshold=0.5")
+    note = entry(of(*words, "rollout.total_rollout_steps=5120"), "data.train_batch_size")[1]
+    assert note.endswith("numbers given: rollout_batch_size: 256, async_generation_ratio: 0.5, max_steps: 20")
+
+
 def test_an_update_of_more_prompts_than_a_step_has_says_so() -> None:
     key = f"{ACTOR}.ppo_mini_batch_size"
     outcome, note = entry(of(f"{key}=2000"), key)
