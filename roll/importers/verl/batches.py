@@ -217,10 +217,9 @@ def engine_arguments(source: SourceLookup) -> CombinedKeys:
     for key in ("enforce_eager", "max_num_batched_tokens", "max_model_len", "enable_chunked_prefill", "limit_images"):
         if source.is_set(f"{ROLLOUT}.{key}") and key not in names:
             lost[f"{ROLLOUT}.{key}"] = f"{spec.name} has no such argument; its own go into {at}"
-    idle = dict[str, str]()
-    if spec.name == "sglang" and source(f"{ROLLOUT}.enable_chunked_prefill") is True:
-        lost.pop(f"{ROLLOUT}.enable_chunked_prefill", None)
-        idle[f"{ROLLOUT}.enable_chunked_prefill"] = "sglang reads long prompts in chunks anyway (chunked_prefill_size)"
+    always = _ALWAYS_ON.get(spec.share.name, {}).items()
+    idle = {f"{ROLLOUT}.{key}": why for key, why in always if source(f"{ROLLOUT}.{key}") is True}
+    lost = {key: why for key, why in lost.items() if key not in idle}
     engine_kwargs = source.below(f"{ROLLOUT}.engine_kwargs.{spec.name}")
     config |= engine_kwargs
     of_no_engine, of_others = _of_other_engines(source, spec.name)
@@ -242,6 +241,10 @@ def _of_other_engines(source: SourceLookup, engine: str) -> tuple[dict[str, str]
     return idle, lost
 
 
+_ALWAYS_ON: Mapping[str, Mapping[str, str]] = {
+    "mem_fraction_static": {"enable_chunked_prefill": "long prompts go in chunks in any case (chunked_prefill_size)"}
+}
+"""Switches of verl's that an engine has on by itself, by its argument for the share of memory."""
 _OWN_NAMES: Mapping[str, Mapping[str, str]] = {
     "gpu_memory_utilization": {
         "tensor_model_parallel_size": "tensor_parallel_size",
