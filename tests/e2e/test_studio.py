@@ -26,6 +26,7 @@ pytest.importorskip("nicegui", reason="NiceGUI is not installed: the extra studi
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")]
 WAIT_MS = 120_000  # for a condition; other tests run beside
+EXAMPLE = REPOSITORY / "examples" / "tiny-sort" / "tiny_sort.yaml"  # what the builder opens with
 
 
 @pytest.fixture
@@ -152,7 +153,8 @@ def test_a_wrong_key_is_marked_in_form_and_text_until_it_is_right(page: "Page") 
     page.get_by_label("actor_infer.strategy_args.strategy_name").fill("mine.engines:SPEC")
     page.keyboard.press("Enter")
     page.get_by_text("It cannot start").wait_for()
-    page.get_by_role("button", name="line 48").click()  # the editor draws the lines that it shows alone
+    engine = next(number for number, line in enumerate(EXAMPLE.read_text().splitlines(), 1) if "hf_infer" in line)
+    page.get_by_role("button", name=f"line {engine}").click()  # the editor draws the lines that it shows alone
     page.locator(".cm-line.wrong-line", has_text="mine.engines:SPEC").wait_for()
     page.get_by_label("actor_infer.strategy_args.strategy_name").fill("hf_infer")
     page.get_by_role("option", name="hf_infer").click()
