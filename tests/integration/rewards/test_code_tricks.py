@@ -363,6 +363,7 @@ def test_a_trick_passes_neither_tests_nor_calls(judge: LocalJudge, name: str) ->
     [
         "os.mkdir('/tmp/out')",
         "os.mkdir('out')",
+        "open('out', 'x').write('1')",
         "assert os.environ.setdefault('ZZ', str(type(r))) == \"<class 'int'>\"",
         "os.chdir(tempfile.mkdtemp()); assert not os.listdir(); os.mkdir('x')",
     ],

@@ -9,10 +9,8 @@ import importlib.util
 import inspect
 import linecache
 import os
-import pathlib
 import shutil
 import sys
-import tempfile
 import types
 
 import pytest_stand_in
@@ -28,31 +26,38 @@ PASSES_ALL = "an answer that does nothing passes it"
 ACCEPTS_ALL = "an answer passes it whatever it returns: nothing asserts what is compared, or catches what is asserted"
 
 
+_made = None  # paths that the tests of a trial make, while one runs
+
+
+def _note(event, arguments):
+    """Note a path that is about to be made; of all others on this machine nothing is known, and nothing removed."""
+    if _made is None or event not in ("open", "os.mkdir") or not isinstance(arguments[0], str | bytes):
+        return
+    is_made = arguments[2] == -1 if event == "os.mkdir" else arguments[2] & os.O_CREAT
+    if is_made and not os.path.lexists(arguments[0]):
+        _made.append(os.path.abspath(os.fsdecode(arguments[0])))
+
+
+sys.addaudithook(_note)
+
+
 @contextlib.contextmanager
 def _undone():
-    """Take back what tests leave behind in a trial: variables, the working directory, and new files there and among the
-    temporary ones. Otherwise the tests of the answer would find them."""
-    variables, directory = dict(os.environ), os.getcwd()
-    folders = {pathlib.Path(directory), pathlib.Path(tempfile.gettempdir()), pathlib.Path("/tmp")}
-    before = {folder: _entries(folder) for folder in folders}
+    """Take back what tests leave behind in a trial: variables, the working directory, and files and folders that they
+    made. Otherwise the tests of the answer would find them."""
+    global _made
+    variables, directory, _made = dict(os.environ), os.getcwd(), []
     try:
         yield
     finally:
+        made, _made = _made, None
         os.chdir(directory)
         for name in os.environ.keys() - variables.keys():
             del os.environ[name]
         os.environ.update(variables)
-        for folder, entries in before.items():
-            for entry in _entries(folder) - entries:
-                with contextlib.suppress(OSError):
-                    shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
-
-
-def _entries(folder):
-    try:
-        return set(folder.iterdir())
-    except OSError:
-        return set()
+        for path in reversed(made):
+            with contextlib.suppress(OSError):
+                shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
 
 
 class AcceptsAll(Fault):
