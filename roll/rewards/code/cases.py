@@ -128,11 +128,26 @@ _IS_PYTHON = re.compile(r"^\s*(?:assert\b|(?:async\s+)?def\s+\w+\(|class\s+\w+)"
 
 
 def _setup(row: Mapping[str, Any]) -> str:
+    """The lines that MBPP's columns put before each assert. Raises BadCases for what is neither a text nor a list of
+    texts."""
     lines: list[str] = []
     for column in SETUP:
         value = row.get(column)
-        lines += [line for line in (value if isinstance(value, list) else [value]) if isinstance(line, str)]
+        if isinstance(value, str) and value.lstrip().startswith("["):
+            value = _list_of_texts(value)
+        texts = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(isinstance(text, str) for text in texts):
+            raise BadCases(f"column {column!r} holds neither a text nor a list of texts, but {str(value)[:60]!r}")
+        lines += texts
     return "".join(f"{line}\n" for line in lines if line.strip())
+
+
+def _list_of_texts(text: str) -> Any:
+    """Example: '["import math"]' -> ["import math"], since CSV files and some parquet files hold lists as JSON."""
+    try:
+        return _from_json(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 _FUTURE = re.compile(r"^from __future__ import .*\n?", re.MULTILINE)

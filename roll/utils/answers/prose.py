@@ -156,11 +156,12 @@ _MORE_OF_NUMBER = re.compile(
     r"[\s$*]{0,4}(?:(?P<magnitude>(?:hundred|thousand|million|billion|dozen)\b)|[ap]\.?\s?m\b\.?)", re.IGNORECASE
 )
 _NEGATIVE = re.compile(
-    r"(?:(?<!not )\bnegative|(?:\b(?:is|are|was|be|equals?|gives?|gets?)\b|[:=]|\A)[\s$*]*\bminus)[\s$*]*$",
+    r"(?:\bnegative|(?:(?:\b(?:is|are|was|be|equals?|gives?|gets?|not|never)|n't)\b|[:=]|\A)[\s$*]*\bminus)[\s$*]*$",
     re.IGNORECASE,
 )
 _SIGN_IN_WORDS = re.compile(
-    r"((?<!not )\bnegative|(?:\b(?:is|are|was|be|equals?|gives?|gets?|or|either)\b|[:=]|\A)[\s*]*\bminus)\s+(?=[\d.])",
+    r"(\bnegative|(?:(?:\b(?:is|are|was|be|equals?|gives?|gets?|or|either|not|never)|n't)\b|[:=]|\A)[\s*]*\bminus)"
+    r"\s+(?=[\d.])",
     re.IGNORECASE,
 )
 _NO_VALUE = re.compile(r"=|(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")

@@ -71,6 +71,7 @@ WITH_SETUP = Cases("assert", None, asserts=("import math\ny = 2\nassert f(1) == 
         (row("def check(candidate): assert candidate(1)", "pytest") | {"entry_point": "f"}, CHECK),
         (row(["assert f(1) == 2"]) | {"test_setup_code": "", "test_imports": []}, ASSERTS),
         (row(["assert f(1) == 2"]) | {"test_setup_code": "y = 2", "test_imports": ["import math"]}, WITH_SETUP),
+        (row(["assert f(1) == 2"]) | {"test_setup_code": "y = 2", "test_imports": '["import math"]'}, WITH_SETUP),
         (row([f"{FUTURE}assert f(1) == 2"]) | {"test_setup_code": "y = 2"}, WITH_FUTURE),
     ],
 )
@@ -113,6 +114,7 @@ def test_forms_that_data_sets_have(columns: dict[str, Any], cases: Cases) -> Non
         (row(["assert f(1)", "# later"]), "case 2 of column 'test_cases' holds no test: nothing but comments"),
         (row(["def check(candidate): pass"]), "case 1 of column 'test_cases' defines check(candidate), and nothing"),
         (row([{"assert_code": "assert f(1) =="}]), "case 1 of column 'test_cases' is no Python 3"),
+        (row(["assert f(1)"]) | {"test_imports": {"math": 1}}, "column 'test_imports' holds neither a text nor a list"),
         (row(["assert True", 5], "assert"), "case 2 of column 'test_cases' has no assert_code"),
     ],
 )
