@@ -18,6 +18,7 @@ _TIMES = {
 _MASSES = {"g": 1, "gram": 1, "kg": 1000, "kilogram": 1000, "mg": "1/1000", "lb": "453.59237", "pound": "453.59237"}
 _VOLUMES = {"L": "1/1000", "l": "1/1000", "liter": "1/1000", "ml": "1/1000000", "mL": "1/1000000"}
 _MONEY = {"dollar": 1, "cent": "1/100"}
+_AMOUNTS = {"mol": 1, "mole": 1, "mmol": "1/1000"}
 _YEARS = {"month": 1, "year": 12}
 _BASES: dict[str, tuple[str, int, Fraction]] = {
     name: (dimension, power, Fraction(factor))
@@ -27,15 +28,19 @@ _BASES: dict[str, tuple[str, int, Fraction]] = {
         ("mass", 1, _MASSES),
         ("length", 3, _VOLUMES),
         ("money", 1, _MONEY),
+        ("amount", 1, _AMOUNTS),
         ("calendar", 1, _YEARS),
     )
     for name, factor in table.items()
 }
+_PREFIXES = {"m": "1/1000", "k": 1000, "M": 1000000, "G": 1000000000}
+_SYMBOLS = {"N": "kg*m/s^2", "J": "kg*m^2/s^2", "W": "kg*m^2/s^3", "Pa": "kg/m/s^2"}
 _COMPOUND = {
-    "mph": "mile/hour", "kph": "km/h", "kmh": "km/h", "N": "kg*m/s^2", "newton": "kg*m/s^2", "J": "kg*m^2/s^2",
-    "joule": "kg*m^2/s^2", "W": "kg*m^2/s^3", "watt": "kg*m^2/s^3", "Pa": "kg/m/s^2", "pascal": "kg/m/s^2",
+    "mph": "mile/hour", "kph": "km/h", "kmh": "km/h", "newton": "kg*m/s^2", "joule": "kg*m^2/s^2",
+    "watt": "kg*m^2/s^3", "pascal": "kg/m/s^2", "kWh": "kW*h",
 }  # fmt: skip
-_LETTERS = [name for name in _COMPOUND if name[0].isupper()]  # behind a number they could be variables, too
+_SYMBOL = re.compile(rf"(?P<prefix>[{''.join(_PREFIXES)}]?)(?P<symbol>{'|'.join(_SYMBOLS)})")
+_WITH_SYMBOL = re.compile(rf"(?<![A-Za-z]){_SYMBOL.pattern}(?![A-Za-z])")
 _AMOUNT = re.compile(
     r"(?:[A-Za-z](?:_\w)?\s*=\s*)?(?P<number>[^A-Za-z\\]*\d[\d.,]*\}?)(?:\s|~|\\[,;: ])*(?P<unit>[A-Za-z\\].*)",
     re.DOTALL,
@@ -47,12 +52,19 @@ _FACTOR = re.compile(
     r"(?P<name>[A-Za-z]+)\.?\s*(?:\^?\s*(?P<power>-?[123]))?\s*"
 )
 
-_NAMES = "|".join(sorted(map(re.escape, (*_BASES, *_COMPOUND)), key=len, reverse=True))
+_NAMES = "|".join(
+    sorted(
+        (*_BASES, *_COMPOUND, *(f"{prefix}{symbol}" for prefix in ("", *_PREFIXES) for symbol in _SYMBOLS)),
+        key=len,
+        reverse=True,
+    )
+)
 _ONE = rf"(?:(?:sq(?:uare)?|cubic)\.?\s+)?(?:{_NAMES})(?:es|s)?(?![A-Za-z])(?<!\bin)(?:\s?\^?\s?\{{?-?[123]\}}?(?!\d))?"
 _INCHES = r"in(?:\.(?=\s|$)|(?=\s*(?:[,;:)$!?*^/]|\.?$|\.\s)))(?:\s?\^?\s?\{?[23]\}?)?"  # no "60 in total"
 _BEHIND = re.compile(
     rf"[\s~$*]{{0,4}}(?:\\(?:text|mathrm)\s*\{{\s*)?(?P<unit>(?:{_ONE}|{_INCHES})(?:\s*(?:/|\bper\s|\u00b7)\s*(?:{_ONE}))*)"
     r"(?:\s?\}?[\s$]{0,2}(?:\^\s?\{?(?P<power>-?[123])\}?|(?P<sign>[²³]))(?!\d))?"
+    r"(?!\s*[/\u00b7]\s*[A-Za-z])"  # not a part of a unit that is not known: kJ/mol
 )
 
 Unit = tuple[Fraction, frozenset[tuple[str, int]]]
@@ -80,33 +92,47 @@ def unit_behind(text: str, end: int) -> str:
         unit += f"^{power}"
     if not unit or _read(unit) is None:
         return ""
-    return rf" \text{{{unit}}}" if unit in _LETTERS else f" {unit}"
+    is_symbol = _WITH_SYMBOL.search(unit) is not None  # behind a number it could be a variable, too
+    return rf" \text{{{unit}}}" if is_symbol else f" {unit}"
 
 
 @lru_cache(maxsize=1024)
 def _read(text: str) -> Unit | None:
-    singular = text[:-1].lower() if len(text) > 3 and text.endswith("s") else text
-    text = _COMPOUND.get(text, _COMPOUND.get(singular, text)).replace("**", "^").replace("^ ", "^")
+    text = text.replace("**", "^").replace("^ ", "^")
     factor, powers, place = Fraction(1), dict[str, int](), 0
     while place < len(text):
         match = _FACTOR.match(text, place)
         base = _base(match["name"]) if match is not None else None
         if match is None or base is None:
             return None
-        dimension, dimensions, size = base
+        size, dimensions = base
         power = int(match["power"] or {"s": 2, "c": 3}.get((match["word"] or " ")[0], 1))
         power = -power if match["sign"] in ("/", "per") else power
         factor *= size**power
-        powers[dimension] = powers.get(dimension, 0) + dimensions * power
+        for dimension, times in dimensions:
+            powers[dimension] = powers.get(dimension, 0) + times * power
         place = match.end()
     return (factor, frozenset((name, power) for name, power in powers.items() if power)) if text else None
 
 
-def _base(name: str) -> tuple[str, int, Fraction] | None:
+def _base(name: str) -> Unit | None:
+    """A single unit: one of the tables, or a symbol with its prefix. Example: "kN" -> (1000000, mass length time^-2),
+    in grams."""
+    if (symbol := _SYMBOL.fullmatch(name)) is not None and name not in _BASES:
+        factor, dimensions = _read(_SYMBOLS[symbol["symbol"]]) or (Fraction(1), frozenset())
+        return factor * Fraction(_PREFIXES.get(symbol["prefix"], 1)), dimensions
+    if name in _COMPOUND:
+        return _read(_COMPOUND[name])
     if len(name) > 3:
         name = name.lower().replace("metre", "meter").replace("litre", "liter")
     singular = name[:-2] if name == "inches" else name[:-1] if name.endswith("s") and len(name) > 2 else name
-    return _BASES.get(name) or _BASES.get(singular)
+    for known in (name, singular):
+        if known in _COMPOUND:
+            return _read(_COMPOUND[known])
+        if known in _BASES:
+            dimension, power, size = _BASES[known]
+            return size, frozenset({(dimension, power)})
+    return None
 
 
 def in_one_unit(truth: str, answer: str) -> tuple[str, str] | None:
