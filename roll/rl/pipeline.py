@@ -426,10 +426,10 @@ class RLPipeline(Run):
 
     def close(self) -> None:
         self.loop.close()
+        self.records.finish()  # before what may take long or be interrupted
         if self.clusters is not None:
             self.clusters.close()
         self.mode.close()
-        self.records.finish()
 
     def checkpoint_saved(self, steps_done: int) -> None:
         self.group_source.saved(steps_done)
