@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from roll.algorithms.off_policy import ratio_of, row_means
-from roll.configs.tables.policy_losses import DPPODivergence, RECClip, RECRegularizer, RECWeight
+from roll.configs.tables.policy_losses import RECClip, RECRegularizer, RECWeight
 from roll.types.batch import TrainBatch
 from roll.types.metrics import MetricSums
 
@@ -478,53 +478,7 @@ class ClippedLogRatio:
         return -tokens.advantages * tokens.log_ratio.clamp(-bound, bound)
 
 
-@dataclass(frozen=True)
-class DivergenceGate:
-    """DPPO (arXiv 2602.04879): -min(sg(r), highest_weight) A log p, and 0 where the token has gone the way of its
-    advantage and the policies are further apart than `high` (A > 0) or `low` (others). The divergence is of the two
-    outcomes "this token" and "another one", p_old and p_new their first probabilities:
-
-    - `tv`: |p_new - p_old|.
-    - `kl`: KL(old || new) = p_old log(p_old / p_new) + (1 - p_old) log((1 - p_old) / (1 - p_new)).
-
-    A ratio says little of a rare token, whose probability may double without changing the policy; this says it for all.
-    p_old is p_new / r, so r is to be a token's own.
-
-    Example: tv, high .2, A > 0: from .1 to .25 it learns (r is 2.5), from .5 to .75 it does not (r is 1.5).
-    """
-
-    kind: DPPODivergence = "tv"
-    low: float = 0.2
-    high: float = 0.2
-    highest_weight: float = 20.0
-
-    def __call__(self, tokens: PolicyTokens, metrics: MetricSums) -> torch.Tensor:
-        log_new, ratio = tokens.log_probs.detach(), ratio_of(tokens.log_ratio.detach())
-        log_old = log_new - tokens.log_ratio.detach()
-        grew = log_new - log_old
-        positive = tokens.advantages > 0
-        apart = self._divergence(log_old, log_new)
-        above = tokens.mask & positive & (grew > 0) & (apart > self.high)
-        below = tokens.mask & ~positive & (grew < 0) & (apart > self.low)
-        count_clipped(metrics, below, above, tokens.mask)
-        weight = ratio.clamp(max=self.highest_weight).masked_fill(below | above, 0.0)
-        return -weight * tokens.advantages * tokens.log_probs
-
-    def _divergence(self, log_old: torch.Tensor, log_new: torch.Tensor) -> torch.Tensor:
-        old, new = log_old.exp(), log_new.exp()
-        if self.kind == "tv":
-            return (new - old).abs()
-        tiny = 1e-8  # of a token that is certain: log 0 otherwise
-        return old * (log_old - log_new) + (1 - old) * torch.log((1 - old + tiny) / (1 - new + tiny))
-
-
 # --- from the keys of a YAML, as roll/configs/tables/policy_losses.py names them
-
-
-def dppo(
-    dppo_divergence: DPPODivergence, dppo_clip_low: float, dppo_clip_high: float, dppo_highest_weight: float
-) -> DivergenceGate:
-    return DivergenceGate(dppo_divergence, dppo_clip_low, dppo_clip_high, dppo_highest_weight)
 
 
 def rec(

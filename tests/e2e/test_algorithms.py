@@ -23,6 +23,7 @@ TWO_UPDATES = "actor_train.training_args.gradient_accumulation_steps=2"
         ("rec", ()),
         ("sppo", ()),
         ("dppo", ()),
+        ("cppo", ()),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

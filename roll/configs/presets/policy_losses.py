@@ -146,6 +146,27 @@ LOSS_PRESETS = (
         beside="dppo_divergence: kl bounds the KL divergence of a token against all others",
     ),
     Preset(
+        "cppo",
+        "Cumulative prefix divergence, arXiv 2606.10968",
+        {
+            "adv_estimator": "grpo",
+            "pg_variant": "cppo",
+            "cppo_threshold": 0.15,
+            "cppo_weight_floor": 0.8,
+            "cppo_budget": 0.02,
+            "loss_agg_mode": "seq-mean-token-mean",
+        },
+        (
+            "A = (reward - mean of the group) / deviation of the group",
+            "D_t = |p_new - p_old|, w_t falls from 1 at a row's first token to `floor` at its last",
+            "loss of a token = -min(r, 20) A log p, r = p_new / p_old; 0 where it goes the way of A and",
+            "w_t D_t > min(threshold, threshold + b * sum of the w before - sum of the w D before)",
+            "b = the .9 quantile of the row's D, within [budget, 2 budget]",
+            "loss of an update = the mean over rows of their mean over tokens",
+        ),
+        beside="force_disable_old_logprobs_recompute: the paper's p_old is what the engine sampled with",
+    ),
+    Preset(
         "clip_cov",
         "Entropy mechanism, arXiv 2505.22617",
         {

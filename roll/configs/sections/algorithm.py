@@ -180,6 +180,7 @@ class AlgorithmConfig(OnPolicyDistillation):
         "kimi15: a penalty on (log r)^2. sapo: a soft gate on r. gmpo: the geometric mean of a sample's clipped r. "
         "rec: the policy gradient, off where r is out of its range. sppo: -A log r within a range. "
         "dppo: weighted by r, off where the token's probability has changed too much. "
+        "cppo: the same, by the token's place and by what the tokens before it have changed. "
         "opmd: policy gradient / (1 + opmd_tau). clip_cov and kl_cov: tokens whose log-prob and advantage vary "
         "together are left out, or held near. Default: ppo.",
     )
@@ -253,6 +254,29 @@ class AlgorithmConfig(OnPolicyDistillation):
         0.2, "With pg_variant dppo: beyond this a token with a positive advantage learns no more to grow.", gt=0
     )
     dppo_highest_weight: float = setting(20.0, "With pg_variant dppo: largest weight.", gt=0)
+    cppo_threshold: float = setting(
+        0.15,
+        "With pg_variant cppo: a token whose probability, times a weight, has moved by more than this learns no more "
+        "to go that way.",
+        gt=0,
+    )
+    cppo_weight_floor: float = setting(
+        0.8,
+        "With pg_variant cppo: the weight is 1 at a sample's first token and falls to this at its last.",
+        gt=0,
+        le=1,
+    )
+    cppo_budget: float = setting(
+        0.02,
+        "With pg_variant cppo: what the tokens before may have moved on average, by the same weights, before the "
+        "threshold falls. A sample whose own quantile is larger gets up to twice as much.",
+        ge=0,
+    )
+    cppo_budget_quantile: float = setting(
+        0.9, "With pg_variant cppo: which quantile of a sample's moves its budget is.", ge=0, le=1
+    )
+    cppo_budget_scale: float = setting(1.0, "With pg_variant cppo: factor of that quantile.", ge=0)
+    cppo_highest_weight: float = setting(20.0, "With pg_variant cppo: largest weight by r.", gt=0)
     clip_cov_ratio: float = setting(
         2e-4,
         "With pg_variant clip_cov: share of the response tokens of an update, at least one, that do not learn. They "

@@ -95,6 +95,14 @@ def _rec_warnings(values: Values, user_keys: AbstractSet[str]) -> Iterator[str]:
             yield f"{key} does nothing with {other}: {values[other]}."
 
 
+_CPPO = (
+    "cppo_threshold",
+    "cppo_weight_floor",
+    "cppo_budget",
+    "cppo_budget_quantile",
+    "cppo_budget_scale",
+    "cppo_highest_weight",
+)
 _RANGE = ("pg_clip", "use_pg_clip_range", "pg_clip_low", "pg_clip_high")
 
 
@@ -148,8 +156,15 @@ _ROWS = (
     PolicyForm("sppo", "roll.algorithms.objectives:sppo", ("sppo_epsilon",), weighs_by_ratio=True),
     PolicyForm(
         "dppo",
-        "roll.algorithms.objectives:dppo",
+        "roll.algorithms.divergence_gates:dppo",
         ("dppo_divergence", "dppo_clip_low", "dppo_clip_high", "dppo_highest_weight"),
+        reads_probabilities=True,
+        weighs_by_ratio=True,
+    ),
+    PolicyForm(
+        "cppo",
+        "roll.algorithms.divergence_gates:cppo",
+        _CPPO,
         reads_probabilities=True,
         weighs_by_ratio=True,
     ),

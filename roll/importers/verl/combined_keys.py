@@ -66,6 +66,11 @@ def policy_form(source: SourceLookup) -> CombinedKeys:
         return CombinedKeys(
             settings, f"pg_variant: dppo, {settings['dppo_divergence']} of at most {low:g} and {high:g}."
         )
+    if mode == "cppo":
+        threshold, most = source.amount(f"{ACTOR}.clip_ratio"), source.amount(f"{ACTOR}.clip_ratio_c")
+        settings = {"pg_variant": "cppo", "cppo_threshold": threshold, "cppo_highest_weight": most}
+        near = "A token's place is counted over its answer, as in the paper; verl counts over the padded width."
+        return CombinedKeys(settings, f"pg_variant: cppo, total variation of at most {threshold:g}.", near)
     if mode == "dro":
         return CombinedKeys({"pg_variant": "kimi15"}, "pg_variant: kimi15: -A log p + kimi15_tau / 2 * (log r)^2.")
     if mode == "kl_cov":
@@ -76,8 +81,7 @@ def policy_form(source: SourceLookup) -> CombinedKeys:
     changed = {}
     if mode not in ("vanilla", "gspo"):
         at = f"{ACTOR}.policy_loss.loss_mode"
-        near = f". {_LACKING[mode]}" if mode in _LACKING else ""
-        changed[at] = f"there is no loss {mode} here; the clipped ratio stands in (pg_variant: ppo){near}"
+        changed[at] = f"there is no loss {mode} here; the clipped ratio stands in (pg_variant: ppo)"
     bound_at = source.amount(f"{ACTOR}.clip_ratio_c") if mode != "gspo" else 0  # verl before 0.2 has none
     settings = {"pg_variant": "ppo", "dual_clip_loss": bound_at > 0}
     if mode == "gspo":
@@ -88,13 +92,6 @@ def policy_form(source: SourceLookup) -> CombinedKeys:
     ratio = "one ratio per answer" if mode == "gspo" else "a ratio per token"
     bound = f", dual clip at {bound_at:g}" if bound_at > 0 else ""
     return CombinedKeys(settings, f"pg_variant: ppo, {ratio} in [1 - {low:g}, 1 + {high:g}]{bound}.", changes=changed)
-
-
-_LACKING = {
-    "cppo": "It leaves tokens out by a budget of divergence along their answer; pg_variant: dppo is near, which bounds "
-    "the divergence of each token by itself"
-}
-"""Losses that are known and not here, with the nearest thing."""
 
 
 def clip_range(low: float, high: float) -> dict[str, Any]:

@@ -432,6 +432,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "norm": _is_normed,
     "clip cov": _has_loss("clip_cov"),
     "kl cov": _has_loss("kl_cov"),
+    "cppo": _has_loss("cppo"),
     "opmd": _has_loss("opmd"),
     "opmd baseline": _has_opmd_baseline,
     "rec": _has_loss("rec"),

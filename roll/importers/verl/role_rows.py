@@ -230,6 +230,17 @@ ACTOR_ROWS: tuple[Row, ...] = (
             ("ppo_kl_coef", 0.1, "kl cov"),
         )
     ),
+    *(
+        to(f"{ACTOR}.policy_loss.{section}{name}", target, via=words.number, needs="cppo")
+        for section in ("cppo.", "")
+        for name, target in (
+            ("cppo_w_min", "cppo_weight_floor"),
+            ("cppo_delta_b", "cppo_budget"),
+            ("cppo_delta_b_q", "cppo_budget_quantile"),
+            ("cppo_delta_b_k", "cppo_budget_scale"),
+        )
+    ),
+    needless(f"{ACTOR}.policy_loss.cppo._target_", "classes of verl's"),
     summed(f"{ACTOR}.tis_imp_ratio_cap", "correction"),
     to(
         f"{ACTOR}.loss_agg_mode",

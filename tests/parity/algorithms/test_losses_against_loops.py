@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+from roll.algorithms.divergence_gates import DivergenceGate, PrefixBudget
 from roll.algorithms.kl import KLEstimator, estimate_kl
 from roll.algorithms.loss import Aggregation, LossAggMode, PolicyLoss, SupervisedLoss, ValueLoss, explained_variance
 from roll.algorithms.objectives import (
@@ -24,9 +25,9 @@ from roll.algorithms.objectives import (
     ClippedGeometricMean,
     ClippedLogRatio,
     ClippedRatio,
-    DivergenceGate,
     Objective,
     PolicyGradient,
+    PolicyTokens,
     RatioGate,
     SoftGate,
     SquaredPenalty,
@@ -34,6 +35,7 @@ from roll.algorithms.objectives import (
 )
 from roll.algorithms.off_policy import Granularity, ImportanceWeight, MismatchFilter, TrainInferCorrection
 from roll.types.batch import TrainBatch
+from roll.types.metrics import MetricSums
 from tests.unit.algorithms.rows import apply_loss, full_scale, near, random_samples, random_train_batch
 
 MAX_LENGTH = 9
@@ -116,10 +118,14 @@ def slow_policy_loss(loss: PolicyLoss, batch: TrainBatch, theta: torch.Tensor, e
 
         if isinstance(loss.objective, ClippedGeometricMean):
             log_ratio = slow_geometric_mean(loss.objective, row, log_ratio, batch.advantages)
+        settled = set[int]()
+        if isinstance(loss.objective, PrefixBudget):
+            settled = slow_settled(loss.objective, row, theta, old, batch.advantages)
         policy, kl = [], []
         for t in row:
             advantage = float(batch.advantages[t])
-            policy.append(slow_objective(loss.objective, theta[t], log_ratio[t], advantage, sharers) * factor[t])
+            value = slow_objective(loss.objective, theta[t], log_ratio[t], advantage, sharers)
+            policy.append(value * factor[t] * (t not in settled))
             d = theta[t] - float(batch.ref_log_probs[t])
             assert loss.kl_loss_estimator != "full", "that one is test_full_kl_against_dense.py's"
             kl.append(slow_kl(loss.kl_loss_estimator, d))
@@ -143,6 +149,30 @@ def slow_geometric_mean(
         bound = objective.high if advantages[t] > 0 else -objective.low
         total = total + (bound if (log_ratio[t].item() - bound) * advantages[t] > 0 else log_ratio[t])
     return {t: total / len(row) for t in row}
+
+
+def slow_settled(
+    objective: PrefixBudget,
+    row: Sequence[int],
+    theta: torch.Tensor,
+    old: dict[int, torch.Tensor],
+    advantages: np.ndarray,
+) -> set[int]:
+    """The tokens of a row that CPPO drops: those that leave the old policy beyond what their place and the tokens
+    before them allow."""
+    new_probs = {t: math.exp(theta[t].item()) for t in row}
+    apart = {t: abs(new_probs[t] - math.exp(float(old[t]))) for t in row}
+    quantile = float(np.quantile([apart[t] for t in row], objective.budget_quantile)) if row else 0.0
+    budget = min(max(objective.budget_scale * quantile, objective.budget), 2 * objective.budget)
+    settled, spent, weighed = set[int](), 0.0, 0.0
+    for place, t in enumerate(row):
+        weight = 1.0 if len(row) == 1 else 1 - (1 - objective.floor) * place / (len(row) - 1)
+        allowed = min(objective.threshold, objective.threshold + budget * weighed - spent)
+        leaves = advantages[t] * (theta[t].item() - float(old[t])) > 0
+        if leaves and weight * apart[t] > allowed:
+            settled.add(t)
+        spent, weighed = spent + weight * apart[t], weighed + weight
+    return settled
 
 
 def slow_kl(estimator: KLEstimator, d: torch.Tensor) -> torch.Tensor:
@@ -205,6 +235,8 @@ def slow_objective(
                 apart = old * math.log(old / new) + (1 - old) * math.log((1 - old) / (1 - new))
             settled = (new > old and apart > high) if advantage > 0 else (new < old and apart > low)
             return -(0.0 if settled else min(r, most)) * advantage * log_prob
+        case PrefixBudget():
+            return -min(r, objective.highest_weight) * advantage * log_prob
         case ClippedGeometricMean():
             return -torch.exp(log_ratio) * advantage
         case SoftGate(positive, negative):
@@ -265,6 +297,8 @@ OBJECTIVES: dict[str, Objective] = {
     "sppo": ClippedLogRatio(0.2),
     "dppo": DivergenceGate("tv", 0.01, 0.02, 1.2),
     "dppo, KL": DivergenceGate("kl", 5e-4, 1e-3, 1.2),
+    "cppo": PrefixBudget(0.04, 0.5, 0.004, 0.7, 0.5, 1.2),
+    "cppo, budget never spent": PrefixBudget(0.02, 0.8, 1.0, 0.9, 1.0, 1.2),
 }
 KINDS: tuple[Literal["seq", "segment", "product"], ...] = ("seq", "segment", "product")
 CASES: dict[str, PolicyLoss] = {
@@ -279,7 +313,7 @@ CASES: dict[str, PolicyLoss] = {
         f"{name} per {kind}": PolicyLoss(objective, importance_sampling=kind)
         for name, objective in OBJECTIVES.items()
         for kind in KINDS
-        if not isinstance(objective, DivergenceGate)  # which a ratio of several tokens is refused with
+        if not isinstance(objective, DivergenceGate | PrefixBudget)  # which a ratio of several tokens is refused with
     },
     **{f"KL {k}": PolicyLoss(kl_loss_coef=0.5, kl_loss_estimator=k) for k in ("k1", "k2", "k3", "abs")},
     **{
@@ -388,7 +422,7 @@ def test_the_cases_really_clip_and_filter() -> None:
     shares = [result(f"rec{kind}")["clip_fraction"] for kind in (", no clip", "", ", two sides")]
     assert shares[0] == 0 < shares[1] < shares[2] < 1
     assert 0 < result("rec, ring")["clip_fraction"] < 1 and 0 < result("sppo")["clip_low_fraction"] < 1
-    for name in ("dppo", "dppo, KL"):
+    for name in ("dppo", "dppo, KL", "cppo", "cppo, budget never spent"):
         assert 0 < result(name)["clip_low_fraction"] < 1 and 0 < result(name)["clip_high_fraction"] < 1, name
     assert 0 < result("sapo")["soft_gate_mean"] < 1
     for key in ("clip_low_fraction", "clip_high_fraction"):
@@ -396,6 +430,24 @@ def test_the_cases_really_clip_and_filter() -> None:
     assert 0 < result("weight token")["is_weight_clip_fraction"] < 1
     for granularity in GRANULARITIES:
         assert 0 < result(f"filter {granularity}")["mismatch_kept_fraction"] < 1, granularity
+
+
+@pytest.mark.parametrize(("probs", "learns"), [([0.8, 0.8, 0.8, 0.55], [1, 0, 0, 0]), ([0.5, 0.5, 0.5, 0.55], [1] * 4)])
+def test_a_row_whose_first_tokens_have_used_up_the_budget_leaves_none_to_its_last(
+    probs: list[float], learns: list[int]
+) -> None:
+    """The example of PrefixBudget. The same row beside a longer one: padding has no say."""
+    for more in (0, 3):
+        log_probs = torch.zeros(2, 4 + more, dtype=torch.float64)
+        log_probs[0, :4] = torch.tensor(probs, dtype=torch.float64).log()
+        log_probs.requires_grad_()
+        mask = torch.zeros(2, 4 + more, dtype=torch.bool)
+        mask[0, :4] = True
+        tokens = PolicyTokens(log_probs, (log_probs - math.log(0.5)) * mask, mask.double(), mask)
+        loss = PrefixBudget(0.5, 1.0, 0.001, 0.9, 0.0, 1e9)(tokens, MetricSums())
+        (gradient,) = torch.autograd.grad(loss.sum(), [log_probs])
+        want = [-p / 0.5 * learn for p, learn in zip(probs, learns, strict=True)]
+        assert gradient[0, :4].tolist() == pytest.approx(want) and not gradient[:, 4:].any() and not gradient[1].any()
 
 
 def test_policy_metrics_equal_the_loop() -> None:

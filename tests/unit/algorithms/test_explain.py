@@ -67,6 +67,12 @@ def bounded_mean(i: int, ratio: float) -> float:
     return -(math.prod(bounded) ** (1 / len(bounded))) * SCALED[i] if lowest < ratio < highest else 0.0
 
 
+def left(i: int, ratio: float) -> float:
+    """-r A of CPPO; 0 for the tokens of weight 1 or .8 that were .5 and have moved by .25 the way of their advantage:
+    the second of the first answer, and the second of three, whose weight is .9."""
+    return -ratio * SCALED[i] * ((i, ratio) not in ((0, 1.5), (1, 0.5)))
+
+
 def held(i: int, ratio: float) -> float:
     """-r A, and the slope of |log r| for the one token of greatest covariance: the rare one, in an answer of reward 0;
     what it and its answer are below the mean is positive together."""
@@ -92,6 +98,7 @@ EXPECTED = {
     "rec": per_token(lambda i, r: clipped(r, CENTRED[i], 0.2, 0.2) / r, in_mean),
     "sppo": per_token(lambda i, r: -CENTRED[i] * (1 / 1.3 <= r <= 1.3), in_mean),
     "dppo": per_token(lambda i, r: -r * SCALED[i] * ((i, r) not in ((0, 1.5), (1, 0.5))), in_mean),
+    "cppo": per_token(left, in_rows),
     "clip_cov": per_token(lambda i, r: clipped(r, SCALED[i], 0.2, 0.2), in_mean),  # no covariance is above 1
     "kl_cov": per_token(held, in_mean),
     "gmpo": per_token(bounded_mean, in_rows),

@@ -234,6 +234,19 @@ def test_dppo_and_dro_of_verl_are_the_losses_of_their_formulas() -> None:
     assert (report.tree["pg_variant"], report.tree["kimi15_tau"]) == ("kimi15", 0.4)
 
 
+@pytest.mark.parametrize("section", ["cppo.", ""])
+def test_cppo_of_verl_has_its_keys_in_a_section_or_beside_the_loss(section: str) -> None:
+    """Its threshold is verl's clip_ratio, as DPPO's, and its policy that sampled the engine's (bypass_mode)."""
+    loss = "actor_rollout_ref.actor.policy_loss"
+    keys = {"w_min": 0.7, "delta_b": 0.03, "delta_b_q": 0.95, "delta_b_k": 0.5}
+    words = [f"{loss}.{section}cppo_{name}={value}" for name, value in keys.items()]
+    report = imported("verl_ppo_fsdp.yaml", f"{loss}.loss_mode=cppo", "actor_rollout_ref.actor.clip_ratio=0.15", *words)
+    names = ("threshold", "weight_floor", "budget", "budget_quantile", "budget_scale", "highest_weight")
+    assert report.tree["pg_variant"] == "cppo" and report.is_as_meant
+    assert [report.tree[f"cppo_{name}"] for name in names] == [0.15, 0.7, 0.03, 0.95, 0.5, 3.0]
+    assert not imported("verl_ppo_fsdp.yaml", *words).tree.keys() & {f"cppo_{name}" for name in names}
+
+
 @pytest.mark.parametrize("name", ["opo", "gpg", "grpo_passk"])
 def test_estimators_of_verl_have_their_names_here(name: str) -> None:
     words = (f"algorithm.adv_estimator={name}", "algorithm.norm_adv_by_std_in_grpo=false")

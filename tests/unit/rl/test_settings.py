@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from roll.algorithms.advantage import AdvantageSettings
+from roll.algorithms.divergence_gates import DivergenceGate, PrefixBudget
 from roll.algorithms.loss import Aggregation, PolicyLoss
 from roll.algorithms.objectives import (
     BoundedWeight,
@@ -12,7 +13,6 @@ from roll.algorithms.objectives import (
     ClippedGeometricMean,
     ClippedLogRatio,
     ClippedRatio,
-    DivergenceGate,
     Objective,
     PenalizedCovariance,
     PolicyGradient,
@@ -89,6 +89,10 @@ def test_without_it_the_loss_corrects_nothing() -> None:
             RatioGate("ring", 0.2, 0.3, 0.6, 2.0, "advantage", 1.0, "none", 0.1),
         ),
         ({"pg_variant": "sppo", "sppo_epsilon": 0.5}, ClippedLogRatio(0.5)),
+        (
+            {"pg_variant": "cppo", "cppo_threshold": 0.2, "cppo_budget_quantile": 0.95},
+            PrefixBudget(0.2, 0.8, 0.02, 0.95, 1.0, 20.0),
+        ),
         ({"pg_variant": "dppo", "dppo_divergence": "kl", "dppo_clip_low": 0.1}, DivergenceGate("kl", 0.1, 0.2, 20.0)),
         ({"pg_variant": "kl_cov", "kl_cov_ratio": 0.5, "ppo_kl_coef": 2}, PenalizedCovariance(0.5, 2.0)),
     ],
