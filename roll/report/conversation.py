@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from roll.pipeline.agentic.proxy.transcript.causes import CAUSES
+from roll.pipeline.agentic.proxy.transcript.harmony import read_harmony
 from roll.run.records.replay import Recorded, RecordedPicture, RecordedTurn
 from roll.utils.thinking import opened, parted
 
@@ -55,13 +59,15 @@ _NAME = r"(system|developer|user|assistant|model|tool|ipython|observation)"
 _HEAD = re.compile(
     rf"<\|im_start\|>{_NAME}|<\|start_header_id\|>{_NAME}<\|end_header_id\|>|<start_of_turn>{_NAME}|<\|turn>{_NAME}"
     rf"|<\|start\|>{_NAME}(?:(?:<\|channel\|>\w+)?<\|message\|>)?|<\|{_NAME}\|>|<｜(User|Assistant)｜>"
-    r"|\[/(INST)\]|\[(INST)\]"
+    r"|<\|im_(system|user|assistant)\|>(?P<named>[^<|>]*)<\|im_middle\|>|\[/(INST)\]|\[(INST)\]"
 )
+_HARMONY_HEAD = re.compile(rf"<\|start\|>(?:{_NAME}|(?P<tool>[\w.-]+)(?=[^<]*(?:<\|channel\|>[^<]*)?<\|message\|>))")
 _SPECIAL = re.compile(
     r"<\|[^|<>]{1,40}\|>|</?s>|</?(?:start|end)_of_turn>|<\|?turn\|?>|<bos>|\[/?(?:INST|SYSTEM_PROMPT)\]|\[gMASK\]|<sop>"
     r"|<｜[^｜<>]{1,40}｜>"
 )
 _ROLES = {"model": ASSISTANT, "observation": TOOL, "ipython": TOOL, "INST": USER, "/INST": ASSISTANT}
+_OF_SYSTEM = ("system", "tool_declare", "")
 
 
 def messages_of_prompt(prompt: str) -> list[Message]:
@@ -71,21 +77,51 @@ def messages_of_prompt(prompt: str) -> list[Message]:
     Example: "<|im_start|>system\\nBe brief.<|im_end|>\\n<|im_start|>user\\n2 + 2?<|im_end|>\\n<|im_start|>assistant\\n"
     has two messages, of the system and the user.
     """
-    heads = list(_HEAD.finditer(prompt))
+    is_harmony = "<|start|>" in prompt and "<|message|>" in prompt
+    heads = list((_HARMONY_HEAD if is_harmony else _HEAD).finditer(prompt))
     if not heads:
         return [Message(PROMPT, _SPECIAL.sub(" ", prompt).strip())]
     ends = [head.start() for head in heads[1:]] + [len(prompt)]
     parts = [(SYSTEM, prompt[: heads[0].start()])]
     parts += [(_role(head), prompt[head.end() : end]) for head, end in zip(heads, ends, strict=True)]
+    if is_harmony:
+        return _harmony_messages(parts)
     if parts[-1][0] == ASSISTANT:
         parts.pop()
-    messages = [Message(role, _SPECIAL.sub(" ", text).strip()) for role, text in parts]
-    return [_parted(message) if message.role == ASSISTANT else message for message in messages if message.text]
+    messages = [Message(role, text) for role, text in parts]
+    return _shown(_parted(message) if message.role == ASSISTANT else message for message in messages)
 
 
 def _role(head: re.Match[str]) -> str:
+    """The role of a message's mark. Kimi K2 has a name beside it: tools speak as the system, under theirs."""
+    found = head.groupdict()
+    if found.get("tool"):
+        return TOOL
     name = "/INST" if head[0] == "[/INST]" else next(filter(None, head.groups()))
+    if found.get("named") is not None and name == SYSTEM and found["named"] not in _OF_SYSTEM:
+        return TOOL
     return _ROLES.get(name, name.lower())
+
+
+def _harmony_messages(parts: Sequence[tuple[str, str]]) -> list[Message]:
+    """The messages of gpt-oss's template: what the assistant says on several channels in a row is one."""
+    messages: list[Message] = []
+    for role, run in groupby(parts, key=itemgetter(0)):
+        texts = [text for _, text in run]
+        if role == ASSISTANT:
+            texts = texts if texts[-1] else texts[:-1]  # without the beginning of an answer
+            joined = "".join(f"<|start|>assistant{text}" for text in texts)
+            messages += [_parted(Message(role, joined))] if texts else []
+        else:
+            bodies = [text.partition("<|message|>")[2] or text for text in texts]
+            messages += [Message(role, body) for body in bodies]
+    return _shown(messages)
+
+
+def _shown(messages: Iterable[Message]) -> list[Message]:
+    """Those that say something, without marks of the template."""
+    messages = [replace(message, text=_SPECIAL.sub(" ", message.text).strip()) for message in messages]
+    return [message for message in messages if message.text or message.calls or message.thinking]
 
 
 def question_of(prompt: str) -> str:
@@ -98,6 +134,12 @@ def question_of(prompt: str) -> str:
 # Answers.
 
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_KIMI_CALL = re.compile(
+    r"<\|tool_call_begin\|>\s*(?:functions\.)?(?P<name>[^<\s]*?)(?::\d+)?\s*<\|tool_call_argument_begin\|>"
+    r"(?P<arguments>.*?)(?:<\|tool_call_end\|>|\Z)|<\|tool_calls_section_(?:begin|end)\|>",
+    re.DOTALL,
+)
+_CHANNEL = "<|channel|>"
 
 
 def message_of_answer(text: str, prompt: str = "") -> Message:
@@ -109,9 +151,15 @@ def message_of_answer(text: str, prompt: str = "") -> Message:
 
 
 def _parted(message: Message) -> Message:
+    if _CHANNEL in message.text:
+        with suppress(ValueError):  # a header that is not whole
+            said = read_harmony(message.text)
+            return replace(message, text=said.content.strip(), thinking=said.reasoning.strip(), calls=said.calls)
     thinking, text = parted(message.text)
     calls = [_call(match[1].strip()) for match in _CALL.finditer(text)]
-    return replace(message, text=_CALL.sub("", text).strip(), thinking=thinking.strip(), calls=calls)
+    calls += [(match["name"], match["arguments"].strip()) for match in _KIMI_CALL.finditer(text) if match["name"]]
+    text = _KIMI_CALL.sub("", _CALL.sub("", text))
+    return replace(message, text=text.strip(), thinking=thinking.strip(), calls=calls)
 
 
 def _call(text: str) -> tuple[str, str]:

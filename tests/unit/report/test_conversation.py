@@ -10,6 +10,15 @@ from roll.report.conversation import episode_of, message_of_answer, messages_of_
 from roll.report.samples import SampleReader
 from roll.run.records.replay import Recorded
 
+HARMONY_CALL = (
+    "<|channel|>analysis<|message|>why<|end|><|start|>assistant<|channel|>commentary to=functions.add "
+    '<|constrain|>json<|message|>{"a": 1}<|call|>'
+)
+KIMI_CALL = (
+    '<|tool_calls_section_begin|><|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>{"a": 1}'
+    "<|tool_call_end|><|tool_calls_section_end|>"
+)
+
 
 @pytest.mark.parametrize(
     "prompt, question",
@@ -34,12 +43,55 @@ from roll.run.records.replay import Recorded
         ("[gMASK]<sop><|user|>\nHello<|assistant|>\n", "Hello"),
         ("<｜begin▁of▁sentence｜><｜User｜>Hello<｜Assistant｜>", "Hello"),
         ("<|start|>system<|message|>x<|end|><|start|>user<|message|>Hello<|end|><|start|>assistant", "Hello"),
+        (
+            "<|im_system|>system<|im_middle|>Be brief.<|im_end|><|im_user|>user<|im_middle|>Hello<|im_end|>"
+            "<|im_assistant|>assistant<|im_middle|>",
+            "Hello",
+        ),
         ("no template: a <b> & 2 < 3", "no template: a <b> & 2 < 3"),
         ("", ""),
     ],
 )
 def test_a_prompt_is_shown_without_its_template(prompt: str, question: str) -> None:
     assert question_of(prompt) == question
+
+
+def said(prompt: str) -> list[tuple[str, str, str, list[tuple[str, str]]]]:
+    return [(each.role, each.thinking, each.text, list(each.calls)) for each in messages_of_prompt(prompt)]
+
+
+def test_a_prompt_of_gpt_oss_has_the_calls_of_its_channels_and_what_came_of_them() -> None:
+    prompt = (
+        "<|start|>system<|message|>You are x.<|end|><|start|>developer<|message|># Instructions<|end|><|start|>user"
+        "<|message|>1 + 1?<|end|><|start|>assistant<|channel|>analysis<|message|>why<|end|><|start|>assistant to="
+        'functions.add<|channel|>commentary json<|message|>{"a": 1}<|call|><|start|>functions.add to=assistant'
+        '<|channel|>commentary<|message|>"2"<|end|><|start|>assistant<|channel|>final<|message|>two<|end|>'
+        "<|start|>user<|message|>sure?<|end|><|start|>assistant"
+    )
+    assert said(prompt) == [
+        ("system", "", "You are x.", []),
+        ("developer", "", "# Instructions", []),
+        ("user", "", "1 + 1?", []),
+        ("assistant", "why", "", [("add", '{"a": 1}')]),
+        ("tool", "", '"2"', []),
+        ("assistant", "", "two", []),
+        ("user", "", "sure?", []),
+    ]
+
+
+def test_a_prompt_of_kimi_k2_has_its_tools_their_calls_and_results() -> None:
+    prompt = (
+        "<|im_system|>tool_declare<|im_middle|>[]<|im_end|><|im_system|>system<|im_middle|>Be brief.<|im_end|>"
+        f"<|im_user|>user<|im_middle|>1 + 1?<|im_end|><|im_assistant|>assistant<|im_middle|>{KIMI_CALL}<|im_end|>"
+        "<|im_system|>add<|im_middle|>## Return of functions.add:0\n2<|im_end|><|im_assistant|>assistant<|im_middle|>"
+    )
+    assert said(prompt) == [
+        ("system", "", "[]", []),
+        ("system", "", "Be brief.", []),
+        ("user", "", "1 + 1?", []),
+        ("assistant", "", "", [("add", '{"a": 1}')]),
+        ("tool", "", "## Return of functions.add:0\n2", []),
+    ]
 
 
 def test_what_a_template_puts_first_is_no_message() -> None:
@@ -80,6 +132,16 @@ def test_a_prompt_has_its_messages_and_the_answer_that_it_begins_is_none() -> No
         ("", "<think>without an end", "without an end", "", []),
         ("", 'so <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>', "", "so", [("add", '{"a": 1}')]),
         ("", "<tool_call>add(1", "", "", [("", "add(1")]),
+        ("", HARMONY_CALL, "why", "", [("add", '{"a": 1}')]),
+        (
+            "<|start|>assistant",
+            f"{HARMONY_CALL}<|start|>assistant<|channel|>final<|message|>e",
+            "why",
+            "e",
+            [("add", '{"a": 1}')],
+        ),
+        ("", f"<think>why</think>so{KIMI_CALL}", "why", "so", [("add", '{"a": 1}')]),
+        ("", KIMI_CALL.partition("<|tool_call_end|>")[0], "", "", [("add", '{"a": 1}')]),
         ("", "<tool_call>[1]</tool_call>", "", "", [("", "[1]")]),
     ],
 )
