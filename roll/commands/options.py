@@ -1,4 +1,4 @@
-"""The options of the subcommands of this room: what `--help` shows, without what the commands themselves import."""
+"""The options of the subcommands in this package: what `--help` shows, without the imports of the commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports go down only, each engine stays in its file's floor, and Ray lives in one package (docs/architecture.md)."""
+"""Imports go to lower layers only, an engine is imported in its own package, and Ray in one (docs/architecture.md)."""
 
 import ast
 import subprocess
@@ -8,16 +8,16 @@ from graphlib import TopologicalSorter
 
 import pytest
 
-from tests.layout.floors import ENGINES, ROOMS, page_table
+from tests.layout.layers import ENGINES, PACKAGES, page_table
 from tests.layout.source import REPOSITORY, Module, modules, parse
-from tools.draw_rooms import PICTURE, drawing
+from tools.draw_packages import PICTURE, drawing
 
 ARCHITECTURE = REPOSITORY / "docs" / "architecture.md"
 
 
 def package_of(name: str) -> str | None:
-    """The room that a dotted name is in: the longest that fits."""
-    fitting = [package for package in ROOMS if name == package or name.startswith(package + ".")]
+    """The package that a dotted name is in: the longest that fits."""
+    fitting = [package for package in PACKAGES if name == package or name.startswith(package + ".")]
     return max(fitting, key=len) if fitting else None
 
 
@@ -26,24 +26,24 @@ def is_within(name: str, package: str) -> bool:
 
 
 def climbing_imports(module: Module) -> Iterator[str]:
-    """Imports of a higher floor, or of a neighbour on the same one."""
+    """Imports of a higher layer, or of a neighbour on the same one."""
     own = package_of(module.name)
     for name, line in module.imports:
         other = package_of(name)
         if own is None or other is None or own == other:
             continue
-        if ROOMS[other].floor >= ROOMS[own].floor:
-            climb = f"{own} (floor {ROOMS[own].floor}) imports {name} (floor {ROOMS[other].floor})"
+        if PACKAGES[other].layer >= PACKAGES[own].layer:
+            climb = f"{own} (layer {PACKAGES[own].layer}) imports {name} (layer {PACKAGES[other].layer})"
             yield f"{module.relative}:{line}: {climb}"
 
 
 def forbidden_imports(module: Module) -> Iterator[str]:
-    if (room := package_of(module.name)) is None:
+    if (package := package_of(module.name)) is None:
         return
     for name, line in module.imports:
-        for forbidden in ROOMS[room].forbidden:
+        for forbidden in PACKAGES[package].forbidden:
             if is_within(name, forbidden):
-                yield f"{module.relative}:{line}: {room} may not import {name}"
+                yield f"{module.relative}:{line}: {package} may not import {name}"
 
 
 def imported_at_the_top(module: Module) -> set[str]:
@@ -67,7 +67,7 @@ def test_imports_go_down_only() -> None:
     assert [text for module in modules("roll") for text in climbing_imports(module)] == []
 
 
-def test_every_module_stands_on_a_floor() -> None:
+def test_every_module_stands_on_a_layer() -> None:
     stray = [m.relative for m in modules("roll") if package_of(m.name) is None and m.path.name != "__init__.py"]
     assert stray == []
 
@@ -126,22 +126,22 @@ def test_configs_and_the_command_line_import_without_torch_or_ray() -> None:
     assert result.stdout.split() == []
 
 
-def test_the_page_shows_the_rooms_as_they_are_here() -> None:
-    """Refresh it: python -m tests.layout.test_floors"""
+def test_the_page_shows_the_packages_as_they_are_here() -> None:
+    """Refresh it: python -m tests.layout.test_layers"""
     page = ARCHITECTURE.read_text(encoding="utf-8").splitlines()
     first = page.index(page_table()[0])
-    assert page[first : first + len(ROOMS) + 2] == page_table()
+    assert page[first : first + len(PACKAGES) + 2] == page_table()
 
 
-def test_the_picture_of_the_rooms_is_drawn_from_the_table() -> None:
-    """Refresh it: python -m tools.draw_rooms"""
+def test_the_picture_of_the_packages_is_drawn_from_the_table() -> None:
+    """Refresh it: python -m tools.draw_packages"""
     assert PICTURE.read_text(encoding="utf-8") == drawing()
 
 
-def test_no_room_is_on_a_higher_floor_than_the_one_around_it() -> None:
-    for name, room in ROOMS.items():
-        for other, inside in ROOMS.items():
-            assert not (other.startswith(name + ".") and inside.floor > room.floor), (name, other)
+def test_no_package_is_on_a_higher_layer_than_the_one_around_it() -> None:
+    for name, package in PACKAGES.items():
+        for other, inside in PACKAGES.items():
+            assert not (other.startswith(name + ".") and inside.layer > package.layer), (name, other)
 
 
 def test_modules_import_each_other_in_no_circle() -> None:
