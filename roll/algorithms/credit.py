@@ -83,6 +83,7 @@ class CreditSettings:
     whiten_advantages: bool = False
     advantage_clip: float | None = None
     teacher_alone: bool = False  # rewards of tokens teach nothing either
+    teacher_share: float | None = None  # of the mixture with which JS compares; None: the log-ratio counts
     old_is_rollout: bool = False  # the engine's log-probs serve as old ones
     version: int | None = None  # of the weights that learn, where tokens may be of older ones
     max_lag: int | None = None  # older tokens are not trained on
@@ -117,7 +118,8 @@ def assign_credit(
        row value at every token.
     4. Whiten over all ranks' response tokens. With `teacher_weights`, one per row, add weight * (log-prob of the
        teacher - old log-prob) to each token's own advantage: minus a one-sample estimate of KL(old || teacher), which
-       no other token's credit has a part in (on-policy distillation). Then clip.
+       no other token's credit has a part in (on-policy distillation). With `teacher_share` the token's part of the
+       Jensen-Shannon divergence is subtracted instead. Then clip.
 
     ValueError if scores that the settings need are absent, or a row value is not finite.
     """
@@ -173,7 +175,8 @@ def assign_credit(
     if teacher_weights is not None:
         gap = _gap_to_teacher(scores, tokens)
         metrics.add("teacher_kl_mean", -float(gap.sum()), len(gap))
-        advantages = advantages + np.repeat(teacher_weights, lengths) * gap
+        taught = gap if settings.teacher_share is None else -_js_terms(scores, tokens, settings.teacher_share)
+        advantages = advantages + np.repeat(teacher_weights, lengths) * taught
     if settings.advantage_clip is not None:
         limit = settings.advantage_clip
         metrics.add("advantage_clip_fraction", float((np.abs(advantages) > limit).sum()), len(advantages))
@@ -255,6 +258,18 @@ def _gap_to_teacher(scores: TokenScores, tokens: np.ndarray) -> np.ndarray:
     if scores.old_log_probs is None or scores.teacher_log_probs is None:
         raise ValueError("on-policy distillation needs old log-probs and the teacher's")
     return scores.teacher_log_probs[tokens].astype(np.float64) - scores.old_log_probs[tokens]
+
+
+def _js_terms(scores: TokenScores, tokens: np.ndarray, share: float) -> np.ndarray:
+    """share q log(q / m) + (1 - share) p log(p / m) with m = share q + (1 - share) p, at each of `tokens`: its summand
+    of the Jensen-Shannon divergence, which is never below 0. float64.
+
+    Example: p .8, q .2, share .5: m is .5, and the summand .1 log .4 + .4 log 1.6 = .0964.
+    """
+    assert scores.old_log_probs is not None and scores.teacher_log_probs is not None
+    log_p, log_q = (x[tokens].astype(np.float64) for x in (scores.old_log_probs, scores.teacher_log_probs))
+    log_m = np.logaddexp(log_q + np.log(share), log_p + np.log1p(-share))
+    return share * np.exp(log_q) * (log_q - log_m) + (1 - share) * np.exp(log_p) * (log_p - log_m)
 
 
 def _token_rewards(

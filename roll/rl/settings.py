@@ -51,6 +51,7 @@ def credit_settings(config: AlgorithmConfig, kl_coef: float, version: int = 0) -
         whiten_advantages=config.whiten_advantages,
         advantage_clip=config.advantage_clip,
         teacher_alone=config.is_pure_opd,
+        teacher_share=config.opd_js_weight if config.opd_advantage == "js_divergence" else None,
         version=version if config.is_async else None,
         max_lag=config.max_token_staleness,
     )

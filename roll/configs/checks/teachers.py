@@ -62,8 +62,9 @@ def opd_warnings(config: AlgorithmConfig) -> Iterator[str]:
         yield from (f"{role} is not started: no domain is left for it." for role in idle)
         return
     yield from (f"{role} is not started: use_opd and is_pure_opd are off." for role in config.teacher_roles)
-    if config.is_changed("opd_kl_coef"):
-        yield "opd_kl_coef does nothing: use_opd and is_pure_opd are off."
+    for key in ("opd_kl_coef", "opd_advantage", "opd_js_weight"):
+        if config.is_changed(key):
+            yield f"{key} does nothing: use_opd and is_pure_opd are off."
 
 
 def _without_effect(config: AlgorithmConfig) -> Iterator[str]:
@@ -75,6 +76,8 @@ def _without_effect(config: AlgorithmConfig) -> Iterator[str]:
                 else "it is the only one"
             )
             yield f"{role}.tag_included does nothing: {why}."
+    if config.is_changed("opd_js_weight") and config.opd_advantage != "js_divergence":
+        yield f"opd_js_weight does nothing with opd_advantage: {config.opd_advantage}."
     overridden = [config.teacher_roles[role].opd_kl_coef is not None for role in config.taught]
     if config.is_changed("opd_kl_coef") and overridden and all(overridden):
         yield f"opd_kl_coef: {config.opd_kl_coef:g} does nothing: every teacher sets its own."

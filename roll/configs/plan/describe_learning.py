@@ -48,7 +48,7 @@ def algorithm_rows(config: AlgorithmConfig, plan: BatchPlan, user_keys: KeysInYa
     """The rows under "Algorithm" of a run of reinforcement learning. `user_keys`: the keys of its YAML."""
     if config.has_training:
         yield from _name_rows(config, user_keys)
-        yield "advantages", _advantages(config) + _mark(config, user_keys, "adv_estimator")
+        yield "advantages", _advantages(config, user_keys)
         yield "loss", _loss(config, user_keys)
         yield "clip", _clip(config, user_keys)
         yield "KL", _kl(config, user_keys)
@@ -66,13 +66,23 @@ def algorithm_rows(config: AlgorithmConfig, plan: BatchPlan, user_keys: KeysInYa
 def _name_rows(config: AlgorithmConfig, user_keys: KeysInYaml) -> Rows:
     if config.algorithm is not None:
         yield from preset_rows(config.algorithm, config.value)
+    elif config.is_pure_opd:
+        yield "algorithm", "on-policy distillation (is_pure_opd)"
     elif config.adv_estimator == "grpo" and not says_any(user_keys, *_GRPO):
         yield "algorithm", f"grpo{DEFAULT}"
     else:
         yield "algorithm", "no preset: the lines below"
 
 
-def _advantages(config: AlgorithmConfig) -> str:
+def _advantages(config: AlgorithmConfig, user_keys: KeysInYaml) -> str:
+    """What an advantage is made of; the weight of a teacher stands with the batch."""
+    if config.is_pure_opd:
+        return "of the teacher alone, token by token: rewards, and so adv_estimator, have no say (is_pure_opd)"
+    teacher = ", and the teacher's of each token (use_opd)" if config.distils else ""
+    return _of_rewards(config) + _mark(config, user_keys, "adv_estimator") + teacher
+
+
+def _of_rewards(config: AlgorithmConfig) -> str:
     row = config.estimator
     mean, std = (
         default if scope == "default" else scope

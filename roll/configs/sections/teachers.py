@@ -110,6 +110,9 @@ KdObjective = Literal[
 ]
 
 
+OPDAdvantage = Literal["log_ratio", "js_divergence"]
+
+
 # Settings of on-policy distillation: a teacher scores what the policy sampled, token by token.
 
 
@@ -130,6 +133,18 @@ class OnPolicyDistillation(RolloutConfig):
     )
     is_pure_opd: bool = setting(False, "As use_opd, but without the reward: rewards are reported and not trained on.")
     opd_kl_coef: float = setting(1.0, "With use_opd or is_pure_opd: the weight of the teacher.", ge=0)
+    opd_advantage: OPDAdvantage = setting(
+        "log_ratio",
+        "With use_opd or is_pure_opd: what opd_kl_coef weighs. log_ratio: log-prob of the teacher - log-prob of the "
+        "policy. js_divergence: minus the token's part of their Jensen-Shannon divergence, which is never above 0 "
+        "(Trinity-RFT's jsd).",
+    )
+    opd_js_weight: float = setting(
+        0.5,
+        "With opd_advantage js_divergence: the teacher's share of the mixture that both are compared with.",
+        gt=0,
+        lt=1,
+    )
     teacher: TeacherConfig | None = setting(
         None, "The teacher of all domains, or of those that `teachers` leave over; with the policy's vocabulary."
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from roll.importers import rows as words
 from roll.importers.rows import ApproximateValue, ChangesRun, CombinedKeys, Condition, NotHere, SourceLookup
-from roll.importers.trinity.distillation import OPD_COMBINED_KEYS, OPD_CONDITIONS
+from roll.importers.trinity.distillation import OPD_COMBINED_KEYS, OPD_CONDITIONS, distils
 from roll.importers.trinity.modes import (
     MIX_COMBINED_KEYS,
     MIX_CONDITIONS,
@@ -52,11 +52,13 @@ _LOSSES: Mapping[str, str] = {
 _WITHOUT_RATIO = ("opmd", "gpg")  # of verl's names
 _OWN_BOUNDS: Mapping[str, tuple[float, float]] = {"gspo": (3e-4, 4e-4), "cispo": (1.0, 0.28)}
 """Default clip ranges, low and high, of losses whose default is not .2."""
+_OF_TEACHERS = ("on_policy_distill", "jsd")
+"""Advantages that compare with a teacher, whatever the reward."""
 _GROUPS: Mapping[str, int] = {
     "ppo": 1,
     "raft": 1,
     "dapo": 16,
-    **dict.fromkeys(("mix", "mix_chord", "multi_step_grpo", "on_policy_distill"), 8),
+    **dict.fromkeys(("mix", "mix_chord", "multi_step_grpo", *_OF_TEACHERS), 8),
 }
 """Answers per task where repeat_times is not given; 2 in all other algorithms."""
 _ADVANTAGES: Mapping[str, str] = {
@@ -65,9 +67,11 @@ _ADVANTAGES: Mapping[str, str] = {
     "grpo_verl": "grpo",
     "rloo": "rloo",
     "reinforceplusplus": "reinforce_plus_plus",
-    "asymre": "asymre",
-    "opmd": "opmd",
+    **dict.fromkeys(("asymre", "asymre_verl"), "asymre"),
+    **dict.fromkeys(("opmd", "opmd_verl"), "opmd"),
     "reinforce": "reinforce",
+    "step_wise_grpo": "grpo",
+    "rec": "grpo",
 }
 _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "ppo": {"algorithm.adv_estimator": "gae"},
@@ -103,7 +107,7 @@ _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "sapo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.policy_loss.loss_mode": "sapo"},
     "cispo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.policy_loss.loss_mode": "cispo"},
     "multi_step_grpo": {"algorithm.adv_estimator": "grpo"},
-    "on_policy_distill": {"algorithm.adv_estimator": "reinforce", f"{ACTOR}.use_kl_loss": False},
+    **{key: {"algorithm.adv_estimator": "reinforce", f"{ACTOR}.use_kl_loss": False} for key in _OF_TEACHERS},
     "mix": {"algorithm.adv_estimator": "grpo"},
     "mix_chord": {"algorithm.adv_estimator": "grpo"},
 }
@@ -111,7 +115,6 @@ _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
 
 _ENTROPIES = "clip_cov is near, which leaves tokens out by the covariance of log-prob and advantage"
 _LACKING: Mapping[str, str] = {
-    "jsd": "its advantage is never below 0 at the token that was sampled; on_policy_distill follows the teacher",
     "gigpo": "adv_estimator: gigpo with env_manager_cls: step credits the turns of agents (docs/algorithms.md)",
     "cpt": "an SFT run with data_args.template: plain learns texts as they are (docs/sft.md)",
     "m2po": "it leaves the tokens of the largest log-ratios out until their second moment is small; pg_variant: dppo "
@@ -146,6 +149,8 @@ def algorithm_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
         defaults[f"{ACTOR}.policy_loss.loss_mode"] = _LOSSES[loss]
     if advantage in _ADVANTAGES:
         defaults["algorithm.adv_estimator"] = _ADVANTAGES[advantage]
+    if advantage == "rec":
+        defaults["algorithm.norm_adv_by_std_in_grpo"] = False
     if f"{_TRINITY_ONLY}model.lora_configs.0.name" in values:
         defaults |= {f"{MODEL}.lora_rank": 32, f"{MODEL}.lora_alpha": 32}
     if values.get(f"{_TRINITY_ONLY}algorithm.advantage_fn_args.std_normalize") is True:
@@ -210,7 +215,8 @@ def _algorithm(source: SourceLookup) -> CombinedKeys:
     elif name not in _ALGORITHMS:
         there = _LACKING.get(name, f"there are {', '.join(_ALGORITHMS)}")
         lost[_TYPE] = f"there is no algorithm {name} here, and grpo stands in; {there}"
-    for key, table in (("policy_loss_fn", _LOSSES), ("advantage_fn", _ADVANTAGES)):
+    advantages = [*_ADVANTAGES, *(_OF_TEACHERS if distils(source) else ())]
+    for key, table in (("policy_loss_fn", _LOSSES), ("advantage_fn", advantages)):
         if functions[key] is not None and functions[key] not in table:
             there = _LACKING.get(str(functions[key]), f"there are {', '.join(table)}")
             lost[f"{_TRINITY_ONLY}algorithm.{key}"] = f"there is no {functions[key]} here; {there}"

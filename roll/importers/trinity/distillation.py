@@ -1,8 +1,9 @@
-"""Trinity-RFT's on-policy distillation: the first of its auxiliary models is the teacher."""
+"""Trinity-RFT's on-policy distillation, by log-ratios or jsd: the first of its auxiliary models is the teacher."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from roll.importers import rows as words
 from roll.importers.rows import (
@@ -27,8 +28,16 @@ _OF_TEACHER = ("model_path", "engine_num", "tensor_parallel_size")
 _JUDGES = "judges and reward models are rewards (docs/judges.md); its GPUs are left free"
 _SCORES = "It scores with fsdp2_infer, where an engine does there."
 
+
+def _js_weight(value: Any) -> float:
+    if not 0 < (weight := words.number(value)) < 1:
+        raise ChangesRun("at 0 and 1 nothing is learned there: opd_js_weight is between them")
+    return weight
+
+
 OPD_ROWS: tuple[Row, ...] = (
     to("algorithm.advantage_fn_args.kl_coef", "opd_kl_coef", needs="opd", default=1.0, via=words.number),
+    to("algorithm.advantage_fn_args.lambda_coef", "opd_js_weight", needs="jsd", via=_js_weight),
     *(summed(f"{_TEACHER}.{name}", "opd") for name in _OF_TEACHER),
     *(
         needless(f"{_TEACHER}.{name}", "the teacher scores, and is no engine", needs="opd")
@@ -42,7 +51,13 @@ OPD_ROWS: tuple[Row, ...] = (
 
 
 def distils(source: SourceLookup) -> bool:
-    return source(f"{_TRINITY_ONLY}{_TYPE}") == "on_policy_distill"
+    return source(f"{_TRINITY_ONLY}{_TYPE}") in ("on_policy_distill", "jsd")
+
+
+def _compares_mixtures(source: SourceLookup) -> bool:
+    """Whether the advantage is the divergence from a mixture: the function named beside the algorithm wins over it."""
+    function = source(f"{_TRINITY_ONLY}algorithm.advantage_fn", source(f"{_TRINITY_ONLY}{_TYPE}"))
+    return distils(source) and function == "jsd"
 
 
 def auxiliary_gpus(source: SourceLookup) -> int:
@@ -70,6 +85,7 @@ def _opd(source: SourceLookup) -> CombinedKeys:
     count = min(_gpus_of(source, _TEACHER), total)
     settings = {
         "is_pure_opd": True,
+        **({"opd_advantage": "js_divergence"} if _compares_mixtures(source) else {}),
         "teacher.model_args.model_name_or_path": path,
         "teacher.strategy_args.strategy_name": "fsdp2_infer",
         "teacher.device_mapping": devices(total - count, count),
@@ -78,6 +94,7 @@ def _opd(source: SourceLookup) -> CombinedKeys:
 
 
 OPD_CONDITIONS: Mapping[str, Condition] = {
-    "opd": lambda source: "" if distils(source) else "the algorithm is not on_policy_distill",
+    "opd": lambda source: "" if distils(source) else "the algorithm is not on_policy_distill or jsd",
+    "jsd": lambda source: "" if _compares_mixtures(source) else "advantage_fn is not jsd",
 }
 OPD_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {"opd": _opd}

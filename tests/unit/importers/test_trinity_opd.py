@@ -38,6 +38,28 @@ def test_the_first_auxiliary_model_is_the_teacher_on_the_last_devices() -> None:
     assert outcomes["explorer.auxiliary_models.0.seed"] == "asks for nothing"
 
 
+@pytest.mark.parametrize("words", [OPD[0] + ",advantage_fn=jsd", "algorithm.algorithm_type=jsd"])
+def test_jsd_compares_teacher_and_policy_with_their_mixture(words: str) -> None:
+    first, _, function = words.partition(",")
+    more = [f"algorithm.{function}"] if function else []
+    found = imported_from(read(SOURCE, (first, *more, *OPD[1:], "algorithm.advantage_fn_args.lambda_coef=0.3")))
+    keys = ("is_pure_opd", "opd_advantage", "opd_js_weight", "opd_kl_coef", "num_return_sequences_in_group")
+    assert [found.tree[key] for key in keys] == [True, "js_divergence", 0.3, 0.7, 16] and not found.changes
+    assert "opd_advantage" not in imported_from(read(SOURCE, OPD)).tree
+    nothing = imported_from(read(SOURCE, (first, *more, *OPD[1:], "algorithm.advantage_fn_args.lambda_coef=1.0")))
+    assert any("nothing is learned there" in change for change in nothing.changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "estimator"),
+    [("opmd_verl", "opmd"), ("asymre_verl", "asymre"), ("step_wise_grpo", "grpo"), ("on_policy_distill", "reinforce")],
+)
+def test_an_advantage_may_be_named_beside_the_algorithm(name: str, estimator: str) -> None:
+    words = OPD if name == "on_policy_distill" else ("algorithm.algorithm_type=grpo",)
+    found = imported_from(read(SOURCE, (*words, f"algorithm.advantage_fn={name}")))
+    assert found.tree["adv_estimator"] == estimator and not found.changes
+
+
 def test_a_teacher_for_which_no_device_is_left_takes_turns() -> None:
     large = "explorer.auxiliary_models=[{model_path: org/teacher, engine_num: 3, tensor_parallel_size: 4}]"
     found = imported_from(read(SOURCE, (*OPD[:2], large, *OPD[3:])), source=SOURCE)
@@ -55,7 +77,7 @@ def test_without_a_teacher_it_says_what_to_set() -> None:
 @pytest.mark.parametrize(
     ("word", "near"),
     [
-        ("algorithm.algorithm_type=jsd", "on_policy_distill follows the teacher"),
+        ("algorithm.advantage_fn=jsd", "there is no jsd here; there are ppo"),
         ("algorithm.algorithm_type=gigpo", "adv_estimator: gigpo"),
         ("algorithm.advantage_fn=clipb", "clip_cov is near"),
         ("algorithm.algorithm_type=m2po", "pg_variant: dppo is near"),

@@ -12,7 +12,7 @@ from roll.configs.plan.describe import batch_rows
 from roll.distributed.executor.jobs import RowChunk
 from roll.distributed.executor.roles import _chosen
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
-from roll.rl.settings import teacher_weights
+from roll.rl.settings import credit_settings, teacher_weights
 from roll.types.batch import Shard
 from tests.helpers.configs import MINIMAL, checked, config, problems
 
@@ -55,6 +55,16 @@ def test_several_teachers_have_domains_and_weights_of_their_own() -> None:
     assert teacher_weights(given, np.array(["code", first])).tolist() == [2.0, 1.0]  # type: ignore[union-attr]
     assert set(given.model_roles) >= {"teachers.maths", "teachers.code"}
     assert "and no reward" in said(given)["teachers.code"]
+
+
+def test_the_divergence_that_teaches_is_chosen_by_a_key() -> None:
+    given = config({"is_pure_opd": True, "teacher": TEACHER, "opd_advantage": "js_divergence", "opd_js_weight": 0.3})
+    (domain,) = given.domains
+    assert said(given)["teacher"] == f"advantage - 1 x JS(p, q) of {domain}, and no reward"
+    assert credit_settings(given, 0.0).teacher_share == 0.3 and list(opd_warnings(given)) == []
+    alone = config({"is_pure_opd": True, "teacher": TEACHER, "opd_js_weight": 0.3})
+    assert credit_settings(alone, 0.0).teacher_share is None
+    assert list(opd_warnings(alone)) == ["opd_js_weight does nothing with opd_advantage: log_ratio."]
 
 
 def test_without_a_switch_no_teacher_is_started_and_nothing_changes() -> None:

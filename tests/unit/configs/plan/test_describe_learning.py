@@ -57,6 +57,17 @@ def test_null_leaves_a_key_out() -> None:
         ({"norm_std_type": "none"}, "advantages", "grpo: reward minus the mean of its group"),
         ({"adv_estimator": "rloo"}, "advantages", "rloo: reward minus the mean of the others in its group"),
         ({"adv_estimator": "reinforce"}, "advantages", "reinforce"),
+        (
+            {"adv_estimator": "reinforce", "use_opd": True},
+            "advantages",
+            "reinforce, and the teacher's of each token (use_opd)",
+        ),
+        ({"is_pure_opd": True}, "algorithm", "on-policy distillation (is_pure_opd)"),
+        (
+            {"is_pure_opd": True},
+            "advantages",
+            "of the teacher alone, token by token: rewards, and so adv_estimator, have no say (is_pure_opd)",
+        ),
         ({"pg_variant": "vanilla"}, "clip", "vanilla has none"),
         ({"pg_variant": "cispo", "cispo_epsilon_high": 0.3}, "clip", "cispo_epsilon_low 0.1 (default), cispo_eps"),
         ({"importance_sampling": "seq"}, "loss", "ppo (default), ratio per seq, seq-mean-token-mean (default)"),
