@@ -33,7 +33,7 @@ from roll.envs.table import ENVIRONMENTS
 from roll.errors import ConfigError, EnvError, describe
 from roll.models.vision.files import vision_of
 from roll.pipeline.agentic.agentic_config import ROLE, AgenticConfig, ValidatedEnvs
-from roll.pipeline.agentic.env_checks import blind_problem, played, shows_pictures
+from roll.pipeline.agentic.env_checks import blind_problem, has_outside_programs, shows_pictures
 from roll.pipeline.agentic.env_rollouter import EnvRollouter, EnvTaskSource, Played
 from roll.pipeline.agentic.episode import (
     CRASHES,
@@ -188,7 +188,7 @@ class AgenticPipeline(RLPipeline):
     def _build_rollouts(self, clusters: RLClusters) -> None:
         """Build the players of episodes, for training and validation."""
         config = self.config
-        front = self._open_front() if any(env.is_played_outside for env in played(config).values()) else None
+        front = self._open_front() if has_outside_programs(config) else None
         self.job_pool = clusters.start_job_pool(
             ROLE, config.cpu_roles[ROLE], _WORKER, (clusters.config, front), config.jobs_per_worker, _placed
         )

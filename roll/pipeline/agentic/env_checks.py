@@ -68,6 +68,11 @@ def played(config: AgenticConfig) -> dict[str, EnvConfig]:
     return {tag: config.custom_envs[tag] for tag in tags if tag in config.custom_envs}
 
 
+def has_outside_programs(config: AgenticConfig) -> bool:
+    """Whether programs that the run does not start take sessions of it."""
+    return any(env.is_played_outside for env in played(config).values())
+
+
 def is_plain(env: EnvConfig) -> bool:
     """A shipped environment of plain Python: building one asks nothing of the machine."""
     return not env.is_session and env.env_type in ENVIRONMENTS and env.env_type not in ADAPTERS and hub_set(env) is None
@@ -123,7 +128,7 @@ def _listen_problems(config: AgenticConfig) -> Iterator[Problem]:
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535 or (":" in host and host[0] + host[-1] != "[]"):
         yield Problem(f"{key}: {show(listen)} is not host:port. Write for example 127.0.0.1:8900.", (key,))
-    elif config.num_nodes > 1 and config.agent_endpoint.host in LOOPBACK:
+    elif config.num_nodes > 1 and config.agent_endpoint.host in LOOPBACK and has_outside_programs(config):
         yield Problem(
             f"{key}: {listen} is reached from one machine alone, and workers on {config.num_nodes} (num_nodes) hand "
             f"out their sessions there. Write 0.0.0.0:{port}, or the address of this machine in their network.",
@@ -383,7 +388,7 @@ def _field_problems(at: str, key: str, text: str, env: EnvConfig, known: Sequenc
 def env_warnings(config: AgenticConfig) -> Iterator[str]:
     """Keys that an agent_native environment leaves unread, a history that is not shown, and who plays programs."""
     endpoint = config.agent_endpoint
-    if endpoint.listen is not None and not any(env.is_played_outside for env in played(config).values()):
+    if endpoint.listen is not None and not has_outside_programs(config):
         yield (
             f"agent_endpoint.listen: {endpoint.listen} does nothing: every played entry of custom_envs has an agent or "
             f"another env_manager_cls than {PROXY}."

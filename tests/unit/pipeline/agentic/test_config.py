@@ -273,6 +273,7 @@ def test_programs_that_run_elsewhere_need_a_port() -> None:
     (alone,) = problems({**outside, **nodes, "agent_endpoint.listen": "[::1]:8900"})
     assert "[::1]:8900 is reached from one machine alone" in alone and "Write 0.0.0.0:8900" in alone
     assert problems({**outside, **nodes, "agent_endpoint.listen": "0.0.0.0:8900"}) == []
+    assert problems({**nodes, "agent_endpoint.listen": "127.0.0.1:8900"}) == [], "no program would ask there"
     entry = {"custom_envs__Lake": {"env_manager_cls": "proxy"}}
     (waits,) = agentic_warnings(config(**entry, agent_endpoint__listen="127.0.0.1:0"))
     assert "a step waits until programs have taken its sessions" in waits and "sandbox" not in waits
