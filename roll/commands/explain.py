@@ -63,7 +63,7 @@ def worked_rows(preset: LossPreset) -> WorkedRows:
 def worked_lines(preset: LossPreset) -> Iterator[tuple[str, ...]]:
     """A table of them, and then the loss by itself."""
     example, is_pair = worked_rows(preset), preset.pipeline == "dpo"
-    yield ("answer", "p of its tokens", *(["p_ref of them"] if is_pair else []), "d loss / d log p of its tokens")
+    yield ("response", "p of its tokens", *(["p_ref of them"] if is_pair else []), "d loss / d log p of its tokens")
     for i, name in enumerate(("better", "worse") if is_pair else ("1", "2")):
         yield (name, numbers(P[i]), *([numbers(P_REF[i])] if is_pair else []), numbers(example.gradients[i]))
 
@@ -225,20 +225,20 @@ def _explained(preset: Preset) -> Iterator[str]:
     if preset.beside:
         yield f"  To be set in the YAML: {preset.beside}"
     if preset.pipeline != "rl":
-        yield f"Worked: two answers{' to one prompt' * (preset.pipeline == 'dpo')}, one update"
+        yield f"Example: two responses{' to one prompt' * (preset.pipeline == 'dpo')}, one update"
         yield from (f"  {line}" for line in table(worked_lines(preset)))
         yield f"  loss of the update: {worked_rows(preset).loss:.4f}"
         return
     example = worked(preset.name)
     row = estimator_of(preset.settings["adv_estimator"])
     more = f", a critic says {VALUE:g} of every state" if row.needs_critic else ""
-    more += f", the greedy answer has reward {GREEDY:g}" if row.needs_greedy else ""
+    more += f", the greedy response has reward {GREEDY:g}" if row.needs_greedy else ""
     if row.needs_parts:
         more += f", the parts of the rewards are {' and '.join(str(list(part)) for part in zip(*PARTS, strict=True))}"
     if policy_form_of(preset.settings.get("pg_variant", "ppo")).needs_old_log_probs:
-        more = f" except {RARE_OLD:g} for token {RARE[1] + 1} of answer {RARE[0] + 1}{more}"
-    yield f"Worked: one prompt, {len(REWARDS)} answers, one update; p_old is {OLD:g} everywhere{more}"
-    rows = [("answer", "reward", "r of its tokens", "A", "d loss / d log p of its tokens")]
+        more = f" except {RARE_OLD:g} for token {RARE[1] + 1} of response {RARE[0] + 1}{more}"
+    yield f"Example: one prompt, {len(REWARDS)} responses, one update; p_old is {OLD:g} everywhere{more}"
+    rows = [("response", "reward", "r of its tokens", "A", "d loss / d log p of its tokens")]
     for i, (reward, ratios) in enumerate(zip(REWARDS, RATIOS, strict=True)):
         rows.append(
             (str(i + 1), f"{reward:g}", numbers(ratios), numbers(example.advantages[i]), numbers(example.gradients[i]))

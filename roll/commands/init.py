@@ -119,7 +119,7 @@ def yaml_of(wishes: InitOptions, name: str) -> str:
 
 
 def _lines(wishes: InitOptions, name: str) -> Iterator[str]:
-    what = f"plays {wishes.env}" if wishes.env else f"answers the prompts of {wishes.data}"
+    what = f"plays {wishes.env}" if wishes.env else f"responds to the prompts of {wishes.data}"
     yield f"# Reinforcement learning: {wishes.model} {what}."
     yield f"#   roll plan {name}               checks it and shows the plan"
     yield f"#   roll plan {name} --defaults    lists every value that is not here"

@@ -97,7 +97,9 @@ def init_parser() -> argparse.ArgumentParser:
     parser.add_argument("--reward", help=f"a name of docs/rewards.md, or module:function; default: {INIT_REWARD}")
     parser.add_argument("--gpus", metavar="N", help="how many the run takes; default: all of this machine, 0: the CPU")
     parser.add_argument("--prompt", default="", metavar="COLUMN", help="with the prompt; default: by its name")
-    parser.add_argument("--ground_truth", default="", metavar="COLUMN", help="with the answer; default: by its name")
+    parser.add_argument(
+        "--ground_truth", default="", metavar="COLUMN", help="with the reference answer; default: by its name"
+    )
     parser.add_argument("--force", action="store_true", help="replace a file that is there")
     return parser
 

@@ -102,7 +102,7 @@ class ActionPattern:
         try:
             match = self._pattern.search(answer, timeout=_LIMIT_S)
         except TimeoutError:
-            text = f"action_pattern took longer than {_LIMIT_S:g} s on an answer of {len(answer)} characters"
+            text = f"action_pattern took longer than {_LIMIT_S:g} s on a response of {len(answer)} characters"
             raise EnvError(text) from None
         if match is None:
             return None

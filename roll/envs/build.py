@@ -27,7 +27,7 @@ def tool_problems(at: str, config: ToolWrapperConfig) -> list[Problem]:
     problems = [text for i, one in enumerate(config.tool_configs) for text in _problems(f"{at}.tool_configs[{i}]", one)]
     names = [] if problems else [tool.name for tool in build_tools(config)]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
-        text = f"{at}.tool_configs: two tools are called {', '.join(repeated)}: an answer could mean either."
+        text = f"{at}.tool_configs: two tools are called {', '.join(repeated)}: a call could mean either."
         problems.append(Problem(text, (f"{at}.tool_configs",)))
     return problems
 

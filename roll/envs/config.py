@@ -146,11 +146,11 @@ class EnvConfig(Settings):
     env_manager_cls: Annotated[str, BeforeValidator(_manager)] = setting(
         TRAJECTORY,
         "trajectory: one sample per episode, the whole conversation. vl_trajectory: the same where observations may be "
-        "pictures, for a model that sees. step: one sample per turn, whose prompt holds the "
+        "pictures, for a vision model. step: one sample per turn, whose prompt holds the "
         "last history_length turns. step_concat: the same with the observations of these turns alone, as they were. "
         "agent_native: one sample per turn, whose prompt is the conversation that the environment keeps itself; it "
-        "gets whole answers, and no template is used. proxy: a program asks over HTTP, see agent. tools: the policy "
-        "calls the tools of servers or of a class until it answers in words, see tool_servers and tool_class. ROLL's "
+        "gets whole responses, and no template is used. proxy: a program asks over HTTP, see agent. tools: the policy "
+        "calls the tools of servers or of a class until it responds in words, see tool_servers and tool_class. ROLL's "
         "class paths of the first six are understood.",
     )
     agent: str | None = setting(
@@ -203,15 +203,17 @@ class EnvConfig(Settings):
     )
     answer_key: str | None = setting(
         None,
-        "env_manager_cls: tools: in place of reward, the column of a task that the last answer has to equal, without "
+        "env_manager_cls: tools: in place of reward, the column of a task that the last response has to equal, without "
         "white space around it: reward 1, else 0.",
     )
     max_result_tokens: int = setting(
         1024, "env_manager_cls: tools: most tokens of a tool's result; a longer one is cut in its middle.", ge=16
     )
-    max_steps: int = setting(10, "An episode is cut off after N turns; with proxy and tools, answers.", ge=1)
+    max_steps: int = setting(10, "An episode is cut off after N turns; with proxy and tools, N responses.", ge=1)
     max_tokens_per_step: int | None = setting(
-        None, "Longest answer of a turn. Default: actor_infer.generating_args.max_new_tokens, else the room left.", ge=1
+        None,
+        "Longest response of a turn. Default: actor_infer.generating_args.max_new_tokens, else what is left.",
+        ge=1,
     )
     history_length: int = setting(5, "Turns shown again in the prompt of a step or step_concat sample.", ge=0)
     agent_system_template: str | None = setting(None, "System message.")
@@ -228,12 +230,12 @@ class EnvConfig(Settings):
     env_instruction: str | None = setting(None, "Text of {env_instruction}. Default: the environment's own.")
     action_pattern: str = setting(
         r"<answer>(.*?)</answer>",
-        "Regular expression that finds the action in an answer: its last group. With thinking, for example "
-        r"<think>(.*?)</think>\s*<answer>(.*?)</answer>. Default for roll_math and GEM: the whole answer; for roll_qa: "
-        "what stands between the last tags.",
+        "Regular expression that finds the action in a response: its last group. With thinking, for example "
+        r"<think>(.*?)</think>\s*<answer>(.*?)</answer>. Default for roll_math and GEM: the whole response; for "
+        "roll_qa: the text between the last tags.",
     )
     tool_wrapper: ToolWrapperConfig | None = setting(
-        None, "Tools that an answer may call instead of acting; it gets the result and answers again."
+        None, "Tools that the policy may call instead of acting; it gets the result and responds again."
     )
     format_penalty: float | None = setting(
         None, "Added to the reward of a turn without a valid action. Default: that of the env manager."

@@ -79,7 +79,7 @@ def build_vision_model(
     """A randomly initialised model, the same for the same seed. Text heads and tower heads are 32 wide, the narrowest
     that vLLM has CPU attention for."""
     if arch not in VISION_ARCHITECTURES:
-        raise ValueError(f"arch is {arch!r}; tiny models that see exist as {' and '.join(VISION_ARCHITECTURES)}")
+        raise ValueError(f"arch is {arch!r}; tiny vision models exist as {' and '.join(VISION_ARCHITECTURES)}")
     text: dict[str, Any] = {
         "vocab_size": (len(tokenizer) + 7) // 8 * 8,
         "hidden_size": hidden_size,

@@ -107,7 +107,7 @@ def scores_of(name: str, returned: object, count: int) -> Sequence[object]:
     if scores is None:
         raise TypeError(f"{name} takes a batch, so it must return a list of scores, not {returned!r:.200}")
     if len(scores) != count:
-        raise ValueError(f"{name} returned {len(scores)} scores for {count} answers")
+        raise ValueError(f"{name} returned {len(scores)} scores for {count} responses")
     return scores
 
 

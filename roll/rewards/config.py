@@ -73,7 +73,7 @@ class RewardFilterConfig(Settings):
 
     type: Literal["no_filter", "mean_filter", "std_filter"] = setting(
         "no_filter",
-        "Which groups of answers to train on: mean_filter keeps those whose mean reward lies between threshold_down "
+        "Which groups of responses to train on: mean_filter keeps those whose mean reward lies between threshold_down "
         "and "
         "threshold_up, std_filter those whose deviation is above std_threshold.",
     )
@@ -85,8 +85,8 @@ class DynamicTimeoutConfig(Settings):
 
     enable: bool = setting(
         False,
-        "Limit the scoring of an answer to `ratio` times the mean of those that were scored, in this run and domain so "
-        "far; at least min_s, at most timeout_s, which also holds for the first few.",
+        "Limit the scoring of a response to `ratio` times the mean of those that were scored, in this run and domain "
+        "so far; at least min_s, at most timeout_s, which also holds for the first few.",
     )
     ratio: float = setting(3.0, "Times the mean.", gt=1)
     min_s: float = setting(1.0, "Seconds that scoring may take however quick the others were.", gt=0)
@@ -115,7 +115,7 @@ class RewardModelArgs(Settings):
     )
     max_length: int | None = setting(
         None,
-        "Most tokens of prompt and answer that the model is shown; what is more is cut off. Default: all; answers that "
+        "Most tokens of prompt and response that the model is shown; the rest is cut off. Default: all; responses that "
         "are then longer than the model's positions fail.",
         ge=1,
     )
@@ -149,9 +149,11 @@ class RewardConfig(WorkerConfig):
         ge=0,
         le=100,
     )
-    dynamic_timeout: DynamicTimeoutConfig = setting({}, "A time limit by the mean of the answers that were scored.")
+    dynamic_timeout: DynamicTimeoutConfig = setting(
+        {}, "A time limit by the mean time of the responses that were scored."
+    )
     format_pattern: str | None = setting(
-        None, "Regular expression the whole answer must match to earn its reward; otherwise the reward is 0."
+        None, "Regular expression the whole response must match to earn its reward; otherwise the reward is 0."
     )
     reward_type: RewardType | None = setting(
         None,
@@ -159,13 +161,13 @@ class RewardConfig(WorkerConfig):
         "Default: the reward's own. A reward of your own gets it as an argument.",
     )
     response_length_penalty_coef: float = setting(
-        0.0, "Weight of the penalty on short answers (short_response) that is added to the reward."
+        0.0, "Weight of the penalty on short responses (short_response) that is added to the reward."
     )
     reward_manager_config: tuple[RewardPart, ...] = setting(
         (), "Rewards and penalties that are added to `reward`, or make up the reward without one."
     )
     use_local: bool = setting(
-        True, "code_sandbox: run answers on this machine, in a sandbox (docs/code_sandbox.md); false: at code_url."
+        True, "code_sandbox: run programs on this machine, in a sandbox (docs/code_sandbox.md); false: at code_url."
     )
     code_url: str | None = setting(
         None, "code_sandbox: address of an HTTP service that runs code, for use_local: false."
@@ -184,7 +186,7 @@ class RewardConfig(WorkerConfig):
     judge_model_name: str | None = setting(None, "With api: the model's name there.")
     judge_api_url: str | None = setting(None, "With api: the address, such as http://host:8000/v1.")
     judge_sees_pictures: bool = setting(
-        False, "With api: the judge is shown the pictures of a row before its question. For models that see."
+        False, "With api: the judge is shown the pictures of a row before its question. For vision models."
     )
     judge_api_key: str | None = setting(
         None, "With api: the key. Default: the environment variable JUDGE_API_KEY, or none."
@@ -202,16 +204,19 @@ class RewardConfig(WorkerConfig):
         (0.0, 10.0), "Lowest and highest score that the judge may give: they become 0 and 1."
     )
     judge_max_retries: int = setting(
-        3, "How often an answer's request may be sent again: it failed, or its reply holds no verdict.", ge=0, le=100
+        3,
+        "How often the request about a response may be sent again: it failed, or its reply holds no verdict.",
+        ge=0,
+        le=100,
     )
     judge_max_requests: int = setting(
         64, "With api: most requests in flight, in all processes of the domain together.", ge=1
     )
     judge_request_timeout_s: float | None = setting(
-        None, "With api: seconds until a request without an answer is sent again. Default: timeout_s ends it.", gt=0
+        None, "With api: seconds until a request without a reply is sent again. Default: timeout_s ends it.", gt=0
     )
 
-    query_filter_config: RewardFilterConfig = setting({}, "Groups of answers to leave out.")
+    query_filter_config: RewardFilterConfig = setting({}, "Groups of responses to leave out.")
 
     @property
     def is_model(self) -> bool:

@@ -94,7 +94,7 @@ class LengthAlarm(StepPart):
         """`drops_unfinished`: groups that still run when a step has its own are given up for good."""
         self._causes = {
             "rollout/filter_length_bias": (
-                "The filter drops long answers more often than short ones: check the thresholds of "
+                "The filter drops long responses more often than short ones: check the thresholds of "
                 "query_filter_config, or group_filter_cls"
             ),
         }

@@ -140,12 +140,14 @@ class RolloutReport:
         """Example: rollout: 3 groups under way, 5 ended in the last 10 s; the oldest, group 7, began 12 s ago; answers
         in flight by engine: 0: 4, 1: 6"""
         oldest, began = next(iter(self._begun.items()))
-        verb = f"{len(self._begun)} groups under way, {self._num_ended} ended in the last {self._interval_s:g} s"
+        verb = f"{len(self._begun)} groups in flight, {self._num_ended} ended in the last {self._interval_s:g} s"
         text = f"rollout: {verb}; the oldest, group {oldest}, began {now - began:.0f} s ago"
         loads = self._loads()
         if not any(loads.values()):
             return text
-        return f"{text}; answers in flight by engine: {', '.join(f'{rank}: {n}' for rank, n in sorted(loads.items()))}"
+        return (
+            f"{text}; responses in flight by engine: {', '.join(f'{rank}: {n}' for rank, n in sorted(loads.items()))}"
+        )
 
     def _say(self) -> None:
         self._alarm = None

@@ -66,7 +66,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--calibration", type=Path, help="file that `calibrate` wrote. Default: an imagined accelerator"
     )
     parser.add_argument("--groups", type=_count, help="per step. Default: the YAML's, or 128")
-    parser.add_argument("--group_size", type=_count, help="answers of a group. Default: the YAML's, or 16")
+    parser.add_argument("--group_size", type=_count, help="responses of a group. Default: the YAML's, or 16")
     parser.add_argument("--devices", type=_count, help="of the run. Default: the YAML's, or 16")
     parser.add_argument("--train_devices", type=_count, help="of these; the others sample, with --shared all")
     parser.add_argument("--devices_per_engine", type=_count)
@@ -79,7 +79,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max_staleness", type=_natural, help="in steps. Default: as in a run")
     parser.add_argument("--unfinished", choices=("carry", "drop", "defer"), help="groups when a step has its own")
     parser.add_argument("--grace_s", type=_at_least(0.0), help="that a step waits for older groups")
-    parser.add_argument("--max_running_requests", type=_count, help="answers in an engine at once")
+    parser.add_argument("--max_running_requests", type=_count, help="responses in an engine at once")
     parser.add_argument("--steps", type=_count, default=10, help="to play, after the first ones. Default: 10")
     parser.add_argument("--seed", type=_natural, default=0)
 
@@ -88,14 +88,14 @@ def _add_lengths(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lengths", type=Path, help="directory of rollouts/ or rollout_mock dumps to take lengths from"
     )
-    parser.add_argument("--median_length", type=_at_least(1.0), help="of a log-normal answer. Default: .134 of the cap")
     parser.add_argument(
-        "--spread_of_prompts", type=_at_least(0.0), default=0.75, help="sigma that a group has in common"
+        "--median_length", type=_at_least(1.0), help="of a log-normal response. Default: .134 of the cap"
     )
-    parser.add_argument("--spread_of_answers", type=_at_least(0.0), default=0.58, help="sigma of an answer of its own")
-    parser.add_argument("--cap", type=_count, help="longest answer. Default: the YAML's response_length, or 16384")
+    parser.add_argument("--spread_of_prompts", type=_at_least(0.0), default=0.75, help="sigma between groups")
+    parser.add_argument("--spread_of_answers", type=_at_least(0.0), default=0.58, help="sigma within a group")
+    parser.add_argument("--cap", type=_count, help="longest response. Default: the YAML's response_length, or 16384")
     parser.add_argument("--prompt_tokens", type=_natural, help="Default: half of the YAML's prompt_length, or 512")
-    parser.add_argument("--turns", type=_count, default=1, help="of an episode, each as long as an answer")
+    parser.add_argument("--turns", type=_count, default=1, help="of an episode, each as long as a response")
     parser.add_argument("--observation_tokens", type=_natural, default=0, help="before each turn but the first")
     parser.add_argument("--delay_s", type=_at_least(0.0), default=0.0, help="median, of reward or environment")
     parser.add_argument("--delay_spread", type=_at_least(0.0), default=0.5, help="sigma of its logarithm")
@@ -141,7 +141,7 @@ def describe_setup(setup: Setup) -> str:
     oldest = _counted(bounds.max_staleness, "step")
     ahead = f"{bounds.ahead} groups ahead, at most {oldest} old" if bounds.ahead else "synchronous"
     if bounds.ahead and bounds.unfinished != "carry":
-        ahead = f"{bounds.ahead} more are started, and who is not finished is {_GONE[bounds.unfinished]}"
+        ahead = f"{bounds.ahead} more are started, and those not finished are {_GONE[bounds.unfinished]}"
     return (
         f"{bounds.num_groups} groups of {setup.group_size}; devices {setup.devices}, "
         f"{_counted(setup.devices.num_engines, 'engine')}; {ahead}"

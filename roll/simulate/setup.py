@@ -112,7 +112,7 @@ def _from_json(content: Any) -> Costs:
             raise ValueError(f"costs.{name} is none of {', '.join(known)}")
         if name == "decode_s":
             if not isinstance(value, list) or not all(_is_point(point) for point in value):
-                raise ValueError("costs.decode_s is no list of [running answers, seconds]")
+                raise ValueError("costs.decode_s is no list of [running responses, seconds]")
         elif not _is_number(value) and not (name == "kv_tokens" and value is None):
             raise ValueError(f"costs.{name}: {value!r} is not a number")
     return Costs(**costs)

@@ -176,7 +176,7 @@ def _greedy_rewards(groups: Sequence[TrajectoryGroup]) -> np.ndarray | None:
     if not known:
         return None
     if len(known) < len(rewards):
-        raise ValueError("some groups have a greedy answer and some have not")
+        raise ValueError("some groups have a greedy response and some have not")
     return np.repeat(np.array(known, np.float64), [len(group.trajectories) for group in groups])
 
 

@@ -456,7 +456,7 @@ def _local(content: Local | StoredRow) -> Local:
             "driver. What is known without them: reward, finish_reason, metrics, facts (num_tokens, num_sampled, "
             "versions). If they are needed here, get them with roll.distributed.executor.step_rows: "
             "fetched([trajectories]) gives trajectories with all, texts_of(trajectories) the texts alone; "
-            "Trajectory.from_generation makes a trajectory of an answer. Where is_here is True they are here already."
+            "Trajectory.from_generation makes a trajectory of a response. Where is_here is True they are here already."
         )
     return content
 

@@ -1,4 +1,4 @@
-"""Engines that are killed amid rollouts that run ahead: answers under way go on elsewhere or begin anew, and every
+"""Engines that are killed amid rollouts that run ahead: responses in flight go on elsewhere or begin anew, and every
 group is trained once, wherever engines and trainer stand."""
 
 from __future__ import annotations

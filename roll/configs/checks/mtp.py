@@ -79,7 +79,7 @@ def tied_problem(ties_head: bool, stages: int) -> str | None:
     if not ties_head or stages == 1:
         return None
     return (
-        "a model whose output matrix is its embedding (tie_word_embeddings) trains no head for further tokens over "
+        "a model whose output matrix is its embedding (tie_word_embeddings) trains no MTP head over "
         f"{stages} pipeline stages"
     )
 

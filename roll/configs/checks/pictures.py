@@ -28,7 +28,7 @@ def picture_problems(config: RunConfig, learner: str, at: str | None = None) -> 
             is_learner = name == learner
             remedy = "Take rows of text" if is_learner else f"Use an adv_estimator, and rewards, without {name}"
             yield (
-                f"{at}: the rows show pictures, and {name} has a {role.head} head, which models that see do not have. "
+                f"{at}: the rows show pictures, and {name} has a {role.head} head, which vision models do not have. "
                 f"{remedy}"
             )
         elif problem := feature_problem(choice, Feature.PICTURES, "rows with pictures", at):

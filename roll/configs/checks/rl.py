@@ -102,7 +102,7 @@ def sampling_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     sampling = config.actor_infer.generating_args
     if sampling.temperature == 0:
         yield Problem(
-            f"{SAMPLING}.temperature: 0 is greedy: all answers to a prompt would be the same and nothing could be "
+            f"{SAMPLING}.temperature: 0 is greedy: all responses to a prompt would be the same and nothing could be "
             "learned. Set it above 0.",
             (f"{SAMPLING}.temperature",),
         )
@@ -327,8 +327,8 @@ def _length_warnings(config: AlgorithmConfig) -> Iterator[str]:
         if limit is not None and prompt < limit < sequence:
             yield (
                 f"actor_infer.strategy_args.strategy_config: sequences end at the engine's {limit} tokens, before the "
-                f"{sequence} of prompt_length and answer{where}: the longest prompt leaves {limit - prompt} of the "
-                f"{sequence - prompt} tokens for its answer."
+                f"{sequence} of prompt and response{where}: the longest prompt leaves {limit - prompt} of the "
+                f"{sequence - prompt} tokens for its response."
             )
             return
 

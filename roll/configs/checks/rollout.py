@@ -43,7 +43,7 @@ def _bounds_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     if not config.is_async:
         if oldest < interval - 1:
             yield Problem(
-                f"{STALENESS}: {oldest} cannot be kept with {INTERVAL}: {interval}: answers are up to {interval - 1} "
+                f"{STALENESS}: {oldest} cannot be kept with {INTERVAL}: {interval}: responses are up to {interval - 1} "
                 f"{_steps(interval - 1)} old. Set {STALENESS}: {interval - 1}, or {INTERVAL}: {oldest + 1}.",
                 (STALENESS, INTERVAL),
             )
@@ -287,7 +287,7 @@ def length_problems(config: RolloutConfig) -> Iterator[Problem]:
     prompt, response, sequence = config.prompt_length, config.response_length, config.sequence_length
     if response is None and sequence is None:
         yield Problem(
-            "response_length is missing: set it, or sequence_length (prompt and answer together).", LENGTH_KEYS
+            "response_length is missing: set it, or sequence_length (prompt and response together).", LENGTH_KEYS
         )
         return
     if response is not None and sequence is not None and sequence != prompt + response:

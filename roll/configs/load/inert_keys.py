@@ -96,10 +96,10 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
             int, 1, "0 batches prompts, 1 schedules requests.", "requests are always scheduled"
         ),
         "is_num_return_sequences_expand": ignored(
-            bool, False, "Send a prompt once per answer.", "an engine prefills a prompt once for all its answers"
+            bool, False, "Send a prompt once per response.", "an engine prefills a prompt once for all its responses"
         ),
         "router_args": section(RouterArgs, "Routing between engine replicas."),
-        "transfer_backend": section(TransferBackendArgs, "Another road for rollout data."),
+        "transfer_backend": section(TransferBackendArgs, "Another transport for rollout data."),
     },
     "AlgorithmConfig": {
         "reward": planned(WorkerConfig | None, None, "A reward model for all domains."),
@@ -184,7 +184,7 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
         "do_sample": unread(bool | None, True, "Sample or not; temperature: 0 is how to be greedy."),
         "num_beams": planned(int, 1, "Beam search."),
         "length_penalty": ignored(float, 1.0, "Length penalty of beam search.", "there is no beam search"),
-        "max_length": ignored(int | None, 8192, "Prompt and answer together.", "sequence_length counts"),
+        "max_length": ignored(int | None, 8192, "Prompt and response together.", "sequence_length counts"),
         "logprobs": ignored(int | None, 0, "Log-probs to return.", "the sampled token's log-prob is always returned"),
     },
     "RouterArgs": {
@@ -199,7 +199,7 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
         "max_running_requests": ignored(int, 128, "Requests in flight.", "the run's max_running_requests counts"),
     },
     "RewardConfig": {
-        "response_filter_config": unread(dict[str, Any], {}, "Answers to leave out."),
+        "response_filter_config": unread(dict[str, Any], {}, "Responses to leave out."),
     },
     "RLVRConfig": {
         "dataset_filter": unread(dict[str, Any], {}, "Filter of the rows."),
@@ -209,7 +209,7 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
         "use_topr_loss": unread(bool, False, "TOPR."),
         "val_greedy": unread(bool, False, "Greedy validation; see validation.generating_args."),
         "val_n_sample": unread(
-            int, 1, "Validation answers per prompt; see validation.generating_args.num_return_sequences."
+            int, 1, "Validation responses per prompt; see validation.generating_args.num_return_sequences."
         ),
         "mask_type": unread(Literal["all", "loss"], "loss", "What a mask leaves out."),
         "balance_length": unread(bool, False, "Balance lengths over ranks."),
@@ -217,7 +217,7 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
     },
     "EnvConfig": {
         "added_text": planned(
-            str, "", "Text that every answer begins with.", nearest="agent_template asks for the form of an answer"
+            str, "", "Text that every response begins with.", nearest="agent_template asks for the form of a response"
         ),
         "use_thread_lock": ignored(
             bool,
@@ -228,18 +228,20 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
         "agent_runner_cls": planned(str | None, None, "An agent of your own."),
     },
     "EnvManagerConfig": {
-        "llm_proxy": section(LLMProxyConfig, "Who answers."),
+        "llm_proxy": section(LLMProxyConfig, "Who responds."),
     },
     "LLMProxyConfig": {
-        "proxy_type": planned(Literal["policy", "openai", "random"], "policy", "The policy, a server, or chance."),
-        "proxy_config": ignored(dict[str, Any], {}, "Settings of the proxy.", "the policy answers"),
+        "proxy_type": planned(
+            Literal["policy", "openai", "random"], "policy", "What acts: the policy, a server, or random actions."
+        ),
+        "proxy_config": ignored(dict[str, Any], {}, "Settings of the proxy.", "the policy responds"),
     },
     "RewardNormalizationConfig": {
         "global_scale_factor": unread(float | None, None, "Factor."),
         "global_shift_value": unread(float | None, None, "Summand."),
     },
     "EnvMonitorConfig": {
-        "monitor_interval": ignored(int, 30, "Seconds between looks.", "every call has an alarm of its own"),
+        "monitor_interval": ignored(int, 30, "Seconds between checks.", "every call has an alarm of its own"),
     },
     "AgenticConfig": {
         "enable_response_mask": planned(
@@ -260,7 +262,7 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
         "exp_mode": planned(str, "train", "What to do."),
         "skip_mock_system_prompt": ignored(bool, False, "No made-up system message.", "none is ever made up"),
         "render_save_dir": unread(str | None, None, "Directory of renderings."),
-        "dirty_data_mask": unread(bool, False, "Mask of unsound data."),
+        "dirty_data_mask": unread(bool, False, "Mask of invalid data."),
         "open_feedback_turn": unread(bool, False, "A turn of feedback."),
         "use_token_reward": unread(bool, False, "Rewards per token."),
     },

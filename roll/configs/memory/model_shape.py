@@ -209,7 +209,7 @@ def model_shape(model: Mapping[str, Any], head: Head = "lm") -> tuple[ModelShape
     family = family_of(model)
     if family is None:
         known = ", ".join((*FAMILIES, *VISION))
-        return None, f"the arithmetic knows no {model.get('model_type')} models; it knows {known}"
+        return None, f"the memory formulas know no {model.get('model_type')} models; they know {known}"
     number = family.experts.number if family.experts else ""
     if number in _EXPERTS:
         model = {**model, number: model.get(_EXPERTS[0]) or model.get(_EXPERTS[1])}

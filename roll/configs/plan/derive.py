@@ -70,7 +70,7 @@ def old_log_probs(config: AlgorithmConfig, updates_per_step: int) -> OldLogProbs
         return OldLogProbs("pass", "enable_old_logprobs_recompute is on")
     needed = _why_old_log_probs_are_needed(config, updates_per_step)
     is_old = config.trains_stale or config.actor_train.model_update_frequency > 1
-    stale = "answers may be older than the weights" if is_old else None
+    stale = "responses may be older than the weights" if is_old else None
     corrects = weighs_importance(config) or any(item.enabled for item in config.train_infer_correction.filters)
     takes_rollout = config.force_disable_old_logprobs_recompute and rollout_log_probs_are_full(config)
     if takes_rollout and not corrects and (why := needed or stale):

@@ -140,9 +140,7 @@ def _tree_rows(plan: RunPlan, roles: Mapping[str, WorkerConfig]) -> Iterator[tup
         reasons = [f"{key}, {why}" for key, why in obstacles(worker, role in plan.trains).items()]
         if Feature.PREFIX_SHARING not in spec_of(worker.strategy_name).supports:
             reasons = [f"{worker.strategy_name} does not {FEATURES[Feature.PREFIX_SHARING].does}"]
-        how = (
-            f"; off here: {reasons[0]}" if reasons else ", common beginnings of rows in a micro batch are computed once"
-        )
+        how = f"; off here: {reasons[0]}" if reasons else ", common prefixes of rows in a micro batch are computed once"
         yield "prefix sharing", f"{role}: {worker.use_prefix_sharing}{how}"
 
 
@@ -257,7 +255,7 @@ def batch_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, 
     for train in plan.trains.values():
         yield train.role, f"{batch_sum(plan, train)}; {updates_in_run(config, train)}"
     if config.has_rollouts:
-        yield "answers", answers_sum(config, plan)
+        yield "responses", answers_sum(config, plan)
     if config.estimator.needs_greedy and config.has_rollouts:
         yield "greedy", f"{plan.num_groups} further greedy responses, one per prompt, with which rewards are compared"
     if config.has_training:
@@ -284,7 +282,7 @@ def batch_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, 
     yield from _mix_rows(config.mix, plan.actor_train.samples_per_update if config.has_training else 0)
     for name, worker in config.model_roles.items():
         if config.roles[name].head == "sequence":
-            yield name, f"scores whole answers after the rollout, in batches of {worker.infer_batch_size}"
+            yield name, f"scores whole responses after the rollout, in batches of {worker.infer_batch_size}"
     if plan.prompts_per_domain is None:
         yield "prompts", "domains as they occur in the data"
     else:

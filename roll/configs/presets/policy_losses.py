@@ -23,7 +23,7 @@ class Preset:
     pipeline: str = "rl"
 
 
-GROUP = "A = (reward - mean of the group) / deviation of the group, the same for all tokens of an answer"
+GROUP = "A = (reward - mean of the group) / deviation of the group, the same for all tokens of a response"
 CLIP = "loss of a token = -min(r A, clip(r, 1 - low, 1 + high) A), r = p_new / p_old"
 GRADIENT = "loss of a token = -A log p"
 KL = "a KL to the reference: use_kl_loss and kl_loss_coef, with a section reference"
@@ -59,9 +59,9 @@ LOSS_PRESETS = (
         },
         (
             "A = reward - mean of the group",
-            "loss of a token = -A log p where A > 0, -min(s, 1) A log p where A < 0, s = the product of the answer's "
+            "loss of a token = -A log p where A > 0, -min(s, 1) A log p where A < 0, s = the product of the response's "
             "p_new / p_old",
-            "loss of an update = the mean over its answers of the sum over their tokens",
+            "loss of an update = the mean over its responses of the sum over their tokens",
         ),
     ),
     Preset(
@@ -71,7 +71,7 @@ LOSS_PRESETS = (
         (
             GROUP,
             "loss of a token = -4 / tau sigmoid(tau (r - 1)) A, r = p_new / p_old, another tau where A > 0",
-            "loss of an update = the mean over its answers of the mean over their tokens",
+            "loss of an update = the mean over its responses of the mean over their tokens",
         ),
     ),
     Preset(
@@ -86,9 +86,9 @@ LOSS_PRESETS = (
         },
         (
             GROUP,
-            "loss of a token = -s A, s = the geometric mean of the answer's r = p_new / p_old, each kept below e^high "
-            "where A > 0 and above e^-low where A < 0",
-            "loss of an update = the mean over its answers",
+            "loss of a token = -s A, s = the geometric mean of the response's r = p_new / p_old, each kept below "
+            "e^high where A > 0 and above e^-low where A < 0",
+            "loss of an update = the mean over its responses",
         ),
     ),
     Preset(
@@ -218,9 +218,9 @@ LOSS_PRESETS = (
         },
         (
             "A = reward - mean of the group",
-            "loss of a token = -A log p + tau / 2 (log s)^2 / n, s = the product of the p_new / p_old of its answer of "
-            "n tokens",
-            "loss of an update = the mean over its answers of the sum over their tokens",
+            "loss of a token = -A log p + tau / 2 (log s)^2 / n, s = the product of the p_new / p_old of its response "
+            "of n tokens",
+            "loss of an update = the mean over its responses of the sum over their tokens",
         ),
     ),
 )

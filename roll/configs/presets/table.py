@@ -13,7 +13,7 @@ from roll.utils.text import show
 
 _POLICY = {"adv_estimator": "grpo", "pg_variant": "ppo", "pg_clip": 0.2, "loss_agg_mode": "seq-mean-token-mean"}
 _MIXED = (
-    "loss of an update = (1 - weight) x the mean over the policy's answers of the mean over their tokens + weight x "
+    "loss of an update = (1 - weight) x the mean over the policy's responses of the mean over their tokens + weight x "
     "the mean over the expert's tokens"
 )
 _BESIDE = "mix.rows, which names the expert's rows and their share"
@@ -48,7 +48,7 @@ MIX_PRESETS = (
 
 # Rows of the table of algorithms by name for runs whose rows are there before them.
 
-_H = "h = (log p - log p_ref of the better answer) - (the same of the worse), sums over their tokens"
+_H = "h = (log p - log p_ref of the better response) - (the same of the worse), sums over their tokens"
 _MEAN = "loss of an update = the mean over its pairs"
 _DPO = {"beta": 0.1, "ipo": False, "label_smoothing": 0.0, "reference_free": False}
 
@@ -65,7 +65,7 @@ ROW_PRESETS = (
         "Rafailov et al., arXiv 2305.18290",
         _DPO,
         (_H, "loss of a pair = -log sigmoid(beta h)", _MEAN),
-        beside="sft_loss_coef, the better answer's likelihood beside it (arXiv 2404.19733)",
+        beside="sft_loss_coef, the better response's likelihood beside it (arXiv 2404.19733)",
         pipeline="dpo",
     ),
     Preset(
@@ -114,7 +114,7 @@ _ROWS = (
         "grpo",
         "DeepSeekMath, arXiv 2402.03300",
         {"adv_estimator": "grpo", "pg_variant": "ppo", "pg_clip": 0.2, "loss_agg_mode": "seq-mean-token-mean"},
-        (GROUP, CLIP, "loss of an update = the mean over its answers of the mean over their tokens"),
+        (GROUP, CLIP, "loss of an update = the mean over its responses of the mean over their tokens"),
         beside=f"{KL} (.04 in the paper)",
     ),
     Preset(
@@ -130,7 +130,7 @@ _ROWS = (
         (
             "A = reward - mean of the group",
             CLIP,
-            "loss of an update = the mean over its answers of (sum over their tokens / longest possible answer)",
+            "loss of an update = the mean over its responses of (sum over their tokens / longest possible response)",
         ),
     ),
     Preset(
@@ -155,7 +155,7 @@ _ROWS = (
             "loss of an update = the mean over its tokens",
             "groups with equal rewards are replaced by others",
         ),
-        beside="the soft penalty on long answers: {reward: overlong} in reward_manager_config (docs/rewards.md)",
+        beside="the soft penalty on long responses: {reward: overlong} in reward_manager_config (docs/rewards.md)",
     ),
     Preset(
         "gspo",
@@ -171,9 +171,9 @@ _ROWS = (
         },
         (
             GROUP,
-            "loss of a token = -min(s A, clip(s, 1 - low, 1 + high) A), s = the geometric mean of the answer's p_new / "
-            "p_old",
-            "loss of an update = the mean over its answers",
+            "loss of a token = -min(s A, clip(s, 1 - low, 1 + high) A), s = the geometric mean of the response's p_new "
+            "/ p_old",
+            "loss of an update = the mean over its responses",
         ),
     ),
     Preset(
@@ -183,7 +183,7 @@ _ROWS = (
         (
             "A = reward - mean of the others in the group",
             GRADIENT,
-            "loss of an update = the mean over its answers of the sum over their tokens",
+            "loss of an update = the mean over its responses of the sum over their tokens",
         ),
         beside="a KL in the reward: add_token_level_kl and init_kl_coef, with a section reference",
     ),
@@ -192,9 +192,9 @@ _ROWS = (
         "ReMax, arXiv 2310.10505",
         {"adv_estimator": "remax", "pg_variant": "vanilla", "loss_agg_mode": "seq-mean-token-sum"},
         (
-            "A = reward - reward of the greedy answer to the same prompt",
+            "A = reward - reward of the greedy response to the same prompt",
             GRADIENT,
-            "loss of an update = the mean over its answers of the sum over their tokens",
+            "loss of an update = the mean over its responses of the sum over their tokens",
         ),
         beside="a KL in the reward: add_token_level_kl and init_kl_coef, with a section reference; "
         "num_return_sequences_in_group: 1, as in the paper",
@@ -204,9 +204,9 @@ _ROWS = (
         "On-policy RL with optimal reward baseline, arXiv 2505.23585",
         {"adv_estimator": "opo", "pg_variant": "vanilla", "loss_agg_mode": "seq-mean-token-sum"},
         (
-            "A = reward - mean of the group weighted by the lengths of its answers",
+            "A = reward - mean of the group weighted by the lengths of its responses",
             GRADIENT,
-            "loss of an update = the mean over its answers of the sum over their tokens",
+            "loss of an update = the mean over its responses of the sum over their tokens",
         ),
         beside="exactly one update per step, without a KL and an entropy term",
     ),
@@ -215,7 +215,7 @@ _ROWS = (
         "GPG, arXiv 2504.02546",
         {"adv_estimator": "gpg", "pg_variant": "vanilla", "loss_agg_mode": "token-mean"},
         (
-            "A = (reward - mean of the group) x answers of the step / those in groups whose rewards differ",
+            "A = (reward - mean of the group) x responses of the step / those in groups whose rewards differ",
             GRADIENT,
             "loss of an update = the mean over its tokens",
         ),
@@ -239,7 +239,7 @@ _ROWS = (
             "A_k = (part k of the reward - its mean in the group) / its deviation in the group",
             "A = the weighted sum of the A_k, less its mean over the batch, / its deviation over the batch",
             CLIP,
-            "loss of an update = the mean over its answers of the mean over their tokens",
+            "loss of an update = the mean over its responses of the mean over their tokens",
         ),
         beside="gdpo_reward_keys, which names the parts, and gdpo_reward_weights",
     ),
@@ -255,7 +255,7 @@ _ROWS = (
         (
             "A = reward - (mean of the group + shift)",
             GRADIENT,
-            "loss of an update = the mean over its answers of the sum over their tokens",
+            "loss of an update = the mean over its responses of the sum over their tokens",
         ),
     ),
     Preset(
@@ -263,11 +263,11 @@ _ROWS = (
         "RAFT, arXiv 2304.06767",
         {"adv_estimator": "raft", "raft_keep": "best", "pg_variant": "vanilla", "loss_agg_mode": "token-mean"},
         (
-            "A = 1 for the best answer of a group, 0 for the others",
+            "A = 1 for the best response of a group, 0 for the others",
             GRADIENT,
-            "loss of an update = the mean over its tokens, those of all its answers",
+            "loss of an update = the mean over its tokens, those of all its responses",
         ),
-        beside="raft_keep: positive for all answers with a reward above 0 (arXiv 2504.11343)",
+        beside="raft_keep: positive for all responses with a reward above 0 (arXiv 2504.11343)",
     ),
     Preset(
         "opmd",
@@ -290,7 +290,7 @@ _ROWS = (
         "reinforce",
         "Williams 1992",
         {"adv_estimator": "reinforce", "pg_variant": "vanilla", "loss_agg_mode": "seq-mean-token-sum"},
-        ("A = reward", GRADIENT, "loss of an update = the mean over its answers of the sum over their tokens"),
+        ("A = reward", GRADIENT, "loss of an update = the mean over its responses of the sum over their tokens"),
     ),
     Preset(
         "reinforce_plus_plus",
@@ -338,7 +338,7 @@ def known_sft(name: str) -> str:
 
 
 def known_dpo(name: str) -> str:
-    """The same of pairs of answers."""
+    """The same of pairs of responses."""
     return _of_kind("dpo", name)
 
 

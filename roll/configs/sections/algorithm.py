@@ -165,10 +165,10 @@ class AlgorithmConfig(OnPolicyDistillation):
         "Divide by the deviation of this scope; none: by nothing (with grpo: Dr. GRPO). default, null: as "
         "adv_estimator has it (grpo and grpo_passk group, the others none).",
     )
-    reward_clip: float | None = setting(None, "Rewards are cut to [-this, this].", gt=0)
+    reward_clip: float | None = setting(None, "Rewards are clipped to [-this, this].", gt=0)
     whiten_rewards: bool = setting(False, "Whiten token rewards over the batch.")
     whiten_advantages: bool = setting(False, "Whiten advantages over all response tokens of the batch.")
-    advantage_clip: float | None = setting(None, "Advantages are cut to [-this, this].", gt=0)
+    advantage_clip: float | None = setting(None, "Advantages are clipped to [-this, this].", gt=0)
 
     # policy loss
     pg_variant: PgVariant | None = setting(
@@ -368,7 +368,7 @@ class AlgorithmConfig(OnPolicyDistillation):
     collapse_warning_steps: int = setting(
         10,
         "Warn when the policy's gradient, or every reward, was exactly 0 in so many steps in a row; 0: never. A "
-        "loss or metric that is not finite is always said.",
+        "loss or metric that is not finite is always reported.",
         ge=0,
     )
 

@@ -102,7 +102,7 @@ class DataArgs(Settings):
     )
     image_key: str | None = setting(
         None,
-        "Column with the pictures of a row, or an entry of one (`extra.images`), for models that see: one or a list of "
+        "Column with the pictures of a row, or an entry of one (`extra.images`), for vision models: one or a list of "
         "paths, addresses, base64 or bytes. Default: `images`, or `image`.",
         min_length=1,
     )

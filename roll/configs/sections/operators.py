@@ -11,8 +11,8 @@ from roll.configs.sections.data import OperatorConfig, Place, operator_entries
 
 Part = Literal["prompt", "response", "both"]
 Missing = Literal["error", "keep", "drop"]
-PART = "What of a row is looked at: its prompt, its answer, or both. Rows of RLVR have prompts alone."
-MISSING = "What becomes of a row without a number there: it ends the run, stays, or goes."
+PART = "Which part of a row is read: prompt, response, or both. Rows of RLVR have prompts only."
+MISSING = "What happens to a row without a number there: the run stops, the row stays, or it is dropped."
 
 DATA_JUICER = "data_juicer"
 
@@ -38,7 +38,7 @@ class LengthArgs(Settings):
         "characters",
         "What is counted: characters, or tokens of the trained model's tokenizer, without a chat template.",
     )
-    part: Part = setting("prompt", f"{PART} Of several answers each must fit.")
+    part: Part = setting("prompt", f"{PART} If a row has several responses, each must fit.")
     min: int = setting(0, "The shortest that stays.", ge=0)
     max: int | None = setting(None, "The longest that stays.", ge=0)
 

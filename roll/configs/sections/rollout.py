@@ -100,7 +100,7 @@ class RolloutConfig(RunConfig):
     # rollouts that run ahead of training (docs/rollouts.md)
     async_generation_ratio: float = setting(
         0.0,
-        "Groups that may be under way beyond those of a step, as a share of them: they run while the step trains. 0: "
+        "Groups that may be in flight beyond those of a step, as a share of them: they run while the step trains. 0: "
         "rollout and training take turns; 1: another step's worth of groups is always on its way. docs/rollouts.md.",
         ge=0,
     )

@@ -40,9 +40,7 @@ def _run_name(name: str) -> str:
     if name in (".", ".."):
         raise ValueError(f"{show(name)} must be a name, not a path")
     if any(character in "/\\" or not character.isprintable() for character in name):
-        raise ValueError(
-            f"{show(name)} must be a name, not a path: it has / or \\ in it, or characters without a shape"
-        )
+        raise ValueError(f"{show(name)} must be a name, not a path: it has / or \\ in it, or invisible characters")
     if len(name.encode()) > LONGEST_NAME:
         raise ValueError(f"{show(name)} must be at most {LONGEST_NAME} bytes, as file names are")
     return name

@@ -68,9 +68,7 @@ FEATURES: Mapping[Feature, FeatureRow] = {
         "train with experts that were chosen before", "router_replay.mode", "set it to disable", uses=("train",)
     ),
     Feature.ROUTE_REPORTS: FeatureRow("report which experts its tokens went to", uses=("generate",)),
-    Feature.MTP_TRAINING: FeatureRow(
-        "train heads for further tokens", "mtp_training_mode", "set it to disabled", uses=("train",)
-    ),
+    Feature.MTP_TRAINING: FeatureRow("train MTP heads", "mtp_training_mode", "set it to disabled", uses=("train",)),
     Feature.ACTIVATION_OFFLOAD: FeatureRow(
         "move activations to host memory", "model_args.enable_activation_offload", uses=("train",)
     ),

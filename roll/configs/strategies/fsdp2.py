@@ -216,11 +216,11 @@ class Fsdp2Settings(Settings):
         "False: less traffic, and the whole model in memory from one to the other.",
     )
     forward_prefetch: bool = setting(
-        False, "The next block is gathered before this one computes; otherwise as the CPU comes by."
+        False, "Gather the next block before this one computes; false: when the CPU reaches it."
     )
     wrap_policy: WrapPolicy = setting({}, "Which modules are gathered as one.")
     param_offload: bool = setting(False, "Weights wait in host memory while the role does nothing.")
-    optimizer_offload: bool = setting(False, "The optimizer's states wait in host memory but for its step.")
+    optimizer_offload: bool = setting(False, "The optimizer's states wait in host memory, except during its step.")
     offload_policy: bool = setting(
         False, "Weights, gradients and optimizer stay in host memory, where the step is computed; blocks visit the GPU."
     )

@@ -121,10 +121,10 @@ _SPECS = (
         retired={
             "sleep_level": "an engine that makes room for a trainer keeps its weights in host memory",
             "VLLM_USE_V1": "there is no other engine any more",
-            "swap_space": "vllm dropped it: a preempted answer is computed again",
+            "swap_space": "vllm dropped it: a preempted response is computed again",
             "num_scheduler_steps": "vllm dropped it: the scheduler runs ahead by itself",
             "use_v2_block_manager": "vllm dropped it: there is one block manager",
-            "preemption_mode": "vllm dropped it: a preempted answer is computed again",
+            "preemption_mode": "vllm dropped it: a preempted response is computed again",
             "disable_async_output_proc": "vllm dropped it",
             "disable_log_requests": "vllm dropped it: it logs no requests",
             "max_seq_len_to_capture": "vllm dropped it: compilation_config says what is captured",

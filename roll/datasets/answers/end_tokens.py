@@ -79,7 +79,7 @@ class Ends:
                 "that eos_token (model_args.tokenizer_path)"
             )
         return (
-            f"an answer ends with {self._tokenizer.decode(learnt[-8:])!r}, where no engine stops, so the model would "
+            f"a response ends with {self._tokenizer.decode(learnt[-8:])!r}, where no engine stops, so the model would "
             "learn to continue forever. Responses must end with the tokenizer's eos_token, or an eos_token_id of "
             f"generation_config.json: here {shown}. {mends}"
         )

@@ -212,4 +212,4 @@ def _get(handles: Iterable[object]) -> dict[object, Any]:
     try:
         return dict(zip(distinct, ray.get(distinct), strict=True)) if distinct else {}
     except RayError as error:
-        raise WorkerError(f"sampled answers are lost from the object store: {describe(error)}") from error
+        raise WorkerError(f"sampled responses are lost from the object store: {describe(error)}") from error

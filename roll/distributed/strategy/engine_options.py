@@ -60,7 +60,7 @@ VLLM: Mapping[str, Rule] = {
     "quantization": Rule(f"{_CHECKPOINT}; {', '.join(ONLINE_FP8)} quantise what is sent", OFF + ONLINE_FP8),
     "kv_cache_dtype": Rule(_FEWER_BITS, ("auto",), dtype_names=True),
     "load_format": Rule(_CHECKPOINT, bad=("bitsandbytes", "gguf")),
-    "generation_config": Rule("set generating_args, and model_args for the tokens that end an answer", ("auto",)),
+    "generation_config": Rule("set generating_args, and model_args for the tokens that end a response", ("auto",)),
     "runner": Rule("it generates", ("auto", "generate")),
     "convert": Rule("it generates", ("auto", "none")),
     "mamba_cache_dtype": Rule(_STATE, ("auto",)),

@@ -37,7 +37,7 @@ def family_problem(model: Mapping[str, Any]) -> str | None:
         return (
             f"megatron: weights in 8 or 4 bits (quantization_config, quant_method {method!r}) are not read. Start from "
             "a copy in bf16, without quantization_config in its config.json: from_pretrained of transformers, "
-            "dequantized, and save_pretrained (which leaves heads for further tokens out; publishers of such models "
+            "dequantized, and save_pretrained (which leaves MTP heads out; publishers of such models "
             "have scripts that keep them)."
         )
     for key, supported in FAMILIES[model_type].only.items():

@@ -50,7 +50,7 @@ class HeadPlan:
         last, count = config.num_hidden_layers, getattr(config, NUM_HEADS, None)
         if count != 1 or f"model.layers.{last}.eh_proj.weight" not in reader:
             raise StrategyError(
-                f"mtp_training_mode: {reader.model} has no head for further tokens behind its {last} layers that could "
+                f"mtp_training_mode: {reader.model} has no MTP head behind its {last} layers that could "
                 f"be trained: {NUM_HEADS} is {count}, and 1 is needed, with model.layers.{last}.eh_proj.weight in its "
                 "files. Set it to disabled."
             )

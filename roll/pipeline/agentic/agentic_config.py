@@ -167,7 +167,7 @@ PLAYER = replace(
     why_not="this role learns from episodes",
 )
 TRAIN_ENV_MANAGER = Role(
-    "train_env_manager", "cpu", why_not="environments run on the CPU, and their answers come from actor_infer"
+    "train_env_manager", "cpu", why_not="environments run on the CPU, and their responses come from actor_infer"
 )
 VAL_ENV_MANAGER = Role(
     "val_env_manager",
@@ -191,7 +191,7 @@ class RewardNormalizationConfig(Settings):
     method: Literal["identity", "mean", "mean_std", "asym_clip"] | None = setting(
         None,
         "identity: the rewards as they are. mean: without their mean. mean_std: divided by their deviation, too. "
-        "asym_clip: the same, cut to [-1, 3]. None: as adv_estimator has it.",
+        "asym_clip: the same, clipped to [-1, 3]. None: as adv_estimator has it.",
     )
     norm_mean_type: EpisodeScope = setting(
         "default", "What the mean is taken over; none: over nothing. default, null: as grouping and method have it."
@@ -237,11 +237,11 @@ class AgentEndpointConfig(Settings):
     listen: str | None = setting(
         None,
         "host:port of the machine that starts the run, for entries of custom_envs with env_manager_cls: proxy that "
-        "have neither agent nor agent_command; port 0: any that is free, told in agent_endpoint.json of output_dir. "
+        "have neither agent nor agent_command; port 0: any that is free, written to agent_endpoint.json of output_dir. "
         "None: no such entries.",
     )
     idle_timeout_s: float = setting(
-        600.0, "Seconds without a request after which a session counts as left, and is played anew.", gt=0
+        600.0, "Seconds without a request after which a session counts as abandoned, and is played anew.", gt=0
     )
     group_timeout_s: float = setting(
         1800.0, "Seconds after the last session of a group was taken, when those that nobody took have failed.", gt=0

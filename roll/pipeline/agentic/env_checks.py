@@ -98,7 +98,7 @@ def blind_problem(key: str, config: AgenticConfig) -> str:
     """Return the sentence for a policy that does not see what the environment of `key` shows."""
     name = config.actor_train.model_args.model_name_or_path
     return (
-        f"{key}: {VL_TRAJECTORY} shows pictures, and {name} takes text alone. Take a model that sees "
+        f"{key}: {VL_TRAJECTORY} shows pictures, and {name} takes text alone. Take a vision model "
         "(docs/pictures.md), or set it to trajectory, with env_config: {render_mode: text}"
     )
 

@@ -227,7 +227,7 @@ class PromptRollouter:
         places = [*stored_among([g for g, _ in whole]).values()]
         scored = await self.rewards.score(domain, [sample for _, sample in whole], places) if whole else []
         if len(scored) != len(whole):
-            raise ValueError(f"reward of {domain}: {len(scored)} outcomes for {len(whole)} answers")
+            raise ValueError(f"reward of {domain}: {len(scored)} outcomes for {len(whole)} responses")
         following = iter(scored)
         return [RewardOutcome.failed(ABORTED) if _is_cut(g) else next(following) for g in generations]
 

@@ -302,8 +302,8 @@ def _call_problems(part: Part, reward: object) -> Iterator[str]:
         return
     if takes_batch(reward) and _is_async_once_built(reward):
         yield (
-            f"{key}.reward: {name} takes a batch and is async. Drop @takes_batch: the answers of a group are asked for "
-            "at once anyway."
+            f"{key}.reward: {name} takes a batch and is async. Drop @takes_batch: the responses of a group are scored "
+            "at the same time anyway."
         )
         return
     try:

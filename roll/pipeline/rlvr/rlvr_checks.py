@@ -147,7 +147,7 @@ def rlvr_warnings(config: RLVRConfig) -> list[str]:
         if sampling.temperature == 0 and (sampling.num_return_sequences or 1) > 1:
             warnings.append(
                 f"{validated.at}.generating_args: temperature 0 is greedy, so all {sampling.num_return_sequences} "
-                "answers to a prompt are the same."
+                "responses to a prompt are the same."
             )
     return [*warnings, *data_args_warnings(data_args_of(config)), *reward_model_warnings(config)]
 
@@ -277,7 +277,7 @@ def _greedy_problems(config: RLVRConfig) -> Iterator[Problem]:
     ):
         if refused:
             yield Problem(
-                f"adv_estimator: {config.adv_estimator} compares rewards with that of the greedy answer to the same "
+                f"adv_estimator: {config.adv_estimator} compares rewards with that of the greedy response to the same "
                 f"prompt; {why}. Choose rloo, or remove {keys[0] if keys != ('rewards',) else 'that reward'}.",
                 ("adv_estimator", *keys),
             )
@@ -371,7 +371,7 @@ def _one_reward(at: str, worker: RewardConfig) -> Iterator[Problem]:
         yield from _part_problems(at, worker)
     if worker.reward == "code_sandbox" and not worker.use_local and worker.code_url is None:
         yield Problem(
-            f"{at}.code_url is missing, and {at}.use_local is false. Give the address of a sandbox, or run answers "
+            f"{at}.code_url is missing, and {at}.use_local is false. Give the address of a sandbox, or run programs "
             "here with use_local: true.",
             (f"{at}.code_url", f"{at}.use_local"),
         )

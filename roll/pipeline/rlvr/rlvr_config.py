@@ -63,7 +63,7 @@ JUDGE_READS = REWARD_READS | {
     f"generating_args.{key}" for key in ("temperature", "top_p", "max_new_tokens", "stop_strings")
 }
 JUDGE_IS = "this judge is asked over HTTP"
-MODEL_IS = "its answers are scored by the model of the section `reward`"
+MODEL_IS = "its responses are scored by the model of the section `reward`"
 SHARED_MODEL = {"model_args.model_name_or_path", "model_args.download_type"}
 REWARD = reward_model_role("reward")
 PROMPTED = frozenset({"data_args.template", "data_args.template_kwargs"})
@@ -75,7 +75,7 @@ JUDGE = Role(
     also_reads=PROMPTED,
     why_not="these engines judge, each domain with generating_args of its own",
 )
-SHARED_IS = "its answers are judged by the engines of the section `reward_model`"
+SHARED_IS = "its responses are judged by the engines of the section `reward_model`"
 VALIDATION = Role(
     "validation",
     "none",

@@ -220,7 +220,7 @@ def _entries(raw: Any) -> list[Any]:
     if not isinstance(raw, Sequence) or isinstance(raw, str | bytes):
         raise BadCases(f"column {CASES!r} holds {_short(raw)}; write a list of cases")
     if not raw:
-        raise BadCases(f"column {CASES!r} is an empty list: every answer would pass")
+        raise BadCases(f"column {CASES!r} is an empty list: every program would pass")
     return list(raw)
 
 

@@ -69,7 +69,7 @@ class CodeSandbox:
         plain = self._languages[0] if self._plain else None
         code = code_in(sample.response_text, fences_of(self._languages), plain)
         if code is None:
-            return RewardResult(0.0, {"code_found": 0.0, "passed_fraction": 0.0}, {"why": "no code in the answer"})
+            return RewardResult(0.0, {"code_found": 0.0, "passed_fraction": 0.0}, {"why": "no code in the response"})
         tally = self._judge.judge(code, cases, stop_early=not self._is_soft)
         all_passed = float(tally.passed == 1)
         metrics = {

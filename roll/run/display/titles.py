@@ -10,7 +10,7 @@ _TITLES: Mapping[str, str] = {
     "rollout/reward_mean": "Reward",
     "rollout/sampled_reward_mean": "Reward before the experience operators",
     "rollout/kept_reward_mean": "Reward of the kept groups",
-    "rollout/greedy_reward_mean": "Reward of the greedy answers",
+    "rollout/greedy_reward_mean": "Reward of the greedy responses",
     "rollout/reward_std": "Reward, standard deviation",
     "rollout/reward_min": "Reward, lowest",
     "rollout/reward_max": "Reward, highest",

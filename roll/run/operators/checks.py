@@ -142,7 +142,7 @@ def operator_problems(data_args: Mapping[str, DataArgs], learnt: str, answers: b
         if low is not None and high is not None and low > high:
             yield Problem(f"{place}.args.min: {low:g} is above max: {high:g}, so no row fits.", (f"{at}.operators",))
         if not answers and args.get("part") == "response":
-            text = f"{place}.args.part: rows of this run have no answers. Write prompt, or leave it out."
+            text = f"{place}.args.part: rows of this run have no responses. Write prompt, or leave it out."
             yield Problem(text, (f"{at}.operators",))
         if known.compares and (at != learnt or not evaluated):
             why = "there is no validation.data_args" if at == learnt else f"{learnt} is what is compared with them"

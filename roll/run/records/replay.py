@@ -94,7 +94,7 @@ USAGE = """roll replay RUN [--step N] [--kind train] [--tag TAG] [--group ID] [-
     [--max_reward R] [--grep TEXT]
 
 RUN is the output_dir of a run, whose last recorded step is shown unless --step names one, or a step_*.jsonl of its
-rollouts. Answers stand below their prompt, episodes are shown turn by turn; the options select among them."""
+rollouts. Responses are below their prompt, episodes are shown turn by turn; the options select among them."""
 
 
 @dataclass(frozen=True)

@@ -226,4 +226,4 @@ def rehearsal_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     except ValueError:  # the configuration is refused for it
         return
     if why := rehearse(bounds, num_groups if config.is_use_additional_prompts else 0, config.max_steps):
-        yield Problem(f"{num_groups} groups a step, {bounds.capacity} under way: {why}.", ("rollout_batch_size",))
+        yield Problem(f"{num_groups} groups a step, {bounds.capacity} in flight: {why}.", ("rollout_batch_size",))

@@ -112,7 +112,7 @@ BASELINES: dict[str, Callable[[Groups], list[list[float]]]] = {
     "opmd": slow_mean,
 }
 COMPARED: dict[str, Callable[[float, float], float]] = {"remax": slow_remax}
-"""With the reward of the greedy answer to the same prompt."""
+"""With the reward of the greedy response to the same prompt."""
 OF_PARTS = {"gdpo": slow_gdpo}
 """Of the parts of each reward."""
 ARGS: dict[str, dict[str, Any]] = {

@@ -173,7 +173,7 @@ def test_a_checkpoint_goes_on_in_the_same_mode_alone(
     ("changed", "said"),
     [
         ({prediction.AT + "embed_tokens.weight": None}, "embed_tokens.weight of .* are not the model's own"),
-        ({prediction.AT + "eh_proj.weight": ...}, "has no head for further tokens behind its 2 layers"),
+        ({prediction.AT + "eh_proj.weight": ...}, "has no MTP head behind its 2 layers"),
         ({prediction.AT + "hnorm.weight": ...}, "has no tensor model.layers.2.hnorm.weight"),
     ],
 )

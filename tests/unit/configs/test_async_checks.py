@@ -63,7 +63,7 @@ def test_the_default_bound_can_always_be_kept(interval: int, ratio: float) -> No
         ),
         (
             {EVERY: 3, "max_staleness": 1},
-            "max_staleness: 1 cannot be kept with actor_train.model_update_frequency: 3: answers are up to 2 steps "
+            "max_staleness: 1 cannot be kept with actor_train.model_update_frequency: 3: responses are up to 2 steps "
             "old. Set max_staleness: 2, or actor_train.model_update_frequency: 2.",
         ),
         (

@@ -118,13 +118,13 @@ def test_devices_of_a_reward_that_is_not_known_are_not_told_about() -> None:
         ),
         (
             {"adv_estimator": "remax", "user_defined_rollout_loop_cls": "mine:Loop"},
-            "adv_estimator: remax compares rewards with that of the greedy answer to the same prompt; "
+            "adv_estimator: remax compares rewards with that of the greedy response to the same prompt; "
             "user_defined_rollout_loop_cls makes groups of its own, without it. Choose rloo, or remove "
             "user_defined_rollout_loop_cls.",
         ),
         (
             {"adv_estimator": "remax", "experience_operators": [{"name": "std_filter"}]},
-            "adv_estimator: remax compares rewards with that of the greedy answer to the same prompt; "
+            "adv_estimator: remax compares rewards with that of the greedy response to the same prompt; "
             "experience_operators may change the others' alone.",
         ),
         (
@@ -430,7 +430,7 @@ def warnings(changes: dict[str, Any]) -> list[str]:
                     "generating_args": {"temperature": 0, "num_return_sequences": 4},
                 }
             },
-            "validation.generating_args: temperature 0 is greedy, so all 4 answers to a prompt are the same.",
+            "validation.generating_args: temperature 0 is greedy, so all 4 responses to a prompt are the same.",
         ),
     ],
 )
@@ -477,8 +477,8 @@ def test_settings_that_work_otherwise_than_written_say_what_happens() -> None:
     at = "actor_train.data_args.domain_interleave_probs"
     assert f"{at} leaves out code: no prompt of a step belongs to it." in found
     assert f"{at} sums to 0.9, not to 1. The shares are taken in proportion: math 0.667, logic 0.333." in found
-    assert "sequences end at the engine's 40 tokens, before the 44 of prompt_length and answer: the longest" in found
-    assert "leaves 8 of the 12 tokens for its answer." in found
+    assert "sequences end at the engine's 40 tokens, before the 44 of prompt and response: the longest" in found
+    assert "leaves 8 of the 12 tokens for its response." in found
 
 
 @pytest.mark.parametrize(

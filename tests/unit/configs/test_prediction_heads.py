@@ -36,9 +36,9 @@ def test_it_is_off_and_weighs_a_tenth() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({NAME: "deepspeed_train"}, f"{KEY}: joint with deepspeed_train, which does not train heads for further "
-         "tokens. Supported by: megatron_train. Use it, or set it to disabled."),
-        ({NAME: "fsdp2_train"}, f"{KEY}: joint with fsdp2_train, which does not train heads"),
+        ({NAME: "deepspeed_train"}, f"{KEY}: joint with deepspeed_train, which does not train MTP heads. "
+         "Supported by: megatron_train. Use it, or set it to disabled."),
+        ({NAME: "fsdp2_train"}, f"{KEY}: joint with fsdp2_train, which does not train MTP heads"),
         ({"actor_train.model_args.lora_target": "all-linear"}, f"{KEY}: joint with actor_train.model_args.lora_target"),
         ({SETTINGS: {"apply_rope_fusion": True}},
          f"{KEY}: joint works with {SETTINGS}.transformer_impl: local only, but it is transformer_engine"),
@@ -77,7 +77,7 @@ def test_a_tied_model_is_refused_over_pipeline_stages() -> None:
         return [problem.text for problem in model_problems(choice, MODEL | changes) if KEY in problem.text]
 
     text = (
-        f"{KEY}: a model whose output matrix is its embedding (tie_word_embeddings) trains no head for further tokens "
+        f"{KEY}: a model whose output matrix is its embedding (tie_word_embeddings) trains no MTP head "
     )
     ways_out = f"over 2 pipeline stages. Set {SETTINGS}.pipeline_model_parallel_size: 1, or {KEY}: disabled."
     assert found(2, tie_word_embeddings=True) == [text + ways_out]

@@ -44,7 +44,7 @@ def test_domains_have_models_of_their_own_or_share_the_section_reward() -> None:
     assert ("actor_train", "rewards.chat", (0, 1)) in plan.layout.shared()
     said = describe(made, plan, batch_rows(made, plan))
     assert "actor_train and rewards.chat share 0..1 and take turns" in said
-    assert "scores whole answers after the rollout, in batches of 8" in said
+    assert "scores whole responses after the rollout, in batches of 8" in said
 
 
 @pytest.mark.parametrize(

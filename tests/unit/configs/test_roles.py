@@ -114,7 +114,7 @@ def test_the_sections_of_agentic_runs_have_rows_as_well() -> None:
     assert said(AgenticConfig.model_validate(given)) == [
         "actor_train: data_args.file_name does nothing here: this role learns from episodes.",
         "train_env_manager: generating_args, infer_batch_size do nothing here: environments run on the CPU, and their "
-        "answers come from actor_infer.",
+        "responses come from actor_infer.",
         "val_env_manager: world_size does nothing here: validation plays in the processes of the training and samples "
         "with actor_infer's.",
     ]

@@ -184,7 +184,7 @@ def test_an_episode_is_a_conversation_with_what_came_of_each_answer() -> None:
     assert late.at_token == 9  # of a request that got no answer
     assert shown[3].note == "turn 2: no action, reward 1, success 1"
     assert [[each.why for each in message.breaks] for message in shown] == [
-        [], [], [], ["the program dropped the thinking of an answer"],
+        [], [], [], ["the program dropped the thinking of a response"],
     ]  # fmt: skip
 
 
@@ -200,7 +200,7 @@ def test_a_page_shows_an_episode_once_with_its_thinking_folded_and_its_breaks() 
     assert page.count("box F?") == 1  # and not once more as the prompt
     assert '<details><summary class="soft">thinking, 2 words</summary><pre>I add</pre></details>' in page
     assert "<b>add</b>({&#34;a&#34;: 1})" in page and "4 &lt; 5" in page
-    assert "the program dropped the thinking of an answer (message 2, token 9)" in page
+    assert "the program dropped the thinking of a response (message 2, token 9)" in page
     assert "advantage -0.5" in page and "cost: 2" in page and "witness" not in page
 
 

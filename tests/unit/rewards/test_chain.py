@@ -153,7 +153,7 @@ def test_of_a_batch_with_a_score_that_is_no_number_only_that_answer_fails() -> N
     [
         ("raise", "KeyError: 'no such thing'"),
         ("exit", "SystemExit: 3"),
-        ("short", "ValueError: the reward returned 0 scores for 1 answers"),
+        ("short", "ValueError: the reward returned 0 scores for 1 responses"),
         ("number", "TypeError: the reward takes a batch, so it must return a list of scores, not 1.0"),
         ("spin", "took longer than timeout_s = 0.5"),
     ],

@@ -85,7 +85,7 @@ def test_forms_that_data_sets_have(columns: dict[str, Any], cases: Cases) -> Non
     [
         (row("[{", "stdin"), "column 'test_cases' is neither JSON (Expecting property name"),
         (row("5"), "column 'test_cases' holds 5; write a list of cases"),
-        (row([]), "column 'test_cases' is an empty list: every answer would pass"),
+        (row([]), "column 'test_cases' is an empty list: every program would pass"),
         (row([{"stdin": "1"}], "stdin"), "case 1 of column 'test_cases' has neither expected_stdout nor"),
         (row([{"expected_stdout": "1"}], "stdin"), "case 1 of column 'test_cases' has neither stdin nor"),
         (row([{"stdin": "1", "expected_stdout": "1"}, 3], "stdin"), "case 2 of column 'test_cases' is 3, not"),

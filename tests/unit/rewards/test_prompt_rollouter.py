@@ -209,7 +209,7 @@ def test_seeds_never_change() -> None:
 def test_counts_that_do_not_fit_are_errors() -> None:
     with pytest.raises(ValueError, match="1 responses, but 2 were requested"):
         run(rollouter(Scores(), 2), Engine("stop"))
-    with pytest.raises(ValueError, match="0 outcomes for 1 answers"):
+    with pytest.raises(ValueError, match="0 outcomes for 1 responses"):
         run(rollouter(Scores(), 1), Engine("stop"))
 
 

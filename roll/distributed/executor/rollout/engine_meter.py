@@ -84,7 +84,7 @@ class EngineMeter:
     def _open(self, num_answers: int) -> None:
         if num_answers:
             self._num_open += num_answers
-            self._meter.spans.level(self._role, f"rank {self._rank}: answers under way", self._num_open)
+            self._meter.spans.level(self._role, f"rank {self._rank}: responses in flight", self._num_open)
             self._sample()
 
     def _sample(self) -> None:

@@ -221,7 +221,7 @@ def _cause(answer: Any, rank: int) -> str:
     if isinstance(answer, RayActorError):
         return death_of(answer, rank).message
     if isinstance(answer, GetTimeoutError):
-        return f"no answer within {_ANSWER_LIMIT_S:g} s"
+        return f"no reply within {_ANSWER_LIMIT_S:g} s"
     return "its process has ended, and a new one replaced it"
 
 

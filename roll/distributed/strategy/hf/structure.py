@@ -58,7 +58,7 @@ class Structures:
         try:
             return Follower(self._compiler(stops, vocab_size).compile_structural_tag(structure), stops, vocab_size)
         except Exception as error:  # RuntimeError of its parser, and others
-            raise StrategyError(f"the structure of the answer cannot be followed: {describe(error)}") from None
+            raise StrategyError(f"the structure of the response cannot be followed: {describe(error)}") from None
 
     def _compiler(self, stops: frozenset[int], vocab_size: int) -> Any:
         key = (stops, vocab_size)

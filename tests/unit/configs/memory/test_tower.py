@@ -26,7 +26,7 @@ def test_every_weight_has_its_name_and_shape(arch: str, ties: bool) -> None:
 def test_layers_of_several_kinds_are_told(arch: str) -> None:
     model = build_vision_model(build_vision_tokenizer(), arch=arch)
     shape, why_not = model_shape(model.config.to_dict())
-    assert shape is None and why_not.startswith(f"the arithmetic knows no {arch}_text models; it knows ")
+    assert shape is None and why_not.startswith(f"the memory formulas know no {arch}_text models; they know ")
 
 
 def test_words_of_recipes_name_parts_of_the_model() -> None:

@@ -51,7 +51,7 @@ def test_no_field_of_a_spec_is_a_switch() -> None:
         ),
         (
             ACTOR_TRAIN, "fsdp2_train", Feature.MTP_TRAINING, "joint", "",
-            "actor_train.mtp_training_mode: joint with fsdp2_train, which does not train heads for further tokens. "
+            "actor_train.mtp_training_mode: joint with fsdp2_train, which does not train MTP heads. "
             "Supported by: megatron_train. Use it, or set it to disabled.",
         ),
         (

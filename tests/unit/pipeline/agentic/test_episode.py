@@ -163,7 +163,7 @@ def test_a_pattern_without_end_fails_the_episode_and_holds_up_no_other(encoder: 
 
     (endless,), (fine,) = asyncio.run(play())
     assert endless.failure is not None
-    assert "action_pattern took longer than 1 s on an answer of 61 characters" in endless.failure
+    assert "action_pattern took longer than 1 s on a response of 61 characters" in endless.failure
     assert fine.failure is None
 
 

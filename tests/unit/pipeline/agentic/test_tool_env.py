@@ -156,5 +156,5 @@ def test_a_tool_that_cannot_be_built_is_told_before_a_run(tool: dict[str, Any], 
 def test_two_tools_of_one_name_are_told_before_a_run() -> None:
     twice = ToolWrapperConfig.model_validate({"tool_configs": [{"tool_id": "calculator"}] * 2})
     assert [str(found) for found in tool_problems("at", twice)] == [
-        "at.tool_configs: two tools are called calculator: an answer could mean either."
+        "at.tool_configs: two tools are called calculator: a call could mean either."
     ]

@@ -44,8 +44,8 @@ def test_a_line_every_interval_while_groups_are_under_way_and_none_after(caplog:
     with caplog.at_level(logging.INFO, "roll.rl.rollouters"):
         run_virtually(play())
     assert [record.getMessage() for record in caplog.records] == [
-        "rollout: 2 groups under way, 2 ended in the last 10 s; the oldest, group 25, began 10 s ago; answers in "
+        "rollout: 2 groups in flight, 2 ended in the last 10 s; the oldest, group 25, began 10 s ago; responses in "
         "flight by engine: 0: 4, 1: 6",
-        "rollout: 1 groups under way, 1 ended in the last 10 s; the oldest, group 25, began 20 s ago",
-        "rollout: 1 groups under way, 0 ended in the last 10 s; the oldest, group 11, began 10 s ago",
+        "rollout: 1 groups in flight, 1 ended in the last 10 s; the oldest, group 25, began 20 s ago",
+        "rollout: 1 groups in flight, 0 ended in the last 10 s; the oldest, group 11, began 10 s ago",
     ]

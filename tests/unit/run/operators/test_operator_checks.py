@@ -71,9 +71,9 @@ def test_what_is_of_use_without_limits_is_not() -> None:
     assert found(*useful) == []
 
 
-def test_rows_of_rlvr_have_no_answers() -> None:
+def test_rows_of_rlvr_have_no_responses() -> None:
     (problem,) = found(entry("length", part="response", max=3), answers=False)
-    assert "rows of this run have no answers" in problem
+    assert "rows of this run have no responses" in problem
 
 
 def test_contamination_needs_something_to_compare_with() -> None:

@@ -15,5 +15,5 @@ def test_a_deadlock_is_a_problem_of_the_configuration(monkeypatch: pytest.Monkey
     made = config({"rollout_batch_size": 8, "is_use_additional_prompts": True, "max_steps": 3})
     (problem,) = rehearsal_problems(made)
     assert problem.keys == ("rollout_batch_size",)
-    assert problem.text.startswith("8 groups a step, 8 under way: deadlock of (RolloutBounds(num_groups=8,")
+    assert problem.text.startswith("8 groups a step, 8 in flight: deadlock of (RolloutBounds(num_groups=8,")
     assert problem.text.endswith(", 8, 3).")

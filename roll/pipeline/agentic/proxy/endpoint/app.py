@@ -165,7 +165,9 @@ class _Routes:
         if session is not None and session.failure:
             raise Refusal(410, "The session is over.", "session_closed")
         if session is not None and session.is_outside and not session.num_answers:
-            raise Refusal(400, "The session has no answer of the policy yet: there is nothing to reward.", "no_answer")
+            raise Refusal(
+                400, "The session has no response of the policy yet: there is nothing to reward.", "no_answer"
+            )
         if session is not None:
             session.give(earned)
         elif former is None:

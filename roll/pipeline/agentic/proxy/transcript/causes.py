@@ -11,11 +11,11 @@ from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, SYSTEM, Ch
 CAUSES: Mapping[str, str] = {
     "tools_changed": "the tools changed",
     "system_changed": "the system prompt changed",
-    "thinking_dropped": "the program dropped the thinking of an answer",
+    "thinking_dropped": "the program dropped the thinking of a response",
     "tool_call_rerendered": "the program wrote a tool call in another way",
     "whitespace": "the program changed white space",
     "history_trimmed": "the program left earlier messages out",
-    "answer_edited": "the program changed an answer",
+    "answer_edited": "the program changed a response",
     "message_edited": "the program changed an earlier message",
     "foreign_answer": "it contains a message of the assistant that was not sampled",
     "template": "the chat template itself writes earlier messages in another way",

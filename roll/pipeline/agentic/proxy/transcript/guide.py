@@ -48,7 +48,7 @@ def structure_of(call: ChatCall, parser: Parser) -> str | None:
     if not call.is_guided:
         return None
     if parser.template is HARMONY:
-        raise GuideRefused("response_format and tool_choice: answers of gpt-oss begin with special tokens, which no "
+        raise GuideRefused("response_format and tool_choice: responses of gpt-oss begin with special tokens, which no "
                            "structure holds. Use auto, and text.")  # fmt: skip
     opening = parser.encoder.answer_opening
     whole = {**_JSON, "json_schema": dict(call.schema)} if call.schema is not None else _calls(call, parser.template)

@@ -56,6 +56,6 @@ def test_an_engine_that_is_restarted_has_its_own_word_on_why(
     recovery.join()
     assert [record.getMessage() for record in caplog.records] == [
         "reward_model rank 1 is restarted: the engine hangs: no sign of life for 1 min",
-        "reward_model rank 2 is restarted: no answer within 10 s",
+        "reward_model rank 2 is restarted: no reply within 10 s",
         "reward_model rank 3 is restarted: its process has ended, and a new one replaced it",
     ]

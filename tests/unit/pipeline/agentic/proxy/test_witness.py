@@ -210,7 +210,7 @@ def test_thinking_that_the_program_drops_is_shown_with_both_texts() -> None:
     (found,) = session.transcript.breaks
     assert found.was.startswith("<think>why</think>") and found.now.startswith("yes")
     assert found.before.endswith("assistant\n") and found.message == 2
-    assert "request 2: the program dropped the thinking of an answer (message 3, token " in found.text()
+    assert "request 2: the program dropped the thinking of a response (message 3, token " in found.text()
 
 
 def test_thinking_that_the_template_drops_is_no_fault_of_the_program() -> None:
