@@ -101,10 +101,10 @@ class DriverLoad(RLVRPipeline):
         )
         return metrics
 
-    def score(self, *given: Any) -> StepScores:
+    def score(self, *given: Any, **named: Any) -> StepScores:
         return StepScores({}, {})
 
-    def train(self, *given: Any) -> dict[str, float]:
+    def train(self, *given: Any, **named: Any) -> dict[str, float]:
         return {"actor/num_updates": 0.0, "actor/grad_norm": 1.0}
 
 

@@ -95,7 +95,9 @@ class SyntheticTrainer(TrainStrategy):
     ) -> tuple[MetricSums, dict[str, float]]:
         return MetricSums(), {"grad_norm": 1.0, "learning_rate": 0.0}
 
-    def export_weights(self, bucket_bytes: int, to: Collection[int] = (), whole: bool = True) -> Iterator[WeightBucket]:
+    def export_weights(
+        self, bucket_bytes: int, to: Collection[int] = (), whole: bool = True, merged: bool = True
+    ) -> Iterator[WeightBucket]:
         for bucket in fill_buckets(iter([("weight", torch.zeros(4))]), bucket_bytes):
             yield bucket if self.exports_weights or self.dp_rank in to else []
 

@@ -13,12 +13,13 @@ TOOLS: list[Any] = [
 
 
 async def play(task, session):
-    opened = 0
+    opened, answer = 0, ""
     messages: list[Any] = [{"role": "user", "content": task["question"]}]
     async with AsyncAnthropic() as client:
         for _ in range(3):
             reply = await client.messages.create(model="policy", messages=messages, tools=TOOLS, max_tokens=64)
             messages.append({"role": "assistant", "content": reply.content})
+            answer = "".join(block.text for block in reply.content if block.type == "text")
             calls = [block for block in reply.content if block.type == "tool_use"]
             if not calls:
                 break
@@ -28,6 +29,5 @@ async def play(task, session):
                 result = use(task["digits"], call.name, call.input)
                 results.append({"type": "tool_result", "tool_use_id": call.id, "content": result})
             messages.append({"role": "user", "content": results})
-    text = "".join(block.text for block in reply.content if block.type == "text")
-    success = float(text.strip() == task["digits"][task["box"]])
+    success = float(answer.strip() == task["digits"][task["box"]])
     return {"reward": success, "metrics": {"success": success, "opened": opened}}

@@ -14,12 +14,13 @@ TOOLS: list[Any] = [
 
 
 async def play(task, session):
-    opened = 0
+    opened, answer = 0, ""
     messages: list[Any] = [{"role": "user", "content": task["question"]}]
     async with AsyncOpenAI(base_url=session.base_url, api_key=session.api_key) as client:
         for _ in range(3):
             reply = await client.chat.completions.create(model="policy", messages=messages, tools=TOOLS)
             message = reply.choices[0].message
+            answer = message.content or ""
             messages.append(message)
             if not message.tool_calls:
                 break
@@ -28,5 +29,5 @@ async def play(task, session):
                 opened += asked["name"] == "open"
                 result = use(task["digits"], asked["name"], json.loads(asked["arguments"]))
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
-    success = float((message.content or "").strip() == task["digits"][task["box"]])
+    success = float(answer.strip() == task["digits"][task["box"]])
     return {"reward": success, "metrics": {"success": success, "opened": opened}}

@@ -274,7 +274,7 @@ def test_an_update_amid_answers_to_pictures_recomputes_what_they_have_seen(
         await harness.update(with_new_tower(harness.model, vision, 80 + harness.version), "memory", tmp_path)
         return list(await asyncio.gather(first, late))
 
-    delay_s = 0.15
+    delay_s, switches = 0.15, []
     for _ in range(10):
         old, version = harness.model, harness.version
         answers, (late,) = harness.run(updated_after(delay_s), timeout_s=120)

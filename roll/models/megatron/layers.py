@@ -50,7 +50,7 @@ class ExpertOutput(RowParallelLinear):
         bias.sequence_parallel = False
         set_tensor_model_parallel_attributes(bias, True, 0, 1)
 
-    def forward(self, input_: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def forward(self, input_: torch.Tensor) -> tuple[torch.Tensor, torch.nn.Parameter | None]:
         """A tensor of its own: Megatron adds the bias to it in place, which autograd forbids where it is a view."""
         output, bias = super().forward(input_)
         return output.clone(), bias

@@ -155,8 +155,8 @@ class _Quiet(SimpleHTTPRequestHandler):
         self.requests.append(self.path)
         super().do_GET()
 
-    def log_message(self, *arguments: Any) -> None:
-        del arguments
+    def log_message(self, format: str, *args: Any) -> None:
+        del format, args
 
 
 @pytest.fixture

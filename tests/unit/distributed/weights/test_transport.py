@@ -55,8 +55,9 @@ def test_a_bucket_passes_through_shared_memory_and_outlives_its_name():
 
 
 def test_more_shared_memory_than_there_is_says_what_to_do():
+    name = f"roll-test-{uuid.uuid4().hex}"
     with pytest.raises(ResourceError, match="no room for 1048576 MiB of shared memory.*model_update_buffer_size_mb"):
-        SharedSegment.create(name := f"roll-test-{uuid.uuid4().hex}", 1 << 40)
+        SharedSegment.create(name, 1 << 40)
     assert not (SHARED_MEMORY_DIRECTORY / name).exists()
 
 

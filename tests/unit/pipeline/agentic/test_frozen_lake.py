@@ -22,13 +22,14 @@ def test_following_the_distances_wins_and_earns_one() -> None:
     lake = FrozenLake()
     lake.reset(11)
     far = distances(lake.grid)
-    total, won = 0.0, False
-    while not won:
+    total = 0.0
+    while True:
         row, column = lake.position
         name = min(MOVES, key=lambda n: far.get((row + MOVES[n][0], column + MOVES[n][1]), 99))
         step = lake.step(name)
         total += step.reward
-        won = step.terminated
+        if step.terminated:
+            break
     assert (total, step.metrics["success"], step.observation.count("V")) == (1.0, 1.0, 1)
 
 
