@@ -6,6 +6,7 @@ What only a shell could say - other programs' output, arguments of the script, w
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,10 +88,11 @@ def find_command(text: str, path: str = "the script", file: str = "") -> Command
     """The same of a text. `file`: the whole path that the script has, which it may ask for."""
     try:
         steps = TreeReader(text.replace("\r\n", "\n")).script()
-        walk = Walk(State(script=file))
+        of_job = variables_of_job(text)
+        walk = Walk(State(dict(of_job), script=file))
         walk.script(steps)
         if not _with_overrides(walk):
-            walk = Walk(State(script=file), heeds_exit=False)
+            walk = Walk(State(dict(of_job), script=file), heeds_exit=False)
             walk.script(steps)
             walk.state.note(_READ_ON)
     except Damaged as error:
@@ -136,3 +138,58 @@ def _start(words: list[str]) -> int:
 
 def _is_override(word: str) -> bool:
     return _OVERRIDE.fullmatch(word) is not None
+
+
+# Variables that Slurm sets for a job, as far as the `#SBATCH` lines of its script say them.
+
+_JOB_LINE = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
+_SHORT = {"-N": "nodes", "-n": "ntasks", "-G": "gpus", "-J": "job-name", "-c": "cpus-per-task"}
+_GPUS = re.compile(r"gpu(?::[\w.-]+?)?:(\d+)")
+_COUNT = re.compile(r"(?:[\w.-]+:)?(\d+)")
+_VARIABLES = {
+    "nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
+    "ntasks": ("SLURM_NTASKS", "SLURM_NPROCS"),
+    "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
+    "cpus-per-task": ("SLURM_CPUS_PER_TASK",),
+    "gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
+}
+
+
+def variables_of_job(text: str) -> dict[str, str]:
+    """Variables of a script's job by its `#SBATCH` lines; none without such a line.
+
+    Example: `#SBATCH --nodes=2` and `#SBATCH --gres=gpu:a100:4` are SLURM_NNODES 2 and SLURM_GPUS_ON_NODE 4.
+    """
+    options = _options(text)
+    if not options:
+        return {}
+    found = {name: options["job-name"] for name in ("SLURM_JOB_NAME",) if "job-name" in options}
+    counts = {option: _COUNT.fullmatch(options.get(option, "1" if option == "nodes" else "")) for option in _VARIABLES}
+    found |= {name: count[1] for option, count in counts.items() if count for name in _VARIABLES[option]}
+    if gpus := _GPUS.search(options.get("gres", "")):
+        found["SLURM_GPUS_ON_NODE"] = gpus[1]
+    nodes, per_node = found.get("SLURM_NNODES"), found.get("SLURM_NTASKS_PER_NODE")
+    if nodes and per_node and "SLURM_NTASKS" not in found:
+        found |= dict.fromkeys(_VARIABLES["ntasks"], str(int(nodes) * int(per_node)))
+    return found
+
+
+def _options(text: str) -> dict[str, str]:
+    """Options by their long names. Example: `-N 2` is {"nodes": "2"}."""
+    options: dict[str, str] = {}
+    for line in _JOB_LINE.findall(text):
+        words = _in_line(line)
+        for i, word in enumerate(words):
+            name, equals, value = word.partition("=")
+            if word.startswith("--"):
+                options[name[2:]] = value if equals else next(iter(words[i + 1 : i + 2]), "")
+            elif word[:2] in _SHORT:
+                options[_SHORT[word[:2]]] = word[2:] or next(iter(words[i + 1 : i + 2]), "")
+    return options
+
+
+def _in_line(line: str) -> list[str]:
+    try:
+        return shlex.split(line, comments=True)
+    except ValueError:  # a quote that does not end
+        return line.split()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from roll.importers.shell.arithmetic import whole_number
 from roll.importers.shell.expansions import parameter
+from roll.importers.shell.filters import filtered
 from roll.importers.shell.quoted_parts import Damaged, end_of, expansion_end
 from roll.importers.shell.state import State, opened
 from roll.importers.shell.syntax_tree import Simple, TreeReader
@@ -113,7 +114,8 @@ class _Expansion:
         if written.startswith("$["):
             return [self._sum(written, written[2:-1])], True
         if written.startswith("$(") or is_old:
-            return [_output(written, written[1:-1] if is_old else written[2:-1], self._state)], True
+            printed = _output(written, written[1:-1] if is_old else written[2:-1], self._state)
+            return [printed], printed == written
         if written.startswith("${"):
             return parameter(written[2:-1], self._state, lambda text: _inner(text, self._state, in_quotes))
         name = written[1:]
@@ -174,9 +176,24 @@ def _output(written: str, inside: str, state: State) -> str:
         return written
     if len(programs) == 2 and programs[0][0] == "cd" and programs[1][0] == "pwd":
         return _folder(programs[0][1:], state) or written
-    if len(programs) != 1:
+    if any(sign != "|" for sign, _ in steps[1:]):
         return written
-    program, *arguments = programs[0]
+    printed = _printed(programs[0], written, state)
+    for words in programs[1:]:
+        text = (
+            None
+            if printed == written
+            else filtered([each for word in words for each in words_of(word, state)], printed)
+        )
+        printed = written if text is None else text
+    return printed
+
+
+def _printed(program_words: Sequence[str], written: str, state: State) -> str:
+    """Return what one program prints; `written`, the whole text of the output, where only a run would tell."""
+    program, *arguments = program_words
+    if program == "scontrol" and arguments[:1] == ["show"] and arguments[1:2] in (["hostnames"], ["hostname"]):
+        return _nodes(state) or written
     if program == "pwd":
         return opened("oc.env:PWD")
     if program not in ("echo", "expr", "basename", "dirname", *_ABSOLUTE) or not arguments:
@@ -194,6 +211,12 @@ def _output(written: str, inside: str, state: State) -> str:
     if program == "dirname":
         return written if "/" not in whole and "$" in whole else whole.rpartition("/")[0] or "."
     return whole.rpartition("/")[2].removesuffix(values[1] if values[1:] else "")
+
+
+def _nodes(state: State) -> str:
+    """The names of a job's nodes, a line for each, which only a run would tell; empty where none knows how many."""
+    number = state.variables.get("SLURM_NNODES", "")
+    return "\n".join(opened(f"node_{i}") for i in range(int(number))) if number.isdecimal() and len(number) < 4 else ""
 
 
 _ABSOLUTE = ("realpath", "readlink")

@@ -260,3 +260,82 @@ def test_a_script_that_ends_before_its_command_is_read_as_if_its_tests_had_passe
     assert found.overrides == ("a.b=1", "a.m=") and any("ends at an exit" in note for note in found.notes)
     first = find_command("python x a.b=1; exit 0; python x a.b=2 a.c=3")
     assert first.overrides == ("a.b=1",) and not any("exit" in note for note in first.notes)
+
+
+JOB = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --gres=gpu:h100:8  # all\n#SBATCH --ntasks-per-node 1\n#SBATCH -J run\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("$SLURM_NNODES", "4"),
+        ("${SLURM_JOB_NUM_NODES:-1}", "4"),
+        ("$SLURM_GPUS_ON_NODE", "8"),
+        ("$SLURM_NTASKS", "4"),
+        ("$SLURM_JOB_NAME", "run"),
+        ('$(scontrol show hostnames "$SLURM_JOB_NODELIST" | wc -l)', "4"),
+        ("$((SLURM_NNODES * SLURM_GPUS_ON_NODE))", "32"),
+        ("$SLURM_JOB_ID", "${oc.env:SLURM_JOB_ID}"),
+    ],
+)
+def test_a_job_of_slurm_says_its_nodes_and_gpus(words: str, found: str) -> None:
+    assert overrides(f"{JOB}python x a.b={words}") == (f"a.b={found}",)
+
+
+def test_nodes_of_a_job_can_be_counted_in_an_array() -> None:
+    script = 'nodes=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))\npython x a.b=${#nodes[@]}'
+    assert overrides(f"{JOB}{script}") == ("a.b=4",)
+    assert overrides(script) == ("a.b=1",) or is_open(overrides(script)[0])
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("#SBATCH -N2 --gpus-per-node=a100:4", ("2", "4")),
+        ("#SBATCH --time=1:00 --gres=gpu:2", ("1", "2")),
+        ("#SBATCH --nodes=2-4 --gres=gpu", ("${oc.env:N}", "${oc.env:G}")),
+        ("# SBATCH --nodes=2", ("${oc.env:N}", "${oc.env:G}")),
+        ("#SBATCH --comment='it", ("1", "${oc.env:G}")),
+    ],
+)
+def test_lines_of_slurm_are_read_as_it_reads_them(line: str, found: tuple[str, str]) -> None:
+    words = overrides(f"{line}\npython x a.n=$SLURM_NNODES a.g=$SLURM_GPUS_ON_NODE")
+    expected = [each.replace(":N}", ":SLURM_NNODES}").replace(":G}", ":SLURM_GPUS_ON_NODE}") for each in found]
+    assert words == (f"a.n={expected[0]}", f"a.g={expected[1]}")
+
+
+@pytest.mark.parametrize(
+    ("program", "found"),
+    [
+        ("echo $L | tr ',' '\\n' | wc -l", "4"),
+        ("echo $L | awk -F',' '{print NF}'", "4"),
+        ("echo $L | awk -F, '{print $2}'", "1"),
+        ("echo a b c | awk '{print $NF}'", "c"),
+        ("echo $L | grep -o , | wc -l", "3"),
+        ("echo $L | cut -d, -f3", "2"),
+        ("echo $L | tr -d ,", "0123"),
+        ("echo Qwen | tr A-Z a-z", "qwen"),
+        ("echo Qwen | tr '[:lower:]' '[:upper:]'", "QWEN"),
+        ("echo a-b-c | sed 's/-/_/g'", "a_b_c"),
+        ("echo a-b-c | sed s/-//", "ab-c"),
+        ("echo 3 + 4 | bc", "7"),
+        ("basename /x/Qwen.sh .sh | head -n 1", "Qwen"),
+        ("echo a b | wc -w", "2"),
+        ("echo  a   b | xargs", "a b"),
+    ],
+)
+def test_programs_that_only_change_a_text_are_followed(program: str, found: str) -> None:
+    assert overrides(f'L=0,1,2,3\npython x "a.b=$({program})"') == (f"a.b={found}",)
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["nvidia-smi -L | wc -l", "echo $(ls) | tr a b", "echo a | sed 's/a*/b/'", "echo a | tr -s a", "echo a | cut -c 1",
+     "echo a | awk '{print $0}'", "echo a | rev", "echo a | awk -F"],
+)  # fmt: skip
+def test_what_only_a_run_would_print_stays_open(program: str) -> None:
+    assert is_open(overrides(f"python x 'a.b='\"$({program})\"")[0])
+
+
+def test_words_of_an_output_are_words_unless_quoted() -> None:
+    assert overrides('A=($(echo x y))\npython x a.b=${#A[@]} a.c="$(echo x y)"') == ("a.b=2", "a.c=x y")
