@@ -345,9 +345,10 @@ def source_keys(found: Composed, overrides: Sequence[str] = (), command: Command
     tree = found.tree
     words = [(*command.overrides,) if command else (), tuple(overrides)]
     groups = [text for texts in words for text in texts if _chooses(text, [*words[0], *words[1]])]
-    own = [[text for text in texts if text not in groups] for texts in words]
+    own = [[text for text in texts if text not in groups and not _is_hydras(text)] for texts in words]
     taken = [text for texts in (_engine(groups), *own) for text in _changed(tree, texts)]
-    keys = tuple(_resolved(tree))
+    of_hydra = [text.lstrip("+~").partition("=") for texts in words for text in texts if _is_hydras(text)]
+    keys = (*_resolved(tree), *((key, value) for key, _, value in of_hydra))
     return SourceKeys(tree, keys, command, tuple(taken), tuple(groups), tuple(found.bases), tuple(found.notes))
 
 
@@ -356,6 +357,11 @@ def _chooses(text: str, texts: Sequence[str]) -> bool:
     key, equals, value = text.partition("=")
     is_word = bool(equals) and "." not in key and value.isidentifier()
     return is_word and any(other.lstrip("+").startswith(f"{key}.") for other in texts)
+
+
+def _is_hydras(text: str) -> bool:
+    """True for a setting of Hydra itself, such as where it logs."""
+    return text.lstrip("+~").startswith("hydra.")
 
 
 def _engine(groups: Sequence[str]) -> list[str]:

@@ -481,12 +481,6 @@ def trackers(value: Any) -> Any:
     return here
 
 
-def truncation(value: Any) -> Any:
-    if value == "middle":
-        return ApproximateValue("left", "nothing is cut in the middle here; left keeps the end of a prompt")
-    return word({name: name for name in ("error", "left", "right")}, "truncation")(value)
-
-
 def files(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else [str(item) for item in value]
 

@@ -261,6 +261,8 @@ def counts_epochs(source: SourceLookup) -> str:
 
 STEP_CONDITIONS: Mapping[str, Condition] = {"epochs": counts_epochs}
 STEP_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
+    # a step of Trinity-RFT's trainer is one update
+    **{f"{role} rise": verl_counts.warmup(role, lambda source: 1) for role in ("actor_train", "critic")},
     "placement": _placement,
     "actor batches": _batches("actor_train", ACTOR),
     "critic batches": _batches("critic", CRITIC),

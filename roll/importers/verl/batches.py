@@ -132,6 +132,34 @@ def _open_ranks(source: SourceLookup, role: str, prompts: int, group: int) -> Co
     return CombinedKeys(settings, f"{role}: {prompts} prompts x {group} answers.", near)
 
 
+def updates_per_step(role: str) -> Callable[[SourceLookup], int]:
+    """Returns the updates that a role makes in a step: its mini batches, as often as ppo_epochs says."""
+    section = _SECTIONS[role]
+
+    def count(source: SourceLookup) -> int:
+        prompts = source.size("data.train_batch_size")
+        mini = source.size(f"{section}.{MINI_BATCH}", source.number(f"{ACTOR}.{MINI_BATCH}"))
+        epochs = source.size(f"{section}.ppo_epochs", source.number(f"{ACTOR}.ppo_epochs"))
+        return -(-prompts // min(mini, prompts)) * epochs
+
+    return count
+
+
+def warmup(role: str, updates: Callable[[SourceLookup], int]) -> Callable[[SourceLookup], CombinedKeys]:
+    """The rise of a learning rate, which verl's schedules make once per step, and those of here once per update."""
+    key, written = f"{role}.training_args.warmup_steps", f"{_SECTIONS[role]}.optim.lr_warmup_steps"
+
+    def combine(source: SourceLookup) -> CombinedKeys:
+        steps = source.number(written, 0)
+        if steps <= 0:
+            return CombinedKeys({}, "not given")
+        num = updates(source)
+        shared = f" = {steps} steps x {num} updates" if num > 1 else ""
+        return CombinedKeys({key: steps * num}, f"{key}: {steps * num}{shared}.")
+
+    return combine
+
+
 def scoring(role: str, section: str, names: tuple[str, ...]) -> Callable[[SourceLookup], CombinedKeys]:
     """Samples of one pass when log-probs or values are computed."""
 

@@ -8,7 +8,17 @@ from typing import Any
 
 from roll.importers import rows as words
 from roll.importers.rows import ChangesRun, CombinedKeys, NotHere, SourceLookup, devices, trackers
-from roll.importers.verl.batches import batches, engine_arguments, gpus, micro_batch, placement, scoring, token_batches
+from roll.importers.verl.batches import (
+    batches,
+    engine_arguments,
+    gpus,
+    micro_batch,
+    placement,
+    scoring,
+    token_batches,
+    updates_per_step,
+    warmup,
+)
 from roll.importers.verl.common import (
     ACTOR,
     CORRECTION_COMBINED_KEYS,
@@ -27,12 +37,6 @@ from roll.importers.verl.role_rows import adapters, head_training
 from roll.utils.text import show
 
 DOMAIN = WHOLE
-_THEIRS = (
-    "Where verl is installed, verl_function with path: verl.utils.reward_score and name: default_compute_score is its "
-    "own choice."
-)
-
-
 _METRIC = "algorithm.filter_groups.metric"
 
 
@@ -157,8 +161,8 @@ def rewards(source: SourceLookup) -> CombinedKeys:
         if len(made) > 1:
             sections = ["actor_train", *([] if validates(source) else ["validation"])]
             settings |= {f"{section}.data_args.tag": source("data.reward_fn_key") for section in sections}
-        near += f" {_THEIRS}"
-        changed, places = _verl_only_values(source, len(made) > 1), [f"rewards.{name}" for name in made]
+        reads_source = any("tag_included" in keys or keys["reward"] == "verl_function" for keys in made.values())
+        changed, places = _verl_only_values(source, reads_source), [f"rewards.{name}" for name in made]
     if buffer := _overlong(source):
         most = source.number("data.max_response_length")
         args = {"max_tokens": most, "cache_tokens": source.size(f"{buffer}.len")}
@@ -233,18 +237,13 @@ def board(source: SourceLookup) -> CombinedKeys:
 def rows_of_data(source: SourceLookup) -> CombinedKeys:
     """Prompts above the limit are left out before the run, or treated as truncation says. Rows of verl have their
     answer in a column of mappings."""
-    if source("data.filter_overlong_prompts"):
-        rule, near = "drop", ""
-    else:
-        rule, near = source("data.truncation"), ""
-        if rule == "middle":
-            rule, near = "left", "Nothing is cut in the middle here; left keeps the end of a prompt."
+    rule = "drop" if source("data.filter_overlong_prompts") else source("data.truncation")
     sections = ["actor_train", *([] if validates(source) else ["validation"])]
     settings = {f"{section}.data_args.truncation": rule for section in sections}
     settings |= {f"{section}.data_args.messages": source("data.prompt_key") for section in sections}
     settings |= {f"{section}.data_args.ground_truth": "reward_model.ground_truth" for section in sections}
     idle = {"data.truncation": "filter_overlong_prompts: none is left to cut"} if rule == "drop" else {}
-    return CombinedKeys(settings, f"data_args.truncation: {rule}.", near, idle=idle)
+    return CombinedKeys(settings, f"data_args.truncation: {rule}.", idle=idle)
 
 
 def sampling(source: SourceLookup) -> CombinedKeys:
@@ -364,6 +363,7 @@ COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "placement": placement,
     "actor batches": batches("actor_train"),
     "critic batches": batches("critic"),
+    **{f"{role} rise": warmup(role, updates_per_step(role)) for role in ("actor_train", "critic")},
     "estimator": estimator,
     "policy": policy_form,
     "norms": norms,

@@ -102,7 +102,7 @@ def optimizer(section: str, role: str, rate: float) -> Iterator[Row]:
     need = "critic" if role == "critic" else ""
     yield to(f"{at}.lr", f"{args}.learning_rate", via=words.number, default=rate, needs=need)
     yield to(f"{at}.lr_warmup_steps_ratio", f"{args}.warmup_ratio", via=words.number, needs=need)
-    yield to(f"{at}.lr_warmup_steps", f"{args}.warmup_steps", via=steps, needs=need)
+    yield summed(f"{at}.lr_warmup_steps", f"{role} rise", needs=need)
     yield to(f"{at}.weight_decay", f"{args}.weight_decay", via=words.number, default=0.01, needs=need)
     yield to(f"{at}.lr_scheduler_type", f"{args}.lr_scheduler_type", via=words.schedule, needs=need)
     yield to(f"{at}.lr_decay_style", f"{args}.lr_scheduler_type", via=words.schedule, needs=need)

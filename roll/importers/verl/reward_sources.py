@@ -64,6 +64,16 @@ def domain_of(source: str) -> str:
     return MATH
 
 
+_ALSO_DAPO = ("gsm8k", "numina", "eurus")
+
+
+def _domains_in(name: str) -> set[str]:
+    """Domains that a file's name tells. Example: dapo-math-17k is one set, and none of plain maths."""
+    domains = {domain for domain, known in DOMAINS.items() if any(part in name for part in known.names)}
+    is_plain = any(part in name for part in _ALSO_DAPO)
+    return domains - {MATH} if DAPO in domains and not is_plain else domains
+
+
 def sources_of(source: SourceLookup) -> dict[str, tuple[str, ...]]:
     """Sources by domain: those that are in the files, where these are on this machine, else all of the domains that the
     names of the files tell. Nothing where neither tells."""
@@ -72,22 +82,19 @@ def sources_of(source: SourceLookup) -> dict[str, tuple[str, ...]]:
     if read:
         return _by_domain(sorted(read))
     names = [path.lower().rsplit("/data/", 1)[-1] for path in paths]
-    domains = [name for name, domain in DOMAINS.items() if any(part in path for part in domain.names for path in names)]
-    if (
-        DAPO in domains
-        and MATH in domains
-        and not any(part in path for part in ("gsm8k", "numina", "eurus") for path in names)
-    ):
-        domains.remove(MATH)  # dapo-math-17k is one set
-    return {name: DOMAINS[name].sources for name in domains}
+    found = {domain for name in names for domain in _domains_in(name)}
+    return {name: domain.sources for name, domain in DOMAINS.items() if name in found}
 
 
 def rewards_by_source(source: SourceLookup) -> tuple[dict[str, dict[str, Any]], str]:
     """The keys of each domain, and how they differ. Domains share the rows by the column only where there are several.
 
-    Example: gsm8k alone is {"verl": {"reward": "math_rule"}}.
+    Example: gsm8k alone is {"verl": {"reward": "math_rule"}}. Where nothing tells the sources, verl's own function
+    chooses by them.
     """
-    domains = sources_of(source) or {MATH: ()}
+    domains = sources_of(source)
+    if not domains:
+        return {WHOLE: _theirs(source)}, _UNTOLD.format(source("data.reward_fn_key"))
     made: dict[str, dict[str, Any]] = {}
     for name, sources in domains.items():
         domain = DOMAINS[name]
@@ -97,12 +104,26 @@ def rewards_by_source(source: SourceLookup) -> tuple[dict[str, dict[str, Any]], 
             {"tag_included": list(sources)} if len(domains) > 1 else {}
         )
     nears = [DOMAINS[name].near for name in domains]
-    if domains == {MATH: ()}:
-        nears.append(f"Neither rows nor names of files tell {source('data.reward_fn_key')}: math_rule is for all rows.")
-        if source("reward_model.reward_manager") == "dapo":
-            nears.append("If they are of math_dapo, a wrong answer is -1 there: reward_args: {wrong: -1}.")
     by = f"The column {source('data.reward_fn_key')} chooses the domain (data_args.tag)." if len(domains) > 1 else ""
-    return made, " ".join(filter(None, (by, *nears)))
+    return made, " ".join(filter(None, (by, *nears, _OWN_CHOICE)))
+
+
+_OWN_CHOICE = (
+    "Where verl is installed, verl_function with path: verl.utils.reward_score and name: default_compute_score is its "
+    "own choice."
+)
+_UNTOLD = (
+    "Neither rows nor names of files tell {}, so verl's own function chooses the reward of a row by it, which needs "
+    "verl where the run is. For answers of maths, rewards.verl.reward: math_rule needs none."
+)
+
+
+def _theirs(source: SourceLookup) -> dict[str, Any]:
+    """The reward of a row as verl chooses it, by its data_source."""
+    args = {"path": "verl.utils.reward_score", "name": "default_compute_score"}
+    column = source("data.reward_fn_key")
+    args |= {"data_source_key": column} if column != "data_source" else {}
+    return {"reward": "verl_function", "reward_args": args}
 
 
 def _by_domain(sources: Iterable[str]) -> dict[str, tuple[str, ...]]:

@@ -146,10 +146,11 @@ def _lora(source: SourceLookup) -> CombinedKeys:
     return CombinedKeys(settings, f"{_MODEL}: lora_target, lora_rank {rank} (docs/lora.md).")
 
 
-def _limit(value: object) -> object:
-    if value == "middle":
-        return words.truncation(value)
-    return value
+def _cuts(source: SourceLookup) -> CombinedKeys:
+    """Cut rows that are too long as verl does, in training and validation."""
+    rule = source("data.truncation")
+    sections = [_DATA, *(["validation.data_args"] if source("data.val_files") else [])]
+    return CombinedKeys({f"{at}.truncation": rule for at in sections}, f"data_args.truncation: {rule}.")
 
 
 def _not_never(value: Any) -> Any:
@@ -200,6 +201,7 @@ _COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "tokens": tokens(lambda source: source.size("data.max_length")),
     "placement": _placement,
     "columns": _columns,
+    "cuts": _cuts,
     "trackers": board,
     "lora": _lora,
     "floor": floor("", ROLE),
@@ -233,7 +235,7 @@ _ROWS: tuple[Row, ...] = (
     summed("data.micro_batch_size", "batches"),
     summed("ulysses_sequence_parallel_size", "batches", 1),
     to("data.max_length", "sequence_length", default=1024),
-    to("data.truncation", f"{_DATA}.truncation", via=_limit, default="error"),
+    summed("data.truncation", "cuts", "error"),
     summed("data.prompt_key", "columns", "question"),
     summed("data.response_key", "columns", "answer"),
     summed("data.prompt_dict_keys", "columns"),

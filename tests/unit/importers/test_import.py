@@ -112,7 +112,6 @@ def test_a_value_that_is_not_here_says_what_stands_in_for_it() -> None:
         "than 0",
     )
     assert entry(found, "critic.optim.lr")[0] == "asks for nothing"
-    assert entry(found, "data.truncation")[0] == "approximated"
 
 
 def test_a_loss_by_name_brings_its_keys() -> None:

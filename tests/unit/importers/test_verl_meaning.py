@@ -398,3 +398,40 @@ def test_a_key_of_an_older_version_asks_for_the_entropy_that_has_another_default
     found = of(*words)
     assert not found.is_as_meant and any("entropy_coeff was 0.001" in change for change in found.changes)
     assert of(*words, f"{ACTOR}.entropy_coeff=0.001").is_as_meant
+
+
+@pytest.mark.parametrize(
+    ("words", "updates"),
+    [
+        (("data.train_batch_size=512", f"{ACTOR}.ppo_mini_batch_size=32"), 160),
+        (("data.train_batch_size=512", f"{ACTOR}.ppo_mini_batch_size=512"), 10),
+        (("data.train_batch_size=512", f"{ACTOR}.ppo_mini_batch_size=512", f"{ACTOR}.ppo_epochs=2"), 20),
+        (("data.train_batch_size=100", f"{ACTOR}.ppo_mini_batch_size=32"), 40),
+    ],
+)
+def test_a_warm_up_of_steps_is_one_of_their_updates(words: tuple[str, ...], updates: int) -> None:
+    """verl's schedules move once per step, whatever updates it has; those of here with each update."""
+    found = of(*words, f"{ACTOR}.optim.lr_warmup_steps=10")
+    assert at(found, "actor_train.training_args.warmup_steps") == updates
+    assert entry(found, f"{ACTOR}.optim.lr_warmup_steps")[0] == "mapped"
+
+
+def test_a_critic_warms_up_over_its_own_updates() -> None:
+    words = ("data.train_batch_size=64", f"{ACTOR}.ppo_mini_batch_size=32", "critic.ppo_mini_batch_size=16")
+    found = of("algorithm.adv_estimator=gae", *words, "critic.optim.lr_warmup_steps=5", "trainer.critic_warmup=3")
+    assert at(found, "critic.training_args.warmup_steps") == 20 and at(found, "critic_warmup") == 3
+
+
+def test_settings_of_hydra_itself_ask_for_nothing() -> None:
+    found = of("hydra.run.dir=/x", "hydra.searchpath=[pkg://verl.trainer.config]")
+    assert [entry(found, key)[0] for key in ("hydra.run.dir", "hydra.searchpath")] == ["asks for nothing"] * 2
+    assert found.is_as_meant
+
+
+@pytest.mark.parametrize("rule", ["middle", "left", "error"])
+def test_a_cut_is_that_of_verl(rule: str) -> None:
+    found = of(f"data.truncation={rule}", "data.val_files=v.parquet")
+    assert [at(found, f"{name}.data_args.truncation") for name in ("actor_train", "validation")] == [rule] * 2
+    words = ["model.partial_pretrain=m", "data.train_files=t", "data.val_files=v", f"data.truncation={rule}"]
+    sft = imported_from(read(None, words), "verl")
+    assert [at(sft, f"{name}.data_args.truncation") for name in ("sft_train", "validation")] == [rule] * 2

@@ -13,6 +13,10 @@ from roll.importers.verl.reward_sources import DOMAINS, domain_of
 from tests.unit.importers.test_import import entry
 from tests.unit.importers.test_verl_meaning import GRPO, at
 
+THEIRS = {
+    "reward": "verl_function",
+    "reward_args": {"path": "verl.utils.reward_score", "name": "default_compute_score"},
+}
 LEARN = ("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4", "data.train_batch_size=64", "trainer.logger=console")
 
 
@@ -25,7 +29,7 @@ def of(files: str, *words: str) -> Imported:
     [
         ("/d/gsm8k/train.parquet", {"reward": "math_rule"}),
         ("[/d/gsm8k/train.parquet,/d/math/train.parquet]", {"reward": "math_rule"}),
-        ("/d/mine.parquet", {"reward": "math_rule"}),
+        ("/d/mine.parquet", THEIRS),
         ("/d/dapo-math-17k.parquet", {"reward": "math_rule", "reward_args": {"wrong": -1.0}}),
         ("/d/codecontests.parquet", {"reward": "code_sandbox", "reward_type": "soft"}),
     ],
@@ -34,6 +38,19 @@ def test_one_kind_of_source_is_one_domain(files: str, reward: dict[str, Any]) ->
     found = of(files)
     assert found.tree["rewards"] == {"verl": reward} and "tag" not in at(found, "actor_train.data_args")
     assert found.is_as_meant
+
+
+def test_sources_that_nothing_tells_are_left_to_verl_itself() -> None:
+    """Its own function refuses what it does not know, where a reward of another kind would train on wrong rewards."""
+    found = of("/d/train.parquet", "data.reward_fn_key=kind")
+    assert found.tree["rewards"]["verl"]["reward_args"] == {**THEIRS["reward_args"], "data_source_key": "kind"}
+    assert found.is_as_meant and "rewards.verl.reward: math_rule needs none" in entry(found, "data.reward_fn_key")[1]
+
+
+def test_each_file_tells_its_own_source() -> None:
+    """Rows of plain maths stay what they are beside a validation on AIME."""
+    found = of("/d/math/train.parquet", "data.val_files=/d/aime-2024.parquet")
+    assert sorted(found.tree["rewards"]) == ["dapo", "maths"]
 
 
 @pytest.mark.parametrize("place", ["~nosuchuser0", "x" * 5000])
