@@ -1,11 +1,18 @@
 """Programs that know nothing of roll: one that a run starts, and one that takes sessions of a run from outside."""
 
+import hashlib
 import json
+import os
+import signal
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+RARE = 1 << 24
+"""So many rewards between 0 and 1 can be told apart in float32."""
 
 
 def play(task: dict[str, Any], session: Any, pause_s: float = 0.0) -> dict[str, Any]:
@@ -16,6 +23,23 @@ def play(task: dict[str, Any], session: Any, pause_s: float = 0.0) -> dict[str, 
         messages += [reply["choices"][0]["message"], {"role": "user", "content": "More."}]
         time.sleep(pause_s)
     return {"reward": float(len(messages[3]["content"]) > len(messages[1]["content"]))}
+
+
+def play_in_ledger(task: dict[str, Any], session: Any) -> dict[str, Any]:
+    """The same, with a reward that no other session earns. The folder of the task gets a file for each session that
+    has begun; a program that finds the file "kill" there kills itself amid its session."""
+    folder = Path(task["folder"])
+    (folder / f"begun-{own_reward(session)}").touch()
+    earned = play(task, session, pause_s=1.0)
+    with suppress(FileNotFoundError):
+        (folder / "kill").unlink()  # one of many takes it away
+        os.kill(os.getpid(), signal.SIGKILL)
+    return earned | {"reward": own_reward(session) / RARE}
+
+
+def own_reward(session: Any) -> int:
+    """Below RARE, by the key of the session."""
+    return int.from_bytes(hashlib.blake2b(session.api_key.encode(), digest_size=3).digest())
 
 
 def serve(folder: Path) -> int:
