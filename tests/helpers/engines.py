@@ -312,12 +312,15 @@ def prompt(length: int, seed: int = 0) -> np.ndarray:
 def forward_log_probs(
     model: "PreTrainedModel", prompt_ids: np.ndarray, token_ids: np.ndarray, temperature: float = 1.0
 ) -> np.ndarray:
-    """Log-probs [T] of an answer by one forward pass without a cache, over the full distribution at the temperature."""
+    """Log-probs [T] of an answer by one forward pass without a cache, over the full distribution at the temperature; of
+    a float64 model in float64, else in float32."""
     import torch
 
     ids = torch.from_numpy(np.concatenate([prompt_ids, token_ids]).astype(np.int64))
     with torch.no_grad():
-        log_probs = torch.log_softmax(model(ids[None]).logits[0].float() / temperature, -1)
+        logits = model(ids[None]).logits[0]
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        log_probs = torch.log_softmax(logits / temperature, -1)
     return log_probs[len(prompt_ids) - 1 : -1].gather(-1, ids[len(prompt_ids) :, None])[:, 0].numpy()
 
 

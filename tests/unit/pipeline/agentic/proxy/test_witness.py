@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import random
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,6 @@ from roll.pipeline.agentic.proxy.transcript.rows import transcript_rows
 from roll.pipeline.agentic.sample_forms import ChatEncoder
 from tests.unit.pipeline.agentic.proxy.parts import (
     CALL,
-    DROPS,
     KEEPS,
     OPEN,
     Engine,
@@ -28,106 +25,32 @@ from tests.unit.pipeline.agentic.proxy.parts import (
     open_session,
     tool_encoder,
 )
-
-ENCODERS = {"keeps": tool_encoder(KEEPS), "drops": tool_encoder(DROPS)}
-SAID = (
-    "yes",
-    "no  no",
-    "<think>hm</think>go on",
-    "<think>a b</think>" + CALL,
-    CALL,
-    "open it\n" + CALL,
-    "a <|im_start|> b",
+from tests.unit.pipeline.agentic.proxy.random_program import (
+    ACTIONS,
+    ENCODERS,
+    SAID,
+    Messages,
+    Program,
+    Record,
+    trained_rows,
 )
-Messages = list[dict[str, Any]]
 
 
 def speak(number: int) -> str:
-    return f"{SAID[number % len(SAID)]}" if number % 3 else f"{number} {SAID[number * 7 % len(SAID)]}"
+    said = (*SAID, "a <|im_start|> b")
+    return f"{said[number % len(said)]}" if number % 3 else f"{number} {said[number * 7 % len(said)]}"
 
 
-class Program:
-    """Keeps every conversation it had, and does to one of them what it is told."""
-
-    def __init__(self, session: Session, engine: Engine, rng: random.Random):
-        self.session, self.engine, self.rng = session, engine, rng
-        self.conversations: list[Messages] = [[{"role": "system", "content": "be brief"}]]
-        self.num_trained = 0
-        self.breaks = 0
-
-    async def ask(self, messages: Messages, delivered: bool = True, n: int = 1) -> None:
-        body = ChatBody.model_validate({"messages": copied(messages), "tools": [OPEN], "n": n})
-        before, known = list(self.engine.sent), len(self.session.transcript.breaks)
-        reply = await self.session.complete(read_chat(body))
-        self.check_break(before, known)
-        if not delivered:
-            return
-        reply.deliver()
-        wire = ChatWire(body, self.session.parser, "x").reply(reply)
-        for choice in wire["choices"]:
-            self.conversations.append([*copied(messages), json.loads(json.dumps(choice["message"]))])
-
-    def check_break(self, before: list[np.ndarray], known: int) -> None:
-        """The oracle: the first token in which the prompt differs from everything that was sent and sampled."""
-        for one in self.session.transcript.breaks[known:]:
-            prompt = self.engine.requests[-1].prompt_ids
-            assert one.at_token == max(shared(prompt, other) for other in before)
-            assert one.was != one.now or one.at_token == len(prompt)
-
-    async def act(self, what: str) -> None:
-        messages = copied(self.rng.choice(self.conversations[-4:]))
-        answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
-        if messages[-1].get("tool_calls"):
-            ids = messages[-1]["tool_calls"][0]["id"]
-            messages.append({"role": "tool", "tool_call_id": ids, "content": str(self.rng.randrange(3))})
-        else:
-            messages.append({"role": "user", "content": self.rng.choice(["box F?", "go on", "and now?"])})
-        if what in ("drop", "edit", "think", "space", "order", "reserialize") and answers:
-            self.damage(what, messages, self.rng.choice(answers))
-        if what == "fresh":
-            messages = [{"role": "user", "content": f"a title for {self.rng.randrange(4)}"}]
-        await self.ask(messages, delivered=what != "lost", n=2 if what == "two" else 1)
-
-    def damage(self, what: str, messages: Messages, place: int) -> None:
-        message = messages[place]
-        if what == "drop":
-            del messages[place : place + 1 + self.rng.randrange(2)]
-            if messages[-1]["role"] == "assistant" or len(messages) < 2:
-                messages.append({"role": "user", "content": "more"})
-        elif what == "edit":
-            message["content"] = (message["content"] or "") + "!"
-        elif what == "think":
-            message.pop("reasoning_content", None)
-        elif what == "space":
-            message["content"] = (message["content"] or "") + " "
-        elif what == "order":
-            messages[1:-1] = messages[1:-1][::-1]
-        else:
-            for call in message.get("tool_calls", ()):
-                call["id"] = "another"
-                call["function"]["arguments"] = json.dumps(json.loads(call["function"]["arguments"]), indent=3)
-            message |= {"name": None, "refusal": None, "annotations": []}
-
-
-def shared(a: np.ndarray, b: np.ndarray) -> int:
-    length = min(len(a), len(b))
-    different = np.flatnonzero(a[:length] != b[:length])
-    return int(different[0]) if len(different) else length
-
-
-def play(encoder: ChatEncoder, actions: list[str], seed: int) -> tuple[Session, Engine, Program]:
-    async def run() -> tuple[Session, Engine, Program]:
-        engine = Engine(encoder, speak)
-        session = open_session(Endpoint(encoder, engine))
-        program = Program(session, engine, random.Random(seed))
+def play(template: str, actions: list[str], seed: int) -> tuple[Engine, Program]:
+    async def run() -> tuple[Engine, Program]:
+        engine = Engine(ENCODERS[template], speak)
+        record = Record(engine)
+        program = Program(open_session(Endpoint(ENCODERS[template], record)), record, seed, template == "keeps")
         for action in actions:
             await program.act(action)
-        return session, engine, program
+        return engine, program
 
     return asyncio.run(run())
-
-
-ACTIONS = ["go", "go", "drop", "edit", "think", "space", "order", "reserialize", "fresh", "lost", "two"]
 
 
 @settings(max_examples=30, deadline=None)
@@ -135,20 +58,17 @@ ACTIONS = ["go", "go", "drop", "edit", "think", "space", "order", "reserialize",
     st.sampled_from(sorted(ENCODERS)), st.lists(st.sampled_from(ACTIONS), min_size=1, max_size=9), st.integers(0, 99)
 )
 def test_every_trained_token_was_sampled_once_with_its_log_prob(template: str, actions: list[str], seed: int) -> None:
-    session, engine, _ = play(ENCODERS[template], actions, seed)
-    rows = [row for row, _ in transcript_rows(session.transcript.root)]
-    nodes = [node for node in session.transcript.root.below() if node.answer is not None and node.is_end]
-    answers = [node.answer for node in nodes if node.answer is not None]
-    assert len(answers) == len(engine.sent)
-    check_rows(rows, engine, sum(a.generation.num_tokens for a in answers if a.delivered))
+    engine, program = play(template, actions, seed)
+    rows = trained_rows(program)
+    check_rows(rows, engine, program.trained.total())
     assert [row.turn for row in rows] == list(range(len(rows)))
 
 
 @settings(max_examples=10, deadline=None)
 @given(st.lists(st.sampled_from(["go", "reserialize"]), min_size=2, max_size=8), st.integers(0, 99))
 def test_a_program_that_only_serialises_json_anew_never_breaks(actions: list[str], seed: int) -> None:
-    session, engine, _ = play(ENCODERS["keeps"], actions, seed)
-    assert not session.transcript.counts["broken"] and not session.transcript.breaks
+    engine, program = play("keeps", actions, seed)
+    assert not program.session.transcript.counts["broken"] and not program.session.transcript.breaks
     for request, whole in zip(engine.requests, engine.sent, strict=True):
         assert np.array_equal(whole[: len(request.prompt_ids)], request.prompt_ids)
 
