@@ -22,14 +22,8 @@ from roll.importers.verl.common import ACTOR, CRITIC, MEGATRON, REF, ROLLOUT, ha
 _SECTIONS = {"actor_train": ACTOR, "reference": REF, "critic": CRITIC}
 MINI_BATCH = "ppo_mini_batch_size"
 _NO_BATCHES = (
-    "data.train_batch_size is 0: a stream of prompts there. Here rollout_batch_size is ppo_mini_batch_size x "
-    "async_training.require_batches x trigger_parameter_sync_step, and async_generation_ratio staleness_threshold"
-)
-_OF_STREAMS = (
-    f"{ACTOR}.{MINI_BATCH}",
-    "async_training.require_batches",
-    "async_training.trigger_parameter_sync_step",
-    "rollout.total_rollout_steps",
+    "data.train_batch_size is 0, a stream of prompts, which verl has in its program fully_async_main alone: import the "
+    "command that starts it, or give data.train_batch_size after the file"
 )
 COUNTS = ("trainer.nnodes", "trainer.n_gpus_per_node")
 
@@ -65,18 +59,23 @@ def micro_batch(source: SourceLookup, section: str, names: tuple[str, ...], rank
     return None
 
 
+def _batch(source: SourceLookup) -> int:
+    return source.size("data.train_batch_size")
+
+
 def batches(
     role: str,
     trainer_gpus: Callable[[SourceLookup], int] = gpus,
     per_update: Callable[[SourceLookup], int] | None = None,
+    prompts_of_step: Callable[[SourceLookup], int] = _batch,
 ) -> Callable[[SourceLookup], CombinedKeys]:
     """Prompts, samples, micro batches and accumulation of a role that learns."""
     section = _SECTIONS[role]
 
     def combine(source: SourceLookup) -> CombinedKeys:
-        if source("data.train_batch_size") == 0:
-            raise ChangesRun(_NO_BATCHES + _stream(source))
-        prompts, group = source.size("data.train_batch_size"), source.size(f"{ROLLOUT}.n")
+        if source("data.train_batch_size") == 0 and prompts_of_step is _batch:
+            raise ChangesRun(_NO_BATCHES)
+        prompts, group = prompts_of_step(source), source.size(f"{ROLLOUT}.n")
         if leaves_gpus_open(source):
             return _open_ranks(source, role, prompts, group)
         ranks, how = _ranks(source, section, trainer_gpus(source))
@@ -109,19 +108,6 @@ def batches(
     return combine
 
 
-def _stream(source: SourceLookup) -> str:
-    """Return the numbers that a stream of prompts has here, where the script gives all of them; else nothing."""
-    mini, needed, versions, total = (source.number_or_open(key) if source.is_set(key) else None for key in _OF_STREAMS)
-    if not (mini and versions):
-        return ""
-    prompts = mini * (needed or 1) * versions
-    settings = [f"rollout_batch_size: {prompts}"]
-    if (ahead := source("async_training.staleness_threshold")) is not None:
-        settings.append(f"async_generation_ratio: {ahead}")
-    settings += [f"max_steps: {total // prompts}"] if total else []
-    return f". By the numbers given: {', '.join(settings)}"
-
-
 def _open_ranks(source: SourceLookup, role: str, prompts: int, group: int) -> CombinedKeys:
     """Return the batch settings that do not depend on the number of GPUs, which a script leaves open."""
     micro = micro_batch(source, _SECTIONS[role], ("ppo_micro_batch_size",), 1)
@@ -132,12 +118,14 @@ def _open_ranks(source: SourceLookup, role: str, prompts: int, group: int) -> Co
     return CombinedKeys(settings, f"{role}: {prompts} prompts x {group} answers.", near)
 
 
-def updates_per_step(role: str) -> Callable[[SourceLookup], int]:
+def updates_per_step(
+    role: str, prompts_of_step: Callable[[SourceLookup], int] = _batch
+) -> Callable[[SourceLookup], int]:
     """Returns the updates that a role makes in a step: its mini batches, as often as ppo_epochs says."""
     section = _SECTIONS[role]
 
     def count(source: SourceLookup) -> int:
-        prompts = source.size("data.train_batch_size")
+        prompts = prompts_of_step(source)
         mini = source.size(f"{section}.{MINI_BATCH}", source.number(f"{ACTOR}.{MINI_BATCH}"))
         epochs = source.size(f"{section}.ppo_epochs", source.number(f"{ACTOR}.ppo_epochs"))
         return -(-prompts // min(mini, prompts)) * epochs

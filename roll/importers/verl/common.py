@@ -8,6 +8,7 @@ from typing import Any
 from roll.configs.strategies.megatron_config import KNOWN, SET_ELSEWHERE, UNUSED
 from roll.importers import rows as words
 from roll.importers.rows import (
+    CHANGES,
     ApproximateValue,
     AsksNothing,
     ChangesRun,
@@ -122,7 +123,9 @@ def optimizer(section: str, role: str, rate: float) -> Iterator[Row]:
     yield needless(f"{at}.optimizer_impl", "one optimizer for all: AdamW of the strategy")
     yield from optimizer_overrides(at, role)
     yield changes(f"{at}.weight_decay_incr_style", "weight decay is constant", "constant")
-    yield changes(f"{at}.lr_decay_steps", "a schedule runs over the whole run")
+    falls = "critic falls" if role == "critic" else "actor falls"
+    why = "a schedule runs over the whole run"
+    yield Row(f"{at}.lr_decay_steps", note=why, outcome=CHANGES, idle=(None,), needs=falls)
     yield changes(f"{at}.lr_wsd_**", "there is no such schedule; cosine or linear are near", "exponential")
     yield lacks(f"{at}.use_checkpoint_opt_param_scheduler", "a resumed run continues its schedule", False)
 
@@ -386,6 +389,13 @@ def _is_cosine(section: str) -> Condition:
     return condition
 
 
+def _falls(section: str) -> Condition:
+    def condition(source: SourceLookup) -> str:
+        return "a constant rate does not fall" if schedule_of(source, f"{section}.optim") == "constant" else ""
+
+    return condition
+
+
 def runs_on(section: str, megatron: bool) -> Condition:
     """Build a condition: a role trains with Megatron, or it does not."""
 
@@ -448,6 +458,8 @@ CONDITIONS: Mapping[str, Condition] = {
     "epochs": counts_epochs,
     "actor cosine": _is_cosine(ACTOR),
     "critic cosine": lambda source: has_critic(source) or _is_cosine(CRITIC)(source),
+    "actor falls": _falls(ACTOR),
+    "critic falls": lambda source: has_critic(source) or _falls(CRITIC)(source),
     "actor fsdp": runs_on(ACTOR, megatron=False),
     "actor megatron": runs_on(ACTOR, megatron=True),
     "ref fsdp": runs_on(REF, megatron=False),

@@ -14,7 +14,9 @@ from roll.importers.shell.script import Command
 from roll.importers.verl.common import ENGINE_GROUP
 from roll.utils.files import path_info
 
-VERLS = re.compile(r"_?(generated_)?(ppo|sft|dapo|rm|dpo)(_\w+)?_trainer(_engine)?|ppo_trainer|sft_trainer")
+VERLS = re.compile(
+    r"_?(generated_)?(ppo|sft|dapo|rm|dpo)(_\w+)?_trainer(_engine)?|(fully_async|one_step_off)_ppo(_megatron)?_trainer|ppo_trainer|sft_trainer"
+)
 """Names of verl's own configurations, whose defaults the importer knows."""
 _GROUPS = ("actor", "algorithm", "critic", "data", "distillation", "engine", "model", "npu_profile", "optim")
 _GROUPS += ("profiler", "ref", "reward", "reward_manager", "reward_model", "rollout", "teacher")

@@ -266,6 +266,7 @@ ACTOR_ROWS: tuple[Row, ...] = (
     to(f"{ACTOR}.optim.clip_grad", "max_grad_norm", via=words.number),
     to(f"{ACTOR}.use_torch_compile", f"{TRAIN}.use_torch_compile", idle=(False,)),
     to(f"{ACTOR}.use_remove_padding", f"{TRAIN}.use_sequence_packing"),
+    to(f"{ACTOR}.use_rollout_log_probs", "force_disable_old_logprobs_recompute", idle=(None, False)),
     to(f"{ACTOR}.router_replay.mode", f"{TRAIN}.router_replay.mode", via=words.router_replay, default="disabled"),
     needless(f"{ACTOR}.router_replay._target_", "classes of verl's"),
     changes(f"{ACTOR}.router_replay.**", "experts are neither recorded to a file nor read from one"),

@@ -27,6 +27,7 @@ from roll.importers.verl.common import (
     engine_group,
     thinking,
 )
+from roll.importers.verl.overlap import is_overlapping, overlapping_table
 from roll.importers.verl.pictures import PICTURE_ROWS, picture_notes
 from roll.importers.verl.role_rows import REWARD_ROWS, ROLE_ROWS
 from roll.importers.verl.sft_rows import SAVES, SFT
@@ -41,33 +42,6 @@ _KNOWN = re.compile(
     r"|(verl\.experimental|recipe)\.transfer_queue\.main_ppo"
 )
 """Trainers whose meaning the importer knows by their keys."""
-_OVERLAPPING = re.compile(
-    r"((verl\.)?recipe|verl\.experimental)\.(one_step_off_policy|fully_async_policy)\.(main_ppo|\w*_main)"
-)
-_MEANINGS = {
-    "one_step_off_policy": "answers are a step old there, and engines have devices of their own: "
-    "async_generation_ratio: 1, and device_mapping of actor_infer beside actor_train's (docs/rollouts.md)",
-    "fully_async_policy": "trainer and engines do not wait for each other there: rollout_batch_size is "
-    "ppo_mini_batch_size x require_batches x trigger_parameter_sync_step, async_generation_ratio is "
-    "staleness_threshold, and actor_infer has a device_mapping beside actor_train's (docs/rollouts.md)",
-}
-_DEVICES = "actor_infer.device_mapping gives engines devices of their own, beside actor_train's"
-PROGRAM_ROWS: tuple[Row, ...] = (
-    changes("rollout.nnodes", _DEVICES),
-    changes("rollout.n_gpus_per_node", _DEVICES),
-    changes("rollout.total_rollout_steps", "max_steps counts steps: prompts in all over rollout_batch_size"),
-    changes("rollout.total_epochs", "num_train_epochs, or max_steps"),
-    changes("rollout.test_freq", "eval_steps"),
-    changes("async_training.staleness_threshold", "async_generation_ratio: how much is sampled ahead of a step"),
-    changes(
-        "async_training.trigger_parameter_sync_step",
-        "weights go after every step: rollout_batch_size is this many times require_batches x ppo_mini_batch_size",
-    ),
-    changes("async_training.require_batches", "rollout_batch_size has it as a factor", 1),
-    changes("async_training.partial_rollout", "answers under way go on with newer weights: async_generation_ratio"),
-    changes("async_training.use_rollout_log_probs", "force_disable_old_logprobs_recompute: true"),
-)
-"""Keys of programs whose trainer and engines overlap."""
 _ROOTS = ("verl", "recipe")
 
 
@@ -77,12 +51,9 @@ def program_notes(words: Sequence[str]) -> Iterator[str]:
     Example: python3 -m recipe.prime.main_prime trains a reward model as well.
     """
     name = module_of(words)
-    if not name or "$" in name or "`" in name or _KNOWN.fullmatch(name):
+    if not name or "$" in name or "`" in name or _KNOWN.fullmatch(name) or is_overlapping(name):
         return
-    if match := _OVERLAPPING.fullmatch(name):
-        yield Change(f"{name}: {_MEANINGS[match[3]]}.")
-    else:
-        yield Change(f"{name} is a program of its own: what it does beside the keys is not read.")
+    yield Change(f"{name} is a program of its own: what it does beside the keys is not read.")
 
 
 def module_of(words: Sequence[str]) -> str:
@@ -297,7 +268,6 @@ ROWS: tuple[Row, ...] = (
     *_ENGINE_ROWS,
     *REWARD_ROWS,
     *_TRAINER,
-    *PROGRAM_ROWS,
     *_OTHERS,
     *_NEWEST,
 )
@@ -340,7 +310,9 @@ def verl_table(original: SourceKeys, script: Path | None = None) -> Table:
     if is_sft and not is_rl:
         return VERL_SFT
     values = {_known_as(key): value for key, value in original.keys}
-    return turns_table(VERL_RL, values, script) if plays(values) else VERL_RL
+    module = module_of(original.command.program) if original.command else ""
+    table = overlapping_table(VERL_RL, module, values)
+    return turns_table(table, values, script) if plays(values) else table
 
 
 def verl_keys(original: SourceKeys) -> list[tuple[str, Any]]:
@@ -375,7 +347,7 @@ def verl_notes(original: SourceKeys) -> Iterator[str]:
     values = {_known_as(key): value for key, value in original.keys}
     there = values.keys()
     yield from version_notes(values)
-    shows = verl_table(original) is VERL_RL
+    shows = verl_table(original).pipeline == VERL_RL.pipeline
     yield from picture_notes({_known_as(key): value for key, value in verl_keys(original)}, shows)
     yield from program_notes(original.command.program if original.command else ())
     if _is_single(original) and "trainer.n_gpus_per_node" not in there:

@@ -130,24 +130,10 @@ def test_trainers_of_verl_are_known_by_their_keys(program: str) -> None:
         ("python3 -m verl.trainer.main_generation", "verl.trainer.main_generation"),
         ("python3 recipe/sppo/main_sppo.py", "recipe.sppo.main_sppo"),
         ("python3 train.py", "train is a program of its own"),
-        ("python3 -m recipe.one_step_off_policy.main_ppo", "async_generation_ratio: 1"),
-        ("python3 -m verl.experimental.fully_async_policy.fully_async_main", "rollout_batch_size is"),
     ],
 )
 def test_another_program_is_another_run(program: str, told: str) -> None:
     assert any(told in change for change in by(program))
-
-
-def test_a_stream_of_prompts_names_what_it_is_here() -> None:
-    words = ("data.train_batch_size=0", "async_training.staleness_threshold=1", "rollout.n_gpus_per_node=2")
-    found = of(*words)
-    for key, told in (
-        ("data.train_batch_size", "rollout_batch_size"),
-        ("async_training.staleness_threshold", "async_generation_ratio"),
-        ("rollout.n_gpus_per_node", "actor_infer.device_mapping"),
-    ):
-        outcome, note = entry(found, key)
-        assert outcome == "changes the run" and told in note
 
 
 @pytest.mark.parametrize(
@@ -328,13 +314,6 @@ def test_a_launcher_says_nodes_and_gpus_apart() -> None:
     tree = imported_from(given, "verl").tree
     assert (tree["num_nodes"], tree["num_gpus_per_node"]) == (3, 4)
     assert tree["sft_train"]["device_mapping"] == "list(range(0, 12))"
-
-
-def test_a_stream_of_prompts_says_its_numbers() -> None:
-    words = ("data.train_batch_size=0", f"{ACTOR}.ppo_mini_batch_size=32", "async_training.require_batches=4")
-    words += ("async_training.trigger_parameter_sync_step=2", "async_training.staleness_threshold=0.5")
-    note = entry(of(*words, "rollout.total_rollout_steps=5120"), "data.train_batch_size")[1]
-    assert note.endswith("numbers given: rollout_batch_size: 256, async_generation_ratio: 0.5, max_steps: 20")
 
 
 def test_an_update_of_more_prompts_than_a_step_has_says_so() -> None:

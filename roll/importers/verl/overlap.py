@@ -1,0 +1,218 @@
+"""verl's programs whose engines sample while the trainer learns: a step ahead, or as a stream of prompts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from roll.importers import rows as words
+from roll.importers.rows import (
+    ChangesRun,
+    CombinedKeys,
+    Row,
+    SourceLookup,
+    Table,
+    changes,
+    devices,
+    lacks,
+    needless,
+    summed,
+)
+from roll.importers.verl import batches as counts
+from roll.importers.verl.common import (
+    ACTOR,
+    CORRECTION_COMBINED_KEYS,
+    ENDS_SOONER,
+    ROLLOUT,
+    schedule_of,
+)
+
+_PROGRAM = re.compile(
+    r"((verl\.)?recipe|verl\.experimental)\.(one_step_off_policy|fully_async_policy)\.(main_ppo|\w*_main)"
+)
+_ASYNC = "async_training"
+_TOTAL = "rollout.total_rollout_steps"
+_USUAL_NODE = 8
+_PER_NODE = "n_gpus_per_node"
+_OWN_PROBS = (f"{_ASYNC}.use_rollout_log_probs", f"{ACTOR}.use_rollout_log_probs")
+_BYPASS = "algorithm.rollout_correction.bypass_mode"
+_WEIGHT = "train_infer_correction.is_weight.enabled"
+
+
+def is_overlapping(module: str) -> bool:
+    return _PROGRAM.fullmatch(module) is not None
+
+
+def overlapping_table(table: Table, module: str, keys: Iterable[str]) -> Table:
+    """The table of a run whose engines have GPUs of their own, by the program's name or its section of keys; the same
+    table for another run."""
+    match = _PROGRAM.fullmatch(module)
+    is_stream = match[3] == "fully_async_policy" if match else any(key.startswith(f"{_ASYNC}.") for key in keys)
+    if match is None and not is_stream:
+        return table
+    rows = {row.key: row for row in (*_PLACES, *(_STREAM_ROWS if is_stream else ()))}
+    sums = {**table.sums, "placement": _placement, **(_STREAM if is_stream else _ONE_STEP)}
+    return replace(table, rows=(*rows.values(), *(row for row in table.rows if row.key not in rows)), sums=sums)
+
+
+# GPUs: the trainer's are those of the section trainer, and engines have those of rollout.
+
+
+def _engine_gpus(source: SourceLookup) -> tuple[int, int]:
+    """Nodes of engines, and GPUs of each."""
+    nodes, per_node = (source.size(f"rollout.{name}", source(f"{ROLLOUT}.{name}")) for name in ("nnodes", _PER_NODE))
+    return nodes, per_node
+
+
+def _placement(source: SourceLookup) -> CombinedKeys:
+    made = counts.placement(source)
+    (nodes, per_node), (engine_nodes, engines) = [source.size(key) for key in counts.COUNTS], _engine_gpus(source)
+    shares = nodes == engine_nodes and (per_node + engines <= _USUAL_NODE or (nodes == 1 and per_node != engines))
+    size = per_node + engines if shares else max(per_node, engines)
+    train = _devices(0, nodes, per_node, size)
+    sample = _devices(per_node if shares else nodes * size, engine_nodes, engines, size)
+    settings = {key: train if key.endswith(".device_mapping") else value for key, value in made.settings.items()}
+    settings |= {"actor_infer.device_mapping": sample, "num_gpus_per_node": size}
+    settings["num_nodes"] = nodes if shares else nodes + engine_nodes
+    where = "on the same nodes" if shares else "on nodes of their own"
+    return CombinedKeys(
+        settings,
+        f"{nodes} x {per_node} GPUs train, {engine_nodes} x {engines} GPUs sample, {where} ({size} GPUs each).",
+    )
+
+
+def _devices(first: int, nodes: int, per_node: int, size: int) -> Any:
+    """Devices on nodes of `size` GPUs. Example: _devices(2, 2, 2, 4) is [2, 3, 6, 7]."""
+    if nodes == 1 or per_node == size:
+        return devices(first, nodes * per_node)
+    return [first + node * size + i for node in range(nodes) for i in range(per_node)]
+
+
+_PLACES: tuple[Row, ...] = (
+    *(summed(f"rollout.{name}", "placement", default) for name, default in (("nnodes", 1), ("n_gpus_per_node", 8))),
+    *(summed(f"{ROLLOUT}.{name}", "placement") for name in ("nnodes", "n_gpus_per_node")),
+    needless("actor_rollout_ref.hybrid_engine", "engines have GPUs of their own"),
+    summed(f"{ACTOR}.use_rollout_log_probs", "ahead"),
+)
+
+
+# How far engines are ahead.
+
+
+def _unweighted(source: SourceLookup) -> Mapping[str, Any]:
+    """Weights between engine and trainer, which are off there unless a key asks for them."""
+    return {} if CORRECTION_COMBINED_KEYS["correction"](source).settings else {_WEIGHT: False}
+
+
+def _against_sampling(source: SourceLookup, default: bool) -> bool:
+    """Whether the ratio is to the engine's log-probs, as one of the keys for it says."""
+    given = [source(key) for key in (*_OWN_PROBS, _BYPASS) if source.is_set(key)]
+    return all(given) if given else default
+
+
+def _probs(source: SourceLookup, default: bool) -> tuple[Mapping[str, Any], str]:
+    key, value = "force_disable_old_logprobs_recompute", _against_sampling(source, default)
+    return {key: value}, f"{key}: {str(value).lower()}"
+
+
+def _one_step(source: SourceLookup) -> CombinedKeys:
+    probs, said = _probs(source, default=False)
+    settings = {"async_generation_ratio": 1, **probs, **_unweighted(source)}
+    return CombinedKeys(settings, f"async_generation_ratio: 1: answers are a step old; {said}.")
+
+
+_ONE_STEP: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {"ahead": _one_step}
+
+
+def _local(source: SourceLookup) -> int:
+    """Prompts that the trainer takes at once."""
+    return source.size(f"{ACTOR}.{counts.MINI_BATCH}") * source.size(f"{_ASYNC}.require_batches")
+
+
+def _prompts(source: SourceLookup) -> int:
+    """Prompts between two publications of the weights, which are a step here."""
+    return _local(source) * source.size(f"{_ASYNC}.trigger_parameter_sync_step")
+
+
+def _updates(role: str) -> Callable[[SourceLookup], int]:
+    """Returns the updates between two moves of a schedule, which are those of the prompts taken at once."""
+    return counts.updates_per_step(role, _local)
+
+
+def _stream(source: SourceLookup) -> CombinedKeys:
+    """Keep as many prompts under way beyond those of a step as staleness_threshold allows."""
+    ahead, prompts = source.amount(f"{_ASYNC}.staleness_threshold"), _prompts(source)
+    probs, said = _probs(source, default=True)
+    settings: dict[str, Any] = {"async_generation_ratio": ahead, **probs}
+    settings |= _unweighted(source) if ahead else {}
+    text = f"A step is what is trained between two publications: {prompts} prompts = {_factors(source)}; "
+    text += f"async_generation_ratio: {ahead:g}; {said}."
+    trigger = source.size(f"{_ASYNC}.trigger_parameter_sync_step")
+    name, near = schedule_of(source, f"{ACTOR}.optim"), ""
+    if trigger > 1 and name != "constant":
+        near = f"There a {name} ends after 1 / {trigger} of the run, here with it."
+    return CombinedKeys(settings, text, near)
+
+
+def _factors(source: SourceLookup) -> str:
+    keys = (f"{ACTOR}.{counts.MINI_BATCH}", f"{_ASYNC}.require_batches", f"{_ASYNC}.trigger_parameter_sync_step")
+    return " x ".join(f"{key.rpartition('.')[2]} {source.size(key)}" for key in keys)
+
+
+def _length(source: SourceLookup) -> CombinedKeys:
+    total, prompts = source.size(_TOTAL), _prompts(source)
+    if total < prompts:
+        raise ChangesRun(f"{total} prompts in all are fewer than the {prompts} of a step: verl trains on none")
+    text = f"max_steps: {total // prompts} = {total} prompts / {prompts}; {ENDS_SOONER}."
+    return CombinedKeys({"max_steps": total // prompts}, text)
+
+
+def _validates(source: SourceLookup) -> CombinedKeys:
+    """Versions count their validations under either name."""
+    key = "rollout.test_freq" if source.is_set("rollout.test_freq") else "trainer.test_freq"
+    steps = words.positive(source.number(key, -1))
+    return CombinedKeys({"eval_steps": steps}, f"eval_steps: {steps}, in publications of the weights, which are steps.")
+
+
+def _no_filter(source: SourceLookup) -> CombinedKeys:
+    raise ChangesRun("groups are not filtered in a stream of prompts, there or here")
+
+
+_STREAM_ROWS: tuple[Row, ...] = (
+    needless("data.train_batch_size", "a stream of prompts: async_training says what a step is"),
+    needless("data.gen_batch_size", "prompts start one by one"),
+    summed(f"{ACTOR}.{counts.MINI_BATCH}", "actor batches", 256),
+    summed(f"{_ASYNC}.staleness_threshold", "ahead", 0.1),
+    summed(f"{_ASYNC}.trigger_parameter_sync_step", "ahead", 4),
+    summed(f"{_ASYNC}.require_batches", "ahead", 1),
+    summed(f"{_ASYNC}.use_rollout_log_probs", "ahead"),
+    Row(
+        f"{_ASYNC}.partial_rollout",
+        idle=(None, True),
+        outcome="approximated",
+        note="running answers go on with the newest weights, where there they end before these are sent",
+    ),
+    changes(f"{_ASYNC}.compute_prox_log_prob", "the ratio is to the engine's log-probs, or to recomputed ones", False),
+    needless(f"{_ASYNC}.use_trainer_do_validate", "engines validate"),
+    needless(f"{_ASYNC}.parallel_validate_and_rollout", "a validation comes before the groups in flight"),
+    needless(f"{_ASYNC}.checkpoint_engine.**", "weights go by collectives or memory: weight_sync_route"),
+    lacks("rollout.max_concurrent_samples_per_replica", "max_running_requests bounds the answers of an engine"),
+    needless("rollout.n", "actor_rollout_ref.rollout.n counts"),
+    summed(_TOTAL, "length", 100),
+    needless("rollout.total_epochs", f"{_TOTAL} counts; {ENDS_SOONER}"),
+    needless("trainer.total_epochs", f"{_TOTAL} counts; {ENDS_SOONER}"),
+    needless("trainer.total_training_steps", f"{_TOTAL} counts"),
+    summed("rollout.test_freq", "validations"),
+    summed("trainer.test_freq", "validations", -1),
+)
+_STREAM: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
+    "actor batches": counts.batches("actor_train", prompts_of_step=_prompts),
+    "critic batches": counts.batches("critic", prompts_of_step=_prompts),
+    **{f"{role} rise": counts.warmup(role, _updates(role)) for role in ("actor_train", "critic")},
+    "ahead": _stream,
+    "length": _length,
+    "validations": _validates,
+    "filter": _no_filter,
+}

@@ -1,0 +1,103 @@
+"""verl's programs whose engines are ahead of the trainer mean the same numbers here."""
+
+from typing import Any
+
+import pytest
+
+from roll.importers.command import imported_from
+from roll.importers.convert import Imported, source_keys
+from roll.importers.shell.script import find_command
+from roll.importers.verl.files import Composed
+from tests.unit.importers.test_import import entry
+from tests.unit.importers.test_verl_meaning import ACTOR, GRPO, at
+
+STREAM = "verl.experimental.fully_async_policy.fully_async_main"
+ONE_STEP = "recipe.one_step_off_policy.main_ppo"
+COUNTS = (f"{ACTOR}.ppo_mini_batch_size=32", "data.train_files=/d/gsm8k.parquet", "trainer.n_gpus_per_node=4")
+ASYNC = ("async_training.staleness_threshold=0.5", "async_training.trigger_parameter_sync_step=2")
+ASYNC += ("async_training.require_batches=4", "rollout.total_rollout_steps=5120", "rollout.n_gpus_per_node=4")
+OFF = "train_infer_correction.is_weight.enabled"
+
+
+def of(program: str, *words: str) -> Imported:
+    command = find_command(f"python3 -m {program} {' '.join([*GRPO, *COUNTS, *words])}")
+    return imported_from(source_keys(Composed(), (), command), "verl")
+
+
+def test_a_stream_of_prompts_has_steps_between_its_publications() -> None:
+    found = of(STREAM, *ASYNC, "data.train_batch_size=0", "trainer.test_freq=5", "trainer.save_freq=10")
+    assert found.is_as_meant
+    keys = ("rollout_batch_size", "async_generation_ratio", "max_steps", "eval_steps", "save_steps")
+    assert [at(found, key) for key in keys] == [256, 0.5, 20, 5, 10]
+    assert at(found, "num_train_epochs") is None
+    args = at(found, "actor_train.training_args")
+    assert args["per_device_train_batch_size"] * args["gradient_accumulation_steps"] * 4 == 32 * 4
+    assert at(found, "force_disable_old_logprobs_recompute") is True and at(found, OFF) is False
+    devices = [at(found, f"{role}.device_mapping") for role in ("actor_train", "actor_infer")]
+    assert devices == ["list(range(0, 4))", "list(range(4, 8))"] and at(found, "num_gpus_per_node") == 8
+
+
+def test_a_stream_has_the_defaults_of_its_program() -> None:
+    found = of(STREAM)
+    assert (at(found, "async_generation_ratio"), at(found, "rollout_batch_size")) == (0.1, 128)
+    told = "100 prompts in all are fewer than the 128 of a step"
+    assert any(told in change for change in found.changes)
+
+
+def test_old_log_probs_of_a_stream_may_be_computed_anew() -> None:
+    found = of(STREAM, *ASYNC, "async_training.use_rollout_log_probs=false")
+    assert at(found, "force_disable_old_logprobs_recompute") is False
+    weighted = of(STREAM, *ASYNC, "algorithm.rollout_correction.rollout_is=token")
+    assert at(weighted, OFF) is True
+    assert not of(STREAM, *ASYNC, "async_training.compute_prox_log_prob=true").is_as_meant
+
+
+def test_a_warm_up_in_a_stream_counts_what_its_trainer_takes_at_once() -> None:
+    found = of(STREAM, *ASYNC, f"{ACTOR}.optim.lr_warmup_steps=10")
+    assert at(found, "actor_train.training_args.warmup_steps") == 40
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("algorithm.filter_groups.enable=true",), "groups are not filtered"),
+        (("async_training.no_such=1",), "does not know this key"),
+    ],
+)
+def test_what_a_stream_cannot_have_is_refused(words: tuple[str, ...], told: str) -> None:
+    assert any(told in change for change in of(STREAM, *ASYNC, *words).changes)
+
+
+def test_answers_that_end_before_new_weights_differ() -> None:
+    found = of(STREAM, *ASYNC, "async_training.partial_rollout=false")
+    assert entry(found, "async_training.partial_rollout")[0] == "approximated" and found.is_as_meant
+
+
+def test_a_section_of_a_stream_tells_without_its_program() -> None:
+    given = source_keys(Composed(), [*GRPO, *COUNTS, *ASYNC])
+    assert imported_from(given, "verl").tree["async_generation_ratio"] == 0.5
+
+
+def test_one_step_off_policy_samples_a_step_ahead() -> None:
+    found = of(ONE_STEP, "data.train_batch_size=64", "rollout.n_gpus_per_node=2", "trainer.total_epochs=3")
+    assert found.is_as_meant and at(found, "actor_infer.device_mapping") == "list(range(4, 6))"
+    keys = ("rollout_batch_size", "async_generation_ratio", "num_train_epochs", OFF)
+    assert [at(found, key) for key in keys] == [64, 1, 3, False]
+    assert at(found, "force_disable_old_logprobs_recompute") is False
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ((2, 4, 2, 4), (2, 8, [0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15])),
+        ((1, 8, 1, 8), (2, 8, "list(range(0, 8))", "list(range(8, 16))")),
+        ((1, 4, 1, 12), (1, 16, "list(range(0, 4))", "list(range(4, 16))")),
+        ((1, 8, 2, 8), (3, 8, "list(range(0, 8))", "list(range(8, 24))")),
+        ((1, 4, 2, 8), (3, 8, "list(range(0, 4))", "list(range(8, 24))")),
+    ],
+)
+def test_trainer_and_engines_have_nodes_together_or_apart(words: tuple[int, ...], found: tuple[Any, ...]) -> None:
+    keys = ("trainer.nnodes", "trainer.n_gpus_per_node", "rollout.nnodes", "rollout.n_gpus_per_node")
+    imported = of(ONE_STEP, "data.train_batch_size=64", *(f"{k}={v}" for k, v in zip(keys, words, strict=True)))
+    targets = ("num_nodes", "num_gpus_per_node", "actor_train.device_mapping", "actor_infer.device_mapping")
+    assert tuple(at(imported, target) for target in targets) == found
