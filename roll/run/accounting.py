@@ -76,6 +76,8 @@ def goodput_metrics(usages: Sequence[RoleUsage], sizes: Sizes, wall_s: float) ->
         if role.role == sizes.learner and (work := role.work.get("train")) is not None:
             trained = float(work.learnt)
             metrics["throughput/samples_per_s"] = work.rows / wall_s
+            if work.sharing is not None:
+                metrics["goodput/prefix_sharing_factor"] = work.sharing
         if role.role == sizes.sampler:
             metrics["rollout/recomputed_tokens"] = _count(role, "recomputed_tokens")
             held = [worker.usage.seconds.get("held", 0.0) for worker in role.workers]

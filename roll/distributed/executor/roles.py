@@ -239,9 +239,12 @@ class TrainCluster(ScoreCluster):
         reports: list[TrainReport] = calls.result()
         sets = [samples] if expert is None else [samples, expert]
         lengths = np.concatenate([_lengths_of(rows, shard) for rows in sets for shard in rows.shards])
-        self._note("train", lengths, job.epochs).learnt += reports[0].num_tokens
+        metrics = MetricSums().merge(report.sums for report in reports).result() | reports[0].last
+        work = self._note("train", lengths, job.epochs)
+        work.learnt += reports[0].num_tokens
+        work.sharing = metrics.get("prefix_sharing_factor")
         self._keep_advantages(samples, reports)
-        return MetricSums().merge(report.sums for report in reports).result() | reports[0].last
+        return metrics
 
     def _keep_advantages(self, samples: RowSet | SampleSet, reports: Sequence[TrainReport]) -> None:
         """Keep [sum, tokens] of each row's advantages; 0 of both for rows that are not trained on."""

@@ -31,12 +31,14 @@ class WorkerUsage:
 @dataclass
 class Work:
     """Rows that a role went through: their tokens, and the pairs of a token with itself or one before it, which is what
-    attention computes. `learnt`: tokens that the loss was about, once however many epochs there were."""
+    attention computes. `learnt`: tokens that the loss was about, once however many epochs there were. `sharing`: tokens
+    of the rows by those computed for them; None where rows do not share any."""
 
     rows: int = 0
     tokens: int = 0
     pairs: float = 0.0
     learnt: int = 0
+    sharing: float | None = None
 
 
 @dataclass(frozen=True)

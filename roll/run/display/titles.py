@@ -73,6 +73,7 @@ _TITLES: Mapping[str, str] = {
     "goodput/trained_tokens_per_s": "Tokens trained per second",
     "goodput/trained_tokens_per_device_s": "Tokens trained per second and device",
     "goodput/useful_fraction": "Sampled tokens that were trained on (share)",
+    "goodput/prefix_sharing_factor": "Tokens of trained rows by computed ones",
     "goodput/bubble_fraction": "Devices idle (share)",
     "goodput/mfu_fraction": "Model FLOPs utilisation (share)",
     "throughput/samples_per_s": "Samples per second",

@@ -66,7 +66,7 @@ def test_tokens_are_counted_by_the_window_and_by_the_time_that_was_spent_on_them
             "train",
             worker(0, (0,), {"train": 2.0, "score": 1.0, "idle": 7.0}),
             worker(1, (1,), {"train": 4.0, "score": 1.0, "idle": 5.0}),
-            train=Work(rows=40, tokens=3000, learnt=1000),
+            train=Work(rows=40, tokens=3000, learnt=1000, sharing=2.5),
             score=Work(rows=40, tokens=1500),
         ),
         role(
@@ -83,6 +83,7 @@ def test_tokens_are_counted_by_the_window_and_by_the_time_that_was_spent_on_them
     assert metrics["throughput/actor_train/score_tokens_per_s"] == pytest.approx(1500)
     assert metrics["throughput/actor_infer/sample_tokens_per_s"] == pytest.approx(420)
     assert metrics["throughput/samples_per_s"] == pytest.approx(4)
+    assert metrics["goodput/prefix_sharing_factor"] == 2.5
     assert metrics["sync/held_s"] == pytest.approx(2)
     assert metrics["rollout/recomputed_tokens"] == 70
     assert metrics["memory/actor_infer_host_bytes"] == 20
@@ -105,6 +106,8 @@ def test_on_devices_shared_in_part_each_device_is_busy_with_whoever_works_there(
     assert (metrics["sync/away_s"], metrics["rollout/moved_answers"]) == (pytest.approx(2.5), 6)
     apart = [role("actor_infer", "generate", worker(0, (0,), {"sampling": 3.0, "idle": 7.0}))]
     assert not {"sync/away_s", "rollout/moved_answers"} & goodput_metrics(apart, NOTHING, 10.0).keys()
+    alone = [role("actor_train", "train", worker(0, (0,), {"train": 4.0}), train=Work(rows=4, tokens=300, learnt=100))]
+    assert "goodput/prefix_sharing_factor" not in goodput_metrics(alone, NOTHING, 10.0)
 
 
 def test_what_was_sampled_ahead_is_useful_once_it_is_trained_on_and_never_more_than_wholly() -> None:
