@@ -44,10 +44,12 @@ class Case:
     strategy_config: dict[str, Any] = field(default_factory=dict)
     folder: str = ""  # where its modules are, if they are not on the path
     packs: bool = False
+    shares: bool = False  # use_prefix_sharing
 
     def __str__(self) -> str:
         stage = self.strategy_config.get("zero_optimization", {}).get("stage")
-        form = "-packs" * self.packs + "-tensor" * ("tensor_parallel_size" in self.strategy_config)
+        form = "-packs" * self.packs + "-trees" * self.shares
+        form += "-tensor" * ("tensor_parallel_size" in self.strategy_config)
         return f"{self.strategy_name}{'' if stage is None else stage}-x{self.world_size}{form}"
 
 
@@ -66,6 +68,7 @@ def built(
             "model_args": {"model_name_or_path": str(model_dir), "dtype": "fp32"},
             "training_args": {"learning_rate": LEARNING_RATE, "lr_scheduler_type": "cosine"} | training,
             "use_sequence_packing": case.packs,
+            "use_prefix_sharing": case.shares,
         }
     )
     plan = TrainPlan(

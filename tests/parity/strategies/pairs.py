@@ -3,8 +3,9 @@ that it travels to the ranks by name."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,24 +18,26 @@ from roll.distributed.executor.blueprint import BatchLimits
 from roll.distributed.executor.jobs import micro_batches
 from roll.distributed.strategy.base import TrainStrategy
 from roll.pipeline.rm.rm_pipeline import read_at_the_end
-from roll.types.batch import LossScale, PairRows
+from roll.types.batch import LossScale, PairRows, Rows
 from roll.types.collate import pad
 from roll.types.packing import neighbours_by_rank
 from tests.contract.train_strategy import Case, built
-from tests.parity.strategies.runs import exported
+from tests.parity.strategies.runs import assert_shared, exported
 
 LOSS = DPOLoss(beta=0.5, label_smoothing=0.1, sft_loss_coef=0.2)
 # AdamW's first update of a gradient g is then g / (|g| + 1), from which g can be told.
 LINEAR: dict[str, Any] = {"learning_rate": 1.0, "adam_epsilon": 1.0}
 Gradients = dict[str, np.ndarray]
+PROMPT = 40  # tokens
+AnyRows = TypeVar("AnyRows", bound=Rows)
 
 
-def pairs(vocab_size: int = 296) -> PairRows:
-    """Eight pairs of different lengths."""
+def pairs(shares: bool = False, vocab_size: int = 296) -> PairRows:
+    """Eight pairs of different lengths. `shares`: both rows of a pair begin with a prompt of its own."""
     rng = np.random.default_rng(11)
     lengths = rng.integers(4, 14, 16).astype(np.int32)
     mask = np.concatenate([np.arange(length) >= rng.integers(1, length) for length in lengths])
-    return PairRows(
+    made = PairRows(
         lengths=lengths,
         input_ids=rng.integers(3, vocab_size, len(mask)).astype(np.int32),
         response_mask=mask,
@@ -42,6 +45,17 @@ def pairs(vocab_size: int = 296) -> PairRows:
         margins=np.repeat(rng.uniform(0, 1, 8), 2).astype(np.float32),
         ref_log_probs=(-rng.uniform(4, 7, len(mask)) * mask).astype(np.float32),
     )
+    return behind(made, rng.integers(3, vocab_size, (8, PROMPT)).repeat(2, 0)) if shares else made
+
+
+def behind(rows: AnyRows, prompts: np.ndarray) -> AnyRows:
+    """The rows, each behind its prompt of `prompts` [rows, tokens]."""
+    at = np.repeat(np.cumsum(rows.lengths) - rows.lengths, prompts.shape[1])
+    more = {"input_ids": np.insert(rows.input_ids, at, prompts.ravel())}
+    more["response_mask"] = np.insert(rows.response_mask, at, False)
+    if isinstance(rows, PairRows) and rows.ref_log_probs is not None:
+        more["ref_log_probs"] = np.insert(rows.ref_log_probs, at, 0)
+    return replace(rows, lengths=rows.lengths + np.int32(prompts.shape[1]), **more)  # type: ignore[arg-type]
 
 
 def update(strategy: TrainStrategy, loss: Loss, rows: PairRows, limits: BatchLimits) -> tuple[Gradients, float, float]:
@@ -51,6 +65,7 @@ def update(strategy: TrainStrategy, loss: Loss, rows: PairRows, limits: BatchLim
     batches = [pad(mine, group) for group in micro_batches(mine.lengths, np.arange(len(mine)), limits)]
     scale = LossScale(int(rows.response_mask.sum()), len(rows))
     sums, values = strategy.train_step(batches, loss, scale, 1.0)
+    assert_shared(strategy)
     total = strategy.all_reduce_sum([float(sums.means["loss"][0])])[0]
     changes = {name: before[name] - weight for name, weight in exported(strategy).items()}
     gradients = {name: change / (1 - np.abs(change)) for name, change in changes.items()}
@@ -59,7 +74,7 @@ def update(strategy: TrainStrategy, loss: Loss, rows: PairRows, limits: BatchLim
 
 def dpo_update(case: Case, model_dir: Path, limits: BatchLimits) -> tuple[Gradients, float, float]:
     with built(case, model_dir, max_norm=0.0, **LINEAR) as strategy:
-        return update(strategy, LOSS, pairs(), limits)
+        return update(strategy, LOSS, pairs(case.shares), limits)
 
 
 def save_reward_model(model_dir: Path, directory: Path) -> None:
@@ -72,12 +87,12 @@ def save_reward_model(model_dir: Path, directory: Path) -> None:
 
 def rm_update(case: Case, model_dir: Path, limits: BatchLimits) -> tuple[Gradients, float, float]:
     with built(case, model_dir, max_norm=0.0, head="reward", **LINEAR) as strategy:
-        return update(strategy, BradleyTerryLoss(), read_at_the_end(pairs(), padding=0), limits)
+        return update(strategy, BradleyTerryLoss(), read_at_the_end(pairs(case.shares), padding=0), limits)
 
 
-def rm_reference(model_dir: Path) -> tuple[Gradients, float, float]:
+def rm_reference(model_dir: Path, shares: bool = False) -> tuple[Gradients, float, float]:
     """The number is read where Hugging Face reads it."""
-    model, rows = AutoModelForSequenceClassification.from_pretrained(model_dir, dtype=torch.float32), pairs()
+    model, rows = AutoModelForSequenceClassification.from_pretrained(model_dir, dtype=torch.float32), pairs(shares)
     ends = np.cumsum(rows.lengths)
     rewards = []
     for end, length in zip(ends.tolist(), rows.lengths.tolist(), strict=True):
@@ -89,9 +104,9 @@ def rm_reference(model_dir: Path) -> tuple[Gradients, float, float]:
     return gradients_of(model), *facts(model, total)
 
 
-def dpo_reference(model_dir: Path) -> tuple[Gradients, float, float]:
+def dpo_reference(model_dir: Path, shares: bool = False) -> tuple[Gradients, float, float]:
     """The same pair by pair, without padding, with the formula written out."""
-    model, rows, losses = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32), pairs(), []
+    model, rows, losses = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32), pairs(shares), []
     assert rows.ref_log_probs is not None
     ends = np.cumsum(rows.lengths)
     for pair in range(len(rows) // 2):

@@ -31,7 +31,8 @@ class Replayed:
 
 
 def given(parts: Sequence[MicroBatch], model_dir: Path) -> list[MicroBatch]:
-    """The rows with random experts; a quarter of the tokens have none."""
+    """The rows with random experts, the same for what a row has in common with one before it; a quarter of the tokens
+    have none."""
     config: Any = AutoConfig.from_pretrained(model_dir)
     experts = getattr(config, "n_routed_experts", None) or getattr(config, "num_experts", None)
     layers = config.num_hidden_layers - getattr(config, "first_k_dense_replace", 0)
@@ -40,6 +41,10 @@ def given(parts: Sequence[MicroBatch], model_dir: Path) -> list[MicroBatch]:
         shape = (part.input_ids.shape[1], layers, experts or config.num_local_experts)
         chosen = generator.random(shape).argsort(-1)[..., : config.num_experts_per_tok].astype(np.int16)
         chosen[generator.random(shape[0]) < 0.25] = -1
+        for other in made:
+            shorter = min(part.input_ids.shape[1], other.input_ids.shape[1])
+            alike = (part.input_ids[0, :shorter] == other.input_ids[0, :shorter]).int().cumprod(0).sum()
+            chosen[:alike] = other.routes[0, :alike].numpy()
         made.append(replace(part, routes=torch.from_numpy(chosen)[None]))
     return made
 

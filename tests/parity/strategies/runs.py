@@ -268,6 +268,7 @@ def replayed(run: Run) -> Replayed:
         found = routes.look(strategy, run.rows(), run.model_dir)
         with gradients_before_a_step(strategy, run) as gradients:
             one_update(strategy, run)
+        assert_shared(strategy)
         return replace(found, gradients=gradients)
 
 
@@ -278,6 +279,13 @@ def balanced(run: Run) -> Balanced:
         sums, _ = strategy.train_step(batches, run.loss, scale_of(run.rows()), TEMPERATURE)  # type: ignore[arg-type]
         total, count = strategy.all_reduce_sum([float(number) for number in sums.means["moe_aux_loss"]])
         return Balanced(gradients, total / count)
+
+
+def assert_shared(strategy: TrainStrategy) -> None:
+    """Of a strategy that is to share beginnings: it did, in the updates since the last call."""
+    if strategy.shares_prefixes:
+        of_rows, computed = strategy.counted_prefixes()
+        assert computed < 0.75 * of_rows
 
 
 @contextmanager

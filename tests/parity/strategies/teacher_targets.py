@@ -23,8 +23,8 @@ from roll.types.columns import token_indices
 from roll.types.packing import neighbours_by_rank
 from roll.utils.imports import resolve
 from tests.contract.train_strategy import Case, built
-from tests.parity.strategies.pairs import LINEAR, Gradients, facts, gradients_of
-from tests.parity.strategies.runs import context, exported
+from tests.parity.strategies.pairs import LINEAR, PROMPT, Gradients, behind, facts, gradients_of
+from tests.parity.strategies.runs import assert_shared, context, exported
 from tests.parity.strategies.test_scoring import Scorer
 
 LOSS = DistillLoss(weight=0.7)
@@ -35,19 +35,24 @@ def told(top_k: int) -> Distillation:
     return Distillation(Divergence("skewed_reverse_kl", temperature=1.5, teacher_temperature=0.8), VOCAB, top_k)
 
 
-def taught(vocab_size: int = VOCAB) -> Rows:
-    """Eight rows of different lengths, one of them without an answer."""
+def taught(shares: bool = False, vocab_size: int = VOCAB) -> Rows:
+    """Eight rows of different lengths, one of them without an answer. `shares`: they begin with one prompt, and the
+    last two are equal."""
     rng = np.random.default_rng(13)
     lengths = rng.integers(4, 14, 8).astype(np.int32)
     starts = [int(rng.integers(1, length)) for length in lengths]
     starts[3] = int(lengths[3])
     mask = np.concatenate([np.arange(length) >= start for length, start in zip(lengths, starts, strict=True)])
-    return Rows(
+    made = Rows(
         lengths=lengths,
         input_ids=rng.integers(3, vocab_size, len(mask)).astype(np.int32),
         response_mask=mask,
         loss_weights=np.ones(8, np.float32),
     )
+    if not shares:
+        return made
+    prompts = np.tile(rng.integers(3, vocab_size, PROMPT), (8, 1))
+    return behind(made.select(np.array([0, 1, 2, 3, 4, 5, 6, 6])), prompts)
 
 
 def row_by_row(rows: Rows) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -62,11 +67,13 @@ def row_by_row(rows: Rows) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 @torch.no_grad()
-def lesson_by_hugging_face(teacher_dir: Path, given: Distillation) -> tuple[np.ndarray, TeacherHead | None]:
-    """What the teacher tells of `taught()`, and its head where that is hidden states."""
+def lesson_by_hugging_face(
+    teacher_dir: Path, given: Distillation, shares: bool = False
+) -> tuple[np.ndarray, TeacherHead | None]:
+    """What the teacher tells of `taught`, and its head where that is hidden states."""
     model = AutoModelForCausalLM.from_pretrained(teacher_dir, dtype=torch.float32)
     parts = []
-    for ids, mask in row_by_row(taught()):
+    for ids, mask in row_by_row(taught(shares)):
         if given.top_k:
             logits = model(input_ids=ids).logits[0, :-1, :VOCAB] / given.divergence.teacher_temperature
             top = torch.log_softmax(logits, -1).topk(given.top_k)
@@ -77,9 +84,9 @@ def lesson_by_hugging_face(teacher_dir: Path, given: Distillation) -> tuple[np.n
     return torch.cat(parts).numpy(), None if given.top_k else head
 
 
-def sampled() -> TrainBatch:
-    """The rows of `taught()` as if they were sampled, with advantages."""
-    rows, rng = taught(), np.random.default_rng(17)
+def sampled(shares: bool = False) -> TrainBatch:
+    """The rows of `taught` as if they were sampled, with advantages."""
+    rows, rng = taught(shares), np.random.default_rng(17)
     count = len(rows)
     samples = SampleBatch(
         **vars(rows),
@@ -108,7 +115,7 @@ def lessons(
     """Of this data-parallel rank's rows: their numbers, and what is told of each; and the head."""
     strategy: ScoreStrategy = resolve(scorer.class_path)(scorer.config(teacher_dir), context("reference"))  # type: ignore[operator]
     strategy.setup()
-    rows = taught()
+    rows = taught(scorer.shares)
     own = list(range(strategy.dp_rank, len(rows), strategy.dp_size))
     batches = [pad(rows, np.array(pair)) for pair in (own[:3], own[3:])]
     head = None if given.top_k else strategy.teacher_head(given)
@@ -129,13 +136,13 @@ def update(
 ) -> tuple[Gradients, float, float]:
     """The gradient by Hugging Face names, its norm, and the loss of all ranks; of a policy loss what it says of the
     divergence."""
-    rows = taught()
+    rows = taught(case.shares)
     with built(case, model_dir, max_norm=0.0, **LINEAR) as strategy:
         strategy.set_teacher_head(given, head)
         before = exported(strategy)
         own = neighbours_by_rank(rows.lengths, 1, strategy.dp_size)[strategy.dp_rank]
         if isinstance(loss, PolicyLoss):
-            mine: TrainBatch | TaughtRows = selected(sampled(), lesson, own)
+            mine: TrainBatch | TaughtRows = selected(sampled(case.shares), lesson, own)
             shown, temperature = "kl_loss", given.divergence.temperature
         else:
             mine = TaughtRows(
@@ -146,6 +153,7 @@ def update(
         batches = [pad(mine, group) for group in groups]
         scale = LossScale(int(rows.response_mask.sum()), len(rows) - 1)
         sums, values = strategy.train_step(batches, loss, scale, temperature)
+        assert_shared(strategy)
         total = strategy.all_reduce_sum([float(sums.means[shown][0])])[0]
         changes = {name: before[name] - weight for name, weight in exported(strategy).items()}
     gradients = {name: change / (1 - np.abs(change)) for name, change in changes.items()}
@@ -153,15 +161,20 @@ def update(
 
 
 def reference_of_policy(
-    model_dir: Path, given: Distillation, lesson: np.ndarray, head: TeacherHead, kl_loss_coef: float
+    model_dir: Path,
+    given: Distillation,
+    lesson: np.ndarray,
+    head: TeacherHead,
+    kl_loss_coef: float,
+    shares: bool = False,
 ) -> tuple[Gradients, float, float]:
     """The policy gradient and the KL to the reference row by row, without padding, from whole logits, by torch's own
     kl_div; the last number is the KL alone."""
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
-    batch, values, temperature = sampled(), torch.from_numpy(lesson), given.divergence.temperature
+    batch, values, temperature = sampled(shares), torch.from_numpy(lesson), given.divergence.temperature
     losses, found = [], []
     advantages = torch.from_numpy(batch.advantages[batch.samples.response_mask])
-    for ids, mask in row_by_row(taught()):
+    for ids, mask in row_by_row(taught(shares)):
         logits = model(input_ids=ids).logits[0, :-1].float()[mask] / temperature
         (own, values), (gains, advantages) = ((x[: len(logits)], x[len(logits) :]) for x in (values, advantages))
         log_probs = torch.log_softmax(logits, -1).gather(1, ids[0, 1:, None][mask])[:, 0]
@@ -176,12 +189,12 @@ def reference_of_policy(
 
 
 def reference(
-    model_dir: Path, given: Distillation, lesson: np.ndarray, head: TeacherHead | None
+    model_dir: Path, given: Distillation, lesson: np.ndarray, head: TeacherHead | None, shares: bool = False
 ) -> tuple[Gradients, float, float]:
     """The same row by row, without padding, from whole logits."""
     model, kind = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32), given.divergence
     losses, values = [], torch.from_numpy(lesson)
-    for ids, mask in row_by_row(taught()):
+    for ids, mask in row_by_row(taught(shares)):
         logits = model(input_ids=ids).logits[0, :-1].float()[mask]
         own, values = values[: len(logits)], values[len(logits) :]
         nll = -torch.log_softmax(logits, -1).gather(1, ids[0, 1:, None][mask])[:, 0]

@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, Gemma3TextConfig
 
 from roll.types.forest import forest_of
 from tests.helpers.processes import RankError, RankPool
 from tests.parity.compare import assert_same_training
 from tests.parity.megatron import models
 from tests.parity.strategies import balance, runs
+from tests.parity.strategies.adapters import LORA, an_adapter
 from tests.parity.strategies.balance import COEF, shares
 from tests.parity.strategies.forks import PROMPT, THOUGHT, forks
 from tests.parity.strategies.models import save_critic, save_windowed
@@ -54,18 +57,44 @@ def test_three_updates_on_trees_equal_torch_adamw(trainer: str, rank_pool: Pools
     assert_same_training(rank_pool(world_size).run(runs.train, run)[0], want)
 
 
-@pytest.mark.gate("fsdp2-x1")
+@pytest.mark.gate("fsdp2-x1-qwen3")
+@pytest.mark.parametrize("family", ["qwen3", "gemma3"])
 @pytest.mark.parametrize("trainer", ["zero2-x2", "fsdp2-x1"])
 def test_trees_in_several_micro_batches_equal_torch_adamw(
-    trainer: str, rank_pool: Pools, make_tiny_model_dir: Callable[..., Path]
+    trainer: str, family: str, rank_pool: Pools, make_tiny_model_dir: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """Another family, whose heads are normed, with a pack beside: rows that share nothing in their micro batch.
-    Gradients of the norms of queries and keys are near 0 (1e-7), of which AdamW makes steps of any size."""
-    model_dir = make_tiny_model_dir(arch="qwen3", tie_word_embeddings=True)
+    """Other families, whose heads are normed, with a pack beside: rows that share nothing in their micro batch; one
+    with windows that hold a row. Gradients of the norms of queries and keys are near 0 (1e-7), of which AdamW makes
+    steps of any size."""
+    model_dir = make_tiny_model_dir(arch="qwen3", tie_word_embeddings=True) if family == "qwen3" else gemma3(tmp_path)
     want = train_reference(model_dir, forks(), BentLoss(), [LEARNING_RATE] * 3)
     world_size, given = TRAINERS[trainer]
     run = Run(model_dir, split=(1, 3), shares="on", packs=True, **given)
     assert_same_training(rank_pool(world_size).run(runs.train, run)[0], want, parameter_tolerance=5e-5)
+
+
+def gemma3(directory: Path) -> Path:
+    torch.manual_seed(0)
+    shape = {"vocab_size": 296, "hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 128, "pad_token_id": 0}
+    kinds = {"layer_types": ["sliding_attention", "full_attention"]}
+    AutoModelForCausalLM.from_config(Gemma3TextConfig(**shape, **heads, **kinds)).save_pretrained(directory)  # type: ignore[arg-type]
+    return directory
+
+
+@pytest.mark.gate("fsdp2-x2")
+@pytest.mark.parametrize("trainer", ["zero3-x2", "fsdp2-x2"])
+def test_adapters_on_trees_equal_peft_and_torch_adamw(
+    trainer: str, rank_pool: Pools, tiny_tied_model_dir: Path, tmp_path: Path
+) -> None:
+    """Gradients of A and B and the exported weights, in which the adapters are merged; activations are computed again,
+    and the head is asked for a few positions at a time."""
+    adapter = an_adapter(AutoModelForCausalLM.from_pretrained(tiny_tied_model_dir, dtype=torch.float32), tmp_path)
+    want = train_reference(tiny_tied_model_dir, forks(), BentLoss(), [LEARNING_RATE] * 3, adapter=adapter)
+    model = LORA | {"adapter_name_or_path": str(adapter), "disable_gradient_checkpointing": False}
+    world_size, given = TRAINERS[trainer]
+    run = Run(tiny_tied_model_dir, shares="on", model=model, positions_per_chunk=5, **given)
+    assert_same_training(rank_pool(world_size).run(runs.train, run)[0], want)
 
 
 @pytest.mark.gate("fsdp2-x2")
@@ -81,11 +110,12 @@ def test_a_critic_on_trees_equals_torch_adamw_on_a_token_classifier(
     assert_same_training(rank_pool(world_size).run(runs.train, run)[0], want, parameter_tolerance=5e-5)
 
 
-@pytest.mark.parametrize("trainer", ["fsdp2-x1"])
+@pytest.mark.gate("fsdp2-x1")
+@pytest.mark.parametrize("trainer", ["fsdp2-x1", "zero2-x2"])
 def test_the_balance_of_a_mixture_counts_the_tokens_of_rows(trainer: str, rank_pool: Pools, tmp_path: Path) -> None:
     mixture = models.make(tmp_path, "qwen3_moe", vocab_size=296)
-    want = balance.reference(mixture, forks(), shares(8, 1, (1,)), COEF)
     world_size, given = TRAINERS[trainer]
+    want = balance.reference(mixture, forks(), shares(8, world_size, (1,)), COEF)
     run = Run(mixture, shares="on", model={"moe_aux_loss_coef": COEF}, **given)
     got = rank_pool(world_size).run(runs.balanced, run)
     assert largest_difference(got[0].gradients, want.gradients) < 2e-6

@@ -35,6 +35,9 @@ class Scorer:
     shares: bool = False  # rows of forks.py, as trees
     sequence: int = 1  # neighbouring ranks that share every sequence
 
+    def __str__(self) -> str:
+        return f"{self.name}-x{self.world_size}{'-trees' * self.shares}"
+
     @property
     def together(self) -> int:
         """Ranks that take the same rows."""

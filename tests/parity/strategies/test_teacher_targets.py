@@ -38,10 +38,15 @@ CASES = [
     (Case("megatron_train", MEGATRON, 2, {"context_parallel_size": 2}), TWO_ROWS, (0, 5)),
     (Case("megatron_train", MEGATRON, 1), TWO_ROWS, (0,)),
 ]
+TREES = [
+    (Case("deepspeed_train", DEEPSPEED, 2, {"zero_optimization": ZERO3}, shares=True), BatchLimits(4), (0, 5)),
+    (Case("fsdp2_train", FSDP2, 1, shares=True), BatchLimits(3), (0, 5)),
+]
 MEGATRON_INFER = "roll.distributed.strategy.megatron.score:MegatronScoreStrategy"
 TEACHERS = [
     *(SCORERS[i] for i in (0, 3, 5)),
     replace(SCORERS[5], packs=True),
+    *(replace(SCORERS[i], shares=True) for i in (0, 3, 5)),
     Scorer("megatron_infer", MEGATRON_INFER, 2, {"tensor_model_parallel_size": 2}),
     *(
         pytest.param(Scorer("megatron_infer", MEGATRON_INFER, 2, {key: 2}), marks=pytest.mark.slow)
@@ -60,16 +65,16 @@ def teacher_dir(make_tiny_model_dir: Callable[..., Path]) -> Path:
 @pytest.mark.gate("fsdp2_train-x2-")
 @pytest.mark.parametrize(
     ("case", "limits", "ways"),
-    [pytest.param(*case, marks=() if place < 3 else pytest.mark.slow) for place, case in enumerate(CASES)],
-    ids=[f"{case}-{'-'.join(case.strategy_config)}" for case, _, _ in CASES],
+    [*(pytest.param(*case, marks=() if place < 3 else pytest.mark.slow) for place, case in enumerate(CASES)), *TREES],
+    ids=[f"{case}-{'-'.join(case.strategy_config)}" for case, _, _ in [*CASES, *TREES]],
 )
 def test_the_gradient_of_a_student_is_hugging_faces(
     case: Case, limits: BatchLimits, ways: tuple[int, ...], rank_pool: Pools, tiny_model_dir: Path, teacher_dir: Path
 ) -> None:
     for top_k in ways:
         given = lessons.told(top_k)
-        lesson, head = lessons.lesson_by_hugging_face(teacher_dir, given)
-        want, norm, loss = lessons.reference(tiny_model_dir, given, lesson, head)
+        lesson, head = lessons.lesson_by_hugging_face(teacher_dir, given, case.shares)
+        want, norm, loss = lessons.reference(tiny_model_dir, given, lesson, head, case.shares)
         for gradients, rank_norm, rank_loss in rank_pool(case.world_size).run(
             lessons.update, case, tiny_model_dir, given, lesson, head, limits
         ):
@@ -80,12 +85,12 @@ def test_the_gradient_of_a_student_is_hugging_faces(
 
 
 @pytest.mark.gate("hf_infer-x1", "fsdp2_infer-x2_0")
-@pytest.mark.parametrize("scorer", TEACHERS, ids=lambda scorer: f"{scorer.name}-x{scorer.world_size}")
+@pytest.mark.parametrize("scorer", TEACHERS, ids=str)
 def test_what_a_teacher_tells_is_hugging_faces(scorer: Scorer, rank_pool: Pools, teacher_dir: Path) -> None:
-    counts = lessons.taught().response_lengths
+    counts = lessons.taught(scorer.shares).response_lengths
     for top_k in (4,) if scorer.name == "megatron_infer" else (0, 4):
         given = lessons.told(top_k)
-        lesson, head = lessons.lesson_by_hugging_face(teacher_dir, given)
+        lesson, head = lessons.lesson_by_hugging_face(teacher_dir, given, scorer.shares)
         want = np.split(lesson, np.cumsum(counts)[:-1])
         ranks = rank_pool(scorer.world_size).run(lessons.lessons, scorer, teacher_dir, given)
         assert sorted({row for own, _, _ in ranks for row in own}) == list(range(len(counts)))
@@ -101,7 +106,10 @@ def test_what_a_teacher_tells_is_hugging_faces(scorer: Scorer, rank_pool: Pools,
 @pytest.mark.gate("deepspeed_train0-x1-zero_optimization-")
 @pytest.mark.parametrize(
     ("case", "limits"),
-    [pytest.param(*CASES[i][:2], marks=() if i < 2 else pytest.mark.slow) for i in (0, 1, 3, 5, 6, 7)],
+    [
+        *(pytest.param(*CASES[i][:2], marks=() if i < 2 else pytest.mark.slow) for i in (0, 1, 3, 5, 6, 7)),
+        *(tree[:2] for tree in TREES),
+    ],
     ids=lambda value: f"{value}-{'-'.join(value.strategy_config)}" if isinstance(value, Case) else "",
 )
 def test_the_gradient_of_a_policy_with_a_kl_over_the_vocabulary_is_hugging_faces(
@@ -110,9 +118,9 @@ def test_the_gradient_of_a_policy_with_a_kl_over_the_vocabulary_is_hugging_faces
     """`kl_loss_type: full` beside a policy gradient, at a temperature of 1.3; the KL of the reference is torch's."""
     given = Distillation(Divergence("reverse_kl", 1.3, 1.3), lessons.VOCAB)
     loss = PolicyLoss(PolicyGradient(), "token", TOKEN_MEAN, kl_loss_coef=0.6, kl_loss_estimator="full")
-    lesson, head = lessons.lesson_by_hugging_face(teacher_dir, given)
+    lesson, head = lessons.lesson_by_hugging_face(teacher_dir, given, case.shares)
     assert head is not None
-    want, norm, kl = lessons.reference_of_policy(tiny_model_dir, given, lesson, head, 0.6)
+    want, norm, kl = lessons.reference_of_policy(tiny_model_dir, given, lesson, head, 0.6, case.shares)
     for gradients, rank_norm, rank_kl in rank_pool(case.world_size).run(
         lessons.update, case, tiny_model_dir, given, lesson, head, limits, loss
     ):
