@@ -137,6 +137,24 @@ def test_values_and_gradients_are_those_of_the_plain_model(family: str) -> None:
         assert (our_gradients[name] - gradient).abs().max() < 5e-6 * gradient.abs().max(), name
 
 
+@pytest.mark.parametrize("family", ["qwen2", "gemma3"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_one_thread_and_two_give_the_same_bits(family: str, dtype: torch.dtype) -> None:
+    """Trainer and engine may have another OMP_NUM_THREADS each; more than two are refused. Whole rows, a row alone, and
+    one that grows token by token under another number of threads than its whole row was computed with."""
+    threads = torch.get_num_threads()
+    try:
+        with torch.no_grad():
+            torch.set_num_threads(1)
+            tried = _Tried(family, dtype)
+            whole, alone = tried.scores(_ALL), tried.scores([3], entropy=True)
+            torch.set_num_threads(2)
+            assert torch.equal(tried.scores(_ALL), whole) and torch.equal(tried.scores([3], entropy=True), alone)
+            assert tried.differing_cached([6, 7], [1, 9], whole) == 0
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_gradients_of_attention_are_those_of_finite_differences() -> None:
     lengths = np.array([5, 3])
     exact = ExactPass.whole(lengths, 16, torch.device("cpu"))
