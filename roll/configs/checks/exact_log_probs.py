@@ -1,10 +1,17 @@
 """`exact_log_probs`: what it cannot do with it, before anything starts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from roll.configs.checks.moe import has_experts
 from roll.configs.problems import Problem
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.strategies.choice import Choice
+from roll.configs.strategies.model_facts import STATES
+from roll.configs.strategies.model_numbers import ATTENTION_CAP, attention_cap, text_part, type_of, unpacked
+from roll.configs.strategies.packing import unpackable_layers
+from roll.configs.strategies.sequence_parallel import CHANGING_ROPE, rope_kinds
 from roll.configs.tables.roles import ACTOR_INFER, ACTOR_TRAIN, REFERENCE, Use
 
 KEY = "exact_log_probs"
@@ -15,6 +22,7 @@ _STRATEGIES: dict[Use, tuple[str, ...]] = {
     "score": (ENGINE, "fsdp2_infer", "deepspeed_infer"),
 }
 _DTYPES = ("fp32", "bf16")
+_READ = (ACTOR_TRAIN, REFERENCE)  # roles whose config.json is read; the engine has the model of the trainer
 
 
 def exact_log_prob_problems(config: AlgorithmConfig) -> Iterator[Problem]:
@@ -46,6 +54,27 @@ def exact_log_prob_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         yield _problem("kv_on_update", "keep", "samples over keys and values of old weights. Set it to recompute")
     if config.kl_terms and config.use_kl_loss and config.kl_loss_type == "full":
         yield _problem("kl_loss_type", "full", "compares whole distributions, by another head. Use k1, k2 or k3")
+
+
+def exact_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+    """Finds models whose log-probs are not exact, by their config.json. Others are refused when they are loaded
+    (roll/models/exact/check.py)."""
+    text, args = text_part(model), choice.worker.model_args
+    if choice.role not in _READ:
+        return
+    reasons = {
+        "layers that carry a state from token to token": type_of(text) in STATES,
+        "experts, and the sizes of their products depend on other rows": has_experts(model),
+        f"a soft cap on attention ({ATTENTION_CAP})": attention_cap(text) is not None,
+        unpacked(text): bool(unpacked(text)),
+        "layers that see past the end of a row": bool(unpackable_layers(type_of(text), text.get("layer_types") or ())),
+        "rotary frequencies that follow the longest row of a pass (rope_type)": bool(rope_kinds(text) & CHANGING_ROPE),
+    }
+    why = next((reason for reason, holds in reasons.items() if holds), None)
+    if why is not None:
+        key = f"{choice.role.name}.model_args.model_name_or_path"
+        text_of = f"{KEY}: true with {args.model_name_or_path} ({key}), which has {why}. Set {KEY} to false."
+        yield Problem(text_of, (KEY, key))
 
 
 def _problem(key: str, value: object, why: str) -> Problem:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.rollout import RolloutConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
@@ -40,6 +41,8 @@ def picture_problems(config: RunConfig, learner: str, at: str | None = None) -> 
             )
         elif worker.use_prefix_sharing == "on":
             yield f"{name}.use_prefix_sharing: on, but trees hold no pictures, and the rows show some. Set it to off"
+        elif isinstance(config, AlgorithmConfig) and config.exact_log_probs and name == learner:
+            yield "exact_log_probs: true, but the rows show pictures, which exact passes do not take. Set it to false"
         elif role.use == "generate" and spec_of(worker.strategy_name).share is not None and keeps:
             yield (
                 f"kv_on_update: keep, but the rows show pictures, and {worker.strategy_name} would also keep what the "

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from roll.configs.checks.exact_log_probs import exact_model_problems
 from roll.configs.checks.lora import lora_model_problems, lora_warnings, sent_adapter_model_problems
 from roll.configs.checks.moe import balance_model_problems, router_replay_model_problems
 from roll.configs.checks.mtp import head_model_problems
@@ -21,6 +22,7 @@ from roll.configs.checks.training import (
 )
 from roll.configs.plan.layout import parallel_sizes
 from roll.configs.problems import Problem
+from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.run import RunConfig
 from roll.configs.strategies.choice import Choice
@@ -258,6 +260,8 @@ def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any])
     if runs_transformers:
         yield from number_problems(choice, model)
         yield from headless_model_problems(choice, model)
+    if isinstance(config, AlgorithmConfig) and config.exact_log_probs:
+        yield from exact_model_problems(choice, model)
     if choice.role.learns:
         yield from lora_model_problems(choice, model)
         yield from balance_model_problems(choice, model)

@@ -1,11 +1,19 @@
 """`exact_log_probs` in a plan: what breaks it is refused by its key, with a way out."""
 
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.helpers.configs import problems
+from roll.configs.checks.exact_log_probs import KEY, exact_model_problems
+from roll.configs.checks.pictures import picture_problems
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.strategies.choice import Choice
+from roll.configs.tables.roles import ROLES
+from roll.run.start.preflight import machine_report
+from tests.helpers.configs import config, problems
 
 EXACT: dict[str, Any] = {
     "exact_log_probs": True,
@@ -53,3 +61,53 @@ def test_what_breaks_it_is_refused(changes: dict[str, Any], message: str) -> Non
     texts = said(changes)
     assert any(re.search(message, text) for text in texts), texts
     assert all("false" in text for text in texts)
+
+
+def of_model(role: str, model: dict[str, Any]) -> list[str]:
+    choice = Choice(ROLES[role], WorkerConfig.model_validate({"model_args": {"model_name_or_path": "m"}}))
+    return [problem.text for problem in exact_model_problems(choice, model)]
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (
+            {"model_type": "qwen3_moe", "num_experts": 8},
+            "experts, and the sizes of their products depend on other rows",
+        ),
+        ({"model_type": "kimi", "text_config": {"n_routed_experts": 8}}, "experts"),
+        ({"model_type": "falcon_h1"}, "layers that carry a state from token to token"),
+        ({"model_type": "mamba2"}, "states that continue into the next row"),
+        ({"model_type": "gemma2"}, "a soft cap on attention (attn_logit_softcapping)"),
+        ({"model_type": "gpt_oss"}, "sinks in its attention"),
+        ({"model_type": "bloom"}, "a bias by distance (ALiBi)"),
+        ({"model_type": "axk2", "layer_types": ["indexed_attention"]}, "layers that see past the end of a row"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "rotary frequencies that follow the longest row of a pass"),
+    ],
+)
+def test_models_that_are_not_exact_are_refused_before_they_are_loaded(model: dict[str, Any], why: str) -> None:
+    (text,) = of_model("actor_train", model)
+    assert text.startswith(f"exact_log_probs: true with m (actor_train.model_args.model_name_or_path), which has {why}")
+    assert text.endswith("Set exact_log_probs to false.") and len(of_model("reference", model)) == 1
+    assert of_model("actor_infer", model) == of_model("critic", model) == [], "said of the trainer's, and not exact"
+
+
+def test_models_of_whole_attention_and_of_windows_are_exact() -> None:
+    window = {"model_type": "gemma3_text", "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4}
+    yarn = {"model_type": "qwen3", "rope_scaling": {"rope_type": "yarn", "factor": 2.0}}
+    assert [of_model("actor_train", model) for model in ({"model_type": "llama"}, window, yarn)] == [[], [], []]
+
+
+def test_the_plan_reads_the_model_and_says_it_once(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3_moe", "num_experts": 8}))
+    for exact in (True, False):
+        report = machine_report(config(EXACT | {"pretrain": str(tmp_path), "exact_log_probs": exact}))
+        assert sum("exact_log_probs" in problem.text for problem in report.problems) == int(exact)
+
+
+def test_rows_with_pictures_are_refused_beside_it() -> None:
+    said = [list(picture_problems(config(EXACT | {KEY: exact}), "actor_train")) for exact in (True, False)]
+    assert [any(text.startswith(f"{KEY}: true, but the rows show pictures") for text in each) for each in said] == [
+        True,
+        False,
+    ]
