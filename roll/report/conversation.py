@@ -119,7 +119,7 @@ def _harmony_messages(parts: Sequence[tuple[str, str]]) -> list[Message]:
 
 
 def _shown(messages: Iterable[Message]) -> list[Message]:
-    """Those that say something, without marks of the template."""
+    """Return the messages that say something, without marks of the template."""
     messages = [replace(message, text=_SPECIAL.sub(" ", message.text).strip()) for message in messages]
     return [message for message in messages if message.text or message.calls or message.thinking]
 

@@ -75,7 +75,7 @@ def _name_rows(config: AlgorithmConfig, user_keys: KeysInYaml) -> Rows:
 
 
 def _advantages(config: AlgorithmConfig, user_keys: KeysInYaml) -> str:
-    """What an advantage is made of; the weight of a teacher stands with the batch."""
+    """Return what an advantage is made of. The line of the batch has the weight of a teacher."""
     if config.is_pure_opd:
         return "of the teacher alone, token by token: rewards, and so adv_estimator, have no say (is_pure_opd)"
     teacher = ", and the teacher's of each token (use_opd)" if config.distils else ""
