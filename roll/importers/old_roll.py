@@ -47,7 +47,7 @@ def convert_roll(original: SourceKeys, source: Path | None) -> Imported:
     variables = {name.split(".")[0] for name in references(whole or tree)}
     if whole is None:  # a fragment that is not read may refer to any key
         variables |= {str(key) for key in tree}
-    entries = (*_steps(pipeline, tree), *_entries(cls, tree, variables))
+    entries = (*_steps(pipeline, tree), *_lengths(tree, whole, variables), *_entries(cls, tree, variables))
     notes = ["Fragments of its defaults list are looked for beside the YAML, then among those of roll."]
     written = dict(_defaults(pipeline, tree))
     if whole is None:
@@ -122,6 +122,19 @@ def _steps(pipeline: str, tree: dict[str, Any]) -> Iterator[Entry]:
     for key in ("norm_mean_type", "norm_std_type"):
         if tree.get("adv_estimator") == "grpo" and tree.get(key) is not None:
             yield Entry(key, tree.pop(key), "asks for nothing", "ROLL's grpo does not read it")
+
+
+def _lengths(tree: dict[str, Any], whole: Mapping[str, Any] | None, variables: set[str]) -> Iterator[Entry]:
+    """Drops a response_length that contradicts sequence_length, which alone counts in ROLL."""
+    composed = whole or tree
+    prompt, response, total = (composed.get(f"{name}_length") for name in ("prompt", "response", "sequence"))
+    if None in (response, total) or "response_length" not in tree or "response_length" in variables:
+        return
+    prompt = 1024 if prompt is None else prompt
+    if isinstance(prompt, int) and isinstance(response, int) and total == prompt + response:
+        return
+    note = "ROLL reads sequence_length alone where both are set: a response has what prompt_length leaves of it"
+    yield Entry("response_length", tree.pop("response_length"), "asks for nothing", note)
 
 
 def _entries(cls: type[Settings], node: dict[str, Any], variables: set[str], path: str = "") -> Iterator[Entry]:

@@ -293,7 +293,8 @@ def length_problems(config: RolloutConfig) -> Iterator[Problem]:
     if response is not None and sequence is not None and sequence != prompt + response:
         yield Problem(
             f"sequence_length: {sequence} contradicts prompt_length {prompt} + response_length {response} = "
-            f"{prompt + response}. Remove one of them.",
+            f"{prompt + response}. Remove one of them: of a YAML of ROLL, where sequence_length counts, "
+            "response_length.",
             LENGTH_KEYS,
         )
     elif sequence is not None and sequence <= prompt:

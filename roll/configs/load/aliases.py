@@ -350,9 +350,9 @@ def _domains_of_teachers(tree: dict[str, Any]) -> Iterator[str]:
     tags_of = {name: set(_names(each)) for name, each in rewards.items() if isinstance(each, dict)}
     for name, teacher in teachers.items():
         tags = list(_names(teacher)) if isinstance(teacher, dict) else []
-        whole = {domain: all_ for domain, all_ in tags_of.items() if all_ and all_ <= set(tags) and domain not in tags}
+        whole = {domain: all_ for domain, all_ in tags_of.items() if all_ - {domain} and all_ <= set(tags)}
         for domain, all_ in whole.items():
-            tags = [*(tag for tag in tags if tag not in all_ or tag in rewards), domain]
+            tags = list(dict.fromkeys([*(tag for tag in tags if tag not in all_ or tag in rewards), domain]))
             listed = ", ".join(sorted(all_))
             yield f"teachers.{name}.tag_included: {listed} is taken as the domain {domain}, whose rows have this tag."
         if whole:

@@ -62,6 +62,13 @@ def _clip_warnings(values: Values, user_keys: AbstractSet[str]) -> Iterator[str]
     yield from _range_warnings(values, user_keys)
     if "dual_clip_ratio_c" in user_keys and not values["dual_clip_loss"]:
         yield "dual_clip_ratio_c does nothing while dual_clip_loss is off."
+    if values["dual_clip_loss"] and "dual_clip_ratio_c" not in user_keys:
+        rolls = 1 + 2 * values["pg_clip"]
+        ours = f"dual_clip_ratio_c: {values['dual_clip_ratio_c']:g}, its default"
+        yield (
+            f"dual_clip_loss bounds by {ours}; ROLL, which has no such key, by 1 + 2 x pg_clip = {rolls:g}. Set "
+            "dual_clip_ratio_c to the one you mean."
+        )
 
 
 def _in_order(lowest: str, highest: str) -> Callable[[Values], Iterator[Problem]]:

@@ -33,7 +33,8 @@ def test_devices_of_a_reward_that_is_not_known_are_not_told_about() -> None:
         ({"response_length": ...}, "response_length is missing: set it, or sequence_length"),
         (
             {"sequence_length": 40},
-            "sequence_length: 40 contradicts prompt_length 32 + response_length 12 = 44. Remove one of them.",
+            "sequence_length: 40 contradicts prompt_length 32 + response_length 12 = 44. Remove one of them: of a "
+            "YAML of ROLL, where sequence_length counts, response_length.",
         ),
         (
             {"response_length": ..., "sequence_length": 20},
@@ -396,6 +397,11 @@ def warnings(changes: dict[str, Any]) -> list[str]:
         (
             {"pg_variant": "tis", "pg_clip": 0.3},
             "pg_clip does nothing with pg_variant: tis; it belongs to ppo, clip_cov.",
+        ),
+        (
+            {"dual_clip_loss": True, "pg_clip": 0.1},
+            "dual_clip_loss bounds by dual_clip_ratio_c: 3, its default; ROLL, which has no such key, by 1 + 2 x "
+            "pg_clip = 1.2. Set dual_clip_ratio_c to the one you mean.",
         ),
         ({"dual_clip_ratio_c": 4.0}, "dual_clip_ratio_c does nothing while dual_clip_loss is off."),
         (

@@ -78,6 +78,26 @@ def test_the_sampling_and_the_second_bound_of_roll_are_written_as_well(tmp_path:
     assert "dual_clip_ratio_c" not in imported(tmp_path, {**ROLL, "pg_clip": 0.1}).tree
 
 
+@pytest.mark.parametrize(
+    ("lengths", "stays"),
+    [
+        ({"prompt_length": 100, "sequence_length": 1000}, False),
+        ({"prompt_length": 936, "sequence_length": 1000}, True),
+        ({"sequence_length": 1088}, True),
+        ({"sequence_length": "${total}", "total": 2048}, False),
+        ({"sequence_length": 1000, "reward_args": "${response_length}"}, True),
+        ({}, True),
+    ],
+)
+def test_a_length_that_roll_does_not_read_beside_another_is_left_out(
+    tmp_path: Path, lengths: dict[str, Any], stays: bool
+) -> None:
+    """sequence_length counts where both are set, also against the sum of the others; a variable stays."""
+    found = imported(tmp_path, {**ROLL, **lengths})
+    assert ("response_length" in found.tree) == stays and found.is_as_meant == ("reward_args" not in lengths)
+    assert found.tree.get("sequence_length") == lengths.get("sequence_length")
+
+
 def test_norms_that_the_grpo_of_roll_does_not_read_are_left_out(tmp_path: Path) -> None:
     said = {**ROLL, "adv_estimator": "grpo", "norm_mean_type": "batch", "norm_std_type": None}
     found = imported(tmp_path, said)

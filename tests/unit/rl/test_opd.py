@@ -129,6 +129,8 @@ def test_tags_of_a_teacher_are_the_domain_whose_tags_they_all_are() -> None:
     assert whole == {"mathematics": "teachers.large", "code": "teachers.other"}
     text = "teachers.large.tag_included: aime, dapo is taken as the domain mathematics, whose rows have this tag."
     assert text in warnings
+    named, _ = taught(["mathematics", "dapo", "aime"])  # the domain beside its tags
+    assert named == whole
     part, _ = taught(["dapo"])
     assert part == {"code": "teachers.other"}  # rows of aime would have no teacher
 
