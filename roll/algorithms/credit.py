@@ -11,7 +11,7 @@ from roll.algorithms.kl import KLEstimator, estimate_kl
 from roll.algorithms.normalize import AllReduceSum, whiten
 from roll.configs.tables.estimators import estimator_of
 from roll.types.batch import SampleBatch, TokenScores, TrainBatch
-from roll.types.columns import run_starts, sum_rows
+from roll.types.columns import run_starts, sum_rows, token_indices
 from roll.types.metrics import MetricSums
 
 # Sums of future rewards. Flat arrays over the response tokens alone, row after row; float64 inside.
@@ -91,6 +91,62 @@ class CreditSettings:
     @property
     def whitens_advantages(self) -> bool:
         return self.whiten_advantages or estimator_of(self.estimator).whitens
+
+
+@dataclass(frozen=True)
+class TurnValues:
+    """One number per turn, flat, with the number of turns of each row id; a padding row beyond their end has none."""
+
+    num_turns: np.ndarray
+    values: np.ndarray
+
+    def of(self, rows: np.ndarray) -> TurnValues:
+        """Return the values of these rows, in this order."""
+        known = rows[rows < len(self.num_turns)]
+        return TurnValues(self.num_turns[known], self.values[token_indices(self.num_turns, known)])
+
+
+@dataclass(frozen=True)
+class RowCredit:
+    """Credit of each row, by row id, and how it is spread over the row's tokens. A padding row beyond the end counts as
+    0. `turn_values`, if set, replace row values. `teacher_weights`: the weight of the teacher's scores of the row,
+    beside the credit."""
+
+    settings: CreditSettings
+    row_values: np.ndarray
+    row_weights: np.ndarray | None = None
+    turn_values: TurnValues | None = None
+    teacher_weights: np.ndarray | None = None
+
+    def of(self, rows: np.ndarray) -> RowCredit:
+        """Return the credit of these rows, in this order."""
+        return replace(
+            self,
+            row_values=_take(self.row_values, rows),
+            row_weights=None if self.row_weights is None else _take(self.row_weights, rows),
+            turn_values=None if self.turn_values is None else self.turn_values.of(rows),
+            teacher_weights=None if self.teacher_weights is None else _take(self.teacher_weights, rows),
+        )
+
+    def assign(
+        self, samples: SampleBatch, scores: TokenScores, all_reduce_sum: AllReduceSum
+    ) -> tuple[TrainBatch, MetricSums]:
+        """Call `assign_credit` for rows that are in the order of this credit."""
+        turn_values = None if self.turn_values is None else self.turn_values.values
+        return assign_credit(
+            samples,
+            scores,
+            self.row_values,
+            self.settings,
+            all_reduce_sum,
+            self.row_weights,
+            turn_values,
+            self.teacher_weights,
+        )
+
+
+def _take(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    return np.where(rows < len(values), values[np.minimum(rows, len(values) - 1)], 0)
 
 
 def assign_credit(

@@ -48,13 +48,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from roll.algorithms.credit import RowCredit
 from roll.algorithms.loss import explained_variance
 from roll.configs.checks.rl import critic_warmup_problems
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.derive import compares_vocabulary, needs_ref_log_probs
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.distributed.executor.clusters import RLClusters
-from roll.distributed.executor.jobs import RowCredit
 from roll.distributed.executor.step_rows import StepSamples, gathered
 from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.numbered_tasks import TaskSource

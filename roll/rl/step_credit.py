@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from roll.algorithms.advantage import group_advantages
-from roll.algorithms.credit import CreditSettings
+from roll.algorithms.credit import CreditSettings, RowCredit, TurnValues
 from roll.algorithms.loss import PolicyLoss
 from roll.algorithms.normalize import RunningMoments
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.sections.algorithm import AlgorithmConfig
-from roll.distributed.executor.jobs import RowCredit, TrainJob, TurnValues
+from roll.distributed.executor.jobs import TrainJob
 from roll.distributed.executor.step_rows import StepSamples
 from roll.rl import settings
 from roll.types.batch import RowMeta

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from roll.algorithms.credit import CreditSettings
+from roll.algorithms.credit import RowCredit
 from roll.algorithms.loss import Loss
 from roll.algorithms.masking import ZeroGradientRows
 from roll.algorithms.objectives import CovarianceChoice
@@ -17,42 +17,6 @@ from roll.types.columns import token_indices
 from roll.types.forest import in_order
 from roll.types.metrics import MetricSums
 from roll.types.packing import micro_batches_by_count, micro_batches_by_tokens, packs, split_to
-
-
-@dataclass(frozen=True)
-class TurnValues:
-    """One number per turn, flat, with the number of turns of each row id; a padding row beyond their end has none."""
-
-    num_turns: np.ndarray
-    values: np.ndarray
-
-    def of(self, rows: np.ndarray) -> TurnValues:
-        """Return the values of these rows, in this order."""
-        known = rows[rows < len(self.num_turns)]
-        return TurnValues(self.num_turns[known], self.values[token_indices(self.num_turns, known)])
-
-
-@dataclass(frozen=True)
-class RowCredit:
-    """Credit of each row, by row id, and how it is spread over the row's tokens. A padding row beyond the end counts as
-    0. `turn_values`, if set, replace row values. `teacher_weights`: the weight of the teacher's scores of the row,
-    beside the credit."""
-
-    settings: CreditSettings
-    row_values: np.ndarray
-    row_weights: np.ndarray | None = None
-    turn_values: TurnValues | None = None
-    teacher_weights: np.ndarray | None = None
-
-    def of(self, rows: np.ndarray) -> RowCredit:
-        """Return the credit of these rows, in this order."""
-        return replace(
-            self,
-            row_values=_take(self.row_values, rows),
-            row_weights=None if self.row_weights is None else _take(self.row_weights, rows),
-            turn_values=None if self.turn_values is None else self.turn_values.of(rows),
-            teacher_weights=None if self.teacher_weights is None else _take(self.teacher_weights, rows),
-        )
 
 
 @dataclass(frozen=True)
@@ -68,10 +32,6 @@ class TrainJob:
     credit: RowCredit | None = None
     zero_gradient_rows: ZeroGradientRows | None = None
     choice: CovarianceChoice | None = None
-
-    def of(self, rows: np.ndarray) -> TrainJob:
-        """The job of a rank that holds these rows."""
-        return self if self.credit is None else replace(self, credit=self.credit.of(rows))
 
 
 @dataclass(frozen=True)
@@ -96,10 +56,6 @@ class TrainReport:
     last: dict[str, float]
     num_tokens: int = 0
     advantages: np.ndarray | None = None
-
-
-def _take(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    return np.where(rows < len(values), values[np.minimum(rows, len(values) - 1)], 0)
 
 
 # Per-token scores between the workers that computed them and the workers that train on them.

@@ -4,6 +4,7 @@ tokens."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -230,7 +231,8 @@ class TrainCluster(ScoreCluster):
         for info in self.info:
             shard = samples.shards[info.dp_rank]
             pieces = [(kind, piece) for kind, score_set in scores.items() for piece in score_set.of(shard.rows)]
-            request = TrainRequest(job.of(shard.rows), shard.rows, self._train_limits, counts, expert_counts)
+            credit = None if job.credit is None else job.credit.of(shard.rows)
+            request = TrainRequest(replace(job, credit=credit), shard.rows, self._train_limits, counts, expert_counts)
             kinds = [(kind, piece.rows, piece.lengths) for kind, piece in pieces]
             expert_handle = None if expert is None else expert.shards[info.dp_rank].handle
             per_rank.append((request, kinds, shard.handle, expert_handle, *(piece.handle for _, piece in pieces)))

@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from roll.algorithms.credit import assign_credit
 from roll.algorithms.distillation import Distillation
 from roll.distributed.executor.blueprint import BatchLimits, Blueprint, WorkerInfo
 from roll.distributed.executor.jobs import (
-    RowCredit,
     Score,
     TrainReport,
     TrainRequest,
@@ -191,7 +189,7 @@ class TrainWorker(ScoreWorker):
         if job.credit is not None:
             assert isinstance(samples, SampleBatch), "credit is for what was sampled"
             scores = _gather_scores(request.rows, kinds, flats, samples)
-            batch, sums = self._assign_credit(job.credit, scores, samples)
+            batch, sums = job.credit.assign(samples, scores, self.strategy.all_reduce_sum)
         elif kinds:
             batch = _taught(request.rows, kinds, flats, samples)
         advantages = batch.row_advantages if isinstance(batch, TrainBatch) else None
@@ -254,21 +252,6 @@ class TrainWorker(ScoreWorker):
     def shutdown(self) -> None:
         self._sender.close()
         super().shutdown()
-
-    def _assign_credit(
-        self, credit: RowCredit, scores: TokenScores, samples: SampleBatch
-    ) -> tuple[TrainBatch, MetricSums]:
-        turn_values = None if credit.turn_values is None else credit.turn_values.values
-        return assign_credit(
-            samples,
-            scores,
-            credit.row_values,
-            credit.settings,
-            self.strategy.all_reduce_sum,
-            credit.row_weights,
-            turn_values,
-            credit.teacher_weights,
-        )
 
     def _scales(self, rows: Rows, num_updates: int, expert: Rows | None) -> list[LossScale]:
         """The global counts of every update, in one collective."""

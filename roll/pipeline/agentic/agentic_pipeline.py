@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from roll.algorithms.credit import CreditSettings
+from roll.algorithms.credit import CreditSettings, TurnValues
 from roll.algorithms.episodes import episode_advantages, turn_advantages
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.distributed.executor.clusters import RLClusters
-from roll.distributed.executor.jobs import TurnValues
 from roll.distributed.executor.pools.job import FatalJobError, Job
 from roll.distributed.executor.pools.job_pool import JobPool
 from roll.distributed.executor.processes.node_facts import own_address

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import ray
 
-from roll.algorithms.credit import CreditSettings
+from roll.algorithms.credit import CreditSettings, RowCredit
 from roll.algorithms.loss import PolicyLoss, SupervisedLoss
 from roll.algorithms.masking import ZeroGradientRows
 from roll.distributed.executor.blueprint import BatchLimits, WorkerInfo
-from roll.distributed.executor.jobs import RowCredit, TrainJob
+from roll.distributed.executor.jobs import TrainJob
 from roll.distributed.executor.processes.cluster import Cluster
 from roll.distributed.executor.roles import ScoreCluster, TrainCluster, share
 from roll.types.batch import Rows, SampleBatch, SampleSet

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
-from roll.algorithms.credit import CreditSettings
+from roll.algorithms.credit import CreditSettings, RowCredit
 from roll.algorithms.loss import Aggregation, ExpertLoss, MixedLoss, PolicyLoss
 from roll.algorithms.objectives import PolicyGradient
 from roll.distributed.executor.blueprint import BatchLimits
-from roll.distributed.executor.jobs import RowCredit, TrainJob, TrainRequest, micro_batches
+from roll.distributed.executor.jobs import TrainJob, TrainRequest, micro_batches
 from roll.distributed.executor.worker import TrainWorker
 from roll.types.batch import Rows, SampleBatch
 from roll.types.packing import rows_by_rank
@@ -55,7 +55,7 @@ def update(case: Case, model_dir: Path, limits: BatchLimits) -> tuple[Gradients,
             for rows, parts in zip((samples, expert), shares, strict=True)
         ]
         mine, shown = (parts[strategy.dp_rank] for parts in shares)
-        job = TrainJob(LOSS, TEMPERATURE, 1, credit=RowCredit(CreditSettings(), ADVANTAGES)).of(mine)
+        job = TrainJob(LOSS, TEMPERATURE, 1, credit=RowCredit(CreditSettings(), ADVANTAGES).of(mine))
         request = TrainRequest(job, mine, limits, (counts[0],), (counts[1],))
         report = worker.train(request, [], samples.select(mine), expert.select(shown))
         told = {name: value for name, value in report.sums.to_floats().means.items() if name.startswith("expert_")}

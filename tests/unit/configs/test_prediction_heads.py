@@ -76,9 +76,7 @@ def test_a_tied_model_is_refused_over_pipeline_stages() -> None:
         choice = next(choice for choice in choices(made) if choice.role.learns)
         return [problem.text for problem in model_problems(choice, MODEL | changes) if KEY in problem.text]
 
-    text = (
-        f"{KEY}: a model whose output matrix is its embedding (tie_word_embeddings) trains no MTP head "
-    )
+    text = f"{KEY}: a model whose output matrix is its embedding (tie_word_embeddings) trains no MTP head "
     ways_out = f"over 2 pipeline stages. Set {SETTINGS}.pipeline_model_parallel_size: 1, or {KEY}: disabled."
     assert found(2, tie_word_embeddings=True) == [text + ways_out]
     assert found(1, tie_word_embeddings=True) == found(2) == []

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from roll.algorithms.credit import CreditSettings
+from roll.algorithms.credit import CreditSettings, RowCredit
 from roll.algorithms.loss import Aggregation, Loss, PolicyLoss
 from roll.algorithms.objectives import ClippedCovariance, PenalizedCovariance
 from roll.distributed.executor.blueprint import BatchLimits
-from roll.distributed.executor.jobs import RowCredit, TrainJob, TrainRequest, micro_batches
+from roll.distributed.executor.jobs import TrainJob, TrainRequest, micro_batches
 from roll.distributed.executor.worker import TrainWorker
 from roll.types.batch import LossScale, MicroBatch, SampleBatch, TokenOutputs
 from roll.types.columns import token_indices
@@ -61,12 +61,13 @@ def gradients(objective: ClippedCovariance | PenalizedCovariance, rows_of_ranks:
         worker = object.__new__(TrainWorker)
         worker.strategy = strategy = PerToken(all_reduce_sum, rank, len(rows_of_ranks))
         loss = PolicyLoss(objective, aggregation=Aggregation("token-mean"))
-        job = TrainJob(loss, 1.0, NUM_UPDATES, 1, RowCredit(CreditSettings(), ADVANTAGES), choice=objective.choice)
+        credit = RowCredit(CreditSettings(), ADVANTAGES).of(rows)
+        job = TrainJob(loss, 1.0, NUM_UPDATES, 1, credit, choice=objective.choice)
         counts = tuple(
             len(micro_batches(own.lengths, part, limits)) for part in np.split(np.arange(len(own)), NUM_UPDATES)
         )
         kinds, flat = [("old_log_probs", rows, own.lengths)], old[token_indices(samples.lengths, rows)]
-        report = worker.train(TrainRequest(job.of(rows), rows, limits, counts), kinds, own, None, flat)
+        report = worker.train(TrainRequest(job, rows, limits, counts), kinds, own, None, flat)
         return strategy, report.sums
 
     found = on_ranks(len(rows_of_ranks), run) if len(rows_of_ranks) > 1 else [run(0, alone)]

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from roll.algorithms.credit import CreditSettings
+from roll.algorithms.credit import CreditSettings, RowCredit
 from roll.algorithms.loss import Aggregation, Loss, LossAggMode, PolicyLoss
 from roll.algorithms.masking import ZeroGradientRows
 from roll.algorithms.objectives import PolicyGradient
 from roll.distributed.executor.blueprint import BatchLimits
-from roll.distributed.executor.jobs import RowCredit, TrainJob, TrainRequest, micro_batches
+from roll.distributed.executor.jobs import TrainJob, TrainRequest, micro_batches
 from roll.distributed.executor.worker import TrainWorker
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
