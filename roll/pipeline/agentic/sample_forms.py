@@ -358,11 +358,14 @@ class StepForm:
     def prompt(self, scene: Scene) -> Prompt | None:
         """The history gives way, oldest first, when the prompt is too long."""
         window = min(self._config.history_length, len(scene.turns)) if self._shows_history else 0
-        for shown in range(window, -1, -1):
+        shown = window
+        while True:
             ids = self._encoder.start(_messages(self._config, self._text(scene, shown)))
             if len(ids) <= self._max_prompt:
                 return Prompt(ids, is_cut=shown < window)
-        return _fitted(ids, self._max_prompt)
+            if shown == 0:
+                return _fitted(ids, self._max_prompt)
+            shown -= 1
 
     def rows(self, turns: Sequence[PlayedTurn]) -> list[Trajectory]:
         return one_row_per_turn(turns)
