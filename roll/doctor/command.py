@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from roll.doctor import known_errors, machine, packages
+from roll.doctor import logs, machine, packages
 from roll.doctor.machine import Finding, Section, findings, lines, summary
 from roll.utils.logging import say
 
@@ -64,8 +64,8 @@ def _sections(options: argparse.Namespace) -> Iterator[Section]:
     if machine.has_cluster():
         yield Section("The cluster", {"nodes": lambda: machine.cluster_findings(folders[0] if folders else None)})
     if options.log is not None:
-        files = known_errors.log_files(options.log)
-        yield Section("Errors in logs", {"logs": lambda: known_errors.log_findings(files)})
+        files = logs.log_files(options.log)
+        yield Section("Errors in logs", {"logs": lambda: logs.log_findings(files)})
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from roll.commands.table import main
-from roll.doctor.known_errors import KNOWN_ERRORS, log_files, log_findings
+from roll.doctor.logs import KNOWN_ERRORS, log_files, log_findings
 from roll.doctor.machine import Finding
 from roll.errors import ConfigError
 
