@@ -44,16 +44,17 @@ FSDP2_KEYS: Mapping[str, str] = {
 
 @dataclass
 class Overruled:
-    """`tree`: what is to be checked."""
+    """`changed`: the top-level keys of the tree that differ, with their values."""
 
-    tree: dict[str, Any]
+    changed: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
 
 def overruled(tree: Mapping[str, Any], roles: Mapping[str, Any]) -> Overruled:
-    """The tree of a run whose roles have these sections, as ROLL would read it. Never raises for what a user wrote."""
-    result = Overruled(dict(tree))
+    """What differs in the tree of a run whose roles have these sections, as ROLL would read it. Never raises for what a
+    user wrote."""
+    result = Overruled()
     sections = {name: tree.get(name) for name in (*roles, "teacher", *STUDENTS)}
     groups = ("rewards", "teachers", *(("teacher",) if holds_teachers(tree.get("teacher")) else ()))
     for group in groups:
@@ -63,8 +64,8 @@ def overruled(tree: Mapping[str, Any], roles: Mapping[str, Any]) -> Overruled:
         if isinstance(section, Mapping):
             changed = _section(at, section, result.warnings)
             if changed is not section:
-                _put(result.tree, at, changed)
-    _nodes(result, {at: section for at, section in sections.items() if isinstance(section, Mapping)})
+                _put(result.changed, tree, at, changed)
+    _nodes(result, tree, {at: section for at, section in sections.items() if isinstance(section, Mapping)})
     return result
 
 
@@ -135,12 +136,12 @@ def _layers(value: object) -> list[str] | None:
     return list(names) if set(names) & set(TRANSFORMER_ENGINE) else None
 
 
-def _nodes(result: Overruled, sections: Mapping[str, Mapping[str, Any]]) -> None:
+def _nodes(result: Overruled, tree: Mapping[str, Any], sections: Mapping[str, Mapping[str, Any]]) -> None:
     """num_nodes follows from the device ids, as in ROLL; a node that nothing is on was hardly meant."""
-    per_node = result.tree.get("num_gpus_per_node")
+    per_node = tree.get("num_gpus_per_node")
     per_node = per_node if type(per_node) is int and per_node > 0 else DEVICES_PER_NODE
     ids = dict(_mappings(sections))
-    num_nodes, used = result.tree.get("num_nodes"), {device // per_node for each in ids.values() for device in each}
+    num_nodes, used = tree.get("num_nodes"), {device // per_node for each in ids.values() for device in each}
     needed = max(used, default=0) + 1
     if needed == 1 or (num_nodes is not None and (type(num_nodes) is not int or num_nodes >= needed or num_nodes < 1)):
         return
@@ -160,7 +161,7 @@ def _nodes(result: Overruled, sections: Mapping[str, Mapping[str, Any]]) -> None
         result.warnings.append(f"num_nodes is not set: {what}.")
     else:
         result.warnings.append(f"num_nodes: {num_nodes} is overruled: {what}.")
-    result.tree["num_nodes"] = needed
+    result.changed["num_nodes"] = needed
 
 
 def _mappings(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -172,6 +173,6 @@ def _mappings(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, 
                 continue
 
 
-def _put(tree: dict[str, Any], at: str, section: Mapping[str, Any]) -> None:
+def _put(changed: dict[str, Any], tree: Mapping[str, Any], at: str, section: Mapping[str, Any]) -> None:
     group, _, name = at.partition(".")
-    tree[group] = {**tree[group], name: dict(section)} if name else dict(section)
+    changed[group] = {**changed.get(group, tree[group]), name: dict(section)} if name else dict(section)

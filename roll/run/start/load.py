@@ -59,7 +59,7 @@ def check(spec: PipelineSpec, composed: Composed, beside: Beside | None = None) 
     cls = spec.config_class()
     settings = with_epochs(composed.settings, cls.role_table) if cls.has_rows else composed.settings
     read = overruled(settings, cls.role_table)
-    checked = validate(cls, read.tree)
+    checked = validate(cls, {**settings, **read.changed})
     config, chosen = choose(spec, checked)
     problems = [*checked.problems, *checked.about_sound_keys(read.problems)]
     if config is not None:

@@ -6,14 +6,14 @@ import asyncio
 import hashlib
 import math
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
 from roll.distributed.executor.rollout.answers import Continuation
 from roll.errors import RollError
-from roll.types.rollout import Generation, GenerationRequest
+from roll.types.rollout import GenerationRequest
 
 # Which of several engines gets a request: the least loaded one, but for what another has cached already.
 
@@ -137,11 +137,9 @@ class PendingRequest:
         self.num_open = self.request.num_samples
         self.done = asyncio.get_running_loop().create_future()
 
-    def receive(self, answers: Mapping[int, Generation]) -> None:
-        """Record answers, some or all that are owed."""
-        self.num_open -= len(answers)
-        for number, answer in answers.items():
-            self.to.receive(number, answer)
+    def count(self, num_answers: int) -> None:
+        """Record that the engine owes so many fewer."""
+        self.num_open -= num_answers
         if not self.num_open:
             self.finish()
 

@@ -271,7 +271,9 @@ class EngineClient:
             else:
                 if any(answer.finish_reason == "moved" for answer in result.values()):
                     self._went_away(replica)
-                call.receive(result)
+                for number, answer in result.items():
+                    call.to.receive(number, answer)
+                call.count(len(result))
                 if call.to.has_enough:
                     for part in call.parts:
                         self._cut(part)
