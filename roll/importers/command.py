@@ -16,7 +16,7 @@ from roll.importers.convert import Entry, Imported, SourceKeys, convert, read
 from roll.importers.old_roll import convert_roll, is_roll
 from roll.importers.options import SYSTEMS, argument_parser
 from roll.importers.rows import Change, Outcome
-from roll.importers.shell.script import ANOTHER_COMMAND, is_open
+from roll.importers.shell.script import Command, is_open
 from roll.importers.trinity.old_keys import with_trainer_config
 from roll.importers.trinity.tables import import_trinity, is_trinity
 from roll.importers.verl.tables import is_verl, verl_keys, verl_notes, verl_table
@@ -135,16 +135,20 @@ def run(argv: Sequence[str]) -> int:
     target = Path(options.out or f"{source.stem if source else 'imported'}.roll.yaml")
     if target.suffix != ".yaml":  # the only ending that Hydra reads
         raise ConfigError(f"--out {target}: a configuration is a file that ends in .yaml.")
-    imported = imported_from(read(source, overrides), options.system, source)
+    original = read(source, overrides, options.training)
+    imported = imported_from(original, options.system, source, is_chosen=options.training is not None)
     for line in _write(imported, source, target, options.force):
         say(line)
     return OK if imported.is_as_meant or options.lossy else ANOTHER_RUN
 
 
-def imported_from(original: SourceKeys, system: str | None = None, source: Path | None = None) -> Imported:
-    """The import of what was read. `system` None: what the keys say."""
+def imported_from(
+    original: SourceKeys, system: str | None = None, source: Path | None = None, is_chosen: bool = False
+) -> Imported:
+    """The import of what was read. `system` None: what the keys say; `is_chosen`: of several trainings, this one is
+    asked for."""
     kind = system or system_of(original)
-    notes = [*_notes(original), *original.notes]
+    notes = [*_notes(original, is_chosen), *original.notes]
     if kind == "verl":
         return convert(verl_keys(original), verl_table(original, source), [*notes, *verl_notes(original)])
     if kind == "trinity":
@@ -162,7 +166,7 @@ def system_of(original: SourceKeys) -> str:
     raise ConfigError(f"the keys do not tell which system this configuration is for: give --from {', '.join(SYSTEMS)}.")
 
 
-def _notes(original: SourceKeys) -> list[str]:
+def _notes(original: SourceKeys, is_chosen: bool) -> list[str]:
     command = original.command
     taken = [
         f"~{key} removes one of their defaults: check whether a setting here replaces it." for key in original.taken
@@ -177,12 +181,26 @@ def _notes(original: SourceKeys) -> list[str]:
         f"{_COMMAND}{' '.join(command.program)}",
         *([Change(_STRAY.format(" ".join(stray)))] if stray else []),
         *([f"Arguments without a key, which are ignored: {' '.join(words)}"] if words else []),
+        *_trainings(command, is_chosen),
         *command.notes,
         *taken,
     ]
 
 
-_COMMAND = "The command: "
+def _trainings(command: Command, is_chosen: bool) -> Iterator[str]:
+    """Yield notes about a script that trains more than once: each is a run of its own."""
+    number = len(command.trainings)
+    if number > 1:
+        text = (
+            f"The script trains {number} times, and this is number {command.chosen + 1}. --training N imports another."
+        )
+        yield text if is_chosen else Change(text)
+    for i, difference in enumerate(command.trainings):
+        if i != command.chosen:
+            yield f"{_TRAINING}{i + 1}: {difference or 'fewer keys'}"
+
+
+_COMMAND, _TRAINING = "The command: ", "--training "
 _STRAY = (
     "{0} begins a line of its own, and the line before ends without a backslash: to the shell it is another command, "
     "and counts for nothing. Give it after the file if it belongs to it."
@@ -207,7 +225,7 @@ def _write(imported: Imported, source: Path | None, target: Path, force: bool) -
         *_listed("Cannot be imported:", lost),
         *_listed(f"{open_title(name)}; give these after the file, as key=value:", imported.unresolved),
         *_listed("Left open by the script; set these in the YAML:", _open_texts(imported)),
-        *_listed("The script trains more than once; not imported:", _other_trainings(imported)),
+        *_listed("Other trainings of the script:", [note for note in imported.notes if note.startswith(_TRAINING)]),
         *_listed("Not the run that its author meant:", imported.changes),
         f"Written: {target}, and {page} with every key. Look at the plan: {command(str(target))}",
         *([] if imported.is_as_meant else [_ANOTHER]),
@@ -222,13 +240,6 @@ def _open_texts(imported: Imported) -> list[str]:
 
 def _leaves_open(entry: Entry) -> bool:
     return any(map(is_open, entry.value if isinstance(entry.value, list) else [entry.value]))
-
-
-def _other_trainings(imported: Imported) -> list[str]:
-    """Return commands that start the same program as the imported one with other values."""
-    program = next((note.removeprefix(_COMMAND) for note in imported.notes if note.startswith(_COMMAND)), None)
-    mine = f"{ANOTHER_COMMAND}{program} ..."
-    return [note.removeprefix(ANOTHER_COMMAND) for note in imported.notes if program and note.startswith(mine)]
 
 
 _ANOTHER = "This YAML is not the run that its author meant: see above. --lossy accepts it."

@@ -327,15 +327,15 @@ class SourceKeys:
     notes: tuple[str, ...] = ()
 
 
-def read(path: Path | None, overrides: Sequence[str] = ()) -> SourceKeys:
-    """The keys of a YAML, or of the command in a shell script, and of overrides. Raises ConfigError for what cannot be
-    read."""
+def read(path: Path | None, overrides: Sequence[str] = (), training: int | None = None) -> SourceKeys:
+    """The keys of a YAML, or of the command in a shell script, and of overrides. `training`: which of several commands
+    of a script; None takes the longest. Raises ConfigError for what cannot be read."""
     command, composed = None, Composed()
     if path is not None and path.suffix in YAML_ENDINGS:
         tree = read_yaml(path)
         composed = of_file(path, tree) or Composed(tree)
     elif path is not None:
-        command = command_of(path)
+        command = command_of(path, training)
         composed = of_command(command, path)
     return source_keys(composed, overrides, command)
 

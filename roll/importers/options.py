@@ -18,6 +18,9 @@ def argument_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--from", dest="system", choices=SYSTEMS, help="system of the keys; default: recognised by the keys"
     )
+    parser.add_argument(
+        "--training", type=int, metavar="N", help="which training of a script that has several; default: the longest"
+    )
     parser.add_argument("--lossy", action="store_true", help="exit code 0 even if settings were lost")
     parser.add_argument("--force", action="store_true", help="overwrite existing files")
     return parser

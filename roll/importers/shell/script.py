@@ -20,6 +20,8 @@ from roll.importers.shell.syntax_tree import TreeReader
 _OVERRIDE = re.compile(r"(\+{0,2}|~)[A-Za-z_]\w*(\.[\w-]+)*=.*|~[A-Za-z_]\w*(\.[\w-]+)+", re.DOTALL)
 _OPEN = re.compile(r"\$(\d|\(|\{|`)|`")
 ANOTHER_COMMAND = "Not imported, another command: "
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)+|\S+\.py")
+_MOST_SHOWN = 5
 _MOST_BYTES = 1 << 20
 _READ_ON = (
     "As it is read here, the script ends at an exit before its command: one of its tests looks for what only a run "
@@ -39,6 +41,10 @@ class Command:
     others: tuple[str, ...]
     notes: tuple[str, ...]
     stray: tuple[str, ...] = ()
+    trainings: tuple[str, ...] = ()
+    """How each of several commands of the same program differs from this one, in their order."""
+    chosen: int = 0
+    """The place of this one among them."""
 
     def flag(self, *names: str) -> str | None:
         """The value of --name=value or --name value."""
@@ -69,8 +75,9 @@ def unbraced(value: Any) -> Any:
     return re.sub(r"\$\{(?!oc\.env:)([^{}]*)\}?", r"$\1", value) if isinstance(value, str) else value
 
 
-def command_of(path: Path) -> Command:
-    """The command of a script with the most key=value words. Raises ConfigError if there is none."""
+def command_of(path: Path, training: int | None = None) -> Command:
+    """The command of a script with the most key=value words, or the one of this number among those of its program.
+    Raises ConfigError if there is none."""
     try:
         with path.open("rb") as stream:
             data = stream.read(_MOST_BYTES + 1)
@@ -81,10 +88,10 @@ def command_of(path: Path) -> Command:
         raise ConfigError(f"{path} is neither a YAML nor a text.") from None
     if len(data) > _MOST_BYTES:
         raise ConfigError(f"{path} is larger than {_MOST_BYTES >> 20} MiB, too large for a script that starts a run.")
-    return find_command(text, str(path), str(path.absolute()))
+    return find_command(text, str(path), str(path.absolute()), training)
 
 
-def find_command(text: str, path: str = "the script", file: str = "") -> Command:
+def find_command(text: str, path: str = "the script", file: str = "", training: int | None = None) -> Command:
     """The same of a text. `file`: the whole path that the script has, which it may ask for."""
     try:
         steps = TreeReader(text.replace("\r\n", "\n")).script()
@@ -103,6 +110,13 @@ def find_command(text: str, path: str = "the script", file: str = "") -> Command
     stray = [word for words in commands if not _start(words) for word in words if _is_override(word)]
     commands = [words for words in commands if _start(words)] or commands
     words = max(commands, key=lambda words: sum(map(_is_override, words)))
+    trainings = [
+        more for i, more in enumerate(commands) if _program(more) == _program(words) and more not in commands[:i]
+    ]
+    if training is not None:
+        if not 0 < training <= len(trainings):
+            raise ConfigError(f"--training {training}: the trainings of {path} have the numbers 1 to {len(trainings)}.")
+        words = trainings[training - 1]
     start = _start(words)
     rest = words[start:]
     return Command(
@@ -110,8 +124,10 @@ def find_command(text: str, path: str = "the script", file: str = "") -> Command
         tuple(word for word in rest if _is_override(word)),
         tuple(word for word in rest if word.startswith("-")),
         tuple(word for word in rest if not _is_override(word) and not word.startswith("-")),
-        tuple(dict.fromkeys([*_others(commands, words), *walk.state.notes])),
+        tuple(dict.fromkeys([*_others(commands, trainings), *walk.state.notes])),
         tuple(word for word in stray if start),
+        tuple(_difference(more, words) for more in trainings) if len(trainings) > 1 else (),
+        trainings.index(words),
     )
 
 
@@ -119,17 +135,26 @@ def _with_overrides(walk: Walk) -> list[list[str]]:
     return [words for words in walk.commands if any(map(_is_override, words))]
 
 
-def _others(commands: list[list[str]], words: list[str]) -> list[str]:
-    """A note for each other command: another program, or the same with other values."""
-    notes = []
-    for more in commands:
-        if more == words:
-            continue
-        other = [word for word in more if _is_override(word) and word not in words]
-        is_same = more[: _start(more)] == words[: _start(words)]
-        difference = f" with {', '.join(other)}" if is_same and 0 < len(other) < 6 else ""
-        notes.append(f"{ANOTHER_COMMAND}{' '.join(more[: _start(more)])} ...{difference}")
-    return notes
+def _others(commands: list[list[str]], trainings: list[list[str]]) -> list[str]:
+    """A note for each command of another program."""
+    others = [more for more in commands if more not in trainings]
+    return [f"{ANOTHER_COMMAND}{' '.join(more[: _start(more)])} ..." for more in others]
+
+
+def _program(words: list[str]) -> str:
+    """The module or file that a command starts, whatever starts it; else its words before the first override.
+
+    Example: verl.trainer.main_ppo of python3 -m verl.trainer.main_ppo --config-name=x a.b=1.
+    """
+    before = words[: _start(words)]
+    return next((word for word in reversed(before) if _MODULE.fullmatch(word)), " ".join(before))
+
+
+def _difference(more: list[str], words: list[str]) -> str:
+    """Words of a command that another one has not. Example: data.seed=2."""
+    other = [word for word in more if _is_override(word) and word not in words]
+    shown = other[:_MOST_SHOWN]
+    return ", ".join([*shown, *(["..."] if other[_MOST_SHOWN:] else [])])
 
 
 def _start(words: list[str]) -> int:

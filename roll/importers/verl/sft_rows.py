@@ -190,6 +190,16 @@ def _saved(value: Any) -> Any:
     return ApproximateValue(_ONLY_AT_THE_END, near)
 
 
+def _validations(source: SourceLookup) -> CombinedKeys:
+    """verl's fine-tuning validates after the last step, whatever test_freq says, and never before the first."""
+    steps = _every(source("trainer.test_freq"))
+    if not source("data.val_files"):
+        return CombinedKeys({"eval_steps": -1}, "eval_steps: -1: there are no data.val_files")
+    steps = _ONLY_AT_THE_END if steps == -1 else steps
+    said = "the last step alone" if steps == _ONLY_AT_THE_END else str(steps)
+    return CombinedKeys({"eval_steps": steps, "val_before_train": False}, f"eval_steps: {said}.")
+
+
 _CONDITIONS: Mapping[str, Condition] = {
     "lora": _has_lora,
     "epochs": counts_epochs,
@@ -202,6 +212,7 @@ _COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "placement": _placement,
     "columns": _columns,
     "cuts": _cuts,
+    "validations": _validations,
     "trackers": board,
     "lora": _lora,
     "floor": floor("", ROLE),
@@ -309,7 +320,7 @@ _ROWS: tuple[Row, ...] = (
     summed("trainer.logger", "trackers", ["console", "wandb"]),
     to("trainer.seed", "seed", default=1),
     to("trainer.save_freq", "save_steps", via=_every, default=-1),
-    to("trainer.test_freq", "eval_steps", via=_every, default=-1),
+    summed("trainer.test_freq", "validations", -1),
     to("trainer.default_local_dir", "checkpoint_config.output_dir"),
     lacks("trainer.default_hdfs_dir", "checkpoints go into a directory; copy it from there"),
     to("trainer.resume_path", "resume_from_checkpoint", via=_not_never),

@@ -16,6 +16,7 @@ from roll.importers.verl.combined_keys import COMBINED_KEYS
 from roll.importers.verl.common import (
     CONDITIONS,
     CORRECTION_ROWS,
+    CRITIC,
     ENDS_SOONER,
     ENGINE_GROUP,
     ITSELF,
@@ -261,15 +262,18 @@ _NEWEST = (
 _ENGINE_ROWS = (to(ENGINE_GROUP, f"{TRAIN}.strategy_args.strategy_name", via=engine_group),)
 """The choice of verl's files for an engine, which a strategy that is given overrules."""
 
-ROWS: tuple[Row, ...] = (
-    *_DATA,
-    *_ALGORITHM,
-    *ROLE_ROWS,
-    *_ENGINE_ROWS,
-    *REWARD_ROWS,
-    *_TRAINER,
-    *_OTHERS,
-    *_NEWEST,
+
+def _where_it_counts(row: Row) -> Row:
+    """The row of a critic's key, which asks for nothing where no critic runs."""
+    is_critics = row.key.startswith(f"{CRITIC}.") and row.key != f"{CRITIC}.enable"
+    return replace(row, needs="critic") if is_critics and not row.needs else row
+
+
+ROWS: tuple[Row, ...] = tuple(
+    map(
+        _where_it_counts,
+        (*_DATA, *_ALGORITHM, *ROLE_ROWS, *_ENGINE_ROWS, *REWARD_ROWS, *_TRAINER, *_OTHERS, *_NEWEST),
+    )
 )
 """A key stands in one row; of two that fit, the first."""
 

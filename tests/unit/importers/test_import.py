@@ -12,7 +12,7 @@ import yaml
 from roll.commands.run import main
 from roll.commands.table import main as roll
 from roll.errors import ConfigError
-from roll.importers.command import imported_from
+from roll.importers.command import ANOTHER_RUN, OK, imported_from
 from roll.importers.convert import Imported, convert, read
 from roll.importers.rows import Table, to
 
@@ -604,7 +604,13 @@ def test_what_a_script_leaves_open_and_trains_later_is_shown(place: Path, capsys
             trainer.n_gpus_per_node=1 data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=8
     done
     """
-    roll(["import", str(written(script, place)), "--out", str(place / "my.yaml")])
+    words = ["import", str(written(script, place)), "--out", str(place / "my.yaml"), "--force"]
+    assert roll(words) == ANOTHER_RUN
     shown = capsys.readouterr().out
     assert "set these in the YAML:\n  data.train_files: '${1}/1.parquet'\n" in shown
-    assert "not imported:\n  python3 -m verl.trainer.main_ppo ... with data.train_files=${1}/2.parquet\n" in shown
+    assert "trainings of the script:\n  --training 2: data.train_files=${1}/2.parquet\n" in shown
+    assert "The script trains 2 times, and this is number 1." in shown
+    assert roll([*words, "--training", "2"]) == OK
+    assert "data.train_files: '${1}/2.parquet'" in capsys.readouterr().out
+    assert roll([*words, "--training", "3"]) == 2
+    assert "have the numbers 1 to 2." in capsys.readouterr().err

@@ -339,3 +339,22 @@ def test_what_only_a_run_would_print_stays_open(program: str) -> None:
 
 def test_words_of_an_output_are_words_unless_quoted() -> None:
     assert overrides('A=($(echo x y))\npython x a.b=${#A[@]} a.c="$(echo x y)"') == ("a.b=2", "a.c=x y")
+
+
+def test_trainings_of_a_script_are_those_of_its_program() -> None:
+    script = """python prepare.py a.b=1
+torchrun --master_port 1 -m x.train a.b=1 a.c=2
+torchrun --master_port 2 -m x.train a.b=1 a.c=2
+torchrun --master_port 2 -m x.train a.b=3 a.c=2
+"""
+    first, third = find_command(script), find_command(script, training=3)
+    assert first.trainings == ("", "", "a.b=3") and first.chosen == 0
+    assert third.overrides == ("a.b=3", "a.c=2") and third.trainings == ("a.b=1", "a.b=1", "")
+    assert first.notes == ("Not imported, another command: python prepare.py ...",)
+    assert find_command("python -m x a.b=1").trainings == ()
+
+
+@pytest.mark.parametrize("training", [0, 2, -1])
+def test_a_training_that_a_script_has_not_is_refused(training: int) -> None:
+    with pytest.raises(ConfigError, match="have the numbers 1 to 1"):
+        find_command("python -m x a.b=1", training=training)

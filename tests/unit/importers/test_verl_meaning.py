@@ -435,3 +435,19 @@ def test_a_cut_is_that_of_verl(rule: str) -> None:
     words = ["model.partial_pretrain=m", "data.train_files=t", "data.val_files=v", f"data.truncation={rule}"]
     sft = imported_from(read(None, words), "verl")
     assert [at(sft, f"{name}.data_args.truncation") for name in ("sft_train", "validation")] == [rule] * 2
+
+
+@pytest.mark.parametrize("word", ["model.lora_rank=64", "model.no_such_thing.x=1", "loss_scale_factor=5"])
+def test_a_critic_that_does_not_run_loses_nothing(word: str) -> None:
+    key = f"critic.{word.partition('=')[0]}"
+    lost = {entry(found, key)[0] for found in (of(f"critic.{word}"),)}
+    assert lost <= {"asks for nothing", "changes the run"} and (lost == {"changes the run"}) == ("no_such" in word)
+
+
+@pytest.mark.parametrize(("freq", "steps"), [("-1", 1_000_000), ("20", 20)])
+def test_fine_tuning_validates_its_last_step_and_not_before_the_first(freq: str, steps: int) -> None:
+    words = ["model.partial_pretrain=m", "data.train_files=t", "data.val_files=v", f"trainer.test_freq={freq}"]
+    found = imported_from(read(None, words), "verl")
+    assert at(found, "eval_steps") == steps and at(found, "val_before_train") is False
+    alone = imported_from(read(None, [*words[:2], words[3]]), "verl")
+    assert at(alone, "eval_steps") == -1 and at(alone, "val_before_train") is None
