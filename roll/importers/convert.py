@@ -105,15 +105,31 @@ def _rank(table: Table, key: str, known_as: str) -> int:
 class _Conversion:
     def __init__(self, table: Table, values: Mapping[str, Any]):
         self._table = table
-        self._values = values
         row_defaults = {row.key: row.default for row in table.rows if row.default is not NOTHING}
         self._defaults = row_defaults | dict(table.derived(values))
-        self._source = SourceLookup(values, self._defaults)
+        self._values = {key: self._with_defaults(value) for key, value in values.items()}
+        self._source = SourceLookup(self._values, self._defaults)
         self._tree: Tree = {}
         self._writer: dict[str, str] = {}
         self._sums: dict[str, CombinedKeys | NotHere] = {}
         self._unresolved: set[str] = set()
         self._noted_sums: set[str] = set()  # sums of which the entry of a key says how they differ
+
+    def _with_defaults(self, value: Any) -> Any:
+        """The same with references to keys that only the defaults of the other system have.
+
+        Example: "run-${data.train_batch_size}" is run-1024.
+        """
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        whole = _PLAIN_REFERENCE.fullmatch(value)
+        if whole and (default := self._default_of(whole[1])) is not None:
+            return default
+        return _PLAIN_REFERENCE.sub(lambda found: str(self._default_of(found[1]) or found[0]), value)
+
+    def _default_of(self, key: str) -> str | int | float | None:
+        value = self._defaults.get(self._table.canonical(key)) if "." in key else None
+        return value if isinstance(value, str | int | float) else None
 
     def run(self, key_values: list[tuple[str, str, Any]], names: Mapping[str, str], notes: tuple[str, ...]) -> Imported:
         by_key: dict[str, Entry] = {}
@@ -356,7 +372,12 @@ def _chooses(text: str, texts: Sequence[str]) -> bool:
     """True for Hydra's choice of a file for a section, such as `optim=fsdp` beside `optim.lr=1e-5`."""
     key, equals, value = text.partition("=")
     is_word = bool(equals) and "." not in key and value.isidentifier()
-    return is_word and any(other.lstrip("+").startswith(f"{key}.") for other in texts)
+    is_section = key in _SECTIONS or any(other.lstrip("+").startswith(f"{key}.") for other in texts)
+    return is_word and is_section
+
+
+_SECTIONS = ("engine", "optim")
+"""Sections of verl's fine-tuning, for each of which it has several files."""
 
 
 def _is_hydras(text: str) -> bool:

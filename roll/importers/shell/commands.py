@@ -46,6 +46,8 @@ class Variables:
         for word in words[1:]:
             if ASSIGNMENT.fullmatch(word):
                 self.assign(word, is_local=words[0] in ("local", "declare", "typeset"))
+            elif "$" in word and (made := ASSIGNMENT.fullmatch(text_of(word, self.state))):  # "$name=$value"
+                self.write(made[1], made[4], is_known=True)
 
     def assign(self, word: str, is_local: bool = False) -> None:
         match = ASSIGNMENT.fullmatch(word)

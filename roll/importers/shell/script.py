@@ -20,12 +20,18 @@ from roll.importers.shell.syntax_tree import TreeReader
 _OVERRIDE = re.compile(r"(\+{0,2}|~)[A-Za-z_]\w*(\.[\w-]+)*=.*|~[A-Za-z_]\w*(\.[\w-]+)+", re.DOTALL)
 _OPEN = re.compile(r"\$(\d|\(|\{|`)|`")
 ANOTHER_COMMAND = "Not imported, another command: "
+_CONFIG = re.compile(r"--config[-_](name|path)(=|$)|-cn$")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)+|\S+\.py")
 _MOST_SHOWN = 5
 _MOST_BYTES = 1 << 20
 _READ_ON = (
     "As it is read here, the script ends at an exit before its command: one of its tests looks for what only a run "
     "finds. It is read as if the test had passed."
+)
+
+_CUT_OFF = (
+    "The line of `{}` lacks its backslash: to the shell, the key=value words behind it are another command, which "
+    "fails. They are read as words of this one."
 )
 
 
@@ -106,7 +112,9 @@ def find_command(text: str, path: str = "the script", file: str = "", training: 
         raise ConfigError(f"{path}: {error}.") from None
     commands = _with_overrides(walk)
     if not commands:
-        raise ConfigError(f"{path} has no command with key=value words, such as `python -m ... data.x=1`.")
+        raise ConfigError(
+            f"{path} has no command with key=value words, such as `python -m ... data.x=1`, or with --config-name."
+        )
     stray = [word for words in commands if not _start(words) for word in words if _is_override(word)]
     commands = [words for words in commands if _start(words)] or commands
     words = max(commands, key=lambda words: sum(map(_is_override, words)))
@@ -119,8 +127,12 @@ def find_command(text: str, path: str = "the script", file: str = "", training: 
         words = trainings[training - 1]
     start = _start(words)
     rest = words[start:]
+    program = words[:start]
+    if not start and (before := walk.commands[: walk.commands.index(words)]) and _module(before[-1]):
+        program = before[-1]
+        walk.state.note(_CUT_OFF.format(" ".join(program)))
     return Command(
-        tuple(words[:start]),
+        tuple(program),
         tuple(word for word in rest if _is_override(word)),
         tuple(word for word in rest if word.startswith("-")),
         tuple(word for word in rest if not _is_override(word) and not word.startswith("-")),
@@ -132,7 +144,7 @@ def find_command(text: str, path: str = "the script", file: str = "", training: 
 
 
 def _with_overrides(walk: Walk) -> list[list[str]]:
-    return [words for words in walk.commands if any(map(_is_override, words))]
+    return [words for words in walk.commands if any(_is_override(word) or _CONFIG.match(word) for word in words)]
 
 
 def _others(commands: list[list[str]], trainings: list[list[str]]) -> list[str]:
@@ -147,7 +159,11 @@ def _program(words: list[str]) -> str:
     Example: verl.trainer.main_ppo of python3 -m verl.trainer.main_ppo --config-name=x a.b=1.
     """
     before = words[: _start(words)]
-    return next((word for word in reversed(before) if _MODULE.fullmatch(word)), " ".join(before))
+    return _module(before) or " ".join(before)
+
+
+def _module(words: list[str]) -> str:
+    return next((word for word in reversed(words) if _MODULE.fullmatch(word)), "")
 
 
 def _difference(more: list[str], words: list[str]) -> str:
@@ -158,7 +174,7 @@ def _difference(more: list[str], words: list[str]) -> str:
 
 
 def _start(words: list[str]) -> int:
-    return next(i for i, word in enumerate(words) if _is_override(word))
+    return next((i for i, word in enumerate(words) if _is_override(word)), len(words))
 
 
 def _is_override(word: str) -> bool:

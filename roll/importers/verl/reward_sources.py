@@ -34,7 +34,7 @@ DOMAINS: Mapping[str, Domain] = {
             "numina_aops_forum", "numina_synthetic_math", "numina_amc_aime", "numina_synthetic_amc", "numina_cn_k12",
             "numina_olympiads",
         ),
-        ("gsm8k", "math", "numina", "eurus"),
+        ("gsm8k", "/math/", "/math.", "/math_", "math-lighteval", "math500", "math-500", "numina", "eurus"),
         {},
         "math-verify compares, where there each source has its own way to find an answer.",
     ),
@@ -76,14 +76,16 @@ def _domains_in(name: str) -> set[str]:
 
 def sources_of(source: SourceLookup) -> dict[str, tuple[str, ...]]:
     """Sources by domain: those that are in the files, where these are on this machine, else all of the domains that the
-    names of the files tell. Nothing where neither tells."""
+    names of the files tell. Nothing where a file of the training tells none."""
     paths = [str(path) for key in ("data.train_files", "data.val_files") for path in files(source(key) or [])]
     read = {data_source for path in paths for data_source in _in_file(path, str(source("data.reward_fn_key")))}
     if read:
         return _by_domain(sorted(read))
-    names = [path.lower().rsplit("/data/", 1)[-1] for path in paths]
-    found = {domain for name in names for domain in _domains_in(name)}
-    return {name: domain.sources for name, domain in DOMAINS.items() if name in found}
+    names = [f"/{path.lower().rsplit('/data/', 1)[-1]}" for path in paths]
+    found = [_domains_in(name) for name in names]
+    if not all(found[: len(files(source("data.train_files") or []))]):
+        return {}
+    return {name: domain.sources for name, domain in DOMAINS.items() if any(name in each for each in found)}
 
 
 def rewards_by_source(source: SourceLookup) -> tuple[dict[str, dict[str, Any]], str]:

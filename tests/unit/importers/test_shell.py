@@ -358,3 +358,23 @@ torchrun --master_port 2 -m x.train a.b=3 a.c=2
 def test_a_training_that_a_script_has_not_is_refused(training: int) -> None:
     with pytest.raises(ConfigError, match="have the numbers 1 to 1"):
         find_command("python -m x a.b=1", training=training)
+
+
+def test_words_that_a_missing_backslash_cuts_off_belong_to_the_line_before() -> None:
+    found = find_command('W=(a.b=1 a.c=2)\npython3 -m recipe.dapo.main_dapo\n    "${W[@]}" \\\n  a.d=3')
+    assert found.overrides == ("a.b=1", "a.c=2", "a.d=3") and found.program == (
+        "python3",
+        "-m",
+        "recipe.dapo.main_dapo",
+    )
+    assert any("lacks its backslash" in note for note in found.notes)
+
+
+def test_a_command_may_have_a_configuration_alone() -> None:
+    assert find_command("python -m x.y --config-path=/c --config-name=mine").flag("config-name") == "mine"
+    assert find_command("python -m x.y -cn mine\npython -m x.z a.b=1").overrides == ("a.b=1",)
+
+
+@pytest.mark.parametrize("line", ['export "$1=$2"', 'declare "$1"="$2"', 'export "${1}=$2"'])
+def test_a_name_may_come_from_a_variable(line: str) -> None:
+    assert overrides(f"f() {{ {line}; }}\nf n 5\npython x a.b=$n") == ("a.b=5",)

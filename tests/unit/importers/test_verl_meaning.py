@@ -451,3 +451,17 @@ def test_fine_tuning_validates_its_last_step_and_not_before_the_first(freq: str,
     assert at(found, "eval_steps") == steps and at(found, "val_before_train") is False
     alone = imported_from(read(None, [*words[:2], words[3]]), "verl")
     assert at(alone, "eval_steps") == -1 and at(alone, "val_before_train") is None
+
+
+def test_references_to_what_only_verl_sets_have_its_defaults() -> None:
+    name = "trainer.experiment_name='b${data.train_batch_size}_n${actor_rollout_ref.rollout.n}_${no.such}'"
+    found = of(name, "trainer.save_freq=${trainer.nnodes}")
+    assert at(found, "exp_name") == "b1024_n4_$no.such" and at(found, "save_steps") == 1
+
+
+@pytest.mark.parametrize("word", ["engine=fsdp", "engine=megatron", "optim=fsdp"])
+def test_the_choice_of_a_section_needs_no_other_key_of_it(word: str) -> None:
+    words = ["data.train_files=t", "model.path=m", "data.max_length=64", word]
+    found = imported_from(read(None, words), "verl")
+    name = "megatron_train" if "megatron" in word else "fsdp2_train"
+    assert found.is_as_meant and at(found, "sft_train.strategy_args.strategy_name") == name

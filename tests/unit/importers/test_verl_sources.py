@@ -117,3 +117,15 @@ def test_domains_of_an_import_pass_a_dry_run(
     code = main("rlvr", ["--config_path", str(tmp_path), "--config_name", "my", "--dry_run", "--elsewhere"])
     shown = capsys.readouterr()
     assert code == 0 and "The plan works." in shown.out, shown.err + shown.out
+
+
+@pytest.mark.parametrize(
+    "files", ["/d/unified_math.parquet", "[/d/gsm8k.parquet,/d/mine.parquet]", "/d/mathqa/t.parquet"]
+)
+def test_a_file_of_the_training_that_tells_nothing_is_left_to_verl(files: str) -> None:
+    assert of(files, "data.val_files=/d/aime-2024.parquet").tree["rewards"] == {"verl": THEIRS}
+
+
+@pytest.mark.parametrize("files", ["/d/math/train.parquet", "/d/MATH-lighteval.parquet", "/d/math500/t.parquet"])
+def test_sets_of_maths_are_told_by_their_names(files: str) -> None:
+    assert of(files).tree["rewards"] == {"verl": {"reward": "math_rule"}}
