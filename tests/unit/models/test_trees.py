@@ -8,15 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, Qwen2Config
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    Gemma3TextConfig,
+    Qwen2Config,
+)
 
 from roll.errors import StrategyError
 from roll.models.loading import LoadedModel
+from roll.models.sequences import packed_attention
 from roll.models.sequences.layout import Padded, RowLayout, computed
 from roll.models.sequences.pack import Pack
 from roll.models.sequences.packed_attention import check_packs, check_trees, use_packed_attention
 from roll.models.sequences.tree import Tree, asked_once, rows_at, tree_or_pack
-from tests.unit.models.test_packs import CPU, SHAPE, TAKEN, gradients, loaded, saved
+from tests.unit.models.test_packs import CPU, HALVES, SHAPE, TAKEN, gradients, loaded, saved
+from tests.unit.types.test_forest import random_rows
 
 # A group with one prompt, an equal answer twice and one that was cut at once; an episode's turns, each the beginning of
 # the next; a row of one token, and one that has nothing in common with others.
@@ -106,6 +113,56 @@ def test_gradients_of_one_place_add_up_before_they_are_rounded() -> None:
     assert hidden.grad is not None and hidden.grad.flatten().tolist() == [264, 0]
 
 
+def scores_and_gradients(
+    model: LoadedModel, ids: torch.Tensor, mask: torch.Tensor, layout: RowLayout, balanced: bool = False
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Log-probs, entropy and what a mixture says of its balance; gradients of a loss that pulls at each token another
+    way."""
+    weights = torch.linspace(-1, 1, mask.numel()).view(mask.shape)
+    log_probs, entropy, *more = model.module(ids, mask, 0.7, True, layout, balanced)
+    loss = (log_probs * weights + entropy * weights.flip(0)).sum() + sum(each.sum() for each in more)
+    return [part.detach() for part in (log_probs, entropy, *more)], gradients(model, loss)
+
+
+@pytest.fixture(scope="module", params=["full", "norms", "mixture"])
+def any_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    """Qwen2, Gemma-3 with windows that hold a row, and a mixture."""
+    longer = Gemma3TextConfig(**SHAPE, head_dim=8, sliding_window=64, **HALVES)
+    config = TAKEN.get(request.param, longer)
+    return taking_trees(loaded(saved(config, tmp_path_factory.mktemp("model"))))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_forests_score_and_train_as_rows_alone(seed: int, any_model: LoadedModel) -> None:
+    """Copies, beginnings and continuations of other rows, on many levels, from `random_rows`; some rows are cut to one
+    length, some end where their answer would begin, and some have answers that begin alike. The rows of the other side
+    are computed one by one."""
+    drawn, draw = [row[:17] + 3 for row in random_rows(seed)], np.random.default_rng(seed)
+    lengths = torch.tensor([len(row) for row in drawn])
+    ids = torch.zeros(len(drawn), int(lengths.max()) + 1, dtype=torch.int64)
+    mask = torch.zeros_like(ids, dtype=torch.bool)
+    for at, row in enumerate(drawn):
+        ids[at, : len(row)] = torch.from_numpy(row)
+        mask[at, int(draw.integers(0, len(row) + 1)) : len(row)] = True  # from its end on: an empty answer
+    layout = tree_or_pack(ids, computed(lengths), least_saved=0)
+    got, got_gradients = scores_and_gradients(any_model, ids, mask, layout)
+    weights = torch.linspace(-1, 1, mask.numel()).view(mask.shape)
+    any_model.module.zero_grad()
+    for at, length in enumerate(lengths.tolist()):
+        one, its_mask = ids[at : at + 1, :length], mask[at : at + 1, :length]
+        log_probs, entropy = any_model.module(one, its_mask, 0.7, True, Pack.scored(one, lengths[at : at + 1]))
+        for mine, alone in zip(got, (log_probs, entropy), strict=True):
+            torch.testing.assert_close(mine[at, :length], alone[0].detach(), rtol=0, atol=2e-5)
+            assert not mine[at, length:].any()
+        pulls = (weights[at, :length], weights.flip(0)[at, :length])
+        (log_probs * pulls[0] + entropy * pulls[1]).sum().backward()
+    wanted = [p.grad for p in any_model.module.parameters() if p.grad is not None]
+    largest = max(float(gradient.abs().max()) for gradient in wanted)
+    assert largest > 0.1 or not mask[:, 1:].any()
+    for a, b in zip(got_gradients, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-5 * max(1.0, largest))
+
+
 @pytest.mark.parametrize("recomputes", [False, True], ids=["kept", "recomputed"])
 @pytest.mark.parametrize("kind", ["full", "mixture"])
 def test_log_probs_entropy_balance_and_gradients_of_a_tree_are_those_of_rows(
@@ -114,16 +171,9 @@ def test_log_probs_entropy_balance_and_gradients_of_a_tree_are_those_of_rows(
     """fp32, other orders of sums: 1e-5 of the largest. The mixture's load balance counts every row's tokens."""
     model = taking_trees(loaded(saved(TAKEN[kind], tmp_path), disable_gradient_checkpointing=not recomputes))
     ids, mask = batch()
-    weights = torch.linspace(-1, 1, mask.numel()).view(mask.shape)
     balanced = kind == "mixture"
-
-    def scored(layout: RowLayout) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        log_probs, entropy, *more = model.module(ids, mask, 0.7, True, layout, balanced)
-        loss = (log_probs * weights + entropy * weights.flip(0)).sum() + sum(each.sum() for each in more)
-        return [part.detach() for part in (log_probs, entropy, *more)], gradients(model, loss)
-
-    want, wanted_gradients = scored(Pack.scored(ids, LENGTHS))
-    got, got_gradients = scored(tree())
+    want, wanted_gradients = scores_and_gradients(model, ids, mask, Pack.scored(ids, LENGTHS), balanced)
+    got, got_gradients = scores_and_gradients(model, ids, mask, tree(), balanced)
     for a, b in zip(got + got_gradients, want + wanted_gradients, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-5 * max(1.0, float(b.abs().max())))
 
@@ -164,6 +214,7 @@ def test_a_window_shorter_than_a_row_is_refused(tmp_path: Path) -> None:
 
 FAULTS: dict[str, Callable[[Tree, int], Tree]] = {
     "sibling seen": lambda tree, node: with_forest(tree, end=plus_one(tree.forest.end, node)),
+    "branch lost": lambda tree, node: replace(tree, all_places=without_branch(tree, node)),
     "descendants lost": lambda tree, node: with_forest(tree, end=tree.forest.start[1:]),
     "ancestors lost": lambda tree, node: with_forest(tree, level=tree.forest.level * 0),
     "position of a branch": lambda tree, node: replace(
@@ -177,13 +228,21 @@ def plus_one(ends: np.ndarray, node: int) -> np.ndarray:
     return ends + (np.arange(len(ends)) == node)
 
 
+def without_branch(tree: Tree, node: int) -> torch.Tensor:
+    """Places that end in the first branch beside this one, where they were in this one."""
+    start, stop = int(tree.forest.start[node]), int(tree.forest.end[node])
+    inside = (tree.all_places >= start) & (tree.all_places < stop)
+    return torch.where(inside, (tree.all_places - start + stop).clamp(max=len(tree.source) - 1), tree.all_places)
+
+
 def with_forest(tree: Tree, **changed: np.ndarray) -> Tree:
     return replace(tree, forest=replace(tree.forest, **changed))
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_faults_show_in_the_numbers(fault: str, tmp_path: Path) -> None:
-    """The comparisons above would tell: each is off by far more than rounding."""
+def test_faults_show_in_scores_and_gradients(fault: str, tmp_path: Path) -> None:
+    """The comparisons above would tell: each is off by far more than rounding, in the scores of a pass without
+    gradient, in those of one with it, and in the gradients, as a share of the largest."""
     model = taking_trees(loaded(saved(TAKEN["full"], tmp_path)))
     ids, mask = batch()
     found = tree()
@@ -191,6 +250,36 @@ def test_faults_show_in_the_numbers(fault: str, tmp_path: Path) -> None:
     with torch.no_grad():
         want, got = (model.module(ids, mask, layout=layout)[0] for layout in (found, wrong))
     assert not float((got - want).abs().max()) < 1e-3
+    sides = [scores_and_gradients(model, ids, mask, layout) for layout in (found, wrong)]
+    (scores, slopes), (wrong_scores, wrong_slopes) = sides
+    assert not float((scores[0] - wrong_scores[0]).abs().max()) < 1e-3
+    largest = max(float(slope.abs().max()) for slope in slopes)
+    off = max(float((a - b).abs().max()) for a, b in zip(slopes, wrong_slopes, strict=True))
+    assert not off < 1e-3 * largest
+
+
+@pytest.mark.parametrize("fault", ["keys of a sibling", "positions twice as far", "no branches"])
+def test_a_strategy_does_not_start_with_attention_that_is_wrong(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`check_trees` asks the model itself, before it scores or trains."""
+    model = loaded(saved(TAKEN["full"], tmp_path))
+    use_packed_attention(model.pretrained, is_shared=True)
+    attend = packed_attention.tree_attention
+
+    def wrong(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, forest: Any, scaling: Any) -> torch.Tensor:
+        node = int((forest.level == forest.level.max()).argmax())
+        ends = {"keys of a sibling": plus_one(forest.end, node), "no branches": forest.start[1:]}[fault]
+        return attend(query, key, value, replace(forest, end=ends), scaling)
+
+    if fault == "positions twice as far":
+        plain = packed_attention.tree_or_pack
+        later = lambda *given, **more: replace(made := plain(*given, **more), position_ids=made.position_ids * 2)  # noqa: E731
+        monkeypatch.setattr(packed_attention, "tree_or_pack", later)
+    else:
+        monkeypatch.setattr(packed_attention, "tree_attention", wrong)
+    with torch.no_grad(), pytest.raises(StrategyError, match="use_prefix_sharing does not work .* a row is off by"):
+        check_trees(model, CPU)
 
 
 def test_padded_rows_count_no_padding() -> None:
