@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 GAP = "train_infer/log_prob_diff_mean"
 GAP_MAX = "train_infer/log_prob_diff_max"
+PROBE_GAP = "train_infer/probe_log_prob_diff_mean"
 SHORT = 0.9  # trained / begun length; below, it is said
 NO_SIGNAL = "actor/steps_without_signal"
 
@@ -79,9 +80,11 @@ class ExactAlarm(StepPart):
 
     def before_publish(self, at: StepContext, metrics: Metrics) -> None:
         is_of_weights = self._runs_ahead or at.engine_version == at.step
-        if metrics.get(GAP_MAX, 0.0) != 0 and is_of_weights:
+        for name in (GAP_MAX, PROBE_GAP) if is_of_weights else ():
+            if metrics.get(name, 0.0) == 0:
+                continue
             raise StrategyError(
-                f"exact_log_probs: {GAP_MAX} is {metrics[GAP_MAX]:.3g} in step {at.step + 1}, and was to be 0: engine "
+                f"exact_log_probs: {name} is {metrics[name]:.3g} in step {at.step + 1}, and was to be 0: engine "
                 "and trainer computed with other kernels or other weights. Run both on the same kind of machine with "
                 "the same OMP_NUM_THREADS, or set exact_log_probs to false"
             )
@@ -188,7 +191,6 @@ def _causes(metrics: Mapping[str, float]) -> str:
 
 # Whether rollout engines sample from the weights that learn, asked of them where no token of the training can tell.
 
-PROBE_GAP = "train_infer/probe_log_prob_diff_mean"
 _MAX_TOKENS = 16
 _EVERY = 10  # steps, while none of them can tell
 

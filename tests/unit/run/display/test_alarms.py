@@ -2,10 +2,13 @@
 
 import logging
 import math
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
-from roll.rl.alarms import NO_SIGNAL, CollapseAlarm, GapAlarm, LengthAlarm
+from roll.errors import StrategyError
+from roll.rl.alarms import GAP_MAX, NO_SIGNAL, PROBE_GAP, CollapseAlarm, ExactAlarm, GapAlarm, LengthAlarm
 
 
 def test_it_warns_when_the_difference_rises_above_the_threshold_and_not_again_before_it_fell(
@@ -31,6 +34,22 @@ def test_where_old_keys_and_values_are_kept_the_warning_says_that_they_are_the_c
     with caplog.at_level(logging.WARNING):
         GapAlarm(0.05, keeps_kv).check(0.07)
     assert cause in caplog.text and caplog.text.count("older weights") == keeps_kv
+
+
+@pytest.mark.parametrize("name", [GAP_MAX, PROBE_GAP])
+@pytest.mark.parametrize(
+    ("runs_ahead", "engine_version", "stops"), [(False, 3, True), (True, 2, True), (False, 2, False)]
+)
+def test_exact_runs_end_with_the_first_number_that_differs(
+    name: str, runs_ahead: bool, engine_version: int, stops: bool
+) -> None:
+    """Without rollouts that run ahead, and with engines that are a step behind, all tokens are of other weights."""
+    alarm, at = ExactAlarm(runs_ahead), SimpleNamespace(step=3, engine_version=engine_version)
+    alarm.before_publish(at, {name: 0.0})  # type: ignore[arg-type]
+    alarm.before_publish(at, {})  # type: ignore[arg-type]
+    for wrong in (1e-9, math.nan):
+        with pytest.raises(StrategyError, match=f"exact_log_probs: {name} is .* in step 4") if stops else nullcontext():
+            alarm.before_publish(at, {name: wrong})  # type: ignore[arg-type]
 
 
 GOOD = {"rollout/reward_max": 1.0, "rollout/reward_min": 0.0, "actor/grad_norm": 0.5}
