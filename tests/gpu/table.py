@@ -209,6 +209,18 @@ def _exact_run() -> Check:
     )
 
 
+def _invariant_run() -> Check:
+    """vLLM's kernels whose numbers do not depend on the other rows: they differ from the trainer's as others do."""
+    check = _run("vllm", "batch-invariant", f"batch_invariant: true, {_IPC}", _ONE)
+    override = "++actor_infer.strategy_args.strategy_config.batch_invariant=true"
+    return replace(
+        check,
+        code="strategy/vllm/args.py",
+        arguments={**check.arguments, "overrides": [override]},
+        not_on_cpu="vLLM has batch-invariant kernels for GPUs alone",
+    )
+
+
 def _handover(name: str, kind: str, settings: dict[str, Any], *packages: str, **more: Any) -> Check:
     """A trainer of this kind and hf_infer, without Ray. `more`: `adapts` or `large`."""
     large = more.get("large", False)
@@ -356,6 +368,7 @@ CHECKS: tuple[Check, ...] = (
     _run_after("hf_infer", "fsdp2", adapts=True),
     _exact_run(),
     *_runs_of("vllm"),
+    _invariant_run(),
     _run_after("vllm", "fsdp2"),
     _run_after("vllm", "fsdp2", adapts=True),
     *_runs_of("sglang"),

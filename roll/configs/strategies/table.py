@@ -104,6 +104,7 @@ _SPECS = (
         lora_sync=LoraSync("enable_lora", max_rank=512),
         problems="roll.distributed.strategy.vllm.args:problems",
         cpu_model_problems="roll.distributed.strategy.vllm.args:cpu_model_problems",
+        warnings="roll.distributed.strategy.vllm.args:warnings",
         environment="roll.distributed.strategy.vllm.args:environment",
         registry=ModelRegistry(
             "vLLM",

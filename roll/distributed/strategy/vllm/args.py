@@ -33,6 +33,10 @@ from roll.utils.text import show
 WORKER_EXTENSION = "roll.distributed.strategy.vllm.worker_extension.RollWorkerExtension"
 OWNER_VARIABLE = "ROLL_ENGINE_OWNER_PID"
 ADAPTER_NAME, ADAPTER_ID = "policy", 1
+BATCH_INVARIANT = "batch_invariant"  # a key of ours: vLLM reads a variable
+_INVARIANT_VARIABLE = "VLLM_BATCH_INVARIANT"
+# Where a prompt is cut, by what is cached and what else is prefilled, changes the shapes of its passes (vLLM #46592).
+_INVARIANT_DEFAULTS = {"enable_prefix_caching": False, "enable_chunked_prefill": False}
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _CPU_KV_CACHE_BYTES = 256 << 20
@@ -54,9 +58,9 @@ _RANGES: dict[str, dict[str, float]] = {
 _SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
 
 
-def worker_environment(on_cpu: bool, directory: Path | None = None) -> dict[str, str]:
+def worker_environment(on_cpu: bool, directory: Path | None = None, batch_invariant: bool = False) -> dict[str, str]:
     """Variables that the engine's process needs before torch and vllm are imported. `directory`: of the run alone, for
-    the engine's sockets."""
+    the engine's sockets. `batch_invariant`: kernels whose numbers do not depend on the other rows."""
     variables = {
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
@@ -66,6 +70,8 @@ def worker_environment(on_cpu: bool, directory: Path | None = None) -> dict[str,
     }
     if directory is not None:
         variables["VLLM_RPC_BASE_PATH"] = str(directory)
+    if batch_invariant:
+        variables[_INVARIANT_VARIABLE] = "1"
     if not on_cpu:
         return variables
     return variables | {
@@ -80,7 +86,11 @@ def worker_environment(on_cpu: bool, directory: Path | None = None) -> dict[str,
 
 def environment(role: WorkerConfig, on_cpu: bool, directory: Path) -> dict[str, str]:
     """Return the environment of a worker, for its spec."""
-    return worker_environment(on_cpu, directory)
+    return worker_environment(on_cpu, directory, is_batch_invariant(role))
+
+
+def is_batch_invariant(role: WorkerConfig) -> bool:
+    return role.strategy_config.get(BATCH_INVARIANT) is True
 
 
 def engine_arguments(
@@ -96,6 +106,9 @@ def engine_arguments(
     """Keyword arguments of AsyncEngineArgs: ours, and over them the user's `strategy_config`. `most_answers`: in flight
     at once. `vision`: how the model sees, if it does."""
     settings = with_new_names({key: value for key, value in role.strategy_config.items() if value is not None})
+    settings.pop(BATCH_INVARIANT, None)
+    if is_batch_invariant(role):
+        settings = _INVARIANT_DEFAULTS | settings
     pipeline = int(settings.get("pipeline_parallel_size", 1))
     arguments: dict[str, Any] = {
         "dtype": _DTYPES[role.model_args.dtype],
@@ -149,6 +162,10 @@ def _batch(settings: Mapping[str, Any], most_answers: int | None) -> dict[str, i
 def cpu_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     """Finds what ends an engine on a machine without GPUs: some layers that carry a state from token to token."""
     kind, worker = type_of(text_part(model)), choice.worker
+    if is_batch_invariant(worker):
+        key = f"{choice.at}.{BATCH_INVARIANT}"
+        text = f"{key}: true, but vllm has batch-invariant kernels for GPUs alone. Remove it, or use hf_infer"
+        yield Problem(f"{text} with exact_log_probs.", (key,), "place")
     if kind not in STATES:
         return
     model_key, kwargs_key = f"{choice.role.name}.model_args.model_name_or_path", f"{choice.at}.enable_prefix_caching"
@@ -175,6 +192,16 @@ def problems(choice: Choice) -> Iterator[Problem]:
         yield from _quantised_on_npu(choice)
 
 
+def warnings(choice: Choice) -> Iterator[str]:
+    """Yield the warnings of a role with this strategy, for its spec."""
+    if is_batch_invariant(choice.worker):
+        yield (
+            f"{choice.at}.{BATCH_INVARIANT}: true: sampled log-probs are to be the same whatever else the engine "
+            "samples, but not the trainer's, whose kernels are others. It needs GPUs of compute capability 8.0 and has "
+            "never run here: compare train_infer/log_prob_diff_mean with and without it"
+        )
+
+
 def _quantised_on_npu(choice: Choice) -> Iterator[Problem]:
     """Finds quantisation on Ascend, which is another one there."""
     key, kind = f"{choice.at}.quantization", choice.worker.strategy_config.get("quantization")
@@ -188,7 +215,8 @@ def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:
     at = f"{role_name}.strategy_args.strategy_config"
     known = engine_argument_kinds()
     refused = refused_keys(VLLM, role)
-    others = [key for key in role.strategy_config if key not in (*refused, OLD_CACHE)]
+    others = [key for key in role.strategy_config if key not in (*refused, OLD_CACHE, BATCH_INVARIANT)]
+    yield from _invariance_problems(at, role)
     if known is not None:
         kinds = {key: replace(kind, **_RANGES.get(key, {})) for key, kind in known.items() if kind is not None}
         yield from misfits(at, {key: role.strategy_config[key] for key in others}, kinds)
@@ -211,6 +239,26 @@ def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:
                 f"{at} is {product}. Set num_gpus_per_worker: {product}, or leave the sizes out.",
                 (f"{role_name}.num_gpus_per_worker", *(f"{at}.{key}" for key in _SIZES)),
             )
+
+
+def _invariance_problems(at: str, role: WorkerConfig) -> Iterator[Problem]:
+    value, key = role.strategy_config.get(BATCH_INVARIANT), f"{at}.{BATCH_INVARIANT}"
+    if value is not None and not isinstance(value, bool):
+        yield Problem(f"{key}: {show(value)} must be true or false.", (key,))
+    elif value and not knows_batch_invariance():
+        yield Problem(
+            f"{key}: true: the installed vllm has no {_INVARIANT_VARIABLE}. Update it, or remove the key.", (key,)
+        )
+
+
+@cache
+def knows_batch_invariance() -> bool:
+    """False if vllm is installed, and has no batch-invariant mode by the text of its variables."""
+    spec = find_spec("vllm")
+    if spec is None or not spec.submodule_search_locations:
+        return True
+    envs = Path(next(iter(spec.submodule_search_locations))) / "envs.py"
+    return _INVARIANT_VARIABLE in envs.read_text(encoding="utf-8")
 
 
 @cache

@@ -27,6 +27,7 @@ from roll.distributed.strategy.vllm.args import (
     OWNER_VARIABLE,
     argument_problems,
     engine_arguments,
+    is_batch_invariant,
     worker_environment,
 )
 from roll.distributed.strategy.vllm.pictures import check_number_of_pictures, picture_prompt
@@ -110,7 +111,7 @@ class VllmStrategy(EngineStrategy):
     that is not the full one (`roll.configs.sections.cluster.narrowing_settings`). Requests in flight across a weight
     update are prefilled again with the new weights when they go on, unless the engine `keeps_kv`; every token says
     which version sampled it. Samples are seeded one by one, so they repeat with the seed; on a GPU only as far as
-    kernels of varying batch size round alike.
+    kernels of varying batch size round alike (`batch_invariant`).
     """
 
     def __init__(self, role: WorkerConfig, context: RankContext):
@@ -120,7 +121,8 @@ class VllmStrategy(EngineStrategy):
 
     def setup(self) -> None:
         """Sets what the launcher has not set of `worker_environment`: vLLM's own processes inherit it."""
-        for name, value in worker_environment(self._on_cpu).items():
+        variables = worker_environment(self._on_cpu, batch_invariant=is_batch_invariant(self._role))
+        for name, value in variables.items():
             os.environ.setdefault(name, value)
         # Its ranks meet on the first free port from here on; one of its own choice might go to a connection first.
         os.environ.setdefault("VLLM_PORT", str(free_port()))

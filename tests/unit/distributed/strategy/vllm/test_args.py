@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.value_kinds import kinds_of
+from roll.configs.tables.roles import ROLES
 from roll.configs.tables.vision import VisionModel, vision_model
 from roll.distributed.strategy.vllm import args as vllm_args
 from roll.distributed.strategy.vllm.args import argument_problems, engine_arguments, worker_environment
@@ -128,6 +130,31 @@ def test_the_cpu_environment_adds_to_the_common_one() -> None:
     assert common.items() <= on_cpu.items()
     assert on_cpu["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
     assert "TORCHDYNAMO_DISABLE" not in common
+
+
+def test_batch_invariance_is_a_variable_and_no_argument() -> None:
+    """Its defaults keep a prompt in one piece, whatever is cached; the user has the last word."""
+    role = make_role(batch_invariant=True)
+    arguments = engine_arguments(role, on_cpu=False, seed=0)
+    assert "batch_invariant" not in arguments and arguments["enable_prefix_caching"] is False
+    assert arguments["enable_chunked_prefill"] is False and "max_num_batched_tokens" not in arguments
+    cached = make_role(batch_invariant=True, enable_prefix_caching=True)
+    assert engine_arguments(cached, on_cpu=False, seed=0)["enable_prefix_caching"] is True
+    for given, variable in ((role, "1"), (make_role(batch_invariant=False), None), (make_role(), None)):
+        assert vllm_args.environment(given, False, Path("/r")).get("VLLM_BATCH_INVARIANT") == variable
+    assert "batch_invariant" not in engine_arguments(make_role(batch_invariant=False), on_cpu=False, seed=0)
+
+
+def test_batch_invariance_is_refused_where_it_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert problems(batch_invariant=True) == problems(batch_invariant=None) == []
+    assert "batch_invariant: 'yes' must be true or false" in problems(batch_invariant="yes")[0]
+    choice = Choice(ROLES["actor_infer"], make_role(batch_invariant=True))
+    (problem,) = vllm_args.cpu_model_problems(choice, {"model_type": "qwen2"})
+    assert "batch_invariant: true, but vllm has batch-invariant kernels for GPUs alone" in problem.text
+    (warning,) = vllm_args.warnings(choice)
+    assert "has never run here" in warning
+    monkeypatch.setattr(vllm_args, "knows_batch_invariance", lambda: False)
+    assert "the installed vllm has no VLLM_BATCH_INVARIANT" in problems(batch_invariant=True)[0]
 
 
 def test_importing_the_module_imports_neither_torch_nor_vllm() -> None:
