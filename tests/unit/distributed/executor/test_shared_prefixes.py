@@ -34,9 +34,9 @@ class Trees:
         return 300, 120
 
 
-def worker(shares: bool) -> TrainWorker:
+def worker(shares: bool, others: Sequence[float] = (1, 3)) -> TrainWorker:
     made = TrainWorker.__new__(TrainWorker)
-    made.strategy = Trees(shares)  # type: ignore[assignment]
+    made.strategy = Trees(shares, others)  # type: ignore[assignment]
     return made
 
 
@@ -52,10 +52,12 @@ def rows() -> Rows:
     )
 
 
-def update(made: TrainWorker, limits: BatchLimits, count: int) -> tuple[list[list[int]], MetricSums]:
-    """The first answer tokens of each micro batch's rows, sorted, which tell the rows apart."""
+def update(
+    made: TrainWorker, limits: BatchLimits, count: int, chosen: np.ndarray | None = None
+) -> tuple[list[list[int]], MetricSums]:
+    """The first tokens of each micro batch's rows, sorted, which tell the groups apart."""
     request: Any = SimpleNamespace(limits=limits, job=SimpleNamespace(loss=None, temperature=1.0))
-    sums, _ = made._update(request, rows(), np.arange(8), count, LossScale(1, 1), [])
+    sums, _ = made._update(request, rows(), np.arange(8) if chosen is None else chosen, count, LossScale(1, 1), [])
     trained = made.strategy.trained  # type: ignore[attr-defined]
     return [sorted(batch.input_ids[:, 0].tolist()) for batch in trained], sums
 
@@ -75,3 +77,16 @@ def test_ranks_agree_on_the_number_of_micro_batches_by_computed_tokens() -> None
     limits, chunks = BatchLimits(1, max_tokens=200, packs=True), [np.arange(8), np.arange(8)]
     assert worker(True)._most_needed(rows(), chunks, limits) == [1, 3]
     assert worker(False)._most_needed(rows(), chunks, limits) == [2, 3]
+
+
+def test_idle_rows_are_left_out_before_the_others_become_trees() -> None:
+    """The second group is idle: the other's rows compute 80 tokens as a tree, where they are 200. An update of idle
+    rows keeps one."""
+    idle, limits = np.zeros(8, bool), BatchLimits(1, max_tokens=100, packs=True)
+    idle[1::2] = True  # rows of the two groups take turns
+    chunks = [np.arange(8), np.arange(1, 8, 2)]
+    moving, counts = worker(True, (1, 1))._without_zero_gradient_rows(chunks, idle, rows(), limits)
+    assert [chunk.tolist() for chunk in moving] == [[0, 2, 4, 6], [1]] and counts == [1, 1]
+    assert worker(False, (1, 1))._without_zero_gradient_rows(chunks, idle, rows(), limits)[1] == [2, 1]
+    batches, _ = update(worker(True), limits, counts[0], moving[0])
+    assert len(batches) == 1 and len(batches[0]) == 4
