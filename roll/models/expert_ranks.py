@@ -13,6 +13,8 @@ import torch.distributed as dist
 from torch import nn
 
 Weights = Callable[[nn.Module], Mapping[str, torch.Tensor]]
+OWN_FORWARD = "own_forward"
+"""Attribute of experts with a forward pass other than their class's: a function that is given the module first."""
 
 
 def experts_of(root: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -81,7 +83,7 @@ class _Share:
         return getattr(self._experts, name)
 
     def __call__(self, *arguments: torch.Tensor) -> torch.Tensor:
-        forward: Any = type(self._experts).forward
+        forward: Any = vars(self._experts).get(OWN_FORWARD, type(self._experts).forward)
         return forward(self, *arguments)
 
 

@@ -18,12 +18,13 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from roll.configs.checks.lora import FUSED_EXPERTS, PEFT, REFUSED_WORDS, other_form
+from roll.configs.checks.lora import EXPERTS_AND_RSLORA, FUSED_EXPERTS, PEFT, REFUSED_WORDS, other_form
 from roll.configs.memory.trained import ALL_LINEAR
 from roll.configs.sections.model import ModelArgs
 from roll.configs.tables.roles import Head
 from roll.configs.tables.vision import TOWER, VISION, names_part
 from roll.errors import StrategyError
+from roll.models.expert_lora import ExpertAdapters, ExpertMatrix, expert_matrices, matrices_of, put_on
 
 _ADAPTER = "default"  # peft's own name for the only one
 _PREFIX = "base_model.model."  # of names in peft's files
@@ -71,16 +72,25 @@ class Exported:
         if self.adapter is None:
             return weight.to(dtype) if self.scale == 1 else (weight.float() * self.scale).to(dtype)
         a, b, scale = self.adapter
-        low_rank = whole(b).detach().float() @ whole(a).detach().float()
+        down, up = whole(a).detach().float(), whole(b).detach().float()
+        parts = down.shape[-2] // up.shape[-1]  # gate and up of experts have factors of their own in one matrix
+        low_rank = torch.cat([y @ x for x, y in zip(down.chunk(parts, -2), up.chunk(parts, -2), strict=True)], -2)
         return torch.add(weight.float(), low_rank.to(weight.device), alpha=scale).to(dtype)
 
 
 class Adapters:
     """Adapters of one model, and modules that are trained in full beside them. `head`: weights of the `score` of a
-    model that has one, where the adapter that was loaded holds them."""
+    model that has one, where the adapter that was loaded holds them. `experts`: adapters beside peft's, of
+    `matrices`."""
 
-    def __init__(self, peft_model: Any, head: Mapping[str, torch.Tensor]):
-        self._peft, self.head = peft_model, head
+    def __init__(
+        self,
+        peft_model: Any,
+        head: Mapping[str, torch.Tensor],
+        experts: Sequence[ExpertAdapters] = (),
+        matrices: Sequence[ExpertMatrix] = (),
+    ):
+        self._peft, self.head, self._experts, self._matrices = peft_model, head, experts, matrices
         self._dropouts = [module for name, module in peft_model.named_modules() if f".lora_dropout.{_ADAPTER}" in name]
 
     @contextmanager
@@ -91,10 +101,14 @@ class Adapters:
         self._peft.base_model.disable_adapter_layers()
         for parameter in trained:
             parameter.requires_grad_(True)
+        for experts in self._experts:
+            experts.is_on = False
         try:
             yield
         finally:
             self._peft.base_model.enable_adapter_layers()
+            for experts in self._experts:
+                experts.is_on = True
 
     @contextmanager
     def without_dropout(self) -> Iterator[None]:
@@ -110,11 +124,16 @@ class Adapters:
         """The weights of the model without adapters, by the names of its parameters: own name -> name in
         `pretrained`."""
         names = {name: own_name for own_name, name in pretrained_names.items()}
+        of_experts = {matrix.name: matrix.factors for matrix in self._matrices}
+        factors = {name for pair in of_experts.values() for name in pair}
         exported = []
         for name, own_name in names.items():
-            if ".lora_" in name or ".original_module." in name:
+            if ".lora_" in name or ".original_module." in name or name in factors:
                 continue
             adapter = None
+            if name in of_experts:
+                a, b = (names[factor] for factor in of_experts[name])
+                adapter = (a, b, self._experts[0].scale)
             if name.endswith(".base_layer.weight"):
                 layer = name.removesuffix(".base_layer.weight")
                 a, b = (names[f"{layer}.lora_{part}.{_ADAPTER}.weight"] for part in "AB")
@@ -130,12 +149,25 @@ class Adapters:
         named = get_peft_model_state_dict(self._peft, state_dict=state, save_embedding_layers=False)
         config = replace(self._peft.peft_config[_ADAPTER], base_model_name_or_path=base)
         if any(_EXPERTS in name for name, _ in self._peft.named_parameters()):
-            config = _beside_experts(config, sorted(config.target_modules))
+            beside = sorted(config.target_modules)
+            config = _beside_experts(config, [*beside, *self._expert_names()], beside)
+            if self._matrices and self._peft.config.model_type == "qwen2_moe":
+                config = _fused_experts(config)
+        for matrix in self._matrices:
+            named |= {f"{_PREFIX}{name}": factor for name, factor in matrix.apart(trained).items()}
         places = [f"{_PREFIX}{_SCORE}.{part}" for part in ("weight", "bias")]
         if heads := {name: state[name] for name in places if name in state}:
             named |= heads
             config = replace(config, modules_to_save=sorted({*(config.modules_to_save or ()), _SCORE}))
         _write(directory, config, named)
+
+    def _expert_names(self) -> list[str]:
+        """Layers of experts as a PEFT directory names them: by a few words where those say the same."""
+        layers = [layer for matrix in self._matrices for layer in matrix.layers]
+        words = sorted({layer.rpartition(".")[2] for layer in layers})
+        every = expert_matrices(self._peft.get_base_model()).values()
+        others = {layer for matrix in every for layer in matrix.layers} - {*layers}
+        return layers if any(layer.rpartition(".")[2] in words for layer in others) else words
 
 
 @dataclass(frozen=True)
@@ -227,7 +259,8 @@ def plain_name(name: str) -> str:
 def add_adapters(pretrained: PreTrainedModel, args: ModelArgs, head: Head, empty: bool) -> Adapters:
     """Puts the adapters of a role on its model, whose weights are frozen from then on. A critic's value head is trained
     in full. `empty`: their form alone."""
-    targets, in_full = _targets(pretrained, args), _trained_in_full(pretrained, args)
+    matrices = expert_matrices(pretrained)
+    targets, of_experts, in_full = *_targets(pretrained, args, matrices), _trained_in_full(pretrained, args)
     below = [name for name in targets if any(f"{name}.".startswith(f"{module}.") for module in in_full)]
     if len(below) == len(targets):
         raise StrategyError("model_args.additional_target trains every layer in full that lora_target names")
@@ -241,8 +274,10 @@ def add_adapters(pretrained: PreTrainedModel, args: ModelArgs, head: Head, empty
     peft_model.peft_config[_ADAPTER].task_type = _TASKS[head]  # earlier, it would have peft copy a critic's head
     if head != "lm":
         pretrained.get_submodule(_SCORE).requires_grad_(True)
+    scale = args.adapter_alpha / (args.lora_rank**0.5 if args.use_rslora else args.lora_rank)
+    experts = put_on(pretrained, of_experts, args.lora_rank, scale, args.lora_dropout)
     loads = args.adapter_name_or_path is not None and not empty
-    return Adapters(peft_model, _load(peft_model, args, head) if loads else {})
+    return Adapters(peft_model, _load(peft_model, args, head, of_experts) if loads else {}, experts, of_experts)
 
 
 @contextmanager
@@ -285,9 +320,11 @@ def _config(args: ModelArgs, targets: list[str], trained_in_full: list[str]) -> 
     )
 
 
-def _targets(pretrained: PreTrainedModel, args: ModelArgs) -> list[str]:
-    """Layers that adapters are put on; of a model that sees, of its language model alone: the tower has layers of the
-    same names."""
+def _targets(
+    pretrained: PreTrainedModel, args: ModelArgs, matrices: Mapping[str, ExpertMatrix]
+) -> tuple[list[str], list[ExpertMatrix]]:
+    """Linear layers that adapters are put on, and matrices of experts; of a model that sees, of its language model
+    alone: the tower has layers of the same names."""
     sees = pretrained.config.model_type in VISION
     linear = {
         name: module
@@ -296,17 +333,28 @@ def _targets(pretrained: PreTrainedModel, args: ModelArgs) -> list[str]:
     }
     heads = [name for name, module in linear.items() if _is_head(pretrained, module)]
     tied = [name for name in heads if _ties_ends(pretrained) and linear[name] is pretrained.get_output_embeddings()]
-    return targets(list(linear), args, heads, tied)
+    of_experts = [layer for matrix in matrices.values() for layer in matrix.layers]
+    chosen = targets([*linear, *of_experts], args, [*heads, *of_experts], tied)
+    plain = [layer for layer in chosen if layer in linear]
+    adapted = matrices_of(chosen, matrices)
+    if adapted and args.use_rslora:
+        raise StrategyError(f"model_args.use_rslora: {EXPERTS_AND_RSLORA}")
+    if not plain:
+        raise StrategyError(
+            "model_args.lora_target names layers of experts alone. Name one beside them, such as o_proj"
+        )
+    return plain, adapted
 
 
 def targets(linear: Sequence[str], args: ModelArgs, heads: Sequence[str] = (), tied: Sequence[str] = ()) -> list[str]:
     """The linear layers (full names) that lora_target matches, without those of freeze_module_prefix. `heads` are not
     part of all-linear. `tied` heads share the embedding's weight and are refused."""
     layers: dict[str, None] = {}
+    not_all = set(heads)
     for word in args.lora_target:
         if word in REFUSED_WORDS:
             raise StrategyError(f"model_args.lora_target: {word}: {REFUSED_WORDS[word]}")
-        named = [n for n in linear if n not in heads] if word == ALL_LINEAR else _named(linear, word)
+        named = [n for n in linear if n not in not_all] if word == ALL_LINEAR else _named(linear, word)
         if set(named) & set(tied):
             raise StrategyError(f"model_args.lora_target: {word}: {_ONE_WEIGHT}; an adapter would be of the head alone")
         if not named:
@@ -358,19 +406,24 @@ def _is_head(pretrained: PreTrainedModel, module: nn.Module) -> bool:
     return module is pretrained.get_output_embeddings() or module is getattr(pretrained, "score", None)
 
 
-def _load(peft_model: Any, args: ModelArgs, head: Head) -> dict[str, torch.Tensor]:
+def _load(peft_model: Any, args: ModelArgs, head: Head, matrices: Sequence[ExpertMatrix]) -> dict[str, torch.Tensor]:
     """The weights of the head, which are the caller's to put in place: an engine may hold it in parts."""
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
     names = get_peft_model_state_dict(peft_model, state_dict=peft_model.state_dict(), save_embedding_layers=False)
     score_prefix = f"{_SCORE}." if head != "lm" else None
-    weights = read_adapter([name.removeprefix(_PREFIX) for name in names], args, score_prefix)
+    of_experts = [name for matrix in matrices for name in matrix.peft_names]
+    weights = read_adapter([*(name.removeprefix(_PREFIX) for name in names), *of_experts], args, score_prefix)
     heads = {
         name.removeprefix(score_prefix): weights.pop(name)
         for name in list(weights)
         if score_prefix and name.startswith(score_prefix)
     }
     try:
+        for matrix in matrices:
+            own = {name: weights.pop(name) for name in matrix.peft_names}
+            for name, factor in matrix.together(own).items():
+                peft_model.get_parameter(f"{_PREFIX}{name}").data.copy_(factor)
         set_peft_model_state_dict(peft_model, {f"{_PREFIX}{name}": tensor for name, tensor in weights.items()})
     except RuntimeError as error:
         raise StrategyError(f"{_at(args)} does not fit the model: {error}") from error

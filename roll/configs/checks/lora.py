@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from roll.configs.checks.moe import has_experts
-from roll.configs.memory.model_shape import model_shape
+from roll.configs.memory.model_shape import Weight, model_shape
 from roll.configs.memory.trained import (
     ALL_LINEAR,
     EXPERT,
+    Experts,
     adapted,
     ends_with,
     is_frozen,
@@ -106,16 +107,16 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
     shape, _ = model_shape(model, choice.role.head or "lm")
     if shape is None or not args.has_lora:
         return
-    experts = supports(choice, Feature.LORA_EXPERTS)
+    experts = _experts(choice)
     family = family_of(model)
-    files = family.names_in_files if experts and family is not None else {}
+    files = family.names_in_files if experts != "none" and family is not None else {}
     weights = list(linear(shape, experts))
     layers = [renamed(weight.name.removesuffix(".weight"), files) for weight in weights]
     there = sorted({layer.rpartition(".")[2] for layer in layers})
     for word in args.lora_target:
         if word != ALL_LINEAR and not any(ends_with(layer, word) for layer in layers):
             text = f"{key}: no linear layer of the model is named {word}. It has {', '.join(there)}"
-            mixture = shape.experts_per_token and not experts
+            mixture = shape.experts_per_token and experts == "none"
             why = f" (with {choice.worker.strategy_name} the experts of a mixture get no adapters;" if mixture else ""
             others = ", ".join(strategies_with(Feature.LORA_EXPERTS, choice.role.use))
             why += f" with {others} they do)" if mixture else ""
@@ -124,7 +125,9 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
     if args.use_rslora and any(weight.cut == "expert" for weight in chosen):
         rslora = f"{choice.role.name}.model_args.use_rslora"
         yield Problem(f"{rslora}: {EXPERTS_AND_RSLORA}.", (rslora, key))
-    named = [weight for weight in weights if is_target(weight, args.lora_target)]
+    if experts == "named":
+        yield from _expert_problems(chosen, files, args, key)
+    named = [weight for weight in weights if is_target(weight, args.lora_target, experts)]
     if named and not chosen:
         is_free = any(not is_frozen(weight, args.frozen_prefixes) for weight in named)
         name = "additional_target" if is_free else "freeze_module_prefix"
@@ -134,7 +137,7 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
         yield Problem(f"{other}: {value} leaves no layer that {key} could name.", (other, key))
     modules = modules_of(shape)
     at = f"{choice.role.name}.model_args.additional_target"
-    if not experts:
+    if experts != "linear":
         modules = [module for module in modules if EXPERT not in module]
         yield from _in_full_problems(modules, shape.ties_head, args, at)
         return
@@ -142,6 +145,30 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
     modules = [renamed(module, files) for module in modules if module in layer_names]
     yield from _in_full_problems(modules, shape.ties_head, args, at, "weights of its own")
     yield from _part_problems(modules, args, at)
+
+
+def _experts(choice: Choice) -> Experts:
+    if not supports(choice, Feature.LORA_EXPERTS):
+        return "none"
+    return "named" if supports(choice, Feature.TRANSFORMERS_MODEL) else "linear"
+
+
+def _expert_problems(
+    chosen: Sequence[Weight], files: Mapping[str, str], args: ModelArgs, key: str
+) -> Iterator[Problem]:
+    """Checks adapters of experts that transformers keeps in stacked matrices: gate and up are one of them, and peft
+    wants a layer beside them."""
+    of_experts = [renamed(weight.name.removesuffix(".weight"), files) for weight in chosen if weight.cut == "expert"]
+    for partners in _ONE_PARAMETER[1:]:
+        for layer in of_experts:
+            last = layer.rpartition(".")[2]
+            if last in partners and any(layer.removesuffix(last) + other not in of_experts for other in partners):
+                text = f"{key}: {' and '.join(partners)} of experts are one matrix, and {', '.join(args.lora_target)}"
+                yield Problem(f"{text} names a part of it. Name both, or none.", (key,))
+                return
+    if of_experts and len(of_experts) == len(chosen):
+        text = f"{key}: {', '.join(args.lora_target)} names layers of experts alone. Name one beside them, such as"
+        yield Problem(f"{text} o_proj.", (key,))
 
 
 def _in_full_problems(

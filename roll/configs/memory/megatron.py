@@ -76,7 +76,7 @@ def _held(facts: RoleFacts) -> list[tuple[Weight, bool]]:
     if facts.use == "train":
         mtp_weights = facts.shape.mtp if _trains_mtp(facts) else ()
         mtp_held = [(weight, not is_frozen(weight, args.frozen_prefixes)) for weight in mtp_weights]
-        return [*held_weights(facts.shape, args, experts=True), *mtp_held]
+        return [*held_weights(facts.shape, args, experts="linear"), *mtp_held]
     return [(weight, not is_frozen(weight, args.frozen_prefixes)) for weight in facts.shape.weights]
 
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from typing import Literal
 
 from roll.configs.memory.model_shape import SHARED_GATE, ModelShape, Weight
 from roll.configs.sections.model import ModelArgs
@@ -11,6 +12,9 @@ from roll.configs.tables.vision import names_part
 
 ALL_LINEAR = "all-linear"
 EXPERT = "{expert}"  # stands for the number of each
+Experts = Literal["none", "named", "linear"]
+"""Experts of a mixture that get adapters: none; in transformers, where they are no linear layers, those that are
+named; in Megatron, where they are, those of all-linear as well."""
 _UNFUSED = re.compile(r"\b(gate|up)_proj")
 _OTHER_NAMES = {there: here for family in FAMILIES.values() for here, there in family.names_in_files.items()}
 
@@ -22,9 +26,9 @@ def is_frozen(weight: Weight, prefixes: tuple[str, ...]) -> bool:
     return weight.name.startswith(named) or fused.startswith(named) or any(names_part(weight.name, w) for w in prefixes)
 
 
-def held_weights(shape: ModelShape, args: ModelArgs, experts: bool = False) -> list[tuple[Weight, bool]]:
+def held_weights(shape: ModelShape, args: ModelArgs, experts: Experts = "named") -> list[tuple[Weight, bool]]:
     """The weights of a model that learns, and whether each is trained. With LoRA these are its adapters, copies of what
-    additional_target names, and a critic's head. `experts`: those of a mixture get adapters as well."""
+    additional_target names, and a critic's head."""
     if not args.has_lora:
         return [(weight, not is_frozen(weight, args.frozen_prefixes)) for weight in shape.weights]
     held = [(weight, shape.is_critic and weight.name.startswith("score.")) for weight in shape.weights]
@@ -34,28 +38,29 @@ def held_weights(shape: ModelShape, args: ModelArgs, experts: bool = False) -> l
     return held + [(weight, True) for weight in copied]
 
 
-def adapted(shape: ModelShape, args: ModelArgs, experts: bool = False) -> list[Weight]:
+def adapted(shape: ModelShape, args: ModelArgs, experts: Experts = "named") -> list[Weight]:
     """The matrices that get adapters."""
     there = (w for w in linear(shape, experts) if not is_frozen(w, args.frozen_prefixes))
-    in_full = set[str]() if experts else _in_full(shape, args)  # what peft copies whole gets none
-    return [w for w in there if is_target(w, args.lora_target) and not _is_below(w, in_full)]
+    in_full = set[str]() if experts == "linear" else _in_full(shape, args)  # what peft copies whole gets none
+    return [w for w in there if is_target(w, args.lora_target, experts) and not _is_below(w, in_full)]
 
 
 def _in_full(shape: ModelShape, args: ModelArgs) -> set[str]:
     return {module for module in modules_of(shape) if is_named(module, args.additional_target)}
 
 
-def linear(shape: ModelShape, experts: bool = False) -> Iterator[Weight]:
-    """Matrices of linear layers. Experts are such layers in Megatron and not in transformers 5, the gate of a shared
-    expert and the head the other way round, routers in neither; nor is a head that is the embedding."""
-    cuts = ("tensor", "expert") if experts else ("tensor",)
+def linear(shape: ModelShape, experts: Experts = "named") -> Iterator[Weight]:
+    """Matrices that can have adapters. The gate of a shared expert and the head are such layers in transformers and not
+    in Megatron, routers in neither; nor is a head that is the embedding."""
+    cuts = ("tensor",) if experts == "none" else ("tensor", "expert")
     matrices = (weight for weight in shape.weights if len(weight.shape) == 2 and weight.name.endswith(".weight"))
-    return (m for m in matrices if m.cut in cuts or (not experts and (_is_head(m) or m.block == SHARED_GATE)))
+    return (m for m in matrices if m.cut in cuts or (experts != "linear" and (_is_head(m) or m.block == SHARED_GATE)))
 
 
-def is_target(weight: Weight, names: tuple[str, ...]) -> bool:
-    """`all-linear` is every one but the head."""
-    return (ALL_LINEAR in names and not _is_head(weight)) or is_named(_module(weight), names)
+def is_target(weight: Weight, names: tuple[str, ...], experts: Experts = "named") -> bool:
+    """`all-linear` is every one but the head, and but the experts where they are no linear layers."""
+    in_all = not _is_head(weight) and (weight.cut != "expert" or experts == "linear")
+    return (ALL_LINEAR in names and in_all) or is_named(_module(weight), names)
 
 
 def _is_head(weight: Weight) -> bool:

@@ -105,10 +105,12 @@ def _stored_name(name: str, weights: dict[str, torch.Tensor]) -> str:
     return name
 
 
-def train(model_dir: Path, family: str, factors: Factors, learning_rates: list[float]) -> Trace:
+def train(
+    model_dir: Path, family: str, factors: Factors, learning_rates: list[float], vocab_size: int = models.VOCAB_SIZE
+) -> Trace:
     model = Adapted(model_dir, factors)
     optimizer = torch.optim.AdamW(model.factors, lr=learning_rates[0], betas=BETAS, eps=EPSILON, weight_decay=0.0)
-    given, loss, trace = rows(vocab_size=models.VOCAB_SIZE), BentLoss(), Trace({}, [], [])
+    given, loss, trace = rows(vocab_size=vocab_size), BentLoss(), Trace({}, [], [])
     for learning_rate in learning_rates:
         optimizer.zero_grad()
         for index, row in enumerate(given):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from roll.configs.checks.lora import lora_model_problems, lora_problems, sent_adapter_model_problems
+from roll.configs.checks.lora import EXPERTS_AND_RSLORA, lora_model_problems, lora_problems, sent_adapter_model_problems
 from roll.configs.memory import deepspeed, fsdp2, megatron
 from roll.configs.memory.model_shape import ModelShape, model_shape
 from roll.configs.memory.parts import RoleFacts
@@ -163,9 +163,20 @@ def shape_of(name: str, role: Role = ACTOR_TRAIN) -> ModelShape:
         (
             {"lora_target": "gate_proj"},
             "qwen3-30b-a3b",
-            "actor_train.model_args.lora_target: no linear layer of the model is named gate_proj. It has k_proj, "
-            "lm_head, o_proj, q_proj, v_proj (with deepspeed_train the experts of a mixture get no adapters; with "
-            "megatron_train they do), or write all-linear.",
+            "actor_train.model_args.lora_target: gate_proj and up_proj of experts are one matrix, and gate_proj names "
+            "a part of it. Name both, or none.",
+        ),
+        (
+            {"lora_target": "gate_proj, up_proj, down_proj"},
+            "qwen3-30b-a3b",
+            "actor_train.model_args.lora_target: gate_proj, up_proj, down_proj names layers of experts alone. Name one "
+            "beside them, such as o_proj.",
+        ),
+        ({"lora_target": "gate_proj, up_proj, o_proj"}, "qwen3-30b-a3b", None),
+        (
+            {"lora_target": "down_proj, o_proj", "use_rslora": True},
+            "qwen3-30b-a3b",
+            f"actor_train.model_args.use_rslora: {EXPERTS_AND_RSLORA}.",
         ),
         (
             {"lora_target": "q_proj", "freeze_module_prefix": "model."},

@@ -35,7 +35,7 @@ def loaded(model_dir: Path, **more: Any) -> LoadedModel:
 def with_b(model: LoadedModel) -> LoadedModel:
     """Adapters that add something."""
     for name, parameter in model.module.named_parameters():
-        if ".lora_B." in name:
+        if ".lora_B." in name or name.endswith("_lora_B"):
             torch.nn.init.normal_(parameter, std=0.1)
     return model
 
@@ -245,13 +245,18 @@ MIXTURES = {
 }
 
 
-@pytest.mark.parametrize("target", ["all-linear", "down_proj, o_proj", "gate_proj"])
+DENSE = {"qwen3_moe": "mlp.gate_proj", "qwen2_moe": "shared_expert.gate_proj"}
+EVERY_EXPERT = "gate_proj, up_proj, down_proj, o_proj"
+
+
+@pytest.mark.parametrize("target", ["all-linear", "down_proj, o_proj", EVERY_EXPERT, "dense"])
 @pytest.mark.parametrize("family", MIXTURES)
-def test_layers_called_as_experts_once_were_get_the_adapters_and_experts_none(
-    family: str, target: str, tmp_path: Path
-) -> None:
+def test_experts_get_the_adapters_where_a_name_is_also_theirs(family: str, target: str, tmp_path: Path) -> None:
     """In the trainer, in what engines get, and where peft loads what was saved: of itself it would take the names of
     dense and shared layers for the experts."""
+    experts = {"down_proj, o_proj": {"down_proj"}, EVERY_EXPERT: {"gate_up_proj", "down_proj"}}.get(target, set())
+    if target == "dense":
+        target = DENSE.get(family, "shared_experts.gate_proj")
     config = models.config(family)
     for name, value in MIXTURES[family].items():
         setattr(config, name, value)
@@ -260,8 +265,9 @@ def test_layers_called_as_experts_once_were_get_the_adapters_and_experts_none(
     model = with_b(loaded(tmp_path / "base", lora_target=target, lora_dropout=0.1))
     dense = {name for name, _ in model.pretrained.named_modules() if name.endswith("down_proj")}
     found = layers(model)
-    assert not any(".experts." in name for name in found)
-    assert target == "gate_proj" or {plain_name(f"{name}.weight").removesuffix(".weight") for name in dense} <= found
+    assert {name.rpartition(".")[2] for name in found if ".experts." in name} == experts
+    is_dense = target.endswith(".gate_proj")
+    assert is_dense or {plain_name(f"{name}.weight").removesuffix(".weight") for name in dense} <= found
 
     plain = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32).eval()
     tokens = torch.arange(1, 9)[None]

@@ -1,0 +1,172 @@
+"""LoRA on the experts of Hugging Face mixtures, against W + s B A of every matrix written out in one process."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from tests.helpers.processes import RankPool
+from tests.parity.compare import assert_same_training, largest_difference
+from tests.parity.megatron import adapted, models
+from tests.parity.strategies import runs
+from tests.parity.strategies.reference import LEARNING_RATE, TEMPERATURE, Trace, naive_log_probs, rows
+from tests.parity.strategies.runs import Run
+
+Pools = Callable[[int], RankPool]
+NAMES = {"mixtral": "w1, w2, w3"}
+RECOMPUTED = {"disable_gradient_checkpointing": False}
+slow = pytest.mark.slow
+
+
+@dataclass(frozen=True)
+class Case:
+    model_dir: Path
+    adapter: Path
+    want: Trace
+    target: str
+
+    def run(self, **given: Any) -> Run:
+        model = adapted.SETTINGS | {"lora_target": self.target, "adapter_name_or_path": str(self.adapter)}
+        return Run(self.model_dir, model=model | given.pop("model", {}), **given)
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Case]:
+    made: dict[str, Case] = {}
+
+    def case(family: str) -> Case:
+        if family not in made:
+            folder = tmp_path_factory.mktemp(family)
+            model_dir = models.make(folder / "model", family, vocab_size=296)
+            factors = adapted.some_factors(model_dir, family)
+            want = adapted.train(model_dir, family, factors, [LEARNING_RATE] * 3, vocab_size=296)
+            target = f"all-linear, {NAMES.get(family, 'gate_proj, up_proj, down_proj')}"
+            made[family] = Case(model_dir, adapted.write(factors, model_dir, folder), want, target)
+        return made[family]
+
+    return case
+
+
+def by_layer(gradients: dict[str, np.ndarray], family: str) -> dict[str, np.ndarray]:
+    """By peft's names, of single experts."""
+    return dict(_by_layer(gradients, family))
+
+
+def _by_layer(gradients: dict[str, np.ndarray], family: str) -> Iterator[tuple[str, np.ndarray]]:
+    mixtral = {"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+    for name, gradient in gradients.items():
+        stem, _, factor = name.rpartition("_lora_")
+        if not stem.endswith(("gate_up_proj", "down_proj")):
+            yield name.replace(".default", ""), gradient
+            continue
+        experts, _, last = stem.rpartition(".")
+        parts = ("gate_proj", "up_proj") if last == "gate_up_proj" else ("down_proj",)
+        for number, of_expert in enumerate(gradient):
+            for part, of_part in zip(parts, np.split(of_expert, len(parts)), strict=True):
+                layer = f"{experts}.{number}.{part}"
+                words = [mixtral.get(w, w) if family == "mixtral" else w for w in layer.split(".")]
+                yield f"{'.'.join(words)}.lora_{factor}.weight", of_part
+
+
+ENGINES: dict[str, tuple[int, str, dict[str, Any]]] = {
+    "zero2": (2, "qwen3_moe", {"stage": 2}),
+    "zero3": (2, "qwen3_moe", {"stage": 3, "model": RECOMPUTED}),
+    "fsdp2": (2, "qwen3_moe", {"fsdp2": {}, "split": (3, 1)}),
+    "fsdp2-packed": (2, "deepseek_v3", {"fsdp2": {}, "packs": True, "model": RECOMPUTED}),
+    "fsdp2-w1": (2, "mixtral", {"fsdp2": {}}),
+    "ep2": (2, "qwen2_moe", {"fsdp2": {"ep_size": 2}}),
+    "ep2-x4-packed": (
+        4, "qwen3_moe", {"fsdp2": {"ep_size": 2}, "split": (1, 1), "packs": True, "model": RECOMPUTED},
+    ),
+    "ep4": (4, "deepseek_v3", {"fsdp2": {"ep_size": 4}}),
+    "ep2-waiting": (2, "glm4_moe", {"fsdp2": {"ep_size": 2, "param_offload": True, "optimizer_offload": True}}),
+    "ep2-on-host": (2, "qwen3_moe", {"fsdp2": {"ep_size": 2, "offload_policy": True}}),
+    "ep2-w1": (2, "mixtral", {"fsdp2": {"ep_size": 2}, "model": RECOMPUTED}),
+}  # fmt: skip
+GATE = ("fsdp2", "ep2-x4-packed")
+
+
+@pytest.mark.gate("ep2-x4-packed")
+@pytest.mark.proof
+@pytest.mark.parametrize("name", [n if n in GATE else pytest.param(n, marks=slow) for n in ENGINES])
+def test_three_updates_of_adapters_on_every_expert_equal_torch(
+    name: str, rank_pool: Pools, cases: Callable[[str], Case]
+) -> None:
+    """Gradients of the factors of every expert's matrices, norms, and the exported weights, in which they are merged;
+    the adapters are read as peft writes them, and are not 0."""
+    world_size, family, options = ENGINES[name]
+    case = cases(family)
+    for trace in rank_pool(world_size).run(runs.train, case.run(**options)):
+        got = replace(trace, gradients=by_layer(trace.gradients, family))
+        if not got.parameters[0]:
+            got = replace(got, parameters=case.want.parameters)
+        assert_same_training(got, case.want)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_experts_adapters_goes_on_with_other_sizes(
+    rank_pool: Pools, cases: Callable[[str], Case], tmp_path: Path
+) -> None:
+    """Saved by four ranks of which two and two divide the experts, by a run that drops no inputs."""
+    case = cases("qwen3_moe")
+    run = case.run(fsdp2={"ep_size": 2}, updates=2)
+    after = rank_pool(4).run(runs.save_after, run, tmp_path)[0]
+    fresh = {key: value for key, value in run.model.items() if key != "adapter_name_or_path"}
+    for world_size, settings in ((4, {"ep_size": 4}), (2, {"ep_size": 2}), (2, {}), (1, {})):
+        later = replace(run, updates=1, fsdp2=settings, model=fresh)
+        found = rank_pool(world_size).run(runs.go_on, later, tmp_path)[0].parameters[0]
+        assert largest_difference(found, after) < 1e-6, (world_size, settings)
+
+
+@pytest.mark.gate("qwen3_moe")
+@pytest.mark.parametrize(
+    "family", ["qwen3_moe", *(pytest.param(f, marks=slow) for f in ("qwen2_moe", "deepseek_v3", "mixtral"))]
+)
+def test_what_is_saved_is_what_was_exported_and_peft_reads_its_adapter(
+    family: str, rank_pool: Pools, cases: Callable[[str], Case], tmp_path: Path
+) -> None:
+    """From two ranks that divide the experts; a trainer starts from it again."""
+    case = cases(family)
+    run = case.run(fsdp2={"ep_size": 2})
+    exported = rank_pool(2).run(runs.saved_as_hugging_face, run, tmp_path)[0][1]
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    base = AutoModelForCausalLM.from_pretrained(case.model_dir, dtype=torch.float32)
+    adapter = tmp_path / "adapter"
+    with_adapter = PeftModel.from_pretrained(base, str(adapter))
+    with torch.no_grad():
+        for row in rows()[:3]:
+            one, other = (naive_log_probs(model, row, TEMPERATURE)[0] for model in (merged, with_adapter))
+            assert torch.allclose(one, other, atol=1e-5)
+    again = replace(case, adapter=adapter).run(fsdp2={})
+    assert largest_difference(rank_pool(2).run(runs.fresh_export, again)[0], exported) == 0
+
+
+@pytest.mark.slow
+def test_dropout_of_experts_adapters_is_of_training_alone(rank_pool: Pools, cases: Callable[[str], Case]) -> None:
+    case = cases("qwen3_moe")
+    run = case.run(fsdp2={"ep_size": 2}, updates=1, model={"lora_dropout": 0.4})
+    dropped = rank_pool(2).run(runs.train, run)[0]
+    assert largest_difference({"": dropped.scores[0]}, {"": case.want.scores[0]}) < 1e-5
+    gradients = by_layer(dropped.gradients, "qwen3_moe")
+    moved = [n for n in gradients if ".experts." in n and np.abs(gradients[n] - case.want.gradients[n]).max() > 1e-4]
+    assert len(moved) > 10
+
+
+@pytest.mark.slow
+def test_without_its_adapters_a_mixture_is_the_base_to_the_bit(rank_pool: Pools, cases: Callable[[str], Case]) -> None:
+    from tests.parity.strategies.test_lora import base_of, looks
+
+    run = cases("qwen3_moe").run(fsdp2={"ep_size": 2})
+    plain = replace(run, model={})
+    for base, (before, own, after, moved) in zip(
+        rank_pool(2).run(base_of, plain), rank_pool(2).run(looks, run), strict=True
+    ):
+        for want, first, second, with_them, later in zip(base, before, after, own, moved, strict=True):
+            assert np.array_equal(want, first) and np.array_equal(want, second)
+            assert np.abs(with_them - first).max() > 0.02 and np.abs(with_them - later).max() > 1e-3
