@@ -21,7 +21,7 @@ from roll.datasets.answers.template_coverage import check_prompt
 from roll.datasets.loader import Row
 from roll.datasets.pictures.lengths import PictureLengths, is_elsewhere, missing_files
 from roll.datasets.pictures.placeholders import Placeholders
-from roll.datasets.pictures.placing import named_columns, readable
+from roll.datasets.pictures.placing import named_columns
 from roll.datasets.rows import Domain, Example, RowReader
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
@@ -398,7 +398,7 @@ class _Encoder:
             prompt_text=text,
             payload=self._reader.payload(example.row),
             pictures=example.pictures,
-            messages=readable(example.messages),
+            messages=example.messages,
             question=example.question,
             tools=example.tools,
         )

@@ -250,8 +250,8 @@ class TokenValueModel(nn.Module):
 
 class SequenceModel(nn.Module):
     """A model that gives whole rows numbers, as Hugging Face's own forward pass computes them: any architecture with a
-    sequence-classification head, looking both ways or not. As one pack: of those that have a linear layer on top of a
-    decoder."""
+    sequence-classification head, looking both ways or not. By a layout, as of packs and pictures: one that has a linear
+    layer on top of a decoder."""
 
     def __init__(self, pretrained: PreTrainedModel, pad_token_id: int):
         super().__init__()
@@ -271,7 +271,7 @@ class SequenceModel(nn.Module):
         padded = torch.where(inside, input_ids, self.pad_token_id)
         if layout is None:
             return self.pretrained(input_ids=padded, attention_mask=inside.long()).logits.float()
-        hidden = self.pretrained.base_model(**layout.arguments).last_hidden_state.flatten(0, 1)
+        hidden = _encoded(self.pretrained.base_model, layout, layout.arguments).last_hidden_state.flatten(0, 1)
         last = torch.where(padded != self.pad_token_id, columns, 0).argmax(1)
         rows = torch.arange(len(last), device=last.device)
         places = layout.places(rows, last)
@@ -297,9 +297,7 @@ class _Inputs(NamedTuple):
 def _seen_before(backbone: Any, response_mask: torch.Tensor, layout: RowLayout, balanced: bool) -> _Inputs:
     positions = response_mask[:, 1:].reshape(-1).nonzero()[:, 0]
     arguments = layout.arguments | ({"output_router_logits": True} if balanced else {})
-    output = (
-        backbone(**arguments) if layout.picture_inputs is None else encode(backbone, arguments, layout.picture_inputs)
-    )
+    output = _encoded(backbone, layout, arguments)
     balance = None
     if balanced:
         top_k = backbone.config.get_text_config().num_experts_per_tok
@@ -310,6 +308,11 @@ def _seen_before(backbone: Any, response_mask: torch.Tensor, layout: RowLayout, 
         is_here = layout.has(places)
         places, positions = places[is_here], positions[is_here]
     return _Inputs(output.last_hidden_state.flatten(0, 1), places, positions, balance)
+
+
+def _encoded(backbone: Any, layout: RowLayout, arguments: dict[str, Any]) -> Any:
+    pictures = layout.picture_inputs
+    return backbone(**arguments) if pictures is None else encode(backbone, arguments, pictures)
 
 
 def _of_all_ranks(

@@ -44,6 +44,7 @@ from roll.models.multimodal import refusal
 from roll.models.sequences.attention import attention_options
 from roll.models.sequences.states import state_layers
 from roll.models.vision.files import vision_of
+from roll.models.vision.numbers import numbers_class
 from roll.models.weight_files import tensor_files
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -172,10 +173,12 @@ def load_critic(
     """
     config = model_config(args, num_labels=1)
     if head == "reward":
-        _padding_token(args, config)
-    kind = AutoModelForTokenClassification if head == "value" else AutoModelForSequenceClassification
+        padding_token(args, config)
+    vision = vision_of(args)
     try:
-        pretrained, missing = _load(kind, args, config, empty, may_lack=("score.weight", "score.bias"))
+        pretrained, missing = _load(
+            _kind(config, head, vision), args, config, empty, may_lack=("score.weight", "score.bias")
+        )
     except ValueError as error:
         raise StrategyError(
             f"{args.model_name_or_path}: no {head} head for {config.model_type} models: {error}"
@@ -198,25 +201,35 @@ def load_critic(
             for name, parameter in score.named_parameters():
                 if name in adapters.head:
                     parameter.copy_(adapters.head[name])
-    return _finish(TokenValueModel(pretrained.base_model, ValueHead(score)), pretrained, args, adapters)
+    return _finish(TokenValueModel(pretrained.base_model, ValueHead(score)), pretrained, args, adapters, vision)
+
+
+def _kind(config: PretrainedConfig, head: Head, vision: VisionModel | None) -> Any:
+    """The class of a model with a head that gives numbers."""
+    if vision is not None:
+        return numbers_class(config, head)
+    return AutoModelForTokenClassification if head == "value" else AutoModelForSequenceClassification
 
 
 def load_sequence_model(args: ModelArgs, empty: bool = False) -> LoadedModel:
     """A model with a sequence-classification head, such as a reward model. Its checkpoint has to hold the head."""
     config = model_config(args)
-    pad_token_id = _padding_token(args, config)
+    pad_token_id = padding_token(args, config)
     config.get_text_config().use_cache = False  # one pass per row: keys and values would be kept for nothing
+    vision = vision_of(args)
     try:
-        pretrained, _ = _load(AutoModelForSequenceClassification, args, config, empty)
+        pretrained, _ = _load(_kind(config, "sequence", vision), args, config, empty)
     except (ValueError, RuntimeError) as error:  # an architecture without such a head; a head of another size
         raise StrategyError(
             f"{args.model_name_or_path}: no sequence-classification head can be loaded: {error}"
         ) from error
-    return _finish(SequenceModel(pretrained, pad_token_id), pretrained, args)
+    return _finish(SequenceModel(pretrained, pad_token_id), pretrained, args, vision=vision)
 
 
-def _padding_token(args: ModelArgs, config: PretrainedConfig) -> int:
-    pad_token_id = getattr(config.get_text_config(), "pad_token_id", None)
+def padding_token(args: ModelArgs, config: PretrainedConfig) -> int:
+    """The token that fills rows up, by the config.json of a role's model. StrategyError where it names none."""
+    held = (getattr(part, "pad_token_id", None) for part in (config.get_text_config(), config))
+    pad_token_id = next((each for each in held if each is not None), None)
     if pad_token_id is None:
         raise StrategyError(
             f"{args.model_name_or_path}: config.json has no pad_token_id, which separates rows of a batch from their "
@@ -259,7 +272,8 @@ def _load(
     options = attention_options(args, config)
     if empty:
         with torch.device("meta"):
-            pretrained = kind.from_config(config, dtype=DTYPES[args.dtype], **options)
+            make: Any = kind._from_config if issubclass(kind, PreTrainedModel) else kind.from_config
+            pretrained = make(config, dtype=DTYPES[args.dtype], **options)
         pretrained._weight_conversions = _conversions(pretrained, args)
         return pretrained, set()
     verbosity = transformers_logging.get_verbosity()

@@ -42,19 +42,16 @@ _AS_TEXT: Mapping[str, Literal["whole", "text"]] = {
     "qwen4_exp": TEXT_PART,
 }
 """Classes by model_type: what AutoModelForCausalLM of the pinned transformers makes of them."""
-_SCORING = frozenset({"gemma3", "modernvbert", "qwen3_5"})
+_SCORING = frozenset({"gemma3", "modernvbert"})
 _WITH_HEAD: Mapping[str, frozenset[str]] = {
-    "value": frozenset({"modernvbert", "qwen3_5", "qwen3_asr"}),
+    "value": frozenset({"modernvbert", "qwen3_asr"}),
     "sequence": _SCORING,
     "reward": _SCORING,
 }
 """The same of AutoModelForTokenClassification and AutoModelForSequenceClassification."""
 
 
-ONES_SHOWN = (
-    f"those that are shown pictures are {', '.join(VISION)}, with a head for log-probs. Name one of these, or a model "
-    "of text alone"
-)
+ONES_SHOWN = f"those that are shown pictures are {', '.join(VISION)}. Name one of these, or a model of text alone"
 
 
 def senses(model: Mapping[str, Any]) -> bool:
@@ -69,8 +66,8 @@ def senses(model: Mapping[str, Any]) -> bool:
 
 def refused(model: Mapping[str, Any], head: Head) -> bool:
     """True where no head of this kind can be put on such a model."""
-    known = {**_AS_TEXT, **VISION} if head == "lm" else _WITH_HEAD[head]
-    return senses(model) and model.get("model_type") not in known
+    known = _AS_TEXT if head == "lm" else _WITH_HEAD[head]
+    return senses(model) and model.get("model_type") not in {*known, *VISION}
 
 
 def loads(model: Mapping[str, Any]) -> Literal["whole", "text"]:

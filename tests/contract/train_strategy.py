@@ -60,6 +60,7 @@ def built(
     role: str = "actor_train",
     max_norm: float = 1.0,
     head: Head | None = None,
+    shows: bool = False,
     **training: Any,
 ) -> Iterator[TrainStrategy]:
     config = WorkerConfig.model_validate(
@@ -86,7 +87,7 @@ def built(
     if case.folder:
         add_folder(Path(case.folder))
     cls = resolve(case.class_path)
-    where = context(role) if head is None else replace(context(role), head=head)
+    where = context(role, shows) if head is None else replace(context(role, shows), head=head)
     strategy: TrainStrategy = cls(config, where, plan)  # type: ignore[operator]
     strategy.setup()
     try:

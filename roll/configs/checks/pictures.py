@@ -25,14 +25,7 @@ def picture_problems(config: RunConfig, learner: str, at: str | None = None) -> 
         if role.is_apart:
             continue  # its prompts are texts of their own
         choice = Choice(role, worker)
-        if role.head != "lm":
-            is_learner = name == learner
-            remedy = "Take rows of text" if is_learner else f"Use an adv_estimator, and rewards, without {name}"
-            yield (
-                f"{at}: the rows show pictures, and {name} has a {role.head} head, which vision models do not have. "
-                f"{remedy}"
-            )
-        elif problem := feature_problem(choice, Feature.PICTURES, "rows with pictures", at):
+        if problem := feature_problem(choice, Feature.PICTURES, "rows with pictures", at):
             yield problem.text
         elif worker.model_args.ulysses_size > 1:
             yield (

@@ -141,6 +141,10 @@ class VisionModel:
         """Ids that stand for pictures and frames: a model that samples one has said nothing, and its answer ends."""
         return tuple(token for token in (self.image_token, self.video_token) if token >= 0)
 
+    def counts_as(self, other: VisionModel) -> bool:
+        """Whether both make the same tokens of a picture of the same size."""
+        return (self.image_token, self.sizes.factor) == (other.image_token, other.sizes.factor)
+
     def grid(self, height: int, width: int) -> tuple[int, int, int]:
         """Patches of a picture of this size: in time, vertically, horizontally."""
         return 1, height // self.patch_size, width // self.patch_size

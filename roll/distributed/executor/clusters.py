@@ -241,7 +241,8 @@ class RunClusters:
                 reports_routes=self._plan.reports_routes,
                 exact=self._plan.exact,
                 most_answers=most_answers,
-                shows_pictures=self._plan.shows_pictures or (role.use == "generate" and self._plan.validates_pictures),
+                shows_pictures=self._plan.shows_pictures
+                or (self._plan.validates_pictures and (role.use == "generate" or role.head == "sequence")),
             )
             for slot in slots
         ]

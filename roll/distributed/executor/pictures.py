@@ -26,7 +26,7 @@ def with_pixels(rows: Sequence[Media] | None) -> tuple[Media, ...]:
     stay so: who computes with a row reads its pictures."""
     elsewhere = _elsewhere(rows)
     handles: list[Any] = [picture.pixels for picture in elsewhere]
-    return _filled(rows, elsewhere, ray.get(handles))
+    return _filled(rows, elsewhere, ray.get(handles) if handles else [])
 
 
 async def awaited_pixels(media: Media) -> Media:
@@ -57,8 +57,9 @@ class PictureLoader:
     """Makes the prompts of tasks that show something. Decoded pictures belong to this process: one that is lost with
     its node is decoded again."""
 
-    def __init__(self, model: VisionModel, most_tokens: int):
-        """`most_tokens`: of a prompt. Those whose pictures nobody could measure before are measured here."""
+    def __init__(self, model: VisionModel, most_tokens: int | None = None):
+        """`most_tokens`: of a prompt; None: any number. Those whose pictures nobody could measure before are measured
+        here."""
         self._model, self._most_tokens = model, most_tokens
         self._free = asyncio.Semaphore(AT_ONCE)
 
@@ -66,14 +67,17 @@ class PictureLoader:
         """The prompt as the model sees it. PictureError where a picture cannot be shown, or the prompt is too long."""
         if not task.pictures:
             return Prompt(task.prompt_ids)
-        pictures = await asyncio.gather(*(self._picture(source) for source in task.pictures))
-        prompt = expand(task.prompt_ids, pictures, self._model)
-        if len(prompt.ids) > self._most_tokens:
+        prompt = expand(task.prompt_ids, await self.pictures(task.pictures), self._model)
+        if self._most_tokens is not None and len(prompt.ids) > self._most_tokens:
             raise PictureError(
                 f"{task.pictures[0].where}: the prompt has {len(prompt.ids)} tokens with its pictures, more than "
                 f"prompt_length = {self._most_tokens}; lower image_max_pixels"
             )
         return prompt
+
+    async def pictures(self, sources: Sequence[PictureSource]) -> list[Picture]:
+        """The pictures of these sources, each with a handle on its pixels. Raises PictureError."""
+        return await asyncio.gather(*(self._picture(source) for source in sources))
 
     async def _picture(self, source: PictureSource) -> Picture:
         async with self._free:

@@ -208,25 +208,23 @@ class ModelScoreStrategy(ScoreStrategy):
         """How the tokens of the batch, which is on the device, are computed: all but each row's last."""
         if self._shares_prefixes:
             return self._tree(batch, computed(batch.lengths))
-        ids, shown = batch.input_ids, self._pictures(batch)
-        if shown is not None:
-            assert self.model.vision is not None
-            ids = shown.cleaned(ids, self.model.vision)
+        ids, shown = self._shown(batch)
         if self._is_exact:
             return ExactRows.of(Pack.scored(ids, batch.lengths))
         if not self.role.packs_rows:
             return Padded(ids, batch.lengths, shown)
         return replace(Pack.scored(ids, batch.lengths, self.sequence_ranks), pictures=shown)
 
-    def _pictures(self, batch: MicroBatch) -> PictureInputs | None:
-        """The pictures of the batch; None for a model of text alone, and in runs that show none. StrategyError for
-        pictures that it cannot show."""
-        vision, media = self.model.vision, batch.media or ((),) * len(batch)
+    def _shown(self, batch: MicroBatch) -> tuple[torch.Tensor, PictureInputs | None]:
+        """The ids of the batch, and its pictures; None for a model of text alone, and in runs that show none.
+        StrategyError for pictures that it cannot show."""
+        vision, ids, media = self.model.vision, batch.input_ids, batch.media or ((),) * len(batch)
         if vision is None or not self.context.shows_pictures:
             if any(media):
                 raise StrategyError(f"{self.context.role}: these rows show pictures, and its model takes text alone")
-            return None
-        return PictureInputs.of(self._decoded(media), batch.input_ids.shape[1], vision, batch.input_ids.device)
+            return ids, None
+        shown = PictureInputs.of(self._decoded(media), ids.shape[1], vision, ids.device)
+        return shown.cleaned(ids, vision), shown
 
     def _decoded(self, media: Sequence[Media]) -> Sequence[Media]:
         """The pictures with their pixels. Those of rows that were there before the run are read now, for one micro
@@ -240,10 +238,11 @@ class ModelScoreStrategy(ScoreStrategy):
         """The same of all tokens; None: padded, with an attention mask, as a model that looks both ways needs it."""
         if self._shares_prefixes:
             return self._tree(batch, batch.lengths)
-        if not self.role.packs_rows:
-            return None
-        pack = Pack.of(batch.input_ids, batch.lengths)
-        return pack if self.sequence_ranks is None else pack.shared(self.sequence_ranks)
+        ids, shown = self._shown(batch)
+        if self.role.packs_rows:
+            pack = replace(Pack.of(ids, batch.lengths), pictures=shown)
+            return pack if self.sequence_ranks is None else pack.shared(self.sequence_ranks)
+        return None if self.model.vision is None else Padded(ids, batch.lengths, shown, are_whole=True)
 
     def _tree(self, batch: MicroBatch, counts: torch.Tensor) -> RowLayout:
         routes = batch.routes if self._replay is not None else None

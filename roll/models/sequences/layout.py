@@ -66,11 +66,12 @@ class RowLayout(ABC):
 
 @dataclass(frozen=True)
 class Padded(RowLayout):
-    """Rows [B, T] without their last column."""
+    """Rows [B, T] without their last column, unless they `are_whole`."""
 
     input_ids: torch.Tensor  # int64 [B, T]
     lengths: torch.Tensor | None = None  # int64 [B]; asked for where tokens are counted
     pictures: PictureInputs | None = None
+    are_whole: bool = False
 
     @property
     def picture_inputs(self) -> PictureInputs | None:
@@ -78,7 +79,7 @@ class Padded(RowLayout):
 
     @property
     def width(self) -> int:
-        return max(self.input_ids.shape[1] - 1, 1)
+        return max(self.input_ids.shape[1] - (not self.are_whole), 1)
 
     @property
     def arguments(self) -> dict[str, Any]:

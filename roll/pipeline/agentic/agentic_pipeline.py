@@ -50,6 +50,7 @@ from roll.rl.evaluation import Validation, ValidationSet
 from roll.rl.pipeline import RLPipeline
 from roll.rl.step_credit import StepCredit
 from roll.run.loop import of_known_length
+from roll.run.start.shown_models import check_shown
 from roll.types.batch import RowMeta
 from roll.types.collate import placed
 from roll.types.rollout import Task, Trajectory, TrajectoryGroup
@@ -166,8 +167,9 @@ class AgenticPipeline(RLPipeline):
 
     def load_data(self) -> TaskSource:
         if (key := shows_pictures(self.config)) is not None:
-            if vision_of(self.config.actor_train.model_args) is None:
+            if (vision := vision_of(self.config.actor_train.model_args)) is None:
                 raise ConfigError(blind_problem(key, self.config))
+            check_shown(self.config, "actor_train", vision, key)
             self.plan = replace(self.plan, shows_pictures=True)
         if (questions := num_questions(self.config)) is not None:
             self.config, self.plan = of_known_length(self.config, self.plan, questions, self.plan.num_groups)

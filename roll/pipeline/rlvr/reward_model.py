@@ -13,18 +13,24 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from roll.configs.base import LARGEST_REWARD
+from roll.configs.tables.vision import VisionModel
+from roll.datasets.encoding import cut_of
+from roll.datasets.pictures.decode import measure
+from roll.datasets.pictures.expansion import cut_media, expand
 from roll.datasets.templates import FORMS, Form
 from roll.datasets.tool_calls import rendered
 from roll.distributed.executor.placement import Claim
 from roll.distributed.executor.roles import ScoreCluster
 from roll.distributed.executor.step_rows import fetched
-from roll.errors import ConfigError
+from roll.errors import ConfigError, PictureError
 from roll.models.hub import local_model
 from roll.models.loading import model_config
 from roll.models.tokenizer import same_tokens, tokenizer_key, tokenizer_of
+from roll.models.vision.files import vision_of
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.rewards.config import RewardModelArgs
 from roll.types.batch import Rows
+from roll.types.media import Media, Picture, Prompt
 from roll.types.rollout import Task, Trajectory, TrajectoryGroup
 from roll.utils.thinking import opened
 
@@ -43,26 +49,34 @@ class AnswerReading:
 
 @dataclass(frozen=True)
 class Shown:
-    """An answer and what precedes it, as tokens of the model, int32."""
+    """An answer and what precedes it, as tokens of the model, int32, and the pictures among them."""
 
     ids: np.ndarray
+    media: Media
     was_cut: bool
 
 
 @dataclass(frozen=True)
 class AnswerReader:
-    """Answers as one reward model is shown them. `positions`: most tokens that it can take, None: any number."""
+    """Answers as one reward model is shown them. `positions`: most tokens that it can take, None: any number.
+    `vision`: the model, if it sees pictures. `policy`: the one that answered."""
 
     role: str
     tokenizer: PreTrainedTokenizerBase
     ways: Mapping[str, AnswerReading]
     positions: int | None
+    vision: VisionModel | None = None
+    policy: VisionModel | None = None
 
     def read(self, task: Task, attempts: Sequence[Trajectory]) -> list[Shown | str]:
         """Return the input of the reward model for each attempt at a task, or the reason why it cannot be scored."""
         way = self.ways[task.domain]
         if not way.retemplate:
-            return [self._cut(attempt.input_ids, way) for attempt in attempts]
+            return [self._cut(Prompt(attempt.input_ids, attempt.media), way) for attempt in attempts]
+        try:
+            pictures = self._pictures(task, attempts)
+        except PictureError as error:
+            return [str(error)] * len(attempts)
         texts: list[str] = []
         for attempt in attempts:
             said = opened(task.prompt_text, attempt.response_text)
@@ -72,18 +86,43 @@ class AnswerReader:
             except (TemplateError, TypeError, ValueError) as error:
                 return [f"the chat template of {self.role} fails on this prompt: {error}"] * len(attempts)
         encoded = self.tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)
-        return [self._cut(np.array(ids, np.int32), way) for ids in encoded["input_ids"]]
+        return [self._expanded(np.array(ids, np.int32), pictures, way) for ids in encoded["input_ids"]]
 
-    def _cut(self, ids: np.ndarray, way: AnswerReading) -> Shown | str:
-        was_cut = way.max_length is not None and len(ids) > way.max_length
+    def _pictures(self, task: Task, attempts: Sequence[Trajectory]) -> list[Picture]:
+        """The pictures of the task: those that the policy saw, unless the model has tokens of another size. Then their
+        headers are read. Raises PictureError."""
+        if self.vision is None or not attempts:
+            return []
+        if self.policy is not None and self.policy.sizes.factor == self.vision.sizes.factor:
+            return [shown.picture for shown in attempts[0].media]
+        return [measure(source, self.vision.sizes) for source in task.pictures]
+
+    def _expanded(self, ids: np.ndarray, pictures: Sequence[Picture], way: AnswerReading) -> Shown | str:
+        if self.vision is None:
+            return self._cut(Prompt(ids), way)
+        try:
+            return self._cut(expand(ids, pictures, self.vision), way)
+        except PictureError as error:  # a response may spell the placeholder
+            return f"{self.role}: {error}"
+
+    def _cut(self, row: Prompt, way: AnswerReading) -> Shown | str:
+        ids, media, length = row.ids, row.media, len(row.ids)
+        was_cut = way.max_length is not None and length > way.max_length
         if way.max_length is not None and was_cut:
-            ids = ids[-way.max_length :] if way.cuts_left else ids[: way.max_length]
+            begin, end = cut_of(length, way.max_length, "left" if way.cuts_left else "right")
+            ids = np.concatenate([ids[:begin], ids[end:]])
+            media = cut_media(row.media, begin, end, length)
+            if media is None or len(media) < len(row.media):
+                return (
+                    f"reward_args.max_length: {way.max_length} would cut a picture from the {length} tokens for "
+                    f"{self.role}. Raise it, or lower image_max_pixels"
+                )
         if self.positions is not None and len(ids) > self.positions:
             return (
                 f"{len(ids)} tokens are more than the {self.positions} positions of {self.role}'s model. Set "
                 "reward_args.max_length"
             )
-        return Shown(ids, was_cut) if len(ids) else f"there is no text to show to {self.role}"
+        return Shown(ids, media, was_cut) if len(ids) else f"there is no text to show to {self.role}"
 
 
 def _written(tokenizer: PreTrainedTokenizerBase, tools: list[Any] | None, messages: list[dict[str, Any]]) -> str:
@@ -103,7 +142,7 @@ class RewardModel:
     def score(self, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
         waiting = fetched([[t for t in group.trajectories if t.failure is None] for group in groups])
         read = [self._reader.read(group.task, some) for group, some in zip(groups, waiting, strict=True)]
-        rows = [shown.ids for some in read for shown in some if not isinstance(shown, str)]
+        rows = [shown for some in read for shown in some if not isinstance(shown, str)]
         numbers = iter(self._cluster.row_scores(_rows(rows))) if rows else iter(())
         scored: list[TrajectoryGroup] = []
         for group, some in zip(groups, read, strict=True):
@@ -126,7 +165,9 @@ class RewardModel:
         return attempt.rewarded(score, {TRUNCATED: float(shown.was_cut)})
 
 
-def answer_readers(config: RLVRConfig, policy: PreTrainedTokenizerBase) -> dict[str, AnswerReader]:
+def answer_readers(
+    config: RLVRConfig, policy: PreTrainedTokenizerBase, policy_vision: VisionModel | None
+) -> dict[str, AnswerReader]:
     """How each reward model of the run reads answers, by its role. Raises ConfigError before any process starts: no
     tokenizer or template, a label that the head does not have."""
     readers: dict[str, AnswerReader] = {}
@@ -135,7 +176,9 @@ def answer_readers(config: RLVRConfig, policy: PreTrainedTokenizerBase) -> dict[
         tokenizer = tokenizer_of(worker.model_args, tokenizer_key(role, worker.model_args))
         model = model_config(local_model(worker.model_args))
         num_labels = model.num_labels or 0
-        reuses = same_tokens(policy, tokenizer) and all(map(_is_own_form, _templates(config)))
+        vision = vision_of(worker.model_args)
+        counts_alike = vision is None or policy_vision is None or vision.counts_as(policy_vision)
+        reuses = counts_alike and same_tokens(policy, tokenizer) and all(map(_is_own_form, _templates(config)))
         ways = {
             domain: _way(f"rewards.{domain}.reward_args", config.rewards[domain].reward_args, num_labels, reuses)
             for domain, of in config.scorer_of.items()
@@ -146,7 +189,12 @@ def answer_readers(config: RLVRConfig, policy: PreTrainedTokenizerBase) -> dict[
                 f"{role}: the tokenizer of {name} has no chat template to render responses with, and its tokens are "
                 "not the policy's. Add chat_template.jinja to the model's directory"
             )
-        readers[role] = AnswerReader(role, tokenizer, ways, _positions(model.get_text_config()))
+        if not counts_alike and any(not way.retemplate for way in ways.values()):
+            raise ConfigError(
+                f"{role}.reward_args.retemplate: false, but {name} makes other tokens of a picture than the policy. "
+                "Remove it"
+            )
+        readers[role] = AnswerReader(role, tokenizer, ways, _positions(model.get_text_config()), vision, policy_vision)
     return readers
 
 
@@ -182,11 +230,13 @@ def _positions(model: object) -> int | None:
     return getattr(model, "max_position_embeddings", None)
 
 
-def _rows(ids: Sequence[np.ndarray]) -> Rows:
-    lengths = np.array([len(row) for row in ids], np.int32)
+def _rows(answers: Sequence[Shown]) -> Rows:
+    lengths = np.array([len(shown.ids) for shown in answers], np.int32)
+    media = tuple(shown.media for shown in answers)
     return Rows(
         lengths=lengths,
-        input_ids=np.concatenate(ids).astype(np.int32),
+        input_ids=np.concatenate([shown.ids for shown in answers]).astype(np.int32),
         response_mask=np.ones(int(lengths.sum()), np.bool_),
-        loss_weights=np.ones(len(ids), np.float32),
+        loss_weights=np.ones(len(answers), np.float32),
+        media=media if any(media) else None,
     )

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from roll.algorithms.loss import PolicyLoss
 from roll.algorithms.masking import RowWeightSettings, row_weights
-from roll.configs.checks.pictures import picture_problems
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.sections.data import DataArgs
 from roll.configs.tables.vision import VisionModel
@@ -44,6 +44,7 @@ from roll.rl.settings import policy_loss, sampling_params
 from roll.rl.step_credit import StepCredit
 from roll.run.loop import of_known_length
 from roll.run.operators.choice import row_choice
+from roll.run.start.shown_models import check_shown
 from roll.types.batch import RowMeta
 from roll.types.rollout import SamplingParams, Task, TrajectoryGroup
 
@@ -80,12 +81,6 @@ def check_difficulty(tasks: Sequence[Task]) -> None:
             )
 
 
-def check_shown(config: RLVRConfig) -> None:
-    """Raises ConfigError where the run's rows show pictures, and a setting asks for what pictures have no part in."""
-    if problems := list(picture_problems(config, "actor_train")):
-        raise ConfigError(*problems)
-
-
 class RLVRPipeline(RLPipeline):
     """Prompts from files, answers from actor_infer, rewards from a pool of processes per domain."""
 
@@ -103,14 +98,13 @@ class RLVRPipeline(RLPipeline):
 
     def load_validation(self) -> None:
         config = self.config
-        self.answer_readers = answer_readers(config, self.tokenizer)
+        self.answer_readers = answer_readers(config, self.tokenizer, self.vision)
         self.judge_texts = {role: JudgeText.load(role, worker) for role, worker in config.judge_roles.items()}
         self.validation_tasks = [
             self._load_tasks(validated.data_args, f"{validated.at}.data_args", self.plan.val_prompt_length)
             for validated in config.validated
         ]
-        if any(task.pictures for tasks in self.validation_tasks for task in tasks):
-            check_shown(config)
+        if self._show(chain(*self.validation_tasks)):
             self.plan = replace(self.plan, validates_pictures=True)
 
     def load_data(self) -> TaskSource:
@@ -120,8 +114,7 @@ class RLVRPipeline(RLPipeline):
             check_difficulty(tasks)
         if config.is_in_parts:
             check_tasks(tasks)
-        if any(task.pictures for task in tasks):
-            check_shown(config)
+        if self._show(tasks):
             plan = self.plan = replace(plan, shows_pictures=True)
         source = TaskMixer(
             tasks,
@@ -133,6 +126,14 @@ class RLVRPipeline(RLPipeline):
         )
         self.config, self.plan = of_known_length(config, plan, source.num_tasks, plan.num_groups)
         return source
+
+    def _show(self, tasks: Iterable[Task]) -> bool:
+        """Whether a task shows pictures. Raises ConfigError where a role cannot take them."""
+        domains = {task.domain for task in tasks if task.pictures}
+        if domains:
+            of_text = set(self.config.scorer_roles) - {self.config.scorer_of.get(domain) for domain in domains}
+            check_shown(self.config, "actor_train", self.vision, of_text=of_text)
+        return bool(domains)
 
     def build(self) -> None:
         config = self.config

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
 from roll.algorithms.preference import BradleyTerryLoss
 from roll.distributed.executor.step_rows import rows_of_scores
-from roll.errors import ConfigError
 from roll.models.hub import local_model
-from roll.models.loading import model_config
+from roll.models.loading import model_config, padding_token
 from roll.pipeline.rm.rm_config import RMConfig
 from roll.pipeline.rows.row_pipeline import PairPipeline
 from roll.types.batch import PairRows, Rows
@@ -29,10 +26,8 @@ class RMPipeline(PairPipeline):
         return read_at_the_end(pairs, self._padding_token())
 
     def _padding_token(self) -> int:
-        config: Any = model_config(local_model(self.config.reward_train.model_args)).get_text_config()
-        if config.pad_token_id is None:
-            raise ConfigError("reward_train.model_args: config.json has no pad_token_id")
-        return config.pad_token_id
+        args = local_model(self.config.reward_train.model_args)
+        return padding_token(args, model_config(args))
 
     def judged(self, pairs: PairRows) -> MetricSums:
         with self.running.placement.hold(self.trainer.weights):

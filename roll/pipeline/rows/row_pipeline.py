@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from roll.algorithms.loss import Loss
-from roll.configs.checks.pictures import picture_problems
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.sections.run import RunConfig
 from roll.configs.tables.vision import VisionModel
@@ -21,7 +20,6 @@ from roll.datasets.mixing import RowSource, whole
 from roll.distributed.executor.clusters import RunClusters
 from roll.distributed.executor.jobs import ScoreSet, TrainJob
 from roll.distributed.executor.roles import ScoreCluster, TrainCluster, share, total_of
-from roll.errors import ConfigError
 from roll.models.vision.files import vision_of
 from roll.pipeline.rows.row_config import PairConfig
 from roll.pipeline.rows.row_sources import pairs_of
@@ -32,32 +30,12 @@ from roll.run.saving.checkpoint import HF_MODEL, Checkpoint
 from roll.run.saving.optimizer_from import check_optimizer_from, load_optimizer_from
 from roll.run.saving.rehearsal import rehearse_saving
 from roll.run.saving.resume import RunState, check_resume, data_place, state_of_roles
+from roll.run.start.shown_models import check_shown
 from roll.types.batch import PairRows, Rows, RowSet
 from roll.types.metrics import MetricSums, prefixed
 from roll.types.packing import neighbours_by_rank, parts_in_order
 
 logger = logging.getLogger(__name__)
-
-
-def check_shown(config: RunConfig, learner: str, vision: VisionModel | None) -> None:
-    """Raises ConfigError where the run's rows show pictures and a role cannot take them: `learner` says how many tokens
-    each has, and every model has to agree."""
-    problems = list(picture_problems(config, learner))
-    for name, worker in config.model_roles.items():
-        model = vision if name == learner else vision_of(worker.model_args)
-        if model is None:
-            problems.append(f"{name}: the rows show pictures, which its model does not see. Take one that does")
-        elif vision is not None and (model.image_token, model.sizes.factor) != (
-            vision.image_token,
-            vision.sizes.factor,
-        ):
-            problems.append(
-                f"{name}: the rows show pictures, of which its model makes other tokens (one of {model.sizes.factor} "
-                f"pixels, id {model.image_token}) than that of {learner} ({vision.sizes.factor} pixels, id "
-                f"{vision.image_token}). Take models of one family"
-            )
-    if problems:
-        raise ConfigError(*problems)
 
 
 VIEW = View(

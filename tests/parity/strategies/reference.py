@@ -200,12 +200,17 @@ def train_reference(
     adapter: Path | None = None,
     given: Callable[[MicroBatch], dict[str, torch.Tensor]] | None = None,
     frozen: tuple[str, ...] = (),
+    of_tokens: torch.nn.Module | None = None,
 ) -> Trace:
     """One update per learning rate on all rows together, row by row without padding. `adapter`: a directory of peft's,
     which is trained instead of the weights; recorded are its gradients, and the weights with it. `given`: of a model
-    that sees, what it gets beside a row's ids. `frozen`: beginnings of the names of weights that stay."""
+    that sees, what it gets beside a row's ids. `frozen`:
+    beginnings of the names of weights that stay. `of_tokens`: a model that gives each token its value, of
+    a critic that sees."""
     critic = isinstance(loss, SquaredValueLoss)
-    if critic:
+    if of_tokens is not None:
+        model: Any = of_tokens
+    elif critic:
         model = AutoModelForTokenClassification.from_pretrained(model_dir, dtype=dtype, num_labels=1).eval()
     elif given is not None:
         model = AutoModelForImageTextToText.from_pretrained(model_dir, dtype=dtype, attn_implementation="eager")
@@ -238,7 +243,8 @@ def train_reference(
         optimizer.zero_grad()
         for index, row in enumerate(parts):
             if critic:
-                states = model(input_ids=row.input_ids).logits[..., 0].float()
+                found = model(input_ids=row.input_ids, **({} if given is None else given(row)))
+                states = (found if of_tokens is not None else found.logits)[..., 0].float()
                 scores = torch.cat([torch.zeros(1, 1), states[:, :-1]], 1) * row.response_mask
                 outputs = TokenOutputs(values=scores)
             else:

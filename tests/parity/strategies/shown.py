@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
 from transformers.core_model_loading import revert_weight_conversion
 
@@ -21,7 +23,7 @@ from roll.datasets.conversations import Columns, load_conversations
 from roll.datasets.pictures.decode import all_decoded
 from roll.models.tiny_vision import build_vision_model, build_vision_tokenizer, save_vision_pretrained
 from roll.models.vision.files import vision_of
-from roll.types.batch import MicroBatch
+from roll.types.batch import MicroBatch, PairRows, Rows
 from roll.types.collate import pad
 from roll.types.media import Media, Picture, Shown
 from tests.parity.strategies import reference
@@ -142,3 +144,57 @@ def hf_inputs(model_dir: Path, row: MicroBatch) -> dict[str, torch.Tensor]:
     for shown in media:
         types[0, shown.start : shown.end] = 1
     return {**given, "mm_token_type_ids": types}
+
+
+# Models that see and give numbers: a linear layer on the backbone of transformers' whole model.
+
+
+class Numbers(torch.nn.Module):
+    """Numbers of every token [1, T, labels], by transformers' backbone and its own positions. The layer is that of the
+    model's files."""
+
+    def __init__(self, model_dir: Path):
+        super().__init__()
+        whole = AutoModelForImageTextToText.from_pretrained(model_dir, dtype=torch.float32, attn_implementation="eager")
+        layer = {n: t for n, t in load_file(model_dir / "model.safetensors").items() if n.startswith("score.")}
+        self.model = whole.model
+        self.score = torch.nn.Linear(*layer["score.weight"].T.shape, bias="score.bias" in layer)
+        self.score.load_state_dict({name.removeprefix("score."): tensor for name, tensor in layer.items()})
+
+    def forward(self, input_ids: torch.Tensor, **given: torch.Tensor) -> torch.Tensor:
+        self.model.rope_deltas = None  # of another row
+        return self.score(self.model(input_ids=input_ids, **given).last_hidden_state)
+
+
+def with_numbers(model_dir: Path, directory: Path, num_labels: int = 1, bias: bool = False) -> Path:
+    """The model with a layer of random weights that gives so many numbers, as a model of its own."""
+    shutil.copytree(model_dir, directory)
+    config = json.loads((directory / "config.json").read_text())
+    width = config["text_config"]["hidden_size"]
+    config["id2label"] = {str(label): f"LABEL_{label}" for label in range(num_labels)}
+    config["pad_token_id"] = config["text_config"]["pad_token_id"]
+    (directory / "config.json").write_text(json.dumps(config))
+    weights = load_file(directory / "model.safetensors")
+    random = torch.Generator().manual_seed(3)
+    weights["score.weight"] = 0.1 * torch.randn(num_labels, width, generator=random)
+    if bias:
+        weights["score.bias"] = torch.randn(num_labels, generator=random)
+    save_file(weights, directory / "model.safetensors", {"format": "pt"})
+    return directory
+
+
+def pairs(model_dir: Path) -> PairRows:
+    """Eight pairs of rows; of four of them the prompt shows pictures, the same to both answers."""
+    model, random = vision(model_dir), np.random.default_rng(11)
+    shapes: list[tuple[tuple[int, int], ...]] = [((3, 2),), (), ((1, 2), (2, 2)), (), (), ((2, 1),), (), ((1, 1),)]
+    ids, masks, media = [], [], []
+    for pair, of_pair in enumerate(shapes):
+        prompt = random.integers(3, 280, int(random.integers(2, 5))).tolist()
+        for _ in range(2):
+            answer = random.integers(3, 280, int(random.integers(2, 8))).tolist()
+            row, shown = with_pictures([*prompt, *answer], of_pair, model, pair)
+            ids.append(row)
+            masks.append([False] * (len(row) - len(answer)) + [True] * len(answer))
+            media.append(shown)
+    rows: dict[str, Any] = vars(Rows.of(ids, masks, media))
+    return PairRows(**rows, margins=np.repeat(random.uniform(0, 1, 8), 2).astype(np.float32))

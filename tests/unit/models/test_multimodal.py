@@ -104,7 +104,7 @@ def test_refused_are_those_that_transformers_has_no_such_head_for(head: Head) ->
     for name in sorted(names - MADE_OF_PARTS):
         made = transformers.AutoConfig.for_model(name).to_dict()
         model = json.loads(json.dumps(made, default=str))
-        is_known = name in MAPPINGS[head] or (head == "lm" and name in VISION)
+        is_known = name in MAPPINGS[head] or name in VISION
         if senses(model) and refused(model, head) is is_known:
             wrong.append(name)
     assert wrong == []

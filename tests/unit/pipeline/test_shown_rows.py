@@ -14,9 +14,10 @@ from roll.pipeline.dpo.dpo_config import DPOConfig
 from roll.pipeline.rm.rm_config import RMConfig
 from roll.pipeline.rows.row_checks import local_rows, missing_files
 from roll.pipeline.rows.row_config import row_plan
-from roll.pipeline.rows.row_pipeline import check_shown
 from roll.pipeline.sft.sft_config import SFTConfig
 from roll.pipeline.sft.sft_pipeline import SFTPipeline
+from roll.run.start.shown_models import check_shown
+from tests.helpers.configs import config as rlvr
 from tests.helpers.pictures import make_model_dir
 from tests.unit.datasets.pictures.files import png
 
@@ -64,11 +65,37 @@ def test_the_files_are_looked_at_as_a_run_reads_them(model_dir: Path, tmp_path: 
     assert "the run's model does not see pictures" in next(iter(local_rows(blind)))
 
 
-def test_a_head_of_another_kind_is_refused() -> None:
+def test_heads_that_give_numbers_see_as_well() -> None:
     config = RMConfig.model_validate({"pretrain": "model", "num_gpus_per_node": 1, "reward_train": role()})
-    (problem,) = picture_problems(config, "reward_train")
-    assert problem.startswith("reward_train.data_args.file_name: the rows show pictures, and reward_train has a ")
-    assert problem.endswith("Take rows of text")
+    assert list(picture_problems(config, "reward_train")) == []
+
+
+def test_a_critic_and_a_reward_model_are_looked_at(model_dir: Path, tiny_model_dir: Path, tmp_path: Path) -> None:
+    """A reward model may be of another family, and one whose domain shows none need not see."""
+    other = make_model_dir(tmp_path, "qwen3_vl")
+
+    def problems(critic: Path, scorer: Path, of_text: tuple[str, ...] = ()) -> list[str]:
+        score = {"reward": "reward_model", **role("hf_infer", 3), "model_args": {"model_name_or_path": str(scorer)}}
+        made = rlvr(
+            {
+                "pretrain": str(model_dir),
+                "adv_estimator": "gae",
+                "rewards": {"count": score},
+                "critic": {**role(device=4), "model_args": {"model_name_or_path": str(critic)}},
+            }
+        )
+        try:
+            check_shown(made, "actor_train", vision_of(made.actor_train.model_args), of_text=of_text)
+        except ConfigError as error:
+            return list(error.problems)
+        return []
+
+    assert problems(model_dir, other) == []
+    (critic,) = problems(other, model_dir)
+    assert critic.startswith("critic: the rows show pictures, of which its model makes other tokens")
+    (scorer,) = problems(model_dir, tiny_model_dir)
+    assert scorer == "rewards.count: the rows show pictures, which its model does not see. Take one that does"
+    assert problems(model_dir, tiny_model_dir, of_text=("rewards.count",)) == []
 
 
 def test_every_model_makes_the_same_tokens_of_a_picture(model_dir: Path, tiny_model_dir: Path, tmp_path: Path) -> None:

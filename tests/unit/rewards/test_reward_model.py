@@ -11,9 +11,13 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast
+from PIL import Image
+from transformers import AutoModelForSequenceClassification, AutoProcessor, PreTrainedTokenizerFast
 
 from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.tables.vision import VisionModel
+from roll.datasets.pictures.decode import decode
+from roll.datasets.pictures.expansion import expand
 from roll.distributed.executor.blueprint import BatchLimits, Blueprint
 from roll.distributed.executor.worker import ScoreWorker
 from roll.errors import ConfigError
@@ -21,9 +25,12 @@ from roll.models.tiny import build_tokenizer
 from roll.models.tokenizer import load_tokenizer, same_tokens
 from roll.pipeline.rlvr.reward_model import AnswerReader, AnswerReading, RewardModel, answer_readers
 from roll.types.batch import Rows
+from roll.types.media import PictureSource
 from roll.types.rollout import Generation, Task, Trajectory, TrajectoryGroup
 from tests.helpers.configs import config
 from tests.helpers.rollouts import attempt_here
+from tests.parity.strategies import shown
+from tests.unit.datasets.pictures.files import png
 
 REUSE = AnswerReading(label=0, retemplate=False, max_length=None, cuts_left=True)
 OTHER_TEMPLATE = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '<|endoftext|>' }}{% endfor %}"
@@ -44,10 +51,16 @@ class Numbers:
 class OneProcess:
     """The real worker with its strategy, here."""
 
-    def __init__(self, model: Path, strategy_class: str = "roll.distributed.strategy.hf.score:HfScoreStrategy"):
+    def __init__(
+        self,
+        model: Path,
+        strategy_class: str = "roll.distributed.strategy.hf.score:HfScoreStrategy",
+        shows: bool = False,
+    ):
         args = {"model_args": {"model_name_or_path": str(model), "dtype": "fp32"}}
         settings = WorkerConfig.model_validate(args)
-        self.worker = ScoreWorker(Blueprint("reward", 0, 1, 0, 0, "cpu", strategy_class, settings, head="sequence"))
+        blueprint = Blueprint("reward", 0, 1, 0, 0, "cpu", strategy_class, settings, head="sequence")
+        self.worker = ScoreWorker(replace(blueprint, shows_pictures=shows))
         self.worker.setup()
 
     def row_scores(self, rows: Rows) -> np.ndarray:
@@ -162,14 +175,16 @@ def test_tokenizers_are_the_same_only_where_a_conversation_is_the_same_ids() -> 
     assert not same_tokens(one, other)
 
 
-def readers(directory: Path, policy: Path | None = None, **changes: object) -> dict[str, AnswerReader]:
+def readers(
+    directory: Path, policy: Path | None = None, vision: VisionModel | None = None, **changes: object
+) -> dict[str, AnswerReader]:
     section = {
         "reward": "reward_model",
         "strategy_args": {"strategy_name": "hf_infer"},
         "model_args": {"model_name_or_path": str(directory)},
     }
     made = config({"rewards": {"chat": {**section, **changes.pop("domain", {})}}, **changes})  # type: ignore[dict-item]
-    return answer_readers(made, load_tokenizer(str(policy or directory)))
+    return answer_readers(made, load_tokenizer(str(policy or directory)), vision)
 
 
 def test_tokens_are_reused_where_they_are_the_models_own(make_tiny_model_dir: Callable[..., Path]) -> None:
@@ -190,3 +205,93 @@ def test_a_label_that_the_head_does_not_have_is_refused_before_anything_starts(
 ) -> None:
     with pytest.raises(ConfigError, match=rf"rewards\.chat\.reward_args\.label: .*{said}"):
         readers(make_tiny_model_dir(num_labels=num_labels), domain={"reward_args": args})
+
+
+# Answers to prompts with pictures.
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A policy of each of two families, and a reward model of each."""
+    folder = tmp_path_factory.mktemp("models")
+    found = {family: shown.save_tiny(folder / family, family) for family in ("qwen2_5_vl", "qwen3_vl")}
+    return found | {f"{name}_rm": shown.with_numbers(made, folder / f"{name}_rm") for name, made in found.items()}
+
+
+def seen_group(policy: Path, folder: Path, *answers: str, factor: int = 28) -> TrajectoryGroup:
+    """Answers to a question about two pictures, whose sides are multiples of `factor`."""
+    vision, tokenizer, sources = shown.vision(policy), load_tokenizer(str(policy)), []
+    for number, (height, width) in enumerate([(2, 2), (3, 2)]):
+        path = folder / f"{number}.png"
+        path.write_bytes(png(height * factor, width * factor, number))
+        sources.append(PictureSource("file", str(path), f"row 1, picture {number}"))
+    question = {"type": "text", "text": "31"}
+    messages = ({"role": "user", "content": [{"type": "image"}, question, {"type": "image"}]},)
+    prompt = tokenizer.apply_chat_template([*messages], add_generation_prompt=True, tokenize=False)
+    short = np.array(tokenizer(str(prompt))["input_ids"], np.int32)
+    row = expand(short, [decode(source, vision.sizes) for source in sources], vision)
+    task = Task("seen", "chat", short, str(prompt), pictures=tuple(sources), messages=messages)
+    attempts = []
+    for index, answer in enumerate(answers):
+        ids = np.array(tokenizer(answer + "<|im_end|>")["input_ids"], np.int32)
+        said = Generation(ids, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32), "stop")
+        attempts.append(
+            Trajectory.from_generation(row.ids, said, math.nan, index=index, response_text=answer, media=row.media)
+        )
+    return TrajectoryGroup(task, 7, tuple(attempts))
+
+
+def seen_reader(models: dict[str, Path], policy: str, scorer: str) -> AnswerReader:
+    return readers(models[f"{scorer}_rm"], models[policy], shown.vision(models[policy]))["rewards.chat"]
+
+
+@pytest.mark.parametrize("scorer", ["qwen2_5_vl", "qwen3_vl"])
+def test_pictures_are_scored_as_transformers_processor_shows_them(
+    scorer: str, models: dict[str, Path], tmp_path: Path
+) -> None:
+    """A policy and reward models of its own family, and of one with tokens of another size, which sees pictures in its
+    own sizes. The processor gets the files; fp32, another order of sums: 1e-5."""
+    directory, answers = models[f"{scorer}_rm"], ("13", "it is 4")
+    given = seen_group(models["qwen2_5_vl"], tmp_path, *answers, factor=shown.vision(directory).sizes.factor)
+    found = seen_reader(models, "qwen2_5_vl", scorer)
+    assert found.ways["chat"].retemplate is (scorer == "qwen3_vl")
+    (scored,) = model(found, OneProcess(directory, shows=True)).score([given])
+    theirs, processor = shown.Numbers(directory), AutoProcessor.from_pretrained(directory)
+    images = [Image.open(source.place) for source in given.task.pictures]
+    for answer, reward in zip(answers, scored.rewards, strict=True):
+        text = given.task.prompt_text + answer + "<|im_end|>" + ("\n" if scorer == "qwen3_vl" else "")
+        inputs = processor(text=[text], images=images, return_tensors="pt")
+        inputs.pop("attention_mask", None)
+        with torch.no_grad():
+            want = theirs(**inputs)[0, -1, 0]
+        assert reward == pytest.approx(float(want), abs=1e-5)
+
+
+def test_a_cut_never_goes_through_a_picture(models: dict[str, Path], tmp_path: Path) -> None:
+    given = seen_group(models["qwen2_5_vl"], tmp_path, "13")
+    found = seen_reader(models, "qwen2_5_vl", "qwen2_5_vl")
+    row = attempt_here(given.trajectories[0])
+    for cuts_left, length in ((True, len(row.input_ids) - 5), (False, row.media[1].start + 2)):
+        way = replace(REUSE, max_length=length, cuts_left=cuts_left)
+        (scored,) = model(replace(found, ways={"chat": way}), Numbers()).score([given])
+        said = str(scored.trajectories[0].failure)
+        assert said.startswith(f"reward_args.max_length: {length} would cut a picture from the {len(row.input_ids)} ")
+    cluster = Numbers(1.0)
+    way = replace(REUSE, max_length=len(row.input_ids) - 1, cuts_left=False)
+    (scored,) = model(replace(found, ways={"chat": way}), cluster).score([given])
+    assert scored.rewards.tolist() == [1.0] and cluster.rows == [row.input_ids[:-1].tolist()]
+
+
+def test_a_response_that_spells_a_placeholder_fails_and_no_other(models: dict[str, Path], tmp_path: Path) -> None:
+    given = seen_group(models["qwen2_5_vl"], tmp_path, "<|image_pad|>", "13")
+    found = seen_reader(models, "qwen2_5_vl", "qwen3_vl")
+    (scored,) = model(found, Numbers(0.5)).score([given])
+    first, second = scored.trajectories
+    assert first.failure == "rewards.chat: the prompt has 3 placeholders for 2 pictures"
+    assert second.failure is None and second.reward == 0.5
+
+
+def test_tokens_of_another_size_cannot_be_reused(models: dict[str, Path]) -> None:
+    policy = models["qwen2_5_vl"]
+    with pytest.raises(ConfigError, match=r"retemplate: false, but .* makes other tokens of a picture"):
+        readers(models["qwen3_vl_rm"], policy, shown.vision(policy), domain={"reward_args": {"retemplate": False}})
