@@ -185,8 +185,10 @@ class RewardConfig(WorkerConfig):
     )
     judge_model_name: str | None = setting(None, "With api: the model's name there.")
     judge_api_url: str | None = setting(None, "With api: the address, such as http://host:8000/v1.")
-    judge_sees_pictures: bool = setting(
-        False, "With api: the judge is shown the pictures of a row before its question. For vision models."
+    judge_sees_pictures: bool | None = setting(
+        None,
+        "The judge is shown the pictures of a row before its question. Default: with inference and cluster where its "
+        "model sees them, with api false.",
     )
     judge_api_key: str | None = setting(
         None, "With api: the key. Default: the environment variable JUDGE_API_KEY, or none."

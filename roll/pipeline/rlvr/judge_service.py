@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 import regex
 
+from roll.configs.strategies.choice import Choice
+from roll.configs.strategies.features import Feature
+from roll.configs.strategies.table import feature_problem
+from roll.distributed.executor.pictures import PictureLoader
 from roll.distributed.executor.placement import Claim
 from roll.distributed.executor.step_rows import texts_at, texts_of
-from roll.errors import WorkerError
+from roll.errors import ConfigError, WorkerError
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.rewards.base import Reward, RewardInput, RewardOutcome, Score, has_form
 from roll.rewards.config import RewardConfig
@@ -122,12 +126,39 @@ class AfterRolloutJudge:
 
 def _judged(domain: str, config: RewardConfig, engines: Engines, text: JudgeText, seed: int) -> _Judged:
     way = method_of(config)
-    model = EngineModel(f"judge-{domain}", engines.generate, text, config.generating_args, seed)
+    decode = None if text.vision is None else PictureLoader(text.vision).pictures
+    model = EngineModel(f"judge-{domain}", engines.generate, text, config.generating_args, seed, decode)
     is_greedy = config.generating_args.temperature == 0  # it would say the same again
-    judge: Reward = Judge(way.prompt, way.read, model, 0 if is_greedy else config.judge_max_retries)
+    judge: Reward = Judge(
+        way.prompt, way.read, model, 0 if is_greedy else config.judge_max_retries, judge_sees(config, text)
+    )
     reward = cast(Callable[[RewardInput], Awaitable[Score]], build_reward(config, judge))
     form = None if config.format_pattern is None else regex.compile(config.format_pattern, regex.DOTALL)
     return _Judged(reward, config.timeout_s, form, Attempts(config))
+
+
+def judge_sees(config: RewardConfig, text: JudgeText) -> bool:
+    """Whether a judge on engines of the run is shown the pictures of a domain's rows."""
+    return text.vision is not None and config.judge_sees_pictures is not False
+
+
+def check_judges(config: RLVRConfig, texts: Mapping[str, JudgeText], domains: Collection[str]) -> None:
+    """Raises ConfigError where a judge on engines is to be shown the pictures of these domains, and cannot be."""
+    problems: list[str] = []
+    for domain, role in config.judge_of.items():
+        text, key = texts[role], f"rewards.{domain}.judge_sees_pictures"
+        if domain not in domains or (text.vision is None and not config.rewards[domain].judge_sees_pictures):
+            continue
+        choice = Choice(config.roles[role], config.sections[role])
+        if text.vision is None:
+            name = choice.worker.model_args.model_name_or_path
+            problems.append(f"{key}: true, but {role} is {name}, which sees no pictures. Take a model that does")
+        elif problem := feature_problem(choice, Feature.PICTURES, "rows with pictures", key):
+            problems.append(problem.text)
+        elif judge_sees(config.rewards[domain], text):
+            text.check_pictures(role)
+    if problems:
+        raise ConfigError(*problems)
 
 
 def _input(task: Task, attempt: Trajectory, text: str) -> RewardInput:

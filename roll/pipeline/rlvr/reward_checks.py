@@ -31,13 +31,7 @@ from roll.utils.imports import is_installed, is_missing, resolve
 from roll.utils.secrets import mask
 
 _OF_API = ("judge_model_name", "judge_api_url")
-_OF_API_ALONE = (
-    *_OF_API,
-    "judge_api_key",
-    "judge_max_requests",
-    "judge_request_timeout_s",
-    "judge_sees_pictures",
-)
+_OF_API_ALONE = (*_OF_API, "judge_api_key", "judge_max_requests", "judge_request_timeout_s")
 _OF_ENGINES = ("strategy_args", "device_mapping")
 
 

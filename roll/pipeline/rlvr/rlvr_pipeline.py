@@ -27,7 +27,7 @@ from roll.distributed.scheduler.rollout_core import Keep, StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.errors import ConfigError
 from roll.models.vision.files import vision_of
-from roll.pipeline.rlvr.judge_service import AfterRolloutJudge, EngineJudges
+from roll.pipeline.rlvr.judge_service import AfterRolloutJudge, EngineJudges, check_judges
 from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter
 from roll.pipeline.rlvr.reward_checks import data_domains
 from roll.pipeline.rlvr.reward_model import AnswerReader, RewardModel, answer_readers
@@ -99,7 +99,9 @@ class RLVRPipeline(RLPipeline):
     def load_validation(self) -> None:
         config = self.config
         self.answer_readers = answer_readers(config, self.tokenizer, self.vision)
-        self.judge_texts = {role: JudgeText.load(role, worker) for role, worker in config.judge_roles.items()}
+        data = config.actor_train.data_args
+        limits = data.image_min_pixels, data.image_max_pixels
+        self.judge_texts = {role: JudgeText.load(role, worker, limits) for role, worker in config.judge_roles.items()}
         self.validation_tasks = [
             self._load_tasks(validated.data_args, f"{validated.at}.data_args", self.plan.val_prompt_length)
             for validated in config.validated
@@ -133,6 +135,7 @@ class RLVRPipeline(RLPipeline):
         if domains:
             of_text = set(self.config.scorer_roles) - {self.config.scorer_of.get(domain) for domain in domains}
             check_shown(self.config, "actor_train", self.vision, of_text=of_text)
+            check_judges(self.config, self.judge_texts, domains)
         return bool(domains)
 
     def build(self) -> None:

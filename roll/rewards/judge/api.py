@@ -208,7 +208,7 @@ def api_judge(config: RewardConfig) -> Judge:
     way = method_of(config)
     max_requests = max(1, config.judge_max_requests // config.num_workers)
     model = ApiModel(address_of(config), config.generating_args, max_requests, config.judge_request_timeout_s)
-    return Judge(way.prompt, way.read, model, config.judge_max_retries, config.judge_sees_pictures)
+    return Judge(way.prompt, way.read, model, config.judge_max_retries, bool(config.judge_sees_pictures))
 
 
 def for_workers(config: RewardConfig) -> RewardConfig:

@@ -6,25 +6,29 @@ import asyncio
 import hashlib
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from roll.configs.sections.cluster import GeneratingArgs, WorkerConfig
+from roll.configs.tables.vision import VisionModel
 from roll.datasets.encoding import decoder
 from roll.datasets.loader import Row
+from roll.datasets.messages import PICTURE
+from roll.datasets.pictures.expansion import expand
 from roll.datasets.rows import Example
 from roll.datasets.templates import PromptTemplate
 from roll.distributed.strategy.stop_strings import answer_texts
-from roll.errors import RewardError, StrategyError
+from roll.errors import ConfigError, PictureError, RewardError, StrategyError
 from roll.models.tokenizer import tokenizer_key, tokenizer_of
+from roll.models.vision.files import vision_of
 from roll.rewards.config import ANSWER_TOKENS
 from roll.rewards.judge.judge import Reply
 from roll.rewards.judge.prompt_marks import without_control_marks
 from roll.rl.settings import sampling_params
-from roll.types.media import PictureSource
+from roll.types.media import Picture, PictureSource, Prompt
 from roll.types.rollout import Generate, Generation, GenerationRequest, SamplingParams
 from roll.utils.thinking import opened
 
@@ -32,25 +36,48 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+Decode = Callable[[Sequence[PictureSource]], Awaitable[Sequence[Picture]]]
+
+
 @dataclass(frozen=True)
 class JudgeText:
-    """Conversion of a judge's input and output to and from text."""
+    """Conversion of a judge's input and output to and from text. `vision`: its model, if it sees pictures."""
 
     tokenizer: PreTrainedTokenizerBase
     template: PromptTemplate
+    vision: VisionModel | None = None
 
     @staticmethod
-    def load(role: str, worker: WorkerConfig) -> JudgeText:
-        """Raises ConfigError where the model has no tokenizer, or not the template that is asked for."""
+    def load(role: str, worker: WorkerConfig, limits: tuple[int | None, int | None] = (None, None)) -> JudgeText:
+        """`limits`: fewest and most pixels of a picture. Raises ConfigError where the model has no tokenizer, or not
+        the template that is asked for."""
         tokenizer = tokenizer_of(worker.model_args, tokenizer_key(role, worker.model_args))
         key, args = f"{role}.data_args.template", worker.data_args
-        return JudgeText(tokenizer, PromptTemplate.load(args.template, tokenizer, key, args.template_kwargs))
+        template = PromptTemplate.load(args.template, tokenizer, key, args.template_kwargs)
+        vision = vision_of(worker.model_args)
+        return JudgeText(tokenizer, template, None if vision is None else vision.with_limits(*limits))
 
-    def render(self, text: str) -> str:
-        """One message of a user as a prompt. Special tokens, and marks of turns that are none, lose their meaning: a
-        policy that writes the end of its turn must not go on as somebody else."""
-        message = {"role": "user", "content": self._plain(text)}
-        return self.template.render(Example(Row("the judge's prompt", 0, {}), "", (message,), is_text=True))
+    def render(self, text: str, num_pictures: int = 0) -> str:
+        """One message of a user as a prompt, behind so many pictures. Special tokens, and marks of turns that are none,
+        lose their meaning: a policy that writes the end of its turn must not go on as somebody else."""
+        content: Any = self._plain(text)
+        if num_pictures:
+            content = [*[{"type": PICTURE}] * num_pictures, {"type": "text", "text": content}]
+        message = {"role": "user", "content": content}
+        return self.template.render(Example(Row("the judge's prompt", 0, {}), "", (message,), is_text=not num_pictures))
+
+    def check_pictures(self, role: str) -> None:
+        """ConfigError where the template does not write a picture's place."""
+        assert self.vision is not None
+        try:
+            count = int((self.encode(self.render("?", 1)) == self.vision.image_token).sum())
+        except ConfigError:  # of templates that are made for texts
+            count = 0
+        if count != 1:
+            raise ConfigError(
+                f"{role}.data_args.template: it writes {count} placeholders for a picture, which the judge is shown. "
+                "Use native, or set judge_sees_pictures: false in the domains that it judges"
+            )
 
     def encode(self, prompt: str) -> np.ndarray:
         ids = self.tokenizer(prompt, add_special_tokens=self.template.adds_special_tokens, verbose=False)
@@ -70,21 +97,30 @@ class JudgeText:
 
 
 class EngineModel:
-    """Asks the engines of a judge. A prompt that leaves no room for a verdict fails its answer; nothing is cut off."""
+    """Asks the engines of a judge. A prompt that leaves no room for a verdict fails its answer; nothing is cut off.
+    `decode`: makes pictures of their sources, for a judge that sees."""
 
-    def __init__(self, name: str, generate: Generate, text: JudgeText, keys: GeneratingArgs, seed: int):
-        self._name, self._generate, self._text, self._seed = name, generate, text, seed
+    def __init__(
+        self,
+        name: str,
+        generate: Generate,
+        text: JudgeText,
+        keys: GeneratingArgs,
+        seed: int,
+        decode: Decode | None = None,
+    ):
+        self._name, self._generate, self._text, self._seed, self._decode = name, generate, text, seed, decode
         self._sampling = sampling_params(keys, keys.max_new_tokens or ANSWER_TOKENS)
         self._numbers = itertools.count()
 
     async def reply(self, text: str, max_retries: int, pictures: Sequence[PictureSource] = ()) -> Reply:
-        assert not pictures, "refused with the settings"
-        rendered = await asyncio.to_thread(self._text.render, text)
-        prompt = await asyncio.to_thread(self._text.encode, rendered)
+        rendered = await asyncio.to_thread(self._text.render, text, len(pictures))
+        prompt = await self._shown(await asyncio.to_thread(self._text.encode, rendered), pictures)
         request = GenerationRequest(
             f"{self._name}-{next(self._numbers)}",
-            prompt,
-            replace(self._sampling, seed=_seed(self._seed, prompt, max_retries)),
+            prompt.ids,
+            replace(self._sampling, seed=_seed(self._seed, prompt.ids, max_retries)),
+            media=prompt.media,
         )
         try:
             (answer,) = await self._generate(request)
@@ -92,10 +128,20 @@ class EngineModel:
             raise RewardError(f"the judge cannot be asked: {error}") from None
         return Reply(
             await asyncio.to_thread(self._text.decode, rendered, answer, self._sampling),
-            len(prompt),
+            len(prompt.ids),
             len(answer.token_ids),
             answer.finish_reason == "length",
         )
+
+    async def _shown(self, ids: np.ndarray, sources: Sequence[PictureSource]) -> Prompt:
+        """The prompt as the judge's model sees it. RewardError for a picture that cannot be shown."""
+        if not sources:
+            return Prompt(ids)
+        assert self._decode is not None and self._text.vision is not None
+        try:
+            return expand(ids, await self._decode(sources), self._text.vision)
+        except PictureError as error:
+            raise RewardError(f"the judge cannot be shown a picture: {error}") from None
 
 
 def _seed(seed: int, prompt: np.ndarray, attempt: int) -> int:

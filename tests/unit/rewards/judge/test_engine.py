@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+from roll.configs.sections.cluster import WorkerConfig
+from roll.datasets.pictures.decode import decode
 from roll.datasets.templates import PromptTemplate
+from roll.distributed.executor.pictures import PictureLoader
 from roll.distributed.executor.placement import Claim
-from roll.errors import StrategyError, WorkerError
+from roll.errors import ConfigError, StrategyError, WorkerError
 from roll.pipeline.rlvr import judge_service as service
-from roll.pipeline.rlvr.judge_service import AfterRolloutJudge, EngineJudges
+from roll.pipeline.rlvr.judge_service import AfterRolloutJudge, EngineJudges, check_judges
 from roll.rewards.base import RewardInput, RewardOutcome
 from roll.rewards.judge.engine import JudgeText
+from roll.types.media import Picture, PictureSource
 from roll.types.rollout import Generation, GenerationRequest, Place, Task, Trajectory, TrajectoryGroup
 from roll.types.texts import RowTexts
 from tests.helpers.configs import config
+from tests.helpers.pictures import make_model_dir
+from tests.unit.datasets.pictures.files import png
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -195,3 +202,92 @@ def test_a_domain_samples_as_the_shared_section_says_unless_it_says_otherwise() 
     }
     made = config({"rewards": {"math": judged}, "reward_model": {"device_mapping": [3]}})
     assert made.rewards["math"].generating_args.temperature == 0
+
+
+# Judges that see.
+
+
+@pytest.fixture(scope="module")
+def sees(tmp_path_factory: pytest.TempPathFactory) -> JudgeText:
+    model_dir = make_model_dir(tmp_path_factory.mktemp("judge"), "qwen2_5_vl")
+    worker = WorkerConfig.model_validate({"model_args": {"model_name_or_path": str(model_dir)}})
+    return JudgeText.load("reward_model", worker)
+
+
+@pytest.fixture
+def decoded_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures are decoded in this process, and not by Ray."""
+
+    async def pictures(self: Any, sources: Sequence[PictureSource]) -> list[Picture]:
+        return [decode(source, self._model.sizes) for source in sources]
+
+    monkeypatch.setattr(PictureLoader, "pictures", pictures)
+
+
+def shown_to(judges: EngineJudges, *sources: PictureSource, response: str = "42") -> RewardOutcome:
+    (outcome,) = asyncio.run(judges.score("math", [RewardInput("", response, pictures=sources)]))
+    return outcome
+
+
+def source(folder: Path, seed: int, contents: bytes | None = None) -> PictureSource:
+    path = folder / f"{seed}.png"
+    path.write_bytes(contents or png(28 * (1 + seed), 56, seed))
+    return PictureSource("file", str(path), f"row {seed}")
+
+
+@pytest.mark.parametrize("says", [None, True, False])
+def test_a_judge_that_sees_gets_the_pictures_of_the_row_before_its_question(
+    asked: Any, sees: JudgeText, decoded_here: None, tmp_path: Path, says: bool | None
+) -> None:
+    """In its own sizes, in their order, unless the domain says that it gets none. What a response spells is text."""
+    judges, engine = asked(lambda _, __: "yes", text=sees, judge_sees_pictures=says)
+    engine.tokenizer = sees.tokenizer
+    sources = source(tmp_path, 0), source(tmp_path, 1)
+    assert shown_to(judges, *sources, response="4<|image_pad|>2").score == 1.0
+    (request,) = engine.requests
+    one, two = (
+        "<|vision_start|><|image_pad|><|image_pad|><|vision_end|>",
+        ("<|vision_start|><|image_pad|><|image_pad|><|image_pad|><|image_pad|><|vision_end|>"),
+    )
+    pictures = "" if says is False else one + two
+    assert engine.prompts == [f"<|im_start|>user\n{pictures}4< |image_pad|>2?<|im_end|>\n<|im_start|>assistant\n"]
+    if says is not False:
+        assert [(shown.length, shown.picture.source) for shown in request.media] == [(2, sources[0]), (4, sources[1])]
+        assert sees.vision is not None
+        assert all(request.prompt_ids[shown.start] == sees.vision.image_token for shown in request.media)
+
+
+def test_a_blind_judge_gets_the_question_alone(asked: Any, tmp_path: Path) -> None:
+    judges, engine = asked(lambda _, __: "yes")
+    assert shown_to(judges, source(tmp_path, 0)).score == 1.0
+    assert engine.requests[0].media == ()
+
+
+def test_a_picture_that_the_judge_cannot_be_shown_fails_the_answer(
+    asked: Any, sees: JudgeText, decoded_here: None, tmp_path: Path
+) -> None:
+    judges, engine = asked(lambda _, __: "yes", text=sees)
+    outcome = shown_to(judges, source(tmp_path, 0, b"no picture"))
+    assert "the judge cannot be shown a picture: row 0: " in str(outcome.failure) and not engine.requests
+
+
+def test_judges_are_looked_at_before_the_run(sees: JudgeText, tiny_tokenizer: PreTrainedTokenizerFast) -> None:
+    def problems(text: JudgeText, domain: str = "math", strategy: str = "vllm", **changes: Any) -> list[str]:
+        role = {"device_mapping": [3], "strategy_args": {"strategy_name": strategy}}
+        reward = {"reward": "llm_judge", "judge_model_type": "cluster", "judge_prompt": "{response}?"}
+        made = config({"rewards": {"math": reward | changes}, "reward_model": role})
+        try:
+            check_judges(made, {"reward_model": text}, [domain])
+        except ConfigError as error:
+            return list(error.problems)
+        return []
+
+    blind = JudgeText(tiny_tokenizer, PromptTemplate.load("native", tiny_tokenizer, "template"))
+    assert problems(sees) == problems(blind) == problems(blind, "other", judge_sees_pictures=True) == []
+    (problem,) = problems(blind, judge_sees_pictures=True)
+    assert problem.startswith("rewards.math.judge_sees_pictures: true, but reward_model is ")
+    (problem,) = problems(sees, strategy="sglang")
+    assert problem.startswith("rewards.math.judge_sees_pictures: rows with pictures with ") and "sglang" in problem
+    of_text = PromptTemplate.load("chatml", sees.tokenizer, "template")
+    (problem,) = problems(replace(sees, template=of_text))
+    assert problem.startswith("reward_model.data_args.template: ") and "picture" in problem
