@@ -71,7 +71,7 @@ class EngineStrategy(GenerateStrategy):
         flight = self._in_flight[request.request_id] = InFlight()
         for index in request.samples:
             name = self._sample_name(request, index)
-            flight.samples[name] = start(_with_report(self._sample(flight, name, request, index), index, answered))
+            flight.samples[name] = start(self._reported(flight, name, request, index, answered))
         try:
             return await self._while_alive(_all(flight.samples.values()))
         finally:
@@ -168,6 +168,16 @@ class EngineStrategy(GenerateStrategy):
     async def _sample(self, flight: InFlight, name: str, request: GenerationRequest, index: int) -> Generation:
         """One answer; `nothing()` if it is aborted before the engine has it."""
 
+    async def _reported(
+        self, flight: InFlight, name: str, request: GenerationRequest, index: int, answered: Answered | None
+    ) -> Generation:
+        """One answer, `answered` told. The coroutine of the sample begins here: one that was made before, of a task
+        that is cancelled before its first step, nobody would await."""
+        generation = await self._sample(flight, name, request, index)
+        if answered is not None:
+            answered(index, generation)
+        return generation
+
     async def _while_alive(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`. An engine whose requests stay open when it dies raises EngineDied here."""
         return await work
@@ -207,13 +217,6 @@ class EngineStrategy(GenerateStrategy):
 def nothing() -> Generation:
     """The answer to a sample that was aborted before it began."""
     return Generation(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "abort")
-
-
-async def _with_report(sample: Coroutine[Any, Any, Generation], index: int, answered: Answered | None) -> Generation:
-    generation = await sample
-    if answered is not None:
-        answered(index, generation)
-    return generation
 
 
 async def _all(tasks: Iterable[asyncio.Task[Generation]]) -> list[Generation]:
