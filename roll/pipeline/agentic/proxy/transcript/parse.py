@@ -168,10 +168,10 @@ class Parser:
         return Parsed(ChatMessage(ASSISTANT, self._visible(answer.content), self._visible(answer.reasoning), calls))
 
     def _visible(self, text: str) -> str:
-        return self._marks.sub("", text) if self._marks.pattern else text
+        return self.special.sub("", text) if self.special.pattern else text
 
     @cached_property
-    def _marks(self) -> re.Pattern[str]:
+    def special(self) -> re.Pattern[str]:
         """The tokenizer's special tokens as texts."""
         names = (str(self.encoder.tokenizer.convert_ids_to_tokens(token)) for token in self.encoder.ends.special)
         return re.compile("|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)))

@@ -4,16 +4,19 @@ trained."""
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import AddedToken
 
 from roll.distributed.strategy.hf.structure import Structures
 from roll.errors import StrategyError
-from roll.pipeline.agentic.proxy.transcript.guide import GuideRefused, structure_of
+from roll.pipeline.agentic.proxy.transcript.guide import _JSON, GuideRefused, structure_of
 from roll.pipeline.agentic.proxy.transcript.message import ChatCall
 from roll.pipeline.agentic.proxy.transcript.parse import Parser
+from roll.pipeline.agentic.sample_forms import ChatEncoder
 from tests.unit.pipeline.agentic.proxy.parts import ASK, CALL, KEEPS, OPEN, Place, serve, tool_encoder
 
 openai = pytest.importorskip("openai", reason="the package openai is not installed")
@@ -21,17 +24,23 @@ xgrammar = pytest.importorskip("xgrammar", reason="the package xgrammar is not i
 DIGIT = {"type": "object", "properties": {"digit": {"type": "integer"}}, "required": ["digit"]}
 SHUT: dict[str, Any] = {"type": "function", "function": {"name": "shut"}}
 QWEN_CALL = "<tool_call>\n<function=open>\n<parameter=box>\nF\n</parameter>\n</function>\n</tool_call>"
+GLM_CALL = "<tool_call>open\n<arg_key>box</arg_key>\n<arg_value>F</arg_value>\n</tool_call>"
+HARMONY_MARKS = ("<|channel|>", "<|message|>", "<|constrain|>", "<|call|>", "<|start|>", "<|end|>", "<|return|>")
+HARMONY_CALL = '<|channel|>commentary to=functions.open <|constrain|>json<|message|>{"box": "F"}<|call|>'
 LLAMA_CALL = '{"name": "open", "parameters": {"box": "F"}}'
 
 
-def fits(structure: str | None, text: str) -> bool:
-    """Whether an engine that follows the structure can say this and end."""
+def fits(structure: str | None, text: str, encoder: ChatEncoder | None = None) -> bool:
+    """Whether an engine that follows the structure can say this and end. A text that ends with a token that ends
+    answers is said with it."""
     assert structure is not None
-    tokenizer = tool_encoder().tokenizer
-    end = int(tokenizer.convert_tokens_to_ids("<|im_end|>"))  # type: ignore[arg-type]
-    info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, stop_token_ids=[end])
+    encoder = encoder or tool_encoder()
+    ends = sorted(encoder.ends.tokens)
+    info = xgrammar.TokenizerInfo.from_huggingface(encoder.tokenizer, stop_token_ids=ends)
+    xgrammar.Grammar.from_structural_tag(structure)  # vLLM reads it without the tokenizer first
     matcher = xgrammar.GrammarMatcher(xgrammar.GrammarCompiler(info).compile_structural_tag(structure))
-    return matcher.accept_string(text) and matcher.accept_token(end)
+    ids = encoder.encode(text).tolist()
+    return all(map(matcher.accept_token, ids if ids[-1] in ends else [*ids, ends[0]]))
 
 
 def led(template: str = KEEPS, **keys: Any) -> str | None:
@@ -46,27 +55,72 @@ def test_a_schema_and_any_object_lead_to_json_alone() -> None:
     assert led(tools=(OPEN,)) is None
 
 
-@pytest.mark.parametrize(
-    ("template", "call"),
-    [
-        (KEEPS, CALL),
-        (KEEPS.replace("<tool_call>", "<tool_call><function="), QWEN_CALL),
-        ("{{ tools }}{{ '\"parameters\": ' }}{{ tool_calls }}", LLAMA_CALL),
-    ],
-    ids=["hermes", "qwen3.5", "llama"],
-)
-def test_a_tool_choice_leads_to_a_call_in_the_models_own_form(template: str, call: str) -> None:
-    one = led(template, tools=(OPEN, SHUT), must_call=("open",))
-    assert fits(one, call) and not fits(one, call.replace("open", "shut")) and not fits(one, "no")
-    some = led(template, tools=(OPEN, SHUT), must_call=("open", "shut"))
-    assert fits(some, call)
-    encoder = tool_encoder(template)
-    assert Parser(encoder).parse(call, [OPEN], "x").message.calls[0].canonical == '{"box": "F"}'
+FORMS = {
+    "hermes": (KEEPS, CALL),
+    "qwen3.5": (KEEPS.replace("<tool_call>", "<tool_call><function="), QWEN_CALL),
+    "llama": ("{{ tools }}{{ '\"parameters\": ' }}{{ tool_calls }}", LLAMA_CALL),
+    "glm": (KEEPS.replace("<tool_call>", "<tool_call><arg_key>"), GLM_CALL),
+    "glm-4.7": (KEEPS.replace("<tool_call>", "<tool_call><arg_key>"), GLM_CALL.replace("\n", "")),
+    "mistral": ("{{ tools }}[TOOL_CALLS]", '[TOOL_CALLS] [{"name": "open", "arguments": {"box": "F"}}]'),
+    "mistral_args": ("{{ tools }}[TOOL_CALLS][ARGS]", '[TOOL_CALLS]open[ARGS]{"box": "F"}'),
+    "gpt-oss": ("{{ tools }}<|channel|><|call|>", HARMONY_CALL),
+}
+MARKS = {"mistral": ("[TOOL_CALLS]",), "mistral_args": ("[TOOL_CALLS]", "[ARGS]"), "gpt-oss": HARMONY_MARKS}
+
+
+def marked_encoder(form: str) -> ChatEncoder:
+    """With the special tokens that the family has."""
+    encoder = tool_encoder(FORMS[form][0])
+    tokens = [AddedToken(mark, special=True, normalized=False) for mark in MARKS.get(form, ())]
+    encoder.tokenizer.add_tokens(tokens, special_tokens=True)  # type: ignore[arg-type]
+    if form == "gpt-oss":
+        encoder.tokenizer.eos_token = "<|return|>"
+    return ChatEncoder(encoder.tokenizer)
+
+
+@pytest.mark.parametrize(("form", "has_marks"), [*((form, False) for form in FORMS), *((form, True) for form in MARKS)])
+def test_a_tool_choice_leads_to_a_call_in_the_models_own_form(form: str, has_marks: bool) -> None:
+    template, call = FORMS[form]
+    encoder = marked_encoder(form) if has_marks else tool_encoder(template)
+
+    def structure(*names: str) -> str | None:
+        return structure_of(ChatCall((), tools=(OPEN, SHUT), must_call=names), Parser(encoder))
+
+    one = structure("open")
+    assert fits(one, call, encoder) and not fits(one, call.replace("open", "shut"), encoder)
+    assert not fits(one, "no", encoder)
+    some = structure("open", "shut")
+    assert fits(some, call, encoder)
+    text = Parser(encoder).text(encoder.encode(call))
+    assert Parser(encoder).parse(text, [OPEN], "x").message.calls[0].canonical == '{"box": "F"}'
+
+
+def test_several_calls_are_led_where_the_form_has_them() -> None:
+    open_f, shut = '{"name": "open", "arguments": {"box": "F"}}', '{"name": "shut", "arguments": {}}'
+    for form, text in {
+        "hermes": f"{CALL}\n<tool_call>\n{shut}\n</tool_call>",
+        "glm": f"{GLM_CALL}\n<tool_call>shut</tool_call>",
+        "mistral": f"[TOOL_CALLS] [{open_f}, {shut}]",
+        "mistral_args": f"{FORMS['mistral_args'][1]}[TOOL_CALLS]shut[ARGS]{{}}",
+    }.items():
+        encoder = marked_encoder(form)
+        keys: dict[str, Any] = {"tools": (OPEN, SHUT), "must_call": ("open", "shut")}
+        assert fits(structure_of(ChatCall((), **keys), Parser(encoder)), text, encoder), text
+
+
+def test_an_answer_of_gpt_oss_in_json_is_on_its_final_channel() -> None:
+    encoder = marked_encoder("gpt-oss")
+    structure = structure_of(ChatCall((), schema=DIGIT), Parser(encoder))
+    text = '<|channel|>final<|message|>{"digit": 5}'
+    assert fits(structure, text, encoder) and not fits(structure, '{"digit": 5}', encoder)
+    assert Parser(encoder).parse(text, (), "x").message.content == '{"digit": 5}'
 
 
 def test_other_forms_of_calls_cannot_be_led_and_thinking_that_the_template_begins_is_ended() -> None:
     with pytest.raises(GuideRefused, match="tool_choice: only auto and none work"):
-        led("{{ tools }}[TOOL_CALLS]", tools=(OPEN,), must_call=("open",))
+        encoder = tool_encoder()
+        encoder.tokenizer.response_template = {"fields": {}}  # type: ignore[attr-defined]
+        structure_of(ChatCall((), tools=(OPEN,), must_call=("open",)), Parser(encoder))
     thinks = KEEPS.replace("'<|im_start|>assistant\n' }}{% endif %}", "'<|im_start|>assistant\n<think>' }}{% endif %}")
     structure = led(thinks, schema=DIGIT)
     assert fits(structure, '</think>\n\n{"digit": 5}') and not fits(structure, '{"digit": 5}')
@@ -85,21 +139,87 @@ def test_structures_that_would_hold_up_an_engine_are_refused() -> None:
         led(tools=(odd,), must_call=('a"b',))
 
 
+ITSELF = {"$defs": {"x": {"$ref": "#/$defs/x"}}, "properties": {"a": {"$ref": "#/$defs/x"}}}
+FOREVER = {"type": "array", "minItems": 1, "items": {"$ref": "#"}}
+NODE = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        ({"$ref": "#"}, "#"),
+        ({**ITSELF, "type": "object", "required": ["a"]}, "#"),
+        (ITSELF, "#/properties/a"),
+        (NODE, "#"),
+        (FOREVER, "#"),
+        ({"anyOf": [{"$ref": "#"}, {"allOf": [{"$ref": "#"}, {"type": "null"}]}]}, "#"),
+        ({"type": "object", "properties": {"a": {"enum": []}}}, "#/properties/a"),
+        ({"type": "object", "properties": {"a": False}, "required": ["a"]}, "#"),
+        ({"type": "array", "prefixItems": [{"$ref": "#"}]}, "#"),
+        ({"$defs": {"a/b": {"$ref": "#/$defs/a~1b"}}, "type": "array", "items": {"$ref": "#/$defs/a~1b"}}, "#/items"),
+    ],
+)
+def test_a_schema_of_which_no_value_ends_is_refused_before_an_engine_hears_of_it(
+    schema: dict[str, Any], place: str
+) -> None:
+    with pytest.raises(GuideRefused, match=f"no JSON that ends fits the schema at {re.escape(place)}: it requires"):
+        led(schema=schema)
+    tool = {"type": "function", "function": {"name": "open", "parameters": schema}}
+    with pytest.raises(GuideRefused, match="no JSON that ends"):
+        led(tools=(OPEN, tool), must_call=("open",))
+    assert led(tools=(tool,)) is None, "a free answer has no need of it"
+
+    async def play(place: Place) -> None:
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        with pytest.raises(openai.BadRequestError, match="no JSON that ends"):
+            await place.openai().chat.completions.create(model="m", messages=ASK, response_format=form)
+        assert not place.engine.requests
+
+    serve(["x"], play)
+
+
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
-        ({"$ref": "#"}, ""),
-        ({"$defs": {"x": {"$ref": "#/$defs/x"}}, "type": "object", "properties": {"a": {"$ref": "#/$defs/x"}},
-          "required": ["a"]}, '{"a": '),
+        ({**NODE, "properties": {"next": {"anyOf": [{"type": "null"}, {"$ref": "#"}]}}}, '{"next": {"next": null}}'),
+        ({"type": "object", "properties": {"next": {"$ref": "#"}}}, '{"next": {"next": {}}}'),
+        ({"type": "array", "items": {"$ref": "#"}}, "[[], [[]]]"),
+        ({"type": ["array", "null"], "minItems": 1, "items": {"$ref": "#"}}, "[null]"),
+        ({"$ref": "#/$defs/x", "$defs": {"x": {"const": 3}}}, "3"),
+        ({"type": "object", "properties": {"a": {"$ref": "#/$defs/7"}}, "$defs": {"7": {"type": "null"}}}, "{}"),
+        ({"type": "object", "required": ["a"], "additionalProperties": {"type": "null"}}, '{"a": null}'),
     ],
-)  # fmt: skip
-def test_an_answer_behind_which_nothing_fits_ends(schema: dict[str, Any], said: str) -> None:
+)
+def test_a_schema_that_contains_itself_and_ends_is_followed(schema: dict[str, Any], said: str) -> None:
+    assert fits(led(schema=schema), said)
+
+
+NO_SCHEMAS: tuple[dict[str, Any], ...] = (
+    {"$ref": "https://x/y"},
+    {"$ref": "#name"},
+    {"$ref": "#/a/b/0"},
+    {"$ref": 3},
+    {"properties": [1]},
+    {"required": 1},
+    {"enum": 3},
+    {"type": 4},
+    {"anyOf": 2},
+)
+
+
+@pytest.mark.parametrize("schema", NO_SCHEMAS, ids=str)
+def test_what_is_no_schema_is_the_engines_affair(schema: dict[str, Any]) -> None:
+    assert led(schema=schema) is not None
+
+
+def test_an_answer_behind_which_nothing_fits_ends() -> None:
+    """A structure that the endpoint would refuse."""
     encoder = tool_encoder()
     end = int(encoder.tokenizer.convert_tokens_to_ids("<|im_end|>"))  # type: ignore[arg-type]
-    structure = led(schema=schema)
-    assert structure is not None
+    schema = {**ITSELF, "type": "object", "required": ["a"]}
+    structure = json.dumps({"type": "structural_tag", "format": {**_JSON, "json_schema": schema}})
     follower = Structures(encoder.tokenizer).follow(structure, frozenset({end}), 296)
-    for token in encoder.encode(said).tolist():
+    for token in encoder.encode('{"a": ').tolist():
         assert not follower.banned()[token]
         follower.take(token)
     assert np.flatnonzero(~follower.banned()).tolist() == [end]
