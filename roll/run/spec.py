@@ -141,6 +141,18 @@ _RL_CODE = (
 _RL_ROWS = ("roll.rl.mix_checks:local_mix_rows",)
 _RL_DATA = ("roll.rl.mix_checks:mix_row_problems",)
 
+# Hooks that SFT, distillation, DPO and reward models share.
+_FILES, _PAIRS = "roll.pipeline.rows.row_checks:file_problems", "roll.pipeline.rows.row_checks:pair_warnings"
+_ROWS: Mapping[str, Any] = {
+    "plan": "roll.pipeline.rows.row_config:row_plan",
+    "problems": (_FILES,),
+    "machine_problems": ("roll.pipeline.rows.row_checks:missing_files",),
+    "code_problems": ("roll.pipeline.rows.row_checks:operator_code_problems",),
+    "local_rows": ("roll.pipeline.rows.row_checks:local_rows",),
+    "data_problems": ("roll.pipeline.rows.row_checks:row_problems",),
+    "reports": ("roll.pipeline.rows.row_checks:operator_reports",),
+}
+
 PIPELINES: Mapping[str, PipelineSpec] = {
     spec.name: spec
     for spec in (
@@ -176,58 +188,37 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             "sft",
             config="roll.pipeline.sft.sft_config:SFTConfig",
             run_class="roll.pipeline.sft.sft_pipeline:SFTPipeline",
-            plan="roll.pipeline.rows.row_config:row_plan",
-            problems=("roll.pipeline.rows.row_checks:file_problems",),
             warnings=("roll.pipeline.sft.sft_config:sft_warnings",),
-            machine_problems=("roll.pipeline.rows.row_checks:missing_files",),
-            code_problems=("roll.pipeline.rows.row_checks:operator_code_problems",),
-            local_rows=("roll.pipeline.rows.row_checks:local_rows",),
-            data_problems=("roll.pipeline.rows.row_checks:row_problems",),
-            reports=("roll.pipeline.rows.row_checks:operator_reports",),
+            **_ROWS,
         ),
         PipelineSpec(
             "distill",
             config="roll.pipeline.distill.distill_config:DistillConfig",
             run_class="roll.pipeline.distill.distill_pipeline:DistillPipeline",
-            plan="roll.pipeline.rows.row_config:row_plan",
             batch="roll.pipeline.distill.distill_config:distill_rows",
-            problems=(
-                "roll.pipeline.rows.row_checks:file_problems",
-                "roll.pipeline.distill.distill_config:distill_problems",
-            ),
             warnings=("roll.pipeline.distill.distill_config:distill_warnings",),
-            machine_problems=("roll.pipeline.rows.row_checks:missing_files",),
-            code_problems=("roll.pipeline.rows.row_checks:operator_code_problems",),
-            local_rows=("roll.pipeline.rows.row_checks:local_rows",),
-            data_problems=("roll.pipeline.rows.row_checks:row_problems",),
-            reports=("roll.pipeline.rows.row_checks:operator_reports",),
+            **(_ROWS | {"problems": (_FILES, "roll.pipeline.distill.distill_config:distill_problems")}),
         ),
         PipelineSpec(
             "dpo",
             config="roll.pipeline.dpo.dpo_config:DPOConfig",
             run_class="roll.pipeline.dpo.dpo_pipeline:DPOPipeline",
-            plan="roll.pipeline.dpo.dpo_config:dpo_plan",
             batch="roll.pipeline.dpo.dpo_config:dpo_rows",
-            problems=("roll.pipeline.rows.row_checks:file_problems", "roll.pipeline.dpo.dpo_config:dpo_problems"),
-            warnings=("roll.pipeline.rows.row_checks:pair_warnings", "roll.pipeline.dpo.dpo_config:dpo_warnings"),
-            machine_problems=("roll.pipeline.rows.row_checks:missing_files",),
-            code_problems=("roll.pipeline.rows.row_checks:operator_code_problems",),
-            local_rows=("roll.pipeline.rows.row_checks:local_rows",),
-            data_problems=("roll.pipeline.rows.row_checks:row_problems",),
-            reports=("roll.pipeline.rows.row_checks:operator_reports",),
+            warnings=(_PAIRS, "roll.pipeline.dpo.dpo_config:dpo_warnings"),
+            **(
+                _ROWS
+                | {
+                    "plan": "roll.pipeline.dpo.dpo_config:dpo_plan",
+                    "problems": (_FILES, "roll.pipeline.dpo.dpo_config:dpo_problems"),
+                }
+            ),
         ),
         PipelineSpec(
             "rm",
             config="roll.pipeline.rm.rm_config:RMConfig",
             run_class="roll.pipeline.rm.rm_pipeline:RMPipeline",
-            plan="roll.pipeline.rows.row_config:row_plan",
-            problems=("roll.pipeline.rows.row_checks:file_problems",),
-            warnings=("roll.pipeline.rows.row_checks:pair_warnings",),
-            machine_problems=("roll.pipeline.rows.row_checks:missing_files",),
-            code_problems=("roll.pipeline.rows.row_checks:operator_code_problems",),
-            local_rows=("roll.pipeline.rows.row_checks:local_rows",),
-            data_problems=("roll.pipeline.rows.row_checks:row_problems",),
-            reports=("roll.pipeline.rows.row_checks:operator_reports",),
+            warnings=(_PAIRS,),
+            **_ROWS,
         ),
     )
 }
