@@ -194,7 +194,7 @@ class _Conversion:
             return "a switch that is off"
         while section:
             for switch in _SWITCHES:
-                if self._values.get(f"{section}.{switch}") is False:
+                if section not in self._table.partly_off and self._values.get(f"{section}.{switch}") is False:
                     return f"{section}.{switch} is off"
             section = section.rpartition(".")[0]
         return ""

@@ -205,6 +205,8 @@ class Table:
     conditions: Mapping[str, Condition]
     canonical: Callable[[str], str] = same
     derived: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda values: {}
+    partly_off: tuple[str, ...] = ()
+    """Sections of which a switch turns off a part: keys beside it count all the same."""
 
     @cached_property
     def _exact(self) -> dict[str, Row]:

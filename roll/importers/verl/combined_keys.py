@@ -34,9 +34,14 @@ from roll.importers.verl.common import (
 from roll.importers.verl.pictures import pictures
 from roll.importers.verl.reward_sources import WHOLE, rewards_by_source
 from roll.importers.verl.role_rows import adapters, head_training
+from roll.importers.verl.versions import IS_OLD
 from roll.utils.text import show
 
 DOMAIN = WHOLE
+_IN_MAIN = (
+    "not given, and rewards of verl before 0.2 are in its own main_ppo.py, for sources that neither rows nor names of "
+    "files tell. Give the path of a file with compute_score(data_source, solution_str, ground_truth, extra_info)"
+)
 _METRIC = "algorithm.filter_groups.metric"
 
 
@@ -163,6 +168,8 @@ def rewards(source: SourceLookup) -> CombinedKeys:
             settings |= {f"{section}.data_args.tag": source("data.reward_fn_key") for section in sections}
         reads_source = any("tag_included" in keys or keys["reward"] == "verl_function" for keys in made.values())
         changed, places = _verl_only_values(source, reads_source), [f"rewards.{name}" for name in made]
+        if source(IS_OLD) and any(keys["reward"] == "verl_function" for keys in made.values()):
+            changed["custom_reward_function.path"] = _IN_MAIN
     if buffer := _overlong(source):
         most = source.number("data.max_response_length")
         args = {"max_tokens": most, "cache_tokens": source.size(f"{buffer}.len")}

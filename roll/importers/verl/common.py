@@ -450,6 +450,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "sppo": _has_loss("sppo"),
     "dro": _has_loss("dro"),
     "reward model": _has_reward_model,
+    "open reward model": lambda source: _has_reward_model(source) if source.is_set("reward_model.enable") else "",
     "lora": lambda source: "" if has_adapters(source) else "lora_rank is 0: no adapters",
     "lora section": lambda source: "" if has_section(source) else "no adapters of Megatron",
     "turns": lambda source: "" if source(f"{ROLLOUT}.multi_turn.enable") else "multi_turn.enable is off",

@@ -185,6 +185,8 @@ _TRAINER = (
     needless("trainer.val_generations_to_log_to_*", "rollout_dump_dir has answers of training and validation"),
 )
 
+_OF_TUNING = ("model", "optim")
+
 _OTHERS = (
     needless("**._target_", "classes of verl's"),
     needless("**.profiler.**", PROFILES),
@@ -196,6 +198,10 @@ _OTHERS = (
         False,
     ),
     changes("reward.**", "how rewards are computed is the domain's: rewards.<domain> (docs/rewards.md)", None, {}, 0),
+    *(
+        needless(f"{name}.**", f"{name} is a section of fine-tuning, which no other trainer reads")
+        for name in _OF_TUNING
+    ),
     needless("ray_kwargs.**", "a Ray cluster is joined at RAY_ADDRESS, or started"),
     needless("ray_init.**", "a Ray cluster is joined at RAY_ADDRESS, or started"),
     needless("defaults", "verl's defaults are known to the importer; files of one's own beside it are read"),
@@ -264,9 +270,12 @@ _ENGINE_ROWS = (to(ENGINE_GROUP, f"{TRAIN}.strategy_args.strategy_name", via=eng
 
 
 def _where_it_counts(row: Row) -> Row:
-    """The row of a critic's key, which asks for nothing where no critic runs."""
-    is_critics = row.key.startswith(f"{CRITIC}.") and row.key != f"{CRITIC}.enable"
-    return replace(row, needs="critic") if is_critics and not row.needs else row
+    """The row of a key of a critic or a reward model, which asks for nothing where none runs."""
+    if row.needs or row.key == f"{CRITIC}.enable":
+        return row
+    if row.key.startswith(f"{CRITIC}."):
+        return replace(row, needs="critic")
+    return replace(row, needs="open reward model") if row.key.startswith("reward_model.model.") else row
 
 
 ROWS: tuple[Row, ...] = tuple(
@@ -388,7 +397,16 @@ _RENAMED = (
 """Keys and sections of newer versions, and what older ones call them."""
 
 
-VERL_RL = Table("verl", "rlvr", ROWS, COMBINED_KEYS, CONDITIONS, _known_as, derived)
+VERL_RL = Table(
+    "verl",
+    "rlvr",
+    ROWS,
+    COMBINED_KEYS,
+    CONDITIONS,
+    _known_as,
+    derived,
+    partly_off=("reward_model",),
+)
 VERL_SFT = replace(
     SFT,
     rows=tuple(SAVES if row.key == SAVES.key else row for row in SFT.rows),

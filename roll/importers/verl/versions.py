@@ -25,6 +25,8 @@ _NEW = (
     f"{ROLLOUT}.multi_turn.enable",
     "reward_model.reward_manager",
 )
+IS_OLD = "before 0.2"
+"""A default that stands for the version, and for no key."""
 _BEFORE_0_3 = "trainer.val_generations_to_log_to_wandb"
 """A key that 0.3 gave another name, log_val_generations."""
 _NEEDED = (f"{MODEL}.path", "model.partial_pretrain", "data.train_files")
@@ -77,7 +79,7 @@ def derived(values: Mapping[str, Any]) -> Mapping[str, Any]:
     defaults = {key: value for key, value in defaults.items() if value is not None}
     defaults |= {**WHOLE_STEPS, **strategy_of_group(values)}
     if is_old(values):
-        defaults |= {f"{ACTOR}.clip_ratio_c": 0, f"{MODEL}.enable_gradient_checkpointing": False}
+        defaults |= {IS_OLD: True, f"{ACTOR}.clip_ratio_c": 0, f"{MODEL}.enable_gradient_checkpointing": False}
         defaults |= {f"{ACTOR}.entropy_coeff": 0.001, "data.filter_overlong_prompts": True}
         defaults["algorithm.use_kl_in_reward"] = not values.get(f"{ACTOR}.use_kl_loss")
     return defaults

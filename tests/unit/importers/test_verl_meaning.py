@@ -93,7 +93,8 @@ def test_an_adapter_to_begin_with_is_lora_without_a_rank() -> None:
 
 
 def test_verl_before_02_has_a_kl_in_the_reward_and_no_dual_clip() -> None:
-    old = of(f"{ACTOR}.fsdp_config.grad_offload=false", "algorithm.kl_ctrl.kl_coef=0.005", "algorithm.kl_penalty=kl")
+    words = ("algorithm.kl_ctrl.kl_coef=0.005", "algorithm.kl_penalty=kl", "data.train_files=/d/gsm8k.parquet")
+    old = of(f"{ACTOR}.fsdp_config.grad_offload=false", *words)
     assert (at(old, "init_kl_coef"), at(old, "add_token_level_kl"), at(old, "dual_clip_loss")) == (0.005, True, False)
     assert at(old, "reference.device_mapping") is not None
     assert any("before 0.2" in note for note in old.notes) and old.is_as_meant
@@ -465,3 +466,21 @@ def test_the_choice_of_a_section_needs_no_other_key_of_it(word: str) -> None:
     found = imported_from(read(None, words), "verl")
     name = "megatron_train" if "megatron" in word else "fsdp2_train"
     assert found.is_as_meant and at(found, "sft_train.strategy_args.strategy_name") == name
+
+
+def test_rewards_of_verl_before_02_are_asked_for_where_no_file_tells_them() -> None:
+    words = (f"{ACTOR}.fsdp_config.grad_offload=false", "data.train_files=/d/mine.parquet")
+    assert any("in its own main_ppo.py" in change for change in of(*words).changes)
+    assert of(*words, "custom_reward_function.path=mine.py").is_as_meant
+
+
+@pytest.mark.parametrize("key", ["reward_api=http://x", "sandbox_fusion.url=http://x", "reward_kwargs.mine=1"])
+def test_keys_of_rewards_count_beside_a_reward_model_that_is_off(key: str) -> None:
+    assert not of("reward_model.enable=false", f"reward_model.{key}").is_as_meant
+    assert of("reward_model.enable=false", "reward_model.model.path=m", "reward_model.model.loss_type=ce").is_as_meant
+
+
+def test_sections_of_fine_tuning_ask_for_nothing_elsewhere() -> None:
+    found = of("model.fsdp_config.model_dtype=bf16", "optim.lr=1e-5")
+    assert entry(found, "model.fsdp_config.model_dtype")[0] == entry(found, "optim.lr")[0] == "asks for nothing"
+    assert at(found, "actor_train.training_args.learning_rate") == 1e-6 and found.is_as_meant
