@@ -8,7 +8,7 @@ from roll.configs.problems import Problem
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
-from roll.configs.strategies.model_facts import STATES
+from roll.configs.strategies.model_facts import OWN_ATTENTION, STATES
 from roll.configs.strategies.model_numbers import ATTENTION_CAP, attention_cap, text_part, type_of, unpacked
 from roll.configs.strategies.packing import unpackable_layers
 from roll.configs.strategies.sequence_parallel import CHANGING_ROPE, rope_kinds
@@ -67,6 +67,7 @@ def exact_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[P
         "experts, and the sizes of their products depend on other rows": has_experts(model),
         f"a soft cap on attention ({ATTENTION_CAP})": attention_cap(text) is not None,
         unpacked(text): bool(unpacked(text)),
+        "attention of its own": type_of(text) in OWN_ATTENTION,
         "layers that see past the end of a row": bool(unpackable_layers(type_of(text), text.get("layer_types") or ())),
         "rotary frequencies that follow the longest row of a pass (rope_type)": bool(rope_kinds(text) & CHANGING_ROPE),
     }

@@ -125,6 +125,10 @@ UNPACKED: Mapping[str, str] = (
 )
 """Types whose rows cannot be packed, and what config.json does not tell of them."""
 
+OWN_ATTENTION: frozenset[str] = frozenset(("codegen", "gpt_neo", "gptj"))
+"""Types whose attention transformers does not let be replaced. It takes packs, by their positions, but no trees, no
+parts of sequences, and is not exact."""
+
 UNSAMPLED: Mapping[str, str] = (
     dict.fromkeys(POSITION_BIAS, "biases by distance (ALiBi), which do not know a batch's padding")
     | dict.fromkeys(

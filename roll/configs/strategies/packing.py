@@ -7,7 +7,7 @@ from typing import Any
 from roll.configs.checks.prefix_sharing import window_problems
 from roll.configs.problems import Problem
 from roll.configs.strategies.choice import Choice
-from roll.configs.strategies.model_facts import STATES
+from roll.configs.strategies.model_facts import OWN_ATTENTION, STATES
 from roll.configs.strategies.model_numbers import ATTENTION_CAP, attention_cap, text_part, type_of, unpacked
 from roll.configs.strategies.sequence_parallel import head_problems, rope_problems
 
@@ -32,6 +32,7 @@ def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem
     if (cap := attention_cap(text)) is not None:
         reason = f"which has a soft cap on attention ({ATTENTION_CAP}: {cap}) that the kernels for packs leave out"
     in_parts = reason or (f"which has {STATES_IN_PARTS}" if type_of(text) in STATES else "")
+    in_parts = in_parts or ("which has attention of its own" if type_of(text) in OWN_ATTENTION else "")
     args = choice.worker.model_args
     keys = {
         "use_sequence_packing": (reason, ("true", "false") if worker.use_sequence_packing else None),

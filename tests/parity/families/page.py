@@ -20,10 +20,10 @@ from roll.configs.tables.families import FAMILIES
 from roll.configs.tables.roles import ROLES
 from tests.parity.families.models import tiny_config
 
-Column = Literal["padded", "packed", "hf_infer"]
-COLUMNS: tuple[Column, ...] = ("padded", "packed", "hf_infer")
+Column = Literal["padded", "packed", "hf_infer", "trees"]
+COLUMNS: tuple[Column, ...] = ("padded", "packed", "hf_infer", "trees")
 PAGE = Path(__file__).parents[3] / "docs" / "models.md"
-HEAD = "| type | padded | packed | `hf_infer` | three updates | `megatron_train` | `vllm`, `sglang` |"
+HEAD = "| type | padded | packed | `hf_infer` | trees | three updates | `megatron_train` | `vllm`, `sglang` |"
 NOT_RUN = "not run"
 UPDATED = STATES - UNPACKED.keys() | {"qwen2"}  # tests/parity/strategies: test_states.py, and all others
 # tests/contract/test_rollout_engines.py, tests/unit/run/start/test_engine_models.py
@@ -31,10 +31,12 @@ ENGINES = {"qwen2": "proven"} | dict.fromkeys(DELTA_RULES, "vllm on a CPU refuse
 _measured: dict[tuple[str, Column], float] = {}
 
 
-def problems(directory: Path, role: str, packs: bool = False) -> list[str]:
+def problems(directory: Path, role: str, packs: bool = False, shares: bool = False) -> list[str]:
     """What the plan says of the model's config.json."""
     worker = WorkerConfig(
-        model_args=ModelArgs(model_name_or_path=str(directory), dtype="fp32"), use_sequence_packing=packs
+        model_args=ModelArgs(model_name_or_path=str(directory), dtype="fp32"),
+        use_sequence_packing=packs,
+        use_prefix_sharing="on" if shares else "off",
     )
     choice = Choice(ROLES[role], worker)
     model = json.loads((directory / "config.json").read_text())
@@ -52,6 +54,7 @@ def refusals(directory: Path) -> dict[Column, str]:
         "padded": problems(directory, "actor_train"),
         "packed": problems(directory, "actor_train", packs=True),
         "hf_infer": problems(directory, "actor_infer"),
+        "trees": problems(directory, "actor_train", shares=True),
     }
     return {column: f"refused: {_reason(texts[0])}" for column, texts in said.items() if texts}
 
@@ -103,5 +106,5 @@ def read(page: str) -> dict[str, tuple[str, ...]]:
 
 def write(page: str, found: Mapping[str, tuple[str, ...]]) -> str:
     """The page with these rows in place of its own."""
-    lines = [HEAD, "|---" * 7 + "|", *(f"| `{kind}` | {' | '.join(row)} |" for kind, row in sorted(found.items()))]
+    lines = [HEAD, "|---" * 8 + "|", *(f"| `{kind}` | {' | '.join(row)} |" for kind, row in sorted(found.items()))]
     return page[: page.index(HEAD)] + "\n".join(lines) + "\n"

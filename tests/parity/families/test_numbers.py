@@ -19,9 +19,10 @@ from roll.distributed.strategy.hf.sampler import BatchSampler
 from roll.errors import StrategyError
 from roll.models.loading import load_policy
 from roll.models.sequences.pack import Pack
-from roll.models.sequences.packed_attention import check_packs, use_packed_attention
+from roll.models.sequences.packed_attention import check_packs, check_trees, use_packed_attention
+from roll.models.sequences.tree import tree_or_pack
 from roll.types.rollout import GenerationRequest, SamplingParams
-from tests.parity.families.models import VOCAB_SIZE, right_model, save_tiny
+from tests.parity.families.models import VOCAB_SIZE, right_model, save_tiny, tiny_config
 from tests.parity.families.page import problems, record
 
 slow = pytest.mark.slow
@@ -40,6 +41,7 @@ SENT = ("nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "minimax_m2")
 FAILURES = (StrategyError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 """How models that the plan refuses fail on packs: most are refused, some break in code of their own."""
 PACKED = ("gemma2", "gpt_oss", "ministral3")
+SHARED = ("gemma3_text", "deepseek_v3", "falcon_h1")
 
 
 def some(kinds: tuple[str, ...]) -> list[object]:
@@ -110,6 +112,43 @@ def test_rows_in_a_pack_score_as_the_model_does_or_are_refused_in_the_plan(kind:
     assert found is not None
     torch.testing.assert_close(found[mask], wanted, rtol=0, atol=ROUNDING)
     record(kind, "packed", float((found[mask] - wanted).abs().max()))
+
+
+def forked() -> tuple[torch.Tensor, torch.Tensor]:
+    """Lengths [4] and rows [4, T]: a row, one that leaves it in the middle, the same once more, and its beginning."""
+    (row, other), lengths = rows(), torch.tensor([23, 20, 23, 15])
+    ids = torch.stack([row, torch.cat([row[:12], other[:8], row[:3]]), row, row])
+    return lengths, torch.where(torch.arange(23) < lengths[:, None], ids, 0)
+
+
+@pytest.mark.parametrize("kind", some(SHARED))
+def test_rows_that_begin_alike_score_and_learn_as_the_model_does_or_are_refused_in_the_plan(
+    kind: str, tmp_path: Path
+) -> None:
+    """As one tree, under windows that hold a row; each row alone by transformers' own forward pass."""
+    config = tiny_config(kind)
+    holds = {key: 64 for key in ("sliding_window", "window_size") if isinstance(getattr(config, key, None), int)}
+    directory, (lengths, ids) = save_tiny(kind, tmp_path, **holds), forked()
+    loaded = load_policy(args_of(directory).model_copy(update={"disable_gradient_checkpointing": True}))
+    if problems(directory, "actor_train", shares=True):
+        with pytest.raises(FAILURES):
+            use_packed_attention(loaded.pretrained, is_shared=True)
+            check_trees(loaded, torch.device("cpu"))
+        return
+    use_packed_attention(loaded.pretrained, is_shared=True)
+    with torch.no_grad():
+        check_trees(loaded, torch.device("cpu"))
+    mask, right = (torch.arange(23) > 0) & (torch.arange(23) < lengths[:, None]), right_model(kind, directory)
+    layout = tree_or_pack(ids, lengths - 1, least_saved=0)
+    assert layout.shares_tokens and layout.arguments["input_ids"].numel() == 22 + 7
+    wanted = torch.cat([log_probs(right, row[:length]) for row, length in zip(ids, lengths.tolist(), strict=True)])
+    (found, *_) = loaded.module(ids, mask, TEMPERATURE, layout=layout)
+    assert found is not None
+    torch.testing.assert_close(found[mask].detach(), wanted.detach(), rtol=0, atol=ROUNDING)
+    record(kind, "trees", float((found[mask] - wanted).detach().abs().max()))
+    wanted.sum().backward()
+    found.sum().backward()
+    assert norm(loaded.pretrained) == pytest.approx(norm(right), rel=OF_NORM)
 
 
 @pytest.mark.parametrize("kind", some(SAMPLED))

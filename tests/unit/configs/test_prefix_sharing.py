@@ -90,6 +90,7 @@ def choice(mode: str, longest: int = 100) -> Choice:
         ({"model_type": "gpt_oss"}, "which has sinks in its attention"),
         ({"model_type": "gemma2"}, "which has a soft cap on attention"),
         ({"model_type": "mamba2"}, "which has states that continue"),
+        ({"model_type": "gpt_neo"}, "which has attention of its own"),
         ({"layer_types": ["linear_attention", "full_attention"]}, "layers of type linear_attention, which see past"),
         (
             {"model_type": "qwen3_next", "layer_types": ["linear_attention", "full_attention"]},
