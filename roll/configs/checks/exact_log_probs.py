@@ -64,10 +64,12 @@ def exact_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[P
         return
     reasons = {
         "layers that carry a state from token to token": type_of(text) in STATES,
-        "experts, and the sizes of their products depend on other rows": has_experts(model),
+        "experts, and the sizes of their products depend on other rows": has_experts(model)
+        and text.get("enable_moe_block", True),
         f"a soft cap on attention ({ATTENTION_CAP})": attention_cap(text) is not None,
         unpacked(text): bool(unpacked(text)),
         "attention of its own": type_of(text) in OWN_ATTENTION,
+        "attention that subtracts one half from the other": type_of(text) == "diffllama",
         "layers that see past the end of a row": bool(unpackable_layers(type_of(text), text.get("layer_types") or ())),
         "rotary frequencies that follow the longest row of a pass (rope_type)": bool(rope_kinds(text) & CHANGING_ROPE),
     }

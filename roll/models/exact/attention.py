@@ -29,6 +29,8 @@ EXACT_ATTENTION = "roll_exact"
 
 def use_exact_attention(model: PreTrainedModel) -> None:
     """Has the model attend by `exact_attention`, which wants an `ExactPass` with every forward pass."""
+    if not model._can_set_attn_implementation():
+        raise exact_refusal(f"{type(model).__name__} has attention of its own")
     AttentionInterface.register(EXACT_ATTENTION, exact_attention)
     AttentionMaskInterface.register(EXACT_ATTENTION, reach)
     set_text_attention(model, EXACT_ATTENTION)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
+from roll.configs.checks.exact_log_probs import exact_model_problems
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies import packing
@@ -20,10 +21,10 @@ from roll.configs.tables.families import FAMILIES
 from roll.configs.tables.roles import ROLES
 from tests.parity.families.models import tiny_config
 
-Column = Literal["padded", "packed", "hf_infer", "trees"]
-COLUMNS: tuple[Column, ...] = ("padded", "packed", "hf_infer", "trees")
+Column = Literal["padded", "packed", "hf_infer", "trees", "exact"]
+COLUMNS: tuple[Column, ...] = ("padded", "packed", "hf_infer", "trees", "exact")
 PAGE = Path(__file__).parents[3] / "docs" / "models.md"
-HEAD = "| type | padded | packed | `hf_infer` | trees | three updates | `megatron_train` | `vllm`, `sglang` |"
+HEAD = "| type | padded | packed | `hf_infer` | trees | exact | three updates | `megatron_train` | `vllm`, `sglang` |"
 NOT_RUN = "not run"
 UPDATED = STATES - UNPACKED.keys() | {"qwen2"}  # tests/parity/strategies: test_states.py, and all others
 # tests/contract/test_rollout_engines.py, tests/unit/run/start/test_engine_models.py
@@ -43,6 +44,14 @@ def problems(directory: Path, role: str, packs: bool = False, shares: bool = Fal
     return [found.text for found in (*number_problems(choice, model), *packing.model_problems(choice, model))]
 
 
+def exact_problems(directory: Path) -> list[str]:
+    """What the plan says of the model's config.json with `exact_log_probs`."""
+    args = ModelArgs(model_name_or_path=str(directory), dtype="fp32")
+    choice = Choice(ROLES["actor_train"], WorkerConfig(model_args=args))
+    model = json.loads((directory / "config.json").read_text())
+    return [*(found.text for found in exact_model_problems(choice, model)), *problems(directory, "actor_infer")]
+
+
 def record(kind: str, column: Column, difference: float) -> None:
     """Of log-probs, the largest that was seen."""
     _measured[kind, column] = difference
@@ -55,6 +64,7 @@ def refusals(directory: Path) -> dict[Column, str]:
         "packed": problems(directory, "actor_train", packs=True),
         "hf_infer": problems(directory, "actor_infer"),
         "trees": problems(directory, "actor_train", shares=True),
+        "exact": exact_problems(directory),
     }
     return {column: f"refused: {_reason(texts[0])}" for column, texts in said.items() if texts}
 
@@ -106,5 +116,5 @@ def read(page: str) -> dict[str, tuple[str, ...]]:
 
 def write(page: str, found: Mapping[str, tuple[str, ...]]) -> str:
     """The page with these rows in place of its own."""
-    lines = [HEAD, "|---" * 8 + "|", *(f"| `{kind}` | {' | '.join(row)} |" for kind, row in sorted(found.items()))]
+    lines = [HEAD, "|---" * 9 + "|", *(f"| `{kind}` | {' | '.join(row)} |" for kind, row in sorted(found.items()))]
     return page[: page.index(HEAD)] + "\n".join(lines) + "\n"

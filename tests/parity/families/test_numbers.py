@@ -14,16 +14,19 @@ from transformers import PreTrainedModel
 from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies.model_facts import CAPPED, TRIED
 from roll.configs.tables.vision import VISION
+from roll.distributed.strategy.hf.exact_decoder import ExactDecoder
 from roll.distributed.strategy.hf.generate import ParameterImport
 from roll.distributed.strategy.hf.sampler import BatchSampler
 from roll.errors import StrategyError
+from roll.models.exact.check import check_exact, make_exact
+from roll.models.exact.rows import ExactRows
 from roll.models.loading import load_policy
 from roll.models.sequences.pack import Pack
 from roll.models.sequences.packed_attention import check_packs, check_trees, use_packed_attention
 from roll.models.sequences.tree import tree_or_pack
 from roll.types.rollout import GenerationRequest, SamplingParams
 from tests.parity.families.models import VOCAB_SIZE, right_model, save_tiny, tiny_config
-from tests.parity.families.page import problems, record
+from tests.parity.families.page import exact_problems, problems, record
 
 slow = pytest.mark.slow
 LENGTHS = (23, 14)
@@ -149,6 +152,47 @@ def test_rows_that_begin_alike_score_and_learn_as_the_model_does_or_are_refused_
     wanted.sum().backward()
     found.sum().backward()
     assert norm(loaded.pretrained) == pytest.approx(norm(right), rel=OF_NORM)
+
+
+@pytest.mark.parametrize("kind", some(SHARED))
+def test_log_probs_are_the_same_bits_in_every_pass_or_refused_in_the_plan(kind: str, tmp_path: Path) -> None:
+    """Rows of 23 and 14 tokens alone and beside each other, and the last token of each beside cached ones; within
+    rounding of transformers' own forward pass."""
+    known = tiny_config(kind)  # the sampler's check has rows of 129 tokens
+    longer = {key: 256 for key in ("max_position_embeddings", "n_positions") if hasattr(known, key)}
+    directory = save_tiny(kind, tmp_path, **longer)
+    loaded = load_policy(args_of(directory).model_copy(update={"disable_gradient_checkpointing": True}))
+    loaded.pretrained.eval().requires_grad_(False)
+    if exact_problems(directory):
+        with pytest.raises(FAILURES), torch.no_grad():
+            make_exact(loaded)
+            check_exact(loaded, torch.device("cpu"))
+            ExactDecoder(loaded).check()
+        return
+    decoder, (ids, mask) = ExactDecoder(loaded), batch()
+    decoder.check()
+
+    def scores(chosen: list[int]) -> torch.Tensor:
+        lengths = torch.tensor(LENGTHS)[chosen]
+        (found, *_) = loaded.module(
+            ids[chosen], mask[chosen], TEMPERATURE, layout=ExactRows.of(Pack.scored(ids[chosen], lengths))
+        )
+        assert found is not None
+        return found
+
+    with torch.no_grad():
+        check_exact(loaded, torch.device("cpu"))
+        together, right = scores([0, 1]), right_model(kind, directory)
+        assert torch.equal(scores([0])[0], together[0]) and torch.equal(scores([1])[0], together[1])
+        wanted = torch.cat([log_probs(right, row) for row in rows()])
+        taken = [row.numpy() for row in rows()]
+        cache, _ = decoder.prefill([row[:-1] for row in taken])
+        at = torch.tensor(LENGTHS) - 1
+        last = torch.tensor([row[-1] for row in taken])
+        step = decoder.decode(last[:, None], at[:, None], cache, np.zeros(2, np.int64), None)
+        assert torch.equal(step, decoder.prefill(taken)[1])
+    torch.testing.assert_close(together[mask], wanted, rtol=0, atol=ROUNDING)
+    record(kind, "exact", float((together[mask] - wanted).abs().max()))
 
 
 @pytest.mark.parametrize("kind", some(SAMPLED))

@@ -14,7 +14,7 @@ def test_the_page_has_a_row_for_every_type_with_what_the_plan_refuses_and_figure
 
 
 def test_a_page_keeps_its_text_and_its_figures() -> None:
-    rows = {"a": ("1e-6", "refused: sinks", "2e-6", "3e-6", "untried", "refused: no family", "untried")}
+    rows = {"a": ("1e-6", "refused: sinks", "2e-6", "3e-6", "4e-6", "untried", "refused: no family", "untried")}
     text = page.write(f"Text.\n\n{page.HEAD}\nold\n", rows)
     assert text.startswith(f"Text.\n\n{page.HEAD}\n|---|") and page.read(text) == rows
     assert page.write(text, page.read(text)) == text

@@ -79,6 +79,7 @@ def of_model(role: str, model: dict[str, Any]) -> list[str]:
         ({"model_type": "falcon_h1"}, "layers that carry a state from token to token"),
         ({"model_type": "mamba2"}, "states that continue into the next row"),
         ({"model_type": "gptj"}, "attention of its own"),
+        ({"model_type": "diffllama"}, "attention that subtracts one half from the other"),
         ({"model_type": "gemma2"}, "a soft cap on attention (attn_logit_softcapping)"),
         ({"model_type": "gpt_oss"}, "sinks in its attention"),
         ({"model_type": "bloom"}, "a bias by distance (ALiBi)"),
