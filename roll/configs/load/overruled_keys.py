@@ -52,8 +52,8 @@ class Overruled:
 
 
 def overruled(tree: Mapping[str, Any], roles: Mapping[str, Any]) -> Overruled:
-    """What differs in the tree of a run whose roles have these sections, as ROLL would read it. Never raises for what a
-    user wrote."""
+    """Return what differs in the tree of a run whose roles have these sections, as ROLL would read it. Never raises for
+    what a user wrote."""
     result = Overruled()
     sections = {name: tree.get(name) for name in (*roles, "teacher", *STUDENTS)}
     groups = ("rewards", "teachers", *(("teacher",) if holds_teachers(tree.get("teacher")) else ()))

@@ -141,13 +141,13 @@ def _tree_rows(plan: RunPlan, roles: Mapping[str, WorkerConfig]) -> Iterator[tup
         if Feature.PREFIX_SHARING not in spec_of(worker.strategy_name).supports:
             reasons = [f"{worker.strategy_name} does not {FEATURES[Feature.PREFIX_SHARING].does}"]
         how = f"; off here: {reasons[0]}" if reasons else ", common prefixes of rows in a micro batch are computed once"
-        most = "" if reasons or not isinstance(plan, BatchPlan) else _most_shared(plan, role, worker)
-        yield "prefix sharing", f"{role}: {worker.use_prefix_sharing}{how}{most}"
+        saved = "" if reasons or not isinstance(plan, BatchPlan) else _saved(plan, role, worker)
+        yield "prefix sharing", f"{role}: {worker.use_prefix_sharing}{how}{saved}"
 
 
-def _most_shared(plan: BatchPlan, role: str, worker: WorkerConfig) -> str:
-    """Example: ", up to 4.5 x fewer tokens (8 responses of 64 to a prompt of 512)". Empty where a micro batch holds one
-    response of a group. Histories of episodes may share more."""
+def _saved(plan: BatchPlan, role: str, worker: WorkerConfig) -> str:
+    """Example: ", 4.5 x fewer tokens for 8 rows of 64 behind a prompt of 512", at the lengths of the YAML. Shorter
+    responses, and the histories of episodes, save more. Empty where a micro batch holds one row of a group."""
     train, size = plan.trains.get(role), plan.group_size
     if train is None and not (worker.use_dynamic_batching_in_infer or worker.packed_tokens_in_infer):
         size = min(size, worker.infer_batch_size)
@@ -157,8 +157,7 @@ def _most_shared(plan: BatchPlan, role: str, worker: WorkerConfig) -> str:
     if size < 2:
         return ""
     factor = size * (prompt + response) / (prompt + size * response)
-    of_group = f"{size} responses of {response} to a prompt of {prompt}"
-    return f", up to {factor:.1f} x fewer tokens ({of_group})"
+    return f", {factor:.1f} x fewer tokens for {size} rows of {response} behind a prompt of {prompt}"
 
 
 def _where(place: RolePlace) -> str:

@@ -151,15 +151,15 @@ def test_the_plan_says_who_shares_prefixes_and_why_auto_does_not() -> None:
     assert "prefix sharing" not in text()
 
 
-def test_the_plan_says_how_many_tokens_sharing_saves_at_most() -> None:
+def test_the_plan_says_how_many_tokens_sharing_saves_at_full_lengths() -> None:
     """Prompts are 32 tokens at most, responses 12, groups 8: 8 x 44 tokens against 32 + 8 x 12."""
     shared: dict[str, object] = {"actor_train.use_prefix_sharing": "on"}
-    assert "once, up to 2.8 x fewer tokens (8 responses of 12 to a prompt of 32)" in text(shared)
+    assert "once, 2.8 x fewer tokens for 8 rows of 12 behind a prompt of 32" in text(shared)
     rows = {"actor_train.training_args.per_device_train_batch_size": 2}
-    assert "once, up to 1.6 x fewer tokens (2 responses of 12 to a prompt of 32)" in text(shared | rows)
+    assert "once, 1.6 x fewer tokens for 2 rows of 12 behind a prompt of 32" in text(shared | rows)
     by_tokens = {"actor_train.use_dynamic_batching_in_train": True}
     by_tokens |= {"actor_train.max_tokens_per_microbatch_in_train": 100}
-    assert "up to 2.8 x fewer tokens" in text(shared | rows | by_tokens)
+    assert "2.8 x fewer tokens" in text(shared | rows | by_tokens)
     alone = {"actor_train.training_args.per_device_train_batch_size": 1}
     assert "once\n" in text(shared | alone), "a response without another one shares nothing"
     assert "fewer tokens" not in text(shared | {"num_return_sequences_in_group": 1})
