@@ -1,11 +1,11 @@
 """CPU seconds of training and scoring rows that begin alike: as trees (`use_prefix_sharing: on`) against packs.
 
-    python benchmarks/prefix_sharing.py [--hidden 256] [--layers 4] [--repeat 5] [--only group]
+    python benchmarks/prefix_sharing.py [--hidden 256] [--layers 4] [--repeat 9] [--only group]
 
 The same rows in one micro batch, by fsdp2_train on one rank and one thread. Both ways take turns, so that what else the
-machine does falls on both. Prints tokens computed and CPU seconds (median of the repeats) of a forward and backward
-pass, of a pass that scores, and of a whole update with its optimizer, their ratios, and the largest difference of the
-gradients, as a share of the largest."""
+machine does falls on both. Prints tokens computed, and of a forward and backward pass, of a pass that scores, and of a
+whole update with its optimizer the CPU seconds (median of the repeats) and the median of the pairs' ratios with its
+interval, and the largest difference of the gradients, as a share of the largest."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
+from ratios import median_interval
 from torch.distributed.tensor import DTensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -107,20 +108,27 @@ def update(strategy: Fsdp2TrainStrategy, batch: MicroBatch) -> None:
     strategy.train_step([batch], SupervisedLoss(), scale, 1.0)
 
 
-def in_turns(works: list[Callable[[], object]], repeat: int) -> list[float]:
-    """Median CPU seconds of each, after one round that does not count."""
+def in_turns(works: list[Callable[[], object]], repeat: int) -> list[list[float]]:
+    """CPU seconds of each, round by round, after one round that does not count."""
     taken: list[list[float]] = [[] for _ in works]
     for round_ in range(repeat + 1):
         for own, work in zip(taken, works, strict=True):
             started = time.process_time()
             work()
             own.extend([time.process_time() - started] * (round_ > 0))
-    return [statistics.median(own) for own in taken]
+    return taken
+
+
+def ratios(before: list[float], after: list[float]) -> str:
+    """Example: "3.93 (3.81-4.02)", the median and its 95 % interval; of fewer than 6 pairs all that there were."""
+    pairs = [one / other for one, other in zip(before, after, strict=True)]
+    low, high = median_interval(pairs) or (min(pairs), max(pairs))
+    return f"{statistics.median(pairs):.2f} ({low:.2f}-{high:.2f})"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    for name, default in (("hidden", 256), ("layers", 4), ("repeat", 5)):
+    for name, default in (("hidden", 256), ("layers", 4), ("repeat", 9)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--only", default="", help="shapes whose names have this in them")
     given = parser.parse_args()
@@ -136,9 +144,8 @@ def main() -> None:
         num_key_value_heads=max(1, given.hidden // 64),
         max_position_embeddings=4096,
     )
-    print(
-        f"{'':50}{'tokens':>14}{'passes, s':>14}{'x':>6}{'scoring, s':>14}{'x':>6}{'update, s':>14}{'x':>6}{'off':>9}"
-    )
+    parts = "".join(f"{part + ', s':>14}{'x':>19}" for part in ("passes", "scoring", "update"))
+    print(f"{'':50}{'tokens':>14}{parts}{'off':>9}")
     with tempfile.TemporaryDirectory() as name:
         Qwen2ForCausalLM(config).save_pretrained(name)
         ways = [trainer(Path(name), sharing) for sharing in ("off", "on", "auto")]
@@ -165,7 +172,7 @@ def measure(shape: str, batch: MicroBatch, ways: list[Fsdp2TrainStrategy], repea
     ]
     for work in works:
         before, after = in_turns([lambda way=way, work=work: work(way) for way in pair], repeat)
-        text += f"{before:>7.2f}{after:>7.2f}{before / after:>6.2f}"
+        text += f"{statistics.median(before):>7.2f}{statistics.median(after):>7.2f}{ratios(before, after):>19}"
     print(f"{text}{off:>9.1e}", flush=True)
 
 
