@@ -78,6 +78,13 @@ class LoadedModel:
             return self.adapters.exports(self.hf_names)
         return tuple(Exported(name, own_name) for own_name, name in self.hf_names.items())
 
+    @property
+    def kept_buffers(self) -> list[tuple[str, torch.Tensor]]:
+        """Numbers that the model's files hold and no optimizer knows, such as the bias by which routers of DeepSeek-V3
+        and GLM-4-MoE choose, by their names without adapters."""
+        buffers = dict(_kept_buffers(self.pretrained)).items()
+        return [(plain_name(name), buffer) for name, buffer in buffers if ".original_module." not in name]
+
     def in_checkpoint_form(self, weights: Sequence[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
         """Weights of `pretrained` as its checkpoint names and cuts them: transformers fuses the experts of mixture
         models while it loads them, here they are taken apart again. Models that see keep the names that they have in
@@ -352,8 +359,8 @@ def write_hf_model(
     of its start (`copy_start_files`). The weights of adapters, `trained` by the names of `pretrained`, go into a folder
     `adapter` beside them that peft loads."""
     form = load_model(args, head, empty=True).pretrained
-    buffers = dict(_kept_buffers(model.pretrained))
-    beside = [(plain_name(name), buffer) for name, buffer in buffers.items() if ".original_module." not in name]
+    buffers = {name: buffer.to("cpu", copy=True) for name, buffer in _kept_buffers(model.pretrained)}
+    beside = [(name, buffer.to("cpu", copy=True)) for name, buffer in model.kept_buffers]
     weights = weights | dict(model.in_checkpoint_form(beside))
     if head == "lm":
         start = str(args.model_name_or_path)
@@ -368,12 +375,11 @@ def write_hf_model(
 
 
 def _kept_buffers(pretrained: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
-    """Numbers that a model file has to hold and no optimizer knows, such as the bias by which routers of DeepSeek-V3
-    and GLM-4-MoE choose; by their names in `pretrained`."""
+    """Persistent buffers by their names in `pretrained`."""
     for prefix, module in pretrained.named_modules():
         for name, buffer in module.named_buffers(recurse=False):
             if name not in module._non_persistent_buffers_set:
-                yield f"{prefix}.{name}".removeprefix("."), buffer.detach().to("cpu", copy=True)
+                yield f"{prefix}.{name}".removeprefix("."), buffer.detach()
 
 
 def _adapters(pretrained: PreTrainedModel, args: ModelArgs, head: Head, empty: bool) -> Adapters | None:

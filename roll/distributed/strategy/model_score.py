@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,7 @@ from roll.configs.checks.prefix_sharing import obstacles, window_of
 from roll.configs.sections.cluster import WorkerConfig
 from roll.datasets.pictures.decode import all_decoded
 from roll.distributed.strategy.base import RankContext, ScoreStrategy, TrainStrategy
-from roll.distributed.weights.bucket import with_partners
+from roll.distributed.weights.bucket import WeightBucket, fill_buckets, with_partners
 from roll.errors import PictureError, StrategyError
 from roll.models.exact.attention import exact_refusal
 from roll.models.exact.check import check_exact, make_exact
@@ -163,6 +163,17 @@ class ModelScoreStrategy(ScoreStrategy):
         trained = {name for name, parameter in self.model.module.named_parameters() if parameter.requires_grad}
         sent = with_partners(exports, {name for name, export in exports.items() if trained & {*export.parameters}})
         return {name: export for name, export in exports.items() if name in sent}
+
+    def _beside_weights(
+        self, sent: Collection[str], whole: bool, is_wanted: bool, bucket_bytes: int
+    ) -> Iterator[WeightBucket]:
+        """Buckets of what engines count among the weights and nobody trains: all of it with a `whole` update, else what
+        belongs to a router that is `sent`, since engines wait for all of a layer."""
+        layers = {name.rpartition(".")[0] for name in sent}
+        buffers = ((name, buffer, name.rpartition(".")[0]) for name, buffer in self.model.kept_buffers)
+        kept = ((n, b) for n, b, owner in buffers if whole or owner in layers or f"{owner}.gate" in layers)
+        for bucket in fill_buckets(kept, bucket_bytes):
+            yield self.model.in_checkpoint_form(bucket) if is_wanted else []
 
     def _outputs(self, forward: Callable[..., Any], batch: MicroBatch, loss: Loss, temperature: float) -> TokenOutputs:
         """Compute the outputs that a loss needs, with gradient. `forward`: the model, or what an engine put around

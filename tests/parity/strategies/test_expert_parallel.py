@@ -70,7 +70,8 @@ def as_saved(weights: Weights, model_dir: Path) -> Weights:
 
 def reference(model_dir: Path, updates: int = 3, **given: Any) -> Trace:
     want = train_reference(model_dir, rows(), LOSS, [LEARNING_RATE] * updates, max_norm=MAX_NORM, **given)
-    return replace(want, parameters=[as_saved(each, model_dir) for each in want.parameters])
+    kept = models.corrections(model_dir)
+    return replace(want, parameters=[as_saved(each, model_dir) | kept for each in want.parameters])
 
 
 def assert_same_on_every_rank(got: list[Trace], want: Trace) -> None:

@@ -2,6 +2,7 @@
 fused with it. The rest is neither sent nor gathered."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from safetensors.torch import load_file
 
 from roll.distributed.weights.bucket import with_partners
 from tests.helpers.processes import RankPool
+from tests.parity.megatron import models
 from tests.parity.strategies import partial
 from tests.parity.strategies.runs import Run
 
@@ -55,6 +57,23 @@ def test_only_what_training_changes_is_gathered_and_sent_with_what_may_be_fused_
 def test_where_all_is_trained_all_is_sent(engine: str, rank_pool: Pools, tiny_tied_model_dir: Path) -> None:
     lead, _ = rank_pool(2).run(partial.exports, Run(tiny_tied_model_dir, **ENGINES[engine]))
     assert lead.part.keys() == lead.after.keys()
+
+
+@pytest.mark.gate("fsdp2")
+@pytest.mark.parametrize("engine", ["zero2", "zero3", "fsdp2"])
+def test_corrections_of_routers_go_with_their_weights(engine: str, rank_pool: Pools, tmp_path: Path) -> None:
+    """vLLM counts them among the weights: without them it refuses the first update of DeepSeek-V3 and GLM-4.5, and
+    later ones leave a layer half loaded. Updates that send no router send no correction."""
+    model_dir = models.make(tmp_path, "glm4_moe", vocab_size=296)
+    run = Run(model_dir, training={"learning_rate": 1e-2}, **ENGINES[engine])
+    kept = models.corrections(model_dir)
+    (lead, _), (adapted, _) = (
+        rank_pool(2).run(partial.exports, replace(run, model=model)) for model in ({}, LORA | {"lora_target": "o_proj"})
+    )
+    assert kept
+    for weights in (lead.before, lead.part, lead.after, adapted.before):
+        assert all(np.array_equal(weights[name], values) for name, values in kept.items())
+    assert not kept.keys() & adapted.part.keys()
 
 
 @pytest.mark.gate("zero3")

@@ -152,6 +152,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
             with self.rank.gathered([parameters[n] for export, _ in chosen for n in export.parameters], modify=False):
                 weights = [(e.name, e.value(parameters.__getitem__, dtype)) for e, dtype in chosen] if is_wanted else []
                 yield self.model.in_checkpoint_form(weights)
+        yield from self._beside_weights(exports, whole, is_wanted, bucket_bytes)
 
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
         return all_reduce(values, self.context, group=self._groups.data)

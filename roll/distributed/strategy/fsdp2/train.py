@@ -285,6 +285,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
                         value = value.clone()  # the shard itself, which is about to leave
                     weights += [(name, value)] if value is not None else []
                 yield self.model.in_checkpoint_form(weights)
+        yield from self._beside_weights(exports, whole, is_wanted, bucket_bytes)
 
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
         return all_reduce(values, self.context, group=self._groups.data)
