@@ -80,6 +80,52 @@ def update(model: Any, monkeypatch: pytest.MonkeyPatch) -> Update:
     return whole
 
 
+class WithSinks(nn.Module):
+    """As vLLM's gpt-oss: two of four heads are this rank's, and their sinks are copied past its loaders."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn: Any = nn.Linear(3, 2, bias=False)
+        self.attn.sinks = nn.Parameter(torch.zeros(2))
+
+    def load_weights(self, weights: Named) -> set[str]:
+        from vllm.model_executor.model_loader.weight_utils import default_weight_loader
+
+        parameters, loaded = dict(self.named_parameters()), set[str]()
+        for name, value in weights:
+            own = name.replace("self_attn", "attn")
+            if name.endswith("sinks"):
+                parameters[own].data.copy_(value.narrow(0, 2, 2))
+            else:
+                getattr(parameters[own], "weight_loader", default_weight_loader)(parameters[own], value)
+            loaded.add(own)
+        return loaded
+
+
+def test_sinks_that_a_model_copies_itself_are_updated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They kept their first values for the whole of a run of gpt-oss, and nobody said so."""
+    from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
+
+    from roll.distributed.strategy.vllm import worker_extension
+
+    model = WithSinks().requires_grad_(False)
+    record_metadata_for_reloading(model)
+    place = model.attn.sinks.data_ptr()
+    monkeypatch.setattr(worker_extension, "decode_source", lambda source: source)
+    monkeypatch.setattr(worker_extension, "get_tensor_model_parallel_rank", lambda: 1)
+    config: Any = None
+    layerwise = worker_extension.LayerwiseUpdate(model, config, torch.device("cpu"), 1)
+    monkeypatch.setattr(layerwise._receiver, "read", lambda source: source.items())
+    for factor in (1.0, 2.0):
+        layerwise.begin(whole=True)
+        layerwise.add({"self_attn.sinks": torch.arange(4.0) * factor})
+        layerwise.add({"self_attn.weight": torch.ones(2, 3) * factor})
+        assert layerwise.finish() == []
+        assert model.attn.sinks.tolist() == [2 * factor, 3 * factor]
+        assert model.attn.weight.unique().tolist() == [factor]
+    assert model.attn.sinks.data_ptr() == place
+
+
 WEIGHTS = {
     "proj.weight": torch.tensor([[448.0, 0, 0], [0, 224, 0]]),
     "proj.bias": torch.tensor([1.0, 2]),

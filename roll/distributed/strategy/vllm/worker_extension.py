@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from vllm.config import set_current_vllm_config
+from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.lora.lora_model import LoRAModel
 from vllm.lora.peft_helper import PEFTHelper
 from vllm.model_executor.layers.attention import is_deferred_attention_layer
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _PREFIX = "base_model.model."
 _A, _B = ".lora_A.weight", ".lora_B.weight"
+_SINKS = ".sinks"
 
 
 class AdapterUpdate:
@@ -106,7 +108,8 @@ class LayerwiseUpdate:
     """New weights for a vLLM model, layer by layer, into the memory of the old ones.
 
     vLLM keeps what it is given until a layer is complete, and a layer may spread over several buckets: what it still
-    waits with at the end of one is copied.
+    waits with at the end of one is copied. Sinks of attention its models copy themselves, into the form without memory
+    that a layer has meanwhile (vLLM 0.32: gpt_oss.py, mimo_v2.py), so they are copied again at the end.
     """
 
     def __init__(
@@ -123,6 +126,7 @@ class LayerwiseUpdate:
         self._receiver = WeightReceiver(device, rank)
         self._device = device
         self._missing: set[str] = set()
+        self._sinks: dict[str, torch.Tensor] = {}  # of this update, by vLLM's names
         self._is_open = False
         self._is_whole = True
         self._unfinished: dict[str, int] = {}  # numbers that came for layers which a whole update leaves incomplete
@@ -139,6 +143,7 @@ class LayerwiseUpdate:
         if self._is_open:  # the last update broke off: vLLM must forget the parts it collected
             self._close()
         self._is_whole = whole
+        self._sinks = {}
         # Tied weights have two names, of which the model lists and loads the first.
         second_names = self._parameter_names() - {name for name, _ in self._model.named_parameters()}
         initialize_layerwise_reload(self._model)
@@ -163,8 +168,13 @@ class LayerwiseUpdate:
             weights = self._adapters.take(weights)
         if not weights:
             return
+        load_weights: Any = self._model.load_weights
         with torch.device(self._device):
-            self._missing -= self._model.load_weights(iter(weights))  # type: ignore[operator]
+            self._missing -= load_weights(iter([each for each in weights if not each[0].endswith(_SINKS)]))
+            for name, sinks in [each for each in weights if each[0].endswith(_SINKS)]:
+                (own_name,) = load_weights(iter([(name, sinks)]))
+                self._missing.discard(own_name)
+                self._sinks[own_name] = sinks.clone()
         self._keep_what_waits({tensor.untyped_storage().data_ptr() for _, tensor in weights})
         platform_of(self._device).synchronize(self._device)  # the source may be overwritten once this returns
 
@@ -196,6 +206,9 @@ class LayerwiseUpdate:
         else:
             missing = {name for name, numel in unfinished.items() if numel != self._unfinished.get(name)}
         self._close()
+        for name, sinks in self._sinks.items():  # one of each head; this rank has some of them
+            own = self._model.get_parameter(name)
+            own.data.copy_(sinks.narrow(0, get_tensor_model_parallel_rank() * len(own), len(own)))
         return missing
 
     def _close(self) -> None:
