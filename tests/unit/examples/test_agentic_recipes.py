@@ -10,7 +10,7 @@ from tests.helpers.pages import snippets
 EXAMPLES = Path(__file__).parents[3] / "examples"
 RECIPES = sorted(
     path.relative_to(EXAMPLES)
-    for folder in ("tiny-frozen-lake", "tiny-tools", "qwen2.5-0.5B-agentic")
+    for folder in ("tiny-frozen-lake", "tiny-tools", "qwen2.5-0.5B-agentic", "qwen2.5-vl-agentic")
     for path in (EXAMPLES / folder).glob("*.yaml")
 )
 

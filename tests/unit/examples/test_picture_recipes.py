@@ -25,7 +25,7 @@ from tests.unit.datasets.pictures.files import png
 
 FOLDER = REPOSITORY / "examples" / "qwen2.5-vl-rlvr"
 MODELS = REPOSITORY / "tests" / "unit" / "configs" / "memory" / "models"
-RECIPES = {"qwen2_5_vl_3b": 21, "qwen2_5_vl_7b": 37, "qwen2_5_vl_32b": 37, "qwen3_vl_4b": 23}
+RECIPES = {"qwen2_5_vl_3b": 21, "qwen2_5_vl_7b": 37, "qwen2_5_vl_32b": 37, "qwen3_vl_4b": 23, "qwen3_vl_30b_a3b": 53}
 """What training takes of a GPU, in GB."""
 
 
@@ -46,9 +46,19 @@ def test_a_recipe_trains_on_gpus_of_80_gb_with_what_its_page_says(
     assert main("rlvr", [*words, "gpu_memory_gb=80", "host_memory_gb=1000"]) == 0, capsys.readouterr().err
     shown = capsys.readouterr().out
     assert "The plan works." in shown and "does not fit" not in shown and "Warning" not in shown, shown
-    assert re.search(rf"training +actor_train +~{RECIPES[name]} ", shown), shown
+    assert re.search(rf"training (of| ) *actor_train,? +~{RECIPES[name]} ", shown), shown
     page = (FOLDER / "README.md").read_text(encoding="utf-8")
     assert re.search(rf"\| `{name}.yaml` \|.*\| ~{RECIPES[name]} GB \|", page)
+
+
+def test_the_agent_that_looks_trains_on_gpus_of_80_gb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MODEL", str(model_folder("qwen2_5_vl_3b", tmp_path)))
+    words = ["--config_path", str(FOLDER.parent / "qwen2.5-vl-agentic"), "--config_name", "sokoban", "--dry_run"]
+    assert main("agentic", [*words, "--elsewhere", "gpu_memory_gb=80", "host_memory_gb=1000"]) == 0
+    shown = capsys.readouterr().out
+    assert "The plan works." in shown and "does not fit" not in shown and "Warning" not in shown, shown
 
 
 def test_the_script_that_roll_has_for_pictures_starts_an_rlvr_run(tmp_path: Path) -> None:
@@ -125,3 +135,36 @@ def test_rows_of_geometry3k_become_tasks_with_their_pictures(args: Any, row: dic
         vision=vision,
     ).tasks
     assert [(len(task.pictures), task.payload["ground_truth"]) for task in tasks] == [(1, "3"), (1, "3")]
+
+
+def test_rows_that_the_script_makes_become_tasks_with_their_pictures(tmp_path: Path) -> None:
+    """Of rows that name a picture in their text, in the middle of it, twice, or not at all."""
+    from roll.models.tiny_vision import build_vision_model, build_vision_tokenizer
+
+    rows = [
+        OF_THE_HUB,
+        {"images": [PICTURE], "problem": "In <image> find x.", "answer": "\\frac{1}{2}"},
+        {"images": [PICTURE, {"bytes": png(90, 70), "path": None}], "problem": "<image><image>Compare.", "answer": "2"},
+        {"images": [PICTURE], "problem": "Find x.", "answer": "4"},
+    ]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "train.parquet")
+    script = REPOSITORY / "examples" / "data" / "prepare_geometry3k.py"
+    command = [sys.executable, str(script), str(tmp_path / "train.parquet"), "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    tokenizer = build_vision_tokenizer()
+    vision = vision_model(json.loads(build_vision_model(tokenizer).config.to_json_string(use_diff=False)), {})
+    tasks = load_tasks(
+        DataArgs(file_name=(str(tmp_path / "out" / "train.jsonl"),)),
+        "actor_train.data_args",
+        [Domain("geometry", ("geometry3k",), ("ground_truth",))],
+        tokenizer,
+        max_prompt_tokens=2000,
+        vision=vision,
+    ).tasks
+    found = [(len(task.pictures), task.payload["ground_truth"]) for task in tasks]
+    assert found == [(1, "3"), (1, "\\frac{1}{2}"), (2, "2"), (1, "4")]
+    assert all(Path(source.place).is_file() for task in tasks for source in task.pictures)
+    first, second = (task.prompt_text for task in tasks[:2])
+    assert "user\n<|vision_start|><|image_pad|><|vision_end|>Find x." in first
+    assert "user\nIn<|vision_start|><|image_pad|><|vision_end|>find x." in second
