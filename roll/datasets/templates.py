@@ -110,14 +110,20 @@ _MARK = re.compile(r"<\|[a-z_]+\|>")
 _PATH = re.compile(r".*/.*|.*\.(jinja2?|j2|txt|tmpl)", re.DOTALL)
 
 
+def is_text(name: str) -> bool:
+    """True for a template that is written out in the YAML."""
+    return "{{" in name or "{%" in name
+
+
 def template_name_problem(name: str, key: str) -> str | None:
-    """Return the problem of a template's name, on any machine; None for known names and for paths."""
-    if name in FORMS or name == PLAIN or _PATH.fullmatch(name) or expanded(name).is_file():
+    """Return the problem of a template's name, on any machine; None for known names, for paths and for templates that
+    are written out."""
+    if name in FORMS or name == PLAIN or is_text(name) or _PATH.fullmatch(name) or expanded(name).is_file():
         return None
     names = (PLAIN, *FORMS)
     return (
         f"{key}: {name!r} is not a template.{did_you_mean(name, names)} Known: {', '.join(names)}; or a Jinja file's "
-        "path"
+        "path, or its text"
     )
 
 
@@ -135,20 +141,26 @@ def template_problem(name: str, key: str) -> str | None:
     wrong = template_name_problem(name, key)
     if wrong is not None or name in FORMS or name == PLAIN:
         return wrong
+    if is_text(name):
+        return _syntax_problem(name, f"{key}: line ")
     status = path_info(name)
-    path = status.path
     if not status.is_file:
         return f"{key}: {f'there is no Jinja file {name}' if status.kind == 'absent' else status.why}"
+    try:
+        return _syntax_problem(status.path.read_text(encoding="utf-8"), f"{key}: {name}:")
+    except (OSError, UnicodeDecodeError) as error:
+        return f"{key}: cannot read {name}: {error}"
+
+
+def _syntax_problem(source: str, before_line: str) -> str | None:
     from jinja2 import TemplateSyntaxError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     try:
-        ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"]).parse(path.read_text(encoding="utf-8"))
+        ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"]).parse(source)
     except TemplateSyntaxError as error:
         # `generation` is a tag that only transformers knows; it is checked when the template is used
-        return None if "generation" in str(error) else f"{key}: {name}:{error.lineno}: {error.message}"
-    except (OSError, UnicodeDecodeError) as error:
-        return f"{key}: cannot read {name}: {error}"
+        return None if "generation" in str(error) else f"{before_line}{error.lineno}: {error.message}"
     return None
 
 
@@ -203,7 +215,7 @@ class PromptTemplate:
         if name == PLAIN:
             return PromptTemplate(tokenizer, key, is_plain=True)
         if name not in FORMS:
-            source = expanded(name).read_text(encoding="utf-8")
+            source = name if is_text(name) else expanded(name).read_text(encoding="utf-8")
             return PromptTemplate(tokenizer, key, Form(variables, source=source))
         form = replace(FORMS[name], variables={**FORMS[name].variables, **variables})
         if form.source is None and not tokenizer.chat_template:

@@ -13,6 +13,7 @@ from roll.configs.load.inert_keys import InertKey, inert_keys, known_keys
 from roll.configs.load.loader import compose_tree
 from roll.configs.load.overrides import references
 from roll.configs.problems import nearest
+from roll.configs.strategies.megatron_config import NOT_HERE
 from roll.errors import ConfigError
 from roll.importers.convert import Entry, Imported, SourceKeys, leaves
 from roll.importers.rows import CHANGES
@@ -176,6 +177,8 @@ def _is_nothing(key: str, value: Any) -> bool:
 
 def _known(here: str, node: dict[str, Any], key: str, annotation: Any, variables: set[str]) -> Iterator[Entry]:
     inner, value = nested_class(annotation), node[key]
+    if key == "strategy_config" and isinstance(value, dict):
+        yield from _not_of_megatron(here, value)
     if inner is None or not isinstance(value, dict | list):
         yield from _outcome_entries(here, value, "mapped", "the same here")
     elif isinstance(value, list):
@@ -192,6 +195,16 @@ def _known(here: str, node: dict[str, Any], key: str, annotation: Any, variables
                 yield from _outcome_entries(join(here, name), child, "mapped", "the same here")
     else:
         yield from _entries(inner, value, variables, here)
+
+
+def _not_of_megatron(here: str, config: dict[str, Any]) -> Iterator[Entry]:
+    """Takes settings of Megatron's that a plan refuses out of a strategy_config."""
+    for at, part in ((here, config), (f"{here}.additional_configs", config.get("additional_configs"))):
+        if not isinstance(part, dict):
+            continue
+        for name in [name for name in part if name in NOT_HERE]:
+            value = part.pop(name)
+            yield Entry(f"{at}.{name}", value, CHANGES if value else "asks for nothing", NOT_HERE[name])
 
 
 def _inert(here: str, node: dict[str, Any], key: str, inert: InertKey) -> Iterator[Entry]:

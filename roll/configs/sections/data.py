@@ -78,7 +78,7 @@ class DataArgs(Settings):
         "native",
         "`native` is the tokenizer's own chat template, `plain` no template at all; ROLL's names (qwen2_5, qwen3, "
         "native_nonthinking, qwen3_coder, qwen2-vl, chatml, empty, base, longCOT_qwen2.5, longcot_V3) are known; "
-        "anything else is the path of a Jinja template file.",
+        "anything else is a Jinja template: the path of its file, or its text.",
     )
     template_kwargs: dict[str, Any] = setting(
         {},

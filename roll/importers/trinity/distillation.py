@@ -26,6 +26,7 @@ _AUXILIARY = "explorer.auxiliary_models"
 _TEACHER = f"{_AUXILIARY}.0"
 _OF_TEACHER = ("model_path", "engine_num", "tensor_parallel_size")
 _JUDGES = "judges and reward models are rewards (docs/judges.md); its GPUs are left free"
+_MORE = "the first auxiliary model is the teacher; further ones are `teachers` by domain (docs/distillation.md)"
 _SCORES = "It scores with fsdp2_infer, where an engine does there."
 
 
@@ -39,6 +40,7 @@ OPD_ROWS: tuple[Row, ...] = (
     to("algorithm.advantage_fn_args.kl_coef", "opd_kl_coef", needs="opd", default=1.0, via=words.number),
     to("algorithm.advantage_fn_args.lambda_coef", "opd_js_weight", needs="jsd", via=_js_weight),
     *(summed(f"{_TEACHER}.{name}", "opd") for name in _OF_TEACHER),
+    *(summed(f"{_AUXILIARY}.*.{name}", "opd") for name in _OF_TEACHER),
     *(
         needless(f"{_TEACHER}.{name}", "the teacher scores, and is no engine", needs="opd")
         for name in ("engine_type", "enforce_eager", "enable_prefix_caching", "gpu_memory_utilization", "seed",
@@ -62,10 +64,13 @@ def _compares_mixtures(source: SourceLookup) -> bool:
 
 def auxiliary_gpus(source: SourceLookup) -> int:
     """Count the GPUs of the engines of all auxiliary models."""
-    numbers = {
-        head for key in source.below(f"{_TRINITY_ONLY}{_AUXILIARY}") if (head := key.partition(".")[0]).isdigit()
-    }
-    return sum(_gpus_of(source, f"{_AUXILIARY}.{number}") for number in numbers)
+    return sum(_gpus_of(source, f"{_AUXILIARY}.{number}") for number in _numbers(source))
+
+
+def _numbers(source: SourceLookup) -> set[str]:
+    """The places of the auxiliary models in their list."""
+    below = source.below(f"{_TRINITY_ONLY}{_AUXILIARY}")
+    return {head for key in below if (head := key.partition(".")[0]).isdigit()}
 
 
 def _gpus_of(source: SourceLookup, at: str) -> int:
@@ -75,10 +80,10 @@ def _gpus_of(source: SourceLookup, at: str) -> int:
 
 
 def _opd(source: SourceLookup) -> CombinedKeys:
+    lost = {f"{_TRINITY_ONLY}{_AUXILIARY}.{at}.{name}": _JUDGES for at in _numbers(source) for name in _OF_TEACHER}
     if not distils(source):
-        return CombinedKeys(
-            {}, "no distillation", lost={f"{_TRINITY_ONLY}{_TEACHER}.{name}": _JUDGES for name in _OF_TEACHER}
-        )
+        return CombinedKeys({}, "no distillation", lost=lost)
+    more = {key: _MORE for key in lost if not key.startswith(f"{_TRINITY_ONLY}{_TEACHER}.")}
     if not (path := source(f"{_TRINITY_ONLY}{_TEACHER}.model_path")):
         raise ChangesRun(f"{_TEACHER}.model_path is missing: set teacher.model_args.model_name_or_path")
     total = gpus(source)
@@ -90,7 +95,8 @@ def _opd(source: SourceLookup) -> CombinedKeys:
         "teacher.strategy_args.strategy_name": "fsdp2_infer",
         "teacher.device_mapping": devices(total - count, count),
     }
-    return CombinedKeys(settings, f"is_pure_opd, teacher: {path} on devices {total - count} to {total - 1}.", _SCORES)
+    text = f"is_pure_opd, teacher: {path} on devices {total - count} to {total - 1}."
+    return CombinedKeys(settings, text, _SCORES, changes=more)
 
 
 OPD_CONDITIONS: Mapping[str, Condition] = {

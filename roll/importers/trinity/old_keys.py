@@ -55,6 +55,11 @@ _FORMATS = ("data.format.", "data.format_config.")
 _FIRST = f"{_INPUT}.tasksets.0."
 """The first of several task sets: alone it is what `taskset` was."""
 OLD_ROWS: tuple[Row, ...] = (
+    changes(
+        f"{_INPUT}.tasksets.**",
+        "the first of several task sets is read: a run here has one set of rows, whose tags are the domains of "
+        "`rewards` (docs/rewards.md)",
+    ),
     lacks("data.eval_split", "name the rows of a validation: buffer.explorer_input.eval_tasksets", "", None),
     lacks(f"{_CONFIG}.custom_reward_function.path", "default_reward_fn_type says how answers are judged", ""),
     changes(

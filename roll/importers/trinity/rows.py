@@ -109,6 +109,9 @@ def trinity_only(row: Row) -> Row:
 SHARED = (
     summed("checkpoint_root_dir", "folders"),
     summed("continue_from_checkpoint", "resume", True),
+    needless("cluster.ray_address", "RAY_ADDRESS names a cluster; without it the run starts one (docs/network.md)"),
+    changes("model.tinker.enable", "roll trains on devices of its own", False),
+    changes("model.tinker.**", "roll trains on devices of its own, with no server; LoRA is model.lora_configs"),
     needless("ray_namespace", "every run has a cluster, or a namespace, of its own"),
     needless("group", "exp_name and output_dir name a run"),
     lacks("log.level", "the log has what INFO has", "INFO"),
@@ -119,10 +122,16 @@ SHARED = (
     summed("monitor.monitor_args.*", "trackers"),
     lacks("monitor.monitor_args", "tracker_kwargs.<tracker> has a tracker's settings", {}),
     to("monitor.enable_ray_timeline", "profiler_timeline", idle=(False,)),
-    changes("model.custom_chat_template", "global_template takes the path of a file with it"),
+    to("model.custom_chat_template", "global_template"),
     to("model.chat_template_path", "global_template"),
     changes("trainer.trainer_type", "roll trains with its own strategies", "verl"),
     CONFIG_ROW,
+    Row(
+        "trainer.fix_actor_microbatch_loss_scale",
+        idle=(None, False),
+        note="the loss is divided by the counts of the whole update, whatever its micro batches",
+        outcome="asks for nothing",
+    ),
     needless("trainer.name", "roles have the names of the YAML"),
     lacks("trainer.save_strategy", "every rank writes its part at once", "unrestricted"),
     lacks(

@@ -276,6 +276,8 @@ def test_named_templates_begin_with_what_the_tokenizer_puts_before_a_text(tmp_pa
     assert PromptTemplate.load("base", tokenizer, KEY).opening == ""
     bos = ("<|bos|>", tokenizer.convert_tokens_to_ids("<|bos|>"))
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing("<|bos|> $A", special_tokens=[bos])
+    written = PromptTemplate.load("{% for m in messages %}[{{ m.content }}]{% endfor %}", tokenizer, KEY)
+    assert written.render_messages([user("hi"), user("ho")], ROW) == "[hi][ho]"
     template = PromptTemplate.load("chatml", tokenizer, KEY)
     assert template.render_messages([user("hi")], ROW).startswith("<|bos|><|im_start|>user\nhi")
     native = PromptTemplate.load("native", tokenizer, KEY).render_messages([user("hi")], ROW)

@@ -66,6 +66,9 @@ def test_template_is_checked(tmp_path: Path) -> None:
     assert f"{KEY}.template: 'nativ' is not a template. Did you mean native?" in check(path, template="nativ")[0]
     assert f"{KEY}.template: there is no Jinja file my/chat.jinja" in check(path, template="my/chat.jinja")[0]
     assert f"{KEY}.template: {tmp_path}/bad.jinja:2" in check(path, template=str(tmp_path / "bad.jinja"))[0]
+    written = "{% for m in messages %}{{ m.content }}</think>{% endfor %}" + "{# " + "long " * 1000 + "#}"
+    assert check(path, [GOOD], template=written) == []
+    assert f"{KEY}.template: line 2: " in check(path, template="{% for m in messages %}\n{{ m.content }")[0]
 
 
 def test_of_a_large_file_only_the_front_is_read(tmp_path: Path) -> None:

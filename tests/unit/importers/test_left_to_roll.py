@@ -98,6 +98,17 @@ def test_a_length_that_roll_does_not_read_beside_another_is_left_out(
     assert found.tree.get("sequence_length") == lengths.get("sequence_length")
 
 
+@pytest.mark.parametrize(("value", "asks"), [(0.01, True), (0, False)])
+def test_what_a_plan_of_megatron_refuses_is_lost_in_the_import(tmp_path: Path, value: float, asks: bool) -> None:
+    config = {"tensor_model_parallel_size": 2, "additional_configs": {"qsa_indexer_kl_coef": value, "fp8": None}}
+    train = {**ROLL["actor_train"], "strategy_args": {"strategy_name": "megatron_train", "strategy_config": config}}
+    found = imported(tmp_path, {**ROLL, "actor_train": train})
+    kept = found.tree["actor_train"]["strategy_args"]["strategy_config"]
+    assert kept == {"tensor_model_parallel_size": 2, "additional_configs": {}}
+    at = "actor_train.strategy_args.strategy_config.additional_configs.qsa_indexer_kl_coef"
+    assert any(change.startswith(at) for change in found.changes) == asks
+
+
 def test_norms_that_the_grpo_of_roll_does_not_read_are_left_out(tmp_path: Path) -> None:
     said = {**ROLL, "adv_estimator": "grpo", "norm_mean_type": "batch", "norm_std_type": None}
     found = imported(tmp_path, said)

@@ -242,7 +242,7 @@ def test_a_workflow_that_is_not_here_makes_another_run(flow: str, nearest: str, 
         ("algorithm.advantage_fn_args.rank_penalty=0.25",),
         ("algorithm.entropy_loss_fn=of_my_own",),
         ("algorithm.repeat_times=0",),
-        ("model.custom_chat_template='{{ x }}'",),
+        ("buffer.explorer_input.tasksets=[{path: a}, {path: b}]",),
         ("mode=serve",),
         (f"{TASKS}.storage_type=sql",),
         ("trainer.trainer_type=tinker",),
@@ -256,6 +256,12 @@ def test_a_workflow_that_is_not_here_makes_another_run(flow: str, nearest: str, 
 def test_what_is_lost_of_the_matter_makes_another_run(words: tuple[str, ...]) -> None:
     found = imported(*words)
     assert any(change.startswith(words[0].partition("=")[0]) for change in found.changes), found.changes
+
+
+def test_a_template_that_is_written_out_is_that_of_all_rows() -> None:
+    found = imported("model.custom_chat_template='{{ x }}'", "trainer.fix_actor_microbatch_loss_scale=true")
+    assert found.tree["global_template"] == "{{ x }}" and not found.changes
+    assert entry(found, "trainer.fix_actor_microbatch_loss_scale")[0] == "asks for nothing"
 
 
 def test_shaping_by_a_stat_that_nobody_reports_any_more_is_lost_with_it() -> None:

@@ -67,6 +67,13 @@ def test_a_teacher_for_which_no_device_is_left_takes_turns() -> None:
     assert {found.tree[role]["device_mapping"] for role in roles} == {"list(range(0, 8))"}
 
 
+def test_a_second_teacher_is_not_the_run_that_was_meant() -> None:
+    both = "explorer.auxiliary_models=[{model_path: org/a, engine_num: 1}, {model_path: org/b, engine_num: 1}]"
+    found = imported_from(read(SOURCE, (*OPD[:2], both, *OPD[3:])), source=SOURCE)
+    assert found.tree["teacher"]["model_args"]["model_name_or_path"] == "org/a"
+    assert any(change.startswith("explorer.auxiliary_models.1.model_path: the first") for change in found.changes)
+
+
 def test_without_a_teacher_it_says_what_to_set() -> None:
     found = imported_from(read(SOURCE, (*OPD[:2], "explorer.auxiliary_models.0.engine_num=1")), source=SOURCE)
     (note,) = [one.note for one in found.entries if one.key == "explorer.auxiliary_models.0.engine_num"]
