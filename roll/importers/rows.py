@@ -483,6 +483,13 @@ def trackers(value: Any) -> Any:
     return here
 
 
+def chat_template(value: Any) -> str:
+    """The text of a Jinja template; what a shell would read from a file is none."""
+    if "{{" in str(value) or "{%" in str(value):
+        return str(value)
+    raise ChangesRun("global_template takes the text of a Jinja template, or the path of a file with it")
+
+
 def files(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else [str(item) for item in value]
 

@@ -122,7 +122,7 @@ SHARED = (
     summed("monitor.monitor_args.*", "trackers"),
     lacks("monitor.monitor_args", "tracker_kwargs.<tracker> has a tracker's settings", {}),
     to("monitor.enable_ray_timeline", "profiler_timeline", idle=(False,)),
-    to("model.custom_chat_template", "global_template"),
+    to("model.custom_chat_template", "global_template", via=words.chat_template),
     to("model.chat_template_path", "global_template"),
     changes("trainer.trainer_type", "roll trains with its own strategies", "verl"),
     CONFIG_ROW,

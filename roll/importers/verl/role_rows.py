@@ -198,7 +198,7 @@ MODEL_ROWS: tuple[Row, ...] = (
     changes(f"{MODEL}.override_config.chat_template", "data_args.template takes the path of a file with it"),
     to(f"{MODEL}.override_config.*", f"{TRAIN}.model_args.model_config_kwargs.*"),
     lacks(f"{MODEL}.trust_remote_code", OWN_CODE, False),
-    changes(f"{MODEL}.custom_chat_template", "data_args.template takes the path of a file with it"),
+    to(f"{MODEL}.custom_chat_template", "global_template", via=words.chat_template),
     changes(f"{MODEL}.hf_config_path", "the configuration is read beside the weights"),
     needless(f"{MODEL}._target_", "classes of verl's"),
     lacks("actor_rollout_ref.hybrid_engine", "roles that share devices take turns, others do not", True),

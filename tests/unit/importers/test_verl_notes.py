@@ -307,6 +307,13 @@ def test_the_manager_of_rewards_has_two_names_and_one_meaning() -> None:
     assert both.is_as_meant and both.tree == old.tree
 
 
+def test_a_chat_template_that_is_written_out_stays_and_one_of_a_shell_is_asked_for() -> None:
+    key = "actor_rollout_ref.model.custom_chat_template"
+    found = of(f"{key}='{{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}'")
+    assert found.tree["global_template"] == "{% for m in messages %}{{ m.content }}{% endfor %}" and found.is_as_meant
+    assert not of(f"{key}=$(cat chat.jinja)").is_as_meant and "global_template" not in of(f"{key}=null").tree
+
+
 def test_a_launcher_says_nodes_and_gpus_apart() -> None:
     command = "torchrun --nnodes=3 --nproc-per-node=4 -m verl.trainer.sft_trainer data.train_files=a model.path=m"
     found = find_command(command)
