@@ -1,17 +1,22 @@
-"""What a request of an agent costs at the endpoint, over what engines take: CPU, waiting, memory.
+"""What a request of an agent costs at the endpoint, over what engines take: CPU, waiting and its fairness, memory.
 
-    python benchmarks/agent_sessions.py [--sessions 500] [--turns 10] [--history 4000] [--rounds 3] [--at_once 64]
+    python benchmarks/agent_sessions.py [--sessions 500] [--turns 10] [--history 4000] [--rounds 4] [--at_once 500]
 
 An engine that answers at once stands behind the endpoint; programs in another process hold conversations that grow to
 `history` tokens in `turns` requests. CPU is that of the process that serves, divided by its requests; the time that the
 engine itself takes is subtracted. With --drops every program drops an answer amid its conversation, so that each later
 request is rendered and tokenised as a whole.
+
+A row is printed after 1, 2, 4 ... rounds of all sessions. `wait_p99`, `wait_max`: times of a request over the median;
+`session_max`: time of the slowest session over the mean. `rss`: memory over that after the first round, in which a
+process fills what it keeps; `kept`: the same of the number of Python's objects.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import multiprocessing
 import sys
@@ -57,8 +62,9 @@ def play(connection: Connection, given: argparse.Namespace) -> None:
         connection.send(asyncio.run(_round(sessions, given)))
 
 
-async def _round(sessions: list[tuple[str, str]], given: argparse.Namespace) -> list[float]:
-    waits: list[float] = []
+async def _round(sessions: list[tuple[str, str]], given: argparse.Namespace) -> list[list[float]]:
+    """The waiting times of every session. All of them begin at once, `at_once` at a time."""
+    waits: list[list[float]] = []
     limit, words = asyncio.Semaphore(given.at_once), given.history // given.turns // 2
     async with httpx.AsyncClient(
         timeout=600, trust_env=False, limits=httpx.Limits(max_connections=None, max_keepalive_connections=None)
@@ -66,6 +72,8 @@ async def _round(sessions: list[tuple[str, str]], given: argparse.Namespace) -> 
 
         async def program(url: str, key: str) -> None:
             messages: list[dict[str, Any]] = []
+            mine: list[float] = []
+            waits.append(mine)
             async with limit:
                 for turn in range(given.turns):
                     messages.append({"role": "user", "content": f"{turn} " + "7 " * words})
@@ -73,7 +81,7 @@ async def _round(sessions: list[tuple[str, str]], given: argparse.Namespace) -> 
                     headers = {"authorization": f"Bearer {key}"}
                     body = {"messages": messages}
                     reply = await client.post(f"{url}/chat/completions", json=body, headers=headers)
-                    waits.append(time.perf_counter() - begin)
+                    mine.append(time.perf_counter() - begin)
                     messages.append(reply.raise_for_status().json()["choices"][0]["message"])
                     if given.drops and turn == 1:
                         messages[1] = {"role": "assistant", "content": "(left out)"}
@@ -90,25 +98,37 @@ async def serve(connection: Connection, given: argparse.Namespace) -> list[dict[
     await endpoint.start()
     config = EnvConfig.model_validate({"env_type": "program", "env_manager_cls": "proxy", "max_steps": 10_000})
     rules = EpisodeRules(config, SamplingParams(64), 8 * given.history, 64, 0.0, 0, None, None, 0)
-    rows = []
-    for number in range(given.rounds):
+    rows: list[dict[str, float]] = []
+    process, first = psutil.Process(), (0.0, 0.0)
+    for number in range(1, given.rounds + 1):
         jobs = [EpisodeJob("Tag", index, "train", number, index) for index in range(given.sessions)]
         sessions = [endpoint.open(job, 0, rules, Counts(), {}) for job in jobs]
         begin, engine.cpu_s, wall = time.process_time(), 0.0, time.perf_counter()
         connection.send([(endpoint.environment(one)["OPENAI_BASE_URL"], one.key) for one in sessions])
-        waits = await asyncio.to_thread(connection.recv)
+        waits = np.array(await asyncio.to_thread(connection.recv))
         cpu_s = time.process_time() - begin - engine.cpu_s
         wall = time.perf_counter() - wall
         assert all(one.num_answers == given.turns for one in sessions)
         for one in sessions:
             await endpoint.close(one)
-        rows.append({
-            "cpu_ms": 1000 * cpu_s / len(waits),
-            "p50_ms": 1000 * float(np.percentile(waits, 50)),
-            "p99_ms": 1000 * float(np.percentile(waits, 99)),
-            "per_s": len(waits) / wall,
-            "rss_mb": psutil.Process().memory_info().rss / 2**20,
-        })  # fmt: skip
+        del one, sessions
+        gc.collect()
+        memory = process.memory_info().rss / 2**20, float(len(gc.get_objects()))
+        first = memory if number == 1 else first
+        median, each = float(np.median(waits)), waits.sum(1)
+        if number & (number - 1) == 0:
+            rows.append({
+                "rounds": number,
+                "cpu_ms": 1000 * cpu_s / waits.size,
+                "per_s": waits.size / wall,
+                "p50_ms": 1000 * median,
+                "wait_p99": float(np.percentile(waits, 99)) / median,
+                "wait_max": float(waits.max()) / median,
+                "session_max": float(each.max() / each.mean()),
+                "rss_mb": memory[0],
+                "rss": memory[0] / first[0],
+                "kept": memory[1] / first[1],
+            })  # fmt: skip
     await endpoint.stop()
     return rows
 
@@ -118,8 +138,8 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=500)
     parser.add_argument("--turns", type=int, default=10)
     parser.add_argument("--history", type=int, default=4000, help="tokens of a whole conversation, about")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--at_once", type=int, default=64, help="sessions that play at the same time")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--at_once", type=int, default=500, help="sessions that play at the same time")
     parser.add_argument("--drops", action="store_true", help="programs drop an earlier answer")
     given = parser.parse_args()
     ours, theirs = multiprocessing.Pipe()

@@ -53,11 +53,13 @@ class Reply:
 
 @dataclass(eq=False, repr=False)
 class Exchange:
-    """A request on its way. `num_waiting`: clients that want its reply, and have not gone away."""
+    """A request on its way. `num_waiting`: clients that want its reply, and have not gone away. `forgets`: when its
+    reply is not given again any more."""
 
     work: asyncio.Task[Reply]
     num_waiting: int = 1
     gives_up: asyncio.TimerHandle | None = None
+    forgets: asyncio.TimerHandle | None = None
 
     @property
     def is_left(self) -> bool:
@@ -108,6 +110,8 @@ class Session:
     """The turn limit was met, or nothing more is to come."""
     _exchanges: dict[bytes, Exchange] = field(default_factory=dict)
     _open: set[Exchange] = field(default_factory=set)
+    _known: set[Exchange] = field(default_factory=set)
+    """Those that have not been forgotten, or are still to be given up."""
     _owed: Counter[bytes] = field(default_factory=Counter)
     """Tries that failed, by body: a retry of one asks anew, though another request of this body was answered."""
     _left_s: float = 0.0
@@ -151,6 +155,7 @@ class Session:
         exchange = Exchange(start(self.complete(call, prepared)))
         self._exchanges[digest] = exchange
         self._open.add(exchange)
+        self._known.add(exchange)
         self.last_request_s = asyncio.get_running_loop().time()
         exchange.work.add_done_callback(lambda work: self._ended(digest, exchange))
         return exchange
@@ -159,6 +164,7 @@ class Session:
         self._open.discard(exchange)
 
         def forget() -> None:
+            self._known.discard(exchange)
             if self._exchanges.get(digest) is exchange:
                 del self._exchanges[digest]
 
@@ -173,11 +179,13 @@ class Session:
         self.last_request_s = asyncio.get_running_loop().time()
         if self.num_answers >= self.rules.config.max_steps:
             self.over.set()
-        asyncio.get_running_loop().call_later(self.retry_window_s, forget)
+        exchange.forgets = asyncio.get_running_loop().call_later(self.retry_window_s, forget)
 
     def leave(self, exchange: Exchange) -> None:
         """The client went away: the request goes on for `retry_window_s`, in case that it asks again."""
         exchange.num_waiting -= 1
+        if exchange.work.done():
+            return
 
         def give_up() -> None:
             if exchange.is_left:
@@ -332,7 +340,12 @@ class Session:
         for work in open_work:
             work.cancel()
         await asyncio.gather(*open_work, return_exceptions=True)
+        for exchange in self._known:  # else the loop would hold the session for as long as their timers run
+            for timer in (exchange.gives_up, exchange.forgets):
+                if timer is not None:
+                    timer.cancel()
         self._exchanges.clear()
+        self._known.clear()
 
 
 def _stop_of(stops: Sequence[str], said: str, text: str) -> str:
