@@ -28,14 +28,17 @@ from tests.unit.pipeline.agentic.proxy.test_tool_player import call, tool_rules
 
 ENCODER = tool_encoder()
 LIKE = "tests.contract.verifiers_like"
+TASKSETS = "tests.contract.tasksets_like"
 
 
-def verified(folder: Path, said: list[str], purpose: str = "train", **kwargs: Any) -> tuple[list[Trajectory], Engine]:
+def verified(
+    folder: Path, said: list[str], purpose: str = "train", package: str = LIKE, **kwargs: Any
+) -> tuple[list[Trajectory], Engine]:
     engine = Engine(ENCODER, lambda number: said[number % len(said)])
 
     async def run() -> list[Trajectory]:
         endpoint = Endpoint(ENCODER, engine)
-        env_config = {"env": "counting", "package": LIKE, "kwargs": kwargs}
+        env_config = {"env": "counting", "package": package, "kwargs": kwargs}
         player = ProgramPlayer(proxy_rules(agent="verifiers", env_config=env_config), endpoint, folder)
         try:
             return await asyncio.wait_for(player.play(replace(JOB, purpose=purpose), Counts()), 60)
@@ -46,8 +49,9 @@ def verified(folder: Path, said: list[str], purpose: str = "train", **kwargs: An
     return asyncio.run(run()), engine
 
 
-def test_an_environment_of_verifiers_is_played_as_a_program(tmp_path: Path) -> None:
-    rows, engine = verified(tmp_path, ["2", "no"])
+@pytest.mark.parametrize("package", [LIKE, TASKSETS])
+def test_an_environment_of_verifiers_is_played_as_a_program(tmp_path: Path, package: str) -> None:
+    rows, engine = verified(tmp_path, ["2", "no"], package=package)
     (row,) = rows
     check_rows(rows, engine, sum(len(sent) for sent in engine.sent) - sum(len(r.prompt_ids) for r in engine.requests))
     assert (row.failure, row.reward, row.metrics["right"], row.metrics["continued_requests"]) == (None, 0.5, 0.5, 1)
@@ -62,12 +66,25 @@ def test_verifiers_evaluates_its_own_rows_and_never_earns_a_silent_zero(tmp_path
     assert row.failure is not None and "the rollout ended with an error: ModelError: refused" in row.failure
 
 
+def test_a_taskset_of_verifiers_never_earns_a_silent_zero(tmp_path: Path) -> None:
+    (row,), _ = verified(tmp_path, ["1"], "validation", TASKSETS, taskset={"num": 2})
+    assert (row.reward, row.turns[0].observation) == (1.0, "[user] say 1"), "seed 5 of two tasks"
+    (row,), _ = verified(tmp_path, ["1"], package=TASKSETS, breaks=True)
+    assert row.failure is not None and "the rollout ended with an error: ProviderError: refused" in row.failure
+    (row,), _ = verified(tmp_path, ["1"], package=TASKSETS, scores=False)
+    assert row.failure is not None and "the rollout has no reward" in row.failure
+    with pytest.raises(EnvError, match="counting: its tasks never end"):
+        VerifiersAgent("counting", {"taskset": {"num": -1}}, TASKSETS)
+    with pytest.raises(EnvError, match="counting: its taskset is empty"):
+        VerifiersAgent("counting", {"taskset": {"num": 0}}, TASKSETS)
+
+
 def test_verifiers_says_what_it_cannot_play() -> None:
     with pytest.raises(EnvError, match="counting: its rubric judges the rollouts of a group together"):
         VerifiersAgent("counting", {"requires_group_rollouts": True}, LIKE)
     with pytest.raises(MissingPackage, match="needs the package no_verifiers"):
         VerifiersAgent("counting", package="no_verifiers")
-    with pytest.raises(EnvError, match=r"this json has no load_environment .* install verifiers>=0.1.14,<0.4"):
+    with pytest.raises(EnvError, match=r"this json has neither load_environment .* install verifiers>=0.1.14,<0.5"):
         VerifiersAgent("counting", package="json")
 
 

@@ -9,7 +9,7 @@ import regex
 from roll.configs.checks.pictures import picture_problems
 from roll.configs.problems import Problem, did_you_mean
 from roll.datasets.sources import names_data_set
-from roll.envs.adapters.verifiers import PACKAGE
+from roll.envs.adapters.verifiers import BUILT_IN, PACKAGE
 from roll.envs.build import import_problems
 from roll.envs.config import (
     AGENT_NATIVE,
@@ -242,14 +242,16 @@ def _package_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     package, name = str(env.env_config.get("package", PACKAGE)), env.env_config.get("env")
     if not is_installed(package):
         yield Problem(
-            f"{at}.agent: {env.agent} needs the package {package}. Install it, for example verifiers==0.1.14.",
+            f"{at}.agent: {env.agent} needs the package {package}. Install it, for example verifiers==0.4.0.",
             (f"{at}.agent",),
             "machine",
         )
     if not isinstance(name, str) or not name:
         key = f"{at}.env_config.env"
         yield Problem(f"{key} is missing: it names the environment of {env.agent}.", (f"{at}.env_config",))
-    elif not is_installed(module := name.replace("-", "_").rpartition("/")[2]):
+    elif (module := name.partition("@")[0].replace("-", "_").rpartition("/")[2]) not in BUILT_IN and not is_installed(
+        module
+    ):
         yield Problem(
             f"{at}.env_config.env: the environment {name} is not installed: there is no module {module}.",
             (f"{at}.env_config",),

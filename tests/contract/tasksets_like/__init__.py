@@ -1,0 +1,1 @@
+"""A minimal stand-in of the package verifiers since 0.4, whose root has nothing."""
