@@ -22,7 +22,7 @@ from roll.distributed.strategy.base import State
 from roll.distributed.strategy.stop_strings import answer_texts
 from roll.distributed.weights.bucket import with_partners
 from roll.errors import EngineDied, StrategyError
-from roll.types.rollout import SamplingParams
+from roll.types.rollout import GenerationRequest, SamplingParams
 from tests.helpers.engines import (
     ROUTES,
     EngineHarness,
@@ -237,6 +237,28 @@ def test_an_answer_keeps_to_the_structure_of_its_request(
     assert tokens(again) == tokens(alone), "a structure touches its own answers alone"
     with pytest.raises(StrategyError):
         harness.generate(harness.request(prompt(9), 1, structure="{}", **options))
+
+
+def test_a_structure_in_which_nothing_fits_holds_up_no_other_answer(
+    harness: EngineHarness, tiny_tokenizer: "PreTrainedTokenizerFast"
+) -> None:
+    """hf_infer ends the answer there, others refuse it. One that contains itself and ends is followed."""
+    pytest.importorskip("xgrammar", reason="xgrammar is not installed")
+
+    def led(schema: dict[str, Any], name: str) -> GenerationRequest:
+        inner = {"type": "json_schema", "max_whitespace_cnt": 1, "json_schema": schema}
+        structure = json.dumps({"type": "structural_tag", "format": inner})
+        request = harness.request(prompt(9), structure=structure, max_new_tokens=100, ignore_eos=False)
+        return replace(request, request_id=name)
+
+    with nullcontext() if harness.name == "hf_infer" else pytest.raises(StrategyError):
+        ((endless,),) = harness.generate(led({"$ref": "#"}, "endless"))
+        assert endless.finish_reason == "stop" and endless.num_tokens == 1
+    chain = {"type": "array", "items": {"$ref": "#"}, "maxItems": 1}
+    ((followed,), (free,)) = harness.generate(led(chain, "chain"), harness.request(prompt(9)))
+    assert free.num_tokens == 12
+    if followed.finish_reason == "stop":
+        assert isinstance(json.loads(decoder(tiny_tokenizer)([followed.token_ids])[0]), list)
 
 
 def test_an_over_long_or_empty_request_is_refused(harness: EngineHarness) -> None:
