@@ -93,7 +93,7 @@ class HarborTasks(Sequence[Mapping[str, Any]]):
     def __len__(self) -> int:
         return len(self._folders)
 
-    def __getitem__(self, place: Any) -> Mapping[str, Any]:
+    def __getitem__(self, place: Any) -> Any:
         folder = self._folders[place]
         question = (folder / INSTRUCTION).read_text(encoding="utf-8")
         return {"question": question, "name": folder.name, "folder": str(folder.absolute())}

@@ -125,7 +125,7 @@ class VerdictReader:
                 values = list(_verdicts_as_json(text))
             case "boxed":
                 values = [text[box.opens : box.closes].strip(_MARKS.replace("-", "")) for box in boxes_of(text)]
-            case "pattern":
+            case _:  # pattern
                 values = self._matches(text)
         scores: list[_Statement] = []
         for value in values:

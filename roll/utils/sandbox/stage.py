@@ -198,6 +198,7 @@ def main():
         follow(parent_is_gone)  # once more: the kernel forgets it where the user changes
         os._exit(child(lambda _: run(task, program, report), report))
 
+    code = None
     try:
         leave_namespaces(task)
         if task["door"] is not None:

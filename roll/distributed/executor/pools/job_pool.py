@@ -318,7 +318,8 @@ class JobPool:
         options = actor_options(self.role, self._resources, slot, self._system_envs)
         actor = ray.remote(AsyncHost).options(**options, max_concurrency=_MAX_CONCURRENCY)
         handle = actor.remote(slot.rank, CPU.visible(()), script_code())
-        return _Worker(name, slot, handle, handle.build.remote(self._worker_class, self._arguments_of(name), 0))
+        build: Any = handle.build  # Ray gives it `remote`
+        return _Worker(name, slot, handle, build.remote(self._worker_class, self._arguments_of(name), 0))
 
 
 def _settle(waiting: _Waiting, result: Any) -> None:

@@ -266,7 +266,8 @@ class TaskPool:
         mark = uuid.uuid4().hex
         environment = rank_environment([slot], slot, is_distributed=False) | {_MARK: mark}
         handle = ray.remote(PoolHost).options(**options).remote(slot.rank, environment, script_code())
-        ready = handle.build.remote(self._worker_class, self._arguments, 0)
+        build: Any = handle.build  # Ray gives it `remote`
+        ready = build.remote(self._worker_class, self._arguments, 0)
         return _Worker(slot, handle, ready, mark, Meter(self.role, f"rank {slot.rank}"))
 
 

@@ -163,7 +163,9 @@ class AsyncHost(Host):
     async def call(self, method: str, *arguments: Any) -> Any:
         return packed(await self._answer(method, arguments))
 
-    async def call_split(self, method: str, num_values: int, *arguments: Any) -> tuple[Any, ...]:
+    async def call_split(  # pyright: ignore[reportIncompatibleMethodOverride]  # Ray awaits it
+        self, method: str, num_values: int, *arguments: Any
+    ) -> tuple[Any, ...]:
         return self._apart(method, await self._answer(method, arguments), num_values)
 
     async def _answer(self, method: str, arguments: Sequence[Any]) -> Any:

@@ -375,7 +375,7 @@ class WeightSender:
         if bucket is None:
             raise StrategyError("the trainer exports no weights")
         pending: PendingReplies | None = None
-        self.sent_bytes = 0
+        number = self.sent_bytes = 0
         for number in count():
             index = index_bucket(bucket)
             self.sent_bytes += sum(entry.num_bytes for entry in index.entries)

@@ -132,7 +132,7 @@ class _StateLayer(LinearAttentionLayer):
 
     padding: torch.Tensor | None = None  # bool [B, T]: of the tokens to come, those that are none
 
-    def update_conv_state(
+    def update_conv_state(  # pyright: ignore[reportIncompatibleMethodOverride]  # the layers pass no more
         self, conv_states: torch.Tensor, state_idx: int = 0, conv_kernel_size: int | None = None
     ) -> torch.Tensor:
         # The layers empty padding before their first projection, whose bias fills it again.
@@ -155,7 +155,7 @@ class _StateLayer(LinearAttentionLayer):
         self.dtype, self.device = first.dtype, first.device
 
 
-class _WholeLayer(_StateLayer, _BatchLayer):
+class _WholeLayer(_StateLayer, _BatchLayer):  # pyright: ignore[reportIncompatibleMethodOverride]  # as transformers' own
     """The cache of a layer that attends and has a state."""
 
     is_compileable = False

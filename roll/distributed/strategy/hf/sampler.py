@@ -37,7 +37,7 @@ class Answer(NamedTuple):
     """Finished answer; `index` is its number in the group."""
 
     request_id: str
-    index: int
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]  # nobody searches in it
     generation: Generation
 
 

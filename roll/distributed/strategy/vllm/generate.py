@@ -197,6 +197,7 @@ class VllmStrategy(EngineStrategy):
         return f"{request.request_id}/{index}"
 
     async def _sample(self, flight: InFlight, name: str, request: GenerationRequest, index: int) -> Generation:
+        answers: list[Any] = []
         for _ in range(_MOST_TRIES if request.media else 1):
             if flight.is_aborted:
                 return nothing()
