@@ -138,7 +138,8 @@ def takes_batch(reward: R) -> R:
 
 
 def finite(value: object) -> float | None:
-    """A finite float; bool, numpy and 0-d tensors count as numbers, a text does not."""
+    """Return the value as a float, None if it is not finite or no number. bool, numpy and 0-d tensors are numbers, a
+    text is not."""
     if type(value) is float:  # as most are; to look a type up takes longer
         return value if math.isfinite(value) else None
     if isinstance(value, numbers.Real) or (getattr(value, "shape", None) == () and not isinstance(value, str)):

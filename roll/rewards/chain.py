@@ -35,7 +35,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class AsyncChain:
-    """The same where a part is async: parts that are not hold up the answers beside it while they compute."""
+    """A chain with async parts. While a part that is not async computes, other responses wait."""
 
     links: Sequence[Link]
 

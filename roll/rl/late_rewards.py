@@ -63,7 +63,7 @@ class LateRewards(StepPart):
             return at.source.rescore(groups, self.complete(groups.sampled), at.step), {}
 
     def complete(self, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
-        """The same groups in the same order, none of them waiting any more."""
+        """Return the groups in their order, with the rewards that were missing."""
         done = list(groups)
         for scorer in dict.fromkeys(self._scorers.values()):
             places = [i for i, group in enumerate(groups) if self._scorers.get(group.task.domain) is scorer]

@@ -124,7 +124,7 @@ class RLMode(RunMode):
             self._lock.leave()
 
     def prepare(self, config: AlgorithmConfig, plan: BatchPlan, checkpoint: Checkpoint | None) -> AlgorithmConfig:
-        """The settings that the process goes on with, once data and length of the run are known."""
+        """Return the settings to use from here on; called once data and length of the run are known."""
         return config
 
     def publisher(self, config: AlgorithmConfig) -> Publisher:

@@ -371,7 +371,7 @@ class RLPipeline(Run):
         return gathered(self.running, self.plan, trained.groups, self.chosen_rows, seed, parts, share), trained.groups
 
     def chosen_rows(self, num_rows: int, multiple: int, random: np.random.Generator) -> np.ndarray:
-        """Ids of the rows to train on, in updates and ranks that make `multiple` parts; here all."""
+        """Return the ids of the rows to train on, here all. `multiple`: updates x ranks, which divide their number."""
         return np.arange(num_rows)
 
     def report(self, groups: StepGroups, trained: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:

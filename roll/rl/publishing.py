@@ -46,7 +46,7 @@ class Publisher:
         return metrics
 
     def engines_paused(self, clusters: RLClusters) -> bool:
-        """True if some engine serves again only after an update."""
+        """True if an engine waits for an update before it samples again."""
         return clusters.actor_infer.waits_for_weights
 
     def send(self, clusters: RLClusters, version: int) -> int:

@@ -50,7 +50,7 @@ def try_estimator(config: AlgorithmConfig) -> None:
 
 
 def try_loss(path: str, args: Mapping[str, Any]) -> None:
-    """Tokens of either sign of advantage, at the policy that sampled and away from it on both sides."""
+    """Call a user's loss with tokens of both signs of advantage, at ratio 1, above it and below it."""
     mask = torch.tensor([[True] * 6, [True] * 5 + [False]])
     signs = torch.tensor([[1.0], [-1.0]]).expand(2, 6) * mask
     log_probs = torch.linspace(-3.0, -0.1, 12).reshape(2, 6).masked_fill(~mask, 0.0).requires_grad_()

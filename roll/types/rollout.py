@@ -578,8 +578,8 @@ Generate = Callable[[GenerationRequest], Awaitable[Sequence[Generation]]]
 
 
 class GenerateEach(Protocol):
-    """The engines where they are not wrapped: `answered` is told of each answer before, once, on the same event loop;
-    of those that end together at once, of others soon."""
+    """The engines, unless the user has wrapped them. `answered` is called once for each response, on the same event
+    loop, before the call returns."""
 
     def __call__(
         self, request: GenerationRequest, answered: Answered | None = None

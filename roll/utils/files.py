@@ -68,7 +68,7 @@ def path_info(path: Path | str) -> PathInfo:
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:
-    """The path with `~` written out, as it is where it names no user. Example: expanded("~nosuchuser/x")."""
+    """Return the path with `~` or `~user` replaced by the home directory; unchanged if there is no such user."""
     return Path(os.path.expanduser(path))
 
 

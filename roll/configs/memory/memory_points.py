@@ -63,7 +63,7 @@ class _Placed:
 
 
 def memory_plan(layout: Layout, facts: Mapping[str, RoleFacts], missing: Sequence[str] = ()) -> MemoryPlan:
-    """The moments of the roles that sit on devices."""
+    """Return the points in time at which memory is estimated, of the roles on devices."""
     placed: list[_Placed] = []
     left_out = list(missing)
     for role, its in facts.items():

@@ -251,7 +251,7 @@ def _wrong_values(model: Mapping[str, Any], needed: Iterable[str]) -> Iterator[s
             yield f"{key} is not a whole number from {least} to {_MOST}"
     kinds = model.get("mlp_layer_types")
     if kinds is not None and not (isinstance(kinds, list) and len(kinds) == model["num_hidden_layers"]):
-        yield "mlp_layer_types is not a list with one word per layer"
+        yield "mlp_layer_types is not a list with one entry per layer"
     hidden, heads = model["hidden_size"], model["num_attention_heads"]
     if type(hidden) is int and type(heads) is int and not model.get("head_dim") and heads > hidden:
         yield "num_attention_heads is larger than hidden_size"

@@ -248,10 +248,10 @@ class AlgorithmConfig(OnPolicyDistillation):
         "the KL divergence of this token against all others.",
     )
     dppo_clip_low: float = setting(
-        0.2, "With pg_variant dppo: beyond this a token without a positive advantage learns no more to shrink.", gt=0
+        0.2, "With pg_variant dppo: beyond this a token without a positive advantage is no longer trained.", gt=0
     )
     dppo_clip_high: float = setting(
-        0.2, "With pg_variant dppo: beyond this a token with a positive advantage learns no more to grow.", gt=0
+        0.2, "With pg_variant dppo: beyond this a token with a positive advantage is no longer trained.", gt=0
     )
     dppo_highest_weight: float = setting(20.0, "With pg_variant dppo: largest weight.", gt=0)
     cppo_threshold: float = setting(

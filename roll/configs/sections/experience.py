@@ -121,6 +121,9 @@ def _filled(section: Any, key: str, value: str) -> Any:
 
 
 def _beside(place: str, shared: str, mode: str) -> str:
-    """Example: ./out/logs of a run in ./out becomes ./out/bench/logs, /logs becomes /logs/bench."""
+    """Return the folder of a mode for a folder of the run. `shared`: the run's output_dir.
+
+    Example: ./out/logs of a run in ./out becomes ./out/bench/logs, /logs becomes /logs/bench.
+    """
     inner = place.removeprefix(shared)
     return f"{shared}/{mode}{inner}" if inner.startswith("/") and place.startswith(shared) else f"{place}/{mode}"

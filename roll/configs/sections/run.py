@@ -111,7 +111,7 @@ class RunConfig(Settings):
     )
     overwrite_output_dir: bool = setting(
         False,
-        "Begin afresh where another run has written: its checkpoints go as new ones are saved, its metrics are put "
+        "Start over in a folder of another run: its checkpoints are removed as new ones are saved, its metrics are put "
         "aside (metrics.1.jsonl). false: a folder with a finished run, with checkpoints, or with a run of another name "
         "is refused. A run that resumes does not ask for it.",
     )
@@ -135,7 +135,7 @@ class RunConfig(Settings):
 
     is_offload_optimizer_states_in_train_step: bool = setting(
         False,
-        "While a role computes gradients its optimizer's states wait in host memory, and come back for the update: "
+        "While a role computes gradients its optimizer's states wait in host memory, and return for the update: "
         "room for larger micro batches, for two transfers per update. Every train strategy.",
     )
 

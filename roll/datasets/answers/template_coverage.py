@@ -28,8 +28,8 @@ _OTHERWISE = "Use a template that writes it (native, if the tokenizer's own temp
 def check_prompt(
     template: PromptTemplate, messages: Sequence[Mapping[str, Any]], row: Row, tools: Sequence[Tool]
 ) -> None:
-    """Raises ConfigError for what others than the assistant say in a prompt, and for calls, of which the template
-    writes nothing. Earlier answers and their reasoning may go."""
+    """Raises ConfigError if the template leaves out a call, or a text of another role than the assistant, in a prompt.
+    It may leave out earlier responses and their reasoning."""
     shown, parts = marked([dict(message) for message in messages])
     try:
         text = template.render_messages(shown, row, True, tools)

@@ -24,8 +24,8 @@ READABLE = "[picture]"
 COLUMNS = ("images", "image")
 """Columns that hold pictures where no key names one."""
 _UNREAD = (
-    "but runs read text and pictures only: the model would answer without it. Leave such rows out, or of a video write "
-    "some frames as pictures, in the column images with one <image> in the text for each"
+    "but runs read text and pictures only: the model would answer without it. Leave such rows out, or replace a "
+    "video by some of its frames: pictures in the column images, with one <image> in the text for each"
 )
 
 logger = logging.getLogger(__name__)

@@ -30,9 +30,9 @@ class WorkerUsage:
 
 @dataclass
 class Work:
-    """Rows that a role went through: their tokens, and the pairs of a token with itself or one before it, which is what
-    attention computes. `learnt`: tokens that the loss was about, once however many epochs there were. `sharing`: tokens
-    of the rows by those computed for them; None where rows do not share any."""
+    """Rows that a role computed. `pairs`: of a token with itself or an earlier one, as attention computes them.
+    `learnt`: tokens in the loss, counted once for all epochs. `sharing`: tokens of the rows by those computed for them;
+    None where rows share none."""
 
     rows: int = 0
     tokens: int = 0

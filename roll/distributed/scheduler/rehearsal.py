@@ -35,8 +35,8 @@ _PLAYS = (
 
 
 def rehearse(bounds: RolloutBounds, max_replacements: int = 0, num_steps: int | None = None) -> str | None:
-    """Why a step would wait forever, and in which play; None if none does. Every play has at least three steps, and as
-    many as it takes until what is allowed to be oldest is so old."""
+    """Simulate some steps under each of a few orders of events. Return why a step would wait forever, and under which
+    order; None if none would. At least three steps are simulated, or as many as the largest staleness needs."""
     bounds, max_replacements = _in_small(bounds, max_replacements)
     enough = max(3, bounds.max_staleness + bounds.sync_interval + 2)
     steps = enough if num_steps is None else min(num_steps, enough)

@@ -32,8 +32,8 @@ Run = Callable[[Generate], Coroutine[Any, Any, TrajectoryGroup]]
 
 
 class GroupTimeline:
-    """Marks the stages of groups that the driver sees; an engine marks where it begins one. Where an environment asks
-    the engines by itself, nobody here knows when a group was generated."""
+    """Records when each group reaches a stage that the driver sees. Engines record when they begin a group. If
+    environments call the engines themselves, the end of generation is not recorded."""
 
     def __init__(self, spans: Spans):
         self._spans = spans

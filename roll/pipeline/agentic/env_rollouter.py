@@ -38,7 +38,7 @@ class EnvTaskSource:
         return tasks
 
     def fixed_tasks(self, count: int) -> list[Task]:
-        """The first environments of the range, the same whatever the run's seed is: for validation."""
+        """Return tasks for validation: the first environments of the range, whatever the run's seed is."""
         first, last = self.seeds
         return [self.task(i, first + i % (last - first)) for i in range(count)]
 

@@ -27,7 +27,7 @@ def this_machine() -> Machine:
 
 @cache
 def _machine(platform: Platform, visible: str | None, path: str | None) -> Machine:
-    """`path` decides which nvidia-smi answers."""
+    """Return facts about this machine. `path`: the PATH on which nvidia-smi is found, part of the key of the cache."""
     packages = frozenset(name for name in PACKAGES if is_installed(name))
     if platform is not CUDA:
         return Machine(num_shown(visible, platform.num_devices()), None, packages, platform.name)

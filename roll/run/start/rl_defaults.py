@@ -185,7 +185,7 @@ def num_parameters(args: ModelArgs, head: Head = "lm") -> float | None:
 
 
 def _about(model: Mapping[str, Any]) -> float | None:
-    """12 layers x width^2 and the embedding, as of a plain transformer."""
+    """Estimate the parameters of a plain transformer: 12 x layers x width^2, and the embedding."""
     layers, width, vocab = (model.get(key) for key in ("num_hidden_layers", "hidden_size", "vocab_size"))
     if type(layers) is int and type(width) is int and type(vocab) is int:
         return float(12 * layers * width**2 + vocab * width)

@@ -215,7 +215,7 @@ def logs_alike(truth: str, answer: str) -> tuple[str, str]:
 
 
 def same_words(one: str, other: str) -> bool:
-    r"""Whether they differ in fonts and spaces alone; of words, as "no solution", in capitals alone.
+    r"""True if two texts differ only in fonts and spaces; words such as "no solution" may also differ in capitals.
 
     Examples: "x + 1" and "x+1" do, "2 5" and "25" do not.
     """

@@ -153,7 +153,7 @@ class Mailbox:
         self.something.set()
 
     async def wait(self) -> list[Finished]:
-        """Everything that is there once there is something."""
+        """Wait for a finished request, and return all that are finished."""
         started = time.monotonic()
         await self.something.wait()
         if self.tasks:

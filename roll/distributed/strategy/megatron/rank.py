@@ -59,7 +59,7 @@ class MegatronRank:
 
     @property
     def gives_values(self) -> bool:
-        """True for a critic, and for a reward model that learns: its numbers are the values of last tokens."""
+        """True for a critic, and for a reward model in training, whose reward is the value of the last token."""
         return self.context.head != "lm"
 
     @property

@@ -245,7 +245,7 @@ class LayerwiseUpdate:
 
 
 def _copied(value: Any, sources: set[int]) -> Any:
-    """An argument, and tensors in it that lie in `sources` as copies."""
+    """Return an argument in which tensors whose memory is in `sources` are replaced by copies."""
     if isinstance(value, torch.Tensor):
         return value.clone() if value.untyped_storage().data_ptr() in sources else value
     if isinstance(value, tuple):

@@ -46,7 +46,7 @@ class Raised:
 
 
 def _said(self):
-    """str() of an exception of the answer's own class."""
+    """Return str() of an exception whose class the program under test defines."""
     return vars(self).get(SAID) or BaseException.__str__(self)
 
 

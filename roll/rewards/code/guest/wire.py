@@ -70,7 +70,7 @@ class Channel:
 
 
 def whole(text):
-    """An integer of a message; a long one in base 10 would take the reader's time."""
+    """Parse an integer of a message. Raises ValueError beyond MOST_DIGITS, which would take long to parse."""
     if len(text) > MOST_DIGITS:
         raise ValueError("too many digits")
     return int(text)
