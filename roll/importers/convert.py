@@ -16,6 +16,7 @@ from omegaconf.grammar_parser import parse
 from roll.configs.base import join
 from roll.configs.load.overrides import apply_overrides
 from roll.configs.load.yaml_file import read_yaml
+from roll.errors import ConfigError
 from roll.importers.rows import (
     CHANGES,
     NOTHING,
@@ -31,6 +32,7 @@ from roll.importers.rows import (
     Row,
     SourceLookup,
     Table,
+    is_left_open,
 )
 from roll.importers.shell.script import Command, command_of, is_open, unbraced
 from roll.importers.verl.files import Composed, of_command, of_file
@@ -125,7 +127,8 @@ class _Conversion:
         whole = _PLAIN_REFERENCE.fullmatch(value)
         if whole and (default := self._default_of(whole[1])) is not None:
             return default
-        return _PLAIN_REFERENCE.sub(lambda found: str(self._default_of(found[1]) or found[0]), value)
+        defaults = {name: self._default_of(name) for name in _PLAIN_REFERENCE.findall(value)}
+        return _PLAIN_REFERENCE.sub(lambda it: it[0] if defaults[it[1]] is None else str(defaults[it[1]]), value)
 
     def _default_of(self, key: str) -> str | int | float | None:
         value = self._defaults.get(self._table.canonical(key)) if "." in key else None
@@ -209,11 +212,11 @@ class _Conversion:
         except AsksNothing as reason:
             return Entry(key, value, "asks for nothing", str(reason))
         except _WRONG:
-            text = f"{show(value)} is not a valid value of this key"
-            if is_open(value):
+            if is_left_open(value):
                 self._unresolved.add(known_as)
                 text = f"the script does not set it: set {' and '.join(row.targets)} in the YAML"
-            return Entry(key, value, "not available", text)
+                return Entry(key, value, "not available", text)
+            return Entry(key, value, CHANGES, f"{show(value)} is not a valid value of this key")
         note, outcome = row.note, row.outcome
         if isinstance(converted, ApproximateValue):
             note, outcome, converted = converted.note, "approximated", converted.value
@@ -255,7 +258,7 @@ class _Conversion:
             except NotHere as reason:
                 made = reason
             except _WRONG as error:
-                made = NotHere(f"a value among the keys of {name} is not what it takes: {error}")
+                made = ChangesRun(f"a value among the keys of {name} is not what it takes: {error}")
             self._sums[name] = made
             if isinstance(made, CombinedKeys):
                 for target, value in made.settings.items():
@@ -287,7 +290,7 @@ class _Conversion:
         except NotHere as reason:
             return reason
         except _WRONG as error:
-            return NotHere(f"one of the keys that decide it has an invalid value: {error}")
+            return ChangesRun(f"one of the keys that decide it has an invalid value: {error}")
 
     def _lost(self, reason: NotHere) -> Outcome:
         """The outcome of a key that is not here for this reason."""
@@ -347,6 +350,8 @@ def read(path: Path | None, overrides: Sequence[str] = (), training: int | None 
     """The keys of a YAML, or of the command in a shell script, and of overrides. `training`: which of several commands
     of a script; None takes the longest. Raises ConfigError for what cannot be read."""
     command, composed = None, Composed()
+    if training is not None and (path is None or path.suffix in YAML_ENDINGS):
+        raise ConfigError("--training chooses among the commands of a script, and there is none.")
     if path is not None and path.suffix in YAML_ENDINGS:
         tree = read_yaml(path)
         composed = of_file(path, tree) or Composed(tree)

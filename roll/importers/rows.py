@@ -125,7 +125,7 @@ class CombinedKeys:
     """Keys that ask for nothing beside the others, with the reason."""
 
 
-def _is_left_open(value: Any) -> bool:
+def is_left_open(value: Any) -> bool:
     """Whether a shell or the environment would put something in its place."""
     return isinstance(value, str) and ("$" in value or "`" in value)
 
@@ -151,16 +151,16 @@ class SourceLookup:
         return {key[len(prefix) + 1 :]: value for key, value in self._values.items() if key.startswith(prefix + ".")}
 
     def number(self, key: str, default: Any = None) -> int:
-        """A whole number. Raises NotHere for what is none, LeftOpen for what a script leaves open."""
+        """A whole number. Raises ChangesRun for what is none, LeftOpen for what a script leaves open."""
         value = self(key, default)
-        if _is_left_open(value):
+        if is_left_open(value):
             raise LeftOpen(key, value)
         if isinstance(value, str) and re.fullmatch(r"\s*-?\d+\s*", value):
             value = int(value)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool):
-            raise NotHere(f"{key}: {value} is not a whole number. Set it: {key}=8 after the file")
+            raise ChangesRun(f"{key}: {show(value)} is not a whole number. Set it: {key}=8 after the file")
         return value
 
     def number_or_open(self, key: str, default: Any = None) -> int | None:
@@ -175,18 +175,18 @@ class SourceLookup:
         """A whole number above 0."""
         value = self.number(key, default)
         if value < 1:
-            raise NotHere(f"{key}: {value} must be at least 1")
+            raise ChangesRun(f"{key}: {value} must be at least 1")
         return value
 
     def amount(self, key: str, default: Any = None) -> float:
-        """A number. Raises NotHere for what is none, LeftOpen for what a script leaves open."""
+        """A number. Raises ChangesRun for what is none, LeftOpen for what a script leaves open."""
         value = self(key, default)
-        if _is_left_open(value):
+        if is_left_open(value):
             raise LeftOpen(key, value)
         try:
             return float("" if isinstance(value, bool) else value)
         except (TypeError, ValueError):
-            raise NotHere(f"{key}: {value} is not a number. Set it: {key}=0.5 after the file") from None
+            raise ChangesRun(f"{key}: {show(value)} is not a number. Set it: {key}=0.5 after the file") from None
 
 
 Condition = Callable[[SourceLookup], str]
@@ -269,7 +269,7 @@ def split(samples_per_step: int, samples_per_update: int, ranks: int, micro: int
     has.
     """
     if samples_per_step > _MOST:
-        raise NotHere(f"{samples_per_step} samples are more than a step can have")
+        raise ChangesRun(f"{samples_per_step} samples are more than a step can have")
     per_step = max(1, samples_per_step // ranks)
     per_rank = nearest_divisor(max(1, min(samples_per_update // ranks, per_step)), per_step)
     micro = largest_divisor(per_rank, micro)
@@ -385,16 +385,17 @@ def engine(value: Any) -> Any:
     name = f"{value}_infer" if value == "hf" else str(value)
     if "generate" not in spec_of(name).classes:
         there = ", ".join(spec.name for spec in STRATEGIES.values() if "generate" in spec.classes)
-        raise NotHere(f"there is no engine {show(value)} here; there are {there}")
+        raise ChangesRun(f"there is no engine {show(value)} here; there are {there}")
     return name
 
 
 def rollout_engine(value: Any) -> Any:
-    """The same; another engine samples the same answers in other time."""
-    try:
-        return engine(value)
-    except NotHere as reason:
-        return ApproximateValue("vllm", f"{reason}; vllm stands in")
+    """The same; another plain engine samples the same answers in other time, where one of a project's own may do more.
+    Raises ChangesRun for one of a project's own."""
+    name = {"sglang_async": "sglang"}.get(str(value), value)
+    if name in ("trtllm", "tensorrt_llm"):
+        return ApproximateValue("vllm", f"there is no engine {show(value)} here; vllm stands in")
+    return engine(name)
 
 
 def kl(value: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from roll.importers.shell.arithmetic import whole_number
 
@@ -20,7 +20,8 @@ _LINES_ALONE = ("wc", "head", "tail")
 
 
 def filtered(words: Sequence[str], text: str) -> str | None:
-    """Return what a program prints of a text; None for another program, or one with options that are not read here.
+    """Return what a program prints of a text, with the ends of lines; None for another program, or one with options
+    that are not read here.
 
     Example: `wc -w` of "a b" is "2", `cut -d, -f2` of "a,b" is "b".
     """
@@ -34,12 +35,17 @@ def filtered(words: Sequence[str], text: str) -> str | None:
     return filter_of(arguments, text)
 
 
-def _lines(text: str) -> list[str]:
-    return text.splitlines()
+def _each(change: Callable[[str], str], text: str) -> str:
+    """The text with every line changed."""
+    return _joined(map(change, text.splitlines()))
+
+
+def _joined(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _wc(arguments: list[str], text: str) -> str | None:
-    counts = {"-l": len(_lines(text)), "-w": len(text.split()), "-c": len(text) + (not text.endswith("\n"))}
+    counts = {"-l": text.count("\n"), "-w": len(text.split()), "-c": len(text)}
     return str(counts[arguments[0]]) if len(arguments) == 1 and arguments[0] in counts else None
 
 
@@ -64,7 +70,7 @@ def _cut(arguments: list[str], text: str) -> str | None:
     if match is None:
         return None
     sign, place = match[1] or match[4], int(match[2] or match[3])
-    return "\n".join(_part(line, sign, place) for line in _lines(text)) if place else None
+    return _each(lambda line: _part(line, sign, place), text) if place else None
 
 
 def _part(line: str, sign: str, place: int) -> str:
@@ -76,8 +82,8 @@ def _ends(is_first: bool) -> Callable[[list[str], str], str | None]:
     def end(arguments: list[str], text: str) -> str | None:
         match = re.fullmatch(r"(?:-n *|-)?(\d+)", " ".join(arguments) or "10")
         number = int(match[1]) if match else 0
-        lines = _lines(text)
-        return "\n".join(lines[:number] if is_first else lines[-number:]) if number else None
+        lines = text.splitlines()
+        return _joined(lines[:number] if is_first else lines[-number:]) if number else None
 
     return end
 
@@ -88,29 +94,32 @@ def _awk(arguments: list[str], text: str) -> str | None:
     printed = _PRINTED.fullmatch(match[2].strip()) if match else None
     if match is None or printed is None:
         return None
-    parts = [line.split(match[1]) if match[1] else line.split() for line in _lines(text)]
+    parts = [line.split(match[1]) if match[1] else line.split() for line in text.splitlines()]
     is_count = "$" not in match[2]
     if is_count and printed[1] != "NF":
         return None
     if is_count:
-        return "\n".join(str(len(each)) for each in parts)
+        return _joined(str(len(each)) for each in parts)
     place = len if printed[1] == "NF" else lambda each: int(printed[1])
-    return "\n".join(next(iter(each[place(each) - 1 : place(each)]), "") for each in parts)
+    return _joined(next(iter(each[place(each) - 1 : place(each)]), "") for each in parts)
 
 
 def _sed(arguments: list[str], text: str) -> str | None:
     match = _REPLACED.fullmatch(arguments[0]) if len(arguments) == 1 else None
-    if match is None or not match["old"] or _SPECIAL.search(match["old"] + match["new"]):
+    if match is None or not match["old"] or _SPECIAL.search(match["old"].removesuffix("$") + match["new"]):
         return None
+    if match["old"].endswith("$"):
+        end, new = match["old"][:-1], match["new"]
+        return _each(lambda line: line.removesuffix(end) + new if line.endswith(end) else line, text)
     count = -1 if match["flags"] else 1
-    return "\n".join(line.replace(match["old"], match["new"], count) for line in _lines(text))
+    return _each(lambda line: line.replace(match["old"], match["new"], count), text)
 
 
 def _grep(arguments: list[str], text: str) -> str | None:
     """Each place of a plain text on a line of its own."""
     if len(arguments) != 2 or arguments[0] != "-o" or not arguments[1] or _SPECIAL.search(arguments[1]):
         return None
-    return "\n".join([arguments[1]] * text.count(arguments[1]))
+    return _joined([arguments[1]] * text.count(arguments[1]))
 
 
 def _bc(arguments: list[str], text: str) -> str | None:
@@ -119,7 +128,7 @@ def _bc(arguments: list[str], text: str) -> str | None:
 
 
 def _xargs(arguments: list[str], text: str) -> str | None:
-    return None if arguments else " ".join(text.split())
+    return None if arguments or re.search(r"['\"\\]", text) else " ".join(text.split())
 
 
 _FILTERS: Mapping[str, Callable[[list[str], str], str | None]] = {

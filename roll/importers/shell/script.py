@@ -110,6 +110,10 @@ def find_command(text: str, path: str = "the script", file: str = "", training: 
             walk.state.note(_READ_ON)
     except Damaged as error:
         raise ConfigError(f"{path}: {error}.") from None
+    is_read = {name: name in text or (name == "SLURM_NNODES" and "scontrol" in text) for name in of_job}
+    if any(is_read.values()):
+        said = ", ".join(f"{name}={value}" for name, value in of_job.items() if is_read[name])
+        walk.state.note(f"From its #SBATCH lines: {said}.")
     commands = _with_overrides(walk)
     if not commands:
         raise ConfigError(

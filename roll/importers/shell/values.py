@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Sequence
+from itertools import takewhile
 
 from roll.importers.shell.arithmetic import whole_number
 from roll.importers.shell.expansions import parameter
@@ -179,14 +180,14 @@ def _output(written: str, inside: str, state: State) -> str:
     if any(sign != "|" for sign, _ in steps[1:]):
         return written
     printed = _printed(programs[0], written, state)
+    if printed == written:
+        return written
+    text: str | None = printed if programs[0][:2] == ("echo", "-n") else f"{printed}\n"
     for words in programs[1:]:
-        text = (
-            None
-            if printed == written
-            else filtered([each for word in words for each in words_of(word, state)], printed)
-        )
-        printed = written if text is None else text
-    return printed
+        text = filtered([each for word in words for each in words_of(word, state)], text)
+        if text is None:
+            return written
+    return text.rstrip("\n")
 
 
 def _printed(program_words: Sequence[str], written: str, state: State) -> str:
@@ -202,7 +203,7 @@ def _printed(program_words: Sequence[str], written: str, state: State) -> str:
         return _folder(arguments, state) or written
     values = [word for argument in arguments for word in words_of(argument, state) if argument != "--"]
     if program == "echo":
-        return " ".join(values)
+        return _echoed(values, written)
     if program == "expr":
         return _of_expr(values) or written
     whole = values[0].rstrip("/") if values else ""
@@ -211,6 +212,13 @@ def _printed(program_words: Sequence[str], written: str, state: State) -> str:
     if program == "dirname":
         return written if "/" not in whole and "$" in whole else whole.rpartition("/")[0] or "."
     return whole.rpartition("/")[2].removesuffix(values[1] if values[1:] else "")
+
+
+def _echoed(values: Sequence[str], written: str) -> str:
+    """What echo prints; `written` of one that reads escapes. Example: `-n a b` is "a b"."""
+    options = list(takewhile(lambda value: value in ("-n", "-e", "-E"), values))
+    text = " ".join(values[len(options) :])
+    return written if "-e" in options and "\\" in text else text
 
 
 def _nodes(state: State) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from roll.importers import rows as words
-from roll.importers.rows import ChangesRun, CombinedKeys, NotHere, SourceLookup, devices, trackers
+from roll.importers.rows import ChangesRun, CombinedKeys, SourceLookup, devices, trackers
 from roll.importers.verl.batches import (
     batches,
     engine_arguments,
@@ -214,7 +214,7 @@ def _reward_model(source: SourceLookup, at: str) -> CombinedKeys:
     if source("reward_model.max_length"):
         settings[f"{at}.reward_args.max_length"] = source.number("reward_model.max_length")
     if not path:
-        raise NotHere(f"reward_model.model.path is missing: set {at}.model_args.model_name_or_path")
+        raise ChangesRun(f"reward_model.model.path is missing: set {at}.model_args.model_name_or_path")
     changed = _verl_only_values(source)
     if source("custom_reward_function.path"):
         changed["custom_reward_function.path"] = f"the reward model scores; put both into {at}.reward_manager_config"

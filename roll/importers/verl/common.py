@@ -14,7 +14,6 @@ from roll.importers.rows import (
     ChangesRun,
     CombinedKeys,
     Condition,
-    NotHere,
     Row,
     SourceLookup,
     changes,
@@ -535,12 +534,12 @@ def _rejection(source: SourceLookup) -> CombinedKeys:
         return CombinedKeys({}, "off")
     names = [name.strip() for name in kinds.split(",")]
     if unknown := [name for name in names if name not in _AGREEMENTS]:
-        raise NotHere(
+        raise ChangesRun(
             f"there is no {show(unknown[0])} here; filters hold ratios within bounds: {', '.join(_AGREEMENTS)}"
         )
     bounds = str(source(f"{_AT}.rollout_rs_threshold") or "").split(",")
     if len(bounds) not in (1, len(names)) or not all(bounds):
-        raise NotHere(f"{_AT}.rollout_rs_threshold must have a bound for each of {kinds}")
+        raise ChangesRun(f"{_AT}.rollout_rs_threshold must have a bound for each of {kinds}")
     filters = []
     for name, bound in zip(names, bounds * (len(names) // len(bounds)), strict=True):
         low, high = _bounds(source, bound)
@@ -557,7 +556,7 @@ def _bounds(source: SourceLookup, text: str) -> tuple[float, float]:
         low, _, high = text.strip().rpartition("_")
         return (float(low) if low else _lower(source, float(high))), float(high)
     except (ValueError, ZeroDivisionError):
-        raise NotHere(f"{_AT}.rollout_rs_threshold: {show(text)} is no bound") from None
+        raise ChangesRun(f"{_AT}.rollout_rs_threshold: {show(text)} is no bound") from None
 
 
 def _lower(source: SourceLookup, upper: float) -> float:

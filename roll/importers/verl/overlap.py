@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -45,14 +45,17 @@ def is_overlapping(module: str) -> bool:
     return _PROGRAM.fullmatch(module) is not None
 
 
-def overlapping_table(table: Table, module: str, keys: Iterable[str]) -> Table:
+def overlapping_table(table: Table, module: str, values: Mapping[str, Any]) -> Table:
     """The table of a run whose engines have GPUs of their own, by the program's name or its section of keys; the same
     table for another run."""
     match = _PROGRAM.fullmatch(module)
-    is_stream = match[3] == "fully_async_policy" if match else any(key.startswith(f"{_ASYNC}.") for key in keys)
+    is_stream = match[3] == "fully_async_policy" if match else any(key.startswith(f"{_ASYNC}.") for key in values)
     if match is None and not is_stream:
         return table
     rows = {row.key: row for row in (*_PLACES, *(_STREAM_ROWS if is_stream else ()))}
+    if is_stream and values.get(_TOTAL, _TOTAL) is None:  # then verl counts epochs
+        rows = {key: row for key, row in rows.items() if key != "trainer.total_epochs"}
+        rows[_TOTAL] = needless(_TOTAL, "trainer.total_epochs counts")
     sums = {**table.sums, "placement": _placement, **(_STREAM if is_stream else _ONE_STEP)}
     return replace(table, rows=(*rows.values(), *(row for row in table.rows if row.key not in rows)), sums=sums)
 

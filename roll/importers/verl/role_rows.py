@@ -6,7 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from roll.importers import rows as words
-from roll.importers.rows import CHANGES, CombinedKeys, NotHere, Row, SourceLookup, changes, lacks, needless, summed, to
+from roll.importers.rows import (
+    CHANGES,
+    ChangesRun,
+    CombinedKeys,
+    Row,
+    SourceLookup,
+    changes,
+    lacks,
+    needless,
+    summed,
+    to,
+)
 from roll.importers.verl.common import (
     ACTOR,
     CRITIC,
@@ -94,7 +105,7 @@ def _of_section(source: SourceLookup) -> CombinedKeys:
     modules = source(f"{SECTION}.target_modules")
     names = [modules] if isinstance(modules, str) else list(modules)
     if unknown := [name for name in names if name not in _OURS]:
-        raise NotHere(f"{SECTION}.target_modules: {unknown[0]} is none of {', '.join(_OURS)}. Set lora_target")
+        raise ChangesRun(f"{SECTION}.target_modules: {unknown[0]} is none of {', '.join(_OURS)}. Set lora_target")
     ours: Any = list(dict.fromkeys(module for name in names for module in _OURS[name]))
     if set(_ALL) <= set(names):
         ours = "all-linear"

@@ -346,6 +346,18 @@ def verl_keys(original: SourceKeys) -> list[tuple[str, Any]]:
     return keys
 
 
+_UNFILTERED = (
+    "verl's main_ppo leaves algorithm.filter_groups alone, which its recipe of DAPO reads; here groups are filtered. "
+    "To keep all, give algorithm.filter_groups.enable=false after the file."
+)
+
+
+def _filters(original: SourceKeys) -> bool:
+    """Whether the program reads filter_groups, as far as its name tells."""
+    module = module_of(original.command.program) if original.command else ""
+    return not module.startswith("verl.trainer.main_ppo")
+
+
 def _is_single(original: SourceKeys) -> bool:
     """True for fine-tuning under a torchrun that is not told how many processes to start: it starts one."""
     command = original.command
@@ -363,6 +375,8 @@ def verl_notes(original: SourceKeys) -> Iterator[str]:
     shows = verl_table(original).pipeline == VERL_RL.pipeline
     yield from picture_notes({_known_as(key): value for key, value in verl_keys(original)}, shows)
     yield from program_notes(original.command.program if original.command else ())
+    if values.get("algorithm.filter_groups.enable") is True and not _filters(original):
+        yield _UNFILTERED
     if _is_single(original) and "trainer.n_gpus_per_node" not in there:
         yield "torchrun without --nproc-per-node starts one process: 1 GPU."
     for flag, known_as in FLAGS.items():

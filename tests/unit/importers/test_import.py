@@ -595,7 +595,7 @@ def test_adapters_that_megatron_alone_reads_ask_for_nothing_elsewhere() -> None:
 def test_a_layer_that_nobody_knows_gets_no_adapter_in_silence() -> None:
     found = imported("verl_grpo_megatron.sh", f"{_LORA}.rank=16", f"{_LORA}.target_modules=[linear_q_down_proj]")
     outcome, note = entry(found, f"{_LORA}.target_modules")
-    assert outcome == "not available" and "linear_q_down_proj is none of" in note
+    assert outcome == "changes the run" and "linear_q_down_proj is none of" in note
 
 
 def test_what_a_script_leaves_open_and_trains_later_is_shown(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -614,3 +614,5 @@ def test_what_a_script_leaves_open_and_trains_later_is_shown(place: Path, capsys
     assert "data.train_files: '${1}/2.parquet'" in capsys.readouterr().out
     assert roll([*words, "--training", "3"]) == 2
     assert "have the numbers 1 to 2." in capsys.readouterr().err
+    yaml_words = ["import", str(FOLDER / "verl_ppo_fsdp.yaml"), "--out", str(place / "my.yaml"), "--training", "1"]
+    assert roll(yaml_words) == 2 and "the commands of a script" in capsys.readouterr().err

@@ -322,6 +322,10 @@ def test_lines_of_slurm_are_read_as_it_reads_them(line: str, found: tuple[str, s
         ("basename /x/Qwen.sh .sh | head -n 1", "Qwen"),
         ("echo a b | wc -w", "2"),
         ("echo  a   b | xargs", "a b"),
+        ("echo a b | tr ' ' '\\n' | tr '\\n' ','", "a,b,"),
+        ("echo a b | tr ' ' '\\n' | tr '\\n' ',' | sed 's/,$//'", "a,b"),
+        ("echo -n a | wc -l", "0"),
+        ("echo -n a", "a"),
     ],
 )
 def test_programs_that_only_change_a_text_are_followed(program: str, found: str) -> None:
@@ -331,7 +335,7 @@ def test_programs_that_only_change_a_text_are_followed(program: str, found: str)
 @pytest.mark.parametrize(
     "program",
     ["nvidia-smi -L | wc -l", "echo $(ls) | tr a b", "echo a | sed 's/a*/b/'", "echo a | tr -s a", "echo a | cut -c 1",
-     "echo a | awk '{print $0}'", "echo a | rev", "echo a | awk -F"],
+     "echo a | awk '{print $0}'", "echo a | rev", "echo a | awk -F", "echo -e 'a\\nb' | wc -l", "tr a b <<< $L"],
 )  # fmt: skip
 def test_what_only_a_run_would_print_stays_open(program: str) -> None:
     assert is_open(overrides(f"python x 'a.b='\"$({program})\"")[0])

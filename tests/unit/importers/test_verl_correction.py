@@ -52,7 +52,7 @@ def test_ratios_out_of_their_bounds_are_filtered(keys: dict[str, Any], filters: 
 def test_what_no_filter_can_say_is_told(keys: dict[str, Any], reason: str) -> None:
     found = imported(**keys)
     entries = {entry.key: (entry.outcome, entry.note) for entry in found.entries}
-    assert entries[f"{AT}.rollout_rs"][0] == "not available" and reason in entries[f"{AT}.rollout_rs"][1]
+    assert entries[f"{AT}.rollout_rs"][0] == "changes the run" and reason in entries[f"{AT}.rollout_rs"][1]
     assert "train_infer_correction" not in found.tree
 
 

@@ -484,3 +484,29 @@ def test_sections_of_fine_tuning_ask_for_nothing_elsewhere() -> None:
     found = of("model.fsdp_config.model_dtype=bf16", "optim.lr=1e-5")
     assert entry(found, "model.fsdp_config.model_dtype")[0] == entry(found, "optim.lr")[0] == "asks for nothing"
     assert at(found, "actor_train.training_args.learning_rate") == 1e-6 and found.is_as_meant
+
+
+def test_engines_of_verl_have_names_of_here() -> None:
+    found = {name: of(f"{ROLLOUT}.name={name}") for name in ("hf", "vllm", "sglang", "sglang_async", "trtllm")}
+    names = [at(each, "actor_infer.strategy_args.strategy_name") for each in found.values()]
+    assert names == ["hf_infer", "vllm", "sglang", "sglang", "vllm"] and all(f.is_as_meant for f in found.values())
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        f"{ROLLOUT}.n=x",
+        f"{ROLLOUT}.n=''",
+        "data.train_batch_size=many",
+        "data.train_batch_size=-1",
+        f"{ACTOR}.optim.lr=abc",
+        f"{ACTOR}.clip_ratio=no",
+        f"{ROLLOUT}.name=mine",
+        f"{ACTOR}.optim.betas=[0.9]",
+        f"{ACTOR}.kl_loss_type=mine {ACTOR}.use_kl_loss=true",
+        "algorithm.rollout_correction.rollout_rs=mine",
+    ],
+)
+def test_a_value_that_cannot_be_read_is_no_run_that_anyone_meant(word: str) -> None:
+    """Without its batch, its rate or its engine a YAML would run with those of here."""
+    assert not of(*word.split()).is_as_meant

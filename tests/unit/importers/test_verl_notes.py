@@ -384,3 +384,10 @@ def test_a_list_of_reward_models_is_one_or_another_run() -> None:
 def test_references_in_a_name_resolve_apart() -> None:
     found = of("data.train_batch_size=8", "trainer.experiment_name=x-${data.train_batch_size}-${data.q}")
     assert at(found, "exp_name") == "x-8-$data.q"
+
+
+@pytest.mark.parametrize(("module", "told"), [("verl.trainer.main_ppo", True), ("recipe.dapo.main_dapo", False)])
+def test_groups_that_the_program_itself_would_not_filter_are_told(module: str, told: bool) -> None:
+    command = find_command(f"python3 -m {module} {' '.join([*GRPO, *DATA])} algorithm.filter_groups.enable=True")
+    found = imported_from(source_keys(Composed(), (), command), "verl")
+    assert any("leaves algorithm.filter_groups alone" in note for note in found.notes) == told and found.is_as_meant
