@@ -215,7 +215,7 @@ def _printed(program_words: Sequence[str], written: str, state: State) -> str:
 
 
 def _echoed(values: Sequence[str], written: str) -> str:
-    """What echo prints; `written` of one that reads escapes. Example: `-n a b` is "a b"."""
+    """Return what echo prints; `written` of one that reads escapes. Example: `-n a b` is "a b"."""
     options = list(takewhile(lambda value: value in ("-n", "-e", "-E"), values))
     text = " ".join(values[len(options) :])
     return written if "-e" in options and "\\" in text else text

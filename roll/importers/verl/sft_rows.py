@@ -274,7 +274,9 @@ _ROWS: tuple[Row, ...] = (
     to("model.fsdp_config.wrap_policy.min_num_params", f"{_CONFIG}.wrap_policy.min_num_params", idle=(0,)),
     to("model.fsdp_config.cpu_offload", f"{_CONFIG}.offload_policy", idle=(False,)),
     to("model.fsdp_config.offload_params", f"{_CONFIG}.offload_policy", idle=(False,)),
-    lacks("model.fsdp_config.model_dtype", "master weights are fp32 in any case", "fp32", "bf16"),
+    lacks(
+        "model.fsdp_config.model_dtype", "master weights are fp32 in any case", "fp32", "float32", "bf16", "bfloat16"
+    ),
     to("model.external_lib", "external_lib", idle=(None,)),
     to("model.override_config.attn_implementation", f"{_MODEL}.attn_implementation", via=attention),
     lacks("model.override_config", "model_args.model_config_kwargs takes entries of config.json", {}),
