@@ -11,11 +11,14 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     Gemma3TextConfig,
+    GPTJConfig,
+    Lfm2Config,
     LlamaConfig,
     PretrainedConfig,
     PreTrainedModel,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 from roll.distributed.strategy.hf.exact_decoder import ExactDecoder
@@ -180,6 +183,39 @@ def test_joined_caches_hold_each_row_at_its_positions() -> None:
     keys, values = both.read(0, torch.tensor([199, 199, 4]))
     assert keys.shape == (2, 3, 1, 128, 1) and torch.equal(values, -keys)
     assert keys[1, 1, 0, 199 - 128, 0] == 3 + 199 and keys[0, 2, 0, 4, 0] == 504 and keys[1, 2].abs().sum() == 0
+
+
+_DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (Qwen3MoeConfig(num_experts=4, head_dim=16, moe_intermediate_size=16, **_SHAPE), "it has experts"),  # type: ignore[arg-type]
+        (Lfm2Config(full_attn_idxs=[1], **_SHAPE), "it has layers with states"),  # type: ignore[arg-type]
+        (LlamaConfig(rope_parameters=_DYNAMIC, **_SHAPE), "rope_type dynamic"),  # type: ignore[arg-type]
+        (Qwen2Config(**_SHAPE | {"intermediate_size": 182}), "gate_proj is 182 wide, which is not a multiple of 4"),  # type: ignore[arg-type]
+        (GPTJConfig(vocab_size=_VOCABULARY, n_embd=64, n_layer=1, n_head=4, rotary_dim=8), "has attention of its own"),
+    ],
+    ids=["experts", "states", "rope", "width", "own attention"],
+)
+def test_models_that_are_not_exact_are_refused_when_they_are_loaded(config: PretrainedConfig, why: str) -> None:
+    model = AutoModelForCausalLM.from_config(config)
+    module = TokenLogProbModel(model.base_model, LogProbHead(model.get_output_embeddings()))
+    with pytest.raises(StrategyError, match=f"exact_log_probs does not work with this model: .*{why}"):
+        make_exact(LoadedModel(module, model, {}))
+
+
+def test_more_than_two_threads_are_refused() -> None:
+    tried, threads = _Tried("qwen2", exact=False), torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with pytest.raises(
+            StrategyError, match="this process has 3 threads.*Set system_envs.OMP_NUM_THREADS to 1 or 2"
+        ):
+            make_exact(LoadedModel(tried.module, tried.model, {}))
+    finally:
+        torch.set_num_threads(threads)
 
 
 # Faults: each of these must be seen by what the tests above look at.
