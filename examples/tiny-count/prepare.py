@@ -28,7 +28,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # a model this small only loses t
 import numpy as np
 import torch
 from PIL import Image
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from roll.configs.tables.vision import VisionModel, vision_model
@@ -38,6 +38,7 @@ from roll.models.tiny_vision import (
     build_vision_tokenizer,
     save_vision_pretrained,
 )
+from roll.models.tokenizer import load_tokenizer
 from roll.models.vision.inputs import PictureInputs
 from roll.types.media import Picture, Shown
 
@@ -86,6 +87,11 @@ def draw(kind: str, answer: str, cell: int, rng: np.random.Generator) -> np.ndar
     return np.clip(picture + noise, 0, 255).astype(np.uint8)
 
 
+def cell_of(vision: VisionModel) -> int:
+    """Pixels of a cell's side: one token; of families that cut pictures into squares, a picture is one of them."""
+    return vision.sizes.factor if vision.has_grid else vision.sizes.factor // 2
+
+
 def write_rows(out: Path, name: str, count: int, cell: int, settings: Settings, rng: np.random.Generator) -> None:
     """`name`.jsonl and its pictures; kinds and answers take turns."""
     lines = []
@@ -103,11 +109,11 @@ def write_rows(out: Path, name: str, count: int, cell: int, settings: Settings, 
 
 
 def warm_up(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, vision: VisionModel, settings: Settings
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, vision: VisionModel, settings: Settings
 ) -> float:
     """Supervised steps on answers drawn without looking, in place; returns the last loss, which is near ln 4 / 2: the
     end of an answer is easy to learn, what it says cannot be."""
-    rng, side = np.random.default_rng(settings.seed + 1), vision.sizes.factor
+    rng, side = np.random.default_rng(settings.seed + 1), cell_of(vision)
     prompts = {}
     for kind, question in QUESTIONS.items():
         parts = [{"type": "image"}, {"type": "text", "text": question}]
@@ -133,7 +139,7 @@ def warm_up(
         input_ids = torch.tensor([row + [tokenizer.pad_token_id] * (width - len(row)) for row in rows])
         targets = torch.tensor([label + [IGNORED] * (width - len(label)) for label in labels])
         seen = PictureInputs.of(media, width, vision, torch.device("cpu"))
-        logits = model(input_ids=input_ids, position_ids=seen.positions, use_cache=False, **seen.tensors).logits
+        logits = model(input_ids=input_ids, use_cache=False, **seen.arguments(width), **seen.tensors).logits
         loss = torch.nn.functional.cross_entropy(
             logits[:, :-1].flatten(0, 1), targets[:, 1:].flatten(), ignore_index=IGNORED
         )
@@ -161,18 +167,19 @@ def prepare(out: Path, settings: Settings) -> bool:
     tokenizer = build_vision_tokenizer(settings.arch)
     model = build_vision_model(tokenizer, arch=settings.arch, seed=settings.seed)
     save_vision_pretrained(out / "model", model, tokenizer)
+    reads = load_tokenizer(str(out / "model"))  # with what its processor writes around a picture
     processor = json.loads((out / "model" / "preprocessor_config.json").read_text(encoding="utf-8"))
     vision = vision_model(model.config.to_dict(), processor)
     assert vision is not None
 
     rng = np.random.default_rng(settings.seed)
-    write_rows(out, "train", settings.num_train, vision.sizes.factor, settings, rng)
-    write_rows(out, "test", settings.num_test, vision.sizes.factor, settings, rng)
+    write_rows(out, "train", settings.num_train, cell_of(vision), settings, rng)
+    write_rows(out, "test", settings.num_test, cell_of(vision), settings, rng)
     print(f"   {settings.num_train} pictures to train on, {settings.num_test} to test with", flush=True)
 
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     print(f"   {settings.arch} model with {num_parameters} parameters, {len(tokenizer)} tokens", flush=True)
-    warm_up(model, tokenizer, vision, settings)
+    warm_up(model, reads, vision, settings)
     save_vision_pretrained(out / "model", model, tokenizer)
     manifest.write_text(json.dumps(asdict(settings), indent=2) + "\n", encoding="utf-8")
     return True

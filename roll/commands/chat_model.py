@@ -24,7 +24,7 @@ from roll.datasets.pictures.expansion import expand
 from roll.errors import ConfigError, PictureError
 from roll.models.tokenizer import load_tokenizer
 from roll.models.vision.files import vision_of
-from roll.models.vision.inputs import tensors
+from roll.models.vision.inputs import tensors, type_arguments
 from roll.platforms.table import platform_here
 from roll.types.media import Picture, PictureSource
 from roll.utils.logging import say
@@ -169,7 +169,7 @@ class ChatModel:
             is_picture[0, each.start : each.end] = 1
         seen = tensors(self.pictures, self.vision, self.model.device)
         seen["pixel_values"] = seen["pixel_values"].to(self.model.dtype)
-        return prompt.ids.tolist(), {**seen, "mm_token_type_ids": is_picture}
+        return prompt.ids.tolist(), {**seen, **type_arguments(is_picture, self.vision)}
 
     def _ids(self) -> list[int]:
         if not self.tokenizer.chat_template:

@@ -32,7 +32,7 @@ from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies.model_facts import LOGIT_CAPS, LOGIT_FACTORS
 from roll.configs.strategies.model_numbers import is_dropout, unread_number
 from roll.configs.tables.roles import Head
-from roll.configs.tables.vision import TOWER, VisionModel, names_part
+from roll.configs.tables.vision import SEES, VisionModel, names_part
 from roll.errors import StrategyError
 from roll.models.copied_files import copy_start_files
 from roll.models.head_scores import LogitTransform
@@ -68,7 +68,7 @@ class LoadedModel:
     def freeze_tower(self) -> None:
         """Leaves what sees as it is, in a run that shows no pictures."""
         for name, parameter in self.pretrained.named_parameters():
-            if self.vision is not None and plain_name(name).startswith(TOWER):
+            if self.vision is not None and plain_name(name).startswith(SEES):
                 parameter.requires_grad_(False)
 
     @property

@@ -22,7 +22,7 @@ from roll.configs.checks.lora import EXPERTS_AND_RSLORA, FUSED_EXPERTS, PEFT, RE
 from roll.configs.memory.trained import ALL_LINEAR
 from roll.configs.sections.model import ModelArgs
 from roll.configs.tables.roles import Head
-from roll.configs.tables.vision import TOWER, VISION, names_part
+from roll.configs.tables.vision import SEES, VISION, names_part
 from roll.errors import StrategyError
 from roll.models.expert_lora import ExpertAdapters, ExpertMatrix, expert_matrices, matrices_of, put_on
 
@@ -329,7 +329,7 @@ def _targets(
     linear = {
         name: module
         for name, module in pretrained.named_modules()
-        if type(module) is nn.Linear and not (sees and name.startswith(TOWER))
+        if type(module) is nn.Linear and not (sees and name.startswith(SEES))
     }
     heads = [name for name, module in linear.items() if _is_head(pretrained, module)]
     tied = [name for name in heads if _ties_ends(pretrained) and linear[name] is pretrained.get_output_embeddings()]

@@ -29,7 +29,6 @@ TEXT_PART = "text"
 _AS_TEXT: Mapping[str, Literal["whole", "text"]] = {
     "emu3": TEXT_PART,
     "fuyu": WHOLE,
-    "gemma3": WHOLE,
     "gemma3n": WHOLE,
     "gemma4": WHOLE,
     "gemma4_unified": WHOLE,

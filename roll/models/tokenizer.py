@@ -14,6 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from transformers.utils.hub import cached_file
 
 from roll.configs.sections.model import ModelArgs
+from roll.configs.tables.vision import VISION
 from roll.errors import ConfigError
 from roll.models.hub import local_model
 from roll.utils.files import path_info
@@ -69,9 +70,21 @@ def _load(name: str, key: str) -> PreTrainedTokenizerBase:
         contents = json.loads(file.read_text(encoding="utf-8"))
         _check_for_embeddings(tokenizer, contents, file, key)
         _cut_at_added_tokens_of(contents, tokenizer)
+    _write_marks(tokenizer, name)
     tokenizer.model_max_length = _NO_LIMIT  # it is said in many ways, and nothing here cuts at it
     tokenizer.clean_up_tokenization_spaces = False  # else "a ." is decoded as "a."
     return tokenizer
+
+
+def _write_marks(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+    """Has the chat template of a model that sees write what its processor would put in the place of a picture's word,
+    with one token for the picture."""
+    file = model_file(name, "config.json")
+    kind = json.loads(file.read_text(encoding="utf-8")).get("model_type") if file is not None else None
+    facts = VISION.get(str(kind))
+    written = None if facts is None else facts.written
+    if written is not None and isinstance(tokenizer.chat_template, str):
+        tokenizer.chat_template = tokenizer.chat_template.replace(*written)
 
 
 def _check_pieces(tokenizer: PreTrainedTokenizerBase, name: str, key: str) -> None:

@@ -35,6 +35,7 @@ class Picture:
 
     - `digest`: the name of its pixels, or of its place, where its header alone was read
     - `pixels`: uint8 [height, width, 3], or an opaque handle on such an array elsewhere; None: not decoded yet
+    - `resample`: PIL's number of the filter that made it of its file's pixels
     - `scale`: how much larger it is than in its file, (vertically, horizontally), for tasks that speak of pixels
     """
 
@@ -44,6 +45,7 @@ class Picture:
     pixels: object = field(compare=False, repr=False)
     source: PictureSource | None = None
     scale: tuple[float, float] = (1.0, 1.0)
+    resample: int = 3
 
     @property
     def is_here(self) -> bool:
@@ -118,6 +120,7 @@ def media_fields(media: Media) -> list[dict[str, Any]]:
                 "digest": picture.digest,
                 "size": [picture.height, picture.width],
                 "scale": list(picture.scale),
+                "resample": picture.resample,
                 "source": asdict(picture.source),
                 "span": [shown.start, shown.length],
             }
@@ -135,6 +138,7 @@ def media_of(fields: Sequence[Mapping[str, Any]]) -> Media:
                 pixels=None,
                 source=PictureSource(**entry["source"]),
                 scale=tuple(entry["scale"]),
+                resample=entry["resample"],
             ),
             *entry["span"],
         )

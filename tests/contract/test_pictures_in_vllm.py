@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from roll.configs.sections.model import ModelArgs
-from roll.configs.tables.vision import TOWER, VisionModel
+from roll.configs.tables.vision import SEES, VisionModel
 from roll.distributed.executor.rollout.answers import joined, rest_of
 from roll.errors import StrategyError
 from roll.types.media import Prompt, Shown
@@ -31,6 +31,8 @@ MODELS = {  # family, and whether the embedding is its head
     "qwen3_vl": False,
     "glm4v": False,
     "qwen3_vl_moe": False,
+    "glm4v_moe": False,
+    "internvl": False,
 }
 
 if find_spec("vllm") is None:
@@ -89,7 +91,7 @@ def with_new_tower(model: "PreTrainedModel", vision: VisionModel, seed: int) -> 
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in changed.named_parameters():
-            if name.startswith(TOWER):
+            if name.startswith(SEES):
                 parameter += 0.02 * torch.randn(parameter.shape, generator=generator)
     return changed
 
@@ -104,6 +106,8 @@ def test_vllm_takes_the_pixels_of_a_picture_as_they_are(harness: EngineHarness, 
 
     engine: Any = harness.engine
     renderer = engine._engine.renderer
+    if not vision.has_grid:
+        return assert_squares_are_taken_as_they_are(harness, vision)
     for number, (rows, columns) in enumerate([(1, 1), (3, 2), (4, 4), (1, 14)]):
         picture = random_picture(vision, rows, columns, seed=40 + number)
         prompt = {
@@ -123,6 +127,24 @@ def test_vllm_takes_the_pixels_of_a_picture_as_they_are(harness: EngineHarness, 
         else:
             assert (made - expected).abs().max() < 1e-5
         assert tuple(item["image_grid_thw"].data.tolist()) == vision.grid(picture.height, picture.width)
+
+
+def assert_squares_are_taken_as_they_are(harness: EngineHarness, vision: VisionModel) -> None:
+    """Each square is a picture for vLLM, in a prompt that is the trainer's."""
+    from roll.distributed.strategy.vllm.pictures import picture_prompt
+    from roll.models.vision.inputs import squares
+
+    row = shown_row(vision, [random_picture(vision, *size, seed=40) for size in [(1, 1), (3, 2), (1, 14)]], 9)
+    engine: Any = harness.engine
+    rendered: Any = harness.run(picture_prompt(engine._engine, asking(harness, row), vision, None))
+    expected = [each for shown in row.media for each in squares(shown.picture, vision)]
+    items, places = rendered["mm_kwargs"]["image"], rendered["mm_placeholders"]["image"]
+    assert len(items) == len(places) == len(expected) == 1 + 7 + 13
+    for item, pixels in zip(items, expected, strict=True):
+        assert (item["pixel_values"].data - pixels[None]).abs().max() < 1e-5
+    ids = np.array(rendered["prompt_token_ids"])
+    covered = np.concatenate([np.arange(place.offset, place.offset + place.length) for place in places])
+    assert ids.tolist() == row.ids.tolist() and (np.flatnonzero(ids == vision.image_token) == covered).all()
 
 
 def test_log_probs_of_answers_to_pictures_are_those_of_the_model(harness: EngineHarness, vision: VisionModel) -> None:
@@ -185,6 +207,8 @@ def test_requests_whose_pictures_do_not_fit_their_prompt_are_refused(
     (shown,) = row.media
     shorter = Prompt(np.delete(row.ids, shown.start), (Shown(shown.picture, shown.start, shown.length - 1),))
     sizes = f"a prompt of {len(row.ids)} tokens, and the trainer's has {len(row.ids) - 1}"
+    if not vision.has_grid:
+        sizes = f"{shown.length} tokens, and the trainer has {shown.length - 1}"
     with pytest.raises(StrategyError, match=f"expanded its 1 pictures to {sizes}. Their processor files differ"):
         harness.generate(asking(harness, shorter))
     with pytest.raises(StrategyError, match=f"its prompt has {shown.length} placeholders, and its pictures have 0"):
@@ -342,9 +366,12 @@ def test_more_pictures_at_once_than_the_tower_takes_in_one_pass(harness: EngineH
 
 
 @pytest.mark.slow
-def test_a_run_without_pictures_loads_no_tower_and_takes_updates_with_and_without_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("arch", ["qwen2_5_vl", "internvl", "gemma3"])
+def test_a_run_without_pictures_loads_no_tower_and_takes_updates_with_and_without_one(
+    arch: str, tmp_path: Path
+) -> None:
     """An update without parameters that the engine has is refused."""
-    model_dir = make_model_dir(tmp_path, "qwen2_5_vl")
+    model_dir = make_model_dir(tmp_path, arch)
     vision = vision_at(model_dir)
     text, picture = rows_of(vision)[:2]
     for harness in open_harness("vllm", model_dir):
@@ -352,9 +379,16 @@ def test_a_run_without_pictures_loads_no_tower_and_takes_updates_with_and_withou
             harness.generate(asking(harness, picture))
         for seed, is_language in ((5, False), (6, True)):
             new = changed_model(model_dir, seed)
-            weights = [(n, p) for n, p in new.named_parameters() if not is_language or "visual" not in n]
+            weights = [(n, p) for n, p in new.named_parameters() if not is_language or not n.startswith(SEES)]
             harness.run(harness.send(weights, "memory", tmp_path, version=harness.version + 1))
             harness.version += 1
             (answers,) = harness.generate(asking(harness, text, 3))
             for answer in answers:
                 assert_seen(new, vision, text, answer)
+
+
+def test_pictures_whose_tokens_look_both_ways_are_refused_on_a_cpu(tmp_path: Path) -> None:
+    """vLLM's kernel for CPUs is causal, and says nothing."""
+    model_dir = make_model_dir(tmp_path, "gemma3")
+    with pytest.raises(StrategyError, match="vllm on a CPU lets tokens of a picture attend to earlier ones alone"):
+        next(open_harness("vllm", model_dir, shows_pictures=True))

@@ -10,6 +10,7 @@ from roll.configs.sections.rollout import RolloutConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
 from roll.configs.strategies.table import feature_problem, spec_of
+from roll.configs.tables.vision import VisionModel
 
 if TYPE_CHECKING:
     from roll.configs.sections.run import RunConfig
@@ -40,4 +41,25 @@ def picture_problems(config: RunConfig, learner: str, at: str | None = None) -> 
             yield (
                 f"kv_on_update: keep, but the rows show pictures, and {worker.strategy_name} would also keep what the "
                 "old weights saw in them. Set it to recompute"
+            )
+
+
+def sight_problems(config: RunConfig, vision: VisionModel | None, on_cpu: bool) -> Iterator[str]:
+    """Yield the problems of a run whose rows show pictures to a model that sees like `vision`: roles whose attention is
+    causal, where tokens of a picture attend to later ones. `on_cpu`: the machine has no GPUs."""
+    if vision is None or not vision.facts.looks_both_ways:
+        return
+    why = f"tokens of a picture attend to each other both ways in {vision.model_type}"
+    for name, worker in config.model_roles.items():
+        if config.roles[name].is_apart:
+            continue
+        if worker.packs_rows:
+            yield (
+                f"{name}.use_sequence_packing: true, but the rows show pictures, and {why}, which packs do not do. Set "
+                "it to false; use_dynamic_batching_in_train and _in_infer keep padding small"
+            )
+        elif on_cpu and spec_of(worker.strategy_name).is_causal_on_cpus:
+            yield (
+                f"{name}.strategy_args.strategy_name: {worker.strategy_name}, but the rows show pictures, and {why}, "
+                "which it does not do on a CPU. Use hf_infer"
             )

@@ -70,10 +70,7 @@ def attention(model: Model, family: Family) -> Attention:
 def layer_weights(model: Model, family: Family, layer: int) -> Iterator[Weight]:
     """Every weight of a layer."""
     at, hidden = f"model.layers.{layer}", model["hidden_size"]
-    norms = ["input_layernorm", "post_attention_layernorm"]
-    if family.norms_outputs:
-        norms += ["post_self_attn_layernorm", "post_mlp_layernorm"]
-    for norm in norms:
+    for norm in ("input_layernorm", "post_attention_layernorm", *family.further_norms):
         yield Weight(f"{at}.{norm}.weight", (hidden,), "whole", layer, norm)
     parts = _latent_attention if family.is_latent else _attention
     yield from parts(model, family, layer, f"{at}.self_attn")
@@ -260,7 +257,7 @@ def _wrong_values(model: Mapping[str, Any], needed: Iterable[str]) -> Iterator[s
 def _shape(model: Mapping[str, Any], family: Family, head: Head) -> ModelShape:
     is_critic = head != "lm"
     hidden, layers = model["hidden_size"], model["num_hidden_layers"]
-    ties_head = bool(model.get("tie_word_embeddings", False)) and not is_critic
+    ties_head = bool(model.get("tie_word_embeddings", family.ties_head)) and not is_critic
     weights = [Weight("model.embed_tokens.weight", (model["vocab_size"], hidden), "vocabulary", -1, "embedding")]
     for layer in range(layers):
         weights += layer_weights(model, family, layer)

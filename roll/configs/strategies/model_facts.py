@@ -20,7 +20,7 @@ TRIED: frozenset[str] = frozenset(
         *("minimax_m2", "minimax_m3_vl_text", "ministral", "ministral3", "mistral", "nanochat", "nemotron"),
         *("nemotron_h", "olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "opt", "persimmon", "phi", "phi3"),
         *("phimoe", "qwen2_5_vl_text", "qwen2_vl_text", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_vl_text"),
-        *("glm4v_text", "qwen3_vl_moe_text"),
+        *("glm4v_text", "glm4v_moe_text", "qwen3_vl_moe_text"),
         *("qwen3_next", "recurrent_gemma", "seed_oss", "smollm3", "solar_open", "stablelm", "starcoder2"),
         *("vaultgemma", "xglm", "youtu"),
     )
@@ -75,7 +75,7 @@ OTHER_NUMBERS: Mapping[str, frozenset[str]] = {
 PARTIAL_ROTARY: frozenset[str] = frozenset(
     (
         *(kind for kind, family in FAMILIES.items() if family.turns_part),
-        *("bamba", "glm4v_text", "gpt_neox", "laguna", "mellum", "mimo_v2_flash"),
+        *("bamba", "glm4v_moe_text", "glm4v_text", "gpt_neox", "laguna", "mellum", "mimo_v2_flash"),
         *("minimax_m2", "minimax_m3_vl_text", "nemotron", "persimmon", "phi", "phi3", "qwen3_5_moe_text"),
         *("qwen3_5_text", "qwen3_next", "recurrent_gemma", "solar_open", "stablelm"),
     )
@@ -90,7 +90,7 @@ ALPHA_ROPE: frozenset[str] = frozenset(("hunyuan_v1_dense", "hunyuan_v1_moe"))
 
 ROUTERS: Mapping[str, Mapping[str, object]] = {
     kind: family.experts.router for kind, family in FAMILIES.items() if family.experts and family.experts.router
-} | {"deepseek_v32": {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}}
+} | {kind: {"scoring_func": "sigmoid", "topk_method": "noaux_tc"} for kind in ("deepseek_v32", "glm4v_moe_text")}
 """Keys of routers that transformers does not read, and the one value that it computes. vLLM goes by some of them."""
 
 DELTA_RULES: frozenset[str] = frozenset(("olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"))

@@ -107,6 +107,7 @@ _SPECS = (
         problems="roll.distributed.strategy.vllm.args:problems",
         cpu_model_problems="roll.distributed.strategy.vllm.args:cpu_model_problems",
         warnings="roll.distributed.strategy.vllm.args:warnings",
+        is_causal_on_cpus=True,
         environment="roll.distributed.strategy.vllm.args:environment",
         registry=ModelRegistry(
             "vLLM",

@@ -44,11 +44,11 @@ _SIDEWAYS = (2, 4, 5, 6)  # those of PIL's that swap height and width
 def decode(source: PictureSource, sizes: PictureSizes) -> Picture:
     """The picture as the model takes it. Raises PictureError."""
     try:
-        pixels, scale = _decoded(source, sizes.size)
+        pixels, scale = _decoded(source, sizes.size, sizes.resample)
     except Exception as error:  # of whatever PIL does with a broken file
         raise _at(source, error) from error
     height, width, _ = pixels.shape
-    return Picture(digest_of(pixels), height, width, pixels, source, scale)
+    return Picture(digest_of(pixels), height, width, pixels, source, scale, sizes.resample)
 
 
 def measure(source: PictureSource, sizes: PictureSizes) -> Picture:
@@ -60,7 +60,8 @@ def measure(source: PictureSource, sizes: PictureSizes) -> Picture:
     except PictureError as error:
         raise _at(source, error) from error
     place = hashlib.blake2b(f"{source.form} {source.place} {height} {width}".encode(), digest_size=16).hexdigest()
-    return Picture(_OF_PLACE + place, height, width, None, source, (height / from_height, width / from_width))
+    scale = (height / from_height, width / from_width)
+    return Picture(_OF_PLACE + place, height, width, None, source, scale, sizes.resample)
 
 
 def with_pixels(picture: Picture) -> Picture:
@@ -79,7 +80,7 @@ def with_pixels(picture: Picture) -> Picture:
         return picture.height, picture.width
 
     try:
-        pixels, _ = _decoded(source, size)
+        pixels, _ = _decoded(source, size, picture.resample)
     except Exception as error:
         raise _at(source, error) from error
     if not picture.digest.startswith(_OF_PLACE) and digest_of(pixels) != picture.digest:
@@ -151,10 +152,10 @@ def digest_of(pixels: np.ndarray) -> str:
 
 
 def _decoded(
-    source: PictureSource, size: Callable[[int, int], tuple[int, int]]
+    source: PictureSource, size: Callable[[int, int], tuple[int, int]], resample: int
 ) -> tuple[np.ndarray, tuple[float, float]]:
     """The pixels, and how much larger they are than the file's. `size`: of the result, by the file's height and
-    width."""
+    width; `resample`: PIL's number of the filter."""
     from PIL import Image
 
     with _stream(source) as stream:
@@ -166,7 +167,7 @@ def _decoded(
         image.load()
         rgb = _rgb(image if turn is None else image.transpose(Image.Transpose(turn)))
     if rgb.size != (width, height):
-        rgb = rgb.resize((width, height), Image.Resampling.BICUBIC)
+        rgb = rgb.resize((width, height), Image.Resampling(resample))
     return np.array(rgb, np.uint8), (height / from_height, width / from_width)
 
 

@@ -19,11 +19,13 @@ class Placeholders:
     def __init__(self, vision: VisionModel, tokenizer: PreTrainedTokenizerBase):
         self.vision = vision
         self._names = [str(tokenizer.convert_ids_to_tokens(each)) for each in vision.placeholders if each >= 0]
+        written = vision.facts.written
+        self._refused = [*self._names, *([] if written is None else written[:1])]
 
     def check_texts(self, texts: Any, where: str) -> None:
         """ConfigError where one of the texts, at any depth, holds a placeholder. `where`: the row."""
         for text in texts_of(texts):
-            for name in self._names:
+            for name in self._refused:
                 if name in text:
                     raise ConfigError(
                         f"{where}: the text holds {name}, which stands for a picture or a video in what the model "

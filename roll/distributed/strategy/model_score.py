@@ -28,6 +28,7 @@ from roll.models.loading import LoadedModel
 from roll.models.lora import Exported
 from roll.models.routers import RouterReplay, check_routers
 from roll.models.sequence_ranks import SequenceRanks
+from roll.models.sequences.attention import refusal
 from roll.models.sequences.layout import Padded, RowLayout, computed
 from roll.models.sequences.pack import Pack
 from roll.models.sequences.packed_attention import check_packs, check_trees, tree_refusal, use_packed_attention
@@ -279,6 +280,9 @@ class ModelScoreStrategy(ScoreStrategy):
             with self._ready_to_score(), self._without_dropout():
                 check_exact(self.model, self.context.device)
         elif self.role.packs_rows:
+            vision = self.model.vision if self.context.shows_pictures else None
+            if vision is not None and vision.facts.looks_both_ways:
+                raise refusal("rows show pictures, whose tokens attend to each other both ways")
             use_packed_attention(self.model.pretrained, self.sequence_ranks is not None)
             with self._ready_to_score(), self._without_dropout():
                 check_packs(self.model, self.context.device, self.sequence_ranks)

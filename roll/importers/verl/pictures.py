@@ -32,7 +32,7 @@ _OF_SIZE = ("min_pixels", "max_pixels")
 _SEES = re.compile(
     r"(?i)[-_.\d](vl|vision|omni|vlm)([-_.\d/]|$)|minicpm-?[vo]|internvl|llava|glm-?4\.\dv|glm45v|gemma-?3-(4|12|27)b"
 )
-_GLM = re.compile(r"glm41v|glm46vflash")  # others of these numbers are mixtures, and GLM-4V is older
+_GLM = re.compile(r"glm4[156]v")  # GLM-4V is older
 _MIXTURE = re.compile(r"(?i)[-_]a\d+(\.\d+)?b")
 _TOWER = re.compile(r"[\^(.*\\]*(model[.\\]*)?(visual|vision_tower|vision_model)[.*\\)$]*")
 _ADAPTED = "adapters are of the language model alone"
@@ -87,6 +87,8 @@ def is_shown(name: object) -> bool:
     if "glm" in plain:
         return _GLM.search(plain) is not None
     kind = next((kind for kind in VISION if kind.replace("_", "") in plain), None)
+    if kind == "internvl":  # files for transformers' own class; the others come with code of their own
+        return plain.endswith("hf")
     if kind is not None and _MIXTURE.search(_last(name)):
         kind = f"{kind}_moe"
     return kind in VISION

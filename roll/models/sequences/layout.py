@@ -83,9 +83,9 @@ class Padded(RowLayout):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        arguments = {"input_ids": self.input_ids[:, : self.width], "use_cache": False}
+        arguments: dict[str, Any] = {"input_ids": self.input_ids[:, : self.width], "use_cache": False}
         if self.pictures is not None:
-            arguments["position_ids"] = self.pictures.positions[..., : self.width]
+            arguments |= self.pictures.arguments(self.width)
         return arguments
 
     def places(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:

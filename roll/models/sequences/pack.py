@@ -76,8 +76,8 @@ class Pack(RowLayout):
 
     @property
     def _positions(self) -> torch.Tensor:
-        """int64 [1, N], or [4, 1, N] of a model that sees: within the row, then in time, vertically, horizontally."""
-        if self.pictures is None:
+        """int64 [1, N], or [4, 1, N] where pictures have positions: in the row, in time, vertically, horizontally."""
+        if self.pictures is None or self.pictures.positions is None:
             return self.position_ids
         return torch.cat([self.position_ids, self.pictures.positions[:, self.inside]])[:, None]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from roll.configs.tables.vision import VisionModel
 from roll.types.media import Media, Picture, Shown, pictures_of
@@ -23,6 +24,24 @@ def patches(picture: Picture, model: VisionModel) -> torch.Tensor:
     cut = pixels.view(rows // merge, merge, side, columns // merge, merge, side, 3)
     cut = cut.permute(0, 3, 1, 4, 6, 2, 5)  # by what is merged, then [3, side, side] of each patch
     return cut[..., :, None, :, :].expand(*cut.shape[:5], frames, side, side).reshape(rows * columns, -1)
+
+
+def squares(picture: Picture, model: VisionModel) -> torch.Tensor:
+    """The squares of a picture, float32 [squares, 3, side, side], as the processors of Gemma-3 and InternVL make them
+    of a picture that they need not resize."""
+    mean, std = (255 * torch.tensor(values, dtype=torch.float32)[:, None, None] for values in (model.mean, model.std))
+    return (cut(picture, model.sizes.factor).float() - mean) / std
+
+
+def cut(picture: Picture, side: int) -> torch.Tensor:
+    """The squares of a picture, uint8 [squares, 3, side, side]: row after row, and behind several of them the whole
+    picture in the size of one. Families with several squares resize by cubes."""
+    pixels = torch.from_numpy(np.array(picture.array)).permute(2, 0, 1)
+    rows, columns = picture.height // side, picture.width // side
+    tiles = pixels.view(3, rows, side, columns, side).permute(1, 3, 0, 2, 4).reshape(-1, 3, side, side)
+    if len(tiles) == 1:
+        return tiles
+    return torch.cat([tiles, functional.interpolate(pixels[None], (side, side), mode="bicubic", antialias=True)])
 
 
 def positions(length: int, media: Media, model: VisionModel) -> np.ndarray:
@@ -49,7 +68,7 @@ def positions(length: int, media: Media, model: VisionModel) -> np.ndarray:
 
 def position_shift(media: Media, model: VisionModel) -> int:
     """How far the position of a token behind these pictures is from its place in the row, a number below 0."""
-    return sum(max(_token_grid(shown, model)) - shown.length for shown in media)
+    return 0 if not model.has_grid else sum(max(_token_grid(shown, model)) - shown.length for shown in media)
 
 
 def _token_grid(shown: Shown, model: VisionModel) -> tuple[int, int]:
@@ -66,11 +85,20 @@ def _token_grid(shown: Shown, model: VisionModel) -> tuple[int, int]:
 
 def tensors(pictures: Sequence[Picture], model: VisionModel, device: torch.device) -> dict[str, torch.Tensor]:
     """The pictures of some rows, in the order of their rows, by the names of the backbone's arguments."""
+    if not model.has_grid:
+        return {"pixel_values": torch.cat([squares(picture, model) for picture in pictures]).to(device)}
     grids = [model.grid(picture.height, picture.width) for picture in pictures]
     return {
         "pixel_values": torch.cat([patches(picture, model) for picture in pictures]).to(device),
         "image_grid_thw": torch.tensor(grids, dtype=torch.int64, device=device),
     }
+
+
+def type_arguments(is_picture: torch.Tensor, model: VisionModel) -> dict[str, torch.Tensor]:
+    """Return the argument that tells transformers' whole model which tokens are of pictures, int64 [B, T]."""
+    if model.has_grid:
+        return {"mm_token_type_ids": is_picture}
+    return {"token_type_ids": is_picture} if model.facts.looks_both_ways else {}
 
 
 def blank_picture(model: VisionModel) -> Picture:
@@ -89,8 +117,9 @@ class PictureInputs:
 
     tensors: dict[str, torch.Tensor]
     is_blank: bool
-    positions: torch.Tensor  # int64 [3, B, T]
+    positions: torch.Tensor | None  # int64 [3, B, T]; None: those of text
     is_text: torch.Tensor  # bool [B, T]: no token of a picture
+    looks_both_ways: bool = False  # tokens of a picture attend to later ones of it
 
     @classmethod
     def of(cls, media: Sequence[Media], width: int, model: VisionModel, device: torch.device) -> PictureInputs:
@@ -100,13 +129,25 @@ class PictureInputs:
         for row, of_row in enumerate(media):
             for each in of_row:
                 is_text[row, each.start : each.end] = False
-        all_positions = np.stack([positions(width, of_row, model) for of_row in media], axis=1)
+        places = None
+        if model.has_grid:
+            stacked = np.stack([positions(width, of_row, model) for of_row in media], axis=1)
+            places = torch.from_numpy(stacked).to(device)
         return cls(
             tensors(shown or [blank_picture(model)], model, device),
             not shown,
-            torch.from_numpy(all_positions).to(device),
+            places,
             torch.from_numpy(is_text).to(device),
+            model.facts.looks_both_ways,
         )
+
+    def arguments(self, width: int) -> dict[str, torch.Tensor]:
+        """Arguments of the backbone for the first `width` tokens of padded rows, but for the pictures themselves."""
+        if self.positions is not None:
+            return {"position_ids": self.positions[..., :width]}
+        if self.looks_both_ways and not self.is_blank:
+            return {"token_type_ids": (~self.is_text[:, :width]).long()}
+        return {}
 
     def cleaned(self, input_ids: torch.Tensor, model: VisionModel) -> torch.Tensor:
         """The ids [B, T] without placeholders that a model has sampled: nothing is to be put in their places. What

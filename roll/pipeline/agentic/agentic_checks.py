@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 
 from roll.configs.base import MOST_PROCESSES
+from roll.configs.checks.pictures import sight_problems
 from roll.configs.checks.roles import AGENTIC, switched_off
 from roll.configs.checks.rollout import unused_filter_keys
 from roll.configs.plan.batch_plan import any_of, divisors_near, role_train_plan
@@ -26,6 +27,7 @@ from roll.pipeline.agentic.env_checks import (
 )
 from roll.pipeline.agentic.tool_checks import tool_code_problems, tool_reports
 from roll.run.saving.model_files import read_vision
+from roll.run.start.choose import lacks_gpus
 
 ENV_WORKERS = ("roll.pipeline.agentic.environment_worker.EnvironmentWorker",)
 
@@ -89,9 +91,11 @@ def machine_problems(config: AgenticConfig) -> list[Problem]:
     args = config.actor_train.data_args
     wrong = template_problem(args.template, key) or variables_problem(args.template, args.template_kwargs, key)
     problems = [] if wrong is None else [Problem(f"{wrong}.", (key,), "place")]
-    manager = shows_pictures(config)
-    if manager is not None and read_vision(config.actor_train.model_args) is None:
-        problems.append(Problem(f"{blind_problem(manager, config)}.", (manager,), "place"))
+    if (manager := shows_pictures(config)) is not None:
+        vision = read_vision(config.actor_train.model_args)
+        texts = [blind_problem(manager, config)] if vision is None else []
+        texts += sight_problems(config, vision, lacks_gpus(config))
+        problems += [Problem(f"{text}.", (manager,), "place") for text in texts]
     return problems
 
 

@@ -93,7 +93,7 @@ class AnswerReader:
         headers are read. Raises PictureError."""
         if self.vision is None or not attempts:
             return []
-        if self.policy is not None and self.policy.sizes.factor == self.vision.sizes.factor:
+        if self.policy is not None and self.policy.sizes.unit == self.vision.sizes.unit:
             return [shown.picture for shown in attempts[0].media]
         return [measure(source, self.vision.sizes) for source in task.pictures]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from roll.configs.checks.pictures import picture_problems
+from roll.configs.checks.pictures import picture_problems, sight_problems
 from roll.configs.checks.roles import REWARD as REWARD_SWITCHES
 from roll.configs.checks.roles import RLVR, switched_off
 from roll.configs.checks.rollout import unused_filter_keys
@@ -29,6 +29,7 @@ from roll.rewards.chain import SHORT, parts_of
 from roll.rewards.config import BUILTINS, RewardConfig, RewardModelArgs
 from roll.run.operators.checks import missing_packages, operator_problems, user_function_problems
 from roll.run.saving.model_files import read_model_config, read_vision
+from roll.run.start.choose import lacks_gpus
 from roll.run.start.data_files import data_args_problems, data_args_warnings, missing_data_files, unknown_templates
 from roll.utils.imports import split
 from roll.utils.text import show
@@ -177,10 +178,7 @@ def plan_rows(config: RLVRConfig, plan: BatchPlan) -> Iterator[tuple[str, ...]]:
     model = config.actor_train.model_args
     vision = read_vision(model, config.actor_train.data_args)
     if vision is not None and config.has_rollouts and read_model_config(model)[0] is not None:
-        sizes = vision.sizes
-        least, most = (max(1, pixels // sizes.factor**2) for pixels in (sizes.min_pixels, sizes.max_pixels))
-        area = f"{sizes.min_pixels:,} to {sizes.max_pixels:,} pixels, {sizes.factor} x {sizes.factor} for each token"
-        yield "pictures", f"{least:,} to {most:,} tokens each ({area})"
+        yield "pictures", vision.sizes.text
 
 
 def data_args_of(config: RLVRConfig) -> dict[str, DataArgs]:
@@ -228,7 +226,9 @@ def _row_problems(config: RLVRConfig, reach: bool) -> Iterator[str]:
         domains = data_domains(config)
     except (ImportError, OSError, ValueError):  # code_problems says which reward it is, _verdict_problems which prompt
         return
-    waiting = iter([*picture_problems(config, "actor_train")])  # told once, with the first rows that show some
+    sees = read_vision(config.actor_train.model_args)
+    problems = [*picture_problems(config, "actor_train"), *sight_problems(config, sees, lacks_gpus(config))]
+    waiting = iter(problems)  # told once, with the first rows that show some
 
     for at, args in data_args_of(config).items() if domains else ():  # without any no row has one
         if args.operators:  # which may leave rows out: the run reads what they leave before it starts anything

@@ -43,6 +43,11 @@ def machine_of(config: RunConfig) -> Machine:
     return replace(machine, num_gpus=0, gpu_bytes=None)
 
 
+def lacks_gpus(config: RunConfig) -> bool:
+    """Whether engines of the run compute on CPUs."""
+    return config.platform in ("auto", "cpu") and not machine_of(config).num_gpus
+
+
 def platform_choice(config: RunConfig, machine: Machine) -> list[Chosen]:
     """The platform of a machine with other devices than NVIDIA's: the plan has to know what they lack."""
     if config.platform != "auto" or not machine.num_gpus or machine.platform == CUDA.name:

@@ -36,7 +36,7 @@ from roll.platforms.table import PLATFORMS
 from roll.run.saving.hub import hub_problems
 from roll.run.saving.model_files import adapter_problems, read_model_config
 from roll.run.saving.rehearsal import room_problems
-from roll.run.start.choose import machine_of
+from roll.run.start.choose import lacks_gpus, machine_of
 from roll.run.start.device_defaults import unplaced
 from roll.run.start.engine_models import (
     asked_key_problems,
@@ -273,7 +273,7 @@ def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any])
         yield from sent_adapter_model_problems(choice, model)
         yield from engine_model_problems(choice, model)
         yield from asked_key_problems(choice, model)
-        if config.platform in ("auto", "cpu") and not machine_of(config).num_gpus:
+        if lacks_gpus(config):
             yield from spec.hook_findings(spec.cpu_model_problems, Problem, choice, model)
     if choice.role.head in ("sequence", "reward"):
         yield from _sequence_head_problems(choice, model)

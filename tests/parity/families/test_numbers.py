@@ -36,8 +36,9 @@ OF_NORM = 2e-5
 # Soft caps; sinks; factors; cap of the logits; a correction of routers; layers dropped; positions by column; a base
 # model that is not where it is named.
 FIRST = ("gemma2", "gpt_oss", "granite_swa", "nanochat", "deepseek_v3", "opt", "seed_oss", "falcon", "llama4_text")
-# Language models of families that see have no class of their own: tests/parity/strategies/test_pictures.py tries them.
-ALONE = sorted(TRIED - {f"{family}_text" for family in VISION})
+# Most language models of families that see have no class of their own: tests/parity/strategies/test_pictures.py tries
+# them.
+ALONE = sorted((TRIED - {f"{family}_text" for family in VISION}) | {"gemma3_text"})
 EVERY = [kind if kind in FIRST else pytest.param(kind, marks=slow) for kind in ALONE]
 SAMPLED = ("gemma2", "gpt_oss", "bloom")
 SENT = ("nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "minimax_m2")

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
+from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageTextToText
 from transformers.core_model_loading import revert_weight_conversion
 
 from roll.configs.sections.data import DataArgs
@@ -22,10 +22,12 @@ from roll.configs.tables.vision import VisionModel
 from roll.datasets.conversations import Columns, load_conversations
 from roll.datasets.pictures.decode import all_decoded
 from roll.models.tiny_vision import build_vision_model, build_vision_tokenizer, save_vision_pretrained
+from roll.models.tokenizer import load_tokenizer
 from roll.models.vision.files import vision_of
 from roll.types.batch import MicroBatch, PairRows, Rows
 from roll.types.collate import pad
 from roll.types.media import Media, Picture, Shown
+from tests.helpers.pictures import marks_of, size_of, type_ids
 from tests.parity.strategies import reference
 
 SHAPES: dict[int, tuple[tuple[int, int], ...]] = {0: ((3, 2),), 4: ((1, 2), (2, 2)), 6: ((1, 1),)}
@@ -43,7 +45,7 @@ def as_stored(weights: dict[str, np.ndarray], model_dir: Path) -> dict[str, np.n
     config = AutoConfig.from_pretrained(model_dir)
     if config.model_type == "qwen3_vl_moe":
         return {name: weight.swapaxes(1, 2) if ".experts." in name else weight for name, weight in weights.items()}
-    if config.model_type != "qwen3_5_moe":
+    if config.model_type not in ("qwen3_5_moe", "glm4v_moe"):
         return weights
     with torch.device("meta"):
         model = AutoModelForImageTextToText.from_config(config)
@@ -61,15 +63,17 @@ def vision(model_dir: Path) -> VisionModel:
 def with_pictures(
     ids: list[int], shapes: tuple[tuple[int, int], ...], model: VisionModel, seed: int
 ) -> tuple[list[int], Media]:
-    """The ids behind pictures of these shapes (in tokens), each between its marks."""
+    """The ids behind pictures of these shapes (in tokens, or squares), each between its marks."""
     random, before, media = np.random.default_rng(seed), [40], []
+    start, end = marks_of(model)
     for rows, columns in shapes:
-        height, width = rows * model.sizes.factor, columns * model.sizes.factor
+        height, width = size_of(model, rows, columns)
+        num_tokens = model.sizes.num_tokens(height, width)
         pixels = random.integers(0, 256, (height, width, 3)).astype(np.uint8)
-        before.append(model.start_token)
+        before.append(start)
         picture = Picture(f"{seed}/{len(before)}", height, width, pixels)
-        media.append(Shown(picture, len(before), rows * columns))
-        before += [model.image_token] * (rows * columns) + [model.end_token, 50]
+        media.append(Shown(picture, len(before), num_tokens))
+        before += [model.image_token] * num_tokens + [end, 50]
     return [*before, *ids], tuple(media)
 
 
@@ -123,7 +127,7 @@ def write_conversations(folder: Path, model_dir: Path) -> Path:
 
 def conversations(model_dir: Path, path: Path) -> list[MicroBatch]:
     """Single rows as supervised fine-tuning reads them of this file: their pictures are not decoded."""
-    tokenizer, columns = AutoTokenizer.from_pretrained(model_dir), Columns("prompt", None, "answer", None, sees=True)
+    tokenizer, columns = load_tokenizer(str(model_dir)), Columns("prompt", None, "answer", None, sees=True)
     args = DataArgs(file_name=(str(path),))
     read = load_conversations(args, "sft_train.data_args", columns, tokenizer, 500, vision=vision(model_dir))
     assert read.media is not None
@@ -139,11 +143,11 @@ def hf_inputs(model_dir: Path, row: MicroBatch) -> dict[str, torch.Tensor]:
         return {}
     (media,) = all_decoded([media])
     processor = AutoImageProcessor.from_pretrained(model_dir)
-    given = processor(images=[Image.fromarray(shown.picture.array) for shown in media], return_tensors="pt")
-    types = torch.zeros_like(row.input_ids)
-    for shown in media:
-        types[0, shown.start : shown.end] = 1
-    return {**given, "mm_token_type_ids": types}
+    more = {"crop_to_patches": True} if vision(model_dir).model_type == "internvl" else {}  # by its whole processor
+    images = [Image.fromarray(shown.picture.array) for shown in media]
+    given = processor(images=images, return_tensors="pt", **more)
+    pixels = {name: tensor for name, tensor in given.items() if name not in ("num_crops", "num_patches")}
+    return pixels | type_ids(vision(model_dir), row.input_ids, media)
 
 
 # Models that see and give numbers: a linear layer on the backbone of transformers' whole model.

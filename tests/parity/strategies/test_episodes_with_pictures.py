@@ -14,19 +14,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForImageTextToText, AutoTokenizer
+from transformers import AutoModelForImageTextToText
 
 from roll.configs.sections.model import ModelArgs
 from roll.datasets.pictures.decode import all_decoded
 from roll.distributed.strategy.hf.sampler import BatchSampler
 from roll.models.loading import load_policy
+from roll.models.tokenizer import load_tokenizer
 from roll.pipeline.agentic.sample_forms import ChatEncoder
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams
 from tests.helpers.pictures import make_model_dir, seen_log_probs
 from tests.parity.strategies.shown import vision
 from tests.unit.pipeline.agentic.parts import env_config, job, player
 
-FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "glm4v", "qwen3_5", "qwen3_5_moe", "qwen3_vl_moe")
+FAMILIES = (
+    *("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "glm4v", "qwen3_5", "qwen3_5_moe", "qwen3_vl_moe", "glm4v_moe"),
+    *("gemma3", "internvl"),
+)
 
 
 @pytest.mark.gate("qwen2_5_vl")
@@ -54,7 +58,7 @@ def test_log_probs_of_every_turn_are_those_of_the_whole_row(family: str, tmp_pat
         max_tokens_per_step=6,
         action_pattern="(.*)",
     )
-    encoder = ChatEncoder(AutoTokenizer.from_pretrained(model_dir), vision=sees)
+    encoder = ChatEncoder(load_tokenizer(str(model_dir)), vision=sees)
     sampling = SamplingParams(6, ignore_eos=True)
     plays = player(encoder, generate, config, max_length=500, sampling=sampling)
     rows = [asyncio.run(plays.play(replace(job(), env_seed=seed)))[0] for seed in range(2)]

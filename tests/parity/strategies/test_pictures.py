@@ -17,6 +17,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from roll.algorithms.loss import SupervisedLoss
 from roll.configs.sections.model import ModelArgs
+from roll.configs.tables.vision import SEES
 from roll.distributed.strategy.hf.sampler import BatchSampler
 from roll.errors import StrategyError
 from roll.models import loading
@@ -25,15 +26,18 @@ from roll.models.vision import inputs
 from roll.models.vision.inputs import PictureInputs
 from roll.types.batch import MicroBatch
 from roll.types.rollout import GenerationRequest, SamplingParams
-from tests.helpers.processes import RankPool
-from tests.parity.compare import assert_same_training
+from tests.helpers.processes import RankError, RankPool
+from tests.parity.compare import PARAMETER_TOLERANCE, assert_same_training
 from tests.parity.strategies import runs, shown
 from tests.parity.strategies.adapters import LORA, an_adapter
 from tests.parity.strategies.reference import LEARNING_RATE, BentLoss, join, train_reference
 from tests.parity.strategies.runs import Run
 
 Pools = Callable[[int], RankPool]
-FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "glm4v", "qwen3_5", "qwen3_5_moe", "qwen3_vl_moe")
+FAMILIES = (
+    *("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "glm4v", "qwen3_5", "qwen3_5_moe", "qwen3_vl_moe", "glm4v_moe"),
+    *("gemma3", "internvl"),
+)
 TRAINERS: dict[str, tuple[int, dict[str, Any]]] = {
     "zero0-x1": (1, {"stage": 0}),
     "zero2-x2": (2, {"stage": 2}),
@@ -44,12 +48,30 @@ TRAINERS: dict[str, tuple[int, dict[str, Any]]] = {
     "fsdp2-x2-packed": (2, {"fsdp2": {}, "packs": True}),
     "fsdp2-x1-offload": (1, {"fsdp2": {}, "model": {"enable_activation_offload": True}}),
 }
-CASES = [(family, trainer) for family in FAMILIES for trainer in TRAINERS]
+UNPACKED = ("gemma3",)  # tokens of a picture look both ways
+CASES = [
+    (family, trainer)
+    for family in FAMILIES
+    for trainer, (_, options) in TRAINERS.items()
+    if family not in UNPACKED or "packs" not in options
+]
+
+
+class ModelDirs(dict[str, Path]):
+    """Tiny models by family, each made when it is asked for."""
+
+    def __init__(self, paths: pytest.TempPathFactory):
+        super().__init__()
+        self._paths = paths
+
+    def __missing__(self, family: str) -> Path:
+        self[family] = shown.save_tiny(self._paths.mktemp(family) / "model", family)
+        return self[family]
 
 
 @pytest.fixture(scope="module")
 def model_dirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {family: shown.save_tiny(tmp_path_factory.mktemp(family) / "model", family) for family in FAMILIES}
+    return ModelDirs(tmp_path_factory)
 
 
 def wanted(model_dir: Path, **options: Any) -> Any:
@@ -57,6 +79,12 @@ def wanted(model_dir: Path, **options: Any) -> Any:
     rates = [LEARNING_RATE] * 3
     want = train_reference(model_dir, shown.rows(model_dir), BentLoss(), rates, given=given, **options)
     return replace(want, parameters=[shown.as_stored(each, model_dir) for each in want.parameters])
+
+
+def tolerance_of(family: str) -> float:
+    """Of weights. Biases of keys change no attention: in Gemma-3's tower they are parameters of their own, whose
+    gradients are rounding errors alone, and AdamW makes up to 3 % of a step of these."""
+    return 6e-5 if family == "gemma3" else PARAMETER_TOLERANCE
 
 
 @pytest.mark.gate("qwen2_5_vl-zero3-x2", "qwen3_vl-fsdp2-x2-packed", "qwen2_vl-fsdp2-x1")
@@ -71,14 +99,33 @@ def test_three_updates_with_pictures_equal_torch_adamw(
     run = Run(model_dirs[family], shows=True, split=(1, 1), **{**options, "model": model})
     got = rank_pool(world_size).run(runs.train, run)[0]
     want = wanted(model_dirs[family])
-    assert any(name.startswith("model.visual.") for name in got.gradients)
-    assert_same_training(got, want)
+    assert any(name.startswith(SEES) for name in got.gradients)
+    assert_same_training(got, want, tolerance_of(family))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", UNPACKED)
+def test_packs_of_a_family_that_looks_both_ways_are_refused(
+    family: str, rank_pool: Pools, model_dirs: dict[str, Path]
+) -> None:
+    run = Run(model_dirs[family], shows=True, fsdp2={}, packs=True)
+    with pytest.raises(
+        RankError, match="does not work with this model: rows show pictures, whose tokens attend to each"
+    ):
+        rank_pool(1).run(runs.train, run)
 
 
 @pytest.mark.gate("qwen2_5_vl-fsdp2-x2-packed")
 @pytest.mark.parametrize(
     ("family", "trainer"),
-    [("qwen2_vl", "fsdp2-x1"), ("qwen2_5_vl", "fsdp2-x2-packed"), ("qwen3_vl", "zero3-x2"), ("qwen3_vl", "zero2-x2")],
+    [
+        ("qwen2_vl", "fsdp2-x1"),
+        ("qwen2_5_vl", "fsdp2-x2-packed"),
+        ("qwen3_vl", "zero3-x2"),
+        ("qwen3_vl", "zero2-x2"),
+        ("gemma3", "fsdp2-x1"),
+        ("internvl", "fsdp2-x1"),
+    ],
 )
 def test_supervised_updates_on_pictures_from_files_equal_torch_adamw(
     family: str, trainer: str, rank_pool: Pools, model_dirs: dict[str, Path], tmp_path: Path
@@ -92,7 +139,8 @@ def test_supervised_updates_on_pictures_from_files_equal_torch_adamw(
     given = partial(shown.hf_inputs, model_dir)
     rows = shown.conversations(model_dir, path)
     assert sum(len(row.media[0]) for row in rows if row.media) == 6
-    assert_same_training(got, train_reference(model_dir, rows, SupervisedLoss(), [LEARNING_RATE] * 3, given=given))
+    want = train_reference(model_dir, rows, SupervisedLoss(), [LEARNING_RATE] * 3, given=given)
+    assert_same_training(got, want, tolerance_of(family))
 
 
 @pytest.mark.gate("fsdp2-x2")
@@ -108,7 +156,7 @@ def test_a_frozen_tower_stays_as_it_is(trainer: str, rank_pool: Pools, model_dir
 
 
 @pytest.mark.gate("fsdp2-x2-qwen2_5_vl")
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "glm4v", "qwen3_5"])
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "glm4v", "qwen3_5", "gemma3", "internvl"])
 @pytest.mark.parametrize("trainer", ["zero3-x2", "fsdp2-x2"])
 def test_runs_without_pictures_never_call_the_tower(
     trainer: str, family: str, rank_pool: Pools, model_dirs: dict[str, Path]
@@ -117,9 +165,9 @@ def test_runs_without_pictures_never_call_the_tower(
     world_size, options = TRAINERS[trainer]
     run = Run(model_dirs[family], training={"weight_decay": 0.1}, **options)
     got = rank_pool(world_size).run(runs.train, run)[0]
-    assert not any(name.startswith("model.visual.") for name in got.gradients)
+    assert not any(name.startswith(SEES) for name in got.gradients)
     first = load_policy(ModelArgs(model_name_or_path=str(model_dirs[family]), dtype="fp32")).pretrained
-    tower = {name: p.detach().numpy() for name, p in first.named_parameters() if name.startswith("model.visual.")}
+    tower = {name: p.detach().numpy() for name, p in first.named_parameters() if name.startswith(SEES)}
     assert tower and all(np.array_equal(got.parameters[2][name], weight) for name, weight in tower.items())
 
 
@@ -216,7 +264,11 @@ def test_a_saved_model_is_loaded_by_transformers(
         assert np.array_equal(parameter, weights[name]), name
     stored = set(load_file(tmp_path / "model.safetensors"))
     assert stored == set(load_file(model_dirs[family] / "model.safetensors"))
-    assert AutoProcessor.from_pretrained(tmp_path).image_processor.patch_size == shown.vision(tmp_path).patch_size
+    processor = AutoProcessor.from_pretrained(tmp_path).image_processor
+    if shown.vision(tmp_path).has_grid:
+        assert processor.patch_size == shown.vision(tmp_path).patch_size
+    else:
+        assert processor.size["height"] == shown.vision(tmp_path).sizes.factor
 
 
 def test_experts_that_transformers_has_saved_are_refused_where_it_would_turn_them(

@@ -20,7 +20,7 @@ BOTH = {"text_config": TEXT, "vision_config": TOWER}
     "model",
     [
         {"model_type": "qwen2_5_omni", "architectures": ["Qwen2_5OmniForConditionalGeneration"], **BOTH},
-        {"model_type": "glm4v_moe", **BOTH},
+        {"model_type": "idefics3", **BOTH},
         {"model_type": "llava", **BOTH},
         {"model_type": "llava_llama", **TEXT, "mm_vision_tower": "openai/clip-vit-large-patch14-336"},
         {"model_type": "mistral3", "architectures": ["Mistral3ForConditionalGeneration"], **BOTH},
@@ -61,7 +61,7 @@ def test_a_model_of_text_alone_is_none_whatever_its_class_is_called(model: dict[
     assert not senses(model) and refusal(model, "lm", "pretrain", "m") is None and note(model, "pretrain", "m") is None
 
 
-@pytest.mark.parametrize(("kind", "part"), [("gemma3", "whole"), ("emu3", "text"), ("llama4", "text")])
+@pytest.mark.parametrize(("kind", "part"), [("gemma3n", "whole"), ("emu3", "text"), ("llama4", "text")])
 def test_a_model_that_trains_on_text_is_taken_and_told(kind: str, part: str) -> None:
     model = {"model_type": kind, **BOTH}
     assert refusal(model, "lm", "pretrain", "org/model") is None and loads(model) == part

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from roll.configs.checks.pictures import picture_problems
+from roll.configs.checks.pictures import picture_problems, sight_problems
+from roll.configs.sections.model import ModelArgs
 from roll.errors import ConfigError
 from roll.models.vision.files import vision_of
 from roll.pipeline.distill.distill_config import DistillConfig
 from roll.pipeline.dpo.dpo_config import DPOConfig
+from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.rm.rm_config import RMConfig
 from roll.pipeline.rows.row_checks import local_rows, missing_files
 from roll.pipeline.rows.row_config import row_plan
@@ -117,8 +119,31 @@ def test_every_model_makes_the_same_tokens_of_a_picture(model_dir: Path, tiny_mo
     ]
     (problem,) = problems(other)
     assert problem.startswith(
-        "teacher: the rows show pictures, of which its model makes other tokens (one of 32 pixels"
+        "teacher: the rows show pictures, of which its model makes other tokens (32 x 32 for each token"
     )
+
+
+def test_packs_and_vllm_on_a_cpu_are_refused_where_pictures_look_both_ways(tmp_path: Path) -> None:
+    gemma = make_model_dir(tmp_path, "gemma3")
+    vision = vision_of(ModelArgs(model_name_or_path=str(gemma)))
+    packs = sft(gemma, tmp_path, ROW)
+    packs = packs.model_copy(update={"sft_train": packs.sft_train.model_copy(update={"use_sequence_packing": True})})
+    (problem,) = sight_problems(packs, vision, on_cpu=True)
+    assert problem.startswith(
+        "sft_train.use_sequence_packing: true, but the rows show pictures, and tokens of a picture attend to each "
+        "other both ways in gemma3, which packs do not do. Set it to false"
+    )
+    with pytest.raises(ConfigError, match=r"sft_train\.use_sequence_packing: true"):
+        check_shown(packs, "sft_train", vision)
+    assert not list(sight_problems(sft(gemma, tmp_path, ROW), vision, on_cpu=True))
+    (engine,) = sight_problems(rlvr_with("vllm", gemma), vision, on_cpu=True)
+    assert engine.startswith("actor_infer.strategy_args.strategy_name: vllm, but") and engine.endswith("Use hf_infer")
+    assert not list(sight_problems(rlvr_with("vllm", gemma), vision, on_cpu=False))
+
+
+def rlvr_with(engine: str, model: Path) -> RLVRConfig:
+    roles = {"actor_train": role(), "actor_infer": role(engine)}
+    return RLVRConfig.model_validate({"pretrain": str(model), "num_gpus_per_node": 1, "rewards": {}, **roles})
 
 
 def test_the_reference_of_dpo_is_looked_at_as_well(model_dir: Path, tiny_model_dir: Path) -> None:

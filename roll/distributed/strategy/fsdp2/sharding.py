@@ -68,7 +68,7 @@ def _offload_policy(mesh: DeviceMesh, settings: Fsdp2Settings) -> OffloadPolicy:
     return CPUOffloadPolicy(pin_memory=mesh.device_type != "cpu")  # there is nothing to pin for
 
 
-_READ_INSIDE = ("Glm4vVisionEmbeddings",)
+_READ_INSIDE = ("Glm4vMoeVisionEmbeddings", "Glm4vVisionEmbeddings")
 """Classes that read the weight of an embedding themselves, and do not call it."""
 
 

@@ -262,7 +262,8 @@ class Decoder:
         self.vocab_size: int = config.vocab_size
         self._model = model
         self._config = config
-        self._own_masks = _attends_fully(model)
+        looks_both_ways = vision is not None and vision.facts.looks_both_ways
+        self._own_masks = _attends_fully(model) and not looks_both_ways
 
     def routes(self) -> np.ndarray | None:
         """The experts of all tokens of the last pass, one after the other, int16 [tokens, layers, k]; None: nobody
@@ -286,10 +287,17 @@ class Decoder:
         pictures: dict[str, torch.Tensor] = {}
         if shown := list(pictures_of(media)):
             assert self.vision is not None
-            positions = np.stack([positions] * 3)
-            for row, of_row in enumerate(media):
-                positions[:, row, starts[row] :] = positions_of(lengths[row], of_row, self.vision)
             pictures = tensors(shown, self.vision, self.device)
+            if self.vision.has_grid:
+                positions = np.stack([positions] * 3)
+                for row, of_row in enumerate(media):
+                    positions[:, row, starts[row] :] = positions_of(lengths[row], of_row, self.vision)
+            if self.vision.facts.looks_both_ways:
+                is_picture = np.zeros((len(sequences), width), np.int64)
+                for row, of_row in enumerate(media):
+                    for each in of_row:
+                        is_picture[row, starts[row] + each.start : starts[row] + each.end] = 1
+                pictures["token_type_ids"] = self.tensor(is_picture)
         mask = None
         cache = BatchCache(self._config, width)
         if starts.any():

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.core_model_loading import revert_weight_conversion
 
-from roll.configs.tables.vision import LANGUAGE, TOWER, VISION
+from roll.configs.tables.vision import LANGUAGE, VISION, VISUAL
 from roll.distributed.strategy.base import GenerateStrategy, RankContext, State
 from roll.distributed.strategy.hf.args import argument_problems, parse_settings
 from roll.distributed.strategy.hf.exact_decoder import ExactDecoder
@@ -106,8 +106,8 @@ def _targets(model: torch.nn.Module) -> Iterator[tuple[str, _Target]]:
     for name, parameter in memory:
         whole = _Target(parameter, parameter.detach())
         yield name, whole
-        if kind in VISION and name.startswith((LANGUAGE, TOWER)):
-            yield name.replace(LANGUAGE, "model.").replace(TOWER, "visual."), whole
+        if kind in VISION and name.startswith((LANGUAGE, VISUAL)):
+            yield name.replace(LANGUAGE, "model.").replace(VISUAL, "visual."), whole
         if isinstance(model, PreTrainedModel):
             for stored, view in _in_files(model, name, parameter.detach()):
                 yield stored, _Target(parameter, view)

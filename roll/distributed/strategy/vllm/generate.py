@@ -135,6 +135,11 @@ class VllmStrategy(EngineStrategy):
                 f"{where.role}: kv_on_update: keep would also keep what the old weights saw in pictures. Set "
                 "kv_on_update: recompute."
             )
+        if self._shows_pictures and self._on_cpu and self._vision is not None and self._vision.facts.looks_both_ways:
+            raise StrategyError(
+                f"{where.role}: vllm on a CPU lets tokens of a picture attend to earlier ones alone, and those of "
+                f"{self._vision.model_type} attend both ways. Use hf_infer."
+            )
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -191,7 +196,7 @@ class VllmStrategy(EngineStrategy):
     def _check(self, request: GenerationRequest) -> None:
         check_request(request, self._running().model_config.max_model_len, "max_model_len")
         check_sees(request, self._vision)
-        check_number_of_pictures(request, self._running())
+        check_number_of_pictures(self._running(), request, self._vision)
 
     def _sample_name(self, request: GenerationRequest, index: int) -> str:
         return f"{request.request_id}/{index}"
@@ -217,7 +222,8 @@ class VllmStrategy(EngineStrategy):
         from vllm.inputs import tokens_input
 
         if request.media:
-            return await picture_prompt(self._running(), request, self._cache_key)
+            assert self._vision is not None
+            return await picture_prompt(self._running(), request, self._vision, self._cache_key)
         return tokens_input(request.prompt_ids.tolist(), cache_salt=self._cache_key)
 
     def _adapter(self) -> LoRARequest | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from roll.configs.problems import Problem
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.vision import SquareSizes, VisionModel
 from roll.datasets.pictures.expansion import shorten
 from roll.errors import StrategyError
 from roll.types.rollout import GenerationRequest
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 LIMITS, KWARGS, CACHE = "limit_mm_per_prompt", "mm_processor_kwargs", "mm_processor_cache_gb"
 OLD_CACHE = "disable_mm_preprocessor_cache"  # vLLM's name until 0.8, in YAMLs of ROLL and verl
-_SIZE_KEYS = ("size", "min_pixels", "max_pixels")
+_SIZE_KEYS = (
+    *("size", "min_pixels", "max_pixels", "do_pan_and_scan", "crop_to_patches", "min_patches", "max_patches"),
+)
 _CPU_CACHE_GB, _GPU_CACHE_GB = 0.1, 0.5  # of processed pictures, in two processes; vLLM's own default is 4
 _NEVER: Mapping[str, int] = {"image": 0, "video": 0}
 _logger = logging.getLogger(__name__)
@@ -49,13 +51,15 @@ def picture_arguments(
     if not shows_pictures:
         return {LIMITS: {**_NEVER, **limits}}
     area = vision.sizes.factor**2 * vision.facts.frames_in_limits
+    opened: dict[str, Any] = {"size": {"shortest_edge": area, "longest_edge": vision.sizes.most_tokens * area}}
+    if isinstance(vision.sizes, SquareSizes):  # each square is a picture for vLLM
+        opened = {"do_pan_and_scan": False} if vision.facts.looks_both_ways else {"crop_to_patches": False}
+        if type(most := limits.get("image")) is int:
+            limits = {**limits, "image": most * vision.sizes.most_squares}
     return {
         LIMITS: {"video": 0, **limits},
         CACHE: settings.get(CACHE, _CPU_CACHE_GB if on_cpu else _GPU_CACHE_GB),
-        KWARGS: {
-            **(settings.get(KWARGS) or {}),
-            "size": {"shortest_edge": area, "longest_edge": vision.sizes.most_tokens * area},
-        },
+        KWARGS: {**(settings.get(KWARGS) or {}), **opened},
     }
 
 
@@ -82,12 +86,14 @@ def picture_problems(at: str, settings: Mapping[str, Any]) -> Iterator[Problem]:
         )
 
 
-def check_number_of_pictures(request: GenerationRequest, engine: AsyncLLM) -> None:
+def check_number_of_pictures(engine: AsyncLLM, request: GenerationRequest, vision: VisionModel | None) -> None:
     """Raises StrategyError for more pictures than the engine takes in one prompt."""
     if not request.media:
         return
     config = engine.model_config.multimodal_config
     most = 0 if config is None else config.get_limit_per_prompt("image")
+    if vision is not None and isinstance(vision.sizes, SquareSizes):
+        most //= vision.sizes.most_squares
     if len(request.media) > most:
         raise StrategyError(
             f"request {request.request_id} shows {len(request.media)} pictures, and the engine takes {most} in a "
@@ -95,33 +101,72 @@ def check_number_of_pictures(request: GenerationRequest, engine: AsyncLLM) -> No
         )
 
 
-async def picture_prompt(engine: AsyncLLM, request: GenerationRequest, cache_salt: str | None) -> EngineInput:
+async def picture_prompt(
+    engine: AsyncLLM, request: GenerationRequest, vision: VisionModel, cache_salt: str | None
+) -> EngineInput:
     """The prompt of a request that shows pictures, as vLLM's renderer makes it: vLLM takes one id for each picture, and
-    puts in as many as it has tokens. Their digests are their names in its caches.
+    puts in as many as it has tokens. Digests of pictures are their names in its caches.
 
     Raises StrategyError where that is not the prompt that the trainer has.
     """
+    if isinstance(vision.sizes, SquareSizes):
+        return await _prompt_of_squares(engine, request, vision, vision.sizes, cache_salt)
+    pictures = [shown.picture for shown in request.media]
+    ids, arrays = shorten(request.prompt_ids, request.media).tolist(), [picture.array for picture in pictures]
+    rendered = await _rendered(engine, ids, arrays, [picture.digest for picture in pictures], cache_salt)
+    if not np.array_equal(rendered["prompt_token_ids"], request.prompt_ids):
+        made, wanted = len(rendered["prompt_token_ids"]), len(request.prompt_ids)
+        raise _other_tokens(request, f"a prompt of {made} tokens, and the trainer's has {wanted}")
+    return rendered
+
+
+async def _prompt_of_squares(
+    engine: AsyncLLM, request: GenerationRequest, vision: VisionModel, sizes: SquareSizes, cache_salt: str | None
+) -> EngineInput:
+    """The same of a family that cuts pictures into squares. vLLM gets each square as a picture of its own, so that it
+    cuts none, and the prompt is the trainer's: processors of these families also write text around a picture."""
+    from vllm.multimodal.inputs import PlaceholderRange
+
+    from roll.models.vision.inputs import cut
+
+    ids, arrays, names, places = list[int](), list[np.ndarray](), list[str](), list[Any]()
+    for shown in request.media:
+        for number, square in enumerate(cut(shown.picture, sizes.factor)):
+            ids += [vision.template_token, *([vision.end_token] if vision.end_token >= 0 else [])]
+            arrays.append(square.permute(1, 2, 0).contiguous().numpy())
+            names.append(f"{shown.picture.digest}/{number}")
+            places.append(PlaceholderRange(shown.start + number * sizes.tokens, sizes.tokens))
+    rendered = await _rendered(engine, ids, arrays, names, cache_salt)
+    made = sum(place.get_num_embeds() for place in rendered["mm_placeholders"]["image"])
+    if made != (wanted := sum(shown.length for shown in request.media)):
+        raise _other_tokens(request, f"{made} tokens, and the trainer has {wanted}")
+    rendered["prompt_token_ids"], rendered["mm_placeholders"] = request.prompt_ids.tolist(), {"image": places}
+    return rendered
+
+
+async def _rendered(
+    engine: AsyncLLM, ids: list[int], pictures: Sequence[np.ndarray], names: list[str], cache_salt: str | None
+) -> Any:
+    """Return what vLLM makes of a prompt with one id for each picture."""
     from PIL import Image
     from vllm.inputs import TokensPrompt
 
-    pictures = [shown.picture for shown in request.media]
     prompt = TokensPrompt(
-        prompt_token_ids=shorten(request.prompt_ids, request.media).tolist(),
-        multi_modal_data={"image": [Image.fromarray(picture.array) for picture in pictures]},
-        multi_modal_uuids={"image": [picture.digest for picture in pictures]},
+        prompt_token_ids=ids,
+        multi_modal_data={"image": [Image.fromarray(picture) for picture in pictures]},
+        multi_modal_uuids={"image": [*names]},
     )
     if cache_salt is not None:
         prompt["cache_salt"] = cache_salt
-    rendered: Any
     try:
         (rendered,) = await engine.renderer.render_cmpl_async([prompt])
     except AssertionError:  # vLLM 0.32 forgot the picture between two looks at its cache: now it knows that it has
         (rendered,) = await engine.renderer.render_cmpl_async([prompt])
-    ids: list[int] = rendered["prompt_token_ids"]
-    if not np.array_equal(ids, request.prompt_ids):
-        raise StrategyError(
-            f"request {request.request_id}: vllm expanded its {len(pictures)} pictures to a prompt of {len(ids)} "
-            f"tokens, and the trainer's has {len(request.prompt_ids)}. Their processor files differ: compare "
-            "preprocessor_config.json and config.json beside the models of both roles."
-        )
     return rendered
+
+
+def _other_tokens(request: GenerationRequest, what: str) -> StrategyError:
+    return StrategyError(
+        f"request {request.request_id}: vllm expanded its {len(request.media)} pictures to {what}. Their processor "
+        "files differ: compare preprocessor_config.json and config.json beside the models of both roles."
+    )

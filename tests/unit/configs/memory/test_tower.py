@@ -45,3 +45,22 @@ def test_words_of_recipes_name_parts_of_the_model() -> None:
 def test_a_tower_without_sizes_is_told() -> None:
     model = build_vision_model(build_vision_tokenizer()).config.to_dict() | {"vision_config": {"depth": 2}}
     assert model_shape(model) == (None, "config.json: vision_config lacks a size ('hidden_size')")
+
+
+def test_what_files_of_gemma_leave_out_is_known() -> None:
+    """As the published files are written, which say less than transformers does."""
+    text = {"model_type": "gemma3_text", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1}
+    tower = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "image_size": 56, "patch_size": 14}
+    shape, why_not = model_shape({"model_type": "gemma3", "text_config": text, "vision_config": tower})
+    assert shape is not None, why_not
+    assert (shape.vocab_size, shape.ties_head, shape.attention.cached) == (262_208, True, 2 * 4 * 256)
+
+
+def test_words_of_recipes_name_a_projector_beside_the_tower() -> None:
+    model = build_vision_model(build_vision_tokenizer("internvl"), arch="internvl")
+    shape, _ = model_shape(model.config.to_dict())
+    assert shape is not None
+    names = {word: {w.name for w in shape.weights if is_frozen(w, (word,))} for word in ("visual", "merger")}
+    assert all(name.startswith("model.vision_tower.") for name in names["visual"])
+    assert all(name.startswith("model.multi_modal_projector.") for name in names["merger"])
+    assert len(names["visual"] | names["merger"]) == sum(w.block == "tower" for w in shape.weights)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from roll.configs.tables.vision import MOST_RATIO, PictureSizes, vision_model
-from roll.errors import PictureError
+from roll.configs.tables.vision import MOST_RATIO, PictureSizes, SquareSizes, vision_model
+from roll.errors import ConfigError, PictureError
 
 SIDES = st.integers(1, 9000)
 
@@ -60,3 +60,50 @@ def test_limits_of_glm_count_both_frames(height: int, width: int, least: int, mo
     assert model.sizes.size(height, width) == expected
     opened = 2 * area, 2 * model.sizes.most_tokens * area
     assert smart_resize(2, *expected, 2, 28, *opened) == expected
+
+
+@settings(max_examples=2000, deadline=None, database=None, derandomize=True)
+@given(SIDES, SIDES, st.sampled_from([56, 448]), st.integers(1, 14))
+@example(1, 1, 448, 12)
+@example(9000, 1, 448, 12)
+def test_squares_are_those_of_internvl(height: int, width: int, side: int, most: int) -> None:
+    """A picture of that size is cut into the same squares again, and no squares are more than the most."""
+    from transformers.models.got_ocr2.image_processing_got_ocr2 import get_optimal_tiled_canvas
+
+    sizes = SquareSizes(side, side**2, most * side**2, tokens=256)
+    columns, rows = get_optimal_tiled_canvas((height, width), (side, side), 1, most)
+    found = sizes.size(height, width)
+    assert found == (rows * side, columns * side) == sizes.size(*found)
+    count = rows * columns
+    assert sizes.num_tokens(*found) == 256 * (count + (count > 1)) <= sizes.most_tokens
+
+
+def test_a_picture_of_gemma_is_one_square_of_any_shape() -> None:
+    config = {
+        "model_type": "gemma3",
+        "vision_config": {"image_size": 896, "patch_size": 14},
+        "mm_tokens_per_image": 256,
+    }
+    model = vision_model({**config, "image_token_index": 7, "boi_token_index": 8, "eoi_token_index": 9}, {})
+    assert model is not None
+    for shape in ((1, 1), (20, 9000), (896, 896)):
+        assert model.sizes.size(*shape) == (896, 896)
+    assert (model.sizes.num_tokens(896, 896), model.sizes.most_tokens, model.sizes.least_tokens) == (256, 256, 256)
+    assert (model.placeholders, model.template_token, model.sizes.resample) == ((7,), 8, 2)
+    assert model.sizes.text == "256 tokens each (of any size: 256 for a square of 896 x 896)"
+    with pytest.raises(ConfigError, match="the smallest picture that gemma3 takes has 896 x 896 = 802816 pixels"):
+        model.with_limits(None, 100_000)
+    with pytest.raises(ConfigError, match="do_pan_and_scan: true.* Set it to false"):
+        vision_model(config, {"do_pan_and_scan": True})
+
+
+def test_fewer_pixels_are_fewer_squares() -> None:
+    config = {"model_type": "internvl", "vision_config": {"image_size": [448, 448], "patch_size": [14, 14]}}
+    model = vision_model(config, {"max_patches": 12})
+    assert model is not None and model.template_token == model.image_token == -1
+    assert model.sizes.text == (
+        "256 to 3,328 tokens each (1 to 12 squares and a small copy; 256 for a square of 448 x 448)"
+    )
+    assert model.sizes.size(900, 1800) == (896, 1792)
+    assert model.with_limits(None, 4 * 448**2).sizes.size(900, 1800) == (448, 896)
+    assert model.with_limits(2 * 448**2, None).sizes.size(448, 448) == (896, 896)

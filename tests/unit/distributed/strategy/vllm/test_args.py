@@ -228,6 +228,19 @@ def test_the_user_has_the_last_word_on_what_is_no_size_of_pictures() -> None:
     assert arguments["mm_processor_kwargs"].keys() == {"images_kwargs", "size"}
 
 
+def test_squares_of_a_picture_are_pictures_for_the_engine_which_cuts_none() -> None:
+    def arguments(kind: str, **strategy: Any) -> dict[str, Any]:
+        vision = vision_model({"model_type": kind, "vision_config": {"patch_size": 14}}, {})
+        return engine_arguments(make_role(**strategy), False, 0, vision=vision, shows_pictures=True)
+
+    internvl, gemma = (arguments(kind, limit_mm_per_prompt={"image": 2}) for kind in ("internvl", "gemma3"))
+    assert internvl["limit_mm_per_prompt"] == {"image": 2 * 13, "video": 0}
+    assert gemma["limit_mm_per_prompt"] == {"image": 2, "video": 0}
+    assert internvl["mm_processor_kwargs"] == {"crop_to_patches": False}
+    assert gemma["mm_processor_kwargs"] == {"do_pan_and_scan": False}
+    assert arguments("internvl")["limit_mm_per_prompt"] == {"video": 0}
+
+
 @pytest.mark.parametrize(("old", "room"), [(True, 0), (False, 0.5)])
 def test_the_old_name_of_the_processors_cache_is_read(old: bool, room: float) -> None:
     role = make_role(disable_mm_preprocessor_cache=old)
