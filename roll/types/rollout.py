@@ -30,9 +30,10 @@ class Task:
     """A thing to attempt: one prompt, or one environment seed.
 
     `task_id` names the data row for ever (same id on resume). `prompt_ids` have one placeholder for each of the
-    `pictures`, which are not decoded yet. `messages`: the conversation that the prompt shows, where
-    it comes from rows; the prompt may hold less of it (data_args.truncation). `tools`: those that it offers. `payload`
-    is what the reward needs besides the response, such as `ground_truth`; it never reaches the policy.
+    `pictures`, which are not decoded yet. `messages`: the conversation that the prompt shows, with a part {"type":
+    "image"} for each picture, where it comes from rows; the prompt may hold less of it (data_args.truncation). `tools`:
+    those that it offers. `payload` is what the reward needs besides the response, such as `ground_truth`; it never
+    reaches the policy.
     """
 
     task_id: str

@@ -148,7 +148,8 @@ def test_pictures_stand_where_the_row_says(
     assert names(task) == pictures and {picture.form for picture in task.pictures} == {"file"}
     assert task.prompt_text == text and task.question == question
     assert task.prompt_ids.tolist() == load.tokenizer(text, add_special_tokens=False)["input_ids"]
-    assert all(isinstance(message["content"], str) for message in task.messages)
+    shown = [part for message in task.messages if isinstance(message["content"], list) for part in message["content"]]
+    assert [part for part in shown if part["type"] == "image"] == [{"type": "image"}] * len(pictures)
     assert task.payload["level"] == 3 and not {"images", "image"} & task.payload.keys()
     json.dumps([[dict(message) for message in task.messages], dict(task.payload)])
     shown = [decode(picture, load.vision.sizes) for picture in task.pictures]
