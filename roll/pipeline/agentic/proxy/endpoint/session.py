@@ -111,7 +111,7 @@ class Session:
     _exchanges: dict[bytes, Exchange] = field(default_factory=dict)
     _open: set[Exchange] = field(default_factory=set)
     _known: set[Exchange] = field(default_factory=set)
-    """Those that have not been forgotten, or are still to be given up."""
+    """Exchanges that have not been forgotten, or are still to be given up."""
     _owed: Counter[bytes] = field(default_factory=Counter)
     """Tries that failed, by body: a retry of one asks anew, though another request of this body was answered."""
     _left_s: float = 0.0
