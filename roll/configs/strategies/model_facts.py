@@ -97,6 +97,18 @@ DELTA_RULES: frozenset[str] = frozenset(("olmo_hybrid", "qwen3_5_moe_text", "qwe
 """Types with gated delta rules. vLLM 0.32 on a CPU computes those of Qwen3-Next in bf16 alone, for some sizes of heads,
 and does not start OLMo-hybrid."""
 
+VLLM_NOT_ON_CPU: Mapping[str, str] = dict.fromkeys(DELTA_RULES, "its kernels for gated delta rules crash there") | {
+    "bamba": "vLLM 0.23 was the last with them",
+    "deepseek_v32": "it has no sparse attention there",
+    "ernie4_5_moe": "its router there leaves out the correction of experts",
+    "glm_moe_dsa": "it has no sparse attention there",
+    "jamba": "it has no selective scan there",
+    "kimi_linear": "its layers need CUTLASS",
+    "minimax_m2": "its router there has no sigmoid without groups of experts",
+}
+"""Types that vLLM 0.32 does not start on a CPU, or computes otherwise there, and why: tests/parity/families/
+test_vllm.py."""
+
 STATES: frozenset[str] = DELTA_RULES | frozenset(
     (*("bamba", "falcon_h1", "granitemoehybrid", "jamba", "kimi_linear", "lfm2", "lfm2_moe", "nemotron_h"),)
 )

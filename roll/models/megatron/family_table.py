@@ -8,6 +8,7 @@ from roll.configs.problems import Problem
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.megatron_checks import ModelFacts, megatron_problems, sizes_problems
 from roll.configs.strategies.megatron_config import split_settings
+from roll.configs.strategies.model_facts import DELTA_RULES
 from roll.configs.strategies.model_numbers import unread_number
 from roll.configs.tables import families
 from roll.configs.tables.families import MegatronForm
@@ -20,6 +21,7 @@ FAMILIES: Mapping[str, MegatronForm] = {
 }
 """Families by the model_type of config.json."""
 _NORM_KEY = "norm_topk_prob"
+_DELTA_RULES = frozenset(kind.removesuffix("_text") for kind in DELTA_RULES)
 
 
 def family_problem(model: Mapping[str, Any]) -> str | None:
@@ -27,6 +29,12 @@ def family_problem(model: Mapping[str, Any]) -> str | None:
     model_type = model.get("model_type")
     if not isinstance(model_type, str):
         return None
+    if model_type.removesuffix("_text") in _DELTA_RULES:
+        return (
+            f"megatron: {model_type} models have gated delta nets, which Megatron-Core 0.16 computes by "
+            "flash-linear-attention and transformer-engine alone, without packed rows or context parallel. Use "
+            "fsdp2_train, whose ep_size divides experts."
+        )
     if model_type not in FAMILIES:
         return (
             f"megatron knows no {model_type} models; it knows {', '.join(FAMILIES)}. docs/adding_a_model.md shows how "

@@ -15,20 +15,18 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies import packing
 from roll.configs.strategies.choice import Choice
-from roll.configs.strategies.model_facts import DELTA_RULES, STATES, UNPACKED
+from roll.configs.strategies.model_facts import DELTA_RULES, STATES, UNPACKED, VLLM_NOT_ON_CPU
 from roll.configs.strategies.model_numbers import number_problems
 from roll.configs.tables.families import FAMILIES
 from roll.configs.tables.roles import ROLES
 from tests.parity.families.models import tiny_config
 
-Column = Literal["padded", "packed", "hf_infer", "trees", "exact"]
-COLUMNS: tuple[Column, ...] = ("padded", "packed", "hf_infer", "trees", "exact")
+Column = Literal["padded", "packed", "hf_infer", "trees", "exact", "vllm"]
+COLUMNS: tuple[Column, ...] = ("padded", "packed", "hf_infer", "trees", "exact", "vllm")
 PAGE = Path(__file__).parents[3] / "docs" / "models.md"
-HEAD = "| type | padded | packed | `hf_infer` | trees | exact | three updates | `megatron_train` | `vllm`, `sglang` |"
-NOT_RUN = "not run"
+HEAD = "| type | padded | packed | `hf_infer` | trees | exact | `vllm` on a CPU | three updates | `megatron_train` |"
+NOT_RUN, UNTRIED = "not run", "untried"
 UPDATED = STATES - UNPACKED.keys() | {"qwen2"}  # tests/parity/strategies: test_states.py, and all others
-# tests/contract/test_rollout_engines.py, tests/unit/run/start/test_engine_models.py
-ENGINES = {"qwen2": "proven"} | dict.fromkeys(DELTA_RULES, "vllm on a CPU refused; untried")
 _measured: dict[tuple[str, Column], float] = {}
 
 
@@ -66,7 +64,9 @@ def refusals(directory: Path) -> dict[Column, str]:
         "trees": problems(directory, "actor_train", shares=True),
         "exact": exact_problems(directory),
     }
-    return {column: f"refused: {_reason(texts[0])}" for column, texts in said.items() if texts}
+    refused: dict[Column, str] = {column: f"refused: {_reason(texts[0])}" for column, texts in said.items() if texts}
+    kind = json.loads((directory / "config.json").read_text())["model_type"]
+    return refused | ({"vllm": f"refused: {VLLM_NOT_ON_CPU[kind]}"} if kind in VLLM_NOT_ON_CPU else {})
 
 
 def _reason(text: str) -> str:
@@ -81,14 +81,15 @@ def cells(kind: str, refused: dict[Column, str], old: dict[Column, str]) -> tupl
     def cell(column: Column) -> str:
         if column in refused:
             return refused[column]
-        seen = _measured.get((kind, column))
-        text = old.get(column, NOT_RUN) if seen is None else f"{seen:.0e}".replace("e-0", "e-")
-        return NOT_RUN if text.startswith("refused") else text
+        seen, none = _measured.get((kind, column)), UNTRIED if column == "vllm" else NOT_RUN
+        text = old.get(column, none) if seen is None else f"{seen:.0e}".replace("e-0", "e-")
+        return none if text.startswith("refused") else text
 
     family = FAMILIES.get(kind)
-    megatron = "proven" if family is not None and family.megatron is not None else "refused: no family"
+    why_not = "refused: gated delta nets" if kind in DELTA_RULES else "refused: no family"
+    megatron = "proven" if family is not None and family.megatron is not None else why_not
     updates = "proven" if kind in UPDATED else "untried"
-    return (*map(cell, COLUMNS), updates, megatron, ENGINES.get(kind, "untried"))
+    return (*map(cell, COLUMNS), updates, megatron)
 
 
 def rows(kinds: Iterable[str], old: Mapping[str, tuple[str, ...]], folder: Path) -> dict[str, tuple[str, ...]]:

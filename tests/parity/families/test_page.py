@@ -14,12 +14,16 @@ def test_the_page_has_a_row_for_every_type_with_what_the_plan_refuses_and_figure
 
 
 def test_a_page_keeps_its_text_and_its_figures() -> None:
-    rows = {"a": ("1e-6", "refused: sinks", "2e-6", "3e-6", "4e-6", "untried", "refused: no family", "untried")}
+    rows = {"a": ("1e-6", "refused: sinks", "2e-6", "3e-6", "4e-6", "untried", "untried", "refused: no family")}
     text = page.write(f"Text.\n\n{page.HEAD}\nold\n", rows)
     assert text.startswith(f"Text.\n\n{page.HEAD}\n|---|") and page.read(text) == rows
     assert page.write(text, page.read(text)) == text
 
 
 def test_a_figure_takes_the_place_of_a_refusal_and_the_other_way_round() -> None:
-    assert page.cells("new", {}, {"padded": "1e-6", "packed": "refused: sinks"})[:3] == ("1e-6", "not run", "not run")
+    assert page.cells("new", {}, {"padded": "1e-6", "packed": "refused: sinks"})[:6] == (
+        "1e-6",
+        *["not run"] * 4,
+        "untried",
+    )
     assert page.cells("new", {"padded": "refused: x"}, {"padded": "1e-6"})[0] == "refused: x"

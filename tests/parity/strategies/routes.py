@@ -33,13 +33,13 @@ class Replayed:
 def given(parts: Sequence[MicroBatch], model_dir: Path) -> list[MicroBatch]:
     """The rows with random experts, the same for what a row has in common with one before it; a quarter of the tokens
     have none."""
-    config: Any = AutoConfig.from_pretrained(model_dir)
-    experts = getattr(config, "n_routed_experts", None) or getattr(config, "num_experts", None)
-    layers = config.num_hidden_layers - getattr(config, "first_k_dense_replace", 0)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model_dir))
+    routers: list[Any] = [module for module in model.modules() if type(module).__name__.endswith("Router")]
     generator, made = np.random.default_rng(3), []
     for part in parts:
-        shape = (part.input_ids.shape[1], layers, experts or config.num_local_experts)
-        chosen = generator.random(shape).argsort(-1)[..., : config.num_experts_per_tok].astype(np.int16)
+        shape = (part.input_ids.shape[1], len(routers), routers[0].num_experts)
+        chosen = generator.random(shape).argsort(-1)[..., : routers[0].top_k].astype(np.int16)
         chosen[generator.random(shape[0]) < 0.25] = -1
         for other in made:
             shorter = min(part.input_ids.shape[1], other.input_ids.shape[1])

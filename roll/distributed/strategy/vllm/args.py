@@ -15,7 +15,7 @@ from roll.configs.memory.parts import default_share
 from roll.configs.problems import Problem, nearest
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
-from roll.configs.strategies.model_facts import DELTA_RULES, STATES
+from roll.configs.strategies.model_facts import STATES, VLLM_NOT_ON_CPU
 from roll.configs.strategies.model_numbers import text_part, type_of
 from roll.configs.strategies.value_kinds import Kinds, class_annotations, kinds_of, misfits
 from roll.configs.tables.vision import VisionModel
@@ -160,23 +160,18 @@ def _batch(settings: Mapping[str, Any], most_answers: int | None) -> dict[str, i
 
 
 def cpu_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
-    """Finds what ends an engine on a machine without GPUs: some layers that carry a state from token to token."""
+    """Finds what ends an engine on a machine without GPUs, or makes another model of it: kernels that vLLM has on GPUs
+    alone."""
     kind, worker = type_of(text_part(model)), choice.worker
     if is_batch_invariant(worker):
         key = f"{choice.at}.{BATCH_INVARIANT}"
         text = f"{key}: true, but vllm has batch-invariant kernels for GPUs alone. Remove it, or use hf_infer"
         yield Problem(f"{text} with exact_log_probs.", (key,), "place")
-    if kind not in STATES:
-        return
     model_key, kwargs_key = f"{choice.role.name}.model_args.model_name_or_path", f"{choice.at}.enable_prefix_caching"
-    if kind in DELTA_RULES:
-        yield Problem(
-            f"{choice.name_key}: vllm cannot sample from {kind} models on a CPU: its kernels for gated delta rules "
-            "crash there. Use hf_infer.",
-            (choice.name_key, model_key),
-            "place",
-        )
-    elif worker.strategy_config.get("enable_prefix_caching") is not False:
+    if why := VLLM_NOT_ON_CPU.get(kind):
+        text = f"{choice.name_key}: vllm cannot sample from {kind} models on a CPU: {why}. Use GPUs, or hf_infer."
+        yield Problem(text, (choice.name_key, model_key), "place")
+    elif kind in STATES and worker.strategy_config.get("enable_prefix_caching") is not False:
         yield Problem(
             f"{kwargs_key} is not false: on a CPU vllm shares no prefixes of {kind} models, whose layers carry states, "
             "and does not start. Set it to false, or use hf_infer.",
