@@ -77,7 +77,7 @@ def messages_of_prompt(prompt: str) -> list[Message]:
     Example: "<|im_start|>system\\nBe brief.<|im_end|>\\n<|im_start|>user\\n2 + 2?<|im_end|>\\n<|im_start|>assistant\\n"
     has two messages, of the system and the user.
     """
-    is_harmony = "<|start|>" in prompt and "<|message|>" in prompt
+    is_harmony = prompt.lstrip().startswith("<|start|>") and "<|message|>" in prompt
     heads = list((_HARMONY_HEAD if is_harmony else _HEAD).finditer(prompt))
     if not heads:
         return [Message(PROMPT, _SPECIAL.sub(" ", prompt).strip())]
@@ -108,13 +108,11 @@ def _harmony_messages(parts: Sequence[tuple[str, str]]) -> list[Message]:
     messages: list[Message] = []
     for role, run in groupby(parts, key=itemgetter(0)):
         texts = [text for _, text in run]
-        if role == ASSISTANT:
+        if role == ASSISTANT and any(_CHANNEL in text for text in texts):
             texts = texts if texts[-1] else texts[:-1]  # without the beginning of an answer
-            joined = "".join(f"<|start|>assistant{text}" for text in texts)
-            messages += [_parted(Message(role, joined))] if texts else []
+            messages.append(_parted(Message(role, "".join(f"<|start|>assistant{text}" for text in texts))))
         else:
-            bodies = [text.partition("<|message|>")[2] or text for text in texts]
-            messages += [Message(role, body) for body in bodies]
+            messages += [Message(role, text.partition("<|message|>")[2]) for text in texts]
     return _shown(messages)
 
 

@@ -79,6 +79,12 @@ def test_a_prompt_of_gpt_oss_has_the_calls_of_its_channels_and_what_came_of_them
     ]
 
 
+def test_an_answer_without_a_channel_is_its_text() -> None:
+    assert said("<|start|>assistant<|message|>plain<|end|><|start|>user<|message|>q<|end|><|start|>assistant") == [
+        ("assistant", "", "plain", []), ("user", "", "q", []),
+    ]  # fmt: skip
+
+
 def test_a_prompt_of_kimi_k2_has_its_tools_their_calls_and_results() -> None:
     prompt = (
         "<|im_system|>tool_declare<|im_middle|>[]<|im_end|><|im_system|>system<|im_middle|>Be brief.<|im_end|>"
