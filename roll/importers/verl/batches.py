@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from roll.configs.strategies.table import spec_of
@@ -236,12 +237,26 @@ def engine_arguments(source: SourceLookup) -> CombinedKeys:
     always = _ALWAYS_ON.get(spec.share.name, {}).items()
     idle = {f"{ROLLOUT}.{key}": why for key, why in always if source(f"{ROLLOUT}.{key}") is True}
     lost = {key: why for key, why in lost.items() if key not in idle}
-    engine_kwargs = source.below(f"{ROLLOUT}.engine_kwargs.{spec.name}")
-    config |= engine_kwargs
+    config |= (quantised := _quantization(source, spec.share.name)).settings
+    config |= source.below(f"{ROLLOUT}.engine_kwargs.{spec.name}")
     of_no_engine, of_others = _of_other_engines(source, spec.name)
     shown = ", ".join(f"{name} {value}" for name, value in config.items())
     settings = {f"{at}.{name}": value for name, value in config.items()}
-    return CombinedKeys(settings, f"{at}: {shown}.", lost=lost | of_others, idle=idle | of_no_engine)
+    return replace(
+        quantised, settings=settings, text=f"{at}: {shown}.", lost=lost | of_others, idle=idle | of_no_engine
+    )
+
+
+def _quantization(source: SourceLookup, share: str) -> CombinedKeys:
+    """The engine's own argument for weights of eight bits, if the script asks for them. `share` tells the engine."""
+    asked = source(_QUANTIZATION)
+    if asked in (None, False):
+        return CombinedKeys({}, "")
+    if share not in _EIGHT_BITS or asked not in (True, "fp8"):
+        text = "engines have the policy's number format, or fp8 with vLLM"
+        return CombinedKeys({}, "", changes={_QUANTIZATION: text})
+    said = "the engine quantises what it is sent"
+    return CombinedKeys(_EIGHT_BITS[share], "", differences={_QUANTIZATION: said})
 
 
 def _of_other_engines(source: SourceLookup, engine: str) -> tuple[dict[str, str], dict[str, str]]:
@@ -257,6 +272,8 @@ def _of_other_engines(source: SourceLookup, engine: str) -> tuple[dict[str, str]
     return idle, lost
 
 
+_QUANTIZATION = f"{ROLLOUT}.quantization"
+_EIGHT_BITS: Mapping[str, Mapping[str, str]] = {"gpu_memory_utilization": {"quantization": "fp8_per_block"}}
 _ALWAYS_ON: Mapping[str, Mapping[str, str]] = {
     "mem_fraction_static": {"enable_chunked_prefill": "long prompts go in chunks in any case (chunked_prefill_size)"}
 }

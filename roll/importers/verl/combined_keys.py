@@ -26,6 +26,7 @@ from roll.importers.verl.common import (
     OVERLONG,
     REF,
     ROLLOUT,
+    balance,
     floor,
     has_critic,
     template_variables,
@@ -365,6 +366,7 @@ def critic_warmup(source: SourceLookup) -> CombinedKeys:
     return CombinedKeys({}, "", near)
 
 
+_LEARNERS = ((ACTOR, "actor_train"), (CRITIC, "critic"))
 COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "template variables": template_variables("actor_train"),
     "placement": placement,
@@ -375,7 +377,8 @@ COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "policy": policy_form,
     "norms": norms,
     **CORRECTION_COMBINED_KEYS,
-    **{f"{role} floor": floor(section, role) for section, role in ((ACTOR, "actor_train"), (CRITIC, "critic"))},
+    **{f"{role} floor": floor(section, role) for section, role in _LEARNERS},
+    **{f"{role} balance": balance(f"{section}.megatron", role) for section, role in _LEARNERS},
     "rewards": rewards,
     "trackers": board,
     "rows": rows_of_data,

@@ -227,13 +227,32 @@ PLAIN = KNOWN - SET_ELSEWHERE.keys()
 """Keys of Megatron's own that have a place in strategy_config under the same name."""
 
 
-_OF_ROUTERS = {
-    "moe_router_load_balancing_type": "none",
-    "moe_aux_loss_coeff": 0,
-    "moe_z_loss_coeff": 0,
-    "moe_router_bias_update_rate": 0,
-}
-"""Keys by which Megatron's routers learn beside the loss, with the values that turn them off."""
+def balance(section: str, role: str) -> Callable[[SourceLookup], CombinedKeys]:
+    """Weigh the loss that keeps experts of Megatron's evenly loaded; `section` has its override_transformer_config."""
+    kind, weight = (f"{section}.override_transformer_config.{name}" for name in _BALANCE)
+
+    def combine(source: SourceLookup) -> CombinedKeys:
+        of_kind, coefficient = source(kind), source.amount(weight, 0)
+        if of_kind == "none":
+            return CombinedKeys({}, "no loss of balance", idle={weight: f"{_BALANCE[0]} is none"})
+        if of_kind not in (None, "aux_loss"):
+            text = f"experts are balanced by aux_loss alone, whose weight is {role}.model_args.moe_aux_loss_coef"
+            return CombinedKeys({}, "", changes=dict.fromkeys((kind, weight), text))
+        if of_kind and not source.is_set(weight):
+            text = f"its weight is the model's own there: set {weight}, which is {role}.model_args.moe_aux_loss_coef"
+            return CombinedKeys({}, "", changes={kind: text})
+        if coefficient == 0:
+            return CombinedKeys({}, "no loss of balance")
+        key = f"{role}.model_args.moe_aux_loss_coef"
+        unsure = "" if of_kind else f"some bridges of verl's leave the loss out where {_BALANCE[0]} is not set"
+        return CombinedKeys({key: coefficient}, f"{key}: {coefficient:g}.", difference=unsure)
+
+    return combine
+
+
+_BALANCE = ("moe_router_load_balancing_type", "moe_aux_loss_coeff")
+_OF_ROUTERS = {"moe_z_loss_coeff": 0, "moe_router_bias_update_rate": 0}
+"""Further keys by which Megatron's routers learn beside the loss, with the values that turn them off."""
 
 
 def _dispatcher(value: object) -> object:
@@ -276,9 +295,14 @@ def megatron(section: str, role: str, need: str, learns: bool) -> Iterator[Row]:
     yield needless(f"{at}.seed", "seed of the run counts")
     yield to(f"{at}.dtype", f"{role}.model_args.dtype", via=words.dtype, needs=need)
     yield lacks(f"{at}.override_transformer_config.attention_backend", "attention is the fused kernel", "flash", "auto")
-    for name, nothing in _OF_ROUTERS.items():
+    for name in (*_BALANCE, *_OF_ROUTERS):
         key = f"{at}.override_transformer_config.{name}"
-        yield changes(key, "routers learn as the loss tells them: model_args.moe_aux_loss_coef of the policy", nothing)
+        if not learns:
+            yield needless(key, "nothing is learnt here")
+        elif name in _BALANCE:
+            yield summed(key, f"{role} balance", needs=need)
+        else:
+            yield changes(key, "routers learn as the loss and moe_aux_loss_coef tell them", _OF_ROUTERS[name])
     yield lacks(
         f"{at}.override_**",
         f"keys of Megatron's that have a place here go into {config} (docs/config_reference.md)",

@@ -390,13 +390,9 @@ ROLLOUT_ROWS: tuple[Row, ...] = (
     needless(f"{ROLLOUT}.checkpoint_engine.**", "weights go by memory, collectives or a file: weight_sync_route"),
     needless(f"{ROLLOUT}.enable_sleep_mode", TURNS),
     changes(f"{ROLLOUT}.enable_rollout_routing_replay", "expert choices are not reused in training", False),
-    changes(
-        f"{ROLLOUT}.quantization**",
-        "engines have the policy's number format; quantization: fp8_per_block in actor_infer.strategy_args."
-        "strategy_config is near, by which vLLM quantises what it is sent",
-        False,
-    ),
-    needless(f"{ROLLOUT}.use_block_quant_rollout", "nothing is quantised"),
+    summed(f"{ROLLOUT}.quantization", "engine"),
+    changes(f"{ROLLOUT}.quantization**", "of numbers of eight bits there is rollout.quantization: fp8 with vLLM"),
+    needless(f"{ROLLOUT}.use_block_quant_rollout", "rollout.quantization counts"),
     needless(f"{ROLLOUT}.layer_name_map.*", "weights have the names of Hugging Face"),
     lacks(f"{ROLLOUT}.cudagraph_capture_sizes", "strategy_config.compilation_config of vLLM"),
     *checkpoint(ROLLOUT),

@@ -32,6 +32,7 @@ from roll.importers.verl.common import (
     MEGATRON,
     OWN_CODE,
     attention,
+    balance,
     counts_epochs,
     device,
     floor,
@@ -216,6 +217,7 @@ _COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "trackers": board,
     "lora": _lora,
     "floor": floor("", ROLE),
+    f"{ROLE} balance": balance("engine", ROLE),
     "resume": _resume,
     "template variables": template_variables(ROLE),
 }

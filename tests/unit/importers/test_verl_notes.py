@@ -156,6 +156,49 @@ def test_arguments_of_another_engine_are_not_taken_for_those_of_this(
     assert not {"attention_backend", "batch_wait_timeout_iters", "swap_space"} & config.keys()
 
 
+@pytest.mark.parametrize(
+    ("engine", "value", "outcome", "argument"),
+    [
+        ("vllm", "fp8", "approximated", "fp8_per_block"),
+        ("vllm", "true", "approximated", "fp8_per_block"),
+        ("vllm", "null", "mapped", None),
+        ("vllm", "torchao", "changes the run", None),
+        ("sglang", "fp8", "changes the run", None),
+    ],
+)
+def test_engines_of_eight_bits_are_those_of_vllm(engine: str, value: str, outcome: str, argument: str | None) -> None:
+    found = of(f"{ROLLOUT}.name={engine}", f"+{ROLLOUT}.quantization={value}")
+    assert entry(found, f"{ROLLOUT}.quantization")[0] == outcome
+    assert at(found, "actor_infer.strategy_args.strategy_config").get("quantization") == argument
+    assert found.is_as_meant == (outcome != "changes the run")
+
+
+@pytest.mark.parametrize(
+    ("words", "outcome", "weight"),
+    [
+        (("coeff=0.01",), "approximated", 0.01),
+        (("coeff=0.01", "type=aux_loss"), "mapped", 0.01),
+        (("coeff=0.01", "type=none"), "asks for nothing", None),
+        (("coeff=0", "type=aux_loss"), "asks for nothing", None),
+        (("coeff=0.01", "type=seq_aux_loss"), "changes the run", None),
+    ],
+)
+def test_the_loss_of_balance_has_its_weight(words: tuple[str, ...], outcome: str, weight: float | None) -> None:
+    config = f"{ACTOR}.megatron.override_transformer_config"
+    names = {"coeff": "moe_aux_loss_coeff", "type": "moe_router_load_balancing_type"}
+    given = [f"+{config}.{names[word.partition('=')[0]]}={word.partition('=')[2]}" for word in words]
+    found = of(f"{ACTOR}.strategy=megatron", *given)
+    assert entry(found, f"{config}.moe_aux_loss_coeff")[0] == outcome
+    assert at(found, "actor_train.model_args").get("moe_aux_loss_coef") == weight
+    assert found.is_as_meant == (outcome != "changes the run")
+
+
+def test_a_loss_of_balance_whose_weight_is_the_model_s_own_is_asked_for() -> None:
+    key = f"{ACTOR}.megatron.override_transformer_config.moe_router_load_balancing_type"
+    found = of(f"{ACTOR}.strategy=megatron", f"+{key}=aux_loss")
+    assert "moe_aux_loss_coef" in entry(found, key)[1] and not found.is_as_meant
+
+
 def test_an_argument_of_the_engine_may_be_a_section() -> None:
     key = f"{ROLLOUT}.engine_kwargs.vllm.compilation_config.level"
     found = of(f"{key}=3")
