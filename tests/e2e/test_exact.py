@@ -14,12 +14,19 @@ EXACT = ("+exact_log_probs=true", "eval_steps=-1")
 BF16 = ("actor_train.model_args.dtype=bf16", "actor_infer.model_args.dtype=bf16")
 
 
+REFERENCE = (
+    "use_kl_loss=true", "kl_loss_coef=0.01", "reference.strategy_args.strategy_name=hf_infer",
+    "reference.model_args.dtype=fp32", "reference.device_mapping=[0]",
+)  # fmt: skip
+GAP = "train_infer/log_prob_diff_max"
+
+
 def assert_exact(run: Run, steps: list[int]) -> None:
     assert run.wait() == 0, run.text
     assert sorted(step for step in run.metrics if step) == steps
     for step in steps:
         row = run.metrics[step]
-        assert row["train_infer/log_prob_diff_max"] == 0.0, step
+        assert row[GAP] == 0.0, step
         assert row["actor/grad_norm"] > 0, "it did learn"
     assert run.metrics[steps[0]]["actor/ratio_max"] == 1.0
 
@@ -42,3 +49,34 @@ def test_log_probs_are_equal_in_every_step_and_after_a_resume(
     assert_exact(run, [1, 2, 3])
     later = ("max_steps=5", "save_steps=-1", "resume_from_checkpoint=true")
     assert_exact(start_run(sort_data, name, *EXACT, *more, *later, name="exact"), [1, 2, 3, 4, 5])
+
+
+@pytest.mark.slow
+def test_two_engines_and_a_reference_give_the_trainers_numbers(sort_data: Path, start_run: StartRun) -> None:
+    """Engines of two threads, a trainer of one, which packs; and one that scores in a pass of its own, since it makes
+    two updates a step. While the policy has the weights of the reference, its KL is exactly 0."""
+    engines = ("num_gpus_per_node=3", "actor_infer.device_mapping=[1,2]", "+actor_infer.system_envs.OMP_NUM_THREADS=2")
+    packs, short = "+actor_train.use_sequence_packing=true", ("max_steps=2", "save_steps=-1")
+    run = start_run(sort_data, "tiny_sort", *EXACT, *engines, *REFERENCE, packs, *short)
+    assert_exact(run, [1, 2])
+    assert run.metrics[1]["actor/kl_loss"] == 0.0 and run.metrics[2]["actor/kl_loss"] > 0
+    twice = "actor_train.training_args.gradient_accumulation_steps=2"
+    again = start_run(sort_data, "tiny_sort", *EXACT, packs, twice, "max_steps=1", "save_steps=-1", name="twice")
+    assert again.wait() == 0, again.text
+    assert again.metrics[1][GAP] == 0.0 and again.metrics[1]["actor/num_updates"] == 2
+    assert again.metrics[1]["actor/ratio_max"] > 1
+
+
+@pytest.mark.slow
+def test_rollouts_that_run_ahead_are_exact_where_the_learning_weights_sampled(
+    sort_data: Path, start_run: StartRun
+) -> None:
+    """Tokens of older weights have other log-probs, which show as their lag's difference; those of the weights that
+    learn, and the short responses that engines are asked for where there are none, have the trainer's."""
+    run = start_run(sort_data, "tiny_sort_async", *EXACT, "max_steps=6", "save_steps=-1")
+    assert run.wait() == 0, run.text
+    rows = [run.metrics[step] for step in range(1, 7)]
+    assert rows[0][GAP] == 0.0 and rows[0]["actor/ratio_max"] == 1.0
+    told = ("train_infer/log_prob_diff_max", "train_infer/log_prob_diff_mean", "train_infer/probe_log_prob_diff_mean")
+    assert {row[name] for row in rows for name in told if name in row} == {0.0}
+    assert any(row.get("train_infer/log_prob_diff_mean/lag_1", 0) > 0 for row in rows), "it did run ahead"
