@@ -80,3 +80,45 @@ def test_rollouts_that_run_ahead_are_exact_where_the_learning_weights_sampled(
     told = ("train_infer/log_prob_diff_max", "train_infer/log_prob_diff_mean", "train_infer/probe_log_prob_diff_mean")
     assert {row[name] for row in rows for name in told if name in row} == {0.0}
     assert any(row.get("train_infer/log_prob_diff_mean/lag_1", 0) > 0 for row in rows), "it did run ahead"
+
+
+LAKE = """
+defaults:
+  - ../config/deepspeed_zero@_here_
+exp_name: exact_lake
+pretrain: MODEL
+num_gpus_per_node: 2
+max_steps: 2
+eval_steps: -1
+save_steps: -1
+track_with: [jsonl]
+exact_log_probs: true
+rollout_batch_size: 8
+prompt_length: 400
+sequence_length: 700
+adv_estimator: grpo
+custom_envs:
+  Whole: {env_type: frozen_lake, max_steps: 4, max_tokens_per_step: 6}
+  Steps: {env_type: frozen_lake, max_steps: 3, env_manager_cls: step_concat, agent_template: "{history} {observation}"}
+train_env_manager: {world_size: 2, num_env_groups: 4, group_size: 2, tags: [Whole, Steps]}
+actor_train:
+  model_args: {dtype: fp32}
+  training_args: {per_device_train_batch_size: 8, gradient_accumulation_steps: 1}
+  strategy_args: {strategy_name: deepspeed_train, strategy_config: "${deepspeed_zero}"}
+  device_mapping: [0]
+actor_infer:
+  model_args: {dtype: fp32}
+  generating_args: {max_new_tokens: 6}
+  strategy_args: {strategy_name: hf_infer}
+  device_mapping: [1]
+"""
+
+
+@pytest.mark.slow
+def test_turns_of_episodes_are_exact(tmp_path: Path, tiny_tied_model_dir: Path, start_run: StartRun) -> None:
+    """Each turn goes on from the cache of the one before, or from a prompt of its own; the trainer sees whole rows."""
+    (tmp_path / "lake.yaml").write_text(LAKE.replace("MODEL", str(tiny_tied_model_dir)))
+    run = start_run(tmp_path, "lake", example=tmp_path, pipeline="agentic")
+    assert run.wait() == 0, run.text
+    assert [run.metrics[step][GAP] for step in (1, 2)] == [0.0, 0.0]
+    assert run.metrics[1]["env/Whole/num_turns_mean"] > 1
