@@ -22,8 +22,8 @@ from transformers import PreTrainedModel
 
 from roll.algorithms.moe_aux_loss import layer_balance
 from roll.errors import StrategyError
-from roll.models.sequence_ranks import SequenceRanks
 from roll.models.sequences.layout import UNKNOWN
+from roll.models.sequences.ranks import SequenceRanks
 
 _LAYER = re.compile(r"\blayers\.(\d+)\.")
 

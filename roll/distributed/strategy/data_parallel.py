@@ -15,7 +15,7 @@ from roll.configs.plan.layout import parallel_sizes
 from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext
 from roll.distributed.strategy.model_score import empty_micro_batch
-from roll.models.sequence_ranks import SequenceRanks
+from roll.models.sequences.ranks import SequenceRanks
 from roll.platforms.table import platform_here
 from roll.types.batch import MicroBatch
 

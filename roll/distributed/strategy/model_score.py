@@ -27,11 +27,11 @@ from roll.models.hf import SequenceModel, TokenLogProbModel, TokenValueModel
 from roll.models.loading import LoadedModel
 from roll.models.lora import Exported
 from roll.models.routers import RouterReplay, check_routers
-from roll.models.sequence_ranks import SequenceRanks
 from roll.models.sequences.attention import refusal
 from roll.models.sequences.layout import Padded, RowLayout, computed
 from roll.models.sequences.pack import Pack
 from roll.models.sequences.packed_attention import check_packs, check_trees, tree_refusal, use_packed_attention
+from roll.models.sequences.ranks import SequenceRanks
 from roll.models.sequences.tree import tree_or_pack
 from roll.models.teacher_targets import StudentOutputs, TeacherHead, targets_of
 from roll.models.vision.inputs import PictureInputs

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from roll.models.sequence_ranks import SequenceRanks
+from roll.models.sequences.ranks import SequenceRanks
 from roll.models.vision.inputs import PictureInputs
 
 UNKNOWN = -1  # in place of an expert: the router chooses for itself

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from roll.models.sequence_ranks import SequenceRanks
 from roll.models.sequences.layout import UNKNOWN, RowLayout, computed
+from roll.models.sequences.ranks import SequenceRanks
 from roll.models.sequences.states import RowPlaces
 from roll.models.vision.inputs import PictureInputs
 

@@ -17,10 +17,10 @@ from roll.configs.strategies.packing import STATES_IN_PARTS, unpackable_layers
 from roll.errors import StrategyError
 from roll.models.hf import SequenceModel
 from roll.models.loading import LoadedModel
-from roll.models.sequence_ranks import SequenceRanks
 from roll.models.sequences.attention import OTHER_FORMS, refusal, set_text_attention
 from roll.models.sequences.layout import RowLayout
 from roll.models.sequences.pack import Pack
+from roll.models.sequences.ranks import SequenceRanks
 from roll.models.sequences.states import reset_states, state_layers
 from roll.models.sequences.tree import tree_or_pack
 from roll.models.sequences.tree_attention import tree_attention

@@ -32,7 +32,6 @@ from roll.configs.tables.roles import Head
 from roll.errors import StrategyError
 from roll.models.hf import SequenceModel
 from roll.models.loading import LoadedModel, load_model
-from roll.models.sequence_ranks import SequenceRanks
 from roll.models.sequences.pack import Pack
 from roll.models.sequences.packed_attention import (
     PACKED_ATTENTION,
@@ -42,6 +41,7 @@ from roll.models.sequences.packed_attention import (
     reach,
     use_packed_attention,
 )
+from roll.models.sequences.ranks import SequenceRanks
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 64,

@@ -12,7 +12,7 @@ from roll.distributed.strategy.base import RankContext, State
 from roll.distributed.strategy.data_parallel import RankGroups, RowSplit
 from roll.distributed.strategy.deepspeed.rank import DeepSpeedRank, scoring_config
 from roll.distributed.strategy.model_score import ModelScoreStrategy
-from roll.models.sequence_ranks import SequenceRanks
+from roll.models.sequences.ranks import SequenceRanks
 from roll.types.batch import MicroBatch
 
 

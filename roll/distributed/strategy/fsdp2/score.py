@@ -15,7 +15,7 @@ from roll.distributed.strategy.fsdp2.rank import Fsdp2Rank
 from roll.distributed.strategy.fsdp2.sharding import whole_weight
 from roll.distributed.strategy.model_score import ModelScoreStrategy
 from roll.models.loading import DTYPES
-from roll.models.sequence_ranks import SequenceRanks
+from roll.models.sequences.ranks import SequenceRanks
 from roll.types.batch import MicroBatch
 
 

@@ -39,7 +39,7 @@ from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets
 from roll.errors import StrategyError
 from roll.models.loading import DTYPES, write_hf_model
-from roll.models.sequence_ranks import SequenceRanks
+from roll.models.sequences.ranks import SequenceRanks
 from roll.models.weight_files import OneByOne, PlainReader
 from roll.types.batch import LossScale, MicroBatch
 from roll.types.metrics import MetricSums
