@@ -15,12 +15,16 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
+from transformers import AutoModelForImageTextToText
 
 from roll.run.records.replay import read
 from tests.e2e.conftest import END_LIMIT_S, REPOSITORY, Run, comparable
 from tests.e2e.faults import SMALL
+from tests.e2e.picture_loop import PlainLoop, recorded
 from tests.e2e.test_ahead_faults import assert_no_group_lost_or_trained_twice, engines_of
+from tests.e2e.test_modes import beside, sampled_and_learnt
 from tests.e2e.test_rlvr import assert_engine_and_trainer_agree
+from tests.parity.strategies import shown as tiny
 from tests.unit.datasets.pictures.files import bomb, encoded, pixels, png
 from tests.unit.datasets.pictures.test_decode import oriented
 
@@ -303,3 +307,117 @@ def learnt(run: Run, step: int) -> dict[str, float]:
     """All but what tells engine and trainer apart: prompts reach the engine when their pictures are decoded, and its
     last digits depend on which others it computes at once."""
     return {name: value for name, value in comparable(run.metrics[step]).items() if not name.startswith("train_infer/")}
+
+
+PPO = (
+    "adv_estimator=gae",
+    "+critic.model_args={dtype: fp32, disable_gradient_checkpointing: true}",
+    "+critic.training_args={learning_rate: 1.0e-3, per_device_train_batch_size: 64}",
+    "+critic.strategy_args={strategy_name: fsdp2_train}",
+    "+critic.device_mapping=[0]",
+)
+
+
+@pytest.mark.slow
+def test_a_critic_a_reward_model_and_a_judge_see_the_pictures(
+    count_data: Path, tmp_path: Path, start_run: StartRun
+) -> None:
+    """One domain is scored by a reward model of the policy's family, the other one judged by the policy's own start,
+    on engines beside the run's. Each looks: a random head gives other pictures other numbers, and the judge's prompt
+    is as long as its pictures make it."""
+    scorer = tiny.with_numbers(count_data / "model", tmp_path / "scorer")
+    model = "{dtype: fp32, model_name_or_path: '%s'}"
+    run = start(
+        start_run, count_data, *SHORT, *PPO, "eval_steps=-1", "num_gpus_per_node=4", "recorder.num_groups=64",
+        "rewards.count.reward=reward_model", "~rewards.count.world_size",
+        f"+rewards.count.model_args={model % scorer}", "+rewards.count.strategy_args.strategy_name=hf_infer",
+        "+rewards.count.device_mapping=[2]",
+        "++rewards.colour.reward=llm_judge", "~rewards.colour.world_size", "+rewards.colour.judge_model_type=inference",
+        "+rewards.colour.judge_prompt='how many?{response}'", "+rewards.colour.judge_verdict_pattern='([1-4])'",
+        "+rewards.colour.judge_score_range=[1, 4]",
+        f"+rewards.colour.model_args={model % (count_data / 'model')}",
+        "+rewards.colour.strategy_args.strategy_name=hf_infer", "+rewards.colour.device_mapping=[3]",
+        "+rewards.colour.generating_args={max_new_tokens: 3, temperature: 0.0}", "max_failed_fraction=1",
+    )  # fmt: skip
+    assert run.wait() == 0, run.text
+    assert_engine_and_trainer_agree(run)
+    row = run.metrics[3]
+    assert row["critic/value_loss"] > 0 and row["rollout/reward_std"] > 0
+    run.assert_all_gone()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", ["tiny_count", "tiny_count_fsdp2"])
+def test_a_run_learns_what_a_plain_loop_learns_of_the_same_rollouts(
+    config: str, count_data: Path, tmp_path: Path, start_run: StartRun
+) -> None:
+    """Three steps of two updates, rows of text among those with pictures. AdamW moves each weight by about its rate,
+    and where a gradient is near 0 a rounding error is a share of that: no weight is off by half of one of six steps,
+    and all together by a thousandth of one."""
+    rows = [json.loads(line) for line in (count_data / "train.jsonl").read_text().splitlines()[:16]]
+    for row in rows:
+        row["images"] = [str(count_data / name) for name in row["images"]]
+    text_row = {"prompt": "say 1", "ground_truth": "1", "tag": "count"}
+    file, dumps, rate = tmp_path / "rows.jsonl", tmp_path / "dumps", 1e-3
+    file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *[text_row] * 8]))
+    run = start(
+        start_run, count_data, "max_steps=3", "eval_steps=-1", "save_steps=3", "rollout_batch_size=8",
+        "actor_train.training_args.warmup_steps=0", "+actor_train.training_args.lr_scheduler_type=constant",
+        f"actor_train.training_args.learning_rate={rate}", "actor_train.training_args.per_device_train_batch_size=16",
+        f"actor_train.data_args.file_name={file}", "+ppo_epochs=2", "+rollout_mock.enable=true",
+        f"+rollout_mock.dump_dir={dumps}", config=config,
+    )  # fmt: skip
+    assert run.wait() == 0, run.text
+    loop, steps = PlainLoop(count_data / "model", rate, epochs=2), recorded(dumps)
+    assert [len(groups) for groups in steps] == [8, 8, 8]
+    assert {bool(row.media) for groups in steps for group in groups for row in group.trajectories} == {True, False}
+    before = {name: weight.detach().clone() for name, weight in loop.model.named_parameters()}
+    for groups in steps:
+        loop.learn(groups)
+    saved = run.output_dir / "checkpoints" / "step_000003" / "hf_model"
+    found = dict(AutoModelForImageTextToText.from_pretrained(saved, dtype="float32").named_parameters())
+    assert found.keys() == before.keys()
+    learnt_there = dict(loop.model.named_parameters())
+    off, moved = (
+        {name: float((found[name] - weight).detach().abs().max()) for name, weight in weights.items()}
+        for weights in (learnt_there, before)
+    )
+    tower = [name for name in moved if name.startswith("model.visual.")]
+    assert min(max(moved.values()), max(moved[name] for name in tower)) > rate
+    assert max(off.values()) < rate / 2, max(off.items(), key=lambda item: item[1])
+    sums = [float((found[name] - weight).detach().abs().sum()) for name, weight in learnt_there.items()]
+    assert sum(sums) / sum(weight.numel() for weight in learnt_there.values()) < rate / 1000
+    for step in (1, 2, 3):
+        mean = (loop.norms[2 * step - 2] + loop.norms[2 * step - 1]) / 2
+        assert run.metrics[step]["actor/grad_norm"] == pytest.approx(mean, rel=1e-3), step
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("storage", ["queue", "file", "sql"])
+def test_explorer_and_trainer_apart_learn_what_one_process_learns(
+    storage: str, count_data: Path, start_run: StartRun
+) -> None:
+    """Pictures go by their place and digest: the trainer, which has no rows, reads them where they are."""
+    settings = (
+        *SHORT,
+        "eval_steps=-1",
+        "rollout_batch_size=8",
+        "actor_train.training_args.per_device_train_batch_size=16",
+    )
+    one = start(start_run, count_data, *settings, name="one")
+    assert one.wait() == 0, one.text
+    place = one.output_dir.parent / "experience"
+    shared = (*settings, f"+experience.storage_type={storage}", f"+experience.dir={place}")
+    trainer = start(start_run, count_data, *shared, "+mode=train", name="trainer")
+    explorer = beside(start(start_run, count_data, *shared, "+mode=explore", name="explorer"), "explore")
+    assert trainer.wait() == 0, trainer.text
+    assert explorer.wait() == 0, explorer.text
+    for step in (1, 2, 3):
+        whole = {
+            name: value for name, value in sampled_and_learnt(one.metrics[step]).items() if "train_infer" not in name
+        }
+        apart = sampled_and_learnt(trainer.metrics[step])
+        assert {name: apart.get(name) for name in whole} == whole, f"step {step}"
+    assert one.metrics[3]["actor/grad_norm"] > 0
+    trainer.assert_all_gone()
+    explorer.assert_all_gone()
